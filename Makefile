@@ -1,0 +1,33 @@
+# `make venv` prepares .venv; `make demo` and `make test` prepare it themselves when it is missing.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: venv demo test lint format clean
+
+venv: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable ".[test,dev]"
+	touch $(READY)
+
+demo: $(READY)
+	$(BIN)/python examples/demo.py
+
+# One thread per worker: two processes that each take both cores slow each other down.
+test: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 $(ARGS)
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist

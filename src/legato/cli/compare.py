@@ -1,0 +1,39 @@
+"""`legato compare`: several models under the same data and budget."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+
+def command(
+    what: Annotated[
+        list[str],
+        typer.Argument(
+            help="YAML files or recipes to compare; or one task and key=value settings, lists meaning one run each."
+        ),
+    ],
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show the table only.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One line of JSON instead of the table.")] = False,
+) -> None:
+    """Train several models on the same data with the same number of tokens, and tabulate them.
+
+    [dim]legato compare lm model=[elman,gru,lstm] data.train=A.txt data.valid=B.txt train.steps=500[/dim]
+    [dim]legato compare A.yaml B.yaml seed=[1,2,3] out=runs/ab[/dim]
+
+    Widths are chosen so that every model has nearly as many parameters as the first one at its own
+    width, unless model.width is set or match=none. seed=[1,2,3] repeats each and shows mean ± spread.
+    The table, learning curves and every run are kept under out=….
+    """
+    from rich.console import Console
+
+    from legato.comparing import compare_words, table_of
+
+    comparison = compare_words(what, quiet=quiet or as_json)
+    if as_json:
+        print(json.dumps(comparison.summary()))
+        return
+    Console().print(table_of(comparison))
+    print(f"curves: {comparison.plot}\nruns and figures: {comparison.out}")

@@ -1,0 +1,28 @@
+"""`legato doctor`: whether this machine is fit, and for what."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+
+def command(as_json: Annotated[bool, typer.Option("--json", help="JSON.")] = False) -> None:
+    """Look at this machine: versions, devices, memory, disk, and how fast it multiplies matrices."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from legato.diagnosis import diagnose
+
+    findings = diagnose()
+    if as_json:
+        print(json.dumps({f.name: f.value for f in findings}))
+    else:
+        table = Table("what", "found", "")
+        for finding in findings:
+            mark = "[green]ok[/green]" if finding.good else "[red]![/red]"
+            table.add_row(finding.name, finding.value, mark)
+        Console().print(table)
+    if not all(finding.good for finding in findings):
+        raise typer.Exit(1)

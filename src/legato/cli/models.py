@@ -1,0 +1,39 @@
+"""`legato models`: what there is to train."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+
+def command(
+    name: Annotated[str | None, typer.Argument(help="One model, with all its settings.", show_default=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON.")] = False,
+) -> None:
+    """List the models, or one model's settings and their defaults."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from legato.registry import MODELS
+
+    if name is None:
+        rows = {known: MODELS.get(known).summary for known in MODELS.names()}
+        if as_json:
+            print(json.dumps(rows))
+            return
+        table = Table("model", "what it is")
+        for known, summary in rows.items():
+            table.add_row(known, summary)
+        Console().print(table)
+        return
+    fields = MODELS.get(name).Config.model_fields
+    if as_json:
+        print(json.dumps({key: field.default for key, field in fields.items() if key != "name"}))
+        return
+    table = Table("setting", "default", "meaning", title=f"model={name}", title_justify="left")
+    for key, field in fields.items():
+        if key != "name":
+            table.add_row(f"model.{key}", str(field.default), field.description or "")
+    Console().print(table)

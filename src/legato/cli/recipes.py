@@ -1,0 +1,48 @@
+"""`legato recipes`: the published experiments that ship with the package."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+
+def command(
+    name: Annotated[str | None, typer.Argument(help="One recipe, printed whole.", show_default=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON.")] = False,
+) -> None:
+    """List the recipes with the scores to expect, or print one as YAML."""
+    import yaml
+    from rich.console import Console
+    from rich.table import Table
+
+    from legato.errors import ConfigError, suggest
+    from legato.run import find_recipe, list_recipes
+
+    if name is not None:
+        recipe = find_recipe(name)
+        if recipe is None:
+            raise ConfigError(f"there is no recipe '{name}'; {suggest(name, list_recipes())}")
+        print(
+            json.dumps(recipe) if as_json else yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True),
+            end="",
+        )
+        return
+    recipes = {known: find_recipe(known) or {} for known in list_recipes()}
+    if as_json:
+        print(json.dumps(recipes))
+        return
+    table = Table("recipe", "what it is", "expect", "measured on")
+    for known, recipe in recipes.items():
+        table.add_row(known, recipe.get("about", ""), _expectations(recipe), recipe.get("hardware", ""))
+    Console().print(table)
+
+
+def _expectations(recipe: dict[str, Any]) -> str:
+    lines = []
+    for figure, bound in recipe.get("expect", {}).items():
+        limit = f"≤ {bound['at_most']}" if "at_most" in bound else f"≥ {bound['at_least']}"
+        measured = f" (measured {bound['measured']})" if bound.get("measured") is not None else ""
+        lines.append(f"{figure} {limit}{measured}")
+    return "\n".join(lines)

@@ -1,0 +1,55 @@
+"""`legato train`: train a model, or go on with a run."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+
+def command(
+    what: Annotated[
+        str | None,
+        typer.Argument(help="A task (lm), a recipe (lm/ptb-lstm) or a YAML file.", show_default=False),
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Argument(help="key=value settings laid over it.", show_default=False)
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show warnings only.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON on standard output.")] = False,
+) -> None:
+    """Train a model.
+
+    [dim]legato train lm data.train=A.txt data.valid=B.txt model=lstm tokenizer=char out=runs/x train.steps=300[/dim]
+    [dim]legato train lm/ptb-lstm data.root=DATA[/dim]
+    [dim]legato train resume=runs/x[/dim]
+
+    Settings people use: data.train data.valid data.test data.root data.window, model model.layers
+    model.width model.dropout, tokenizer tokenizer.size, train.steps train.epochs train.batch_tokens
+    train.lr train.optimizer train.schedule train.validate_every train.checkpoint_every, out resume seed
+    device. `legato models` lists every model with its settings.
+    """
+    from legato.config import parse_value
+    from legato.errors import ConfigError
+    from legato.run import train
+    from legato.training.loop import Stopped
+
+    words = list(settings or [])
+    if what is not None and "=" in what:
+        words.insert(0, what)
+        what = None
+    given = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"'{word}' is not a setting; settings are written key=value")
+        given[key] = parse_value(value)
+    try:
+        result = train(what, given, quiet=quiet)
+    except Stopped as stop:
+        sys.exit(128 + stop.signum)
+    if as_json:
+        figures = {k: v for k, v in vars(result).items() if k != "metrics"}
+        print(json.dumps({**figures, "run": str(result.run), **result.metrics}))

@@ -1,0 +1,275 @@
+"""Comparing models fairly: the same data, the same number of training tokens, near-equal parameters.
+
+What is compared is either several YAML files or recipes, or one task with settings of which some are
+lists: each combination is one entry. Seeds are repeats of an entry, not entries.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from legato.config import parse_value
+from legato.errors import ConfigError, FolderError
+from legato.models.base import measure
+from legato.registry import MODELS, TASKS
+from legato.run import Result, RunConfig, check, dump, find_recipe, flat, settings_for, start_run
+
+# Settings whose value is a list by nature; everywhere else a list means one run each.
+LISTS = ("data.toy.distance", "data.toy.length")
+WIDEST = 16384
+
+
+@dataclass
+class Entry:
+    """One thing compared: its settings and the runs made with it."""
+
+    label: str
+    config: RunConfig
+    own_width: bool = False  # a width that somebody wrote down is theirs; a default is ours to choose
+    results: list[Result] = field(default_factory=list)
+
+    def mean(self, figure: str) -> float:
+        return statistics.fmean(self._values(figure))
+
+    def spread(self, figure: str) -> float | None:
+        """Standard deviation over seeds; None with a single one."""
+        values = self._values(figure)
+        return statistics.stdev(values) if len(values) > 1 else None
+
+    def _values(self, figure: str) -> list[float]:
+        return [float(r.metrics[figure] if figure in r.metrics else getattr(r, figure)) for r in self.results]
+
+
+@dataclass
+class Comparison:
+    """The entries with their runs, and where everything was kept."""
+
+    entries: list[Entry]
+    out: Path
+    plot: Path
+    figures: list[str]
+
+    def summary(self) -> dict[str, Any]:
+        rows = []
+        for entry in self.entries:
+            row: dict[str, Any] = {"label": entry.label, "runs": [str(r.run) for r in entry.results]}
+            for figure in ("parameters", "tokens", "tokens_per_second", *self.figures):
+                row[figure] = {"mean": entry.mean(figure), "spread": entry.spread(figure)}
+            rows.append(row)
+        return {"out": str(self.out), "plot": str(self.plot), "entries": rows}
+
+
+def compare(
+    what: str | Iterable[str], settings: Mapping[str, Any] | None = None, *, quiet: bool = False, **more: Any
+) -> Comparison:
+    """Train and tabulate. The same as `legato compare WHAT … key=value …`; lists mean one run each.
+
+    >>> legato.compare("lm", {"model": ["elman", "lstm"], "data.train": "a.txt"}, seed=[1, 2])  # doctest: +SKIP
+    """
+    from legato.training.display import Display
+
+    given = {**(settings or {}), **more}
+    out = Path(str(given.pop("out", None) or _free_name()))
+    if (out / "compare.json").exists():
+        raise FolderError(f"{out} already holds a comparison; choose another out=…")
+    match = given.pop("match", "parameters")
+    seeds = given.pop("seed", 0)
+    seeds = seeds if isinstance(seeds, list) else [seeds]
+    names = [what] if isinstance(what, str) else list(what)
+    display = Display(quiet)
+    entries = _entries(names, given)
+    _same_budget(entries)
+    _match_parameters(entries, match)
+    for entry in entries:
+        for seed in seeds:
+            folder = _slug(entry.label) + (f"-seed{seed}" if len(seeds) > 1 else "")
+            config = check({**dump(entry.config), "seed": seed, "out": str(out / folder)})
+            display.say(f"── {entry.label}" + (f", seed {seed}" if len(seeds) > 1 else ""))
+            entry.results.append(start_run(config, Display(quiet)))
+    comparison = Comparison(entries, out, out / "compare.png", _figures(entries))
+    draw(comparison)
+    (out / "compare.json").write_text(json.dumps(comparison.summary(), indent=1), encoding="utf-8")
+    return comparison
+
+
+def compare_words(words: Iterable[str], quiet: bool = False) -> Comparison:
+    """`compare` from the words of a command line."""
+    names, given = [], {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if equals:
+            given[key] = parse_value(value)
+        else:
+            names.append(word)
+    if not names:
+        raise ConfigError("what should be compared? name a task, or recipes or YAML files")
+    return compare(names, given, quiet=quiet)
+
+
+def _entries(names: list[str], given: dict[str, Any]) -> list[Entry]:
+    swept = {k: v for k, v in given.items() if isinstance(v, list) and k not in LISTS}
+    fixed = {k: v for k, v in given.items() if k not in swept}
+    entries = []
+    for name in names:
+        for values in itertools.product(*swept.values()):
+            chosen = dict(zip(swept, values, strict=True))
+            parts = [Path(name).stem if name not in TASKS else ""] if len(names) > 1 else []
+            parts += [
+                str(value) if key in ("model", "tokenizer") else f"{key}={value}" for key, value in chosen.items()
+            ]
+            config = check(settings_for(name, {**fixed, **chosen}))
+            label = " ".join(part for part in parts if part) or Path(name).stem
+            own_width = "model.width" in given or "width" in (_written(name).get("model") or {})
+            entries.append(Entry(label, config, own_width))
+    if len({entry.label for entry in entries}) < len(entries):
+        raise ConfigError("two of the things to compare have the same name; rename one of the files")
+    if len(entries) < 2:
+        raise ConfigError("there is only one thing to compare; give a list, as in model=[elman,lstm], or two files")
+    return entries
+
+
+def _written(name: str) -> dict[str, Any]:
+    if name in TASKS:
+        return {}
+    return find_recipe(name) or settings_for(name)
+
+
+def _same_budget(entries: list[Entry]) -> None:
+    """Refuse to compare runs on different data or of different lengths."""
+    first = entries[0]
+    for entry in entries[1:]:
+        for key in ("train", "valid", "root", "column"):
+            mine, theirs = (flat(dump(e.config)["data"]).get(key) for e in (entry, first))
+            if mine != theirs:
+                raise ConfigError(f"'{entry.label}' has data.{key}={mine}, '{first.label}' {theirs}; set one for all")
+        for key in ("steps", "epochs", "batch_tokens"):
+            ours, others = getattr(entry.config.train, key), getattr(first.config.train, key)
+            if ours != others:
+                raise ConfigError(
+                    f"'{entry.label}' has train.{key}={ours}, '{first.label}' {others}; set train.{key} for all"
+                )
+
+
+def _match_parameters(entries: list[Entry], match: Any) -> None:
+    """Choose each entry's width so that its parameters come closest to the first one's, or to a number."""
+    if match in ("none", None):
+        return
+    if match != "parameters" and not str(match).isdigit():
+        raise ConfigError(f"match={match} is not known; use parameters, none, or a number of parameters")
+    sizes = [_vocabulary(entry.config) for entry in entries]
+    target = int(match) if match != "parameters" else _parameters(entries[0].config, sizes[0])
+    for entry, size in zip(entries, sizes, strict=True):
+        if not entry.own_width and "width" in type(entry.config.model).model_fields:
+            entry.config = _with_width(entry.config, _closest_width(entry.config, size, target))
+
+
+def _vocabulary(config: RunConfig) -> int:
+    import torch
+
+    from legato.tasks.base import Plan
+
+    plan = Plan(config.data, config.tokenizer, config.model, config.train, config.seed, torch.device("cpu"))
+    size: int = TASKS.get(config.task).prepare(plan, lambda text: None).tokenizer.size
+    return size
+
+
+def _parameters(config: RunConfig, vocabulary: int) -> int:
+    return measure(MODELS.get(config.model.name), config.model, vocabulary)
+
+
+def _with_width(config: RunConfig, width: int) -> RunConfig:
+    return check({**dump(config), "model": {**config.model.model_dump(), "width": width}})
+
+
+def _closest_width(config: RunConfig, vocabulary: int, target: int) -> int:
+    step = 2 if getattr(config.model, "bidirectional", False) else 1
+    low, high = 1, WIDEST // step
+    while low < high:  # parameters grow with the width
+        middle = (low + high) // 2
+        if _parameters(_with_width(config, middle * step), vocabulary) < target:
+            low = middle + 1
+        else:
+            high = middle
+    around = [w * step for w in (low - 1, low) if w >= 1]
+    return min(around, key=lambda w: abs(_parameters(_with_width(config, w), vocabulary) - target))
+
+
+def _figures(entries: list[Entry]) -> list[str]:
+    wanted = (
+        "valid.bits_per_byte",
+        "valid.perplexity",
+        "valid.accuracy",
+        "test.bits_per_byte",
+        "test.perplexity",
+    )
+    return [name for name in wanted if all(name in e.results[0].metrics for e in entries)]
+
+
+def table_of(comparison: Comparison) -> Table:
+    """The comparison as people read it."""
+    table = Table(title_justify="left")
+    names = ["parameters", "tokens_per_second", *comparison.figures]
+    table.add_column("model")
+    for name in names:
+        table.add_column(
+            name.replace("tokens_per_second", "tokens/s").replace("_", " ").replace(".", " "), justify="right"
+        )
+    for entry in comparison.entries:
+        cells = []
+        for name in names:
+            mean, spread = entry.mean(name), entry.spread(name)
+            shown = f"{mean:,.0f}" if name in ("parameters", "tokens_per_second") else f"{mean:.3f}"
+            cells.append(shown + (f" ± {spread:.3f}" if spread is not None and name in comparison.figures else ""))
+        table.add_row(entry.label, *cells)
+    return table
+
+
+def draw(comparison: Comparison) -> None:
+    """Learning curves: the validation figure over training tokens, one line an entry, one mark a validation."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    from legato.training.run_folder import RunFolder
+
+    figure, axes = pyplot.subplots(figsize=(7, 4.5), constrained_layout=True)
+    name = "loss"
+    for number, entry in enumerate(comparison.entries):
+        for result in entry.results:
+            lines = [line for line in RunFolder(result.run).metrics() if line["kind"] == "valid"]
+            name = "accuracy" if lines and "accuracy" in lines[0] else "bits_per_byte"
+            per_step = result.tokens / max(result.steps, 1)
+            axes.plot(
+                [line["step"] * per_step for line in lines],
+                [line[name] for line in lines],
+                color=f"C{number}",
+                marker=".",
+                label=entry.label if result is entry.results[0] else None,
+            )
+    axes.set_xlabel("training tokens")
+    axes.set_ylabel(f"validation {name.replace('_', ' ')}")
+    axes.legend()
+    axes.grid(alpha=0.3)
+    comparison.out.mkdir(parents=True, exist_ok=True)
+    figure.savefig(comparison.plot, dpi=130)
+    pyplot.close(figure)
+
+
+def _slug(label: str) -> str:
+    return "".join(c if c.isalnum() or c in "-._" else "-" for c in label)
+
+
+def _free_name() -> Path:
+    number = 1
+    while (path := Path("runs") / f"compare-{number}").exists():
+        number += 1
+    return path

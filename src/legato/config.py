@@ -1,0 +1,150 @@
+"""Settings: YAML files and `section.key=value` words, checked by pydantic.
+
+Every section is a `Section`: unknown keys are refused with the nearest known one. This module knows
+no section in particular; each room declares its own beside the code that reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from legato.errors import ConfigError, suggest
+
+# `model=lstm` is short for `model.name=lstm`.
+SHORT_SECTIONS = ("model", "tokenizer")
+
+S = TypeVar("S", bound="Section")
+
+
+class Section(BaseModel):
+    """A group of settings. Unknown keys are errors; fields never change after validation."""
+
+    model_config = ConfigDict(extra="forbid", validate_default=True, frozen=True, protected_namespaces=())
+
+
+def parse_value(text: str) -> Any:
+    """The value of a `key=value` word. Numbers stay text here: the field they go to knows its type.
+
+    >>> parse_value("[a.en, a.de]"), parse_value("none"), parse_value("1e-3")
+    (['a.en', 'a.de'], None, '1e-3')
+    """
+    if text.startswith(("[", "{")):
+        try:
+            return yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise ConfigError(
+                f"'{text}' is not a list; write [a,b,c] (in quotes where the shell needs them)"
+            ) from None
+    return None if text.lower() in ("none", "null", "") else text
+
+
+def parse_words(words: Iterable[str]) -> dict[str, Any]:
+    """`["model.width=5", "out=runs/x"]` as a nested dictionary."""
+    settings: dict[str, Any] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"'{word}' is not a setting; settings are written key=value")
+        put(settings, key, parse_value(text))
+    return settings
+
+
+def put(settings: dict[str, Any], key: str, value: Any) -> None:
+    """Set the dotted `key` in a nested dictionary."""
+    *sections, last = key.split(".")
+    if not sections and last in SHORT_SECTIONS and not isinstance(value, dict):
+        sections, last = [last], "name"
+    inner = settings
+    for section in sections:
+        there = inner.setdefault(section, {})
+        if not isinstance(there, dict):
+            # `data: x` in a file, then `data.train=y` on the command line.
+            raise ConfigError(f"'{key}' is set inside '{section}', which is already the value '{there}'")
+        inner = there
+    inner[last] = value
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` laid on `base`, section by section."""
+    merged = dict(base)
+    for key, value in over.items():
+        below = merged.get(key)
+        both = isinstance(below, Mapping) and isinstance(value, Mapping)
+        merged[key] = merge(below, value) if both else value  # type: ignore[arg-type]
+    return merged
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A settings file as a dictionary, with short forms (`model: lstm`) spelled out."""
+    try:
+        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"there is no file {path}") from None
+    except (yaml.YAMLError, UnicodeDecodeError, OSError) as problem:
+        raise ConfigError(f"{path} is not readable YAML: {problem}") from None
+    if not isinstance(loaded, dict):
+        raise ConfigError(f"{path} holds no settings; it should be a YAML mapping such as 'task: lm'")
+    settings: dict[str, Any] = {}
+    for key, value in loaded.items():
+        put(settings, str(key), value)
+    return settings
+
+
+def write_yaml(settings: Mapping[str, Any], path: Path) -> None:
+    path.write_text(yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True), encoding="utf-8")
+
+
+def validate(section: type[S], settings: Any, where: str = "") -> S:
+    """`settings` as a `section`, or one line that says which key is wrong and why."""
+    if isinstance(settings, section):
+        return settings
+    if not isinstance(settings, Mapping):
+        raise ConfigError(f"{where or 'the settings'} should be a group of settings, not '{settings}'")
+    try:
+        return section.model_validate(settings)
+    except ValidationError as problem:
+        raise ConfigError(_one_line(section, problem, where)) from None
+
+
+def _one_line(section: type[Section], problem: ValidationError, where: str) -> str:
+    errors = problem.errors()
+    # An unknown key is usually the cause of whatever else is reported.
+    error = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
+    path = [str(part) for part in error["loc"]]
+    key = ".".join([where, *path] if where else path)
+    if error["type"] == "extra_forbidden":
+        return f"unknown key '{key}'; {suggest(path[-1], _known_keys(section, path[:-1]))}"
+    if error["type"] == "missing":
+        return f"'{key}' is needed; set {key}=…"
+    value = error["input"]
+    plain = {
+        "int_parsing": "is not a whole number",
+        "int_from_float": "is not a whole number",
+        "int_type": "is not a whole number",
+        "float_parsing": "is not a number",
+        "float_type": "is not a number",
+        "bool_parsing": "is neither true nor false",
+        "bool_type": "is neither true nor false",
+        "string_type": "is not text",
+    }.get(error["type"])
+    if plain is None:
+        message = error["msg"].removeprefix("Value error, ").removeprefix("Input ")
+        plain = message[0].lower() + message[1:] if message else "is not valid"
+    return f"{key}={value} {plain}" if not isinstance(value, Mapping) else f"{key}: {plain}"
+
+
+def _known_keys(section: type[Section], path: list[str]) -> list[str]:
+    """The field names of the (possibly nested) section that `path` leads to."""
+    current: Any = section
+    for part in path:
+        field = current.model_fields.get(part)
+        annotation = field.annotation if field else None
+        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+            return []
+        current = annotation
+    return [field.alias or name for name, field in current.model_fields.items()]

@@ -1,0 +1,55 @@
+"""The batch: what passes from the data to a model.
+
+Shapes, here and everywhere: `B` batch, `T` target/time, `S` source, `D` model width, `H` heads,
+`K` per-head width, `V` vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+IGNORE = -100  # a target that carries no loss; PyTorch's own convention
+
+
+@dataclass
+class Batch:
+    """Token ids, padded on the right, with the targets that belong to them."""
+
+    ids: Tensor  # (B, T)
+    targets: Tensor | None = None  # (B, T), IGNORE where no loss is due
+    lengths: Tensor | None = None  # (B,), None when every row is full
+    fresh: bool = True  # False when the rows go on where the last batch ended
+    keep: Tensor | None = None  # (B,), False where a row forgets its state before this batch
+    tokens: int = 0  # targets that count, known without asking the device
+
+    @property
+    def rows(self) -> int:
+        return self.ids.shape[0]
+
+    def to(self, device: torch.device) -> Batch:
+        moved: dict[str, Any] = {
+            f.name: v.to(device, non_blocking=True)
+            for f in fields(self)
+            if isinstance(v := getattr(self, f.name), Tensor)
+        }
+        return replace(self, **moved)
+
+    def split(self, parts: int) -> list[Batch]:
+        """The same rows in `parts` smaller batches, for accumulation."""
+        if parts == 1:
+            return [self]
+        size = -(-self.rows // parts)
+        pieces = []
+        for start in range(0, self.rows, size):
+            rows = slice(start, start + size)
+            cut: dict[str, Any] = {
+                f.name: v[rows] for f in fields(self) if isinstance(v := getattr(self, f.name), Tensor)
+            }
+            piece = replace(self, **cut)
+            piece.tokens = piece.ids.numel() if piece.targets is None else int((piece.targets != IGNORE).sum())
+            pieces.append(piece)
+        return pieces

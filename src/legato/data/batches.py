@@ -1,0 +1,197 @@
+"""From token ids to batches: streams, windows, and rows in length buckets.
+
+Every batcher answers `at(step)`, and its answer depends on the data, the seed and the step alone. So
+a run that resumes needs a number, not a saved iterator, and any worker can make any batch.
+
+- `Streams`: the text as a ring, cut into `rows` long strips that are read side by side, one window a
+  step; the state is carried from window to window and gradients are cut there (truncated
+  backpropagation through time). Where the ring is opened is drawn anew each epoch, so the cuts fall
+  elsewhere; all batches have one shape. Now and then a row forgets its state (`forget`): a model
+  that never starts from nothing in training cannot do so when somebody prompts it.
+- `Windows`: the same text in independent windows, shuffled each epoch.
+- `Rows`: separate sequences of different lengths, batched with others of like length.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from legato.data.batch import IGNORE, Batch
+from legato.errors import DataError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Batches(Protocol):
+    """Batches as a pure function of the step."""
+
+    steps_per_epoch: int
+    tokens_per_step: int  # nominal; a bucketed batch may hold fewer
+
+    def at(self, step: int) -> Batch: ...
+
+
+def mix_seed(*parts: object) -> int:
+    """A 63-bit seed from anything printable; the same in every process and Python version."""
+    digest = hashlib.sha256(repr(parts).encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
+class Streams:
+    """Contiguous streams for truncated backpropagation through time."""
+
+    def __init__(
+        self,
+        ids: Array,
+        *,
+        rows: int,
+        window: int,
+        seed: int,
+        forget: float = 0.0,
+        device: torch.device | str = "cpu",
+        name: str = "the text",
+    ) -> None:
+        self.size = len(ids)
+        self.rows, self.window, self.seed, self.forget = rows, window, seed, forget
+        self.steps_per_epoch = self.size // rows // window
+        self.tokens_per_step = rows * window
+        if self.steps_per_epoch == 0:
+            raise DataError(
+                f"{name} holds {self.size:,} tokens, fewer than one batch of {rows} × {window}; "
+                "give a longer text or lower train.batch_tokens"
+            )
+        # Text is small beside a model's activations: on a GPU it lives there, and a batch is one gather.
+        self.ids = _on(ids, device)
+        self._row_starts = torch.arange(rows, device=device).unsqueeze(1) * (self.steps_per_epoch * window)
+        self._places = self._row_starts + torch.arange(window + 1, device=device)  # (B, T + 1)
+
+    def at(self, step: int) -> Batch:
+        epoch, index = divmod(step, self.steps_per_epoch)
+        opened = mix_seed(self.seed, "streams", epoch) % self.size
+        chunk = self.ids[(self._places + (opened + index * self.window)) % self.size].long()
+        return Batch(
+            chunk[:, :-1], chunk[:, 1:], fresh=index == 0, keep=self._keep(step), tokens=self.tokens_per_step
+        )
+
+    def _keep(self, step: int) -> Tensor | None:
+        if self.forget == 0.0:
+            return None
+        drawn = np.random.default_rng(mix_seed(self.seed, "forget", step)).random(self.rows) >= self.forget
+        return None if drawn.all() else torch.from_numpy(drawn).to(self.ids.device)
+
+
+class Windows:
+    """Independent windows in a new order each epoch."""
+
+    def __init__(
+        self,
+        ids: Array,
+        *,
+        rows: int,
+        window: int,
+        seed: int,
+        device: torch.device | str = "cpu",
+        name: str = "the text",
+    ) -> None:
+        self.size = len(ids)
+        self.rows, self.window, self.seed = rows, window, seed
+        self.steps_per_epoch = self.size // window // rows
+        self.tokens_per_step = rows * window
+        if self.steps_per_epoch == 0:
+            raise DataError(
+                f"{name} holds {self.size:,} tokens, fewer than one batch of {rows} × {window}; "
+                "give a longer text or lower train.batch_tokens"
+            )
+        self.ids = _on(ids, device)
+        self._within = torch.arange(window + 1, device=device)
+        self._planned = -1
+
+    def at(self, step: int) -> Batch:
+        epoch, index = divmod(step, self.steps_per_epoch)
+        if epoch != self._planned:
+            draw = np.random.default_rng(mix_seed(self.seed, "windows", epoch))
+            self._opened = int(draw.integers(self.size))
+            self._order = torch.from_numpy(draw.permutation(self.size // self.window)).to(self.ids.device)
+            self._planned = epoch
+        chosen = self._order[index * self.rows : (index + 1) * self.rows]
+        places = (chosen * self.window + self._opened).unsqueeze(1) + self._within
+        chunk = self.ids[places % self.size].long()
+        return Batch(chunk[:, :-1], chunk[:, 1:], tokens=self.tokens_per_step)
+
+
+class Rows:
+    """Sequences of different lengths, each a prompt whose loss is not counted and a continuation whose is.
+
+    Sorted by length with ties in a new order each epoch, cut into batches of at most `batch_tokens`
+    padded tokens, and the batches shuffled: how many there are is the same in every epoch.
+    """
+
+    def __init__(
+        self, sequences: list[tuple[list[int], int]], *, batch_tokens: int, seed: int, name: str = "the data"
+    ) -> None:
+        """`sequences`: (ids, how many of them are prompt)."""
+        if not sequences:
+            raise DataError(f"{name} holds no rows")
+        self.sequences, self.seed = sequences, seed
+        self.tokens_per_step = batch_tokens
+        self._lengths = np.array([len(ids) - 1 for ids, _ in sequences])
+        if self._lengths.min() < 1:
+            row = int(self._lengths.argmin())
+            raise DataError(f"{name}, row {row + 1}: a sequence needs at least two tokens")
+        ordered = np.sort(self._lengths)
+        if ordered[-1] > batch_tokens:
+            raise DataError(
+                f"{name} has a row of {ordered[-1]:,} tokens, more than train.batch_tokens={batch_tokens}; raise that"
+            )
+        self._cuts = [0]
+        for i, length in enumerate(ordered):  # ascending, so the newest row is the widest
+            if (i + 1 - self._cuts[-1]) * length > batch_tokens:
+                self._cuts.append(i)
+        self._cuts.append(len(ordered))
+        self.steps_per_epoch = len(self._cuts) - 1
+        self._planned = -1
+
+    def at(self, step: int) -> Batch:
+        epoch, index = divmod(step, self.steps_per_epoch)
+        if epoch != self._planned:
+            draw = np.random.default_rng(mix_seed(self.seed, "rows", epoch))
+            self._order = np.lexsort((draw.permutation(len(self._lengths)), self._lengths))
+            self._turn = draw.permutation(self.steps_per_epoch)
+            self._planned = epoch
+        turn = int(self._turn[index])
+        return collate([self.sequences[i] for i in self._order[self._cuts[turn] : self._cuts[turn + 1]]])
+
+
+def collate(sequences: list[tuple[list[int], int]]) -> Batch:
+    """Pad (ids, prompt length) pairs on the right into one batch; targets are the ids moved by one."""
+    lengths = [len(ids) - 1 for ids, _ in sequences]
+    width = max(lengths)
+    inputs = np.zeros((len(sequences), width), dtype=np.int64)
+    targets = np.full((len(sequences), width), IGNORE, dtype=np.int64)
+    for row, (ids, prompt) in enumerate(sequences):
+        inputs[row, : lengths[row]] = ids[:-1]
+        first = max(prompt - 1, 0)
+        targets[row, first : lengths[row]] = ids[first + 1 :]
+    full = min(lengths) == width
+    return Batch(
+        torch.from_numpy(inputs),
+        torch.from_numpy(targets),
+        lengths=None if full else torch.tensor(lengths),
+        tokens=int((targets != IGNORE).sum()),
+    )
+
+
+def _on(ids: Array, device: torch.device | str) -> Tensor:
+    if torch.device(device).type == "cpu" and ids.dtype == np.int32:
+        # A memory map is read-only, which PyTorch warns of; nobody writes to it here.
+        import warnings
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            return torch.from_numpy(ids)
+    return torch.from_numpy(ids.astype(np.int32)).to(device)

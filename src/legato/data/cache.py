@@ -1,0 +1,111 @@
+"""Token ids and trained tokenizers on disk, so that a text is encoded once.
+
+A file's name is the hash of all that decides its content (the text, the tokenizer, the layout, the
+version of this format), so nothing here is ever out of date. Files are written under another name and
+renamed; ids are memory-mapped. A cache that is damaged is made anew, and one that cannot be written
+(no permission, a full disk) only means that the work is done again next time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any, Final
+
+import numpy as np
+
+from legato.data.text import Text
+from legato.data.tokenizers import Tokenizer, TokenizerConfig
+from legato.errors import DataError
+
+VERSION: Final = 1  # raise it when the same key should give other content
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def cache_folder() -> Path:
+    """`$LEGATO_CACHE`, or `legato` in the user's cache folder."""
+    if own := os.environ.get("LEGATO_CACHE"):
+        return Path(own).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "legato"
+
+
+def cached_ids(text: Text, tokenizer: Tokenizer, *, separator: bool = True) -> Array:
+    """All documents as one row of ids, `<eos> document <eos> document …`; read-only.
+
+    Without `separator` the documents are simply joined. An id takes two bytes where it fits.
+    """
+    dtype = np.dtype(np.uint16 if tokenizer.size <= 1 << 16 else np.int32)
+    file = cache_folder() / f"ids-{_key(text.sha256, tokenizer.fingerprint(), separator, dtype.str)}.npy"
+    there = _mapped(file, dtype)
+    if there is not None:
+        return there
+    ids = _join(text, tokenizer, dtype, separator)
+    ids.flags.writeable = False
+    if len(ids) == 0 or not _write(file, lambda out: np.save(out, ids)):
+        return ids
+    mapped = _mapped(file, dtype)
+    return ids if mapped is None else mapped
+
+
+def cached_tokenizer(config: TokenizerConfig, text: Text) -> Tokenizer:
+    """The tokenizer that `config` and `text` give, trained once."""
+    if config.path is not None or config.name == "byte":
+        return Tokenizer.train(config, text.documents)  # neither looks at the text
+    import tokenizers
+
+    key = _key(text.sha256, config.model_dump_json(), tokenizers.__version__)
+    file = cache_folder() / f"tokenizer-{key}.json"
+    if file.is_file():
+        try:
+            return Tokenizer.load(file)
+        except DataError:
+            pass  # damaged: train again
+    trained = Tokenizer.train(config, text.documents)
+    _write(file, lambda out: out.write(trained.library.to_str().encode("utf-8")))
+    return trained
+
+
+def _key(*parts: object) -> str:
+    return hashlib.sha256(repr((VERSION, *parts)).encode()).hexdigest()[:32]
+
+
+def _join(text: Text, tokenizer: Tokenizer, dtype: np.dtype[Any], separator: bool) -> Array:
+    end = np.array([tokenizer.eos_id], dtype=dtype)
+    parts: list[Array] = []
+    ended = False
+    for ids in tokenizer.encode_many(text.documents):
+        # A text of words ends its last line with <eos> already.
+        if separator and not ended:
+            parts.append(end)
+        parts.append(ids.astype(dtype))
+        ended = bool(len(ids)) and int(ids[-1]) == tokenizer.eos_id
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=dtype)
+
+
+def _mapped(file: Path, dtype: np.dtype[Any]) -> Array | None:
+    """The ids in `file`; None where there are none or it is not whole."""
+    try:
+        ids: Array = np.load(file, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return None
+    return ids if ids.dtype == dtype and ids.ndim == 1 else None
+
+
+def _write(file: Path, write: Callable[[IO[bytes]], object]) -> bool:
+    """Whether `file` could be written; half a file is never seen under its name."""
+    temporary: Path | None = None
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=file.parent, suffix=".part", delete=False) as out:
+            temporary = Path(out.name)
+            write(out)
+        temporary.replace(file)
+    except OSError:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+        return False
+    return True

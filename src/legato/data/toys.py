@@ -1,0 +1,147 @@
+"""Tasks that are generated: small enough to train in a minute, sharp enough to tell models apart.
+
+- `copy`, `reverse`, `sort`: the source's letters, as they are, backwards, in order;
+- `brackets`: the beginning of a balanced string; the target closes what is open;
+- `recall`: a letter, then `distance` letters of another alphabet, then `?`; the target is the first
+  letter. A network that forgets within `distance` steps can only guess.
+
+Rows are a pure function of (task, settings, split, seed). Each split draws from a stream of its own,
+and a held-out row that training holds too is drawn again, so validation measures the rule and not
+memory; where the space is too small for that (a few letters, short rows) repeats remain. More rows of
+training go on from the fewer: a longer training set begins with the shorter one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable
+from typing import Annotated, Any, Final
+
+from pydantic import BeforeValidator, Field
+
+from legato.config import Section
+from legato.errors import ConfigError, suggest
+
+LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
+QUERY: Final = "?"
+CLOSING: Final = {"(": ")", "[": "]", "{": "}"}
+SPLITS: Final = ("train", "valid", "test")
+REDRAWS: Final = 50  # then the space is taken to be exhausted
+
+Row = tuple[str, str]
+
+
+def _span(value: Any) -> tuple[int, int]:
+    """`5` as (5, 5), `[3, 9]` as (3, 9)."""
+    parts = list(value) if isinstance(value, (list, tuple)) else [value, value]
+    try:
+        low, high = (int(str(part)) for part in parts)
+    except ValueError:
+        raise ValueError("should be a whole number, or two as in [3,9]") from None
+    if not 1 <= low <= high:
+        raise ValueError("should be at least 1, and the first of two not above the second")
+    return low, high
+
+
+Span = Annotated[int | tuple[int, int], BeforeValidator(_span)]
+
+
+class ToyConfig(Section):
+    """Sizes of a generated task. A span is one number, or [low, high] drawn uniformly for each row."""
+
+    symbols: int = Field(8, ge=2, le=26)
+    length: Span = (4, 12)  # copy, reverse, sort, brackets
+    distance: Span = 20  # recall
+    count: int = Field(10_000, ge=1)
+    valid_count: int = Field(500, ge=1)  # of validation, and of testing
+
+
+def toy_rows(name: str, config: ToyConfig, split: str, seed: int) -> list[Row]:
+    """Rows of (source, target), each a string of symbols with spaces between.
+
+    >>> toy_rows("reverse", ToyConfig(length=3, count=1), "train", seed=0)
+    [('g a f', 'f a g')]
+    """
+    if name not in _DRAW:
+        raise ConfigError(f"there is no toy task '{name}'; {suggest(name, TOYS)}")
+    if split not in SPLITS:
+        raise ConfigError(f"a toy task has no split '{split}'; {suggest(split, SPLITS)}")
+    draw = _DRAW[name]
+    stream = _stream(name, "train", seed)
+    train = [draw(stream, config) for _ in range(config.count)]
+    if split == "train":
+        return train
+    seen = set(train)
+    stream = _stream(name, split, seed)
+    return [_unseen(draw, stream, config, seen) for _ in range(config.valid_count)]
+
+
+def _stream(name: str, split: str, seed: int) -> random.Random:
+    # Python's own hash() of a string differs from process to process.
+    digest = hashlib.sha256(f"{name}/{split}/{seed}".encode()).digest()
+    return random.Random(int.from_bytes(digest[:8], "little"))
+
+
+def _unseen(draw: Draw, stream: random.Random, config: ToyConfig, seen: set[Row]) -> Row:
+    for _ in range(REDRAWS):
+        row = draw(stream, config)
+        if row not in seen:
+            break
+    return row
+
+
+def _size(stream: random.Random, span: int | tuple[int, int]) -> int:
+    return span if isinstance(span, int) else stream.randint(*span)
+
+
+def _letters(stream: random.Random, config: ToyConfig) -> list[str]:
+    return stream.choices(LETTERS[: config.symbols], k=_size(stream, config.length))
+
+
+def _copy(stream: random.Random, config: ToyConfig) -> Row:
+    letters = _letters(stream, config)
+    return " ".join(letters), " ".join(letters)
+
+
+def _reverse(stream: random.Random, config: ToyConfig) -> Row:
+    letters = _letters(stream, config)
+    return " ".join(letters), " ".join(reversed(letters))
+
+
+def _sort(stream: random.Random, config: ToyConfig) -> Row:
+    letters = _letters(stream, config)
+    return " ".join(letters), " ".join(sorted(letters))
+
+
+def _brackets(stream: random.Random, config: ToyConfig) -> Row:
+    length = _size(stream, config.length)
+    prefix: list[str] = []
+    still_open: list[str] = []
+    for place in range(length):
+        # The last bracket may not close the only open one: the target would be empty.
+        must_open = not still_open or (place == length - 1 and len(still_open) == 1)
+        if must_open or stream.random() < 0.5:
+            still_open.append(stream.choice("([{"))
+            prefix.append(still_open[-1])
+        else:
+            prefix.append(CLOSING[still_open.pop()])
+    return " ".join(prefix), " ".join(CLOSING[bracket] for bracket in reversed(still_open))
+
+
+def _recall(stream: random.Random, config: ToyConfig) -> Row:
+    letters = LETTERS[: config.symbols]
+    remembered = stream.choice(letters)
+    filler = stream.choices(letters.upper(), k=_size(stream, config.distance))
+    return " ".join([remembered, *filler, QUERY]), remembered
+
+
+Draw = Callable[[random.Random, ToyConfig], Row]
+_DRAW: Final[dict[str, Draw]] = {
+    "copy": _copy,
+    "reverse": _reverse,
+    "sort": _sort,
+    "brackets": _brackets,
+    "recall": _recall,
+}
+TOYS: Final = tuple(_DRAW)

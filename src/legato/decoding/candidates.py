@@ -1,0 +1,151 @@
+"""One step's candidates: from logits to a few (row, token) pairs a group, taken or drawn.
+
+A *group* is one search: one prompt, or one walk of several from the same prompt. It has `width` rows of
+the batch, side by side. For row r with the cumulative score s_r and the next-token log-probabilities
+log p(v | r),
+
+- *taken* candidates are the largest s_r + log p(v | r);
+- *drawn* candidates are sampled without replacement in proportion to exp((s_r + log p(v | r)) / T), from
+  the tokens that top-k, top-p and min-p leave each row. Adding Gumbel noise to the exponents and taking the
+  largest does that (Gumbel-top-k: Vieira 2014; Kool et al. 2019, §2.3). For one row s_r cancels: it is the
+  random walk, and one uniform number on the cumulative distribution draws the same at a fraction of the cost.
+
+The vocabulary-sized work stays on the model's device; what comes to the host is a few numbers a group, in
+one copy a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from legato.decoding.options import SearchOptions
+from legato.decoding.scores import best, filter_scores, repetition_penalty, temperature
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float32]
+
+
+@dataclass
+class Candidates:
+    """What may come next, for each of G groups: C candidates in the order taken or drawn."""
+
+    tokens: Integers  # (G, C)
+    parents: Integers  # (G, C), the row within the group that each one continues
+    logprobs: Floats  # (G, C), of the token alone, under the model
+    gains: Floats  # (G, C), what it adds to the score of its parent, −∞ where it may not
+    broken: NDArray[np.bool_]  # (G,), where the logits are not finite
+
+
+class Chance:
+    """The random numbers of every group, each a pure function of (seed + prompt, walk, step).
+
+    So prompt i of a batch gets what it would get alone with the seed `seed + i`, whatever stands beside it.
+    Exactly so on a CPU; another device has a generator of its own for the noise of drawn beams.
+    """
+
+    def __init__(self, seeds: Sequence[tuple[int, int]], device: torch.device) -> None:
+        self._walks = [np.random.default_rng(seed) for seed in seeds]
+        self._noise = [torch.Generator(device) for _ in seeds]
+        for generator, seed in zip(self._noise, seeds, strict=True):
+            # One word: the CPU's generator reads no more than 32 bits of its seed.
+            generator.manual_seed(int(np.random.SeedSequence(seed).generate_state(1)[0]))
+        self._device = device
+
+    def uniform(self, groups: Integers) -> Tensor:
+        """A number in [0, 1) a group."""
+        numbers = [self._walks[group].random(dtype=np.float32) for group in groups]
+        return torch.tensor(numbers, device=self._device)[:, None]  # (G, 1)
+
+    def gumbel(self, groups: Integers, size: int) -> Tensor:
+        """−log(−log u), `size` of them a group."""
+        drawn = [torch.rand(size, generator=self._noise[group], device=self._device) for group in groups]
+        return torch.stack(drawn).log_().neg_().log_().neg_()  # (G, size)
+
+
+class Chooser:
+    """Turns logits into candidates, in the way that the options ask for."""
+
+    def __init__(self, options: SearchOptions, ends: Sequence[int], chance: Chance) -> None:
+        self.options = options
+        self.width = options.width
+        self.ends = list(ends)
+        self.chance = chance
+
+    def __call__(
+        self,
+        logits: Tensor,  # (G · W, V)
+        scores: Floats,  # (G, W)
+        groups: Integers,  # (G,)
+        seen: Tensor | None,  # (G · W, V), wanted where there is a repetition penalty
+        allowed: Tensor | None,  # (G · W, V)
+        may_end: bool,
+    ) -> Candidates:
+        count, width, vocabulary = len(groups), self.width, logits.shape[-1]
+        raw = logits.float()
+        # Not finite exactly where some logit of the row is NaN or +∞, or all are −∞.
+        total = raw.logsumexp(-1, keepdim=True)  # (G · W, 1)
+        shaped, shaped_total = raw, total
+        if seen is not None:
+            shaped = repetition_penalty(raw, seen, self.options.repetition_penalty)
+            shaped_total = shaped.logsumexp(-1, keepdim=True)
+        # The sum stays as it was without what is forbidden: a score is a probability under the model.
+        if not may_end and self.ends:
+            shaped = shaped.index_fill(-1, torch.tensor(self.ends, device=raw.device), -torch.inf)
+        if allowed is not None:
+            shaped = shaped.masked_fill(~allowed, -torch.inf)
+
+        possible = None
+        if width == 1:
+            picked = self._walk(shaped, groups) if self.options.drawn else best(shaped, 1)[1]  # (G, 1)
+        else:
+            before = torch.from_numpy(scores).to(raw.device)  # (G, W)
+            keys = (shaped + (before.view(-1, 1) - shaped_total)).view(count, -1)  # (G, W · V), scores of all
+            if self.options.drawn:
+                keys = self._drawn(keys, shaped, groups)
+            # Twice the width, so that enough go on even when every row's best is an end.
+            values, picked = best(keys, 2 * width)  # (G, C)
+            possible = values > -torch.inf
+        parents = picked // vocabulary  # (G, C)
+
+        def of_picked(flat: Tensor, sums: Tensor) -> Tensor:
+            """Log-probabilities of the picked tokens, from logits and their log-sum-exp."""
+            return flat.view(count, -1).gather(-1, picked) - sums.view(count, width).gather(-1, parents)
+
+        logprobs = of_picked(raw, total)  # (G, C)
+        gains = logprobs if shaped is raw else of_picked(shaped, shaped_total)  # (G, C)
+        if possible is not None:
+            gains = gains.masked_fill(~possible, -torch.inf)
+        whole = total.view(count, width).sum(-1, keepdim=True)  # (G, 1), finite if each of them is
+        # Float32 holds whole numbers exactly up to 2^24, more than any vocabulary.
+        parts = (picked % vocabulary, parents, logprobs, gains, whole.expand_as(picked))
+        packed = torch.stack([part.float() for part in parts]).cpu().numpy()  # (5, G, C), the step's one wait
+        return Candidates(
+            tokens=packed[0].astype(np.int64),
+            parents=packed[1].astype(np.int64),
+            logprobs=packed[2],
+            gains=packed[3],
+            broken=~np.isfinite(packed[4, :, 0]),
+        )
+
+    def _drawn(self, scores: Tensor, shaped: Tensor, groups: Integers) -> Tensor:
+        """Scores (G, W · V) with temperature, filters, and noise that makes the largest a fair draw."""
+        left = filter_scores(shaped, self.options).view_as(scores) > -torch.inf
+        keys = temperature(scores, self.options.temperature) + self.chance.gumbel(groups, scores.shape[-1])
+        # A group that is done has no score above −∞, and the NaN of −∞ − −∞ would count as the largest.
+        return keys.masked_fill(~left | keys.isnan(), -torch.inf)
+
+    def _walk(self, shaped: Tensor, groups: Integers) -> Tensor:
+        """One token a row: the first whose cumulative probability exceeds a uniform number."""
+        reached = filter_scores(shaped, self.options).softmax(-1).cumsum(-1)  # (G, V)
+        total = reached[:, -1:]
+        # Below the sum as rounded, so that the token found always has a probability above 0.
+        below = torch.nextafter(total, torch.zeros_like(total))
+        aim = torch.minimum(self.chance.uniform(groups) * total, below)  # (G, 1)
+        found = torch.searchsorted(reached, aim, right=True)  # (G, 1)
+        return found.clamp(max=shaped.shape[-1] - 1)

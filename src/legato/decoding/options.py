@@ -1,0 +1,116 @@
+"""How to search: the settings behind `--search`, `--beams`, `--top-p` and the rest.
+
+Two choices make the four searches: how wide the frontier is, and whether its next tokens are *taken*
+(the most probable ones) or *drawn* (at random, by their probabilities).
+
+|            | taken    | drawn         |
+|------------|----------|---------------|
+| one row    | `greedy` | `sample`      |
+| many rows  | `beam`   | `beam-sample` |
+
+A setting that the chosen search would ignore is an error, so that nobody tunes a dial that does nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from legato.config import Section
+
+DEFAULT_BEAMS = 4
+
+DRAWN = ("sample", "beam-sample")
+WIDE = ("beam", "beam-sample")
+
+# Whichever value leaves the scores as they are.
+NEUTRAL = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class SearchOptions(Section):
+    """The settings of one search.
+
+    >>> SearchOptions(search="beam").width
+    4
+    """
+
+    search: Literal["greedy", "beam", "sample", "beam-sample"] = "greedy"
+    beams: int | None = Field(None, ge=1)  # None: 4 where the search has beams
+    nbest: int = Field(1, ge=1)  # hypotheses a prompt; for `sample`, independent walks
+    length_penalty: Finite = Field(1.0, ge=0, le=10)  # score = log p / length ** length_penalty
+    temperature: Finite = Field(1.0, gt=0)
+    top_k: int = Field(0, ge=0)  # 0: all
+    top_p: Finite = Field(1.0, gt=0, le=1)
+    min_p: Finite = Field(0.0, ge=0, le=1)
+    repetition_penalty: Finite = Field(1.0, gt=0)
+    max_tokens: int = Field(200, ge=1)
+    min_tokens: int = Field(0, ge=0)
+    stop: tuple[str, ...] = ()
+    seed: int = Field(0, ge=0)
+
+    @property
+    def width(self) -> int:
+        """Rows in a prompt's frontier."""
+        return (self.beams or DEFAULT_BEAMS) if self.search in WIDE else 1
+
+    @property
+    def walks(self) -> int:
+        """Independent searches of the same prompt."""
+        return self.nbest if self.search == "sample" else 1
+
+    @property
+    def drawn(self) -> bool:
+        """Whether tokens are drawn at random rather than taken."""
+        return self.search in DRAWN
+
+    # The checks sit on single fields, so that the error names the field to change; each sees the fields
+    # declared above it.
+
+    @field_validator("beams")
+    @classmethod
+    def _beams_need_a_beam_search(cls, beams: int | None, info: ValidationInfo) -> int | None:
+        if beams is not None and beams > 1 and info.data.get("search", "beam") not in WIDE:
+            raise ValueError("needs --search beam (or beam-sample)")
+        return beams
+
+    @field_validator("nbest")
+    @classmethod
+    def _nbest_fits_the_search(cls, nbest: int, info: ValidationInfo) -> int:
+        search = info.data.get("search", "sample")
+        beams = info.data.get("beams") or DEFAULT_BEAMS
+        if search == "greedy" and nbest > 1:
+            raise ValueError("needs --search beam or sample: greedy search finds one hypothesis")
+        if search in WIDE and nbest > beams:
+            raise ValueError(f"is more than the {beams} beams; ask for --beams {nbest}")
+        return nbest
+
+    @field_validator(*NEUTRAL)
+    @classmethod
+    def _shaping_needs_drawing(cls, value: float, info: ValidationInfo) -> float:
+        name = info.field_name or ""
+        if value != NEUTRAL[name] and info.data.get("search", "sample") not in DRAWN:
+            raise ValueError("needs --search sample (or beam-sample)")
+        return value
+
+    @field_validator("min_tokens")
+    @classmethod
+    def _min_is_within_max(cls, least: int, info: ValidationInfo) -> int:
+        most = info.data.get("max_tokens", least)
+        if least > most:
+            raise ValueError(f"is more than max_tokens={most}")
+        return least
+
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _one_string_is_a_list_of_one(cls, stop: Any) -> Any:
+        return (stop,) if isinstance(stop, str) else stop
+
+    @field_validator("stop")
+    @classmethod
+    def _every_text_holds_the_empty_string(cls, stop: tuple[str, ...]) -> tuple[str, ...]:
+        if "" in stop:
+            raise ValueError("holds an empty string, which would stop at once")
+        return stop

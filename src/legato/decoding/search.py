@@ -1,0 +1,352 @@
+"""The search: greedy, beam, random walk and drawn beams, as one loop over any model that generates.
+
+Each prompt has a frontier of `width` hypotheses. A step asks the model for every row's next-token logits,
+lets `candidates.py` take or draw (row, token) pairs, and selects from them:
+
+- of the first `width` candidates, those that are an end token close their hypothesis;
+- the first `width` candidates that are no end are the next frontier.
+
+Width 1 taken is greedy search, width 1 drawn is the random walk, so there is nothing else to write.
+
+A closed hypothesis scores log p / length^α, the end token counted in both. A prompt is done when `width`
+hypotheses have closed, or when no open one can still enter the n best: log-probabilities only fall and a
+longer length only helps, so an open hypothesis ends at best with log p / max_tokens^α, and that is the
+bound. Hypotheses still open at `max_tokens` are ranked by the same score, unfinished.
+
+The model sees only `nn/state.py`'s protocol. Done prompts leave the batch once they are half of it. The
+bookkeeping is on the host, in small arrays; the host waits for the device once a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from legato.decoding.candidates import Candidates, Chance, Chooser, Floats, Integers
+from legato.decoding.options import SearchOptions
+from legato.decoding.scores import normalise
+from legato.errors import LegatoError
+from legato.nn.state import Generates
+
+Constraint = Callable[[list[int]], Collection[int] | None]
+"""From the tokens generated so far to those allowed next (None: all). None left ends the hypothesis there."""
+
+
+@dataclass
+class Hypothesis:
+    """A continuation of a prompt."""
+
+    tokens: list[int]  # generated, without the end token
+    score: float  # what the search ranks by: log p / length^α, after the repetition penalty if there is one
+    logprob: float  # log p under the model, before any penalty or filter; the end token's included
+    finished: bool  # by an end token, a stop string or a constraint, rather than by max_tokens
+    token_logprobs: list[float]  # the terms of `logprob`: one more than tokens where it ended by a token
+
+
+def search(
+    model: Generates,
+    prompts: Sequence[Sequence[int]],
+    options: SearchOptions,
+    *,
+    eos: int | None,
+    stop_tokens: Collection[int] = (),
+    memory: Any = None,
+    constraint: Constraint | None = None,
+    text_of: Callable[[Sequence[int]], str] | None = None,
+    on_token: Callable[[int, int], None] | None = None,
+) -> list[list[Hypothesis]]:
+    """The best continuations of each prompt, best first.
+
+    `eos` and `stop_tokens` end a hypothesis and are left out of its tokens; `options.min_tokens` forbids
+    them for a while. A stop string, looked for in `text_of(generated tokens)`, ends it and is left in:
+    `cut_at_stop` cuts the text. `memory` is what `model.encode` gave, one row a prompt.
+
+    `on_token(row, token)` is called as tokens are settled: at each step for a width of 1, where row is
+    prompt × nbest + walk; for beams when a prompt is done, with the tokens of its best hypothesis.
+
+    Prompt i draws with the seed `options.seed + i`, whatever else is in the batch.
+
+    >>> search(model, [[5, 2]], SearchOptions(search="beam"), eos=0)[0][0].tokens  # doctest: +SKIP
+    [7, 3]
+    """
+    if not prompts:
+        return []
+    ends = sorted({*stop_tokens} | (set() if eos is None else {eos}))
+    _check(prompts, ends, model.vocabulary, options, text_of)
+    device = _device_of(model)
+    groups = len(prompts) * options.walks
+    seeds = [(options.seed + group // options.walks, group % options.walks) for group in range(groups)]
+    chooser = Chooser(options, ends, Chance(seeds if options.drawn else (), device))
+    frontier = Frontier(groups, options, ends, model.vocabulary, on_token)
+
+    # Not inference mode: tables that a model keeps for later, made here, must still serve its training.
+    with torch.no_grad():
+        tokens, lengths = _pad(prompts, device)  # (B, T), (B,)
+        state = model.start(len(prompts), tokens.shape[1] + options.max_tokens, memory)
+        logits = model.prefill(tokens, lengths, state)  # (B, V)
+        penalised = options.repetition_penalty != 1
+        seen = _tokens_in(tokens, lengths, model.vocabulary) if penalised else None  # (B, V)
+        if groups * options.width > len(prompts):
+            rows = torch.arange(len(prompts), device=device).repeat_interleave(options.walks * options.width)
+            state.reorder(rows)
+            logits = logits[rows]  # (B · walks · width, V)
+            seen = None if seen is None else seen[rows]
+
+        for step in range(options.max_tokens):
+            may_end = step >= options.min_tokens
+            allowed = None if constraint is None else frontier.allowed(constraint, may_end)
+            candidates = chooser(
+                logits,
+                frontier.scores,
+                frontier.groups,
+                seen,
+                None if allowed is None else torch.from_numpy(allowed).to(device),
+                may_end,
+            )
+            frontier.advance(candidates)
+            if text_of is not None and options.stop:
+                frontier.close_at_stop(text_of)
+            if step + 1 == options.max_tokens:
+                frontier.close_open()
+            frontier.settle()
+            if frontier.done.all():
+                break
+            frontier.shrink()
+            chosen = torch.from_numpy(frontier.tokens).to(device)  # (G · W,)
+            if frontier.moved:
+                rows = torch.from_numpy(frontier.parents).to(device)
+                state.reorder(rows)
+                seen = None if seen is None else seen[rows]
+            if seen is not None:
+                seen.scatter_(-1, chosen[:, None], True)
+            logits = model.step(chosen, state)  # (G · W, V)
+
+    of_prompt = [frontier.closed[i * options.walks : (i + 1) * options.walks] for i in range(len(prompts))]
+    return [_ranked(chain(*closed))[: options.nbest] for closed in of_prompt]
+
+
+class Step(NamedTuple):
+    """What one step added to every row. Linked by their parents, the steps are every row's history."""
+
+    tokens: Integers  # (G · W,)
+    parents: Integers  # (G · W,), which row of the step before each one continues
+    logprobs: Floats  # (G · W,)
+
+
+class Frontier:
+    """The open hypotheses, `width` rows for each of G groups, and those that have closed."""
+
+    def __init__(
+        self,
+        groups: int,
+        options: SearchOptions,
+        ends: Sequence[int],
+        vocabulary: int,
+        on_token: Callable[[int, int], None] | None,
+    ) -> None:
+        self.options = options
+        self.width = options.width
+        self.on_token = on_token
+        self.ends = np.zeros(vocabulary, dtype=bool)  # (V,)
+        self.ends[list(ends)] = True
+        self.groups = np.arange(groups)  # (G,), those still in the batch
+        self.done = np.zeros(groups, dtype=bool)  # (G,)
+        # All rows of a group are the same at first: one of them counts, or its candidates would repeat.
+        self.scores = np.full((groups, self.width), -np.inf, dtype=np.float32)  # (G, W), −∞: not a hypothesis
+        self.scores[:, 0] = 0
+        self.moved = False  # whether the rows are no longer those the model's state has
+        self.steps: list[Step] = []
+        self.closed: list[list[Hypothesis]] = [[] for _ in range(groups)]
+
+    @property
+    def tokens(self) -> Integers:
+        return self.steps[-1].tokens
+
+    @property
+    def parents(self) -> Integers:
+        return self.steps[-1].parents
+
+    def open_rows(self) -> Iterator[int]:
+        yield from (int(row) for row in np.flatnonzero(self.scores.ravel() > -np.inf))
+
+    def history(self, row: int) -> tuple[list[int], list[float]]:
+        """The tokens that led to a row, and their log-probabilities."""
+        tokens, logprobs = [], []
+        for step in reversed(self.steps):
+            tokens.append(int(step.tokens[row]))
+            logprobs.append(float(step.logprobs[row]))
+            row = int(step.parents[row])
+        return tokens[::-1], logprobs[::-1]
+
+    def allowed(self, constraint: Constraint, may_end: bool) -> NDArray[np.bool_]:
+        """What the constraint leaves each row, (G · W, V). A row left nothing closes."""
+        mask = np.ones((self.scores.size, len(self.ends)), dtype=bool)
+        for row in self.open_rows():
+            tokens = constraint(self.history(row)[0])
+            if tokens is None:
+                continue
+            mask[row] = False
+            mask[row, list(tokens)] = True
+            if not mask[row].any() or (not may_end and not (mask[row] & ~self.ends).any()):
+                self.close(row, finished=True)
+        return mask
+
+    def advance(self, candidates: Candidates) -> None:
+        """Close what ended, and make the rest the next frontier."""
+        width = self.width
+        broken = candidates.broken & ~self.done  # (G,)
+        if broken.any():
+            prompt = int(self.groups[broken.argmax()]) // self.options.walks
+            raise LegatoError(
+                f"the model's logits are not finite (prompt {prompt + 1}, token {len(self.steps) + 1}); "
+                f"its weights are damaged or overflow their number type: try float32"
+            )
+        each = np.arange(len(self.groups))[:, None]  # (G, 1)
+        parents = candidates.parents + each * width  # (G, C), rows of the batch
+        scores = self.scores[each, candidates.parents] + candidates.gains  # (G, C)
+        possible = scores > -np.inf  # (G, C)
+        ending = self.ends[candidates.tokens] & possible  # (G, C)
+        # A group that the model leaves nothing (its only token is a forbidden one) ends where it is.
+        stuck = (self.scores > -np.inf) & ~possible.any(-1, keepdims=True)  # (G, W)
+        for stuck_row in np.flatnonzero(stuck):
+            self.close(int(stuck_row), finished=True)
+        for group, place in np.argwhere(ending[:, :width]):
+            tokens, logprobs = self.history(int(parents[group, place]))
+            logprobs.append(float(candidates.logprobs[group, place]))
+            self._add(group, tokens, logprobs, float(scores[group, place]), finished=True)
+
+        order = np.argsort(ending, axis=-1, kind="stable")[:, :width]  # (G, W), what goes on, then ends
+        scores[ending] = -np.inf
+        self.scores = scores[each, order]
+        step = Step(
+            tokens=candidates.tokens[each, order].ravel(),
+            parents=parents[each, order].ravel(),
+            logprobs=candidates.logprobs[each, order].ravel(),
+        )
+        self.steps.append(step)
+        self.moved = not np.array_equal(step.parents, np.arange(len(step.parents)))
+        if self.on_token is not None and width == 1:
+            for row in self.open_rows():
+                self.on_token(int(self.groups[row]), int(step.tokens[row]))
+
+    def close_at_stop(self, text_of: Callable[[Sequence[int]], str]) -> None:
+        """Close every hypothesis whose text holds a stop string."""
+        for row in self.open_rows():
+            if cut_at_stop(text_of(self.history(row)[0]), self.options.stop)[1]:
+                self.close(row, finished=True)
+
+    def close_open(self) -> None:
+        """Close what has run out of tokens."""
+        for row in self.open_rows():
+            self.close(row, finished=False)
+
+    def close(self, row: int, *, finished: bool) -> None:
+        group, place = divmod(row, self.width)
+        score = float(self.scores[group, place])
+        self.scores[group, place] = -np.inf
+        self._add(group, *self.history(row), score, finished=finished)
+
+    def _add(self, group: int, tokens: list[int], logprobs: list[float], score: float, *, finished: bool) -> None:
+        score = normalise(score, len(logprobs), self.options.length_penalty)
+        closed = self.closed[self.groups[group]]
+        # Where there are several end tokens, they can close the same tokens again; the likeliest counts.
+        same = next((other for other in closed if other.tokens == tokens), None)
+        if same is not None and same.score >= score:
+            return
+        if same is not None:
+            closed.remove(same)
+        closed.append(Hypothesis(tokens, score, sum(logprobs), finished, logprobs))
+
+    def settle(self) -> None:
+        """Mark the groups that are done."""
+        likeliest = self.scores.max(-1)  # (G,)
+        for group in np.flatnonzero(~self.done):
+            closed = self.closed[self.groups[group]]
+            open_score = float(likeliest[group])
+            if open_score > -np.inf and len(closed) < self.width and not self._settled(closed, open_score):
+                continue
+            self.done[group] = True
+            self.scores[group] = -np.inf
+            if self.on_token is not None and self.width > 1:
+                for token in _ranked(closed)[0].tokens:
+                    self.on_token(int(self.groups[group]), token)
+
+    def _settled(self, closed: list[Hypothesis], open_score: float) -> bool:
+        """Whether no open hypothesis can enter the n best (the bound in the docstring above)."""
+        wanted = self.options.nbest // self.options.walks
+        if len(closed) < wanted:
+            return False
+        bound = normalise(open_score, self.options.max_tokens, self.options.length_penalty)
+        return _ranked(closed)[wanted - 1].score >= bound
+
+    def shrink(self) -> None:
+        """Drop the groups that are done, once they are half of the batch: dropping copies the state."""
+        if 2 * self.done.sum() < len(self.done):
+            return
+        kept = ~self.done
+        rows = np.repeat(kept, self.width)
+        # No other step is touched: earlier rows are reached only through the last step's parents.
+        self.steps[-1] = Step(*(column[rows] for column in self.steps[-1]))
+        self.groups, self.scores, self.done = self.groups[kept], self.scores[kept], self.done[kept]
+        self.moved = True
+
+
+def cut_at_stop(text: str, stops: Sequence[str]) -> tuple[str, bool]:
+    """The text before the first stop string in it, and whether there was one.
+
+    >>> cut_at_stop("one. two.", (".", "two"))
+    ('one', True)
+    """
+    places = [place for place in (text.find(stop) for stop in stops) if place >= 0]
+    return (text[: min(places)], True) if places else (text, False)
+
+
+def _ranked(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
+    """Best first; of equal scores the one that closed earlier."""
+    return sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)
+
+
+def _check(
+    prompts: Sequence[Sequence[int]],
+    ends: Sequence[int],
+    vocabulary: int,
+    options: SearchOptions,
+    text_of: Callable[[Sequence[int]], str] | None,
+) -> None:
+    for number, prompt in enumerate(prompts, start=1):
+        if not prompt:
+            raise LegatoError(f"prompt {number} is empty; a prompt needs at least one token")
+        if not 0 <= min(prompt) <= max(prompt) < vocabulary:
+            raise LegatoError(f"prompt {number} holds a token outside the model's vocabulary of {vocabulary}")
+    if ends and not 0 <= ends[0] <= ends[-1] < vocabulary:
+        raise LegatoError(f"end tokens {list(ends)}: not all are in the model's vocabulary of {vocabulary}")
+    if options.stop and text_of is None:
+        raise LegatoError("stop strings need text; give the search text_of, from tokens to text")
+
+
+def _device_of(model: Generates) -> torch.device:
+    if isinstance(model, nn.Module):
+        for tensor in chain(model.parameters(), model.buffers()):
+            return tensor.device
+    return torch.device("cpu")
+
+
+def _pad(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Prompts as one tensor (B, T), padded on the right, and their lengths (B,)."""
+    longest = max(map(len, prompts))
+    tokens = torch.tensor([[*prompt, *[0] * (longest - len(prompt))] for prompt in prompts])
+    return tokens.to(device), torch.tensor([len(prompt) for prompt in prompts], device=device)
+
+
+def _tokens_in(tokens: Tensor, lengths: Tensor, vocabulary: int) -> Tensor:
+    """Which tokens each prompt holds, (B, V)."""
+    inside = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]  # (B, T)
+    counts = torch.zeros(len(tokens), vocabulary, dtype=torch.int64, device=tokens.device)
+    return counts.scatter_add_(-1, tokens, inside.long()) > 0

@@ -1,0 +1,165 @@
+"""The recurrent language model: Elman, GRU or LSTM, stacked, with the regularisers of AWD-LSTM.
+
+    x_t = E w_t                     embedding, whole words dropped
+    h_t = stack of cells (nn/recurrent.py)
+    P(w_{t+1} | w_1 … w_t) = softmax(E h_t + b)     tied: the readout is the embedding again
+
+Notable: `width` is the size of every layer but, when tied, the last, which is as wide as the
+embedding (Merity et al. 2018; tying by Press & Wolf 2017). With `bidirectional` the model reads both
+ways, so it cannot generate; masked and labelling tasks use it so.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from legato.data.batch import Batch
+from legato.models.base import ModelConfig, SequenceModel
+from legato.nn.dropout import embed, variational_dropout
+from legato.nn.recurrent import CellState, Recurrent
+from legato.nn.state import Output
+
+Probability = Field(default=None, ge=0, lt=1)
+
+
+class RecurrentConfig(ModelConfig):
+    """Settings of the recurrent models. The dropouts left out take `dropout`, or none where said so."""
+
+    name: Literal["elman", "gru", "lstm"] = "lstm"
+    layers: int = Field(2, ge=1, description="stacked layers")
+    width: int = Field(256, ge=1, description="hidden size")
+    embedding: int | None = Field(None, ge=1, description="embedding size; the width when left out")
+    tied: bool = Field(True, description="read out with the embedding's weights")
+    bidirectional: bool = Field(False, description="read both ways; each direction gets half the width")
+    dropout: float = Field(0.1, ge=0, lt=1, description="variational dropout on the output")
+    dropout_input: float | None = Probability
+    dropout_hidden: float | None = Probability
+    dropout_embedding: float = Field(0.0, ge=0, lt=1, description="whole words dropped")
+    dropout_recurrent: float = Field(0.0, ge=0, lt=1, description="DropConnect on recurrent weights")
+    activation_penalty: float = Field(0.0, ge=0, description="AWD-LSTM's alpha: keeps outputs small")
+    temporal_penalty: float = Field(0.0, ge=0, description="AWD-LSTM's beta: keeps outputs slow")
+    forget_bias: float = Field(1.0, description="added to the LSTM's forget gate at the start")
+
+    @model_validator(mode="after")
+    def _even(self) -> RecurrentConfig:
+        if self.bidirectional and any(width % 2 for width in self.widths):
+            raise ValueError("a bidirectional model needs an even width (and embedding, when tied)")
+        return self
+
+    @property
+    def inputs(self) -> int:
+        return self.embedding or self.width
+
+    @property
+    def widths(self) -> list[int]:
+        last = self.inputs if self.tied else self.width
+        return [self.width] * (self.layers - 1) + [last]
+
+
+class RecurrentState:
+    """Each layer's state while generating. Keeps the last `keep` of them, so that it can go back."""
+
+    def __init__(self, layers: list[CellState], keep: int = 0) -> None:
+        self.layers = layers
+        self.length = 0
+        self.keep = keep
+        self._past: list[tuple[int, list[CellState]]] = []
+
+    def advance(self, layers: list[CellState], tokens: int) -> None:
+        if self.keep:
+            self._past = [*self._past, (self.length, self.layers)][-self.keep :]
+        self.layers = layers
+        self.length += tokens
+
+    def reorder(self, rows: Tensor) -> None:
+        self.layers = _pick(self.layers, rows)
+        self._past = [(length, _pick(layers, rows)) for length, layers in self._past]
+
+    def rewind(self, length: int) -> None:
+        if length == self.length:
+            return
+        for index, (there, layers) in enumerate(self._past):
+            if there == length:
+                self.layers, self.length = layers, length
+                self._past = self._past[:index]
+                return
+        raise ValueError(f"this state keeps {self.keep} steps; it cannot go back from {self.length} to {length}")
+
+
+def _pick(layers: list[CellState], rows: Tensor) -> list[CellState]:
+    return [tuple(part[rows] for part in layer) for layer in layers]
+
+
+class RecurrentModel(SequenceModel):
+    """A stacked recurrent network over tokens."""
+
+    Config: ClassVar[type[ModelConfig]] = RecurrentConfig
+    summary: ClassVar[str] = "recurrent network: Elman, GRU or LSTM cells; stacked, tied, regularised as AWD-LSTM"
+    config: RecurrentConfig
+
+    def __init__(self, config: RecurrentConfig, vocabulary: int) -> None:
+        super().__init__(config, vocabulary)
+        self.embedding = nn.Embedding(vocabulary, config.inputs)
+        self.stack = Recurrent(
+            config.name,
+            config.inputs,
+            config.widths,
+            bidirectional=config.bidirectional,
+            hidden_dropout=config.dropout if config.dropout_hidden is None else config.dropout_hidden,
+            recurrent_dropout=config.dropout_recurrent,
+            forget_bias=config.forget_bias,
+        )
+        self.output = nn.Linear(config.widths[-1], vocabulary)
+        nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
+        nn.init.zeros_(self.output.bias)
+        if config.tied:
+            self.output.weight = self.embedding.weight
+        else:
+            nn.init.uniform_(self.output.weight, -0.1, 0.1)
+
+    @property
+    def generates(self) -> bool:
+        return not self.config.bidirectional
+
+    def forward(self, batch: Batch, state: list[CellState] | None = None) -> Output:
+        """Read (B, T) tokens; `state` is what the previous segment of the same streams left."""
+        config = self.config
+        x = embed(batch.ids.t(), self.embedding.weight, config.dropout_embedding, self.training)  # (T, B, D)
+        before = config.dropout if config.dropout_input is None else config.dropout_input
+        x = variational_dropout(x, before, self.training)
+        raw, after = self.stack(x, state, batch.lengths)
+        hidden = variational_dropout(raw, config.dropout, self.training)
+        auxiliary: dict[str, Tensor] = {}
+        if self.training and config.activation_penalty:
+            auxiliary["activation"] = config.activation_penalty * hidden.float().pow(2).mean()
+        if self.training and config.temporal_penalty and len(raw) > 1:
+            auxiliary["temporal"] = config.temporal_penalty * (raw[1:] - raw[:-1]).float().pow(2).mean()
+        return Output(hidden.transpose(0, 1), after, auxiliary)
+
+    def forget(self, state: list[CellState], keep: Tensor) -> list[CellState]:
+        return [tuple(part * keep.unsqueeze(1) for part in layer) for layer in state]
+
+    def readout(self, hidden: Tensor) -> Tensor:
+        return F.linear(hidden, self.output.weight, self.output.bias)
+
+    def start(self, rows: int, capacity: int, memory: Any = None, keep: int = 0) -> RecurrentState:
+        """A zero state. It does not grow, so `capacity` is not needed; `keep` steps can be undone."""
+        return RecurrentState(self.stack.start(rows), keep)
+
+    def prefill(self, tokens: Tensor, lengths: Tensor, state: RecurrentState) -> Tensor:
+        longest = tokens.shape[1]
+        ragged = bool((lengths != longest).any())
+        output = self(Batch(tokens, lengths=lengths if ragged else None), state.layers)
+        state.advance(output.state, longest)
+        rows = torch.arange(len(tokens), device=tokens.device)
+        return self.readout(output.hidden[rows, lengths - 1])  # (B, V)
+
+    def step(self, tokens: Tensor, state: RecurrentState) -> Tensor:
+        x, layers = self.stack.step(F.embedding(tokens, self.embedding.weight), state.layers)
+        state.advance(layers, 1)
+        return self.readout(x)

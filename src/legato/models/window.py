@@ -1,0 +1,114 @@
+"""The fixed-window network: the feed-forward language model that recurrence replaced.
+
+    x_t = [E w_{t-n+1}; …; E w_t]               the last n words, side by side
+    h_t = tanh(W x_t + b)                       (Bengio et al. 2003)
+    P(w_{t+1} | w_{t-n+1} … w_t) = softmax(O h_t + c)
+
+Notable: its limits are the point. Nothing further back than `context` words can matter, and every
+position in the window has weights of its own. The state it carries is just the last n - 1 words, so
+it trains and generates through the same protocol as the recurrent models.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from legato.data.batch import Batch
+from legato.models.base import ModelConfig, SequenceModel
+from legato.nn.state import Output
+
+NOTHING = -1  # stands before the first word; its embedding is zero
+
+
+class WindowConfig(ModelConfig):
+    """Settings of the fixed-window network."""
+
+    name: Literal["window"] = "window"
+    context: int = Field(8, ge=1, description="words in the window")
+    layers: int = Field(1, ge=1, description="hidden layers")
+    width: int = Field(256, ge=1, description="hidden size")
+    embedding: int = Field(64, ge=1, description="embedding size")
+    dropout: float = Field(0.1, ge=0, lt=1, description="dropout on the hidden layers")
+
+
+class WindowState:
+    """The last n - 1 words of each row; the whole text is kept, so going back is free."""
+
+    def __init__(self, ids: Tensor, context: int) -> None:
+        self.ids = ids  # (B, n - 1 + length), NOTHING where a row has no word
+        self.context = context
+        self.length = 0
+
+    def extend(self, ids: Tensor, tokens: int) -> None:
+        self.ids = ids
+        self.length += tokens
+
+    def reorder(self, rows: Tensor) -> None:
+        self.ids = self.ids[rows]
+
+    def rewind(self, length: int) -> None:
+        self.ids = self.ids[:, : self.ids.shape[1] - (self.length - length)]
+        self.length = length
+
+
+class WindowModel(SequenceModel):
+    """A feed-forward network over the last `context` words."""
+
+    Config: ClassVar[type[ModelConfig]] = WindowConfig
+    summary: ClassVar[str] = "fixed-window feed-forward network: sees the last `context` words and nothing else"
+    config: WindowConfig
+
+    def __init__(self, config: WindowConfig, vocabulary: int) -> None:
+        super().__init__(config, vocabulary)
+        self.embedding = nn.Embedding(vocabulary, config.embedding)
+        sizes = [config.context * config.embedding] + [config.width] * config.layers
+        self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
+        self.output = nn.Linear(config.width, vocabulary)
+
+    def forward(self, batch: Batch, state: Tensor | None = None) -> Output:
+        """Read (B, T) tokens; `state` is the (B, n - 1) words before them."""
+        before = self._nothing(batch.rows) if state is None else state
+        ids = torch.cat([before, batch.ids], dim=1)  # (B, n - 1 + T)
+        return Output(self._over(ids), ids[:, ids.shape[1] - before.shape[1] :])
+
+    def forget(self, state: Tensor, keep: Tensor) -> Tensor:
+        return state.masked_fill(~keep.unsqueeze(1), NOTHING)
+
+    def readout(self, hidden: Tensor) -> Tensor:
+        return self.output(hidden)
+
+    def start(self, rows: int, capacity: int, memory: Any = None) -> WindowState:
+        return WindowState(self._nothing(rows), self.config.context)
+
+    def prefill(self, tokens: Tensor, lengths: Tensor, state: WindowState) -> Tensor:
+        # Rows of different lengths are aligned at their ends, so that each one's window is its last words.
+        longest = tokens.shape[1]
+        places = torch.arange(longest, device=tokens.device) - (longest - lengths).unsqueeze(1)  # (B, T)
+        aligned = tokens.gather(1, places.clamp(min=0)).masked_fill(places < 0, NOTHING)
+        state.extend(torch.cat([state.ids, aligned], dim=1), longest)
+        return self._last(state)
+
+    def step(self, tokens: Tensor, state: WindowState) -> Tensor:
+        state.extend(torch.cat([state.ids, tokens.unsqueeze(1)], dim=1), 1)
+        return self._last(state)
+
+    def _last(self, state: WindowState) -> Tensor:
+        return self.readout(self._over(state.ids[:, -self.config.context :])[:, -1])
+
+    def _nothing(self, rows: int) -> Tensor:
+        return torch.full((rows, self.config.context - 1), NOTHING, device=self.device)
+
+    def _over(self, ids: Tensor) -> Tensor:
+        """Hidden states of every full window in (B, n - 1 + T) ids: (B, T, D)."""
+        known = (ids != NOTHING).unsqueeze(-1)
+        x = F.embedding(ids.clamp(min=0), self.embedding.weight) * known  # (B, n - 1 + T, E)
+        x = x.unfold(1, self.config.context, 1).transpose(2, 3).flatten(2)  # (B, T, n·E)
+        for layer in self.hidden:
+            x = F.dropout(torch.tanh(layer(x)), self.config.dropout, self.training)
+        return x

@@ -1,0 +1,339 @@
+"""Recurrent cells, written gate by gate, and the same cells through PyTorch's fused kernels.
+
+Notable here:
+
+- each cell is one short class whose `advance` reads like its equations; `W` multiplies the input,
+  `U` the previous hidden state;
+- `Layer` runs a cell over time: fused (cuDNN, oneDNN) as a rule, written out when somebody looks
+  inside (`nn/capture.py`) or when `fused` is off; tests hold the two equal;
+- parameters are laid out as in `torch.nn.LSTM`, `GRU` and `RNN`, so theirs can be copied over;
+- everything inside is time-major, (T, B, D), which is how the kernels want it.
+
+A state is a tuple of tensors: `(hidden,)` for Elman and GRU, `(hidden, cell)` for LSTM.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence
+
+from legato.nn.capture import capture, capturing, scope
+from legato.nn.dropout import drop_connect, variational_dropout
+
+CellState = tuple[Tensor, ...]  # each (B, D)
+
+# Weights that pass through dropout or a cast are new tensors at each step; cuDNN gathers them itself.
+warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
+
+
+class Cell(nn.Module):
+    """What the three cells share: parameters for `gates` gates, stacked in PyTorch's order."""
+
+    gates: ClassVar[int]
+    parts: ClassVar[int]  # tensors in the state
+
+    def __init__(self, inputs: int, width: int) -> None:
+        super().__init__()
+        self.width = width
+        self.weight_ih = nn.Parameter(torch.empty(self.gates * width, inputs))  # W
+        self.weight_hh = nn.Parameter(torch.empty(self.gates * width, width))  # U
+        self.bias_ih = nn.Parameter(torch.empty(self.gates * width))
+        self.bias_hh = nn.Parameter(torch.empty(self.gates * width))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        bound = 1 / math.sqrt(self.width)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -bound, bound)
+
+    def start(self, rows: int) -> CellState:
+        zero = self.weight_hh.new_zeros(rows, self.width)
+        return (zero,) * self.parts
+
+    def advance(self, from_input: Tensor, state: CellState, recurrent: Tensor) -> CellState:
+        """One time step by the equations. `from_input` is W x_t + b (B, gates·D); `recurrent` is U."""
+        raise NotImplementedError
+
+    def fused_step(self, x: Tensor, state: CellState) -> CellState:
+        """One time step by PyTorch's kernel, for generation."""
+        raise NotImplementedError
+
+    def fused_scan(self, x: Tensor, state: CellState, weights: list[Tensor], sizes: Tensor | None) -> Any:
+        """All time steps by PyTorch's kernel; `sizes` are the batch sizes of a packed sequence."""
+        raise NotImplementedError
+
+
+class ElmanCell(Cell):
+    """h_t = tanh(W x_t + U h_{t-1} + b)   (Elman 1990)"""
+
+    gates = 1
+    parts = 1
+
+    def advance(self, from_input: Tensor, state: CellState, recurrent: Tensor) -> CellState:
+        (h,) = state
+        h = torch.tanh(from_input + F.linear(h, recurrent, self.bias_hh))
+        capture("hidden", h)
+        return (h,)
+
+    def fused_step(self, x: Tensor, state: CellState) -> CellState:
+        return (torch.rnn_tanh_cell(x, state[0], self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh),)
+
+    def fused_scan(self, x: Tensor, state: CellState, weights: list[Tensor], sizes: Tensor | None) -> Any:
+        hidden = state[0].unsqueeze(0)
+        if sizes is None:
+            return torch.rnn_tanh(x, hidden, weights, True, 1, 0.0, self.training, False, False)
+        return torch.rnn_tanh(x, sizes, hidden, weights, True, 1, 0.0, self.training, False)
+
+
+class GRUCell(Cell):
+    """The gated recurrent unit (Cho et al. 2014), with the reset gate inside the product:
+
+    r_t = σ(W_r x_t + U_r h_{t-1} + b_r)            reset
+    z_t = σ(W_z x_t + U_z h_{t-1} + b_z)            update
+    n_t = tanh(W_n x_t + b_n + r_t ∘ (U_n h_{t-1} + c_n))
+    h_t = (1 - z_t) ∘ n_t + z_t ∘ h_{t-1}
+    """
+
+    gates = 3
+    parts = 1
+
+    def advance(self, from_input: Tensor, state: CellState, recurrent: Tensor) -> CellState:
+        (h,) = state
+        x_r, x_z, x_n = from_input.chunk(3, dim=-1)
+        h_r, h_z, h_n = F.linear(h, recurrent, self.bias_hh).chunk(3, dim=-1)
+        r = torch.sigmoid(x_r + h_r)
+        z = torch.sigmoid(x_z + h_z)
+        n = torch.tanh(x_n + r * h_n)
+        h = (1 - z) * n + z * h
+        for name, value in (("reset_gate", r), ("update_gate", z), ("candidate", n), ("hidden", h)):
+            capture(name, value)
+        return (h,)
+
+    def fused_step(self, x: Tensor, state: CellState) -> CellState:
+        return (torch.gru_cell(x, state[0], self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh),)
+
+    def fused_scan(self, x: Tensor, state: CellState, weights: list[Tensor], sizes: Tensor | None) -> Any:
+        hidden = state[0].unsqueeze(0)
+        if sizes is None:
+            return torch.gru(x, hidden, weights, True, 1, 0.0, self.training, False, False)
+        return torch.gru(x, sizes, hidden, weights, True, 1, 0.0, self.training, False)
+
+
+class LSTMCell(Cell):
+    """Long short-term memory (Hochreiter & Schmidhuber 1997; forget gate by Gers et al. 2000):
+
+    f_t = σ(W_f x_t + U_f h_{t-1} + b_f)            what to forget
+    i_t = σ(W_i x_t + U_i h_{t-1} + b_i)            what to write
+    g_t = tanh(W_g x_t + U_g h_{t-1} + b_g)         the candidate, C̃ in the lectures
+    o_t = σ(W_o x_t + U_o h_{t-1} + b_o)            what to show
+    c_t = f_t ∘ c_{t-1} + i_t ∘ g_t
+    h_t = o_t ∘ tanh(c_t)
+    """
+
+    gates = 4
+    parts = 2
+
+    def __init__(self, inputs: int, width: int, forget_bias: float = 0.0) -> None:
+        super().__init__(inputs, width)
+        with torch.no_grad():  # rows [D, 2D) belong to the forget gate
+            self.bias_ih[width : 2 * width] += forget_bias
+
+    def advance(self, from_input: Tensor, state: CellState, recurrent: Tensor) -> CellState:
+        h, c = state
+        i, f, g, o = (from_input + F.linear(h, recurrent, self.bias_hh)).chunk(4, dim=-1)
+        f = torch.sigmoid(f)
+        i = torch.sigmoid(i)
+        g = torch.tanh(g)
+        o = torch.sigmoid(o)
+        c = f * c + i * g
+        h = o * torch.tanh(c)
+        for name, value in (
+            ("forget_gate", f),
+            ("input_gate", i),
+            ("candidate", g),
+            ("output_gate", o),
+            ("cell", c),
+            ("hidden", h),
+        ):
+            capture(name, value)
+        return h, c
+
+    def fused_step(self, x: Tensor, state: CellState) -> CellState:
+        return torch.lstm_cell(x, state, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
+
+    def fused_scan(self, x: Tensor, state: CellState, weights: list[Tensor], sizes: Tensor | None) -> Any:
+        initial = [part.unsqueeze(0) for part in state]
+        if sizes is None:
+            return torch.lstm(x, initial, weights, True, 1, 0.0, self.training, False, False)
+        return torch.lstm(x, sizes, initial, weights, True, 1, 0.0, self.training, False)
+
+
+CELLS: dict[str, type[Cell]] = {"elman": ElmanCell, "gru": GRUCell, "lstm": LSTMCell}
+
+
+class Layer(nn.Module):
+    """A cell run over time, from the left or, with `reverse`, from the right."""
+
+    def __init__(self, cell: Cell, reverse: bool = False, recurrent_dropout: float = 0.0) -> None:
+        super().__init__()
+        self.cell = cell
+        self.reverse = reverse
+        self.recurrent_dropout = recurrent_dropout
+        self.fused = True
+
+    def forward(
+        self, x: Tensor, state: CellState | None = None, lengths: Tensor | None = None
+    ) -> tuple[Tensor, CellState]:
+        """(T, B, I) to (T, B, D) and the state after each row's last token; padding changes neither."""
+        if state is None:
+            state = self.cell.start(x.shape[1])
+        if self.reverse:
+            x = _flip(x, lengths)
+        recurrent = drop_connect(self.cell.weight_hh, self.recurrent_dropout, self.training)
+        if self.fused and not capturing():
+            y, state = self._run_fused(x, state, recurrent, lengths)
+        else:
+            y, state = self._run_written_out(x, state, recurrent, lengths)
+        return (_flip(y, lengths) if self.reverse else y), state
+
+    def step(self, x: Tensor, state: CellState) -> CellState:
+        """One token a row, (B, I), for generation."""
+        if self.fused and not capturing():
+            return self.cell.fused_step(x, state)
+        return self.cell.advance(F.linear(x, self.cell.weight_ih, self.cell.bias_ih), state, self.cell.weight_hh)
+
+    def _run_written_out(
+        self, x: Tensor, state: CellState, recurrent: Tensor, lengths: Tensor | None
+    ) -> tuple[Tensor, CellState]:
+        from_input = F.linear(x, self.cell.weight_ih, self.cell.bias_ih)  # (T, B, gates·D)
+        outputs = []
+        for t in range(x.shape[0]):
+            new = self.cell.advance(from_input[t], state, recurrent)
+            if lengths is not None:  # a row that has ended keeps its state
+                going = (t < lengths).unsqueeze(-1)  # (B, 1)
+                new = tuple(torch.where(going, n, old) for n, old in zip(new, state, strict=True))
+                outputs.append(new[0] * going)
+            else:
+                outputs.append(new[0])
+            state = new
+        return torch.stack(outputs), state
+
+    def _run_fused(
+        self, x: Tensor, state: CellState, recurrent: Tensor, lengths: Tensor | None
+    ) -> tuple[Tensor, CellState]:
+        weights = [self.cell.weight_ih, recurrent, self.cell.bias_ih, self.cell.bias_hh]
+        device = x.device.type
+        if torch.is_autocast_enabled(device):
+            # Autocast knows cuDNN's recurrent kernels in float16 only, so we cast for it.
+            dtype = torch.get_autocast_dtype(device)
+            x, weights = x.to(dtype), [w.to(dtype) for w in weights]
+            state = tuple(part.to(dtype) for part in state)
+        with torch.autocast(device, enabled=False):
+            if lengths is None:
+                y, *last = self.cell.fused_scan(x, state, weights, None)
+                return y, tuple(part[0] for part in last)
+            packed = pack_padded_sequence(x, lengths.cpu(), enforce_sorted=False)
+            order, back = packed.sorted_indices, packed.unsorted_indices
+            assert order is not None  # typed as optional, because sorted input needs none
+            assert back is not None
+            sorted_state = tuple(part[order] for part in state)
+            data, *last = self.cell.fused_scan(packed.data, sorted_state, weights, packed.batch_sizes)
+            padded = torch.nn.utils.rnn.PackedSequence(data, packed.batch_sizes, order, back)
+            y, _ = torch.nn.utils.rnn.pad_packed_sequence(padded, total_length=x.shape[0])
+            return y, tuple(part[0][back] for part in last)
+
+
+class Recurrent(nn.Module):
+    """A stack of layers, each of one or two directions.
+
+    `widths[i]` is layer i's output size; with two directions each gets half of it, so that a
+    bidirectional layer is as wide as the one it replaces.
+    """
+
+    def __init__(
+        self,
+        cell: str,
+        inputs: int,
+        widths: list[int],
+        *,
+        bidirectional: bool = False,
+        hidden_dropout: float = 0.0,
+        recurrent_dropout: float = 0.0,
+        forget_bias: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.cell = cell
+        self.hidden_dropout = hidden_dropout
+        directions = 2 if bidirectional else 1
+        self.layers = nn.ModuleList()
+        for width in widths:
+            pair = nn.ModuleList(
+                Layer(_make(cell, inputs, width // directions, forget_bias), reverse, recurrent_dropout)
+                for reverse in (False, True)[:directions]
+            )
+            self.layers.append(pair)
+            inputs = width
+
+    def fuse(self, fused: bool) -> None:
+        """Choose PyTorch's kernels (True) or the written-out equations (False)."""
+        for module in self.modules():
+            if isinstance(module, Layer):
+                module.fused = fused
+
+    def _pairs(self) -> list[list[Layer]]:
+        """The layers of each depth: one direction or two."""
+        return [list(pair) for pair in self.layers]  # type: ignore[call-overload]
+
+    def start(self, rows: int) -> list[CellState]:
+        """Zero states, one for each layer and direction."""
+        return [layer.cell.start(rows) for pair in self._pairs() for layer in pair]
+
+    def forward(
+        self, x: Tensor, states: list[CellState] | None = None, lengths: Tensor | None = None
+    ) -> tuple[Tensor, list[CellState]]:
+        """(T, B, I) to (T, B, D) and each layer's last state. Dropout goes between layers, not after the last."""
+        last: list[CellState] = []
+        for depth, pair in enumerate(self._pairs()):
+            if depth:
+                x = variational_dropout(x, self.hidden_dropout, self.training)
+            outputs = []
+            for side, layer in enumerate(pair):
+                before = None if states is None else states[len(last)]
+                with scope(f"{self.cell}.{depth}{'.reverse' if side else ''}"):
+                    y, after = layer(x, before, lengths)
+                outputs.append(y)
+                last.append(after)
+            x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
+        return x, last
+
+    def step(self, x: Tensor, states: list[CellState]) -> tuple[Tensor, list[CellState]]:
+        """One token a row (B, I) through every layer; one direction only."""
+        after = []
+        for depth, (pair, state) in enumerate(zip(self._pairs(), states, strict=True)):
+            with scope(f"{self.cell}.{depth}"):
+                state = pair[0].step(x, state)
+            x = state[0]
+            after.append(state)
+        return x, after
+
+
+def _make(cell: str, inputs: int, width: int, forget_bias: float) -> Cell:
+    if cell == "lstm":
+        return LSTMCell(inputs, width, forget_bias)
+    return CELLS[cell](inputs, width)
+
+
+def _flip(x: Tensor, lengths: Tensor | None) -> Tensor:
+    """Each row read from its last token to its first; padding stays where it is."""
+    if lengths is None:
+        return x.flip(0)
+    steps = torch.arange(x.shape[0], device=x.device).unsqueeze(1)  # (T, 1)
+    inside = lengths.to(x.device) - 1 - steps  # (T, B)
+    source = torch.where(inside >= 0, inside, steps)
+    return x.gather(0, source.unsqueeze(-1).expand(-1, -1, x.shape[-1]))

@@ -1,0 +1,50 @@
+"""What a model gives back: an output in training, a state while it generates.
+
+Shapes, here and everywhere: `B` batch, `T` target/time, `S` source, `D` model width, `H` heads,
+`K` per-head width, `V` vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor
+
+
+@dataclass
+class Output:
+    """What a training pass returns."""
+
+    hidden: Tensor  # (B, T, D), what the readout reads
+    state: Any = None  # for the next stream segment, gradients not yet cut
+    auxiliary: dict[str, Tensor] = field(default_factory=dict)  # penalties, each a scalar mean
+
+
+@runtime_checkable
+class State(Protocol):
+    """What a model remembers while it generates: a recurrent state, or a key/value cache."""
+
+    length: int  # tokens taken in so far by the longest row
+
+    def reorder(self, rows: Tensor) -> None:
+        """Row i goes on as what row `rows[i]` was; rows may repeat, vanish or multiply (what a beam needs)."""
+
+    def rewind(self, length: int) -> None:
+        """Forget every token after the first `length` (what speculation and editing need)."""
+
+
+class Generates(Protocol):
+    """The protocol that the search in `decoding/` knows. A model that generates has these."""
+
+    @property
+    def vocabulary(self) -> int: ...
+
+    def start(self, rows: int, capacity: int, memory: Any = None) -> State:
+        """A state for `rows` sequences of at most `capacity` tokens, on the model's device and dtype."""
+
+    def prefill(self, tokens: Tensor, lengths: Tensor, state: State) -> Tensor:
+        """Take in whole prompts (B, T) of different lengths (B,); logits (B, V) after each row's last."""
+
+    def step(self, tokens: Tensor, state: State) -> Tensor:
+        """Take in one token a row (B,); logits (B, V) for the next. The state advances in place."""

@@ -1,0 +1,70 @@
+"""Names to things: models and tasks, ours and those that other packages bring.
+
+Ours are listed as `module:attribute` strings, so that listing the names imports nothing. Another
+package adds its own through an entry point,
+
+    [project.entry-points."legato.models"]
+    my-model = "my_package.models:MyModel"
+
+and a script adds one with `MODELS.add("my-model", MyModel)`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import entry_points
+from typing import Any
+
+from legato.errors import ConfigError, suggest
+
+
+class Registry:
+    """A table of named classes, loaded when first asked for."""
+
+    def __init__(self, kind: str, group: str, builtin: dict[str, str]) -> None:
+        self.kind = kind
+        self.group = group
+        self._builtin = builtin
+        self._added: dict[str, Any] = {}
+
+    def add(self, name: str, thing: Any) -> None:
+        """Register `thing` under `name` for this process."""
+        self._added[name] = thing
+
+    def names(self) -> list[str]:
+        """Every known name, ours first; imports none of them."""
+        outside = [point.name for point in entry_points(group=self.group)]
+        return list(dict.fromkeys([*self._builtin, *self._added, *outside]))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.names()
+
+    def get(self, name: str) -> Any:
+        """The class behind `name`, or a ConfigError that suggests the nearest one."""
+        if name in self._added:
+            return self._added[name]
+        if name in self._builtin:
+            module, attribute = self._builtin[name].split(":")
+            return getattr(importlib.import_module(module), attribute)
+        for point in entry_points(group=self.group, name=name):
+            try:
+                return point.load()
+            except Exception as problem:
+                raise ConfigError(
+                    f"{self.kind} '{name}' comes from '{point.value}', which does not load: {problem}"
+                ) from problem
+        raise ConfigError(f"there is no {self.kind} '{name}'; {suggest(name, self.names())}")
+
+
+MODELS = Registry(
+    "model",
+    "legato.models",
+    {
+        "window": "legato.models.window:WindowModel",
+        "elman": "legato.models.recurrent:RecurrentModel",
+        "gru": "legato.models.recurrent:RecurrentModel",
+        "lstm": "legato.models.recurrent:RecurrentModel",
+    },
+)
+
+TASKS = Registry("task", "legato.tasks", {"lm": "legato.tasks.lm:LanguageModelling"})

@@ -1,0 +1,365 @@
+"""From settings to a trained model: what `legato train` does.
+
+A run is described by a `RunConfig`. It comes from a task's name, a recipe or a YAML file, with
+`key=value` words laid over it; which classes check `data` and `model` depends on the names in it.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field, SerializeAsAny
+
+from legato import __version__
+from legato.config import Section, merge, parse_words, put, read_yaml, validate
+from legato.data.tokenizers import TokenizerConfig
+from legato.errors import CheckpointError, ConfigError, suggest
+from legato.models.base import ModelConfig
+from legato.registry import MODELS, TASKS
+from legato.training.config import TrainConfig
+
+if TYPE_CHECKING:
+    from legato.training.display import Display
+
+# What may change when a run goes on; anything else would make it another run.
+RESUMABLE = (
+    "train.steps",
+    "train.epochs",
+    "train.validate_every",
+    "train.checkpoint_every",
+    "train.keep",
+    "train.log_every",
+    "train.patience",
+    "train.samples",
+    "train.tensorboard",
+    "device",
+)
+
+
+class Expectation(Section):
+    """A figure that a recipe promises: a bound, and what was measured when it was written."""
+
+    at_most: float | None = None
+    at_least: float | None = None
+    measured: float | None = None
+
+    def met(self, value: float) -> bool:
+        return (self.at_most is None or value <= self.at_most) and (self.at_least is None or value >= self.at_least)
+
+    def bound(self) -> str:
+        return f"≤ {self.at_most:g}" if self.at_most is not None else f"≥ {self.at_least:g}"
+
+
+class RunConfig(Section):
+    """All the settings of a run."""
+
+    task: str
+    about: str = Field("", description="what the recipe is, in one line")
+    hardware: str = Field("", description="on what a recipe's figures were measured")
+    data: SerializeAsAny[Section]
+    tokenizer: TokenizerConfig
+    model: SerializeAsAny[ModelConfig]
+    train: TrainConfig
+    seed: int = 0
+    device: str = "auto"
+    out: str | None = None
+    expect: dict[str, Expectation] = Field(default_factory=dict)
+
+
+@dataclass
+class Result:
+    """What a finished run leaves."""
+
+    run: Path
+    metrics: dict[str, float]
+    parameters: int
+    steps: int
+    tokens: int
+    seconds: float
+    tokens_per_second: float
+    reached: dict[str, bool] = field(default_factory=dict)  # of what the recipe expects
+
+
+def check(settings: Mapping[str, Any]) -> RunConfig:
+    """The settings as a `RunConfig`, each section checked by the class that its names choose."""
+    known = set(RunConfig.model_fields)
+    for key in settings:
+        if key not in known:
+            raise ConfigError(f"unknown key '{key}'; {suggest(key, known)}")
+    if not settings.get("task"):
+        raise ConfigError("which task? name one, as in: legato train lm data.train=FILE")
+    task = TASKS.get(settings["task"])
+    settings = task.adjust(dict(settings))
+    model_settings = {"name": "lstm", **_section(settings, "model")}
+    model = MODELS.get(str(model_settings["name"]))
+    rest = {
+        k: v for k, v in settings.items() if k in ("task", "about", "hardware", "seed", "device", "out", "expect")
+    }
+    return validate(
+        RunConfig,
+        {
+            **rest,
+            "data": validate(task.Data, _section(settings, "data"), "data"),
+            "tokenizer": validate(TokenizerConfig, _section(settings, "tokenizer"), "tokenizer"),
+            "model": validate(model.Config, model_settings, "model"),
+            "train": validate(TrainConfig, _section(settings, "train"), "train"),
+        },
+    )
+
+
+def _section(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
+    section = settings.get(name) or {}
+    if not isinstance(section, Mapping):
+        raise ConfigError(f"'{name}' is a group of settings, such as {name}.{_example(name)}, not '{section}'")
+    return dict(section)
+
+
+def _example(name: str) -> str:
+    return {"data": "train=FILE", "train": "steps=300"}.get(name, "name=…")
+
+
+def settings_for(what: str | None, words: Iterable[str] | Mapping[str, Any] = ()) -> dict[str, Any]:
+    """The unchecked settings of a task's name, a recipe or a YAML file, with `words` laid over them."""
+    if isinstance(words, Mapping):
+        over: dict[str, Any] = {}
+        for key, value in words.items():
+            put(over, key, value)
+    else:
+        over = parse_words(words)
+    if what is None:
+        return over
+    if what in TASKS:
+        return merge({"task": what}, over)
+    recipe = find_recipe(what)
+    if recipe is not None:
+        return merge(recipe, over)
+    if what.endswith((".yaml", ".yml")):
+        return merge(read_yaml(Path(what)), over)
+    raise ConfigError(f"'{what}' is no task, recipe or YAML file; {suggest(what, [*TASKS.names(), *list_recipes()])}")
+
+
+def list_recipes() -> list[str]:
+    """The names of the recipes in the package, such as `lm/ptb-lstm`."""
+    root = resources.files("legato") / "recipes"
+    names = []
+    for folder in root.iterdir():
+        if folder.is_dir():
+            names += [
+                f"{folder.name}/{f.name.removesuffix('.yaml')}" for f in folder.iterdir() if f.name.endswith(".yaml")
+            ]
+    return sorted(names)
+
+
+def find_recipe(name: str) -> dict[str, Any] | None:
+    if name not in list_recipes():
+        return None
+    return read_yaml(Path(str(resources.files("legato") / "recipes" / f"{name}.yaml")))
+
+
+def train(
+    what: str | None = None, settings: Mapping[str, Any] | None = None, *, quiet: bool = False, **more: Any
+) -> Result:
+    """Train a model. The same as `legato train WHAT key=value …`.
+
+    >>> legato.train("lm", {"data.train": "a.txt", "model": "lstm"}, out="runs/x")  # doctest: +SKIP
+    """
+    from legato.training.display import Display
+
+    given = {**(settings or {}), **more}
+    display = Display(quiet)
+    if "resume" in given:
+        if what is not None:
+            raise ConfigError(f"resume={given['resume']} goes on with a run as it is; leave out '{what}'")
+        return resume_run(Path(str(given.pop("resume"))), settings_for(None, given), display)
+    return start_run(check(settings_for(what, given)), display)
+
+
+def start_run(config: RunConfig, display: Display) -> Result:
+    """A new run from its beginning."""
+    from legato.training.devices import choose_device
+    from legato.training.run_folder import RunFolder
+
+    choose_device(config.device)  # before anything is written
+    out = Path(config.out) if config.out else _free_name(config)
+    config = config.model_copy(update={"out": str(out)})
+    run = RunFolder.create(out, dump(config))
+    try:
+        return _carry_out(config, run, display, resuming=False)
+    except Exception:
+        _withdraw(run)
+        raise
+
+
+def _withdraw(run: Any) -> None:
+    """Take back a run folder that never reached its first checkpoint, so that the name is free again."""
+    if run.starting:
+        for name in (".starting", "config.yaml", "provenance.json"):
+            (run.path / name).unlink(missing_ok=True)
+        if run.path.is_dir() and not any(run.path.iterdir()):
+            run.path.rmdir()
+
+
+def resume_run(path: Path, changes: dict[str, Any], display: Display) -> Result:
+    """Go on with the run in `path`; `changes` may lengthen it, but not make it another run."""
+    from legato.training.checkpoints import list_checkpoints
+    from legato.training.run_folder import RunFolder
+
+    run = RunFolder.open(path)
+    before = check(run.settings)
+    after = check(merge(run.settings, changes))
+    _refuse_changes(flat(dump(before)), flat(dump(after)), path)
+    after = after.model_copy(update={"out": str(path)})
+    if not list_checkpoints(run.checkpoints):
+        if not run.starting:
+            raise CheckpointError(f"{path} has no checkpoint to go on from; start a new run with another out=…")
+        display.say(f"{path} was stopped before its first checkpoint; beginning again")
+        return _carry_out(after, run, display, resuming=False)
+    return _carry_out(after, run, display, resuming=True)
+
+
+def _refuse_changes(before: dict[str, Any], after: dict[str, Any], path: Path) -> None:
+    for key in sorted(set(before) | set(after)):
+        if before.get(key) != after.get(key) and key not in RESUMABLE and key != "out":
+            raise ConfigError(
+                f"{key} is {before.get(key)} in {path} and cannot become {after.get(key)}: a resumed run keeps its "
+                "settings; start a new run for that"
+            )
+
+
+def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool) -> Result:
+    import torch
+
+    from legato.models.base import count_parameters
+    from legato.tasks.base import Plan
+    from legato.training.devices import choose_device
+    from legato.training.loop import Trainer
+
+    device = choose_device(config.device)
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    task = TASKS.get(config.task)
+    plan = Plan(config.data, config.tokenizer, config.model, config.train, config.seed, device)
+    job = task.prepare(plan, display.say)
+    torch.manual_seed(config.seed)
+    model = MODELS.get(config.model.name)(config.model, job.tokenizer.size).to(device)
+    parameters = count_parameters(model)
+    display.say(f"model: {config.model.name}, {parameters:,} parameters, on {device}")
+    trainer = Trainer(model, job, config.train, run, seed=config.seed, device=device, display=display)
+    _write_provenance(run, config, job.hashes, device)
+    if resuming:
+        trainer.resume()
+        stopped_early = trainer.progress.finished not in ("", "steps")
+        if trainer.step >= trainer.steps or stopped_early:
+            if not (run.path / "result.json").exists():  # killed between the last step and the last word
+                return _conclude(config, run, job, trainer, trainer.progress, parameters, display)
+            why = trainer.progress.finished
+            raise ConfigError(
+                f"{run.path} is finished ({trainer.step} of {trainer.steps} steps"
+                + (f", {why}" if stopped_early else "")
+                + "); raise train.steps to go on"
+            )
+        trainer.progress.finished = ""
+        display.say(f"going on from step {trainer.step} of {trainer.steps}")
+    progress = trainer.fit()
+    return _conclude(config, run, job, trainer, progress, parameters, display)
+
+
+def _conclude(
+    config: RunConfig, run: Any, job: Any, trainer: Any, progress: Any, parameters: int, display: Display
+) -> Result:
+    """Score the best model on whole texts, and say whether the recipe's promise was kept."""
+    import torch
+
+    from legato.folders.atomic import write_text
+    from legato.folders.model_folder import find_model, load_model
+
+    best = load_model(find_model(run.path)).module.to(trainer.device)
+    with torch.no_grad():
+        metrics = job.final(best)
+    speed = progress.tokens / max(progress.seconds, 1e-9)
+    minutes = progress.seconds / 60
+    result = Result(run.path, metrics, parameters, trainer.step, progress.tokens, progress.seconds, speed)
+    figures = {**metrics, "minutes": minutes}
+    for name, value in metrics.items():
+        display.say(f"{name.replace('.', ' ').replace('_', ' ')}: {value:.4g}")
+    for name, expectation in config.expect.items():
+        if name in figures:
+            met = result.reached[name] = expectation.met(figures[name])
+            verdict = "reached" if met else "NOT reached"
+            display.say(f"expected {name} {expectation.bound()}: got {figures[name]:.4g}, {verdict}")
+    write_text(
+        run.path / "result.json",
+        json.dumps(
+            {**metrics, "parameters": parameters, "seconds": progress.seconds, "steps": trainer.step},
+            indent=1,
+        ),
+    )
+    display.say(f"done in {minutes:.1f} minutes; the best model is in {run.best if run.best.exists() else run.last}")
+    return result
+
+
+def dump(config: RunConfig) -> dict[str, Any]:
+    """The settings as plain values, for YAML."""
+    return config.model_dump(mode="json")
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings with dotted keys."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            found.update(flat(value, f"{prefix}{key}."))
+        else:
+            found[prefix + key] = value
+    return found
+
+
+def _free_name(config: RunConfig) -> Path:
+    number = 1
+    while (path := Path("runs") / f"{config.task}-{config.model.name}-{number}").exists():
+        number += 1
+    return path
+
+
+def _write_provenance(run: Any, config: RunConfig, hashes: dict[str, str], device: Any) -> None:
+    import torch
+
+    from legato.folders.atomic import write_text
+    from legato.training.devices import describe
+
+    about = {
+        "legato": __version__,
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "platform": platform.platform(),
+        "device": describe(device),
+        "command": " ".join(sys.argv),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "seed": config.seed,
+        "data": hashes,
+    }
+    write_text(run.path / "provenance.json", json.dumps(about, indent=1, ensure_ascii=False))
+
+
+def _commit() -> str | None:
+    """The commit of the source that runs, when it is a checkout."""
+    try:
+        found = subprocess.run(
+            ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"],
+            capture_output=True,
+            text=True,
+            timeout=5,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() or None

@@ -1,0 +1,151 @@
+"""Checkpoints: everything that a run needs to go on to the same bits.
+
+A checkpoint is a folder of safetensors and JSON, `checkpoints/step-N`, complete with a manifest of
+checksums. It is written beside and renamed, so it is there whole or not at all; a damaged one is
+recognised by its checksums and the one before it is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from legato.errors import CheckpointError, FolderError
+from legato.folders.atomic import NEW, OLD, replacing
+from legato.folders.weights import load_tensors, save_tensors
+
+STEP = re.compile(r"step-(\d+)$")
+
+
+@dataclass
+class Checkpoint:
+    """A run at one moment."""
+
+    step: int  # updates made
+    weights: dict[str, Tensor]
+    optimizer: dict[str, Tensor] = field(default_factory=dict)
+    average: dict[str, Tensor] = field(default_factory=dict)
+    stream: Any = None  # the state carried between segments: nested tuples and lists of tensors
+    random: dict[str, Tensor] = field(default_factory=dict)
+    progress: dict[str, Any] = field(default_factory=dict)  # schedule, best score, counters: plain JSON
+
+
+def save_checkpoint(checkpoint: Checkpoint, folder: Path, keep: int) -> Path:
+    """Write `checkpoint` under `folder` and drop all but the newest `keep`."""
+    place = folder / f"step-{checkpoint.step}"
+    tensors, shape = flatten(checkpoint.stream)
+    with replacing(place) as fresh:
+        save_tensors(checkpoint.weights, fresh / "weights.safetensors")
+        save_tensors(checkpoint.optimizer, fresh / "optimizer.safetensors")
+        save_tensors(checkpoint.average, fresh / "average.safetensors")
+        save_tensors(checkpoint.random, fresh / "random.safetensors")
+        save_tensors({str(i): t for i, t in enumerate(tensors)}, fresh / "stream.safetensors")
+        progress = {"step": checkpoint.step, "stream": shape, **checkpoint.progress}
+        (fresh / "progress.json").write_text(json.dumps(progress, indent=1))
+        sums = {path.name: _digest(path) for path in sorted(fresh.iterdir())}
+        (fresh / "manifest.json").write_text(json.dumps(sums, indent=1))
+    for old in list_checkpoints(folder)[:-keep]:
+        shutil.rmtree(old, ignore_errors=True)
+    return place
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """Complete checkpoints, oldest first."""
+    if not folder.is_dir():
+        return []
+    found = [path for path in folder.iterdir() if STEP.match(path.name)]
+    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a kill left half-written."""
+    if folder.is_dir():
+        for path in folder.iterdir():
+            if path.name.startswith((NEW, OLD)):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def load_checkpoint(place: Path) -> Checkpoint:
+    """Read a checkpoint after checking every byte; raises CheckpointError where it is damaged."""
+    try:
+        sums = json.loads((place / "manifest.json").read_text())
+        for name, expected in sums.items():
+            if _digest(place / name) != expected:
+                raise CheckpointError(f"{place / name} is damaged: its checksum is wrong")
+        progress = json.loads((place / "progress.json").read_text())
+        tensors = load_tensors(place / "stream.safetensors")
+        return Checkpoint(
+            step=progress["step"],
+            weights=load_tensors(place / "weights.safetensors"),
+            optimizer=load_tensors(place / "optimizer.safetensors"),
+            average=load_tensors(place / "average.safetensors"),
+            stream=unflatten([tensors[str(i)] for i in range(len(tensors))], progress.pop("stream")),
+            random=load_tensors(place / "random.safetensors"),
+            progress=progress,
+        )
+    except CheckpointError:
+        raise
+    except FileNotFoundError as problem:
+        raise CheckpointError(f"{place} is damaged: {Path(problem.filename).name} is missing") from None
+    except (FolderError, ValueError, KeyError, OSError) as problem:
+        raise CheckpointError(f"{place} is damaged: {problem}") from None
+
+
+def newest_good(folder: Path, say: Any) -> Checkpoint:
+    """The newest checkpoint that is whole; each damaged one is reported through `say`."""
+    places = list_checkpoints(folder)
+    if not places:
+        raise CheckpointError(f"{folder.parent} has no checkpoint to go on from; start a new run with another out=…")
+    for index, place in enumerate(reversed(places)):
+        try:
+            return load_checkpoint(place)
+        except CheckpointError as problem:
+            last = index == len(places) - 1
+            say(f"{problem}" + ("" if last else "; using the one before"))
+    raise CheckpointError(f"every checkpoint in {folder} is damaged; start a new run with another out=…")
+
+
+def flatten(state: Any) -> tuple[list[Tensor], Any]:
+    """Nested lists and tuples of tensors as a flat list and a JSON description of the nesting."""
+    tensors: list[Tensor] = []
+
+    def walk(part: Any) -> Any:
+        if part is None:
+            return None
+        if isinstance(part, Tensor):
+            tensors.append(part)
+            return len(tensors) - 1
+        kind = "tuple" if isinstance(part, tuple) else "list"
+        return {kind: [walk(inner) for inner in part]}
+
+    shape = walk(state)
+    return tensors, shape
+
+
+def unflatten(tensors: list[Tensor], shape: Any) -> Any:
+    if shape is None:
+        return None
+    if isinstance(shape, int):
+        return tensors[shape]
+    ((kind, parts),) = shape.items()
+    inner = [unflatten(tensors, part) for part in parts]
+    return tuple(inner) if kind == "tuple" else inner
+
+
+def move(state: Any, device: torch.device) -> Any:
+    """A nested state on another device."""
+    tensors, shape = flatten(state)
+    return unflatten([tensor.to(device) for tensor in tensors], shape)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

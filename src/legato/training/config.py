@@ -1,0 +1,63 @@
+"""The settings of the loop, `train.*`, each with the default that works."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from legato.config import Section
+
+DEFAULT_LR = {"adamw": 2e-3, "sgd": 1.0, "asgd": 1.0}
+
+
+class TrainConfig(Section):
+    """How to train. `steps` wins over `epochs`; without either it is ten epochs."""
+
+    steps: int | None = Field(None, ge=1, description="updates in all")
+    epochs: float | None = Field(None, gt=0, description="passes over the data, when steps is left out")
+    batch_tokens: int = Field(2048, ge=1, description="tokens a step, over all accumulation")
+    accumulate: int = Field(1, ge=1, description="split each step's batch into this many smaller ones")
+
+    optimizer: Literal["adamw", "sgd", "asgd"] = "adamw"
+    lr: float | None = Field(None, gt=0, description="left out: 0.002 for adamw, 1 for sgd and asgd")
+    schedule: Literal["constant", "cosine", "linear", "inverse-sqrt", "plateau"] = "cosine"
+    warmup: int = Field(0, ge=0, description="steps over which the rate rises from zero")
+    lr_final: float = Field(0.0, ge=0, le=1, description="share of lr left at the end of cosine and linear")
+    plateau_factor: float = Field(0.5, gt=0, lt=1)
+    plateau_patience: int = Field(0, ge=0, description="validations without gain before plateau cuts the rate")
+    weight_decay: float = Field(0.0, ge=0, description="on matrices; never on biases and gains")
+    beta1: float = Field(0.9, ge=0, lt=1)
+    beta2: float = Field(0.99, ge=0, lt=1)
+    momentum: float = Field(0.0, ge=0, lt=1)
+    clip: float = Field(1.0, ge=0, description="largest gradient norm; 0 for none")
+    ema: float = Field(0.0, ge=0, lt=1, description="decay of an exponential moving average of the weights")
+    average_patience: int = Field(
+        5, ge=1, description="asgd: averaging starts after this many validations without gain"
+    )
+
+    precision: Literal["auto", "float32", "bf16"] = "auto"
+    compile: bool = Field(False, description="compile the model with torch.compile")
+
+    validate_every: int | None = Field(
+        None, ge=1, description="steps; left out: once an epoch, at least four times a run"
+    )
+    checkpoint_every: int | None = Field(None, ge=1, description="steps; left out: as validate_every")
+    keep: int = Field(2, ge=1, description="checkpoints kept besides best and last")
+    log_every: int = Field(20, ge=1)
+    patience: int = Field(0, ge=0, description="stop after this many validations without gain; 0 never stops")
+    samples: int = Field(1, ge=0, description="texts written at each validation")
+    tensorboard: bool = True
+
+    @model_validator(mode="after")
+    def _rate(self) -> TrainConfig:
+        if self.lr is None:
+            object.__setattr__(self, "lr", DEFAULT_LR[self.optimizer])
+        if self.ema and self.optimizer == "asgd":
+            raise ValueError("asgd averages the weights itself; use ema=0 with it")
+        return self
+
+    @property
+    def rate(self) -> float:
+        assert self.lr is not None
+        return self.lr

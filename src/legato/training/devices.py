@@ -1,0 +1,47 @@
+"""Which device to run on, and in which precision."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+from legato.errors import ConfigError, DeviceError
+
+
+def choose_device(name: str = "auto") -> torch.device:
+    """`auto` takes CUDA, then Apple's MPS, then the CPU; anything else must be there."""
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"device={name} is not a device; use auto, cpu, cuda, cuda:1 or mps") from None
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise DeviceError("device=cuda, but PyTorch sees no CUDA device here; use device=auto or device=cpu")
+        if device.index is not None and device.index >= torch.cuda.device_count():
+            raise DeviceError(f"device={name}, but there are only {torch.cuda.device_count()} CUDA devices")
+    elif device.type == "mps" and not torch.backends.mps.is_available():
+        raise DeviceError("device=mps, but this machine has no Apple GPU; use device=auto or device=cpu")
+    elif device.type not in ("cpu", "cuda", "mps"):
+        raise ConfigError(f"device={name} is not a device Legato knows; use auto, cpu, cuda, cuda:1 or mps")
+    return device
+
+
+def autocast(device: torch.device, precision: str) -> AbstractContextManager[None]:
+    """bf16 on a GPU that has it, float32 elsewhere; `precision` may insist on either."""
+    if precision == "auto":
+        precision = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "float32"
+    if precision == "float32":
+        return nullcontext()
+    return torch.autocast(device.type, torch.bfloat16)
+
+
+def describe(device: torch.device) -> str:
+    """The device in words, for provenance."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{device.type}, {torch.get_num_threads()} threads"

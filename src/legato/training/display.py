@@ -1,0 +1,100 @@
+"""What a run shows while it goes on: a live line in a terminal, plain lines anywhere else."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from dataclasses import dataclass
+
+import torch
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+
+@dataclass
+class Report:
+    """The figures of the last few steps."""
+
+    step: int
+    steps: int
+    loss: float
+    lr: float
+    norm: float
+    speed: float  # tokens a second
+    memory: int  # bytes
+    left: float  # seconds
+
+    def line(self) -> str:
+        width = len(str(self.steps))
+        return (
+            f"step {self.step:>{width}}/{self.steps}  loss {self.loss:.4f}  ppl {perplexity(self.loss):.2f}  "
+            f"lr {self.lr:.2e}  norm {self.norm:.2f}  {self.speed:,.0f} tok/s  "
+            f"{self.memory / 2**30:.2f} GiB  {clock(self.left)} left"
+        )
+
+
+class Display:
+    """Shows a run's progress on standard error; `quiet` shows warnings only."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        self.console = Console(stderr=True, soft_wrap=True, highlight=False)
+        self.quiet = quiet
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        self._shown = 0.0
+
+    def start(self, steps: int, done: int) -> None:
+        if self.quiet or not self.console.is_terminal:
+            return
+        self._bar = Progress(
+            BarColumn(bar_width=20), TextColumn("{task.description}"), console=self.console, transient=True
+        )
+        self._task = self._bar.add_task("starting", total=steps, completed=done)
+        self._bar.start()
+
+    def report(self, report: Report) -> None:
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=report.step, description=report.line())
+        elif not self.quiet and (time.monotonic() - self._shown > 2 or report.step == report.steps):
+            self._shown = time.monotonic()
+            self.say(report.line())
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        if not self.quiet:
+            self.console.print(escape(text))
+
+    def warn(self, text: str) -> None:
+        """A line that stays, quiet or not."""
+        self.console.print(f"[yellow]warning:[/yellow] {escape(text)}")
+
+    def stop(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = self._task = None
+
+
+def perplexity(loss: float) -> float:
+    return math.exp(loss) if loss < 700 else math.inf
+
+
+def clock(seconds: float) -> str:
+    """0:42, 12:05 or 3:07:00."""
+    whole = int(seconds)
+    if whole >= 3600:
+        return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+    return f"{whole // 60}:{whole % 60:02d}"
+
+
+def memory_used(device: torch.device) -> int:
+    """Bytes this process holds at most: the GPU's where there is one, else resident memory."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

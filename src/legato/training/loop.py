@@ -1,0 +1,400 @@
+"""The training loop. There is one.
+
+Notable here:
+
+- a step is a pure function of the weights, the batch at that step and a seed made from the step, so a
+  run resumes to the same bits from a number and the tensors of a checkpoint;
+- the device is asked for results every `log_every` steps only; what was not finite is found then, and
+  before every checkpoint, so that a checkpoint is always good;
+- a checkpoint is written after `best`, never before: killed in between, the run makes both again.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from legato.data.batch import Batch
+from legato.data.batches import Batches, mix_seed
+from legato.errors import DeviceError, DivergenceError
+from legato.folders.atomic import replacing
+from legato.folders.weights import put_weights, weights_of
+from legato.models.base import SequenceModel, detach
+from legato.training.checkpoints import (
+    Checkpoint,
+    list_checkpoints,
+    load_checkpoint,
+    move,
+    newest_good,
+    save_checkpoint,
+)
+from legato.training.config import TrainConfig
+from legato.training.devices import autocast
+from legato.training.display import Display, Report, memory_used
+from legato.training.finite import NotFinite, Watch, first_bad_module
+from legato.training.optimizers import Average, make_optimizer, optimizer_tensors, restore_optimizer
+from legato.training.run_folder import RunFolder
+from legato.training.schedules import Schedule
+
+SHOWN = ("loss", "perplexity", "bits_per_byte", "accuracy")  # of a validation, on the screen
+
+
+@dataclass
+class Loss:
+    """What a task makes of one batch."""
+
+    total: Tensor  # summed over the batch's tokens, penalties included: what is minimised
+    reported: Tensor  # the same without penalties: what people call the loss
+    state: Any = None  # for the next segment of the same streams
+
+
+class Job(Protocol):
+    """What the loop needs of a task: batches, a loss, a score, a model folder."""
+
+    batches: Batches
+    metric: str  # the validation figure that decides what is best
+    lower_is_better: bool
+
+    def loss(self, model: SequenceModel, batch: Batch, state: Any) -> Loss: ...
+
+    def validate(self, model: SequenceModel) -> dict[str, float]: ...
+
+    def samples(self, model: SequenceModel, count: int) -> list[str]: ...
+
+    def write(self, model: SequenceModel, folder: Path, metrics: dict[str, float]) -> None: ...
+
+
+@dataclass
+class Progress:
+    """What a run remembers besides tensors; it goes into the checkpoint as it is."""
+
+    seconds: float = 0.0
+    tokens: int = 0
+    best: float | None = None
+    best_step: int = 0
+    scores: list[float] = field(default_factory=list)  # of every validation
+    bad: int = 0  # validations since the last gain
+    finished: str = ""  # why, once it is
+    metrics: dict[str, float] = field(default_factory=dict)  # of the last validation
+
+
+class Trainer:
+    """Trains `model` on `job` into `run`."""
+
+    def __init__(
+        self,
+        model: SequenceModel,
+        job: Job,
+        config: TrainConfig,
+        run: RunFolder,
+        *,
+        seed: int,
+        device: torch.device,
+        display: Display,
+    ) -> None:
+        self.model, self.job, self.config, self.run = model, job, config, run
+        self.seed, self.device, self.display = seed, device, display
+        self.steps = resolve_steps(config, job.batches.steps_per_epoch)
+        often = min(job.batches.steps_per_epoch, math.ceil(self.steps / 4))
+        self.validate_every = config.validate_every or max(often, 1)
+        self.checkpoint_every = config.checkpoint_every or self.validate_every
+        self.optimizer = make_optimizer(model, config, device)
+        self.schedule = Schedule(config, self.steps)
+        self.average = Average(model, config.ema) if config.ema else None
+        self.progress = Progress()
+        self.step = 0  # updates made
+        self.states: list[Any] = [None] * config.accumulate
+        self.watch = Watch()
+        self._trainable = [p for p in model.parameters() if p.requires_grad]
+        if config.compile:
+            model.compile()
+
+    # ── one step ──────────────────────────────────────────────────────────────────────────────
+
+    def _gradients(self, step: int) -> tuple[Tensor, int]:
+        """Forward and backward of one step: the summed loss, and over how many tokens."""
+        batch = self.job.batches.at(step).to(self.device)
+        if batch.fresh:
+            self.states = [None] * self.config.accumulate
+        reported: Tensor | None = None
+        for index, part in enumerate(batch.split(self.config.accumulate)):
+            torch.manual_seed(mix_seed(self.seed, step, index))
+            with autocast(self.device, self.config.precision):
+                loss = self.job.loss(self.model, part, self.states[index])
+            # Every token of the step counts the same, in whichever part it lies.
+            (loss.total / batch.tokens).backward()
+            self.states[index] = detach(loss.state)
+            part_loss = loss.reported.detach()
+            reported = part_loss if reported is None else reported + part_loss
+        assert reported is not None
+        return reported, batch.tokens
+
+    def _update(self) -> None:
+        """Make update number `self.step`."""
+        rate = self.schedule.lr(self.step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        reported, tokens = self._gradients(self.step)
+        norm = torch.nn.utils.clip_grad_norm_(self._trainable, self.config.clip or math.inf)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.average is not None:
+            self.average.update()
+        self.watch.see(self.step, reported, norm, tokens)
+        self.progress.tokens += tokens
+        self.step += 1
+
+    # ── the run ───────────────────────────────────────────────────────────────────────────────
+
+    def fit(self) -> Progress:
+        """Train to the end, or until somebody stops it; returns what is known then."""
+        if self.step == 0:
+            self._save()  # so that there is always something to go back to
+            self.run.started()
+        if self.config.tensorboard:
+            self.run.open_events(self.step)
+        self.display.start(self.steps, self.step)
+        try:
+            with Interrupt() as interrupt:
+                self._train(interrupt)
+        except NotFinite as problem:
+            raise self._explain(problem) from None
+        except torch.OutOfMemoryError as problem:
+            raise DeviceError(
+                f"the GPU's memory is full at step {self.step}: raise train.accumulate (now "
+                f"{self.config.accumulate}), or lower train.batch_tokens or model.width"
+            ) from problem
+        finally:
+            self.display.stop()
+            self.run.close()
+        return self.progress
+
+    def _train(self, interrupt: Interrupt) -> None:
+        self.model.train()
+        started = mark = time.monotonic()
+        before = self.progress.seconds
+        while self.step < self.steps and not self.progress.finished:
+            self._update()
+            ending = self.step == self.steps
+            if self.step % self.config.log_every == 0 or ending:
+                mark = self._report(mark)
+            validating = self.step % self.validate_every == 0 or ending
+            if validating:
+                paused = time.monotonic()
+                self._validate()
+                mark += time.monotonic() - paused
+            self.progress.seconds = before + time.monotonic() - started
+            if ending:
+                self.progress.finished = self.progress.finished or "steps"
+            stopping = interrupt.signal is not None and not self.progress.finished
+            if self.step % self.checkpoint_every == 0 or self.progress.finished or stopping:
+                paused = time.monotonic()
+                if self.progress.finished or stopping:
+                    self._publish(self.run.last)
+                self._save()
+                mark += time.monotonic() - paused
+            if stopping:
+                self.display.stop()
+                self.display.say(f"stopped at step {self.step}; go on with: legato train resume={self.run.path}")
+                assert interrupt.signal is not None
+                raise Stopped(interrupt.signal)
+
+    def _report(self, mark: float) -> float:
+        """Read what the device has, show it and log it; returns the new start of the clock."""
+        loss, norm, tokens = self.watch.read()
+        now = time.monotonic()
+        speed = tokens / max(now - mark, 1e-9)
+        remaining = (self.steps - self.step) * self.progress.tokens / max(self.step, 1)
+        report = Report(
+            step=self.step,
+            steps=self.steps,
+            loss=loss,
+            lr=self.schedule.lr(self.step - 1),
+            norm=norm,
+            speed=speed,
+            memory=memory_used(self.device),
+            left=remaining / max(speed, 1e-9),
+        )
+        self.display.report(report)
+        values = {"loss": loss, "lr": report.lr, "norm": norm, "tokens_per_second": round(speed, 1)}
+        self.run.log(self.step, "train", {**values, "tokens": self.progress.tokens})
+        return now
+
+    # ── validation ────────────────────────────────────────────────────────────────────────────
+
+    def _averaged(self) -> Any:
+        return self.average.applied() if self.average is not None and self.average.updates else nullcontext()
+
+    def _validate(self) -> None:
+        self.watch.check()  # nothing that is not finite is ever scored or saved
+        self.model.eval()
+        with self._averaged(), torch.no_grad(), autocast(self.device, self.config.precision):
+            metrics = self.job.validate(self.model)
+            score = metrics[self.job.metric]
+            gain = self._better(score)
+            progress = self.progress
+            self._decide(score, gain)
+            progress.metrics = metrics
+            self.run.log(self.step, "valid", dict(metrics))
+            shown = {k: v for k, v in metrics.items() if k in SHOWN}
+            figures = "  ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in shown.items())
+            self.display.say(f"valid at step {self.step}: {figures}" + ("  (best)" if gain else ""))
+            for text in self.job.samples(self.model, self.config.samples):
+                self.display.say("  | " + text.replace("\n", "\n  | "))
+            if gain:
+                with replacing(self.run.best) as folder:
+                    self.job.write(self.model, folder, metrics)
+        self.model.train()
+
+    def _decide(self, score: float, gain: bool) -> None:
+        """What a validation's score means for the best model, the schedule, the average and the end."""
+        progress, config = self.progress, self.config
+        if gain:
+            progress.best, progress.best_step, progress.bad = score, self.step, 0
+        else:
+            progress.bad += 1
+        self.schedule.validated(gain)
+        past = progress.scores[: -config.average_patience]
+        if config.optimizer == "asgd" and self.average is None and past and self._worse(score, past):
+            self.average = Average(self.model, None)
+            self.display.say(f"averaging the weights from step {self.step} on")
+        progress.scores.append(score)
+        if config.patience and progress.bad >= config.patience:
+            progress.finished = f"no gain in {config.patience} validations"
+
+    def _better(self, score: float) -> bool:
+        best = self.progress.best
+        if not math.isfinite(score):
+            return False
+        return best is None or (score < best if self.job.lower_is_better else score > best)
+
+    def _worse(self, score: float, past: list[float]) -> bool:
+        return score > min(past) if self.job.lower_is_better else score < max(past)
+
+    # ── keeping ───────────────────────────────────────────────────────────────────────────────
+
+    def _publish(self, place: Path) -> None:
+        self.model.eval()
+        with self._averaged(), replacing(place) as folder:
+            self.job.write(self.model, folder, self.progress.metrics)
+        self.model.train()
+
+    def _save(self) -> None:
+        self.watch.check()  # nothing that is not finite is ever scored or saved
+        average = self.average
+        save_checkpoint(
+            Checkpoint(
+                step=self.step,
+                weights=weights_of(self.model),
+                optimizer=optimizer_tensors(self.optimizer, self.model),
+                average=average.tensors() if average else {},
+                stream=self.states,
+                random=_random_states(self.device),
+                progress={
+                    "progress": vars(self.progress),
+                    "schedule": {"cut": self.schedule.cut, "bad": self.schedule.bad},
+                    "average_updates": average.updates if average else None,
+                },
+            ),
+            self.run.checkpoints,
+            self.config.keep,
+        )
+
+    def resume(self) -> None:
+        """Take up the newest checkpoint that is whole."""
+        self._restore(newest_good(self.run.checkpoints, self.display.warn))
+        self.run.rewind(self.step)
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        put_weights(self.model, checkpoint.weights, f"the checkpoint at step {checkpoint.step}")
+        restore_optimizer(self.optimizer, self.model, checkpoint.optimizer)
+        kept = checkpoint.progress
+        self.progress = Progress(**kept["progress"])
+        self.schedule.cut, self.schedule.bad = kept["schedule"]["cut"], kept["schedule"]["bad"]
+        if kept["average_updates"] is not None:
+            self.average = self.average or Average(self.model, None)
+            self.average.restore(checkpoint.average, kept["average_updates"])
+        self.states = move(checkpoint.stream, self.device)
+        _set_random_states(checkpoint.random, self.device)
+        self.step = checkpoint.step
+
+    def _explain(self, problem: NotFinite) -> DivergenceError:
+        """Go back to the last checkpoint, make the bad step again and name the module where it began."""
+        where, good = "", self.step
+        try:
+            self.watch = Watch()
+            self.model.train()
+            self._restore(load_checkpoint(self._before(problem.step)))
+            good = self.step
+            while self.step < problem.step:
+                self._update()
+            where = first_bad_module(self.model, lambda: self._gradients(problem.step) and None)
+        except Exception as second:  # the explanation must never hide the finding
+            where = f"replaying it failed: {second}"
+        return DivergenceError(
+            f"{problem.what} at step {problem.step}, {where}; the last good checkpoint is step {good} in "
+            f"{self.run.checkpoints}; lower train.lr or train.clip, or check the data there"
+        )
+
+    def _before(self, step: int) -> Path:
+        places = list_checkpoints(self.run.checkpoints)
+        return [p for p in places if int(p.name.removeprefix("step-")) <= step][-1]
+
+
+class Stopped(Exception):
+    """Somebody asked the run to stop; everything is saved."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(f"stopped by signal {signum}")
+        self.signum = signum
+
+
+class Interrupt:
+    """Turns SIGTERM and Ctrl-C into a flag, so that a step is never cut in half; a second Ctrl-C does."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Interrupt:
+        if threading.current_thread() is threading.main_thread():
+            for signum in (signal.SIGTERM, signal.SIGINT):
+                self._before[signum] = signal.signal(signum, self._note)
+        return self
+
+    def _note(self, signum: int, frame: Any) -> None:
+        if self.signal is not None and signum == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.signal = signum
+
+    def __exit__(self, *_: object) -> None:
+        for signum, handler in self._before.items():
+            signal.signal(signum, handler)
+
+
+def resolve_steps(config: TrainConfig, steps_per_epoch: int) -> int:
+    if config.steps is not None:
+        return config.steps
+    return max(1, math.ceil((config.epochs or 10) * steps_per_epoch))
+
+
+def _random_states(device: torch.device) -> dict[str, Tensor]:
+    states = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def _set_random_states(states: dict[str, Tensor], device: torch.device) -> None:
+    torch.set_rng_state(states["cpu"])
+    if device.type == "cuda" and "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"], device)

@@ -1,0 +1,100 @@
+"""Optimisers, and averages of the weights over time.
+
+The optimisers are PyTorch's, fused where they exist. What is ours is which parameters decay, how an
+optimiser's state becomes named tensors in a checkpoint, and the averages:
+
+    EMA      a ← a + (1 - d)(w - a)
+    Polyak   a ← a + (w - a) / k        k counts updates since averaging was triggered
+
+Averaged SGD "triggered as in AWD-LSTM" (NT-ASGD; Merity et al. 2018, algorithm 1) is plain SGD whose
+Polyak average starts when the validation loss has not improved for n validations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from legato.training.config import TrainConfig
+
+
+def make_optimizer(model: nn.Module, config: TrainConfig, device: torch.device) -> torch.optim.Optimizer:
+    """PyTorch's optimiser over `model`'s trainable parameters; only matrices decay."""
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in trainable if p.dim() >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in trainable if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    fused = device.type in ("cuda", "cpu")
+    if config.optimizer == "adamw":
+        return torch.optim.AdamW(groups, lr=config.rate, betas=(config.beta1, config.beta2), fused=fused)
+    return torch.optim.SGD(groups, lr=config.rate, momentum=config.momentum, fused=fused)
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
+    """The optimiser's state as `parameter/slot` tensors."""
+    tensors = {}
+    for name, parameter in model.named_parameters():
+        for slot, value in optimizer.state.get(parameter, {}).items():
+            if value is not None:
+                tensors[f"{name}/{slot}"] = value if isinstance(value, Tensor) else torch.tensor(value)
+    return tensors
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: dict[str, Tensor]) -> None:
+    """Put back what `optimizer_tensors` gave."""
+    parameters = dict(model.named_parameters())
+    state: dict[Any, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        name, slot = key.rsplit("/", 1)
+        parameter = parameters[name]
+        # A step count stays where PyTorch keeps it: beside the parameter for fused kernels.
+        state.setdefault(parameter, {})[slot] = value.to(parameter.device)
+    optimizer.state.update(state)
+
+
+class Average:
+    """A running average of a model's weights; it can stand in for them for a while."""
+
+    def __init__(self, model: nn.Module, decay: float | None) -> None:
+        """`decay` for an exponential moving average; None for Polyak's equal weights."""
+        self.model, self.decay, self.updates = model, decay, 0
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.weights = [p.detach().clone() for p in self.parameters]
+
+    @torch.no_grad()
+    def update(self) -> None:
+        self.updates += 1
+        # An EMA that starts at random weights would drag them along; young averages count evenly.
+        share = 1 / self.updates if self.decay is None else max(1 - self.decay, 1 / self.updates)
+        torch._foreach_lerp_(self.weights, [p.detach() for p in self.parameters], share)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Inside, the model has the averaged weights."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        for parameter, weight in zip(self.parameters, self.weights, strict=True):
+            kept = parameter.detach().clone()
+            parameter.copy_(weight)
+            weight.copy_(kept)
+
+    def tensors(self) -> dict[str, Tensor]:
+        names = [name for name, p in self.model.named_parameters() if p.requires_grad]
+        return dict(zip(names, self.weights, strict=True))
+
+    def restore(self, tensors: dict[str, Tensor], updates: int) -> None:
+        for weight, saved in zip(self.weights, (tensors[name] for name in self.tensors()), strict=True):
+            weight.copy_(saved)
+        self.updates = updates

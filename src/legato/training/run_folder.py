@@ -1,0 +1,113 @@
+"""The run folder: where a run keeps its settings, its course and its models.
+
+config.yaml        the resolved settings; running this file again repeats the run
+metrics.jsonl      one line a report, in order of steps
+provenance.json    versions, commit, data hashes, hardware, seed
+events.out.…       TensorBoard
+checkpoints/       see checkpoints.py
+best/  last/       model folders
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from legato.config import read_yaml
+from legato.errors import FolderError
+from legato.folders.atomic import clear_errors, recover, write_text
+from legato.training.checkpoints import sweep
+
+STARTING = ".starting"  # there from the first moment until the first checkpoint
+
+
+class RunFolder:
+    """Paths and small files of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints = path / "checkpoints"
+        self.best = path / "best"
+        self.last = path / "last"
+        self._events: Any = None
+
+    @classmethod
+    def create(cls, path: Path, settings: dict[str, Any]) -> RunFolder:
+        """A new run at `path`, which must not hold one yet."""
+        if (path / "config.yaml").exists():
+            raise FolderError(f"{path} already holds a run; go on with resume={path}, or choose another out=…")
+        if path.exists() and not path.is_dir():
+            raise FolderError(f"out={path} is a file; a run needs a folder")
+        run = cls(path)
+        with clear_errors(path):
+            path.mkdir(parents=True, exist_ok=True)
+        write_text(path / STARTING, "")
+        write_text(path / "config.yaml", yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
+        return run
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """An existing run, with whatever a kill left half-done put right."""
+        if not (path / "config.yaml").exists():
+            raise FolderError(f"{path} holds no run: it has no config.yaml")
+        run = cls(path)
+        for folder in (run.best, run.last):
+            recover(folder)
+        sweep(run.checkpoints)
+        return run
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return read_yaml(self.path / "config.yaml")
+
+    @property
+    def starting(self) -> bool:
+        """Whether the run was cut off before its first checkpoint, so that it can only begin again."""
+        return (self.path / STARTING).exists()
+
+    def started(self) -> None:
+        (self.path / STARTING).unlink(missing_ok=True)
+
+    def log(self, step: int, kind: str, values: dict[str, Any]) -> None:
+        """Append a line to metrics.jsonl and the same numbers to TensorBoard's events."""
+        with (
+            clear_errors(self.path / "metrics.jsonl"),
+            (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file,
+        ):
+            file.write(json.dumps({"step": step, "kind": kind, **values}) + "\n")
+        if self._events is not None:
+            for name, value in values.items():
+                if isinstance(value, int | float):
+                    self._events.add_scalar(f"{kind}/{name}", value, step)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Every line of metrics.jsonl; one that a kill cut short is left out."""
+        path = self.path / "metrics.jsonl"
+        lines = []
+        if path.exists():
+            for line in path.read_text(encoding="utf-8").splitlines():
+                try:
+                    lines.append(json.loads(line))
+                except json.JSONDecodeError:
+                    continue
+        return lines
+
+    def rewind(self, step: int) -> None:
+        """Forget reports of steps that will be made again."""
+        kept = [line for line in self.metrics() if line["step"] <= step]
+        write_text(self.path / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
+
+    def open_events(self, step: int) -> None:
+        """Start writing TensorBoard events; those after `step` are marked as withdrawn."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        with clear_errors(self.path):
+            self._events = SummaryWriter(str(self.path), purge_step=step + 1 if step else None)
+
+    def close(self) -> None:
+        if self._events is not None:
+            self._events.close()
+            self._events = None

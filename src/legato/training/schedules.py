@@ -1,0 +1,45 @@
+"""Learning-rate schedules: a share of `train.lr` for each step.
+
+All but `plateau` are functions of the step alone; `plateau` also remembers how often the validation
+loss has stopped falling. Warm-up multiplies any of them by a line from 0 to 1.
+"""
+
+from __future__ import annotations
+
+import math
+
+from legato.training.config import TrainConfig
+
+
+class Schedule:
+    """The learning rate at each step, `lr(step)`, the first step being 0."""
+
+    def __init__(self, config: TrainConfig, steps: int) -> None:
+        self.config, self.steps = config, steps
+        self.cut = 1.0  # plateau: the product of the cuts so far
+        self.bad = 0  # plateau: validations since the last gain
+
+    def lr(self, step: int) -> float:
+        config = self.config
+        warm = min(1.0, (step + 1) / config.warmup) if config.warmup else 1.0
+        return config.rate * warm * self._share(step)
+
+    def _share(self, step: int) -> float:
+        config = self.config
+        if config.schedule == "plateau":
+            return self.cut
+        if config.schedule == "inverse-sqrt":
+            # Peaks at lr when warm-up ends, as in "Attention Is All You Need", section 5.3.
+            return math.sqrt(max(config.warmup, 1) / max(step + 1, config.warmup, 1))
+        if config.schedule == "constant":
+            return 1.0
+        done = min(1.0, max(0, step - config.warmup) / max(1, self.steps - config.warmup))
+        falling = 1 - done if config.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
+        return config.lr_final + (1 - config.lr_final) * falling
+
+    def validated(self, improved: bool) -> None:
+        """Tell the plateau schedule how a validation went."""
+        self.bad = 0 if improved else self.bad + 1
+        if self.config.schedule == "plateau" and self.bad > self.config.plateau_patience:
+            self.cut *= self.config.plateau_factor
+            self.bad = 0
