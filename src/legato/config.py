@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -24,7 +24,9 @@ S = TypeVar("S", bound="Section")
 class Section(BaseModel):
     """A group of settings. Unknown keys are errors; fields never change after validation."""
 
-    model_config = ConfigDict(extra="forbid", validate_default=True, frozen=True, protected_namespaces=())
+    model_config = ConfigDict(
+        extra="forbid", validate_default=True, frozen=True, allow_inf_nan=False, protected_namespaces=()
+    )
 
 
 def parse_value(text: str) -> Any:
@@ -135,16 +137,23 @@ def _one_line(section: type[Section], problem: ValidationError, where: str) -> s
     if plain is None:
         message = error["msg"].removeprefix("Value error, ").removeprefix("Input ")
         plain = message[0].lower() + message[1:] if message else "is not valid"
-    return f"{key}={value} {plain}" if not isinstance(value, Mapping) else f"{key}: {plain}"
+    if isinstance(value, Mapping):  # the settings as a whole do not go together
+        return f"{key}: {plain}" if key else plain
+    return f"{key}={value} {plain}"
 
 
 def _known_keys(section: type[Section], path: list[str]) -> list[str]:
     """The field names of the (possibly nested) section that `path` leads to."""
     current: Any = section
     for part in path:
-        field = current.model_fields.get(part)
-        annotation = field.annotation if field else None
-        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+        if get_origin(current) is dict:  # as in expect.NAME: the user chooses the name
+            current = get_args(current)[1]
+        elif _is_section(current) and part in current.model_fields:
+            current = current.model_fields[part].annotation
+        else:
             return []
-        current = annotation
-    return [field.alias or name for name, field in current.model_fields.items()]
+    return [field.alias or name for name, field in current.model_fields.items()] if _is_section(current) else []
+
+
+def _is_section(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)

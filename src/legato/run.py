@@ -22,7 +22,7 @@ from pydantic import Field, SerializeAsAny
 from legato import __version__
 from legato.config import Section, merge, parse_words, put, read_yaml, validate
 from legato.data.tokenizers import TokenizerConfig
-from legato.errors import CheckpointError, ConfigError, suggest
+from legato.errors import CheckpointError, ConfigError, DataError, suggest
 from legato.models.base import ModelConfig
 from legato.registry import MODELS, TASKS
 from legato.training.config import TrainConfig
@@ -41,6 +41,7 @@ RESUMABLE = (
     "train.patience",
     "train.samples",
     "train.tensorboard",
+    "train.graph",
     "device",
 )
 
@@ -97,7 +98,7 @@ def check(settings: Mapping[str, Any]) -> RunConfig:
             raise ConfigError(f"unknown key '{key}'; {suggest(key, known)}")
     if not settings.get("task"):
         raise ConfigError("which task? name one, as in: legato train lm data.train=FILE")
-    task = TASKS.get(settings["task"])
+    task = TASKS.get(str(settings["task"]))
     settings = task.adjust(dict(settings))
     model_settings = {"name": "lstm", **_section(settings, "model")}
     model = MODELS.get(str(model_settings["name"]))
@@ -132,7 +133,7 @@ def settings_for(what: str | None, words: Iterable[str] | Mapping[str, Any] = ()
     if isinstance(words, Mapping):
         over: dict[str, Any] = {}
         for key, value in words.items():
-            put(over, key, value)
+            put(over, key, str(value) if isinstance(value, Path) else value)
     else:
         over = parse_words(words)
     if what is None:
@@ -195,17 +196,8 @@ def start_run(config: RunConfig, display: Display) -> Result:
     try:
         return _carry_out(config, run, display, resuming=False)
     except Exception:
-        _withdraw(run)
+        run.withdraw()
         raise
-
-
-def _withdraw(run: Any) -> None:
-    """Take back a run folder that never reached its first checkpoint, so that the name is free again."""
-    if run.starting:
-        for name in (".starting", "config.yaml", "provenance.json"):
-            (run.path / name).unlink(missing_ok=True)
-        if run.path.is_dir() and not any(run.path.iterdir()):
-            run.path.rmdir()
 
 
 def resume_run(path: Path, changes: dict[str, Any], display: Display) -> Result:
@@ -218,12 +210,19 @@ def resume_run(path: Path, changes: dict[str, Any], display: Display) -> Result:
     after = check(merge(run.settings, changes))
     _refuse_changes(flat(dump(before)), flat(dump(after)), path)
     after = after.model_copy(update={"out": str(path)})
+    if not changes and (path / "result.json").exists():
+        raise _finished(path)
     if not list_checkpoints(run.checkpoints):
         if not run.starting:
             raise CheckpointError(f"{path} has no checkpoint to go on from; start a new run with another out=…")
         display.say(f"{path} was stopped before its first checkpoint; beginning again")
+        run.save_settings(dump(after))
         return _carry_out(after, run, display, resuming=False)
     return _carry_out(after, run, display, resuming=True)
+
+
+def _finished(path: Path) -> ConfigError:
+    return ConfigError(f"{path} is finished; raise train.steps, or the train.patience that ended it, to go on")
 
 
 def _refuse_changes(before: dict[str, Any], after: dict[str, Any], path: Path) -> None:
@@ -232,6 +231,18 @@ def _refuse_changes(before: dict[str, Any], after: dict[str, Any], path: Path) -
             raise ConfigError(
                 f"{key} is {before.get(key)} in {path} and cannot become {after.get(key)}: a resumed run keeps its "
                 "settings; start a new run for that"
+            )
+
+
+def _refuse_other_data(run: Any, hashes: dict[str, str]) -> None:
+    try:
+        before = json.loads((run.path / "provenance.json").read_text(encoding="utf-8"))["data"]
+    except (OSError, ValueError, KeyError):
+        return
+    for split, digest in hashes.items():
+        if before.get(split, digest) != digest:
+            raise DataError(
+                f"data.{split} is not the text that {run.path} began with; put that back, or start a new run"
             )
 
 
@@ -254,21 +265,19 @@ def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool)
     parameters = count_parameters(model)
     display.say(f"model: {config.model.name}, {parameters:,} parameters, on {device}")
     trainer = Trainer(model, job, config.train, run, seed=config.seed, device=device, display=display)
-    _write_provenance(run, config, job.hashes, device)
     if resuming:
+        _refuse_other_data(run, job.hashes)
         trainer.resume()
-        stopped_early = trainer.progress.finished not in ("", "steps")
-        if trainer.step >= trainer.steps or stopped_early:
+        if trainer.finished:
             if not (run.path / "result.json").exists():  # killed between the last step and the last word
                 return _conclude(config, run, job, trainer, trainer.progress, parameters, display)
-            why = trainer.progress.finished
-            raise ConfigError(
-                f"{run.path} is finished ({trainer.step} of {trainer.steps} steps"
-                + (f", {why}" if stopped_early else "")
-                + "); raise train.steps to go on"
-            )
+            raise _finished(run.path)
         trainer.progress.finished = ""
+        (run.path / "result.json").unlink(missing_ok=True)  # of the shorter run that this one was
+        run.save_settings(dump(config))
         display.say(f"going on from step {trainer.step} of {trainer.steps}")
+    else:
+        _write_provenance(run, config, job.hashes, device)
     progress = trainer.fit()
     return _conclude(config, run, job, trainer, progress, parameters, display)
 

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from legato.data.text import Text, read_text, resolve_path
+from legato.data.text import Text, hold_out, read_text, resolve_path
 from legato.errors import DataError
 
 
@@ -349,3 +351,53 @@ def test_a_missing_text_file_is_not_asked_of_the_hub(monkeypatch: pytest.MonkeyP
 
 def test_a_name_that_cannot_be_on_the_hub_is_refused() -> None:
     assert "not a name on the hub" in complaint("hub:a b/c")
+
+
+# --- holding out -----------------------------------------------------------------------------------
+
+
+def text_of(*documents: str) -> Text:
+    return Text("a.txt", list(documents), "")
+
+
+def test_the_end_of_a_document_is_held_out() -> None:
+    kept, held = hold_out(text_of("0123456789"), 0.2)
+    assert (kept.documents, held.documents) == (["01234567"], ["89"])
+
+
+def test_the_last_rows_are_held_out_whole() -> None:
+    kept, held = hold_out(text_of(*"abcdefghij"), 0.3)
+    assert (kept.documents, held.documents) == (list("abcdefg"), list("hij"))
+
+
+@given(
+    documents=st.lists(st.text("ab \n", min_size=1, max_size=30), min_size=1, max_size=20),
+    share=st.floats(0.01, 0.99),
+)
+def test_holding_out_loses_nothing(documents: list[str], share: float) -> None:
+    kept, held = hold_out(text_of(*documents), share)
+    assert "".join(kept.documents + held.documents) == "".join(documents)
+
+
+@given(count=st.integers(2, 30), share=st.floats(0.001, 0.999))
+def test_of_several_rows_each_part_gets_at_least_one(count: int, share: float) -> None:
+    kept, held = hold_out(text_of(*["row"] * count), share)
+    assert kept.documents
+    assert held.documents
+
+
+@given(size=st.integers(2, 200), share=st.floats(0.001, 0.999))
+def test_of_one_document_each_part_gets_a_character(size: int, share: float) -> None:
+    kept, held = hold_out(text_of("x" * size), share)
+    assert kept.documents[0]
+    assert held.documents[0]
+
+
+def test_the_parts_say_what_they_are_part_of() -> None:
+    kept, held = hold_out(text_of("0123456789"), 0.1)
+    assert (kept.source, held.source) == ("the first 90% of a.txt", "the last 10% of a.txt")
+
+
+def test_the_parts_have_hashes_of_their_own() -> None:
+    whole = read_text("builtin:stdlib", split="valid")
+    assert len({whole.sha256, *(part.sha256 for part in hold_out(whole, 0.5))}) == 3

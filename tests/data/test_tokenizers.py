@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from legato.config import validate
-from legato.data import tokenizers
+from legato.data import tokenizers, vocabularies
 from legato.data.tokenizers import NAMES, StreamDecoder, Tokenizer, TokenizerConfig
 from legato.errors import ConfigError, DataError
 
@@ -103,12 +103,12 @@ def test_the_fast_way_equals_the_library_on_any_text(name: str, text: str) -> No
 def test_pieces_encode_like_the_whole(name: str, parts: list[str], size: int) -> None:
     text = "".join(parts)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tokenizers, "PIECE", size)
+        patch.setattr(vocabularies, "PIECE", size)
         assert TRAINED[name, False].encode(text).tolist() == TRAINED[name, False].encode_plain(text).tolist()
 
 
 def test_more_pieces_than_a_batch_keep_their_order(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokenizers, "PIECE", 10)
+    monkeypatch.setattr(vocabularies, "PIECE", 10)
     monkeypatch.setattr(tokenizers, "BATCH", 3)
     assert tokenizer.encode(PROSE).tolist() == tokenizer.encode_plain(PROSE).tolist()
 
@@ -121,7 +121,7 @@ def test_many_texts_encode_like_each_alone(tokenizer: Tokenizer, monkeypatch: py
 
 
 def test_a_long_text_is_cut_only_between_words() -> None:
-    pieces = list(tokenizers._cut("aa bb  cc\ndd", tokenizers._BEFORE_BLANK, size=1))
+    pieces = list(vocabularies.cut("aa bb  cc\ndd", vocabularies.BEFORE_BLANK, size=1))
     assert pieces == ["aa", " bb", "  cc", "\ndd"]
 
 

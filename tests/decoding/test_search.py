@@ -15,6 +15,7 @@ from table_model import TableModel, TableState, from_seed, from_table, logprobs_
 from torch import Tensor
 
 from legato.decoding import Hypothesis, SearchOptions, cut_at_stop, search
+from legato.decoding.candidates import Chance
 from legato.decoding.search import Frontier
 from legato.errors import LegatoError
 
@@ -115,11 +116,32 @@ def test_the_n_best_are_sorted_and_distinct():
         assert len({tuple(h.tokens) for h in found}) == len(found)
 
 
-def test_two_ends_of_the_same_tokens_count_once():
-    model = from_table(4, {(): [0.3, 0.3, 0.3, 0.1]}, otherwise=[0.5, 0.5, 0.0, 0.0])
-    wide = options("beam", beams=3, nbest=3, max_tokens=3)
+def test_of_two_ends_of_the_same_tokens_the_likelier_counts():
+    model = from_table(4, {(): [0.2, 0.3, 0.5, 0.0]}, otherwise=[0.25] * 4)
+    wide = options("beam", beams=3, nbest=3, length_penalty=0)
     [found] = search(model, [[3]], wide, eos=0, stop_tokens=[1])
-    assert len({tuple(h.tokens) for h in found}) == len(found)
+    assert [math.exp(h.logprob) for h in found if h.tokens == []] == pytest.approx([0.3])
+
+
+def test_a_long_hypothesis_that_will_score_better_is_waited_for():
+    # Ending at once scores log 0.5; going on costs log 0.4 once, shared in the end by five tokens.
+    table = {(): [0.5, 0.4, 0.1], (1,) * 4: [1.0, 0.0, 0.0]}
+    model = from_table(3, table, otherwise=[0.0, 1.0, 0.0])
+    [[found]] = search(model, [[1]], options("beam", beams=3), eos=EOS)
+    assert found.tokens == [1] * 4
+
+
+def test_a_prompt_is_done_once_as_many_hypotheses_closed_as_there_are_beams():
+    model = from_table(2, {}, otherwise=[0.5, 0.5])
+    search(model, [[1]], options("beam", beams=3, nbest=3), eos=EOS)
+    assert len(model.batches) == 2
+
+
+def test_an_end_among_the_candidates_does_not_narrow_the_beam():
+    table = {(): [0.4, 0.3, 0.2, 0.1], (2,): [0.0, 0.0, 0.0, 1.0]}
+    model = from_table(4, table, otherwise=[0.25] * 4)
+    [found] = search(model, [[1]], options("beam", beams=2, nbest=2, max_tokens=2, length_penalty=0), eos=EOS)
+    assert [h.tokens for h in found] == [[], [2, 3]]
 
 
 @pytest.mark.parametrize("kind", ["greedy", "beam", "sample", "beam-sample"])
@@ -250,6 +272,14 @@ def test_drawn_beams_are_drawn_without_replacement():
     ]
     counts = Counter({i: pairs[frozenset(pair)] for i, pair in enumerate(sets)})
     assert chi_square(counts, expected) < 13.8  # two degrees of freedom: exceeded once in a thousand
+
+
+@pytest.mark.parametrize("number", [0.0, 1 - 2**-24])
+def test_a_walk_never_takes_an_impossible_token(number: float, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Chance, "uniform", lambda self, groups: torch.full((len(groups), 1), number))
+    model = from_table(5, {}, otherwise=[0.0, 0.3, 0.4, 0.3, 0.0])
+    [[found]] = search(model, [[1]], options("sample"), eos=None)
+    assert found.tokens == [3 if number else 1] * 12
 
 
 @pytest.mark.parametrize("sharp", [{"temperature": 1e-4}, {"temperature": 1e-40}, {"top_k": 1}, {"min_p": 1.0}])

@@ -5,6 +5,7 @@ Nothing here imports PyTorch before a verb needs it, so `legato --help` answers 
 
 from __future__ import annotations
 
+import errno
 import sys
 from typing import Annotated
 
@@ -15,7 +16,6 @@ from legato.cli import compare, doctor, evaluate, generate, models, recipes, tra
 app = typer.Typer(
     name="legato",
     help="Train, compare and generate with sequence models, from the recurrent network on.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -52,27 +52,29 @@ app.command("doctor")(doctor.command)
 
 def main() -> None:
     """Run a command: exit code 0 when it went well, 2 for the user's mistake, 1 for ours."""
-    from legato.errors import LegatoError
-
     # --debug may stand anywhere on the line.
     debug = "--debug" in sys.argv
     sys.argv = [word for word in sys.argv if word != "--debug"]
+    if len(sys.argv) == 1:
+        sys.argv.append("--help")
     try:
-        app()
-    except LegatoError as problem:
-        if debug:
-            raise
-        print(f"legato: {problem}", file=sys.stderr)
-        sys.exit(2)
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output has gone; nothing more to say
-        sys.exit(0)
-    except KeyboardInterrupt:
-        print("legato: interrupted", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(app(standalone_mode=False))
     except Exception as problem:
         if debug:
             raise
-        line = " ".join(f"{type(problem).__name__}: {problem}".split())
-        print(f"legato: this is a fault of ours: {line} (--debug shows where)", file=sys.stderr)
-        sys.exit(1)
+        line, code = _explain(problem)
+        print(f"legato: {' '.join(line.split())}", file=sys.stderr)
+        sys.exit(code)
+
+
+def _explain(problem: Exception) -> tuple[str, int]:
+    """The one line to print, and the exit code."""
+    from legato.errors import LegatoError
+
+    if isinstance(problem, LegatoError):
+        return str(problem), 2
+    if hasattr(problem, "format_message"):  # a mistake in the words themselves; the class is typer's own
+        return problem.format_message(), 2
+    if isinstance(problem, OSError) and problem.errno == errno.ENOSPC:
+        return f"the disk is full: {problem.filename or 'a file'} could not be written; free some space", 2
+    return f"this is a fault of ours: {type(problem).__name__}: {problem} (--debug shows where)", 1

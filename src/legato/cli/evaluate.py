@@ -33,8 +33,11 @@ def command(
     for key in given:
         if key not in ("data", "device"):
             raise ConfigError(f"unknown key '{key}'; {suggest(key, ['data', 'device'])}")
+    data = given.get("data", {})
+    if not isinstance(data, dict):
+        raise ConfigError(f"'data' is a group of settings, such as data.test=FILE, not '{data}'")
     held = load(model, str(given.get("device", "auto")))
-    scores = held.evaluate(**given.get("data", {}))
+    scores = held.evaluate(**data)
     if as_json:
         print(json.dumps({"model": str(held.folder), **scores}))
         return

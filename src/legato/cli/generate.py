@@ -93,6 +93,8 @@ def _prompts(prompt: str, file: str | None) -> list[str]:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as problem:
         raise DataError(f"{file} cannot be read: {problem}") from None
+    if not text:
+        raise DataError(f"{file} is empty; write one prompt a line")
     return text.splitlines()
 
 

@@ -56,13 +56,9 @@ class Text:
 
 def hold_out(text: Text, share: float) -> tuple[Text, Text]:
     """The text without its last `share`, and that share: of the rows, or of a single document's characters."""
-    documents = text.documents
-    if len(documents) > 1:
-        cut = max(1, min(len(documents) - 1, round(len(documents) * (1 - share))))
-        parts = documents[:cut], documents[cut:]
-    else:
-        cut = int(len(documents[0]) * (1 - share))
-        parts = [documents[0][:cut]], [documents[0][cut:]]
+    rows = text.documents if len(text.documents) > 1 else text.documents[0]
+    cut = max(1, min(len(rows) - 1, round(len(rows) * (1 - share))))
+    parts = [part if isinstance(part, list) else [part] for part in (rows[:cut], rows[cut:])]
     names = f"the first {1 - share:.0%} of {text.source}", f"the last {share:.0%} of {text.source}"
     kept, held = (Text(name, part, _content_hash(name, part)) for name, part in zip(names, parts, strict=True))
     return kept, held

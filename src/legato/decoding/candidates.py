@@ -110,7 +110,7 @@ class Chooser:
                 keys = self._drawn(keys, shaped, groups)
             # Twice the width, so that enough go on even when every row's best is an end.
             values, picked = best(keys, 2 * width)  # (G, C)
-            possible = values > -torch.inf
+            possible = values > -torch.inf  # false too for the NaN (−∞ − −∞) of a group that is done
         parents = picked // vocabulary  # (G, C)
 
         def of_picked(flat: Tensor, sums: Tensor) -> Tensor:
@@ -137,8 +137,7 @@ class Chooser:
         """Scores (G, W · V) with temperature, filters, and noise that makes the largest a fair draw."""
         left = filter_scores(shaped, self.options).view_as(scores) > -torch.inf
         keys = temperature(scores, self.options.temperature) + self.chance.gumbel(groups, scores.shape[-1])
-        # A group that is done has no score above −∞, and the NaN of −∞ − −∞ would count as the largest.
-        return keys.masked_fill(~left | keys.isnan(), -torch.inf)
+        return keys.masked_fill(~left, -torch.inf)
 
     def _walk(self, shaped: Tensor, groups: Integers) -> Tensor:
         """One token a row: the first whose cumulative probability exceeds a uniform number."""

@@ -74,7 +74,7 @@ def clear_errors(place: Path) -> Iterator[None]:
             raise FolderError(
                 f"the disk is full: {place} could not be written; free some space and go on from the last checkpoint"
             ) from problem
-        if problem.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
+        if problem.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
             raise FolderError(f"{place} cannot be written: {problem.strerror}") from problem
         raise
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from legato.config import validate
 from legato.data.tokenizers import Tokenizer
-from legato.errors import ConfigError, FolderError
+from legato.errors import ConfigError, DataError, FolderError
 from legato.folders.weights import load_tensors, put_weights, save_tensors, weights_of
 from legato.models.base import SequenceModel
 from legato.registry import MODELS
@@ -69,6 +69,8 @@ def load_model(folder: Path) -> Loaded:
         known = ", ".join(PREFIX + n for n in MODELS.names())
         raise FolderError(f"{folder} holds a '{kind}', which Legato does not have; it has {known}")
     about = config.pop("legato", {})
+    if not isinstance(about, dict):
+        raise FolderError(f"{folder / 'config.json'}: 'legato' should hold a JSON object")
     vocabulary = config.pop("vocab_size", None)
     settings = {k: v for k, v in config.items() if k not in ("model_type", "architectures")}
     model: type[SequenceModel] = MODELS.get(name)
@@ -78,7 +80,10 @@ def load_model(folder: Path) -> Loaded:
         raise FolderError(f"{folder / 'config.json'}: {problem}") from None
     if not isinstance(vocabulary, int) or vocabulary < 1:
         raise FolderError(f"{folder / 'config.json'}: vocab_size is {vocabulary}")
-    tokenizer = Tokenizer.load(folder / "tokenizer.json")
+    try:
+        tokenizer = Tokenizer.load(folder / "tokenizer.json")
+    except DataError as problem:
+        raise FolderError(str(problem)) from None
     if tokenizer.size > vocabulary:
         raise FolderError(f"{folder}: the tokenizer has {tokenizer.size} tokens, the model only {vocabulary}")
     module = model(checked, vocabulary)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -15,6 +16,8 @@ from legato.errors import FolderError
 
 def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
     ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    path.touch()
+    mode = path.stat().st_mode
     try:
         save_file(ready, str(path), metadata=metadata or {"format": "pt"})
     except SafetensorError as problem:
@@ -22,6 +25,8 @@ def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str
         if "No space left" in str(problem) or "os error 28" in str(problem):
             raise OSError(errno.ENOSPC, "No space left on device", str(path)) from problem
         raise
+    with suppress(OSError):  # some file systems have no modes
+        path.chmod(mode)  # the library's own is for the owner alone; a model is read by others too
 
 
 def load_tensors(path: Path, device: str = "cpu") -> dict[str, Tensor]:

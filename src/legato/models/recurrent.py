@@ -45,6 +45,8 @@ class RecurrentConfig(ModelConfig):
     temporal_penalty: float = Field(0.0, ge=0, description="AWD-LSTM's beta: keeps outputs slow")
     forget_bias: float = Field(1.0, description="added to the LSTM's forget gate at the start")
 
+    memory: int | None = Field(None, ge=2, description="start out remembering up to this many steps (gru, lstm)")
+
     @model_validator(mode="after")
     def _even(self) -> RecurrentConfig:
         if self.bidirectional and any(width % 2 for width in self.widths):
@@ -95,6 +97,15 @@ def _pick(layers: list[CellState], rows: Tensor) -> list[CellState]:
     return [tuple(part[rows] for part in layer) for layer in layers]
 
 
+def _mean_square(x: Tensor, lengths: Tensor | None) -> Tensor:
+    """Over (T, B, D), padding left out."""
+    squares = x.float().pow(2)
+    if lengths is None:
+        return squares.mean()
+    inside = torch.arange(len(x), device=x.device).unsqueeze(1) < lengths  # (T, B)
+    return (squares * inside.unsqueeze(-1)).sum() / (inside.sum().clamp(min=1) * x.shape[-1])
+
+
 class RecurrentModel(SequenceModel):
     """A stacked recurrent network over tokens."""
 
@@ -113,6 +124,7 @@ class RecurrentModel(SequenceModel):
             hidden_dropout=config.dropout if config.dropout_hidden is None else config.dropout_hidden,
             recurrent_dropout=config.dropout_recurrent,
             forget_bias=config.forget_bias,
+            memory=config.memory,
         )
         self.output = nn.Linear(config.widths[-1], vocabulary)
         nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
@@ -136,9 +148,10 @@ class RecurrentModel(SequenceModel):
         hidden = variational_dropout(raw, config.dropout, self.training)
         auxiliary: dict[str, Tensor] = {}
         if self.training and config.activation_penalty:
-            auxiliary["activation"] = config.activation_penalty * hidden.float().pow(2).mean()
+            auxiliary["activation"] = config.activation_penalty * _mean_square(hidden, batch.lengths)
         if self.training and config.temporal_penalty and len(raw) > 1:
-            auxiliary["temporal"] = config.temporal_penalty * (raw[1:] - raw[:-1]).float().pow(2).mean()
+            pairs = None if batch.lengths is None else batch.lengths - 1
+            auxiliary["temporal"] = config.temporal_penalty * _mean_square(raw[1:] - raw[:-1], pairs)
         return Output(hidden.transpose(0, 1), after, auxiliary)
 
     def forget(self, state: list[CellState], keep: Tensor) -> list[CellState]:

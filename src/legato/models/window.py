@@ -75,7 +75,8 @@ class WindowModel(SequenceModel):
         """Read (B, T) tokens; `state` is the (B, n - 1) words before them."""
         before = self._nothing(batch.rows) if state is None else state
         ids = torch.cat([before, batch.ids], dim=1)  # (B, n - 1 + T)
-        return Output(self._over(ids), ids[:, ids.shape[1] - before.shape[1] :])
+        last = ids if batch.lengths is None else _at_the_end(ids, batch.ids.shape[1] - batch.lengths)
+        return Output(self._over(ids), last[:, last.shape[1] - before.shape[1] :])
 
     def forget(self, state: Tensor, keep: Tensor) -> Tensor:
         return state.masked_fill(~keep.unsqueeze(1), NOTHING)
@@ -87,11 +88,9 @@ class WindowModel(SequenceModel):
         return WindowState(self._nothing(rows), self.config.context)
 
     def prefill(self, tokens: Tensor, lengths: Tensor, state: WindowState) -> Tensor:
-        # Rows of different lengths are aligned at their ends, so that each one's window is its last words.
         longest = tokens.shape[1]
-        places = torch.arange(longest, device=tokens.device) - (longest - lengths).unsqueeze(1)  # (B, T)
-        aligned = tokens.gather(1, places.clamp(min=0)).masked_fill(places < 0, NOTHING)
-        state.extend(torch.cat([state.ids, aligned], dim=1), longest)
+        joined = torch.cat([state.ids, tokens], dim=1)
+        state.extend(_at_the_end(joined, longest - lengths), longest)
         return self._last(state)
 
     def step(self, tokens: Tensor, state: WindowState) -> Tensor:
@@ -112,3 +111,9 @@ class WindowModel(SequenceModel):
         for layer in self.hidden:
             x = F.dropout(torch.tanh(layer(x)), self.config.dropout, self.training)
         return x
+
+
+def _at_the_end(ids: Tensor, padding: Tensor) -> Tensor:
+    """Rows moved right over their `padding` (B,), so that each one's window is its last words."""
+    places = torch.arange(ids.shape[1], device=ids.device) - padding.unsqueeze(1)  # (B, T)
+    return ids.gather(1, places.clamp(min=0)).masked_fill(places < 0, NOTHING)

@@ -56,6 +56,12 @@ class Cell(nn.Module):
         zero = self.weight_hh.new_zeros(rows, self.width)
         return (zero,) * self.parts
 
+    def remember(self, steps: int) -> None:
+        """Set the gates' biases so that units start out keeping things for 1 to `steps` time steps.
+
+        Chrono initialisation (Tallec & Ollivier 2018): a gate with bias log(T - 1) lets 1/T through.
+        """
+
     def advance(self, from_input: Tensor, state: CellState, recurrent: Tensor) -> CellState:
         """One time step by the equations. `from_input` is W x_t + b (B, gates·D); `recurrent` is U."""
         raise NotImplementedError
@@ -103,6 +109,12 @@ class GRUCell(Cell):
     gates = 3
     parts = 1
 
+    @torch.no_grad()
+    def remember(self, steps: int) -> None:
+        update = slice(self.width, 2 * self.width)
+        self.bias_hh[update] = 0
+        self.bias_ih[update] = _chrono(self.width, steps)
+
     def advance(self, from_input: Tensor, state: CellState, recurrent: Tensor) -> CellState:
         (h,) = state
         x_r, x_z, x_n = from_input.chunk(3, dim=-1)
@@ -144,6 +156,13 @@ class LSTMCell(Cell):
         with torch.no_grad():  # rows [D, 2D) belong to the forget gate
             self.bias_ih[width : 2 * width] += forget_bias
 
+    @torch.no_grad()
+    def remember(self, steps: int) -> None:
+        write, forget = slice(0, self.width), slice(self.width, 2 * self.width)
+        self.bias_hh[: 2 * self.width] = 0
+        self.bias_ih[forget] = _chrono(self.width, steps)
+        self.bias_ih[write] = -self.bias_ih[forget]
+
     def advance(self, from_input: Tensor, state: CellState, recurrent: Tensor) -> CellState:
         h, c = state
         i, f, g, o = (from_input + F.linear(h, recurrent, self.bias_hh)).chunk(4, dim=-1)
@@ -172,6 +191,10 @@ class LSTMCell(Cell):
         if sizes is None:
             return torch.lstm(x, initial, weights, True, 1, 0.0, self.training, False, False)
         return torch.lstm(x, sizes, initial, weights, True, 1, 0.0, self.training, False)
+
+
+def _chrono(width: int, steps: int) -> Tensor:
+    return torch.empty(width).uniform_(1, max(steps - 1, 1)).log()
 
 
 CELLS: dict[str, type[Cell]] = {"elman": ElmanCell, "gru": GRUCell, "lstm": LSTMCell}
@@ -266,6 +289,7 @@ class Recurrent(nn.Module):
         hidden_dropout: float = 0.0,
         recurrent_dropout: float = 0.0,
         forget_bias: float = 0.0,
+        memory: int | None = None,
     ) -> None:
         super().__init__()
         self.cell = cell
@@ -273,10 +297,12 @@ class Recurrent(nn.Module):
         directions = 2 if bidirectional else 1
         self.layers = nn.ModuleList()
         for width in widths:
-            pair = nn.ModuleList(
-                Layer(_make(cell, inputs, width // directions, forget_bias), reverse, recurrent_dropout)
-                for reverse in (False, True)[:directions]
-            )
+            pair = nn.ModuleList()
+            for reverse in (False, True)[:directions]:
+                made = _make(cell, inputs, width // directions, forget_bias)
+                if memory is not None:
+                    made.remember(memory)
+                pair.append(Layer(made, reverse, recurrent_dropout))
             self.layers.append(pair)
             inputs = width
 

@@ -19,10 +19,18 @@ import torch
 from torch import Tensor
 
 from legato.errors import CheckpointError, FolderError
-from legato.folders.atomic import NEW, OLD, replacing
+from legato.folders.atomic import NEW, OLD, recover, replacing
 from legato.folders.weights import load_tensors, save_tensors
 
 STEP = re.compile(r"step-(\d+)$")
+FILES = (
+    "weights.safetensors",
+    "optimizer.safetensors",
+    "average.safetensors",
+    "random.safetensors",
+    "stream.safetensors",
+    "progress.json",
+)
 
 
 @dataclass
@@ -47,12 +55,15 @@ def save_checkpoint(checkpoint: Checkpoint, folder: Path, keep: int) -> Path:
         save_tensors(checkpoint.optimizer, fresh / "optimizer.safetensors")
         save_tensors(checkpoint.average, fresh / "average.safetensors")
         save_tensors(checkpoint.random, fresh / "random.safetensors")
-        save_tensors({str(i): t for i, t in enumerate(tensors)}, fresh / "stream.safetensors")
+        # Cloned, because a state may hold one tensor twice and the file format refuses that.
+        save_tensors({str(i): t.clone() for i, t in enumerate(tensors)}, fresh / "stream.safetensors")
         progress = {"step": checkpoint.step, "stream": shape, **checkpoint.progress}
         (fresh / "progress.json").write_text(json.dumps(progress, indent=1))
-        sums = {path.name: _digest(path) for path in sorted(fresh.iterdir())}
+        sums = {name: _digest(fresh / name) for name in FILES}
         (fresh / "manifest.json").write_text(json.dumps(sums, indent=1))
-    for old in list_checkpoints(folder)[:-keep]:
+    # A later one can only be a damaged one that the run went back from: it must not push out a good one.
+    made = [path for path in list_checkpoints(folder) if step_of(path) <= checkpoint.step]
+    for old in made[:-keep]:
         shutil.rmtree(old, ignore_errors=True)
     return place
 
@@ -62,23 +73,30 @@ def list_checkpoints(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     found = [path for path in folder.iterdir() if STEP.match(path.name)]
-    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
+    return sorted(found, key=step_of)
+
+
+def step_of(place: Path) -> int:
+    return int(place.name.removeprefix("step-"))
 
 
 def sweep(folder: Path) -> None:
-    """Remove what a kill left half-written."""
+    """Remove what a kill left half-written, and put back what had stepped aside for it."""
     if folder.is_dir():
-        for path in folder.iterdir():
-            if path.name.startswith((NEW, OLD)):
-                shutil.rmtree(path, ignore_errors=True)
+        for path in list(folder.iterdir()):
+            for prefix in (NEW, OLD):
+                if path.name.startswith(prefix):
+                    recover(folder / path.name.removeprefix(prefix))
 
 
 def load_checkpoint(place: Path) -> Checkpoint:
     """Read a checkpoint after checking every byte; raises CheckpointError where it is damaged."""
     try:
         sums = json.loads((place / "manifest.json").read_text())
-        for name, expected in sums.items():
-            if _digest(place / name) != expected:
+        if not isinstance(sums, dict):
+            raise CheckpointError(f"{place / 'manifest.json'} is damaged: it is no table of checksums")
+        for name in FILES:
+            if _digest(place / name) != sums.get(name):
                 raise CheckpointError(f"{place / name} is damaged: its checksum is wrong")
         progress = json.loads((place / "progress.json").read_text())
         tensors = load_tensors(place / "stream.safetensors")

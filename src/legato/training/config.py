@@ -37,6 +37,7 @@ class TrainConfig(Section):
     )
 
     precision: Literal["auto", "float32", "bf16"] = "auto"
+    graph: bool = Field(True, description="on a GPU, replay steps of one shape as a CUDA graph")
     compile: bool = Field(False, description="compile the model with torch.compile")
 
     validate_every: int | None = Field(

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import torch
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 
@@ -64,11 +63,12 @@ class Display:
     def say(self, text: str) -> None:
         """A line that stays."""
         if not self.quiet:
-            self.console.print(escape(text))
+            self.console.print(text, markup=False, emoji=False)
 
     def warn(self, text: str) -> None:
         """A line that stays, quiet or not."""
-        self.console.print(f"[yellow]warning:[/yellow] {escape(text)}")
+        self.console.print("[yellow]warning:[/yellow]", end=" ")
+        self.console.print(text, markup=False, emoji=False)
 
     def stop(self) -> None:
         if self._bar is not None:

@@ -41,6 +41,7 @@ from legato.training.config import TrainConfig
 from legato.training.devices import autocast
 from legato.training.display import Display, Report, memory_used
 from legato.training.finite import NotFinite, Watch, first_bad_module
+from legato.training.graph import WARM, StepGraph
 from legato.training.optimizers import Average, make_optimizer, optimizer_tensors, restore_optimizer
 from legato.training.run_folder import RunFolder
 from legato.training.schedules import Schedule
@@ -114,6 +115,9 @@ class Trainer:
         self.step = 0  # updates made
         self.states: list[Any] = [None] * config.accumulate
         self.watch = Watch()
+        self._graphable = config.graph and device.type == "cuda" and config.accumulate == 1 and not config.compile
+        self._warm = 0  # steps made in this process
+        self.graph: StepGraph | None = None
         self._trainable = [p for p in model.parameters() if p.requires_grad]
         if config.compile:
             model.compile()
@@ -123,30 +127,52 @@ class Trainer:
     def _gradients(self, step: int) -> tuple[Tensor, int]:
         """Forward and backward of one step: the summed loss, and over how many tokens."""
         batch = self.job.batches.at(step).to(self.device)
+        if self.graph is not None and self.graph.fits(batch):
+            torch.manual_seed(mix_seed(self.seed, step, 0))
+            return self.graph.replay(batch), batch.tokens
+        if self.graph is not None:
+            self.optimizer.zero_grad(set_to_none=False)  # the graph's gradients stay where they are
         if batch.fresh:
             self.states = [None] * self.config.accumulate
-        reported: Tensor | None = None
+        reported = torch.zeros((), device=self.device)
         for index, part in enumerate(batch.split(self.config.accumulate)):
             torch.manual_seed(mix_seed(self.seed, step, index))
-            with autocast(self.device, self.config.precision):
-                loss = self.job.loss(self.model, part, self.states[index])
-            # Every token of the step counts the same, in whichever part it lies.
-            (loss.total / batch.tokens).backward()
-            self.states[index] = detach(loss.state)
-            part_loss = loss.reported.detach()
-            reported = part_loss if reported is None else reported + part_loss
-        assert reported is not None
+            loss, self.states[index] = self._forward_backward(part, self.states[index], batch.tokens)
+            reported += loss
         return reported, batch.tokens
+
+    def _forward_backward(self, part: Batch, state: Any, tokens: int) -> tuple[Tensor, Any]:
+        """Add the gradients of one part of a step of `tokens` tokens; its summed loss and its next state."""
+        with autocast(self.device, self.config.precision):
+            loss = self.job.loss(self.model, part, state)
+        # Every token of the step counts the same, in whichever part it lies.
+        (loss.total / tokens).backward()
+        return loss.reported.detach(), detach(loss.state)
+
+    def _record(self) -> None:
+        """From here on replay steps as a CUDA graph, where their shapes allow it."""
+        batch = self.job.batches.at(self.step).to(self.device)
+        if batch.lengths is None and self.states[0] is not None:
+            self.optimizer.zero_grad(set_to_none=True)
+            run = lambda part, state: self._forward_backward(part, state, batch.tokens)  # noqa: E731
+            self.graph = StepGraph(run, batch, self.states[0])
+            self.states = [self.graph.state]
+        else:
+            self._graphable = False
 
     def _update(self) -> None:
         """Make update number `self.step`."""
+        if self._graphable and self.graph is None and self._warm >= WARM:
+            self._record()
         rate = self.schedule.lr(self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         reported, tokens = self._gradients(self.step)
         norm = torch.nn.utils.clip_grad_norm_(self._trainable, self.config.clip or math.inf)
         self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        if self.graph is None:
+            self.optimizer.zero_grad(set_to_none=True)
+        self._warm += 1
         if self.average is not None:
             self.average.update()
         self.watch.see(self.step, reported, norm, tokens)
@@ -154,6 +180,12 @@ class Trainer:
         self.step += 1
 
     # ── the run ───────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is nothing left to do: every step made, or patience run out."""
+        patience = self.config.patience
+        return self.step >= self.steps or bool(patience and self.progress.bad >= patience)
 
     def fit(self) -> Progress:
         """Train to the end, or until somebody stops it; returns what is known then."""
@@ -324,6 +356,7 @@ class Trainer:
             self.average = self.average or Average(self.model, None)
             self.average.restore(checkpoint.average, kept["average_updates"])
         self.states = move(checkpoint.stream, self.device)
+        self.graph, self._warm = None, 0
         _set_random_states(checkpoint.random, self.device)
         self.step = checkpoint.step
 
@@ -331,7 +364,7 @@ class Trainer:
         """Go back to the last checkpoint, make the bad step again and name the module where it began."""
         where, good = "", self.step
         try:
-            self.watch = Watch()
+            self.watch, self._graphable = Watch(), False
             self.model.train()
             self._restore(load_checkpoint(self._before(problem.step)))
             good = self.step

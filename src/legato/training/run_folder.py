@@ -42,11 +42,24 @@ class RunFolder:
         if path.exists() and not path.is_dir():
             raise FolderError(f"out={path} is a file; a run needs a folder")
         run = cls(path)
-        with clear_errors(path):
-            path.mkdir(parents=True, exist_ok=True)
-        write_text(path / STARTING, "")
-        write_text(path / "config.yaml", yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
+        try:
+            with clear_errors(path):
+                path.mkdir(parents=True, exist_ok=True)
+            write_text(path / STARTING, "")
+            run.save_settings(settings)
+        except Exception:
+            run.withdraw()
+            raise
         return run
+
+    def withdraw(self) -> None:
+        """Take back a run that never reached its first checkpoint, so that its name is free again."""
+        if self.starting:
+            for name in (STARTING, "config.yaml", "provenance.json"):
+                (self.path / name).unlink(missing_ok=True)
+        for folder in (self.checkpoints, self.path):
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
@@ -62,6 +75,9 @@ class RunFolder:
     @property
     def settings(self) -> dict[str, Any]:
         return read_yaml(self.path / "config.yaml")
+
+    def save_settings(self, settings: dict[str, Any]) -> None:
+        write_text(self.path / "config.yaml", yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
 
     @property
     def starting(self) -> bool:
@@ -79,9 +95,10 @@ class RunFolder:
         ):
             file.write(json.dumps({"step": step, "kind": kind, **values}) + "\n")
         if self._events is not None:
-            for name, value in values.items():
-                if isinstance(value, int | float):
-                    self._events.add_scalar(f"{kind}/{name}", value, step)
+            with clear_errors(self.path):
+                for name, value in values.items():
+                    if isinstance(value, int | float):
+                        self._events.add_scalar(f"{kind}/{name}", value, step)
 
     def metrics(self) -> list[dict[str, Any]]:
         """Every line of metrics.jsonl; one that a kill cut short is left out."""
@@ -109,5 +126,6 @@ class RunFolder:
 
     def close(self) -> None:
         if self._events is not None:
-            self._events.close()
-            self._events = None
+            events, self._events = self._events, None
+            with clear_errors(self.path):
+                events.close()

@@ -1,0 +1,5 @@
+"""`python -m legato`: the command line where no script is installed."""
+
+from legato.cli import main
+
+main()

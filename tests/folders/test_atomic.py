@@ -1,0 +1,237 @@
+"""Writing: the old or the new, never half of either."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import SafetensorError
+
+from legato.errors import FolderError
+from legato.folders import atomic, weights
+from legato.folders.atomic import NEW, OLD, clear_errors, recover, replacing, write_text
+from legato.folders.weights import save_tensors
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing in the code expects it."""
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    """Every file below `folder` with its content."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder `best` that holds the old content."""
+    folder = tmp_path / "run" / "best"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "a.txt").write_text("old")
+    (folder / "inner" / "b.txt").write_text("old too")
+    return folder
+
+
+def write_half(place: Path, problem: BaseException) -> None:
+    """Begin to replace `place`, and fail."""
+    with replacing(place) as fresh:
+        (fresh / "a.txt").write_text("half of")
+        raise problem
+
+
+# --- replacing -------------------------------------------------------------------------------------
+
+
+def test_a_new_folder_appears_when_the_block_ends(tmp_path: Path) -> None:
+    place = tmp_path / "not" / "yet" / "there"
+    with replacing(place) as fresh:
+        (fresh / "a.txt").write_text("new")
+        assert not place.exists()
+    assert snapshot(tmp_path) == {"not/yet/there/a.txt": b"new"}
+
+
+def test_a_folder_is_replaced_whole(place: Path) -> None:
+    with replacing(place) as fresh:
+        (fresh / "c.txt").write_text("new")
+    assert snapshot(place.parent) == {"best/c.txt": b"new"}
+    assert [path.name for path in place.parent.iterdir()] == ["best"]
+
+
+@pytest.mark.parametrize("problem", [ValueError, KeyboardInterrupt, Killed])
+def test_the_old_folder_stays_when_the_block_fails(place: Path, problem: type[BaseException]) -> None:
+    before = snapshot(place.parent)
+    with pytest.raises(problem):
+        write_half(place, problem())
+    assert snapshot(place.parent) == before
+    assert [path.name for path in place.parent.iterdir()] == ["best"]
+
+
+def test_nothing_is_left_when_the_first_writing_fails(tmp_path: Path) -> None:
+    with pytest.raises(ValueError):
+        write_half(tmp_path / "best", ValueError())
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_the_old_folder_stays_when_a_rename_fails(place: Path, monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
+    before = snapshot(place.parent)
+    real, calls = Path.rename, []
+
+    def rename(self: Path, target: Path) -> Path:
+        calls.append(target)
+        if len(calls) == failing:
+            raise OSError(errno.EIO, "Input/output error")
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    with pytest.raises(OSError, match="Input/output error"), replacing(place) as fresh:
+        (fresh / "a.txt").write_text("new")
+    assert snapshot(place.parent) == before
+
+
+def test_leftovers_of_a_kill_do_not_stop_the_next_writing(place: Path) -> None:
+    half = place.parent / f"{NEW}best"
+    half.mkdir()
+    (half / "junk.txt").write_text("half of")
+    with replacing(place) as fresh:
+        assert list(fresh.iterdir()) == []
+        (fresh / "a.txt").write_text("new")
+    assert snapshot(place.parent) == {"best/a.txt": b"new"}
+
+
+# --- after a kill ----------------------------------------------------------------------------------
+
+
+def kill_between_renames(place: Path) -> None:
+    """Leave what a kill leaves after the old folder stepped aside and before the new one took its place."""
+    shutil.copytree(place, place.parent / f"{NEW}best")
+    (place.parent / f"{NEW}best" / "a.txt").write_text("new")
+    place.rename(place.parent / f"{OLD}best")
+
+
+def test_a_kill_between_the_renames_is_put_right(place: Path) -> None:
+    before = snapshot(place)
+    kill_between_renames(place)
+    assert not place.exists()
+    recover(place)
+    assert snapshot(place) == before
+    assert [path.name for path in place.parent.iterdir()] == ["best"]
+
+
+def test_a_kill_before_the_renames_is_put_right(place: Path) -> None:
+    before = snapshot(place)
+    (place.parent / f"{NEW}best").mkdir()
+    recover(place)
+    assert snapshot(place.parent) == {f"best/{name}": content for name, content in before.items()}
+    assert [path.name for path in place.parent.iterdir()] == ["best"]
+
+
+def test_a_kill_after_the_renames_keeps_the_new_folder(place: Path) -> None:
+    new = snapshot(place)
+    shutil.copytree(place, place.parent / f"{OLD}best")
+    (place.parent / f"{OLD}best" / "a.txt").write_text("older")
+    recover(place)
+    assert snapshot(place) == new
+    assert [path.name for path in place.parent.iterdir()] == ["best"]
+
+
+def test_a_kill_between_the_renames_does_not_stop_the_next_writing(place: Path) -> None:
+    kill_between_renames(place)
+    with replacing(place) as fresh:
+        (fresh / "a.txt").write_text("newest")
+    assert snapshot(place.parent) == {"best/a.txt": b"newest"}
+
+
+def test_there_is_nothing_to_put_right_in_a_whole_folder(place: Path) -> None:
+    before = snapshot(place.parent)
+    recover(place)
+    recover(place.parent / "last")
+    assert snapshot(place.parent) == before
+
+
+# --- one file --------------------------------------------------------------------------------------
+
+
+def test_a_file_is_replaced_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    for text in ("old", "Zürich\n"):
+        write_text(file, text)
+    assert snapshot(tmp_path) == {"a.json": "Zürich\n".encode()}
+
+
+def test_the_old_file_stays_when_writing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_text(tmp_path / "a.json", "old")
+    monkeypatch.setattr(os, "replace", failing_with(errno.EIO))
+    with pytest.raises(OSError):
+        write_text(tmp_path / "a.json", "new")
+    assert snapshot(tmp_path) == {"a.json": b"old"}
+
+
+# --- a full disk and its like ----------------------------------------------------------------------
+
+
+def failing_with(number: int) -> Any:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_one_line_and_leaves_the_old_folder(place: Path, number: int) -> None:
+    before = snapshot(place.parent)
+    with pytest.raises(FolderError, match=f"the disk is full: {place} could not be written") as caught:
+        write_half(place, OSError(number, os.strerror(number)))
+    assert "\n" not in str(caught.value)
+    assert snapshot(place.parent) == before
+    assert [path.name for path in place.parent.iterdir()] == ["best"]
+
+
+def test_a_disk_that_fills_up_while_syncing_leaves_the_old_folder(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = snapshot(place.parent)
+    monkeypatch.setattr(atomic.os, "fsync", failing_with(errno.ENOSPC))
+    with pytest.raises(FolderError, match="the disk is full"), replacing(place) as fresh:
+        (fresh / "a.txt").write_text("new")
+    assert snapshot(place.parent) == before
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_text(tmp_path / "a.json", "old")
+    monkeypatch.setattr(Path, "write_text", failing_with(errno.ENOSPC))
+    with pytest.raises(FolderError, match="the disk is full"):
+        write_text(tmp_path / "a.json", "new")
+    assert snapshot(tmp_path) == {"a.json": b"old"}
+
+
+def test_tensors_on_a_full_disk_are_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(weights, "save_file", full)
+    with pytest.raises(FolderError, match="the disk is full"), clear_errors(tmp_path):
+        save_tensors({"a": torch.zeros(10)}, tmp_path / "a.safetensors")
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS])
+def test_a_forbidden_place_is_one_line_with_the_reason(tmp_path: Path, number: int) -> None:
+    reason = f"{tmp_path} cannot be written: {os.strerror(number)}"
+    with pytest.raises(FolderError, match=reason), clear_errors(tmp_path):
+        failing_with(number)()
+
+
+def test_a_file_in_the_way_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(FolderError, match="cannot be written"), replacing(tmp_path / "file" / "best"):
+        pass
+
+
+def test_other_problems_pass_as_they_are(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="Input/output error"), clear_errors(tmp_path):
+        failing_with(errno.EIO)()
