@@ -86,6 +86,6 @@ def test_only_plateau_listens_to_validations() -> None:
     assert cosine.lr(0) == 2.0
 
 
-@pytest.mark.parametrize(("optimizer", "rate"), [("adamw", 0.002), ("sgd", 1.0), ("asgd", 1.0)])
+@pytest.mark.parametrize(("optimizer", "rate"), [("adamw", 0.003), ("sgd", 1.0), ("asgd", 1.0)])
 def test_a_rate_left_out_suits_the_optimiser(optimizer: Any, rate: float) -> None:
     assert TrainConfig(optimizer=optimizer).rate == rate

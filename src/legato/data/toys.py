@@ -48,7 +48,7 @@ Span = Annotated[int | tuple[int, int], BeforeValidator(_span)]
 
 
 class ToyConfig(Section):
-    """Sizes of a generated task. A span is one number, or [low, high] drawn uniformly for each row."""
+    """Sizes of a generated task. A span is one number, or [low, high] drawn for each row."""
 
     symbols: int = Field(8, ge=2, le=26)
     length: Span = (4, 12)  # copy, reverse, sort, brackets
@@ -132,8 +132,14 @@ def _brackets(stream: random.Random, config: ToyConfig) -> Row:
 def _recall(stream: random.Random, config: ToyConfig) -> Row:
     letters = LETTERS[: config.symbols]
     remembered = stream.choice(letters)
-    filler = stream.choices(letters.upper(), k=_size(stream, config.distance))
+    filler = stream.choices(letters.upper(), k=_distance(stream, config.distance))
     return " ".join([remembered, *filler, QUERY]), remembered
+
+
+def _distance(stream: random.Random, span: int | tuple[int, int]) -> int:
+    """Every doubling as likely as any other: short ones teach what to do, long ones how long to do it."""
+    low, high = (span, span) if isinstance(span, int) else span
+    return min(high, int(low * ((high + 1) / low) ** stream.random()))
 
 
 Draw = Callable[[random.Random, ToyConfig], Row]

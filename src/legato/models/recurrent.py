@@ -11,6 +11,7 @@ ways, so it cannot generate; masked and labelling tasks use it so.
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -34,6 +35,7 @@ class RecurrentConfig(ModelConfig):
     layers: int = Field(2, ge=1, description="stacked layers")
     width: int = Field(256, ge=1, description="hidden size")
     embedding: int | None = Field(None, ge=1, description="embedding size; the width when left out")
+    scale: float | None = Field(None, gt=0, description="spread of the embedding at the start; left out: chosen")
     tied: bool = Field(True, description="read out with the embedding's weights")
     bidirectional: bool = Field(False, description="read both ways; each direction gets half the width")
     dropout: float = Field(0.1, ge=0, lt=1, description="variational dropout on the output")
@@ -56,6 +58,13 @@ class RecurrentConfig(ModelConfig):
     @property
     def inputs(self) -> int:
         return self.embedding or self.width
+
+    @property
+    def embedding_std(self) -> float:
+        """Inputs want to be large, logits near zero; an embedding that is both makes a compromise."""
+        if self.scale is not None:
+            return self.scale
+        return 3 / math.sqrt(self.inputs) if self.tied else 0.6
 
     @property
     def widths(self) -> list[int]:
@@ -127,7 +136,7 @@ class RecurrentModel(SequenceModel):
             memory=config.memory,
         )
         self.output = nn.Linear(config.widths[-1], vocabulary)
-        nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
+        nn.init.normal_(self.embedding.weight, std=config.embedding_std)
         nn.init.zeros_(self.output.bias)
         if config.tied:
             self.output.weight = self.embedding.weight

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from legato.config import Section
 
-DEFAULT_LR = {"adamw": 2e-3, "sgd": 1.0, "asgd": 1.0}
+DEFAULT_LR = {"adamw": 3e-3, "sgd": 1.0, "asgd": 1.0}
 
 
 class TrainConfig(Section):
@@ -20,7 +20,7 @@ class TrainConfig(Section):
     accumulate: int = Field(1, ge=1, description="split each step's batch into this many smaller ones")
 
     optimizer: Literal["adamw", "sgd", "asgd"] = "adamw"
-    lr: float | None = Field(None, gt=0, description="left out: 0.002 for adamw, 1 for sgd and asgd")
+    lr: float | None = Field(None, gt=0, description="left out: 0.003 for adamw, 1 for sgd and asgd")
     schedule: Literal["constant", "cosine", "linear", "inverse-sqrt", "plateau"] = "cosine"
     warmup: int = Field(0, ge=0, description="steps over which the rate rises from zero")
     lr_final: float = Field(0.0, ge=0, le=1, description="share of lr left at the end of cosine and linear")

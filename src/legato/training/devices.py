@@ -40,6 +40,19 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[Non
     return torch.autocast(device.type, torch.bfloat16)
 
 
+def seed_generators(device: torch.device, seed: int) -> None:
+    """Seed what draws on the CPU and on `device`.
+
+    Not `torch.manual_seed`: where there is no GPU it notes a stack trace for later at every call, which
+    takes longer than a small step.
+    """
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
+    elif device.type == "mps":
+        torch.mps.manual_seed(seed)
+
+
 def describe(device: torch.device) -> str:
     """The device in words, for provenance."""
     if device.type == "cuda":

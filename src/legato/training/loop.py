@@ -38,7 +38,7 @@ from legato.training.checkpoints import (
     save_checkpoint,
 )
 from legato.training.config import TrainConfig
-from legato.training.devices import autocast
+from legato.training.devices import autocast, seed_generators
 from legato.training.display import Display, Report, memory_used
 from legato.training.finite import NotFinite, Watch, first_bad_module
 from legato.training.graph import WARM, StepGraph
@@ -128,7 +128,7 @@ class Trainer:
         """Forward and backward of one step: the summed loss, and over how many tokens."""
         batch = self.job.batches.at(step).to(self.device)
         if self.graph is not None and self.graph.fits(batch):
-            torch.manual_seed(mix_seed(self.seed, step, 0))
+            seed_generators(self.device, mix_seed(self.seed, step, 0))
             return self.graph.replay(batch), batch.tokens
         if self.graph is not None:
             self.optimizer.zero_grad(set_to_none=False)  # the graph's gradients stay where they are
@@ -136,7 +136,7 @@ class Trainer:
             self.states = [None] * self.config.accumulate
         reported = torch.zeros((), device=self.device)
         for index, part in enumerate(batch.split(self.config.accumulate)):
-            torch.manual_seed(mix_seed(self.seed, step, index))
+            seed_generators(self.device, mix_seed(self.seed, step, index))
             loss, self.states[index] = self._forward_backward(part, self.states[index], batch.tokens)
             reported += loss
         return reported, batch.tokens
