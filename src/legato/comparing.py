@@ -238,6 +238,7 @@ def draw(comparison: Comparison) -> None:
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
+    from matplotlib.ticker import EngFormatter
 
     from legato.training.run_folder import RunFolder
 
@@ -256,6 +257,7 @@ def draw(comparison: Comparison) -> None:
                 label=entry.label if result is entry.results[0] else None,
             )
     axes.set_xlabel("training tokens")
+    axes.xaxis.set_major_formatter(EngFormatter())
     axes.set_ylabel(f"validation {name.replace('_', ' ')}")
     axes.legend()
     axes.grid(alpha=0.3)

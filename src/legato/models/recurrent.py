@@ -25,8 +25,6 @@ from legato.nn.dropout import embed, variational_dropout
 from legato.nn.recurrent import CellState, Recurrent
 from legato.nn.state import Output
 
-Probability = Field(default=None, ge=0, lt=1)
-
 
 class RecurrentConfig(ModelConfig):
     """Settings of the recurrent models. The dropouts left out take `dropout`, or none where said so."""
@@ -39,8 +37,8 @@ class RecurrentConfig(ModelConfig):
     tied: bool = Field(True, description="read out with the embedding's weights")
     bidirectional: bool = Field(False, description="read both ways; each direction gets half the width")
     dropout: float = Field(0.1, ge=0, lt=1, description="variational dropout on the output")
-    dropout_input: float | None = Probability
-    dropout_hidden: float | None = Probability
+    dropout_input: float | None = Field(None, ge=0, lt=1, description="on the embedded input; left out: dropout")
+    dropout_hidden: float | None = Field(None, ge=0, lt=1, description="between layers; left out: dropout")
     dropout_embedding: float = Field(0.0, ge=0, lt=1, description="whole words dropped")
     dropout_recurrent: float = Field(0.0, ge=0, lt=1, description="DropConnect on recurrent weights")
     activation_penalty: float = Field(0.0, ge=0, description="AWD-LSTM's alpha: keeps outputs small")

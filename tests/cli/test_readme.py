@@ -1,0 +1,57 @@
+"""The README's commands, run as they stand there."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from legato.data.corpora import stdlib_corpus
+
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, flags=re.DOTALL)
+# Enough to run, small enough to be quick: the words stay the README's own.
+SMALL = ["model.width=16", "train.batch_tokens=256"]
+
+
+def commands() -> list[str]:
+    return [line for kind, block in BLOCKS if not kind for line in block.splitlines() if line.startswith("legato ")]
+
+
+@pytest.fixture
+def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the README's A.txt, B.txt and C.txt."""
+    monkeypatch.chdir(tmp_path)
+    words = "\n".join(stdlib_corpus("valid"))
+    for name, start in (("A", 0), ("B", 8000), ("C", 12000)):
+        Path(f"{name}.txt").write_text(words[start : start + (8000 if name == "A" else 4000)], encoding="utf-8")
+    return tmp_path
+
+
+def test_every_command_in_the_readme_runs(texts: Path, command: Any) -> None:
+    lines = commands()
+    assert len(lines) >= 6
+    for line in lines:
+        words = [re.sub(r"^train\.steps=.*", "train.steps=6", word) for word in shlex.split(line)[1:]]
+        if any(word.startswith("resume=") for word in words):
+            words = [word.replace("train.steps=6", "train.steps=9") for word in words]
+        elif words[0] in ("train", "compare"):
+            words += SMALL if words[0] == "train" else SMALL[1:]
+        elif words[0] == "generate":
+            words += ["--max-tokens", "8"]
+        answer = command(*words)
+        assert answer.code == 0, f"{line}\n{answer.err}"
+
+
+def test_the_python_in_the_readme_runs(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = [block for kind, block in BLOCKS if kind == "python"]
+    small = code.replace('"train.steps": 300', '"train.steps": 6, "model.width": 16, "train.batch_tokens": 256')
+    assert small != code
+    exec(compile(small, "README.md", "exec"), {})
+    assert len(capsys.readouterr().out.splitlines()) >= 2
+
+
+def test_the_readme_names_the_two_commands() -> None:
+    assert "make demo" in README
+    assert "make test" in README
