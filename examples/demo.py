@@ -79,7 +79,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         out = options.out or Path(temporary)
         console.print("Training four language models on the built-in corpus …")
-        text = language(out / "language")
+        with console.status("window, elman, gru, lstm"):
+            text = language(out / "language")
         console.print(table_of(text))
         console.print("\nWhat each writes after 'The ' (the same seed for all):")
         for entry in text.entries:
@@ -88,12 +89,16 @@ def main() -> None:
             console.print(f"\n[bold]{entry.label}[/bold]: The {escape(sample.rstrip())}")
         console.print("\nTraining the same four to recall one of eight symbols over a distance …")
         table = Table("model", *[f"recall at {d}" for d in DISTANCES])
-        for entry in recall(out / "recall").entries:
+        with console.status("window, elman, gru, lstm"):
+            remembered = recall(out / "recall")
+        for entry in remembered.entries:
             cells = [f"{accuracy_at(entry.results[0].run, d):.0%}" for d in DISTANCES]
             table.add_row(entry.label, *cells)
         console.print(table)
-    console.print("Guessing is right in 12%. The window cannot look that far; the Elman RNN could, but its gradient")
-    console.print("vanishes on the way; gates let the GRU and the LSTM keep what matters.")
+    console.print(
+        "Guessing is right in 12%. The window cannot look that far; the Elman RNN could, but its gradient vanishes "
+        "on the way; gates let the GRU and the LSTM keep what matters."
+    )
     console.print(f"\n{time.monotonic() - started:.0f} seconds. Next: legato train lm data.train=YOUR.txt model=lstm")
 
 

@@ -119,15 +119,14 @@ class Model:
         return scores
 
     def _search(self, prompts: list[list[int]], options: SearchOptions, on_token: Any) -> list[list[Hypothesis]]:
-        with torch.inference_mode():
-            return search(
-                self.module,
-                prompts,
-                options,
-                eos=self.tokenizer.eos_id if self.tokenizer.ends_text else None,
-                text_of=self.tokenizer.decode,
-                on_token=on_token,
-            )
+        return search(
+            self.module,
+            prompts,
+            options,
+            eos=self.tokenizer.eos_id if self.tokenizer.ends_text else None,
+            text_of=self.tokenizer.decode,
+            on_token=on_token,
+        )
 
     def _finish(self, start: list[int], hypothesis: Hypothesis, options: SearchOptions) -> Generated:
         # Decoded behind the prompt, so that a word keeps the space before it.

@@ -102,8 +102,8 @@ def test_looking_leaves_no_hook_behind() -> None:
 
 
 @pytest.fixture
-def nan_at_step_7(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second layer of every recurrent model gives NaN for the batch of step 7, and for no other."""
+def nan_in_the_eighth_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second layer of every recurrent model gives NaN for batch 7, that of the eighth step, and for no other."""
     now = -1
     at, forward = Streams.at, Layer.forward
 
@@ -128,15 +128,15 @@ def two_layers(folder: Path, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
-@pytest.mark.usefixtures("nan_at_step_7")
+@pytest.mark.usefixtures("nan_in_the_eighth_step")
 def test_a_planted_nan_is_named_with_its_step_and_module(dropout: float, tmp_path: Path) -> None:
     with pytest.raises(DivergenceError) as found:
         legato.train("lm", two_layers(tmp_path, model__dropout=dropout), out=tmp_path / "run", quiet=True)
-    assert "the loss is nan at step 7, first in the output of 'stack.layers.1.0'" in str(found.value)
+    assert "the loss is nan at step 8, first in the output of 'stack.layers.1.0'" in str(found.value)
     assert "the last good checkpoint is step 5" in str(found.value)
 
 
-@pytest.mark.usefixtures("nan_at_step_7")
+@pytest.mark.usefixtures("nan_in_the_eighth_step")
 def test_the_last_good_checkpoint_is_still_there(tmp_path: Path) -> None:
     with pytest.raises(DivergenceError):
         legato.train("lm", two_layers(tmp_path), out=tmp_path / "run", quiet=True)
@@ -145,7 +145,7 @@ def test_the_last_good_checkpoint_is_still_there(tmp_path: Path) -> None:
     assert all(torch.isfinite(weight).all() for weight in good.weights.values())
 
 
-@pytest.mark.usefixtures("nan_at_step_7")
+@pytest.mark.usefixtures("nan_in_the_eighth_step")
 def test_no_bad_figure_reaches_the_metrics(tmp_path: Path) -> None:
     settings = two_layers(tmp_path, train__log_every=1)
     with pytest.raises(DivergenceError):
@@ -155,7 +155,7 @@ def test_no_bad_figure_reaches_the_metrics(tmp_path: Path) -> None:
     assert all(math.isfinite(line["loss"]) for line in lines)
 
 
-@pytest.mark.usefixtures("nan_at_step_7")
+@pytest.mark.usefixtures("nan_in_the_eighth_step")
 def test_a_run_goes_on_from_its_last_good_checkpoint_once_the_cause_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

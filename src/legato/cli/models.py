@@ -19,7 +19,7 @@ def command(
     from legato.registry import MODELS
 
     if name is None:
-        rows = {known: MODELS.get(known).summary for known in MODELS.names()}
+        rows = {known: _summary(known) for known in MODELS.names()}
         if as_json:
             print(json.dumps(rows))
             return
@@ -37,3 +37,13 @@ def command(
         if key != "name":
             table.add_row(f"model.{key}", str(field.default), field.description or "")
     Console().print(table)
+
+
+def _summary(name: str) -> str:
+    from legato.errors import LegatoError
+    from legato.registry import MODELS
+
+    try:
+        return str(MODELS.get(name).summary)
+    except LegatoError as problem:  # another package's model must not hide ours
+        return f"broken: {problem}"

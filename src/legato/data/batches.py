@@ -42,6 +42,26 @@ def mix_seed(*parts: object) -> int:
     return int.from_bytes(digest[:8], "little") >> 1
 
 
+class Ring:
+    """A text on a device, its end joined to its beginning, from which windows are cut."""
+
+    def __init__(self, ids: Array, rows: int, window: int, device: torch.device | str, name: str) -> None:
+        self.size = len(ids)
+        if self.size // rows // window == 0:
+            raise DataError(
+                f"{name} holds {self.size:,} tokens, fewer than one batch of {rows} × {window}; "
+                "give a longer text or lower train.batch_tokens"
+            )
+        # Text is small beside a model's activations: on a GPU it lives there, and a batch is one gather.
+        self.ids = _on(ids, device)
+        self._within = torch.arange(window + 1, device=device)
+
+    def cut(self, starts: Tensor) -> tuple[Tensor, Tensor]:
+        """Windows that begin at `starts` (B,), and the same moved on by one token: inputs and targets (B, T)."""
+        chunk = self.ids[(starts.unsqueeze(1) + self._within) % self.size].long()  # (B, T + 1)
+        return chunk[:, :-1], chunk[:, 1:]
+
+
 class Streams:
     """Contiguous streams for truncated backpropagation through time."""
 
@@ -56,33 +76,23 @@ class Streams:
         device: torch.device | str = "cpu",
         name: str = "the text",
     ) -> None:
-        self.size = len(ids)
+        self.ring = Ring(ids, rows, window, device, name)
         self.rows, self.window, self.seed, self.forget = rows, window, seed, forget
-        self.steps_per_epoch = self.size // rows // window
+        self.steps_per_epoch = self.ring.size // rows // window
         self.tokens_per_step = rows * window
-        if self.steps_per_epoch == 0:
-            raise DataError(
-                f"{name} holds {self.size:,} tokens, fewer than one batch of {rows} × {window}; "
-                "give a longer text or lower train.batch_tokens"
-            )
-        # Text is small beside a model's activations: on a GPU it lives there, and a batch is one gather.
-        self.ids = _on(ids, device)
-        self._row_starts = torch.arange(rows, device=device).unsqueeze(1) * (self.steps_per_epoch * window)
-        self._places = self._row_starts + torch.arange(window + 1, device=device)  # (B, T + 1)
+        self._starts = torch.arange(rows, device=device) * (self.steps_per_epoch * window)  # (B,)
 
     def at(self, step: int) -> Batch:
         epoch, index = divmod(step, self.steps_per_epoch)
-        opened = mix_seed(self.seed, "streams", epoch) % self.size
-        chunk = self.ids[(self._places + (opened + index * self.window)) % self.size].long()
-        return Batch(
-            chunk[:, :-1], chunk[:, 1:], fresh=index == 0, keep=self._keep(step), tokens=self.tokens_per_step
-        )
+        opened = mix_seed(self.seed, "streams", epoch) % self.ring.size
+        inputs, targets = self.ring.cut(self._starts + (opened + index * self.window))
+        return Batch(inputs, targets, fresh=index == 0, keep=self._keep(step), tokens=self.tokens_per_step)
 
     def _keep(self, step: int) -> Tensor | None:
         if self.forget == 0.0:
             return None
         drawn = np.random.default_rng(mix_seed(self.seed, "forget", step)).random(self.rows) >= self.forget
-        return None if drawn.all() else torch.from_numpy(drawn).to(self.ids.device)
+        return None if drawn.all() else torch.from_numpy(drawn).to(self._starts.device)
 
 
 class Windows:
@@ -98,30 +108,22 @@ class Windows:
         device: torch.device | str = "cpu",
         name: str = "the text",
     ) -> None:
-        self.size = len(ids)
-        self.rows, self.window, self.seed = rows, window, seed
-        self.steps_per_epoch = self.size // window // rows
+        self.ring = Ring(ids, rows, window, device, name)
+        self.rows, self.window, self.seed, self.device = rows, window, seed, device
+        self.steps_per_epoch = self.ring.size // window // rows
         self.tokens_per_step = rows * window
-        if self.steps_per_epoch == 0:
-            raise DataError(
-                f"{name} holds {self.size:,} tokens, fewer than one batch of {rows} × {window}; "
-                "give a longer text or lower train.batch_tokens"
-            )
-        self.ids = _on(ids, device)
-        self._within = torch.arange(window + 1, device=device)
         self._planned = -1
 
     def at(self, step: int) -> Batch:
         epoch, index = divmod(step, self.steps_per_epoch)
         if epoch != self._planned:
             draw = np.random.default_rng(mix_seed(self.seed, "windows", epoch))
-            self._opened = int(draw.integers(self.size))
-            self._order = torch.from_numpy(draw.permutation(self.size // self.window)).to(self.ids.device)
+            opened = int(draw.integers(self.ring.size))
+            order = torch.from_numpy(draw.permutation(self.ring.size // self.window)).to(self.device)
+            self._starts = order * self.window + opened
             self._planned = epoch
-        chosen = self._order[index * self.rows : (index + 1) * self.rows]
-        places = (chosen * self.window + self._opened).unsqueeze(1) + self._within
-        chunk = self.ids[places % self.size].long()
-        return Batch(chunk[:, :-1], chunk[:, 1:], tokens=self.tokens_per_step)
+        inputs, targets = self.ring.cut(self._starts[index * self.rows : (index + 1) * self.rows])
+        return Batch(inputs, targets, tokens=self.tokens_per_step)
 
 
 class Rows:

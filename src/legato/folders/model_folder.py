@@ -17,6 +17,7 @@ from typing import Any
 from legato.config import validate
 from legato.data.tokenizers import Tokenizer
 from legato.errors import ConfigError, DataError, FolderError
+from legato.folders.atomic import OLD
 from legato.folders.weights import load_tensors, put_weights, save_tensors, weights_of
 from legato.models.base import SequenceModel
 from legato.registry import MODELS
@@ -97,7 +98,8 @@ def find_model(place: str | Path) -> Path:
     folder = Path(place)
     if not folder.exists():
         raise FolderError(f"there is no folder {folder}")
-    for candidate in (folder, folder / "best", folder / "last"):
+    # A kill between two renames leaves the best model under its other name until the run is resumed.
+    for candidate in (folder, folder / "best", folder / f"{OLD}best", folder / "last"):
         if (candidate / "config.json").exists():
             return candidate
     if (folder / "config.yaml").exists():

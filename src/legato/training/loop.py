@@ -146,7 +146,7 @@ class Trainer:
         with autocast(self.device, self.config.precision):
             loss = self.job.loss(self.model, part, state)
         # Every token of the step counts the same, in whichever part it lies.
-        (loss.total / tokens).backward()
+        (loss.total / max(tokens, 1)).backward()
         return loss.reported.detach(), detach(loss.state)
 
     def _record(self) -> None:
@@ -175,9 +175,9 @@ class Trainer:
         self._warm += 1
         if self.average is not None:
             self.average.update()
-        self.watch.see(self.step, reported, norm, tokens)
         self.progress.tokens += tokens
         self.step += 1
+        self.watch.see(self.step, reported, norm, tokens)
 
     # ── the run ───────────────────────────────────────────────────────────────────────────────
 
@@ -368,9 +368,9 @@ class Trainer:
             self.model.train()
             self._restore(load_checkpoint(self._before(problem.step)))
             good = self.step
-            while self.step < problem.step:
+            while self.step < problem.step - 1:
                 self._update()
-            where = first_bad_module(self.model, lambda: self._gradients(problem.step) and None)
+            where = first_bad_module(self.model, lambda: self._gradients(problem.step - 1) and None)
         except Exception as second:  # the explanation must never hide the finding
             where = f"replaying it failed: {second}"
         return DivergenceError(
@@ -380,7 +380,7 @@ class Trainer:
 
     def _before(self, step: int) -> Path:
         places = list_checkpoints(self.run.checkpoints)
-        return [p for p in places if int(p.name.removeprefix("step-")) <= step][-1]
+        return [p for p in places if int(p.name.removeprefix("step-")) < step][-1]
 
 
 class Stopped(Exception):
