@@ -113,6 +113,18 @@ def validate(section: type[S], settings: Any, where: str = "") -> S:
         raise ConfigError(_one_line(section, problem, where)) from None
 
 
+def describe(section: type[Section], prefix: str) -> list[tuple[str, str, str]]:
+    """Every setting of a section: its dotted key, its default and its meaning."""
+    rows = []
+    for name, field in section.model_fields.items():
+        key = f"{prefix}.{field.alias or name}"
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            rows += describe(field.annotation, key)
+        else:
+            rows.append((key, "" if field.is_required() else str(field.default), field.description or ""))
+    return rows
+
+
 def _one_line(section: type[Section], problem: ValidationError, where: str) -> str:
     errors = problem.errors()
     # An unknown key is usually the cause of whatever else is reported.

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field, SerializeAsAny
 
 from legato import __version__
-from legato.config import Section, merge, parse_words, put, read_yaml, validate
+from legato.config import Section, describe, merge, parse_words, put, read_yaml, validate
 from legato.data.tokenizers import TokenizerConfig
 from legato.errors import CheckpointError, ConfigError, DataError, suggest
 from legato.models.base import ModelConfig
@@ -70,9 +70,9 @@ class RunConfig(Section):
     tokenizer: TokenizerConfig
     model: SerializeAsAny[ModelConfig]
     train: TrainConfig
-    seed: int = 0
-    device: str = "auto"
-    out: str | None = None
+    seed: int = Field(0, description="of everything that is drawn")
+    device: str = Field("auto", description="auto, cpu, cuda, cuda:1 or mps")
+    out: str | None = Field(None, description="the run's folder; left out: the next free name under runs/")
     expect: dict[str, Expectation] = Field(default_factory=dict)
 
 
@@ -126,6 +126,15 @@ def _section(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def _example(name: str) -> str:
     return {"data": "train=FILE", "train": "steps=300"}.get(name, "name=…")
+
+
+def describe_settings(settings: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Every key that a run of this task and model takes, with its default and meaning."""
+    task, model = TASKS.get(settings["task"]), MODELS.get(str(_section(settings, "model").get("name", "lstm")))
+    rows = describe(task.Data, "data") + describe(TokenizerConfig, "tokenizer")
+    rows += describe(model.Config, "model") + describe(TrainConfig, "train")
+    top = [(key, RunConfig.model_fields[key]) for key in ("seed", "device", "out")]
+    return rows + [(key, str(field.default), field.description or "") for key, field in top]
 
 
 def settings_for(what: str | None, words: Iterable[str] | Mapping[str, Any] = ()) -> dict[str, Any]:

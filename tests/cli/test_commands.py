@@ -14,7 +14,7 @@ import yaml
 
 import legato
 from legato.registry import MODELS, TASKS
-from legato.run import check, list_recipes, settings_for
+from legato.run import check, describe_settings, list_recipes, settings_for
 from tiny_runs import small, weights_digest, words
 
 
@@ -359,3 +359,17 @@ def test_a_fault_of_ours_is_called_one(command: Any, monkeypatch: pytest.MonkeyP
     assert (
         answer.err == "legato: this is a fault of ours: RuntimeError: it broke in two lines (--debug shows where)\n"
     )
+
+
+def test_every_setting_has_a_meaning() -> None:
+    rows = describe_settings({"task": "lm", "model": {"name": "gru"}})
+    named = [(key, meaning) for key, _, meaning in rows if key != "model.name"]
+    assert all(meaning for _, meaning in named), [key for key, meaning in named if not meaning]
+
+
+def test_train_lists_its_keys(command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    answer = command("train", "lm", "model=window", "--keys")
+    assert answer.code == 0
+    assert "model.context" in answer.out
+    assert "train.batch_tokens" in answer.out

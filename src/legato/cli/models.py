@@ -16,6 +16,7 @@ def command(
     from rich.console import Console
     from rich.table import Table
 
+    from legato.config import describe
     from legato.registry import MODELS
 
     if name is None:
@@ -28,14 +29,14 @@ def command(
             table.add_row(known, summary)
         Console().print(table)
         return
-    fields = MODELS.get(name).Config.model_fields
+    section = MODELS.get(name).Config
     if as_json:
-        print(json.dumps({key: field.default for key, field in fields.items() if key != "name"}))
+        print(json.dumps({key: field.default for key, field in section.model_fields.items() if key != "name"}))
         return
     table = Table("setting", "default", "meaning", title=f"model={name}", title_justify="left")
-    for key, field in fields.items():
-        if key != "name":
-            table.add_row(f"model.{key}", str(field.default), field.description or "")
+    for key, default, meaning in describe(section, "model"):
+        if key != "model.name":
+            table.add_row(key, default, meaning)
     Console().print(table)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -18,6 +18,7 @@ def command(
         list[str] | None, typer.Argument(help="key=value settings laid over it.", show_default=False)
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show warnings only.")] = False,
+    keys: Annotated[bool, typer.Option("--keys", help="List every setting and its default; train nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON on standard output.")] = False,
 ) -> None:
     """Train a model.
@@ -29,7 +30,7 @@ def command(
     Settings people use: data.train data.valid data.test data.root data.window, model model.layers
     model.width model.dropout, tokenizer tokenizer.size, train.steps train.epochs train.batch_tokens
     train.lr train.optimizer train.schedule train.validate_every train.checkpoint_every, out resume seed
-    device. `legato models` lists every model with its settings.
+    device. `legato train lm --keys` lists every one with its default and meaning.
     """
     from legato.config import parse_value
     from legato.errors import ConfigError
@@ -46,6 +47,9 @@ def command(
         if not equals or not key:
             raise ConfigError(f"'{word}' is not a setting; settings are written key=value")
         given[key] = parse_value(value)
+    if keys:
+        _list_keys(what or "lm", given)
+        return
     try:
         result = train(what, given, quiet=quiet)
     except Stopped as stop:
@@ -53,3 +57,15 @@ def command(
     if as_json:
         figures = {k: v for k, v in vars(result).items() if k != "metrics"}
         print(json.dumps({**figures, "run": str(result.run), **result.metrics}))
+
+
+def _list_keys(what: str, given: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from legato.run import describe_settings, settings_for
+
+    table = Table("setting", "default", "meaning")
+    for row in describe_settings(settings_for(what, given)):
+        table.add_row(*row)
+    Console().print(table)

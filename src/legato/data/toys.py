@@ -50,11 +50,11 @@ Span = Annotated[int | tuple[int, int], BeforeValidator(_span)]
 class ToyConfig(Section):
     """Sizes of a generated task. A span is one number, or [low, high] drawn for each row."""
 
-    symbols: int = Field(8, ge=2, le=26)
-    length: Span = (4, 12)  # copy, reverse, sort, brackets
-    distance: Span = 20  # recall
-    count: int = Field(10_000, ge=1)
-    valid_count: int = Field(500, ge=1)  # of validation, and of testing
+    symbols: int = Field(8, ge=2, le=26, description="different letters")
+    length: Span = Field((4, 12), description="of copy, reverse, sort and brackets")
+    distance: Span = Field(20, description="of recall; of a span, every doubling is equally likely")
+    count: int = Field(10_000, ge=1, description="rows to train on")
+    valid_count: int = Field(500, ge=1, description="rows of validation, and of testing")
 
 
 def toy_rows(name: str, config: ToyConfig, split: str, seed: int) -> list[Row]:

@@ -39,12 +39,13 @@ _WORD: Final = re.compile(r"[^\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202
 class TokenizerConfig(Section):
     """Which tokenizer, and how it is trained."""
 
-    name: Literal["byte", "char", "word", "bpe", "unigram", "wordpiece"] = "bpe"
-    # The vocabulary: 8000 for bpe, unigram and wordpiece; for char and word at most this, none means all.
-    size: int | None = Field(None, gt=0)
-    min_count: int = Field(1, ge=1)  # char and word: rarer ones become <unk>
-    lowercase: bool = False
-    path: str | None = None  # a tokenizer.json to use as it is
+    name: Literal["byte", "char", "word", "bpe", "unigram", "wordpiece"] = Field("bpe", description="its kind")
+    size: int | None = Field(
+        None, gt=0, description="largest vocabulary; left out: 8000 for bpe, unigram and wordpiece, else all"
+    )
+    min_count: int = Field(1, ge=1, description="char and word: rarer ones become <unk>")
+    lowercase: bool = Field(False, description="read everything in lower case")
+    path: str | None = Field(None, description="a tokenizer.json to use as it is")
 
     @model_validator(mode="after")
     def _bytes_fit(self) -> TokenizerConfig:

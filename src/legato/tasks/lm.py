@@ -43,10 +43,12 @@ class LanguageData(Section):
     test: str | None = Field(None, description="scored at the end, with the best model")
     root: str | None = Field(None, description="folder that relative names lie in")
     column: str | None = Field(None, description="of a csv, tsv, jsonl or parquet file")
-    encoding: str = "utf-8"
+    encoding: str = Field("utf-8", description="of text files")
     max_line: int = Field(10_000_000, ge=0, description="longest line accepted, in characters; 0 for any")
     valid_share: float = Field(0.1, gt=0, lt=1, description="share held out when data.valid is left out")
-    batching: Literal["streams", "windows", "rows"] = "streams"
+    batching: Literal["streams", "windows", "rows"] = Field(
+        "streams", description="one text with the state carried, windows of it, or each row by itself"
+    )
     window: int = Field(64, ge=1, description="tokens a window: how far gradients reach back")
     forget: float = Field(0.02, ge=0, lt=1, description="chance that a stream forgets its state at a window")
     toy: ToyConfig = ToyConfig()

@@ -19,24 +19,30 @@ class TrainConfig(Section):
     batch_tokens: int = Field(2048, ge=1, description="tokens a step, over all accumulation")
     accumulate: int = Field(1, ge=1, description="split each step's batch into this many smaller ones")
 
-    optimizer: Literal["adamw", "sgd", "asgd"] = "adamw"
+    optimizer: Literal["adamw", "sgd", "asgd"] = Field(
+        "adamw", description="asgd: SGD, then its average, as AWD-LSTM"
+    )
     lr: float | None = Field(None, gt=0, description="left out: 0.003 for adamw, 1 for sgd and asgd")
-    schedule: Literal["constant", "cosine", "linear", "inverse-sqrt", "plateau"] = "cosine"
+    schedule: Literal["constant", "cosine", "linear", "inverse-sqrt", "plateau"] = Field(
+        "cosine", description="constant, cosine, linear, inverse-sqrt or plateau"
+    )
     warmup: int = Field(0, ge=0, description="steps over which the rate rises from zero")
     lr_final: float = Field(0.0, ge=0, le=1, description="share of lr left at the end of cosine and linear")
-    plateau_factor: float = Field(0.5, gt=0, lt=1)
+    plateau_factor: float = Field(0.5, gt=0, lt=1, description="what plateau multiplies the rate with")
     plateau_patience: int = Field(0, ge=0, description="validations without gain before plateau cuts the rate")
     weight_decay: float = Field(0.0, ge=0, description="on matrices; never on biases and gains")
-    beta1: float = Field(0.9, ge=0, lt=1)
-    beta2: float = Field(0.99, ge=0, lt=1)
-    momentum: float = Field(0.0, ge=0, lt=1)
+    beta1: float = Field(0.9, ge=0, lt=1, description="of adamw")
+    beta2: float = Field(0.99, ge=0, lt=1, description="of adamw")
+    momentum: float = Field(0.0, ge=0, lt=1, description="of sgd and asgd")
     clip: float = Field(1.0, ge=0, description="largest gradient norm; 0 for none")
     ema: float = Field(0.0, ge=0, lt=1, description="decay of an exponential moving average of the weights")
     average_patience: int = Field(
         5, ge=1, description="asgd: averaging starts after this many validations without gain"
     )
 
-    precision: Literal["auto", "float32", "bf16"] = "auto"
+    precision: Literal["auto", "float32", "bf16"] = Field(
+        "auto", description="auto: bf16 on a GPU, float32 elsewhere"
+    )
     graph: bool = Field(True, description="on a GPU, replay steps of one shape as a CUDA graph")
     compile: bool = Field(False, description="compile the model with torch.compile")
 
@@ -45,10 +51,10 @@ class TrainConfig(Section):
     )
     checkpoint_every: int | None = Field(None, ge=1, description="steps; left out: as validate_every")
     keep: int = Field(2, ge=1, description="checkpoints kept besides best and last")
-    log_every: int = Field(20, ge=1)
+    log_every: int = Field(20, ge=1, description="steps between reports")
     patience: int = Field(0, ge=0, description="stop after this many validations without gain; 0 never stops")
     samples: int = Field(1, ge=0, description="texts written at each validation")
-    tensorboard: bool = True
+    tensorboard: bool = Field(True, description="write TensorBoard events")
 
     @model_validator(mode="after")
     def _rate(self) -> TrainConfig:
