@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import Field, model_validator
 
-from legato.config import Section, merge, parse_value, parse_words, put, read_yaml, validate, write_yaml
+from legato.config import Section, merge, parse_value, parse_words, put, read_yaml, to_yaml, validate
 from legato.errors import ConfigError, suggest
 from legato.run import RunConfig, check, dump, flat, settings_for
 
@@ -232,7 +232,7 @@ def test_short_forms_in_a_file_are_spelled_out(tmp_path: Path) -> None:
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     settings = {"task": "lm", "about": "Zürich: 漢字", "data": {"train": "123"}, "expect": {}, "seed": 0}
-    write_yaml(settings, tmp_path / "a.yaml")
+    (tmp_path / "a.yaml").write_text(to_yaml(settings), encoding="utf-8")
     assert read_yaml(tmp_path / "a.yaml") == settings
 
 
@@ -334,8 +334,8 @@ RUNS: dict[str, list[str]] = {
 @pytest.mark.parametrize("name", RUNS)
 def test_a_resolved_config_saved_and_read_back_is_the_same(name: str, tmp_path: Path) -> None:
     config: RunConfig = check(settings_for("lm", RUNS[name]))
-    write_yaml(dump(config), tmp_path / "config.yaml")
-    assert check(read_yaml(tmp_path / "config.yaml")) == config
+    (tmp_path / "config.yaml").write_text(to_yaml(dump(config)), encoding="utf-8")
+    assert check(read_yaml(tmp_path / "config.yaml")) == config.model_copy(update={"out": None})
 
 
 def test_a_resolved_config_holds_every_setting() -> None:

@@ -16,11 +16,22 @@ from typing import Any
 
 from rich.table import Table
 
-from legato.config import parse_value
+from legato.config import read_yaml, split_words
 from legato.errors import ConfigError, FolderError
 from legato.models.base import measure
 from legato.registry import MODELS, TASKS
-from legato.run import Result, RunConfig, check, dump, find_recipe, flat, settings_for, start_run
+from legato.run import (
+    Result,
+    RunConfig,
+    check,
+    dump,
+    find_recipe,
+    finished_result,
+    flat,
+    resume_run,
+    settings_for,
+    start_run,
+)
 
 # Settings whose value is a list by nature; everywhere else a list means one run each.
 LISTS = ("data.toy.distance", "data.toy.length")
@@ -81,19 +92,23 @@ def compare(
     if (out / "compare.json").exists():
         raise FolderError(f"{out} already holds a comparison; choose another out=…")
     match = given.pop("match", "parameters")
-    seeds = given.pop("seed", 0)
+    if match not in ("parameters", "none", None) and not str(match).isdigit():
+        raise ConfigError(f"match={match} is not known; use parameters, none, or a number of parameters")
+    seeds = given.pop("seed", [])
     seeds = seeds if isinstance(seeds, list) else [seeds]
     names = [what] if isinstance(what, str) else list(what)
     display = Display(quiet)
     entries = _entries(names, given)
-    _same_budget(entries)
-    _match_parameters(entries, match)
+    _same_data(entries)
+    sizes = [_sizes(entry.config) for entry in entries]
+    _same_tokens(entries, [tokens for _, tokens in sizes])
+    _match_parameters(entries, [vocabulary for vocabulary, _ in sizes], match)
     for entry in entries:
-        for seed in seeds:
-            folder = _slug(entry.label) + (f"-seed{seed}" if len(seeds) > 1 else "")
-            config = check({**dump(entry.config), "seed": seed, "out": str(out / folder)})
+        for seed in seeds or [entry.config.seed]:
+            folder = out / (_slug(entry.label) + (f"-seed{seed}" if len(seeds) > 1 else ""))
+            config = check({**dump(entry.config), "seed": seed, "out": str(folder)})
             display.say(f"── {entry.label}" + (f", seed {seed}" if len(seeds) > 1 else ""))
-            entry.results.append(start_run(config, Display(quiet)))
+            entry.results.append(_run(config, folder, Display(quiet)))
     comparison = Comparison(entries, out, out / "compare.png", _figures(entries))
     draw(comparison)
     (out / "compare.json").write_text(json.dumps(comparison.summary(), indent=1), encoding="utf-8")
@@ -102,13 +117,9 @@ def compare(
 
 def compare_words(words: Iterable[str], quiet: bool = False) -> Comparison:
     """`compare` from the words of a command line."""
-    names, given = [], {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if equals:
-            given[key] = parse_value(value)
-        else:
-            names.append(word)
+    words = list(words)
+    names = [word for word in words if "=" not in word]
+    given = split_words(word for word in words if "=" in word)
     if not names:
         raise ConfigError("what should be compared? name a task, or recipes or YAML files")
     return compare(names, given, quiet=quiet)
@@ -142,43 +153,58 @@ def _written(name: str) -> dict[str, Any]:
     return find_recipe(name) or settings_for(name)
 
 
-def _same_budget(entries: list[Entry]) -> None:
-    """Refuse to compare runs on different data or of different lengths."""
+def _run(config: RunConfig, folder: Path, display: Any) -> Result:
+    """The run in `folder`: made, or gone on with where an earlier attempt at this comparison stopped."""
+    if not (folder / "config.yaml").exists():
+        return start_run(config, display)
+    if check(read_yaml(folder / "config.yaml")).model_dump(exclude={"out"}) != config.model_dump(exclude={"out"}):
+        raise FolderError(f"{folder} holds a run with other settings; choose another out=…")
+    return finished_result(folder) or resume_run(folder, {}, display)
+
+
+def _same_data(entries: list[Entry]) -> None:
+    """Refuse to compare runs on different data, or that may stop when they like."""
     first = entries[0]
     for entry in entries[1:]:
         for key in ("train", "valid", "root", "column"):
             mine, theirs = (flat(dump(e.config)["data"]).get(key) for e in (entry, first))
             if mine != theirs:
                 raise ConfigError(f"'{entry.label}' has data.{key}={mine}, '{first.label}' {theirs}; set one for all")
-        for key in ("steps", "epochs", "batch_tokens"):
-            ours, others = getattr(entry.config.train, key), getattr(first.config.train, key)
-            if ours != others:
-                raise ConfigError(
-                    f"'{entry.label}' has train.{key}={ours}, '{first.label}' {others}; set train.{key} for all"
-                )
+    if any(entry.config.train.patience for entry in entries):
+        raise ConfigError("train.patience would stop each run at another length; leave it out of a comparison")
 
 
-def _match_parameters(entries: list[Entry], match: Any) -> None:
+def _same_tokens(entries: list[Entry], tokens: list[int]) -> None:
+    """Refuse to compare runs that read different numbers of tokens."""
+    for entry, count in zip(entries, tokens, strict=True):
+        if count != tokens[0]:
+            raise ConfigError(
+                f"'{entry.label}' would train on {count:,} tokens, '{entries[0].label}' on {tokens[0]:,}; "
+                "set train.steps and train.batch_tokens for all, the latter a multiple of every data.window"
+            )
+
+
+def _match_parameters(entries: list[Entry], sizes: list[int], match: Any) -> None:
     """Choose each entry's width so that its parameters come closest to the first one's, or to a number."""
     if match in ("none", None):
         return
-    if match != "parameters" and not str(match).isdigit():
-        raise ConfigError(f"match={match} is not known; use parameters, none, or a number of parameters")
-    sizes = [_vocabulary(entry.config) for entry in entries]
     target = int(match) if match != "parameters" else _parameters(entries[0].config, sizes[0])
     for entry, size in zip(entries, sizes, strict=True):
         if not entry.own_width and "width" in type(entry.config.model).model_fields:
             entry.config = _with_width(entry.config, _closest_width(entry.config, size, target))
 
 
-def _vocabulary(config: RunConfig) -> int:
+def _sizes(config: RunConfig) -> tuple[int, int]:
+    """The vocabulary, and how many tokens a run would read."""
     import torch
 
     from legato.tasks.base import Plan
+    from legato.training.loop import resolve_steps
 
     plan = Plan(config.data, config.tokenizer, config.model, config.train, config.seed, torch.device("cpu"))
-    size: int = TASKS.get(config.task).prepare(plan, lambda text: None).tokenizer.size
-    return size
+    job = TASKS.get(config.task).prepare(plan, lambda text: None)
+    steps = resolve_steps(config.train, job.batches.steps_per_epoch)
+    return job.tokenizer.size, steps * job.batches.tokens_per_step
 
 
 def _parameters(config: RunConfig, vocabulary: int) -> int:
@@ -216,7 +242,7 @@ def _figures(entries: list[Entry]) -> list[str]:
 def table_of(comparison: Comparison) -> Table:
     """The comparison as people read it."""
     table = Table(title_justify="left")
-    names = ["parameters", "tokens_per_second", *comparison.figures]
+    names = ["parameters", "tokens", "tokens_per_second", *comparison.figures]
     table.add_column("model")
     for name in names:
         table.add_column(
@@ -226,7 +252,7 @@ def table_of(comparison: Comparison) -> Table:
         cells = []
         for name in names:
             mean, spread = entry.mean(name), entry.spread(name)
-            shown = f"{mean:,.0f}" if name in ("parameters", "tokens_per_second") else f"{mean:.3f}"
+            shown = f"{mean:.3f}" if name in comparison.figures else f"{mean:,.0f}"
             cells.append(shown + (f" ± {spread:.3f}" if spread is not None and name in comparison.figures else ""))
         table.add_row(entry.label, *cells)
     return table

@@ -45,14 +45,22 @@ def parse_value(text: str) -> Any:
     return None if text.lower() in ("none", "null", "") else text
 
 
-def parse_words(words: Iterable[str]) -> dict[str, Any]:
-    """`["model.width=5", "out=runs/x"]` as a nested dictionary."""
+def split_words(words: Iterable[str]) -> dict[str, Any]:
+    """`["model.width=5", "out=runs/x"]` as dotted keys and values."""
     settings: dict[str, Any] = {}
     for word in words:
         key, equals, text = word.partition("=")
         if not equals or not key:
             raise ConfigError(f"'{word}' is not a setting; settings are written key=value")
-        put(settings, key, parse_value(text))
+        settings[key] = parse_value(text)
+    return settings
+
+
+def parse_words(words: Iterable[str]) -> dict[str, Any]:
+    """`["model.width=5", "out=runs/x"]` as a nested dictionary."""
+    settings: dict[str, Any] = {}
+    for key, value in split_words(words).items():
+        put(settings, key, value)
     return settings
 
 
@@ -97,8 +105,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return settings
 
 
-def write_yaml(settings: Mapping[str, Any], path: Path) -> None:
-    path.write_text(yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True), encoding="utf-8")
+def to_yaml(settings: Mapping[str, Any]) -> str:
+    """What `read_yaml` reads."""
+    text: str = yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True)
+    return text
 
 
 def validate(section: type[S], settings: Any, where: str = "") -> S:

@@ -94,6 +94,8 @@ class Model:
     def write(self, prompt: str, options: SearchOptions, emit: Any) -> Generated:
         """Generate one text, handing each piece to `emit` as soon as it is certain."""
         self._check_generates()
+        if options.nbest > 1:
+            raise LegatoError(f"one text is written at a time; nbest={options.nbest} needs generate")
         start = self.prompt_ids(prompt)
         decoder = StreamDecoder(self.tokenizer, after=start)
         out = _Emitter(options.stop, emit)
@@ -169,4 +171,6 @@ class _Emitter:
 def load(place: str | Path, device: str = "auto") -> Model:
     """A model from a model folder or a run folder (its `best`, or `last`)."""
     chosen = choose_device(device)
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
     return Model(load_model(find_model(place)), chosen)

@@ -43,6 +43,11 @@ RESUMABLE = (
     "train.tensorboard",
     "train.graph",
     "device",
+    # The texts may have moved; their hashes must be what they were.
+    "data.train",
+    "data.valid",
+    "data.test",
+    "data.root",
 )
 
 
@@ -78,7 +83,7 @@ class RunConfig(Section):
 
 @dataclass
 class Result:
-    """What a finished run leaves."""
+    """What a finished run leaves, in `result.json` too."""
 
     run: Path
     metrics: dict[str, float]
@@ -200,13 +205,14 @@ def start_run(config: RunConfig, display: Display) -> Result:
 
     choose_device(config.device)  # before anything is written
     out = Path(config.out) if config.out else _free_name(config)
-    config = config.model_copy(update={"out": str(out)})
     run = RunFolder.create(out, dump(config))
     try:
         return _carry_out(config, run, display, resuming=False)
     except Exception:
         run.withdraw()
         raise
+    finally:
+        run.release()
 
 
 def resume_run(path: Path, changes: dict[str, Any], display: Display) -> Result:
@@ -215,19 +221,29 @@ def resume_run(path: Path, changes: dict[str, Any], display: Display) -> Result:
     from legato.training.run_folder import RunFolder
 
     run = RunFolder.open(path)
-    before = check(run.settings)
-    after = check(merge(run.settings, changes))
-    _refuse_changes(flat(dump(before)), flat(dump(after)), path)
-    after = after.model_copy(update={"out": str(path)})
-    if not changes and (path / "result.json").exists():
-        raise _finished(path)
-    if not list_checkpoints(run.checkpoints):
-        if not run.starting:
-            raise CheckpointError(f"{path} has no checkpoint to go on from; start a new run with another out=…")
-        display.say(f"{path} was stopped before its first checkpoint; beginning again")
-        run.save_settings(dump(after))
-        return _carry_out(after, run, display, resuming=False)
-    return _carry_out(after, run, display, resuming=True)
+    try:
+        before = check(run.settings)
+        after = check(merge(run.settings, changes))
+        _refuse_changes(flat(dump(before)), flat(dump(after)), path)
+        if not changes and (path / "result.json").exists():
+            raise _finished(path)
+        if not list_checkpoints(run.checkpoints):
+            if not run.starting:
+                raise CheckpointError(f"{path} has no checkpoint to go on from; start a new run with another out=…")
+            display.say(f"{path} was stopped before its first checkpoint; beginning again")
+            run.save_settings(dump(after))
+            return _carry_out(after, run, display, resuming=False)
+        return _carry_out(after, run, display, resuming=True)
+    finally:
+        run.release()
+
+
+def finished_result(path: Path) -> Result | None:
+    """What the run in `path` left, if it has come to its end."""
+    try:
+        return Result(**{**json.loads((path / "result.json").read_text(encoding="utf-8")), "run": path})
+    except (OSError, ValueError, TypeError):
+        return None
 
 
 def _finished(path: Path) -> ConfigError:
@@ -236,7 +252,7 @@ def _finished(path: Path) -> ConfigError:
 
 def _refuse_changes(before: dict[str, Any], after: dict[str, Any], path: Path) -> None:
     for key in sorted(set(before) | set(after)):
-        if before.get(key) != after.get(key) and key not in RESUMABLE and key != "out":
+        if before.get(key) != after.get(key) and key not in RESUMABLE:
             raise ConfigError(
                 f"{key} is {before.get(key)} in {path} and cannot become {after.get(key)}: a resumed run keeps its "
                 "settings; start a new run for that"
@@ -265,6 +281,7 @@ def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool)
 
     device = choose_device(config.device)
     if device.type == "cuda":
+        torch.cuda.set_device(device)  # generators and graphs belong to the current device
         torch.set_float32_matmul_precision("high")
     task = TASKS.get(config.task)
     plan = Plan(config.data, config.tokenizer, config.model, config.train, config.seed, device)
@@ -303,31 +320,28 @@ def _conclude(
     best = load_model(find_model(run.path)).module.to(trainer.device)
     with torch.no_grad():
         metrics = job.final(best)
-    speed = progress.tokens / max(progress.seconds, 1e-9)
+    speed = progress.tokens / max(progress.training, 1e-9)
     minutes = progress.seconds / 60
     result = Result(run.path, metrics, parameters, trainer.step, progress.tokens, progress.seconds, speed)
     figures = {**metrics, "minutes": minutes}
     for name, value in metrics.items():
         display.say(f"{name.replace('.', ' ').replace('_', ' ')}: {value:.4g}")
     for name, expectation in config.expect.items():
-        if name in figures:
-            met = result.reached[name] = expectation.met(figures[name])
-            verdict = "reached" if met else "NOT reached"
-            display.say(f"expected {name} {expectation.bound()}: got {figures[name]:.4g}, {verdict}")
-    write_text(
-        run.path / "result.json",
-        json.dumps(
-            {**metrics, "parameters": parameters, "seconds": progress.seconds, "steps": trainer.step},
-            indent=1,
-        ),
-    )
+        if name not in figures:
+            result.reached[name] = False
+            display.say(f"expected {name} {expectation.bound()}: not measured (is data.test set?)")
+            continue
+        met = result.reached[name] = expectation.met(figures[name])
+        verdict = "reached" if met else "NOT reached"
+        display.say(f"expected {name} {expectation.bound()}: got {figures[name]:.4g}, {verdict}")
+    write_text(run.path / "result.json", json.dumps({**vars(result), "run": "."}, indent=1))
     display.say(f"done in {minutes:.1f} minutes; the best model is in {run.best if run.best.exists() else run.last}")
     return result
 
 
 def dump(config: RunConfig) -> dict[str, Any]:
-    """The settings as plain values, for YAML."""
-    return config.model_dump(mode="json")
+    """The settings as plain values, for YAML; where the run lies is not one of them."""
+    return config.model_dump(mode="json", exclude={"out"})
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
+from functools import cache
 from typing import Any
 
 import pytest
+import tokenizers
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from table_model import TableModel, TableState, from_seed, from_table, logprobs_of
 from torch import Tensor
 
+from legato.config import validate
+from legato.data.tokenizers import NAMES, Tokenizer, TokenizerConfig
 from legato.decoding import Hypothesis, SearchOptions, cut_at_stop, search
 from legato.decoding.candidates import Chance
 from legato.decoding.search import Frontier
@@ -342,6 +346,82 @@ def test_a_stop_string_ends_a_hypothesis_at_the_token_that_completes_it(kind: st
     [[found]] = search(model, [[1]], options(kind, stop=("ba", "c")), eos=EOS, text_of=text_of)
     assert text_of(found.tokens) == "aba"
     assert found.finished
+
+
+LINE = "Das Füßchen: «naïve» 漢字 👍🏽, don't stop.\n"
+
+
+def with_bytes_to_fall_back_on() -> Tokenizer:
+    """As Llama's: a run of byte tokens is characters, or as many U+FFFD as it has bytes."""
+    names = ["<eos>", "▁", "▁a", "a", "b", "ba", ".", *(f"<0x{byte:02X}>" for byte in "é漢👍\nx".encode())]
+    vocabulary = {name: index for index, name in enumerate(dict.fromkeys(names))}
+    library = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, [], byte_fallback=True))
+    steps = tokenizers.decoders
+    library.decoder = steps.Sequence(
+        [steps.Replace("▁", " "), steps.ByteFallback(), steps.Fuse(), steps.Strip(" ", 1, 0)]
+    )
+    return Tokenizer(library, "<eos>")
+
+
+@cache
+def tokenizer_named(name: str) -> Tokenizer:
+    if name == "byte fallback":
+        return with_bytes_to_fall_back_on()
+    size = 300 if name in ("bpe", "unigram", "wordpiece") else None
+    return Tokenizer.train(validate(TokenizerConfig, {"name": name, "size": size}), [LINE * 9])
+
+
+def holds(text: str, stops: tuple[str, ...]) -> bool:
+    return any(stop in text for stop in stops)
+
+
+@pytest.mark.parametrize("name", [*NAMES, "byte fallback"])
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_a_hypothesis_ends_at_the_first_token_whose_whole_text_holds_a_stop_string(name: str, data: st.DataObject):
+    tokenizer = tokenizer_named(name)
+    likely = tokenizer.encode(LINE).tolist()
+    every = [*range(tokenizer.size)]
+    ids = data.draw(st.sampled_from([every, likely]))
+    tokens = data.draw(st.lists(st.sampled_from(ids), min_size=1, max_size=60) | st.just(likely))
+    text = tokenizer.decode(tokens)
+    place = data.draw(st.integers(0, len(text)))
+    piece = text[place : place + data.draw(st.integers(1, 4))]
+    stops = (data.draw(st.text("ab. \n漢\ufffd", min_size=1, max_size=3)), *([piece] if piece else []))
+    model = TableModel(tokenizer.size, lambda _: [1 / tokenizer.size] * tokenizer.size)
+    chosen = options(data.draw(st.sampled_from(["greedy", "beam"])), stop=stops, max_tokens=len(tokens))
+    [[found]] = search(
+        model, [[0]], chosen, eos=None, text_of=tokenizer.decode, constraint=lambda made: [tokens[len(made)]]
+    )
+    lengths = [n for n in range(1, len(tokens) + 1) if holds(tokenizer.decode(tokens[:n]), stops)]
+    assert found.tokens == tokens[: lengths[0] if lengths else None]
+    assert found.finished == bool(lengths)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("kind", ["sample", "beam", "beam-sample"])
+def test_beams_that_change_places_stop_where_their_own_text_does(kind: str, seed: int):
+    def text_of(tokens: Any) -> str:
+        return "".join(["", "a", "b", "ab", "ccc"][token] for token in tokens)
+
+    stops = ("abab", "cab")
+    wide = options(kind, stop=stops, nbest=4, max_tokens=40, seed=seed)
+    for found in search(from_seed(seed), PROMPTS, wide, eos=None, text_of=text_of):
+        for h in found:
+            assert not holds(text_of(h.tokens[:-1]), stops)
+            assert h.finished == holds(text_of(h.tokens), stops)
+
+
+def test_looking_for_a_stop_string_decodes_a_few_tokens_at_each_step():
+    decoded: list[int] = []
+
+    def text_of(tokens: Any) -> str:
+        decoded.append(len(tokens))
+        return "a" * len(tokens)
+
+    model = from_table(2, {}, otherwise=[0.0, 1.0])
+    search(model, [[1]], options(stop=("stop",), max_tokens=200), eos=EOS, text_of=text_of)
+    assert max(decoded) < 10
 
 
 def test_stop_strings_without_a_way_to_text_are_an_error():

@@ -252,7 +252,7 @@ def test_a_run_killed_before_its_last_word_still_gets_its_scores(tmp_path: Path,
     interrupted.go(("the last word", 1))
     assert interrupted.go() == 0
     mine, theirs = (json.loads((run / "result.json").read_text()) for run in (interrupted.run, whole_runs(PLAIN)))
-    assert mine["valid.loss"] == theirs["valid.loss"]
+    assert mine["metrics"]["valid.loss"] == theirs["metrics"]["valid.loss"]
 
 
 def test_the_asgd_run_did_start_averaging(whole_runs: Any) -> None:

@@ -32,8 +32,7 @@ def command(
     train.lr train.optimizer train.schedule train.validate_every train.checkpoint_every, out resume seed
     device. `legato train lm --keys` lists every one with its default and meaning.
     """
-    from legato.config import parse_value
-    from legato.errors import ConfigError
+    from legato.config import split_words
     from legato.run import train
     from legato.training.loop import Stopped
 
@@ -41,12 +40,7 @@ def command(
     if what is not None and "=" in what:
         words.insert(0, what)
         what = None
-    given = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not equals or not key:
-            raise ConfigError(f"'{word}' is not a setting; settings are written key=value")
-        given[key] = parse_value(value)
+    given = split_words(words)
     if keys:
         _list_keys(what or "lm", given)
         return

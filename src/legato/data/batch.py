@@ -25,6 +25,7 @@ class Batch:
     fresh: bool = True  # False when the rows go on where the last batch ended
     keep: Tensor | None = None  # (B,), False where a row forgets its state before this batch
     tokens: int = 0  # targets that count, known without asking the device
+    read: int = 0  # tokens taken in, padding left out: what speed and budgets are measured in
 
     @property
     def rows(self) -> int:
@@ -50,6 +51,9 @@ class Batch:
                 f.name: v[rows] for f in fields(self) if isinstance(v := getattr(self, f.name), Tensor)
             }
             piece = replace(self, **cut)
-            piece.tokens = piece.ids.numel() if piece.targets is None else int((piece.targets != IGNORE).sum())
+            if self.tokens == self.ids.numel():  # every place counts; the device need not be asked
+                piece.tokens = piece.ids.numel()
+            else:
+                piece.tokens = piece.ids.numel() if piece.targets is None else int((piece.targets != IGNORE).sum())
             pieces.append(piece)
         return pieces

@@ -86,7 +86,8 @@ class Streams:
         epoch, index = divmod(step, self.steps_per_epoch)
         opened = mix_seed(self.seed, "streams", epoch) % self.ring.size
         inputs, targets = self.ring.cut(self._starts + (opened + index * self.window))
-        return Batch(inputs, targets, fresh=index == 0, keep=self._keep(step), tokens=self.tokens_per_step)
+        size = self.tokens_per_step
+        return Batch(inputs, targets, fresh=index == 0, keep=self._keep(step), tokens=size, read=size)
 
     def _keep(self, step: int) -> Tensor | None:
         if self.forget == 0.0:
@@ -123,7 +124,7 @@ class Windows:
             self._starts = order * self.window + opened
             self._planned = epoch
         inputs, targets = self.ring.cut(self._starts[index * self.rows : (index + 1) * self.rows])
-        return Batch(inputs, targets, tokens=self.tokens_per_step)
+        return Batch(inputs, targets, tokens=self.tokens_per_step, read=self.tokens_per_step)
 
 
 class Rows:
@@ -185,11 +186,12 @@ def collate(sequences: list[tuple[list[int], int]]) -> Batch:
         torch.from_numpy(targets),
         lengths=None if full else torch.tensor(lengths),
         tokens=int((targets != IGNORE).sum()),
+        read=sum(lengths),
     )
 
 
 def _on(ids: Array, device: torch.device | str) -> Tensor:
-    if torch.device(device).type == "cpu" and ids.dtype == np.int32:
+    if torch.device(device).type == "cpu":
         # A memory map is read-only, which PyTorch warns of; nobody writes to it here.
         import warnings
 

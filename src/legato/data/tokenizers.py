@@ -131,8 +131,8 @@ class Tokenizer:
         return self.name != "word"
 
     def fingerprint(self) -> str:
-        """A hash of all that decides how text is cut."""
-        return hashlib.sha256(self.library.to_str().encode("utf-8")).hexdigest()
+        """A hash of all that decides how text is cut and joined."""
+        return hashlib.sha256(f"{self.eos_id} {self.library.to_str()}".encode()).hexdigest()
 
     def encode(self, text: str) -> Ids:
         """The ids of `text`; nothing is added to it."""

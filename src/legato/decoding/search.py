@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +34,8 @@ from legato.decoding.options import SearchOptions
 from legato.decoding.scores import normalise
 from legato.errors import LegatoError
 from legato.nn.state import Generates
+
+BROKEN = "\ufffd"  # what decoding gives for bytes that are no character
 
 Constraint = Callable[[list[int]], Collection[int] | None]
 """From the tokens generated so far to those allowed next (None: all). None left ends the hypothesis there."""
@@ -66,7 +68,8 @@ def search(
 
     `eos` and `stop_tokens` end a hypothesis and are left out of its tokens; `options.min_tokens` forbids
     them for a while. A stop string, looked for in `text_of(generated tokens)`, ends it and is left in:
-    `cut_at_stop` cuts the text. `memory` is what `model.encode` gave, one row a prompt.
+    `cut_at_stop` cuts the text. The last tokens alone must read as they do in the whole text, but for a
+    space or half a character where they begin. `memory` is what `model.encode` gave, one row a prompt.
 
     `on_token(row, token)` is called as tokens are settled: at each step for a width of 1, where row is
     prompt × nbest + walk; for beams when a prompt is done, with the tokens of its best hypothesis.
@@ -176,10 +179,10 @@ class Frontier:
     def open_rows(self) -> Iterator[int]:
         yield from (int(row) for row in np.flatnonzero(self.scores.ravel() > -np.inf))
 
-    def history(self, row: int) -> tuple[list[int], list[float]]:
-        """The tokens that led to a row, and their log-probabilities."""
+    def history(self, row: int, last: int | None = None) -> tuple[list[int], list[float]]:
+        """The tokens that led to a row, or only the last few, and their log-probabilities."""
         tokens, logprobs = [], []
-        for step in reversed(self.steps):
+        for step in islice(reversed(self.steps), last):
             tokens.append(int(step.tokens[row]))
             logprobs.append(float(step.logprobs[row]))
             row = int(step.parents[row])
@@ -237,10 +240,31 @@ class Frontier:
                 self.on_token(int(self.groups[row]), int(step.tokens[row]))
 
     def close_at_stop(self, text_of: Callable[[Sequence[int]], str]) -> None:
-        """Close every hypothesis whose text holds a stop string."""
+        """Close every hypothesis whose newest token completes a stop string."""
         for row in self.open_rows():
-            if cut_at_stop(text_of(self.history(row)[0]), self.options.stop)[1]:
+            if self._stops(row, text_of):
                 self.close(row, finished=True)
+
+    def _stops(self, row: int, text_of: Callable[[Sequence[int]], str]) -> bool:
+        """Whether the text of a row, none of whose beginnings holds a stop string, holds one.
+
+        It would lie at the end, so the last few tokens are decoded alone: more of them, until their text
+        is long enough. The first of them may be the rest of a character, which reads as U+FFFD, or lack
+        its space; what comes after that is the end of the whole text.
+        """
+        stops, count = self.options.stop, len(self.steps)
+        if not any(BROKEN in stop for stop in stops):
+            newest = text_of(self.history(row, 1)[0])
+            needed = max(map(len, stops)) + len(newest) + 1  # 1: the space that `newest` may lack
+            last = needed
+            while last < count:
+                text = text_of(self.history(row, last)[0]).lstrip(BROKEN)
+                if len(text) >= needed:
+                    if not cut_at_stop(text, stops)[1]:
+                        return False
+                    break
+                last *= 2
+        return cut_at_stop(text_of(self.history(row)[0]), stops)[1]
 
     def close_open(self) -> None:
         """Close what has run out of tokens."""

@@ -99,7 +99,7 @@ def find_model(place: str | Path) -> Path:
     if not folder.exists():
         raise FolderError(f"there is no folder {folder}")
     # A kill between two renames leaves the best model under its other name until the run is resumed.
-    for candidate in (folder, folder / "best", folder / f"{OLD}best", folder / "last"):
+    for candidate in (folder, folder / "best", folder / f"{OLD}best", folder / "last", folder / f"{OLD}last"):
         if (candidate / "config.json").exists():
             return candidate
     if (folder / "config.yaml").exists():

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -76,8 +75,3 @@ def model_card(
         f"## Use\n\n```\n{use}\n```\n\n## Scores on the validation text\n\n| | |\n|---|---|\n{scores}\n\n"
         f"## Data\n\n{data}\n"
     )
-
-
-def here(folder: Path) -> str:
-    """The folder as a reader would type it."""
-    return folder.name

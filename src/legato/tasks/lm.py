@@ -17,7 +17,7 @@ from pydantic import Field
 from torch import Tensor
 
 from legato import __version__
-from legato.config import Section
+from legato.config import Section, validate
 from legato.data.batch import IGNORE, Batch
 from legato.data.batches import Batches, Rows, Streams, Windows, collate
 from legato.data.cache import cached_ids, cached_tokenizer
@@ -87,10 +87,14 @@ class LanguageModelling:
         if data.test is None:
             raise ConfigError("'data.test' is needed; set data.test=FILE")
         if data.test.startswith(TOY):
-            rows = _sequences(toy_rows(data.test.removeprefix(TOY), data.toy, "test", 0), tokenizer)
+            # The settings it was trained with, but for those that are given: unseen rows are unseen under its seed.
+            trained = about.get("toy", {})
+            toy = validate(ToyConfig, {**trained.get("settings", {}), **data.toy.model_dump(exclude_unset=True)})
+            rows = _sequences(toy_rows(data.test.removeprefix(TOY), toy, "test", trained.get("seed", 0)), tokenizer)
             return {"data": data.test, "accuracy": _accuracy(model, rows)}
         text = _read(data, data.test, "test")
-        return {"data": text.source, "sha256": text.sha256, **score_text(model, tokenizer, text, rows=1)}
+        scores = score_text(model, cached_ids(text, tokenizer), text, rows=1)
+        return {"data": text.source, "sha256": text.sha256, **scores}
 
 
 def _read(data: LanguageData, source: str, split: str) -> Text:
@@ -104,9 +108,9 @@ def _read(data: LanguageData, source: str, split: str) -> Text:
     )
 
 
-def score_text(model: SequenceModel, tokenizer: Tokenizer, text: Text, rows: int) -> dict[str, float]:
-    """The language-model figures of `text`; `rows` as in `stream_loss`."""
-    ids = torch.from_numpy(np.asarray(cached_ids(text, tokenizer)).astype(np.int64))
+def score_text(model: SequenceModel, encoded: Any, text: Text, rows: int) -> dict[str, float]:
+    """The language-model figures of `text`, whose ids are `encoded`; `rows` as in `stream_loss`."""
+    ids = torch.from_numpy(np.asarray(encoded).astype(np.int64))
     if len(ids) < 2:
         raise DataError(f"{text.source} holds no token to predict")
     total = stream_loss(model, ids, rows)
@@ -125,10 +129,10 @@ class LanguageJob:
         self.texts = self._texts(data)
         self.hashes = {split: text.sha256 for split, text in self.texts.items()}
         self.tokenizer = cached_tokenizer(plan.tokenizer, self.texts["train"])
-        ids = cached_ids(self.texts["train"], self.tokenizer)
+        self.ids = {split: cached_ids(text, self.tokenizer) for split, text in self.texts.items()}
+        ids, valid = self.ids["train"], self.ids["valid"]
         self.rows = max(1, train.batch_tokens // data.window)
         self.batches = self._batches(ids)
-        valid = cached_ids(self.texts["valid"], self.tokenizer)
         if len(valid) < self.batches.tokens_per_step:
             raise DataError(
                 f"data.valid={self.texts['valid'].source} holds {len(valid):,} tokens, fewer than one batch of "
@@ -175,7 +179,9 @@ class LanguageJob:
         eos = self.tokenizer.eos_id
         pieces = []
         for document in self.texts["train"].documents:
-            ids = [eos, *self.tokenizer.encode(document).tolist(), eos]
+            ids = [eos, *self.tokenizer.encode(document).tolist()]
+            if ids[-1] != eos or len(ids) == 1:  # where lines end in the mark, the last one has it already
+                ids.append(eos)
             pieces += [(ids[i : i + window + 1], 0) for i in range(0, len(ids) - 1, window)]
         return pieces
 
@@ -183,14 +189,14 @@ class LanguageJob:
         return next_token_loss(model, batch, state)
 
     def validate(self, model: SequenceModel) -> dict[str, float]:
-        return score_text(model, self.tokenizer, self.texts["valid"], rows=self.rows)
+        return score_text(model, self.ids["valid"], self.texts["valid"], rows=self.rows)
 
     def final(self, model: SequenceModel) -> dict[str, float]:
         """Exact scores, the whole text in one stream."""
         scores = {}
         for split in ("valid", "test"):
             if split in self.texts:
-                for name, value in score_text(model, self.tokenizer, self.texts[split], rows=1).items():
+                for name, value in score_text(model, self.ids[split], self.texts[split], rows=1).items():
                     scores[f"{split}.{name}"] = value
         return scores
 
@@ -203,17 +209,22 @@ class LanguageJob:
         return [self.tokenizer.decode(best[0].tokens).strip() for best in found]
 
     def write(self, model: SequenceModel, folder: Path, metrics: dict[str, float]) -> None:
-        name = model.config.name
-        card = model_card(
-            "lm",
-            name,
-            count_parameters(model),
-            self.hashes,
-            metrics,
-            'legato generate FOLDER "The " --search sample',
-        )
-        about = {"version": __version__, "data": self.hashes, "metrics": metrics}
-        save_model(folder, model, self.tokenizer, task="lm", about=about, card=card)
+        use = 'legato generate FOLDER "The " --search sample'
+        _write(folder, model, self.tokenizer, self.hashes, metrics, use, {})
+
+
+def _write(
+    folder: Path,
+    model: SequenceModel,
+    tokenizer: Tokenizer,
+    hashes: dict[str, str],
+    metrics: dict[str, float],
+    use: str,
+    more: dict[str, Any],
+) -> None:
+    card = model_card("lm", model.config.name, count_parameters(model), hashes, metrics, use)
+    about = {"version": __version__, "data": hashes, "metrics": metrics, **more}
+    save_model(folder, model, tokenizer, task="lm", about=about, card=card)
 
 
 def next_token_loss(model: SequenceModel, batch: Batch, state: Any) -> Loss:
@@ -247,7 +258,7 @@ class ToyJob:
         self.questions = rows["valid"]
         self.batches = Rows(train, batch_tokens=plan.train.batch_tokens, seed=plan.seed, name=data.train)
         self.hashes = {"train": f"{data.train} {data.toy.model_dump_json()} seed {plan.seed}"}
-        self.device = plan.device
+        self.plan = plan
         say(f"data: {len(train):,} rows of {data.train}, such as: {_line(*rows['train'][0])}")
 
     def loss(self, model: SequenceModel, batch: Batch, state: Any) -> Loss:
@@ -273,16 +284,9 @@ class ToyJob:
         ]
 
     def write(self, model: SequenceModel, folder: Path, metrics: dict[str, float]) -> None:
-        card = model_card(
-            "lm",
-            model.config.name,
-            count_parameters(model),
-            self.hashes,
-            metrics,
-            f"legato eval FOLDER data.test={TOY}{self.toy}",
-        )
-        about = {"version": __version__, "data": self.hashes, "metrics": metrics}
-        save_model(folder, model, self.tokenizer, task="lm", about=about, card=card)
+        use = f"legato eval FOLDER data.test={TOY}{self.toy}"
+        trained = {"settings": self.plan.data.toy.model_dump(mode="json"), "seed": self.plan.seed}
+        _write(folder, model, self.tokenizer, self.hashes, metrics, use, {"toy": trained})
 
 
 def _line(source: str, target: str) -> str:

@@ -33,6 +33,7 @@ class Watch:
         self._loss, self._norm, self._tokens = 0.0, 0.0, 0
 
     def see(self, step: int, loss: Tensor, norm: Tensor, tokens: int) -> None:
+        """Note a step's loss, summed over `tokens`, and its gradient's norm."""
         self._steps.append(step)
         self._values.append(torch.stack([loss.detach().float(), norm.detach().float()]))
         self._tokens += tokens
@@ -51,12 +52,12 @@ class Watch:
             self._loss += loss
             self._norm = norm
 
-    def read(self) -> tuple[float, float, int]:
-        """Mean loss per token, last gradient norm and tokens since the last reading."""
+    def read(self) -> tuple[float, float]:
+        """Mean loss per token since the last reading, and the last gradient norm."""
         self.check()
-        loss, tokens = self._loss / max(self._tokens, 1), self._tokens
+        loss = self._loss / max(self._tokens, 1)
         self._loss, self._tokens = 0.0, 0
-        return loss, self._norm, tokens
+        return loss, self._norm
 
 
 def first_bad_module(model: nn.Module, step: Callable[[], None]) -> str:

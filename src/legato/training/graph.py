@@ -12,6 +12,7 @@ a graph. Gradients are written to the same tensors each time; nobody may set the
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -30,14 +31,11 @@ class StepGraph:
 
     def __init__(self, run: ForwardBackward, batch: Batch, state: Any) -> None:
         """`batch` and `state` say what shapes to expect; nothing is computed yet."""
-        self.batch = Batch(
-            batch.ids.clone(),
-            None if batch.targets is None else batch.targets.clone(),
-            fresh=False,
-            # Always there, so that forgetting is part of the recording; all True means nobody forgets.
-            keep=torch.ones(batch.rows, dtype=torch.bool, device=batch.ids.device),
-            tokens=batch.tokens,
-        )
+        # `keep` is always there, so that forgetting is part of the recording; all True means nobody forgets.
+        keep = torch.ones(batch.rows, dtype=torch.bool, device=batch.ids.device)
+        self.batch = replace(batch, fresh=False, keep=keep)
+        for name, tensor in _tensors(self.batch).items():
+            setattr(self.batch, name, tensor.clone())
         places, self._shape = flatten(state)
         self._places = [place.clone() for place in places]
         self.graph = torch.cuda.CUDAGraph()
@@ -57,15 +55,16 @@ class StepGraph:
 
     def replay(self, batch: Batch) -> Tensor:
         """Make the step on `batch`; the summed loss, valid until the next replay."""
-        self.batch.ids.copy_(batch.ids)
+        given = _tensors(batch)
+        for name, place in _tensors(self.batch).items():
+            if name in given:
+                place.copy_(given[name])
         assert self.batch.keep is not None
-        if self.batch.targets is not None and batch.targets is not None:
-            self.batch.targets.copy_(batch.targets)
-        if batch.fresh:
-            self.batch.keep.fill_(False)  # a new epoch: every row starts anew
-        elif batch.keep is not None:
-            self.batch.keep.copy_(batch.keep)
-        else:
-            self.batch.keep.fill_(True)
+        if batch.fresh or batch.keep is None:
+            self.batch.keep.fill_(not batch.fresh)  # in a new epoch every row starts anew
         self.graph.replay()
         return self.loss
+
+
+def _tensors(batch: Batch) -> dict[str, Tensor]:
+    return {f.name: value for f in fields(batch) if isinstance(value := getattr(batch, f.name), Tensor)}

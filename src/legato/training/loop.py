@@ -79,7 +79,9 @@ class Progress:
     """What a run remembers besides tensors; it goes into the checkpoint as it is."""
 
     seconds: float = 0.0
-    tokens: int = 0
+    training: float = 0.0  # of those seconds, the ones spent on steps
+    tokens: int = 0  # taken in
+    reported: int = 0  # of those tokens, the ones in a report already
     best: float | None = None
     best_step: int = 0
     scores: list[float] = field(default_factory=list)  # of every validation
@@ -124,12 +126,12 @@ class Trainer:
 
     # ── one step ──────────────────────────────────────────────────────────────────────────────
 
-    def _gradients(self, step: int) -> tuple[Tensor, int]:
-        """Forward and backward of one step: the summed loss, and over how many tokens."""
+    def _gradients(self, step: int) -> tuple[Tensor, Batch]:
+        """Forward and backward of one step: the summed loss, and the batch it is of."""
         batch = self.job.batches.at(step).to(self.device)
         if self.graph is not None and self.graph.fits(batch):
             seed_generators(self.device, mix_seed(self.seed, step, 0))
-            return self.graph.replay(batch), batch.tokens
+            return self.graph.replay(batch), batch
         if self.graph is not None:
             self.optimizer.zero_grad(set_to_none=False)  # the graph's gradients stay where they are
         if batch.fresh:
@@ -139,7 +141,7 @@ class Trainer:
             seed_generators(self.device, mix_seed(self.seed, step, index))
             loss, self.states[index] = self._forward_backward(part, self.states[index], batch.tokens)
             reported += loss
-        return reported, batch.tokens
+        return reported, batch
 
     def _forward_backward(self, part: Batch, state: Any, tokens: int) -> tuple[Tensor, Any]:
         """Add the gradients of one part of a step of `tokens` tokens; its summed loss and its next state."""
@@ -167,7 +169,7 @@ class Trainer:
         rate = self.schedule.lr(self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        reported, tokens = self._gradients(self.step)
+        reported, batch = self._gradients(self.step)
         norm = torch.nn.utils.clip_grad_norm_(self._trainable, self.config.clip or math.inf)
         self.optimizer.step()
         if self.graph is None:
@@ -175,9 +177,9 @@ class Trainer:
         self._warm += 1
         if self.average is not None:
             self.average.update()
-        self.progress.tokens += tokens
+        self.progress.tokens += batch.read
         self.step += 1
-        self.watch.see(self.step, reported, norm, tokens)
+        self.watch.see(self.step, reported, norm, batch.tokens)
 
     # ── the run ───────────────────────────────────────────────────────────────────────────────
 
@@ -242,10 +244,12 @@ class Trainer:
 
     def _report(self, mark: float) -> float:
         """Read what the device has, show it and log it; returns the new start of the clock."""
-        loss, norm, tokens = self.watch.read()
-        now = time.monotonic()
-        speed = tokens / max(now - mark, 1e-9)
-        remaining = (self.steps - self.step) * self.progress.tokens / max(self.step, 1)
+        loss, norm = self.watch.read()
+        now, progress = time.monotonic(), self.progress
+        speed = (progress.tokens - progress.reported) / max(now - mark, 1e-9)
+        progress.training += now - mark
+        progress.reported = progress.tokens
+        remaining = (self.steps - self.step) * progress.tokens / max(self.step, 1)
         report = Report(
             step=self.step,
             steps=self.steps,
@@ -315,6 +319,7 @@ class Trainer:
     # ── keeping ───────────────────────────────────────────────────────────────────────────────
 
     def _publish(self, place: Path) -> None:
+        self.watch.check()
         self.model.eval()
         with self._averaged(), replacing(place) as folder:
             self.job.write(self.model, folder, self.progress.metrics)

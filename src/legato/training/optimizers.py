@@ -55,6 +55,7 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensor
         parameter = parameters[name]
         # A step count stays where PyTorch keeps it: beside the parameter for fused kernels.
         state.setdefault(parameter, {})[slot] = value.to(parameter.device)
+    optimizer.state.clear()  # at step 0 there is nothing to put back, and what is there must go
     optimizer.state.update(state)
 
 

@@ -14,13 +14,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from legato.config import read_yaml
+from legato.config import read_yaml, to_yaml
 from legato.errors import FolderError
 from legato.folders.atomic import clear_errors, recover, write_text
 from legato.training.checkpoints import sweep
 
+LOCK = ".lock"  # held while a process trains
 STARTING = ".starting"  # there from the first moment until the first checkpoint
 
 
@@ -33,6 +32,28 @@ class RunFolder:
         self.best = path / "best"
         self.last = path / "last"
         self._events: Any = None
+        self._lock: Any = None
+
+    def claim(self) -> None:
+        """Make this process the only one that writes to the run, until `release` or its end."""
+        try:
+            import fcntl
+        except ImportError:  # not on Windows
+            return
+        with clear_errors(self.path):
+            self._lock = (self.path / LOCK).open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.close()
+            self._lock = None
+            raise FolderError(f"{self.path} is being trained by another process; wait for it or stop it") from None
+
+    def release(self) -> None:
+        if self._lock is not None:
+            (self.path / LOCK).unlink(missing_ok=True)
+            self._lock.close()
+            self._lock = None
 
     @classmethod
     def create(cls, path: Path, settings: dict[str, Any]) -> RunFolder:
@@ -45,6 +66,7 @@ class RunFolder:
         try:
             with clear_errors(path):
                 path.mkdir(parents=True, exist_ok=True)
+            run.claim()
             write_text(path / STARTING, "")
             run.save_settings(settings)
         except Exception:
@@ -57,6 +79,7 @@ class RunFolder:
         if self.starting:
             for name in (STARTING, "config.yaml", "provenance.json"):
                 (self.path / name).unlink(missing_ok=True)
+        self.release()
         for folder in (self.checkpoints, self.path):
             if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()
@@ -67,6 +90,7 @@ class RunFolder:
         if not (path / "config.yaml").exists():
             raise FolderError(f"{path} holds no run: it has no config.yaml")
         run = cls(path)
+        run.claim()
         for folder in (run.best, run.last):
             recover(folder)
         sweep(run.checkpoints)
@@ -77,7 +101,7 @@ class RunFolder:
         return read_yaml(self.path / "config.yaml")
 
     def save_settings(self, settings: dict[str, Any]) -> None:
-        write_text(self.path / "config.yaml", yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
+        write_text(self.path / "config.yaml", to_yaml(settings))
 
     @property
     def starting(self) -> bool:
