@@ -398,6 +398,37 @@ def test_a_hypothesis_ends_at_the_first_token_whose_whole_text_holds_a_stop_stri
     assert found.finished == bool(lengths)
 
 
+def test_a_stop_string_may_reach_over_empty_tokens_into_a_long_one():
+    pieces, tokens = ["", "x", "yyyyyy"], [1, 0, 0, 0, 0, 2, 1]
+    model = TableModel(3, lambda _: [1 / 3] * 3)
+    [[found]] = search(
+        model,
+        [[0]],
+        options(stop=("xy",), max_tokens=len(tokens)),
+        eos=None,
+        text_of=lambda made: "".join(pieces[token] for token in made),
+        constraint=lambda made: [tokens[len(made)]],
+    )
+    assert found.tokens == tokens[:-1]
+
+
+def test_characters_that_the_whole_text_does_not_show_are_no_stop_string():
+    tokenizer = tokenizer_named("byte fallback")
+    names = tokenizer.library.get_vocab()
+    tokens = [names["<0xE6>"]] + [names["<0x78>"]] * 9  # a first byte without its character spoils the run
+    model = TableModel(tokenizer.size, lambda _: [1 / tokenizer.size] * tokenizer.size)
+    [[found]] = search(
+        model,
+        [[0]],
+        options(stop=("x",), max_tokens=len(tokens)),
+        eos=None,
+        text_of=tokenizer.decode,
+        constraint=lambda made: [tokens[len(made)]],
+    )
+    assert found.tokens == tokens
+    assert not found.finished
+
+
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("kind", ["sample", "beam", "beam-sample"])
 def test_beams_that_change_places_stop_where_their_own_text_does(kind: str, seed: int):

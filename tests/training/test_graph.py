@@ -1,7 +1,13 @@
-"""A step replayed as a CUDA graph equals the same step made kernel by kernel. Needs a GPU."""
+"""A step replayed as a CUDA graph equals the same step made kernel by kernel.
 
+The real graph needs a GPU; that a replay reads the right batch and state is tested without one.
+"""
+
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
 try:
@@ -9,10 +15,15 @@ try:
 except ImportError:  # run by hand on a machine that has a GPU and no pytest
     pytest = None
 
+from legato.data.batch import Batch
+from legato.data.batches import Streams
+from legato.models.base import detach
 from legato.registry import MODELS, TASKS
 from legato.run import check, settings_for
 from legato.tasks.base import Plan
+from legato.tasks.lm import next_token_loss
 from legato.training.display import Display
+from legato.training.graph import StepGraph
 from legato.training.loop import Trainer
 from legato.training.run_folder import RunFolder
 
@@ -46,6 +57,34 @@ def losses(model: str, graph: bool, folder: Path, steps: int = 40) -> tuple[list
 
 
 if pytest is not None:
+
+    class Again:
+        """Stands in for a CUDA graph where there is no GPU: replaying runs the same Python again."""
+
+        replay: Any = None
+
+    @pytest.mark.parametrize("name", ["window", "elman", "gru", "lstm"])
+    def test_a_replay_reads_the_batch_and_carries_the_state(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", Again)
+        monkeypatch.setattr(torch.cuda, "graph", lambda graph: nullcontext())
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+        torch.manual_seed(0)
+        model = MODELS.get(name)(MODELS.get(name).Config(name=name, width=16, dropout=0), 20)
+        batches = Streams(np.arange(400) % 20, rows=4, window=8, seed=0, forget=0.3)
+
+        def run(batch: Batch, state: Any) -> tuple[torch.Tensor, Any]:
+            loss = next_token_loss(model, batch, state)
+            return loss.total.detach(), detach(loss.state)
+
+        _, start = run(batches.at(0), None)
+        graph = StepGraph(run, batches.at(1), start)
+        graph.graph.replay = lambda: graph._recorded(run)
+        state: Any = None
+        assert batches.steps_per_epoch == 12
+        for step in range(12, 30):  # begins and crosses an epoch, where every row starts anew
+            batch = batches.at(step)
+            expected, state = run(batch, None if batch.fresh else state)
+            torch.testing.assert_close(graph.replay(batch), expected)
 
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
     @pytest.mark.parametrize("model", ["window", "elman", "gru", "lstm"])

@@ -255,7 +255,7 @@ class Frontier:
         stops, count = self.options.stop, len(self.steps)
         if not any(BROKEN in stop for stop in stops):
             newest = text_of(self.history(row, 1)[0])
-            needed = max(map(len, stops)) + len(newest) + 1  # 1: the space that `newest` may lack
+            needed = max(map(len, stops)) + len(newest)  # it may begin before all that is new
             last = needed
             while last < count:
                 text = text_of(self.history(row, last)[0]).lstrip(BROKEN)

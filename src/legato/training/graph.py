@@ -41,9 +41,12 @@ class StepGraph:
         self.graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         with torch.cuda.graph(self.graph):
-            self.loss, after = run(self.batch, self.state)
-            for place, new in zip(self._places, flatten(after)[0], strict=True):
-                place.copy_(new)
+            self._recorded(run)
+
+    def _recorded(self, run: ForwardBackward) -> None:
+        self.loss, after = run(self.batch, self.state)
+        for place, new in zip(self._places, flatten(after)[0], strict=True):
+            place.copy_(new)
 
     @property
     def state(self) -> Any:
