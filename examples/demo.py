@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
@@ -21,12 +22,13 @@ from rich.table import Table
 
 import legato
 from legato.comparing import Comparison, table_of
+from legato.training.loop import Stopped
 
 MODELS = ["window", "elman", "gru", "lstm"]
 DISTANCES = (5, 20, 80)
 
 
-def language(out: Path) -> Comparison:
+def language(out: Path, tell: Callable[[str], None]) -> Comparison:
     """The four models on text."""
     settings = {
         "model": MODELS,
@@ -42,10 +44,10 @@ def language(out: Path) -> Comparison:
         "train.samples": 0,
         "match": 150_000,
     }
-    return legato.compare("lm", settings, out=out, quiet=True)
+    return legato.compare("lm", settings, out=out, quiet=True, tell=tell)
 
 
-def recall(out: Path) -> Comparison:
+def recall(out: Path, tell: Callable[[str], None]) -> Comparison:
     """The four models on remembering one of eight symbols over 1 to 80 others."""
     settings = {
         "model": MODELS,
@@ -60,7 +62,7 @@ def recall(out: Path) -> Comparison:
         "train.samples": 0,
         "match": 36_000,
     }
-    return legato.compare("lm", settings, out=out, quiet=True)
+    return legato.compare("lm", settings, out=out, quiet=True, tell=tell)
 
 
 def accuracy_at(run: Path, distance: int) -> float:
@@ -79,8 +81,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         out = options.out or Path(temporary)
         console.print("Training four language models on the built-in corpus …")
-        with console.status("window, elman, gru, lstm"):
-            text = language(out / "language")
+        text = language(out / "language", console.print)
         console.print(table_of(text))
         console.print("\nWhat each writes after 'The ' (the same seed for all):")
         for entry in text.entries:
@@ -89,8 +90,7 @@ def main() -> None:
             console.print(f"\n[bold]{entry.label}[/bold]: The {escape(sample.rstrip())}")
         console.print("\nTraining the same four to recall one of eight symbols over a distance …")
         table = Table("model", *[f"recall at {d}" for d in DISTANCES])
-        with console.status("window, elman, gru, lstm"):
-            remembered = recall(out / "recall")
+        remembered = recall(out / "recall", console.print)
         for entry in remembered.entries:
             cells = [f"{accuracy_at(entry.results[0].run, d):.0%}" for d in DISTANCES]
             table.add_row(entry.label, *cells)
@@ -103,4 +103,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except Stopped:
+        print("stopped")

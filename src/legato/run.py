@@ -271,6 +271,17 @@ def _refuse_other_data(run: Any, hashes: dict[str, str]) -> None:
             )
 
 
+def _warn_of_other_device(run: Any, device: Any, display: Display) -> None:
+    from legato.training.devices import describe
+
+    try:
+        before = json.loads((run.path / "provenance.json").read_text(encoding="utf-8"))["device"]
+    except (OSError, ValueError, KeyError):
+        return
+    if before != describe(device):
+        display.warn(f"{run.path} began on {before} and goes on on {describe(device)}: the last bits may differ")
+
+
 def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool) -> Result:
     import torch
 
@@ -293,6 +304,7 @@ def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool)
     trainer = Trainer(model, job, config.train, run, seed=config.seed, device=device, display=display)
     if resuming:
         _refuse_other_data(run, job.hashes)
+        _warn_of_other_device(run, device, display)
         trainer.resume()
         if trainer.finished:
             if not (run.path / "result.json").exists():  # killed between the last step and the last word
@@ -325,7 +337,8 @@ def _conclude(
     result = Result(run.path, metrics, parameters, trainer.step, progress.tokens, progress.seconds, speed)
     figures = {**metrics, "minutes": minutes}
     for name, value in metrics.items():
-        display.say(f"{name.replace('.', ' ').replace('_', ' ')}: {value:.4g}")
+        shown = f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+        display.say(f"{name.replace('.', ' ').replace('_', ' ')}: {shown}")
     for name, expectation in config.expect.items():
         if name not in figures:
             result.reached[name] = False
@@ -335,7 +348,8 @@ def _conclude(
         verdict = "reached" if met else "NOT reached"
         display.say(f"expected {name} {expectation.bound()}: got {figures[name]:.4g}, {verdict}")
     write_text(run.path / "result.json", json.dumps({**vars(result), "run": "."}, indent=1))
-    display.say(f"done in {minutes:.1f} minutes; the best model is in {run.best if run.best.exists() else run.last}")
+    taken = f"{minutes:.1f} minutes" if minutes >= 1 else f"{progress.seconds:.0f} seconds"
+    display.say(f"done in {taken}; the best model is in {run.best if run.best.exists() else run.last}")
     return result
 
 

@@ -412,3 +412,19 @@ def test_a_run_is_trained_by_one_process_at_a_time(home: Path, tmp_path: Path) -
     with pytest.raises(FolderError, match="being trained by another process"):
         legato.train(resume=tmp_path / "run", quiet=True)
     run.release()
+
+
+def test_hidden_words_are_told_beside_bits_per_byte(home: Path, tmp_path: Path) -> None:
+    settings = {
+        **small(home, train__steps=2),
+        "tokenizer": "word",
+        "tokenizer.min_count": 3,
+        "train.batch_tokens": 128,
+    }
+    assert legato.train("lm", settings, out=tmp_path / "run", quiet=True).metrics["valid.unknown_share"] > 0
+
+
+def test_a_prompt_that_the_model_cannot_read_is_said_so(command: Any, home: Path) -> None:
+    answer = command("generate", home / "run", "☃", "--max-tokens", "2")
+    assert answer.code == 0
+    assert "does not know all of '☃'" in answer.err

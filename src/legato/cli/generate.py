@@ -63,6 +63,9 @@ def command(
     )
     held = load(model, device)
     prompts = _prompts(prompt, file)
+    for text in prompts:
+        if held.tokenizer.unk_id is not None and held.tokenizer.unk_id in held.prompt_ids(text):
+            print(f"legato: note: the model does not know all of '{text}'; it sees <unk> there", file=sys.stderr)
     streaming = (
         options.search in ("greedy", "sample") and nbest == 1 and len(prompts) == 1 and not (as_json or scores)
     )

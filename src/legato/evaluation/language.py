@@ -3,11 +3,11 @@
     loss             mean negative log-likelihood of a token, in nats
     perplexity       exp(loss): per token, so comparable only under one tokenizer
     word_perplexity  exp(total nats / words), words counted as PTB and WikiText do: with line ends
-    bits_per_byte    total bits / UTF-8 bytes: comparable between all tokenizers
+    bits_per_byte    total bits / UTF-8 bytes: comparable between tokenizers that keep the whole text
 
 Every token of the text is predicted, the first one from the start mark, with the state carried from
-the first to the last. (With an `<unk>` in the vocabulary the last two flatter the model: an unknown
-word costs only what `<unk>` costs.)
+the first to the last. A tokenizer that hides words behind `<unk>`, or drops white space, flatters the
+last two: compare byte, char, bpe by them, and look at the share of unknown tokens with the rest.
 """
 
 from __future__ import annotations

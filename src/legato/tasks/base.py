@@ -67,7 +67,8 @@ def model_card(
     task: str, name: str, parameters: int, hashes: dict[str, str], metrics: dict[str, float], use: str
 ) -> str:
     """The README of a model folder: what it is, on what it was trained, how well it does, how to use it."""
-    scores = "\n".join(f"| {key.replace('_', ' ')} | {value:.4f} |" for key, value in metrics.items())
+    shown = {key: f"{value:,}" if isinstance(value, int) else f"{value:.4f}" for key, value in metrics.items()}
+    scores = "\n".join(f"| {key.replace('_', ' ')} | {value} |" for key, value in shown.items())
     data = "\n".join(f"- {split}: sha256 `{digest}`" for split, digest in hashes.items())
     return (
         f"---\nlibrary_name: legato\ntags:\n- legato\n- {task}\n---\n\n# {name} for {task}\n\n"

@@ -93,7 +93,7 @@ class LanguageModelling:
             rows = _sequences(toy_rows(data.test.removeprefix(TOY), toy, "test", trained.get("seed", 0)), tokenizer)
             return {"data": data.test, "accuracy": _accuracy(model, rows)}
         text = _read(data, data.test, "test")
-        scores = score_text(model, cached_ids(text, tokenizer), text, rows=1)
+        scores = score_text(model, cached_ids(text, tokenizer), text, 1, tokenizer.unk_id)
         return {"data": text.source, "sha256": text.sha256, **scores}
 
 
@@ -108,13 +108,18 @@ def _read(data: LanguageData, source: str, split: str) -> Text:
     )
 
 
-def score_text(model: SequenceModel, encoded: Any, text: Text, rows: int) -> dict[str, float]:
-    """The language-model figures of `text`, whose ids are `encoded`; `rows` as in `stream_loss`."""
+def score_text(model: SequenceModel, encoded: Any, text: Text, rows: int, unknown: int | None) -> dict[str, float]:
+    """The language-model figures of `text`, whose ids are `encoded`; `rows` as in `stream_loss`.
+
+    Where tokens are `unknown`, their share is told: what they hide costs the model nothing.
+    """
     ids = torch.from_numpy(np.asarray(encoded).astype(np.int64))
     if len(ids) < 2:
         raise DataError(f"{text.source} holds no token to predict")
     total = stream_loss(model, ids, rows)
-    return {**language_metrics(total, len(ids) - 1, text.words, text.bytes), "tokens": len(ids) - 1}
+    scores = {**language_metrics(total, len(ids) - 1, text.words, text.bytes), "tokens": len(ids) - 1}
+    hidden = 0 if unknown is None else int((ids == unknown).sum())
+    return {**scores, "unknown_share": hidden / len(ids)} if hidden else scores
 
 
 class LanguageJob:
@@ -189,14 +194,17 @@ class LanguageJob:
         return next_token_loss(model, batch, state)
 
     def validate(self, model: SequenceModel) -> dict[str, float]:
-        return score_text(model, self.ids["valid"], self.texts["valid"], rows=self.rows)
+        return self._score(model, "valid", self.rows)
+
+    def _score(self, model: SequenceModel, split: str, rows: int) -> dict[str, float]:
+        return score_text(model, self.ids[split], self.texts[split], rows, self.tokenizer.unk_id)
 
     def final(self, model: SequenceModel) -> dict[str, float]:
         """Exact scores, the whole text in one stream."""
         scores = {}
         for split in ("valid", "test"):
             if split in self.texts:
-                for name, value in score_text(model, self.ids[split], self.texts[split], rows=1).items():
+                for name, value in self._score(model, split, rows=1).items():
                     scores[f"{split}.{name}"] = value
         return scores
 

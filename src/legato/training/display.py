@@ -11,6 +11,8 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+BAR = 12  # columns
+
 
 @dataclass
 class Report:
@@ -25,13 +27,23 @@ class Report:
     memory: int  # bytes
     left: float  # seconds
 
-    def line(self) -> str:
-        width = len(str(self.steps))
-        return (
-            f"step {self.step:>{width}}/{self.steps}  loss {self.loss:.4f}  ppl {perplexity(self.loss):.2f}  "
-            f"lr {self.lr:.2e}  norm {self.norm:.2f}  {self.speed:,.0f} tok/s  "
-            f"{self.memory / 2**30:.2f} GiB  {clock(self.left)} left"
-        )
+    def line(self, width: int = 1000) -> str:
+        """The figures in one line; in a narrow terminal the less important ones are left out."""
+        digits = len(str(self.steps))
+        parts = {
+            "step": f"step {self.step:>{digits}}/{self.steps}",
+            "loss": f"loss {self.loss:.4f}",
+            "ppl": f"ppl {perplexity(self.loss):.2f}",
+            "lr": f"lr {self.lr:.2e}",
+            "norm": f"norm {self.norm:.2f}",
+            "speed": f"{self.speed:,.0f} tok/s",
+            "memory": f"{self.memory / 2**30:.2f} GiB",
+            "left": f"{clock(self.left)} left",
+        }
+        for least in ("norm", "lr", "memory", "ppl"):
+            if len("  ".join(parts.values())) > width:
+                del parts[least]
+        return "  ".join(parts.values())
 
 
 class Display:
@@ -48,14 +60,15 @@ class Display:
         if self.quiet or not self.console.is_terminal:
             return
         self._bar = Progress(
-            BarColumn(bar_width=20), TextColumn("{task.description}"), console=self.console, transient=True
+            BarColumn(bar_width=BAR), TextColumn("{task.description}"), console=self.console, transient=True
         )
         self._task = self._bar.add_task("starting", total=steps, completed=done)
         self._bar.start()
 
     def report(self, report: Report) -> None:
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=report.step, description=report.line())
+            line = report.line(self.console.width - BAR - 2)
+            self._bar.update(self._task, completed=report.step, description=line)
         elif not self.quiet and (time.monotonic() - self._shown > 2 or report.step == report.steps):
             self._shown = time.monotonic()
             self.say(report.line())

@@ -64,8 +64,10 @@ class RunFolder:
             raise FolderError(f"out={path} is a file; a run needs a folder")
         run = cls(path)
         try:
-            with clear_errors(path):
+            try:
                 path.mkdir(parents=True, exist_ok=True)
+            except OSError as problem:
+                raise FolderError(f"out={path} cannot be made: {problem.strerror}") from None
             run.claim()
             write_text(path / STARTING, "")
             run.save_settings(settings)
