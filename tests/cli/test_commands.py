@@ -418,8 +418,9 @@ def test_hidden_words_are_told_beside_bits_per_byte(home: Path, tmp_path: Path) 
     settings = {
         **small(home, train__steps=2),
         "tokenizer": "word",
-        "tokenizer.min_count": 3,
-        "train.batch_tokens": 128,
+        "tokenizer.min_count": 1000,
+        "train.batch_tokens": 32,
+        "data.window": 8,
     }
     assert legato.train("lm", settings, out=tmp_path / "run", quiet=True).metrics["valid.unknown_share"] > 0
 
