@@ -43,10 +43,10 @@ class Bigram(SequenceModel):
     Config = BigramConfig
     summary = "counts pairs, by gradient descent"
 
-    def __init__(self, config, vocabulary):
-        super().__init__(config, vocabulary)
-        self.embedding = nn.Embedding(vocabulary, config.width)
-        self.output = nn.Linear(config.width, vocabulary)
+    def __init__(self, config, sizes):
+        super().__init__(config, sizes)
+        self.embedding = nn.Embedding(sizes.vocabulary, config.width)
+        self.output = nn.Linear(config.width, sizes.vocabulary)
 
     def forward(self, batch, state=None):
         return Output(self.embedding(batch.ids), batch.ids[:, :0])

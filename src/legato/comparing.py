@@ -18,7 +18,7 @@ from rich.table import Table
 
 from legato.config import read_yaml, split_words
 from legato.errors import ConfigError, FolderError
-from legato.models.base import measure
+from legato.models.base import Sizes, measure
 from legato.registry import MODELS, TASKS
 from legato.run import (
     Result,
@@ -34,7 +34,10 @@ from legato.run import (
 )
 
 # Settings whose value is a list by nature; everywhere else a list means one run each.
-LISTS = ("data.toy.distance", "data.toy.length")
+LISTS = (
+    *("data.train", "data.valid", "data.test", "data.columns", "data.directions"),
+    *("data.toy.distance", "data.toy.length"),
+)
 WIDEST = 16384
 
 
@@ -109,7 +112,7 @@ def compare(
     _same_data(entries)
     sizes = [_sizes(entry.config) for entry in entries]
     _same_tokens(entries, [tokens for _, tokens in sizes])
-    _match_parameters(entries, [vocabulary for vocabulary, _ in sizes], match)
+    _match_parameters(entries, [size for size, _ in sizes], match)
     for entry in entries:
         for seed in seeds or [entry.config.seed]:
             folder = out / (_slug(entry.label) + (f"-seed{seed}" if len(seeds) > 1 else ""))
@@ -193,7 +196,7 @@ def _same_tokens(entries: list[Entry], tokens: list[int]) -> None:
             )
 
 
-def _match_parameters(entries: list[Entry], sizes: list[int], match: Any) -> None:
+def _match_parameters(entries: list[Entry], sizes: list[Sizes], match: Any) -> None:
     """Choose each entry's width so that its parameters come closest to the first one's, or to a number."""
     if match in ("none", None):
         return
@@ -203,8 +206,8 @@ def _match_parameters(entries: list[Entry], sizes: list[int], match: Any) -> Non
             entry.config = _with_width(entry.config, _closest_width(entry.config, size, target))
 
 
-def _sizes(config: RunConfig) -> tuple[int, int]:
-    """The vocabulary, and how many tokens a run would read."""
+def _sizes(config: RunConfig) -> tuple[Sizes, int]:
+    """What the data fixes of the model, and how many tokens a run would read."""
     import torch
 
     from legato.tasks.base import Plan
@@ -213,28 +216,28 @@ def _sizes(config: RunConfig) -> tuple[int, int]:
     plan = Plan(config.data, config.tokenizer, config.model, config.train, config.seed, torch.device("cpu"))
     job = TASKS.get(config.task).prepare(plan, lambda text: None)
     steps = resolve_steps(config.train, job.batches.steps_per_epoch)
-    return job.tokenizer.size, steps * job.batches.tokens_per_step
+    return job.sizes, steps * job.batches.tokens_per_step
 
 
-def _parameters(config: RunConfig, vocabulary: int) -> int:
-    return measure(MODELS.get(config.model.name), config.model, vocabulary)
+def _parameters(config: RunConfig, sizes: Sizes) -> int:
+    return measure(MODELS.get(config.model.name), config.model, sizes)
 
 
 def _with_width(config: RunConfig, width: int) -> RunConfig:
     return check({**dump(config), "model": {**config.model.model_dump(), "width": width}})
 
 
-def _closest_width(config: RunConfig, vocabulary: int, target: int) -> int:
+def _closest_width(config: RunConfig, sizes: Sizes, target: int) -> int:
     step = 2 if getattr(config.model, "bidirectional", False) else 1
     low, high = 1, WIDEST // step
     while low < high:  # parameters grow with the width
         middle = (low + high) // 2
-        if _parameters(_with_width(config, middle * step), vocabulary) < target:
+        if _parameters(_with_width(config, middle * step), sizes) < target:
             low = middle + 1
         else:
             high = middle
     around = [w * step for w in (low - 1, low) if w >= 1]
-    return min(around, key=lambda w: abs(_parameters(_with_width(config, w), vocabulary) - target))
+    return min(around, key=lambda w: abs(_parameters(_with_width(config, w), sizes) - target))
 
 
 def _figures(entries: list[Entry]) -> list[str]:
@@ -242,8 +245,14 @@ def _figures(entries: list[Entry]) -> list[str]:
         "valid.bits_per_byte",
         "valid.perplexity",
         "valid.accuracy",
+        "valid.bleu",
+        "valid.f1",
         "test.bits_per_byte",
         "test.perplexity",
+        "test.bleu",
+        "test.bleu_lower",
+        "test.chrf",
+        "test.f1",
     )
     found = [name for name in wanted if all(name in e.results[0].metrics for e in entries)]
     hidden = "valid.unknown_share"  # where one tokenizer hides words, bits per byte are not comparable
@@ -284,7 +293,8 @@ def draw(comparison: Comparison) -> None:
     for number, entry in enumerate(comparison.entries):
         for result in entry.results:
             lines = [line for line in RunFolder(result.run).metrics() if line["kind"] == "valid"]
-            name = "accuracy" if lines and "accuracy" in lines[0] else "bits_per_byte"
+            told = lines[0] if lines else {}
+            name = next((known for known in ("f1", "bleu", "accuracy", "bits_per_byte") if known in told), "loss")
             per_step = result.tokens / max(result.steps, 1)
             axes.plot(
                 [line["step"] * per_step for line in lines],

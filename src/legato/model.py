@@ -16,6 +16,7 @@ from legato.errors import LegatoError
 from legato.folders.model_folder import Loaded, find_model, load_model
 from legato.models.base import count_parameters
 from legato.registry import TASKS
+from legato.tasks.base import Prediction
 from legato.training.devices import choose_device
 
 
@@ -38,6 +39,7 @@ class Model:
     """
 
     def __init__(self, loaded: Loaded, device: torch.device) -> None:
+        self.loaded = loaded
         self.folder = loaded.folder
         self.module = loaded.module.to(device)
         self.tokenizer = loaded.tokenizer
@@ -117,8 +119,35 @@ class Model:
         task = TASKS.get(self.task)
         checked = validate(task.Data, data, "data")
         with torch.no_grad():
-            scores: dict[str, Any] = task.evaluate(self.module, self.tokenizer, checked, self.about)
+            scores: dict[str, Any] = task.evaluate(self.loaded, checked)
         return scores
+
+    def predict(self, text: str | Sequence[str], **options: Any) -> Any:
+        """What the model's task makes of a text, or of each of several: a translation, a tree, …
+
+        Options as in `legato predict`: beams, nbest, … Returns the best answer's text; a list of texts for a
+        list; with `nbest` > 1 a list for each.
+
+        >>> legato.load("runs/en-de").predict(["A dog runs."], beams=4)      # doctest: +SKIP
+        ['Ein Hund rennt.']
+        """
+        many = [text] if isinstance(text, str) else list(text)
+        shaped: list[Any] = []
+        for prediction in self.predictions(many, **options):
+            if prediction.problem is not None:
+                raise LegatoError(prediction.problem)
+            texts = [answer.text for answer in prediction.answers]
+            shaped.append(texts if int(options.get("nbest", 1)) > 1 else texts[0])
+        return shaped[0] if isinstance(text, str) else shaped
+
+    def predictions(self, texts: Sequence[str], **options: Any) -> list[Prediction]:
+        """The same with scores and all else that the task tells; a text may have a problem instead of answers."""
+        task = TASKS.get(self.task)
+        if not hasattr(task, "predict"):
+            raise LegatoError(f"{self.folder} is a model for {self.task}, which generates: use legato generate")
+        with torch.no_grad():
+            found: list[Prediction] = task.predict(self.loaded, texts, validate(task.Options, options))
+        return found
 
     def _search(self, prompts: list[list[int]], options: SearchOptions, on_token: Any) -> list[list[Hypothesis]]:
         return search(
@@ -138,6 +167,8 @@ class Model:
         return Generated(text, hypothesis.tokens, hypothesis.score, hypothesis.logprob, hypothesis.finished)
 
     def _check_generates(self) -> None:
+        if self.module.reads_source:
+            raise LegatoError(f"{self.folder} turns one text into another: use legato predict")
         if not self.module.generates:
             raise LegatoError(f"{self.folder} holds a model that reads both ways, so it cannot generate")
 

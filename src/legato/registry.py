@@ -1,4 +1,4 @@
-"""Names to things: models and tasks, ours and those that other packages bring.
+"""Names to things: models, tasks and published formats, ours and those that other packages bring.
 
 Ours are listed as `module:attribute` strings, so that listing the names imports nothing. Another
 package adds its own through an entry point,
@@ -64,7 +64,20 @@ MODELS = Registry(
         "elman": "legato.models.recurrent:RecurrentModel",
         "gru": "legato.models.recurrent:RecurrentModel",
         "lstm": "legato.models.recurrent:RecurrentModel",
+        "seq2seq": "legato.models.seq2seq:Seq2SeqModel",
+        "transformer": "legato.models.transformer:TransformerModel",
     },
 )
 
-TASKS = Registry("task", "legato.tasks", {"lm": "legato.tasks.lm:LanguageModelling"})
+TASKS = Registry(
+    "task",
+    "legato.tasks",
+    {
+        "lm": "legato.tasks.lm:LanguageModelling",
+        "translation": "legato.tasks.translation:Translation",
+        "parsing": "legato.tasks.parsing:Parsing",
+    },
+)
+
+# Hugging Face's `model_type`s that we read and write, each with the map of its names.
+PUBLISHED = Registry("published model", "legato.published", {"marian": "legato.models.marian:Marian"})

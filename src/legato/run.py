@@ -86,7 +86,7 @@ class Result:
     """What a finished run leaves, in `result.json` too."""
 
     run: Path
-    metrics: dict[str, float]
+    metrics: dict[str, Any]  # figures, and the signatures of those that have one
     parameters: int
     steps: int
     tokens: int
@@ -135,9 +135,12 @@ def _example(name: str) -> str:
 
 def describe_settings(settings: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Every key that a run of this task and model takes, with its default and meaning."""
-    task, model = TASKS.get(settings["task"]), MODELS.get(str(_section(settings, "model").get("name", "lstm")))
+    task = TASKS.get(settings["task"])
+    chosen = flat(task.adjust(dict(settings)))  # what the task knows better than the defaults
+    model = MODELS.get(str(chosen.get("model.name", "lstm")))
     rows = describe(task.Data, "data") + describe(TokenizerConfig, "tokenizer")
     rows += describe(model.Config, "model") + describe(TrainConfig, "train")
+    rows = [(key, str(chosen.get(key, default)), meaning) for key, default, meaning in rows]
     top = [(key, RunConfig.model_fields[key]) for key in ("seed", "device", "out")]
     return rows + [(key, str(field.default), field.description or "") for key, field in top]
 
@@ -298,7 +301,7 @@ def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool)
     plan = Plan(config.data, config.tokenizer, config.model, config.train, config.seed, device)
     job = task.prepare(plan, display.say)
     torch.manual_seed(config.seed)
-    model = MODELS.get(config.model.name)(config.model, job.tokenizer.size).to(device)
+    model = MODELS.get(config.model.name)(config.model, job.sizes).to(device)
     parameters = count_parameters(model)
     display.say(f"model: {config.model.name}, {parameters:,} parameters, on {device}")
     trainer = Trainer(model, job, config.train, run, seed=config.seed, device=device, display=display)
@@ -330,6 +333,7 @@ def _conclude(
     from legato.folders.model_folder import find_model, load_model
 
     best = load_model(find_model(run.path)).module.to(trainer.device)
+    display.say("scoring the best model …")
     with torch.no_grad():
         metrics = job.final(best)
     speed = progress.tokens / max(progress.training, 1e-9)
@@ -337,7 +341,7 @@ def _conclude(
     result = Result(run.path, metrics, parameters, trainer.step, progress.tokens, progress.seconds, speed)
     figures = {**metrics, "minutes": minutes}
     for name, value in metrics.items():
-        shown = f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+        shown = value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
         display.say(f"{name.replace('.', ' ').replace('_', ' ')}: {shown}")
     for name, expectation in config.expect.items():
         if name not in figures:

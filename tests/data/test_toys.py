@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from legato.config import validate
-from legato.data.toys import TOYS, ToyConfig, toy_rows
+from legato.data.toys import ADJECTIVES, NOUNS, TOYS, VERBS, ToyConfig, toy_rows
 from legato.errors import ConfigError
 
 CLOSING = {"(": ")", "[": "]", "{": "}"}
@@ -44,6 +44,21 @@ def test_brackets_end_balanced() -> None:
 def test_brackets_always_leave_something_to_close(length: int) -> None:
     config = ToyConfig(length=length, count=300)
     assert all(target for _, target in toy_rows("brackets", config, "train", 0))
+
+
+@pytest.mark.parametrize("length", range(3, 41))
+def test_a_sentence_of_the_language_has_the_asked_number_of_words_on_both_sides(length: int) -> None:
+    for source, target in toy_rows("language", ToyConfig(length=length, count=20), "train", 0):
+        assert len(source.split()) == len(target.split()) == length
+
+
+def test_the_language_puts_adjectives_behind_nouns_and_verbs_last() -> None:
+    rows = toy_rows("language", ToyConfig(length=5, count=500), "train", 0)
+    for source, target in rows:
+        words = [(NOUNS | ADJECTIVES | VERBS)[word] for word in source.split()]
+        assert sorted(words) == sorted(target.split())
+        assert target.split()[-1] in VERBS.values()
+        assert target.split()[0] in NOUNS.values()
 
 
 def test_recall_asks_for_the_first_letter() -> None:

@@ -391,7 +391,7 @@ def test_a_hypothesis_ends_at_the_first_token_whose_whole_text_holds_a_stop_stri
     model = TableModel(tokenizer.size, lambda _: [1 / tokenizer.size] * tokenizer.size)
     chosen = options(data.draw(st.sampled_from(["greedy", "beam"])), stop=stops, max_tokens=len(tokens))
     [[found]] = search(
-        model, [[0]], chosen, eos=None, text_of=tokenizer.decode, constraint=lambda made: [tokens[len(made)]]
+        model, [[0]], chosen, eos=None, text_of=tokenizer.decode, constraint=lambda prompt, made: [tokens[len(made)]]
     )
     lengths = [n for n in range(1, len(tokens) + 1) if holds(tokenizer.decode(tokens[:n]), stops)]
     assert found.tokens == tokens[: lengths[0] if lengths else None]
@@ -407,7 +407,7 @@ def test_a_stop_string_may_reach_over_empty_tokens_into_a_long_one():
         options(stop=("xy",), max_tokens=len(tokens)),
         eos=None,
         text_of=lambda made: "".join(pieces[token] for token in made),
-        constraint=lambda made: [tokens[len(made)]],
+        constraint=lambda prompt, made: [tokens[len(made)]],
     )
     assert found.tokens == tokens[:-1]
 
@@ -423,7 +423,7 @@ def test_characters_that_the_whole_text_does_not_show_are_no_stop_string():
         options(stop=("x",), max_tokens=len(tokens)),
         eos=None,
         text_of=tokenizer.decode,
-        constraint=lambda made: [tokens[len(made)]],
+        constraint=lambda prompt, made: [tokens[len(made)]],
     )
     assert found.tokens == tokens
     assert not found.finished
@@ -470,17 +470,17 @@ def test_text_is_cut_before_the_first_stop_string():
 
 @pytest.mark.parametrize("kind", ["greedy", "sample", "beam", "beam-sample"])
 def test_a_constraint_is_obeyed(kind: str):
-    def alternate(tokens: list[int]) -> list[int] | None:
-        return [3, 4] if len(tokens) % 2 else [1, 2]
+    def alternate(prompt: int, tokens: list[int]) -> list[int]:
+        return [3, 4] if (len(tokens) + prompt) % 2 else [1, 2]
 
-    for found in search(from_seed(10), PROMPTS, options(kind), eos=EOS, constraint=alternate):
+    for prompt, found in enumerate(search(from_seed(10), PROMPTS, options(kind), eos=EOS, constraint=alternate)):
         for hypothesis in found:
-            assert all(token in alternate(hypothesis.tokens[:i]) for i, token in enumerate(hypothesis.tokens))
+            assert all(token in alternate(prompt, hypothesis.tokens[:i]) for i, token in enumerate(hypothesis.tokens))
 
 
 @pytest.mark.parametrize("kind", ["greedy", "sample", "beam", "beam-sample"])
 def test_a_hypothesis_ends_where_the_constraint_leaves_nothing(kind: str):
-    def three_at_most(tokens: list[int]) -> list[int]:
+    def three_at_most(prompt: int, tokens: list[int]) -> list[int]:
         return [1, 2] if len(tokens) < 3 else []
 
     for found in search(from_seed(10), PROMPTS, options(kind), eos=EOS, constraint=three_at_most):
@@ -489,8 +489,29 @@ def test_a_hypothesis_ends_where_the_constraint_leaves_nothing(kind: str):
 
 
 def test_a_constraint_of_none_changes_nothing():
-    free = search(from_seed(10), PROMPTS, options("beam"), eos=EOS, constraint=lambda tokens: None)
+    free = search(from_seed(10), PROMPTS, options("beam"), eos=EOS, constraint=lambda prompt, tokens: None)
     assert tokens_of(free) == tokens_of(search(from_seed(10), PROMPTS, options("beam"), eos=EOS))
+
+
+# What is never written, and how much may be
+
+
+@pytest.mark.parametrize("kind", ["greedy", "sample", "beam", "beam-sample"])
+def test_suppressed_tokens_are_never_written(kind: str):
+    free = search(from_seed(10), PROMPTS, options(kind), eos=EOS)
+    written = {token for found in free for hypothesis in found for token in hypothesis.tokens}
+    unwanted = sorted(written)[:2]
+    for found in search(from_seed(10), PROMPTS, options(kind), eos=EOS, suppress=unwanted):
+        assert not {token for hypothesis in found for token in hypothesis.tokens} & set(unwanted)
+
+
+@pytest.mark.parametrize("kind", ["greedy", "sample", "beam", "beam-sample"])
+def test_a_limit_of_its_own_gives_a_prompt_what_it_would_get_alone(kind: str):
+    limits = [2 + 3 * number for number in range(len(PROMPTS))]
+    together = search(from_seed(10), PROMPTS, options(kind, max_tokens=40), eos=EOS, limits=limits)
+    for number, (prompt, limit) in enumerate(zip(PROMPTS, limits, strict=True)):
+        alone = search(from_seed(10), [prompt], options(kind, max_tokens=limit, seed=number), eos=EOS)
+        assert tokens_of([together[number]]) == tokens_of(alone)
 
 
 # Streaming

@@ -252,6 +252,41 @@ def test_steps_one_by_one_equal_the_whole_sequence(name: str, fused: bool) -> No
     close(states, last)
 
 
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "written-out"])
+@pytest.mark.parametrize("name", CELLS)
+def test_steps_with_drawn_dropout_drop_the_same_at_every_step(name: str, fused: bool) -> None:
+    stack = Recurrent(name, E, [D, D], hidden_dropout=0.5, recurrent_dropout=0.5).double().train()
+    stack.fuse(fused)
+    x = torch.randn(T, 1, E, dtype=torch.float64)
+    drawn, states, outputs = stack.draw(1), stack.start(1), []
+    for t in range(T):
+        y, states = stack.step(x[t], states, drawn)
+        outputs.append(y)
+    # The same with the dropout put into the weights.
+    stack.eval()
+    with torch.no_grad():
+        for (layer,), (mask, recurrent) in zip(stack.layers, drawn, strict=True):  # type: ignore[misc]
+            assert (layer.cell.weight_hh != recurrent).any()
+            layer.cell.weight_hh.copy_(recurrent)
+            if mask is not None:
+                assert mask.unique().tolist() == [0.0, 2.0]
+                layer.cell.weight_ih.mul_(mask)
+    close(torch.stack(outputs), stack(x)[0])
+
+
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "written-out"])
+@pytest.mark.parametrize("name", CELLS)
+def test_a_row_without_a_token_keeps_its_state(name: str, fused: bool) -> None:
+    stack = stack_of(name, layers=2, bidirectional=True)
+    stack.fuse(fused)
+    states = [random_state(name, 2, D) for _ in range(4)]
+    y, last = stack(torch.randn(T, 2, E, dtype=torch.float64), states, torch.tensor([0, T]))
+    assert not y[:, 0].any()
+    for before, after in zip(states, last, strict=True):
+        for part, same in zip(before, after, strict=True):
+            close(same[0], part[0])
+
+
 @pytest.mark.parametrize("name", CELLS)
 def test_no_state_is_a_state_of_zeros(name: str) -> None:
     stack = stack_of(name)

@@ -17,7 +17,7 @@ except ImportError:  # run by hand on a machine that has a GPU and no pytest
 
 from legato.data.batch import Batch
 from legato.data.batches import Streams
-from legato.models.base import detach
+from legato.models.base import Sizes, detach
 from legato.registry import MODELS, TASKS
 from legato.run import check, settings_for
 from legato.tasks.base import Plan
@@ -41,11 +41,11 @@ def losses(model: str, graph: bool, folder: Path, steps: int = 40) -> tuple[list
         "train.batch_tokens": 1024,
     }
     config = check(settings_for("lm", settings))
-    device = torch.device("cuda")
+    device = torch.device("cuda", 0)
     plan = Plan(config.data, config.tokenizer, config.model, config.train, 0, device)
     job = TASKS.get("lm").prepare(plan, lambda text: None)
     torch.manual_seed(0)
-    module = MODELS.get(model)(config.model, job.tokenizer.size).to(device)
+    module = MODELS.get(model)(config.model, job.sizes).to(device)
     run = RunFolder(folder)
     trainer = Trainer(module, job, config.train, run, seed=0, device=device, display=Display(quiet=True))
     module.train()
@@ -69,7 +69,7 @@ if pytest is not None:
         monkeypatch.setattr(torch.cuda, "graph", lambda graph: nullcontext())
         monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
         torch.manual_seed(0)
-        model = MODELS.get(name)(MODELS.get(name).Config(name=name, width=16, dropout=0), 20)
+        model = MODELS.get(name)(MODELS.get(name).Config(name=name, width=16, dropout=0), Sizes(20))
         batches = Streams(np.arange(400) % 20, rows=4, window=8, seed=0, forget=0.3)
 
         def run(batch: Batch, state: Any) -> tuple[torch.Tensor, Any]:

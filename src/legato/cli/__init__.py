@@ -6,16 +6,17 @@ Nothing here imports PyTorch before a verb needs it, so `legato --help` answers 
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from typing import Annotated
 
 import typer
 
-from legato.cli import compare, doctor, evaluate, generate, models, recipes, train
+from legato.cli import compare, doctor, evaluate, export, generate, models, predict, recipes, train
 
 app = typer.Typer(
     name="legato",
-    help="Train, compare and generate with sequence models, from the recurrent network on.",
+    help="Train, compare and use sequence models, from the recurrent network to the Transformer.",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -44,6 +45,8 @@ def root(
 app.command("train")(train.command)
 app.command("eval")(evaluate.command)
 app.command("generate")(generate.command)
+app.command("predict")(predict.command)
+app.command("export")(export.command)
 app.command("compare")(compare.command)
 app.command("models")(models.command)
 app.command("recipes")(recipes.command)
@@ -59,6 +62,9 @@ def main() -> None:
         sys.argv.append("--help")
     try:
         sys.exit(app(standalone_mode=False))
+    except BrokenPipeError:  # whoever read our output has gone, as `head` does
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        sys.exit(0)
     except Exception as problem:
         if debug:
             raise

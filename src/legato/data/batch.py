@@ -24,6 +24,8 @@ class Batch:
     lengths: Tensor | None = None  # (B,), None when every row is full
     fresh: bool = True  # False when the rows go on where the last batch ended
     keep: Tensor | None = None  # (B,), False where a row forgets its state before this batch
+    source: Tensor | None = None  # (B, S), what an encoder reads
+    source_lengths: Tensor | None = None  # (B,), None when every source is full
     tokens: int = 0  # targets that count, known without asking the device
     read: int = 0  # tokens taken in, padding left out: what speed and budgets are measured in
 

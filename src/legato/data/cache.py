@@ -18,7 +18,7 @@ from typing import IO, Any, Final
 import numpy as np
 
 from legato.data.text import Text
-from legato.data.tokenizers import Tokenizer, TokenizerConfig
+from legato.data.tokenizers import AnyTokenizer, Tokenizer, TokenizerConfig
 from legato.errors import DataError
 
 VERSION: Final = 1  # raise it when the same key should give other content
@@ -33,7 +33,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "legato"
 
 
-def cached_ids(text: Text, tokenizer: Tokenizer, *, separator: bool = True) -> Array:
+def cached_ids(text: Text, tokenizer: AnyTokenizer, *, separator: bool = True) -> Array:
     """All documents as one row of ids, `<eos> document <eos> document …`; read-only.
 
     Without `separator` the documents are simply joined. An id takes two bytes where it fits.
@@ -73,7 +73,7 @@ def _key(*parts: object) -> str:
     return hashlib.sha256(repr((VERSION, *parts)).encode()).hexdigest()[:32]
 
 
-def _join(text: Text, tokenizer: Tokenizer, dtype: np.dtype[Any], separator: bool) -> Array:
+def _join(text: Text, tokenizer: AnyTokenizer, dtype: np.dtype[Any], separator: bool) -> Array:
     end = np.array([tokenizer.eos_id], dtype=dtype)
     parts: list[Array] = []
     ended = False

@@ -20,7 +20,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from legato.data.vocabularies import (
     BEFORE_SPACE,
     EOS,
     NAMES,
+    PAD,
     TokenizerConfig,
     code_points,
     cut,
@@ -40,13 +41,53 @@ from legato.data.vocabularies import (
 )
 from legato.errors import DataError
 
-__all__ = ["NAMES", "StreamDecoder", "Tokenizer", "TokenizerConfig"]
+__all__ = ["NAMES", "AnyTokenizer", "StreamDecoder", "Tokenizer", "TokenizerConfig"]
 
 BATCH: Final = 128  # pieces encoded side by side; what they become in memory is some 20 times larger
 # Names under which other makers' files keep their end of text.
 FOREIGN_EOS: Final = (EOS, "</s>", "<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "[SEP]", "[EOS]")
 
 Ids = np.ndarray[Any, np.dtype[np.int32]]
+
+
+class AnyTokenizer(Protocol):
+    """What every tokenizer has: ours, and those of published folders."""
+
+    name: str
+    lowercase: bool
+    size: int
+    eos_id: int
+    unk_id: int | None
+    pad_id: int | None
+    marks: frozenset[int]  # what no text turns into, the end mark among them
+
+    @property
+    def spaced(self) -> bool: ...
+
+    @property
+    def ends_text(self) -> bool: ...
+
+    @property
+    def pieces(self) -> list[bytes] | None: ...
+
+    @property
+    def partner(self) -> Any: ...  # a tokenizer that is saved with this one
+
+    def encode(self, text: str) -> Ids: ...
+
+    def encode_many(self, texts: Iterable[str]) -> Iterator[Ids]: ...
+
+    def decode(self, ids: Sequence[int]) -> str: ...
+
+    def token(self, index: int) -> str: ...
+
+    def token_name(self, index: int) -> str: ...
+
+    def id_of(self, token: str) -> int | None: ...
+
+    def fingerprint(self) -> str: ...
+
+    def save(self, folder: Path, *, ends: bool = False) -> None: ...
 
 
 class Tokenizer:
@@ -56,6 +97,8 @@ class Tokenizer:
     >>> tokenizer.encode("abc").tolist(), tokenizer.decode([2, 3, 3])
     ([2, 3, 1], 'abb')
     """
+
+    partner: Any = None
 
     def __init__(self, library: Any, eos: str | None = None) -> None:
         """Wrap a `tokenizers.Tokenizer`; `eos` is needed only where it has an unusual name."""
@@ -75,6 +118,10 @@ class Tokenizer:
         self.eos_id: int = found
         model = spec["model"]
         self.unk_id: int | None = model.get("unk_id", vocabulary.get(model.get("unk_token") or ""))
+        self.pad_id = next((vocabulary[name] for name in (PAD, "[PAD]") if name in vocabulary), None)
+        marks = {int(token["id"]) for token in spec["added_tokens"] if token["special"]}
+        self.marks: frozenset[int] = frozenset(marks - {self.unk_id})  # what no text turns into, <eos> among them
+        self._glued = {int(token["id"]) for token in spec["added_tokens"] if token["rstrip"]}
         self._vocabulary = vocabulary
 
     @classmethod
@@ -98,32 +145,68 @@ class Tokenizer:
             raise DataError(f"{file} is not a tokenizer that can be read: {problem}") from None
         return cls(library, _configured_eos(file.with_name("tokenizer_config.json")))
 
-    def save(self, folder: Path) -> None:
-        """Write `tokenizer.json` and `tokenizer_config.json` as Hugging Face's libraries expect them."""
+    def save(self, folder: Path, *, ends: bool = False) -> None:
+        """Write `tokenizer.json` and `tokenizer_config.json` as Hugging Face's libraries expect them.
+
+        With `ends` their tokenizer puts `<eos>` behind every text, as encoders that were trained so need it.
+        """
         folder.mkdir(parents=True, exist_ok=True)
-        self.library.save(str(folder / "tokenizer.json"))
+        self._library_to_save(ends).save(str(folder / "tokenizer.json"))
         names = {"eos_token": self._tokens[self.eos_id]}
         if self.unk_id is not None:
             names["unk_token"] = self._tokens[self.unk_id]
+        if self.pad_id is not None:
+            names["pad_token"] = self._tokens[self.pad_id]
+        marks = {index: self._tokens[index] for index in self.marks}
+        marks |= {self._vocabulary[name]: name for name in names.values()}
         settings = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             **names,
             "clean_up_tokenization_spaces": False,
             "model_max_length": 10**30,
             "added_tokens_decoder": {
-                str(self._vocabulary[name]): {
+                str(index): {
                     "content": name,
                     "lstrip": False,
                     "normalized": False,
-                    "rstrip": False,
+                    "rstrip": index in self._glued,
                     "single_word": False,
                     "special": True,
                 }
-                for name in names.values()
+                for index, name in sorted(marks.items())
             },
         }
         text = json.dumps(settings, indent=2, ensure_ascii=False)
         (folder / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
+
+    def _library_to_save(self, ends: bool) -> Any:
+        if not ends:
+            return self.library
+        import tokenizers
+
+        library = tokenizers.Tokenizer.from_str(self.library.to_str())
+        eos = self._tokens[self.eos_id]
+        template = f"$A {eos}", f"$A {eos} $B {eos}"
+        library.post_processor = tokenizers.processors.TemplateProcessing(*template, [(eos, self.eos_id)])
+        return library
+
+    def with_marks(self, names: Iterable[str]) -> Tokenizer:
+        """The same tokenizer with more marks: tokens that no text turns into, behind all others."""
+        import tokenizers
+
+        library = tokenizers.Tokenizer.from_str(self.library.to_str())
+        new = [name for name in names if name not in self._vocabulary]
+        # Other libraries find a mark that somebody types; the space behind it is not the text's.
+        library.add_special_tokens([tokenizers.AddedToken(name, rstrip=True, normalized=False) for name in new])
+        return Tokenizer(library, self._tokens[self.eos_id])
+
+    def token_name(self, index: int) -> str:
+        """A token as the file spells it; what `id_of` takes."""
+        return self._tokens[index]
+
+    def id_of(self, token: str) -> int | None:
+        """The number of a token, if there is such a token."""
+        return self._vocabulary.get(token)
 
     @property
     def ends_text(self) -> bool:
@@ -158,7 +241,7 @@ class Tokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`. `<eos>` leaves no trace, but for `word` it is a newline."""
         if self.pieces is None:
-            kept = [int(index) for index in ids if index != self.eos_id]
+            kept = [int(index) for index in ids if index not in self.marks]
             return str(self.library.decode(kept, skip_special_tokens=False))
         if not self.spaced:
             return b"".join([self.pieces[index] for index in ids]).decode("utf-8", "replace")
@@ -168,7 +251,7 @@ class Tokenizer:
     def token(self, index: int) -> str:
         """One token as a person reads it; a byte that is no character is written `<0xE2>`."""
         name = self._tokens[index]
-        if self.name in ("byte", "bpe") and index != self.eos_id and self.pieces is not None:
+        if self.name in ("byte", "bpe") and index not in self.marks and self.pieces is not None:
             piece = self.pieces[index]
             try:
                 return piece.decode("utf-8")
@@ -195,7 +278,7 @@ class Tokenizer:
             "wordpiece": lambda token: token[2:].encode() if token.startswith("##") else b" " + token.encode(),
         }
         pieces = [
-            write[self.name](token) if index != self.eos_id else b"" for index, token in enumerate(self._tokens)
+            write[self.name](token) if index not in self.marks else b"" for index, token in enumerate(self._tokens)
         ]
         if self.name == "word":
             pieces[self.eos_id] = b"\n"
@@ -249,7 +332,7 @@ class StreamDecoder:
     token is preceded by a space. All that `push` and `finish` give, joined, is what `decode` gives.
     """
 
-    def __init__(self, tokenizer: Tokenizer, after: Iterable[int] = ()) -> None:
+    def __init__(self, tokenizer: AnyTokenizer, after: Iterable[int] = ()) -> None:
         self._tokenizer = tokenizer
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._starts = tokenizer.spaced

@@ -4,6 +4,8 @@
 - `brackets`: the beginning of a balanced string; the target closes what is open;
 - `recall`: a letter, then `distance` letters of another alphabet, then `?`; the target is the first
   letter. A network that forgets within `distance` steps can only guess.
+- `language`: English-like clauses of `length` words and their translation into an invented language that
+  puts adjectives behind their noun and the verb at the end: a translation whose word order differs.
 
 Rows are a pure function of (task, settings, split, seed). Each split draws from a stream of its own,
 and a held-out row that training holds too is drawn again, so validation measures the rule and not
@@ -51,7 +53,7 @@ class ToyConfig(Section):
     """Sizes of a generated task. A span is one number, or [low, high] drawn for each row."""
 
     symbols: int = Field(8, ge=2, le=26, description="different letters")
-    length: Span = Field((4, 12), description="of copy, reverse, sort and brackets")
+    length: Span = Field((4, 12), description="of copy, reverse, sort, brackets and language")
     distance: Span = Field(20, description="of recall; of a span, every doubling is equally likely")
     count: int = Field(10_000, ge=1, description="rows to train on")
     valid_count: int = Field(500, ge=1, description="rows of validation, and of testing")
@@ -142,6 +144,56 @@ def _distance(stream: random.Random, span: int | tuple[int, int]) -> int:
     return min(high, int(low * ((high + 1) / low) ** stream.random()))
 
 
+# Each word and its translation.
+NOUNS: Final = dict(
+    zip(
+        ["dog", "cat", "bird", "horse", "child", "woman", "man", "tree", "house", "river", "stone", "star"],
+        ["hundo", "kavi", "birdo", "selu", "pikko", "nare", "viro", "arbo", "domi", "rivo", "lapi", "stelo"],
+        strict=True,
+    )
+)
+ADJECTIVES: Final = dict(
+    zip(
+        ["big", "small", "old", "young", "red", "green", "quiet", "fast"],
+        ["granda", "eta", "maljuna", "juna", "ruga", "verda", "sila", "rapa"],
+        strict=True,
+    )
+)
+VERBS: Final = dict(
+    zip(
+        ["sees", "follows", "likes", "finds", "hears", "paints", "carries", "forgets"],
+        ["vidas", "sekvas", "amas", "trovas", "odas", "pentas", "portas", "forgesas"],
+        strict=True,
+    )
+)
+AND: Final = ("and", "kaj")
+MOST_ADJECTIVES: Final = 3  # of one noun
+
+
+def _language(stream: random.Random, config: ToyConfig) -> Row:
+    length = max(3, _size(stream, config.length))
+    # A clause has 3 words and up to 6 adjectives; all but the first cost an "and".
+    clauses = stream.randint(-(-(length + 1) // 10), (length + 1) // 4)
+    adjectives = [0] * (2 * clauses)
+    for _ in range(length + 1 - 4 * clauses):
+        free = [noun for noun, count in enumerate(adjectives) if count < MOST_ADJECTIVES]
+        adjectives[stream.choice(free)] += 1
+    source: list[str] = []
+    target: list[str] = []
+    for clause in range(clauses):
+        if clause:
+            source.append(AND[0])
+            target.append(AND[1])
+        verb = stream.choice(list(VERBS))
+        for side in (0, 1):
+            noun = stream.choice(list(NOUNS))
+            said = stream.sample(list(ADJECTIVES), adjectives[2 * clause + side])
+            source += [*said, noun] if side else [*said, noun, verb]
+            target += [NOUNS[noun], *(ADJECTIVES[word] for word in said)]
+        target.append(VERBS[verb])
+    return " ".join(source), " ".join(target)
+
+
 Draw = Callable[[random.Random, ToyConfig], Row]
 _DRAW: Final[dict[str, Draw]] = {
     "copy": _copy,
@@ -149,5 +201,6 @@ _DRAW: Final[dict[str, Draw]] = {
     "sort": _sort,
     "brackets": _brackets,
     "recall": _recall,
+    "language": _language,
 }
 TOYS: Final = tuple(_DRAW)

@@ -24,6 +24,7 @@ from legato.errors import ConfigError
 
 EOS: Final = "<eos>"
 UNK: Final = "<unk>"
+PAD: Final = "<pad>"
 NAMES: Final = ("byte", "char", "word", "bpe", "unigram", "wordpiece")
 DEFAULT_SIZE: Final = 8000
 PIECE: Final = 1 << 16  # characters that the library gets at once: longer ones cost it more than their share
@@ -161,7 +162,8 @@ def recognise(spec: dict[str, Any]) -> tuple[str, bool]:
     def parts(spec: dict[str, Any]) -> list[Any]:
         trained = ("vocab", "merges", "unk_id")
         model = {key: value for key, value in spec["model"].items() if key not in trained}
-        return [model, *(spec[part] for part in ("normalizer", "pre_tokenizer", "post_processor", "decoder"))]
+        # What a post-processor adds is for other libraries; we add our own marks.
+        return [model, *(spec[part] for part in ("normalizer", "pre_tokenizer", "decoder"))]
 
     for name, lowercase in itertools.product(NAMES, (False, True)):
         if parts(spec) == parts(json.loads(assemble(name, lowercase).to_str())):

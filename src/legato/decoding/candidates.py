@@ -71,9 +71,10 @@ class Chance:
 class Chooser:
     """Turns logits into candidates, in the way that the options ask for."""
 
-    def __init__(self, options: SearchOptions, ends: Sequence[int], chance: Chance) -> None:
+    def __init__(self, options: SearchOptions, ends: Sequence[int], suppress: Sequence[int], chance: Chance) -> None:
         self.options = options
         self.width = options.width
+        self.suppress = list(suppress)
         self.ends = list(ends)
         self.chance = chance
 
@@ -95,6 +96,8 @@ class Chooser:
             shaped = repetition_penalty(raw, seen, self.options.repetition_penalty)
             shaped_total = shaped.logsumexp(-1, keepdim=True)
         # The sum stays as it was without what is forbidden: a score is a probability under the model.
+        if self.suppress:  # in place: nobody picks these, so nobody asks for their log-probability
+            shaped.index_fill_(-1, torch.tensor(self.suppress, device=raw.device), -torch.inf)
         if not may_end and self.ends:
             shaped = shaped.index_fill(-1, torch.tensor(self.ends, device=raw.device), -torch.inf)
         if allowed is not None:

@@ -37,8 +37,11 @@ from legato.nn.state import Generates
 
 BROKEN = "\ufffd"  # what decoding gives for bytes that are no character
 
-Constraint = Callable[[list[int]], Collection[int] | None]
-"""From the tokens generated so far to those allowed next (None: all). None left ends the hypothesis there."""
+Constraint = Callable[[int, list[int]], Collection[int] | None]
+"""From a prompt's number and the tokens generated so far to those allowed next (None: all).
+
+None left ends the hypothesis there.
+"""
 
 
 @dataclass
@@ -59,6 +62,8 @@ def search(
     *,
     eos: int | None,
     stop_tokens: Collection[int] = (),
+    suppress: Collection[int] = (),
+    limits: Sequence[int] | None = None,
     memory: Any = None,
     constraint: Constraint | None = None,
     text_of: Callable[[Sequence[int]], str] | None = None,
@@ -69,7 +74,9 @@ def search(
     `eos` and `stop_tokens` end a hypothesis and are left out of its tokens; `options.min_tokens` forbids
     them for a while. A stop string, looked for in `text_of(generated tokens)`, ends it and is left in:
     `cut_at_stop` cuts the text. The last tokens alone must read as they do in the whole text, but for a
-    space or half a character where they begin. `memory` is what `model.encode` gave, one row a prompt.
+    space or half a character where they begin. Tokens in `suppress` are never written. `limits` are the most
+    tokens of each prompt where they differ; none is above `options.max_tokens`. `memory` is what
+    `model.encode` gave, one row a prompt.
 
     `on_token(row, token)` is called as tokens are settled: at each step for a width of 1, where row is
     prompt × nbest + walk; for beams when a prompt is done, with the tokens of its best hypothesis.
@@ -83,16 +90,19 @@ def search(
         return []
     ends = sorted({*stop_tokens} | (set() if eos is None else {eos}))
     _check(prompts, ends, model.vocabulary, options, text_of)
+    most = options.max_tokens if limits is None else max(limits)
     device = _device_of(model)
     groups = len(prompts) * options.walks
     seeds = [(options.seed + group // options.walks, group % options.walks) for group in range(groups)]
-    chooser = Chooser(options, ends, Chance(seeds if options.drawn else (), device))
+    chooser = Chooser(options, ends, sorted(suppress), Chance(seeds if options.drawn else (), device))
     frontier = Frontier(groups, options, ends, model.vocabulary, on_token)
+    if limits is not None:
+        frontier.limits = np.repeat(np.asarray(limits), options.walks)
 
     # Not inference mode: tables that a model keeps for later, made here, must still serve its training.
     with torch.no_grad():
         tokens, lengths = _pad(prompts, device)  # (B, T), (B,)
-        state = model.start(len(prompts), tokens.shape[1] + options.max_tokens, memory)
+        state = model.start(len(prompts), tokens.shape[1] + most, memory)
         logits = model.prefill(tokens, lengths, state)  # (B, V)
         penalised = options.repetition_penalty != 1
         seen = _tokens_in(tokens, lengths, model.vocabulary) if penalised else None  # (B, V)
@@ -102,7 +112,7 @@ def search(
             logits = logits[rows]  # (B · walks · width, V)
             seen = None if seen is None else seen[rows]
 
-        for step in range(options.max_tokens):
+        for step in range(most):
             may_end = step >= options.min_tokens
             allowed = None if constraint is None else frontier.allowed(constraint, may_end)
             candidates = chooser(
@@ -116,8 +126,7 @@ def search(
             frontier.advance(candidates)
             if text_of is not None and options.stop:
                 frontier.close_at_stop(text_of)
-            if step + 1 == options.max_tokens:
-                frontier.close_open()
+            frontier.close_spent()
             frontier.settle()
             if frontier.done.all():
                 break
@@ -165,6 +174,7 @@ class Frontier:
         self.scores = np.full((groups, self.width), -np.inf, dtype=np.float32)  # (G, W), −∞: not a hypothesis
         self.scores[:, 0] = 0
         self.moved = False  # whether the rows are no longer those the model's state has
+        self.limits = np.full(groups, options.max_tokens)  # (G,), the most tokens of each group
         self.steps: list[Step] = []
         self.closed: list[list[Hypothesis]] = [[] for _ in range(groups)]
 
@@ -192,7 +202,8 @@ class Frontier:
         """What the constraint leaves each row, (G · W, V). A row left nothing closes."""
         mask = np.ones((self.scores.size, len(self.ends)), dtype=bool)
         for row in self.open_rows():
-            tokens = constraint(self.history(row)[0])
+            prompt = int(self.groups[row // self.width]) // self.options.walks
+            tokens = constraint(prompt, self.history(row)[0])
             if tokens is None:
                 continue
             mask[row] = False
@@ -266,10 +277,13 @@ class Frontier:
                 last *= 2
         return cut_at_stop(text_of(self.history(row)[0]), stops)[1]
 
-    def close_open(self) -> None:
+    def close_spent(self) -> None:
         """Close what has run out of tokens."""
-        for row in self.open_rows():
-            self.close(row, finished=False)
+        spent = self.limits[self.groups] <= len(self.steps)  # (G,)
+        if spent.any():
+            for row in self.open_rows():
+                if spent[row // self.width]:
+                    self.close(row, finished=False)
 
     def close(self, row: int, *, finished: bool) -> None:
         group, place = divmod(row, self.width)
@@ -294,7 +308,11 @@ class Frontier:
         for group in np.flatnonzero(~self.done):
             closed = self.closed[self.groups[group]]
             open_score = float(likeliest[group])
-            if open_score > -np.inf and len(closed) < self.width and not self._settled(closed, open_score):
+            if (
+                open_score > -np.inf
+                and len(closed) < self.width
+                and not self._settled(closed, open_score, int(self.limits[self.groups[group]]))
+            ):
                 continue
             self.done[group] = True
             self.scores[group] = -np.inf
@@ -302,12 +320,12 @@ class Frontier:
                 for token in _ranked(closed)[0].tokens:
                     self.on_token(int(self.groups[group]), token)
 
-    def _settled(self, closed: list[Hypothesis], open_score: float) -> bool:
+    def _settled(self, closed: list[Hypothesis], open_score: float, limit: int) -> bool:
         """Whether no open hypothesis can enter the n best (the bound in the docstring above)."""
         wanted = self.options.nbest // self.options.walks
         if len(closed) < wanted:
             return False
-        bound = normalise(open_score, self.options.max_tokens, self.options.length_penalty)
+        bound = normalise(open_score, limit, self.options.length_penalty)
         return _ranked(closed)[wanted - 1].score >= bound
 
     def shrink(self) -> None:

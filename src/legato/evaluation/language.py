@@ -56,6 +56,21 @@ def nats(model: SequenceModel, hidden: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits.float(), targets.flatten(), ignore_index=IGNORE, reduction="sum")
 
 
+def smoothed_nats(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """Summed loss of `targets` (N,) under `logits` (N, V): with smoothed labels, and without.
+
+    Label smoothing (Szegedy et al. 2016) gives the right token 1 - ε and spreads ε evenly over all:
+    loss = (1 - ε) · -log p(y) + ε · mean_v -log p(v).
+    """
+    counted = targets != IGNORE
+    logp = F.log_softmax(logits.float(), -1)
+    likelihood = logp.gather(-1, targets.clamp(min=0).unsqueeze(-1)).squeeze(-1)  # (N,)
+    plain = -(likelihood * counted).sum()
+    if smoothing == 0.0:
+        return plain, plain
+    return (1 - smoothing) * plain - smoothing * (logp.mean(-1) * counted).sum(), plain
+
+
 def language_metrics(total: float, tokens: int, words: int, size: int) -> dict[str, float]:
     """The figures above from the total nats of a text of so many tokens, words and bytes."""
     loss = total / max(tokens, 1)

@@ -1,8 +1,10 @@
 """The model folder: a Hugging Face folder with what is ours under one key.
 
-config.json            the architecture; `model_type` is legato-lstm and so on for what they lack
-model.safetensors      the weights
+config.json            the architecture: theirs where they have it, else `model_type` is legato-lstm and so on
+model.safetensors      the weights, under their names where they have the architecture
 tokenizer.json, tokenizer_config.json
+target/                the tokenizer of what is written, where it is another one
+source.spm, target.spm, vocab.json      instead of those in published Marian folders
 generation_config.json
 README.md              the model card
 """
@@ -15,14 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from legato.config import validate
-from legato.data.tokenizers import Tokenizer
+from legato.data.sentencepieces import is_marian_vocabulary, load_marian_vocabulary
+from legato.data.tokenizers import AnyTokenizer, Tokenizer
 from legato.errors import ConfigError, DataError, FolderError
 from legato.folders.atomic import OLD
 from legato.folders.weights import load_tensors, put_weights, save_tensors, weights_of
-from legato.models.base import SequenceModel
-from legato.registry import MODELS
+from legato.models.base import Published, SequenceModel, Sizes
+from legato.registry import MODELS, PUBLISHED
 
 PREFIX = "legato-"
+TARGET = "target"  # the folder of a tokenizer of its own for what is written
+IDS = ("decoder_start_token_id", "eos_token_id", "pad_token_id", "bos_token_id", "forced_eos_token_id")
 
 
 @dataclass
@@ -31,32 +36,82 @@ class Loaded:
 
     folder: Path
     module: SequenceModel
-    tokenizer: Tokenizer
+    tokenizer: AnyTokenizer  # of what is read
     task: str
     about: dict[str, Any] = field(default_factory=dict)  # the "legato" key
+    target: AnyTokenizer = None  # type: ignore[assignment]  # of what is written; left out: the same
+    start: int = None  # type: ignore[assignment]  # what writing begins with; left out: the end mark
+
+    def __post_init__(self) -> None:
+        self.target = self.tokenizer if self.target is None else self.target
+        self.start = self.target.eos_id if self.start is None else self.start
 
 
 def save_model(
-    folder: Path, module: SequenceModel, tokenizer: Tokenizer, *, task: str, about: dict[str, Any], card: str
+    folder: Path,
+    module: SequenceModel,
+    tokenizer: AnyTokenizer,
+    *,
+    task: str,
+    about: dict[str, Any],
+    card: str,
+    target: AnyTokenizer | None = None,
+    start: int | None = None,
 ) -> None:
     """Write every file of a model folder into `folder`, which exists."""
-    settings = module.config.model_dump(mode="json")
-    name = settings.pop("name")
-    config = {
-        "model_type": PREFIX + name,
-        "architectures": [type(module).__name__],
-        "vocab_size": module.vocabulary,
-        **settings,
-        "legato": {"task": task, **about},
-    }
-    _write_json(folder / "config.json", config)
-    save_tensors(weights_of(module), folder / "model.safetensors")
-    tokenizer.save(folder)
-    generation: dict[str, Any] = {"bos_token_id": tokenizer.eos_id}
-    if tokenizer.ends_text:
-        generation["eos_token_id"] = tokenizer.eos_id
+    config, tensors = _published(module) or _own(module)
+    written = target or tokenizer
+    marks = _marks(module, written, written.eos_id if start is None else start)
+    _write_json(folder / "config.json", {**config, **marks, "legato": {"task": task, **about}})
+    save_tensors(tensors, folder / "model.safetensors")
+    tokenizer.save(folder, ends=module.reads_source)
+    if target is not None and target is not tokenizer and target is not tokenizer.partner:
+        target.save(folder / TARGET)
+    generation = dict(marks)
+    if module.reads_source:
+        generation["suppress_tokens"] = sorted(written.marks - {written.eos_id})
+        if module.longest is not None:
+            generation["max_length"] = module.longest
+    else:
+        generation["bos_token_id"] = tokenizer.eos_id
+        if tokenizer.ends_text:
+            generation["eos_token_id"] = tokenizer.eos_id
     _write_json(folder / "generation_config.json", generation)
     (folder / "README.md").write_text(card, encoding="utf-8")
+
+
+def _marks(module: SequenceModel, tokenizer: AnyTokenizer, start: int) -> dict[str, Any]:
+    """The token numbers that an encoder–decoder's config names."""
+    if not module.reads_source:
+        return {}
+    marks = {"decoder_start_token_id": start, "eos_token_id": tokenizer.eos_id, "is_encoder_decoder": True}
+    return marks if tokenizer.pad_id is None else {**marks, "pad_token_id": tokenizer.pad_id}
+
+
+def refusal(module: SequenceModel) -> str | None:
+    """Why a model is not saved in a form that `transformers` knows; None when it is."""
+    if module.published is None:
+        return f"Hugging Face has no architecture like '{module.config.name}'"
+    form: type[Published] = PUBLISHED.get(module.published)
+    return form.refusal(module)
+
+
+def _published(module: SequenceModel) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    if refusal(module) is not None:
+        return None
+    form: type[Published] = PUBLISHED.get(str(module.published))
+    config, tensors = form.save(module)
+    return {"model_type": form.model_type, "architectures": [form.architecture], **config}, tensors
+
+
+def _own(module: SequenceModel) -> tuple[dict[str, Any], dict[str, Any]]:
+    settings = module.config.model_dump(mode="json")
+    name = settings.pop("name")
+    sizes = {"vocab_size": module.vocabulary}
+    if module.sizes.source is not None:
+        sizes["source_vocab_size"] = module.sizes.source
+    head = {"model_type": PREFIX + name, "architectures": [type(module).__name__], **sizes}
+    return {**head, **settings}, weights_of(module)
 
 
 def load_model(folder: Path) -> Loaded:
@@ -65,32 +120,65 @@ def load_model(folder: Path) -> Loaded:
     kind = config.get("model_type")
     if not isinstance(kind, str):
         raise FolderError(f"{folder / 'config.json'} names no model_type")
-    name = kind.removeprefix(PREFIX)
-    if not kind.startswith(PREFIX) or name not in MODELS:
-        known = ", ".join(PREFIX + n for n in MODELS.names())
-        raise FolderError(f"{folder} holds a '{kind}', which Legato does not have; it has {known}")
     about = config.pop("legato", {})
     if not isinstance(about, dict):
         raise FolderError(f"{folder / 'config.json'}: 'legato' should hold a JSON object")
-    vocabulary = config.pop("vocab_size", None)
-    settings = {k: v for k, v in config.items() if k not in ("model_type", "architectures")}
+    tokenizer, target = _load_tokenizers(folder)
+    if kind in PUBLISHED:
+        form: type[Published] = PUBLISHED.get(kind)
+        module = form.load(config, load_tensors(folder / "model.safetensors"), str(folder))
+        _check_vocabularies(folder, module.sizes, tokenizer, target)
+    else:
+        module = _load_own(folder, kind, config, tokenizer, target)
+    module.eval()
+    start = config.get("decoder_start_token_id")
+    if start is not None and not (isinstance(start, int) and 0 <= start < module.vocabulary):
+        raise FolderError(f"{folder / 'config.json'}: decoder_start_token_id is {start}")
+    task = str(about.get("task", "translation" if module.reads_source else "lm"))
+    return Loaded(folder, module, tokenizer, task, about, target, start)  # type: ignore[arg-type]
+
+
+def _load_own(
+    folder: Path, kind: str, config: dict[str, Any], tokenizer: AnyTokenizer, target: AnyTokenizer
+) -> SequenceModel:
+    name = kind.removeprefix(PREFIX)
+    if not kind.startswith(PREFIX) or name not in MODELS:
+        known = ", ".join([*PUBLISHED.names(), *(PREFIX + n for n in MODELS.names())])
+        raise FolderError(f"{folder} holds a '{kind}', which Legato does not have; it has {known}")
+    sizes = {key: config.pop(key, None) for key in ("vocab_size", "source_vocab_size")}
+    skipped = ("model_type", "architectures", "is_encoder_decoder", *IDS)
+    settings = {k: v for k, v in config.items() if k not in skipped}
     model: type[SequenceModel] = MODELS.get(name)
     try:
         checked = validate(model.Config, {"name": name, **settings})
     except ConfigError as problem:
         raise FolderError(f"{folder / 'config.json'}: {problem}") from None
-    if not isinstance(vocabulary, int) or vocabulary < 1:
-        raise FolderError(f"{folder / 'config.json'}: vocab_size is {vocabulary}")
+    for key, size in sizes.items():
+        if (size is not None or key == "vocab_size") and not (isinstance(size, int) and size >= 1):
+            raise FolderError(f"{folder / 'config.json'}: {key} is {size}")
+    known_sizes = Sizes(int(sizes["vocab_size"] or 0), sizes["source_vocab_size"])
+    _check_vocabularies(folder, known_sizes, tokenizer, target)
+    module = model(checked, known_sizes)
+    put_weights(module, load_tensors(folder / "model.safetensors"), str(folder / "model.safetensors"))
+    return module
+
+
+def _load_tokenizers(folder: Path) -> tuple[AnyTokenizer, AnyTokenizer]:
+    """Those of what is read and of what is written; mostly one and the same."""
     try:
+        if is_marian_vocabulary(folder):
+            return load_marian_vocabulary(folder)
         tokenizer = Tokenizer.load(folder / "tokenizer.json")
+        own = folder / TARGET / "tokenizer.json"
+        return tokenizer, Tokenizer.load(own) if own.is_file() else tokenizer
     except DataError as problem:
         raise FolderError(str(problem)) from None
-    if tokenizer.size > vocabulary:
-        raise FolderError(f"{folder}: the tokenizer has {tokenizer.size} tokens, the model only {vocabulary}")
-    module = model(checked, vocabulary)
-    put_weights(module, load_tensors(folder / "model.safetensors"), str(folder / "model.safetensors"))
-    module.eval()
-    return Loaded(folder, module, tokenizer, str(about.get("task", "lm")), about)
+
+
+def _check_vocabularies(folder: Path, sizes: Sizes, tokenizer: AnyTokenizer, target: AnyTokenizer) -> None:
+    for held, size in ((target, sizes.vocabulary), (tokenizer, sizes.source or sizes.vocabulary)):
+        if held.size > size:
+            raise FolderError(f"{folder}: the tokenizer has {held.size} tokens, the model only {size}")
 
 
 def find_model(place: str | Path) -> Path:

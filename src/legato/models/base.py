@@ -1,8 +1,9 @@
-"""What every model has: a config section, a vocabulary, a readout, and a way to be counted."""
+"""What every model has: a config section, sizes, a readout, and a way to be counted."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -18,24 +19,40 @@ class ModelConfig(Section):
     name: str
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """What the data fixes of a model: how many different tokens there are."""
+
+    vocabulary: int  # those that are written
+    source: int | None = None  # those that an encoder reads, where they are numbered apart; None: the same
+
+
 class SequenceModel(nn.Module):
     """The base of every architecture in `models/`.
 
-    A subclass names its config class, builds itself from `(config, vocabulary)`, and has `forward`
-    and `readout`. One that generates also has `start`, `prefill` and `step` (see `nn/state.py`).
+    A subclass names its config class, builds itself from `(config, sizes)`, and has `forward` and
+    `readout`. One that generates also has `start`, `prefill` and `step`, and `encode` where it reads
+    a source first (see `nn/state.py`).
     """
 
     Config: ClassVar[type[ModelConfig]]
     summary: ClassVar[str]  # one line for `legato models`
+    reads_source: ClassVar[bool] = False  # whether there is an encoder, which needs `batch.source`
+    published: ClassVar[str | None] = None  # Hugging Face's `model_type` for what it is when so shaped
 
-    def __init__(self, config: Any, vocabulary: int) -> None:
+    def __init__(self, config: Any, sizes: Sizes) -> None:
         super().__init__()
         self.config = config
-        self._vocabulary = vocabulary
+        self.sizes = sizes
 
     @property
     def vocabulary(self) -> int:
-        return self._vocabulary
+        return self.sizes.vocabulary
+
+    @property
+    def longest(self) -> int | None:
+        """The most tokens that a sequence may have; None where any length will do."""
+        return None
 
     @property
     def device(self) -> torch.device:
@@ -57,6 +74,14 @@ class SequenceModel(nn.Module):
         """Hidden states (…, D) to logits (…, V)."""
         raise NotImplementedError
 
+    def encode(self, batch: Batch) -> Any:
+        """The memory of `batch.source`, one row each, for `start`."""
+        raise NotImplementedError
+
+    def align(self, batch: Batch) -> Tensor:
+        """How much each target token looks at each source token, (B, T, S); rows sum to one."""
+        raise NotImplementedError
+
     def start(self, rows: int, capacity: int, memory: Any = None) -> Any:
         raise NotImplementedError
 
@@ -67,15 +92,34 @@ class SequenceModel(nn.Module):
         raise NotImplementedError
 
 
+class Published(Protocol):
+    """How an architecture is written in Hugging Face's folders: their config, their tensor names."""
+
+    model_type: ClassVar[str]
+    architecture: ClassVar[str]  # the class that loads it there
+
+    @classmethod
+    def refusal(cls, module: Any) -> str | None:
+        """Why `module` cannot be written so; None when it can."""
+
+    @classmethod
+    def save(cls, module: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """The entries of config.json, and the tensors under their published names."""
+
+    @classmethod
+    def load(cls, config: dict[str, Any], tensors: dict[str, Tensor], where: str) -> SequenceModel:
+        """The module that a folder holds; `where` names it in an error."""
+
+
 def count_parameters(module: nn.Module) -> int:
     """Trainable parameters; a tied one counts once."""
     return sum(p.numel() for p in module.parameters() if p.requires_grad)
 
 
-def measure(model: type[SequenceModel], config: ModelConfig, vocabulary: int) -> int:
+def measure(model: type[SequenceModel], config: ModelConfig, sizes: Sizes) -> int:
     """How many parameters such a model would have, without making it."""
     with torch.device("meta"):
-        return count_parameters(model(config, vocabulary))
+        return count_parameters(model(config, sizes))
 
 
 def detach(state: Any) -> Any:

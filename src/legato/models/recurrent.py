@@ -20,7 +20,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from legato.data.batch import Batch
-from legato.models.base import ModelConfig, SequenceModel
+from legato.models.base import ModelConfig, SequenceModel, Sizes
 from legato.nn.dropout import embed, variational_dropout
 from legato.nn.recurrent import CellState, Recurrent
 from legato.nn.state import Output
@@ -120,8 +120,9 @@ class RecurrentModel(SequenceModel):
     summary: ClassVar[str] = "recurrent network: Elman, GRU or LSTM cells; stacked, tied, regularised as AWD-LSTM"
     config: RecurrentConfig
 
-    def __init__(self, config: RecurrentConfig, vocabulary: int) -> None:
-        super().__init__(config, vocabulary)
+    def __init__(self, config: RecurrentConfig, sizes: Sizes) -> None:
+        super().__init__(config, sizes)
+        vocabulary = sizes.vocabulary
         self.embedding = nn.Embedding(vocabulary, config.inputs)
         self.stack = Recurrent(
             config.name,

@@ -20,7 +20,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from legato.data.batch import Batch
-from legato.models.base import ModelConfig, SequenceModel
+from legato.models.base import ModelConfig, SequenceModel, Sizes
 from legato.nn.state import Output
 
 NOTHING = -1  # stands before the first word; its embedding is zero
@@ -64,11 +64,12 @@ class WindowModel(SequenceModel):
     summary: ClassVar[str] = "fixed-window feed-forward network: sees the last `context` words and nothing else"
     config: WindowConfig
 
-    def __init__(self, config: WindowConfig, vocabulary: int) -> None:
-        super().__init__(config, vocabulary)
+    def __init__(self, config: WindowConfig, sizes: Sizes) -> None:
+        super().__init__(config, sizes)
+        vocabulary = sizes.vocabulary
         self.embedding = nn.Embedding(vocabulary, config.embedding)
-        sizes = [config.context * config.embedding] + [config.width] * config.layers
-        self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
+        widths = [config.context * config.embedding] + [config.width] * config.layers
+        self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
         self.output = nn.Linear(config.width, vocabulary)
 
     def forward(self, batch: Batch, state: Tensor | None = None) -> Output:

@@ -6,6 +6,7 @@ Notable here:
   `U` the previous hidden state;
 - `Layer` runs a cell over time: fused (cuDNN, oneDNN) as a rule, written out when somebody looks
   inside (`nn/capture.py`) or when `fused` is off; tests hold the two equal;
+- rows of different lengths need no packing, so nobody waits for the device to say how long they are;
 - parameters are laid out as in `torch.nn.LSTM`, `GRU` and `RNN`, so theirs can be copied over;
 - everything inside is time-major, (T, B, D), which is how the kernels want it.
 
@@ -21,12 +22,14 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence
 
 from legato.nn.capture import capture, capturing, scope
 from legato.nn.dropout import drop_connect, variational_dropout
 
 CellState = tuple[Tensor, ...]  # each (B, D)
+Drawn = list[tuple[Tensor | None, Tensor]]  # for each layer: a mask (B, I) for its input, and U
+
+HOLD = 1e4  # σ(±HOLD) is 1 or 0 to the last bit, whatever a gate's input adds; float16 can hold it
 
 # Weights that pass through dropout or a cast are new tensors at each step; cuDNN gathers them itself.
 warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
@@ -66,13 +69,20 @@ class Cell(nn.Module):
         """One time step by the equations. `from_input` is W x_t + b (B, gates·D); `recurrent` is U."""
         raise NotImplementedError
 
-    def fused_step(self, x: Tensor, state: CellState) -> CellState:
-        """One time step by PyTorch's kernel, for generation."""
+    def fused_step(self, x: Tensor, state: CellState, recurrent: Tensor) -> CellState:
+        """One time step by PyTorch's kernel."""
         raise NotImplementedError
 
-    def fused_scan(self, x: Tensor, state: CellState, weights: list[Tensor], sizes: Tensor | None) -> Any:
-        """All time steps by PyTorch's kernel; `sizes` are the batch sizes of a packed sequence."""
+    def fused_scan(self, x: Tensor, state: CellState, weights: list[Tensor]) -> Any:
+        """All time steps by PyTorch's kernel."""
         raise NotImplementedError
+
+    def hold(self, x: Tensor, weight: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
+        """Input and W by which padding, where `inside` (T, B, 1) is False, leaves the state's later parts alone.
+
+        The first part, `hidden`, needs no help: it is among the outputs.
+        """
+        return x, weight
 
 
 class ElmanCell(Cell):
@@ -87,14 +97,11 @@ class ElmanCell(Cell):
         capture("hidden", h)
         return (h,)
 
-    def fused_step(self, x: Tensor, state: CellState) -> CellState:
-        return (torch.rnn_tanh_cell(x, state[0], self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh),)
+    def fused_step(self, x: Tensor, state: CellState, recurrent: Tensor) -> CellState:
+        return (torch.rnn_tanh_cell(x, state[0], self.weight_ih, recurrent, self.bias_ih, self.bias_hh),)
 
-    def fused_scan(self, x: Tensor, state: CellState, weights: list[Tensor], sizes: Tensor | None) -> Any:
-        hidden = state[0].unsqueeze(0)
-        if sizes is None:
-            return torch.rnn_tanh(x, hidden, weights, True, 1, 0.0, self.training, False, False)
-        return torch.rnn_tanh(x, sizes, hidden, weights, True, 1, 0.0, self.training, False)
+    def fused_scan(self, x: Tensor, state: CellState, weights: list[Tensor]) -> Any:
+        return torch.rnn_tanh(x, state[0].unsqueeze(0), weights, True, 1, 0.0, self.training, False, False)
 
 
 class GRUCell(Cell):
@@ -127,14 +134,11 @@ class GRUCell(Cell):
             capture(name, value)
         return (h,)
 
-    def fused_step(self, x: Tensor, state: CellState) -> CellState:
-        return (torch.gru_cell(x, state[0], self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh),)
+    def fused_step(self, x: Tensor, state: CellState, recurrent: Tensor) -> CellState:
+        return (torch.gru_cell(x, state[0], self.weight_ih, recurrent, self.bias_ih, self.bias_hh),)
 
-    def fused_scan(self, x: Tensor, state: CellState, weights: list[Tensor], sizes: Tensor | None) -> Any:
-        hidden = state[0].unsqueeze(0)
-        if sizes is None:
-            return torch.gru(x, hidden, weights, True, 1, 0.0, self.training, False, False)
-        return torch.gru(x, sizes, hidden, weights, True, 1, 0.0, self.training, False)
+    def fused_scan(self, x: Tensor, state: CellState, weights: list[Tensor]) -> Any:
+        return torch.gru(x, state[0].unsqueeze(0), weights, True, 1, 0.0, self.training, False, False)
 
 
 class LSTMCell(Cell):
@@ -183,14 +187,22 @@ class LSTMCell(Cell):
             capture(name, value)
         return h, c
 
-    def fused_step(self, x: Tensor, state: CellState) -> CellState:
-        return torch.lstm_cell(x, state, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
+    def fused_step(self, x: Tensor, state: CellState, recurrent: Tensor) -> CellState:
+        return torch.lstm_cell(x, state, self.weight_ih, recurrent, self.bias_ih, self.bias_hh)
 
-    def fused_scan(self, x: Tensor, state: CellState, weights: list[Tensor], sizes: Tensor | None) -> Any:
+    def fused_scan(self, x: Tensor, state: CellState, weights: list[Tensor]) -> Any:
         initial = [part.unsqueeze(0) for part in state]
-        if sizes is None:
-            return torch.lstm(x, initial, weights, True, 1, 0.0, self.training, False, False)
-        return torch.lstm(x, sizes, initial, weights, True, 1, 0.0, self.training, False)
+        return torch.lstm(x, initial, weights, True, 1, 0.0, self.training, False, False)
+
+    def hold(self, x: Tensor, weight: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
+        """One more input, which is 1 on padding; there it shuts the input gate and opens the forget gate.
+
+        So on padding c_t = 1·c_{t-1} + 0·g_t, and no gradient passes the gates.
+        """
+        column = weight.new_zeros(len(weight), 1)
+        column[: self.width] = -HOLD
+        column[self.width : 2 * self.width] = HOLD
+        return torch.cat([x, (~inside).to(x.dtype)], dim=-1), torch.cat([weight, column], dim=1)
 
 
 def _chrono(width: int, steps: int) -> Tensor:
@@ -216,6 +228,8 @@ class Layer(nn.Module):
         """(T, B, I) to (T, B, D) and the state after each row's last token; padding changes neither."""
         if state is None:
             state = self.cell.start(x.shape[1])
+        if lengths is not None:
+            lengths = lengths.to(x.device)
         if self.reverse:
             x = _flip(x, lengths)
         recurrent = drop_connect(self.cell.weight_hh, self.recurrent_dropout, self.training)
@@ -225,11 +239,12 @@ class Layer(nn.Module):
             y, state = self._run_written_out(x, state, recurrent, lengths)
         return (_flip(y, lengths) if self.reverse else y), state
 
-    def step(self, x: Tensor, state: CellState) -> CellState:
-        """One token a row, (B, I), for generation."""
+    def step(self, x: Tensor, state: CellState, recurrent: Tensor | None = None) -> CellState:
+        """One token a row, (B, I); `recurrent` is U where dropout has changed it."""
+        recurrent = self.cell.weight_hh if recurrent is None else recurrent
         if self.fused and not capturing():
-            return self.cell.fused_step(x, state)
-        return self.cell.advance(F.linear(x, self.cell.weight_ih, self.cell.bias_ih), state, self.cell.weight_hh)
+            return self.cell.fused_step(x, state, recurrent)
+        return self.cell.advance(F.linear(x, self.cell.weight_ih, self.cell.bias_ih), state, recurrent)
 
     def _run_written_out(
         self, x: Tensor, state: CellState, recurrent: Tensor, lengths: Tensor | None
@@ -259,17 +274,16 @@ class Layer(nn.Module):
             state = tuple(part.to(dtype) for part in state)
         with torch.autocast(device, enabled=False):
             if lengths is None:
-                y, *last = self.cell.fused_scan(x, state, weights, None)
+                y, *last = self.cell.fused_scan(x, state, weights)
                 return y, tuple(part[0] for part in last)
-            packed = pack_padded_sequence(x, lengths.cpu(), enforce_sorted=False)
-            order, back = packed.sorted_indices, packed.unsorted_indices
-            assert order is not None  # typed as optional, because sorted input needs none
-            assert back is not None
-            sorted_state = tuple(part[order] for part in state)
-            data, *last = self.cell.fused_scan(packed.data, sorted_state, weights, packed.batch_sizes)
-            padded = torch.nn.utils.rnn.PackedSequence(data, packed.batch_sizes, order, back)
-            y, _ = torch.nn.utils.rnn.pad_packed_sequence(padded, total_length=x.shape[0])
-            return y, tuple(part[0][back] for part in last)
+            # Padding is on the right, so it is read after all that counts; what it does is then undone.
+            inside = (torch.arange(len(x), device=x.device).unsqueeze(1) < lengths).unsqueeze(-1)  # (T, B, 1)
+            x, weights[0] = self.cell.hold(x, weights[0], inside)
+            y, _, *others = self.cell.fused_scan(x, state, weights)
+            y = y * inside
+            ends = (lengths - 1).clamp(min=0).view(1, -1, 1).expand(1, -1, y.shape[-1])
+            hidden = torch.where((lengths > 0).unsqueeze(-1), y.gather(0, ends)[0], state[0])
+            return y, (hidden, *(part[0] for part in others))
 
 
 class Recurrent(nn.Module):
@@ -338,12 +352,24 @@ class Recurrent(nn.Module):
             x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
         return x, last
 
-    def step(self, x: Tensor, states: list[CellState]) -> tuple[Tensor, list[CellState]]:
-        """One token a row (B, I) through every layer; one direction only."""
+    def draw(self, rows: int) -> Drawn:
+        """Dropout for a sequence that goes step by step in training: drawn once, as `forward` does."""
+        drawn: Drawn = []
+        for depth, (layer, *_) in enumerate(self._pairs()):
+            ones = layer.cell.weight_ih.new_ones(1, rows, layer.cell.weight_ih.shape[1])
+            mask = variational_dropout(ones, self.hidden_dropout, self.training)[0] if depth else None
+            drawn.append((mask, drop_connect(layer.cell.weight_hh, layer.recurrent_dropout, self.training)))
+        return drawn
+
+    def step(self, x: Tensor, states: list[CellState], drawn: Drawn | None = None) -> tuple[Tensor, list[CellState]]:
+        """One token a row (B, I) through every layer; one direction only. Without `drawn` nothing is dropped."""
         after = []
         for depth, (pair, state) in enumerate(zip(self._pairs(), states, strict=True)):
+            mask, recurrent = drawn[depth] if drawn is not None else (None, None)
+            if mask is not None:
+                x = x * mask
             with scope(f"{self.cell}.{depth}"):
-                state = pair[0].step(x, state)
+                state = pair[0].step(x, state, recurrent)
             x = state[0]
             after.append(state)
         return x, after
@@ -360,6 +386,6 @@ def _flip(x: Tensor, lengths: Tensor | None) -> Tensor:
     if lengths is None:
         return x.flip(0)
     steps = torch.arange(x.shape[0], device=x.device).unsqueeze(1)  # (T, 1)
-    inside = lengths.to(x.device) - 1 - steps  # (T, B)
+    inside = lengths - 1 - steps  # (T, B)
     source = torch.where(inside >= 0, inside, steps)
     return x.gather(0, source.unsqueeze(-1).expand(-1, -1, x.shape[-1]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 
@@ -21,27 +22,48 @@ class Output:
     auxiliary: dict[str, Tensor] = field(default_factory=dict)  # penalties, each a scalar mean
 
 
+@dataclass
+class Memory:
+    """What an encoder leaves for the decoder: a state for each source token."""
+
+    states: Tensor  # (B, S, D)
+    lengths: Tensor | None = None  # (B,), None when every row is full
+
+    @property
+    def mask(self) -> Tensor | None:
+        """True where there is a source token, (B, S); None when there is one everywhere."""
+        if self.lengths is None:
+            return None
+        return torch.arange(self.states.shape[1], device=self.states.device) < self.lengths.unsqueeze(1)
+
+
 @runtime_checkable
 class State(Protocol):
     """What a model remembers while it generates: a recurrent state, or a key/value cache."""
 
-    length: int  # tokens taken in so far by the longest row
+    length: int  # columns taken in so far: those of padded prompts, and one a step
 
     def reorder(self, rows: Tensor) -> None:
         """Row i goes on as what row `rows[i]` was; rows may repeat, vanish or multiply (what a beam needs)."""
 
     def rewind(self, length: int) -> None:
-        """Forget every token after the first `length` (what speculation and editing need)."""
+        """Go back to where `length` was this (what speculation and editing need)."""
 
 
 class Generates(Protocol):
-    """The protocol that the search in `decoding/` knows. A model that generates has these."""
+    """The protocol that the search in `decoding/` knows. A model that generates has these.
+
+    Logits belong to the caller, who may write into them.
+    """
 
     @property
     def vocabulary(self) -> int: ...
 
     def start(self, rows: int, capacity: int, memory: Any = None) -> State:
-        """A state for `rows` sequences of at most `capacity` tokens, on the model's device and dtype."""
+        """A state for `rows` sequences of at most `capacity` tokens, on the model's device and dtype.
+
+        `memory` is what `encode` made of as many sources, for a model that reads one.
+        """
 
     def prefill(self, tokens: Tensor, lengths: Tensor, state: State) -> Tensor:
         """Take in whole prompts (B, T) of different lengths (B,); logits (B, V) after each row's last."""

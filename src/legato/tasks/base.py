@@ -6,15 +6,17 @@ touches one file; other packages add theirs through the entry point group `legat
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
+import numpy as np
 import torch
 
 from legato.config import Section
-from legato.data.tokenizers import Tokenizer, TokenizerConfig
-from legato.models.base import ModelConfig, SequenceModel
+from legato.data.tokenizers import TokenizerConfig
+from legato.folders.model_folder import Loaded
+from legato.models.base import ModelConfig, SequenceModel, Sizes
 from legato.training.config import TrainConfig
 from legato.training.loop import Job
 
@@ -34,9 +36,9 @@ class Plan:
 
 
 class TaskJob(Job, Protocol):
-    """A job that also knows its tokenizer, its data's hashes and its final scores."""
+    """A job that also knows what its data fixes of a model, its data's hashes and its final scores."""
 
-    tokenizer: Tokenizer
+    sizes: Sizes
     hashes: dict[str, str]
 
     def final(self, model: SequenceModel) -> dict[str, float]:
@@ -59,8 +61,41 @@ class Task(Protocol):
         """Read the data and make batches of it."""
 
     @classmethod
-    def evaluate(cls, model: SequenceModel, tokenizer: Tokenizer, data: Any, about: dict[str, Any]) -> dict[str, Any]:
+    def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
         """The task's scores on `data.test`."""
+
+
+class Predicts(Protocol):
+    """A task that turns texts into something: `legato predict`."""
+
+    Options: ClassVar[type[Section]]  # how to predict: `--beams` and so on
+
+    @classmethod
+    def predict(cls, loaded: Loaded, texts: Sequence[str], options: Any) -> list[Prediction]:
+        """One prediction a text, in order. A text that cannot be read has a `problem` instead of answers."""
+
+
+@dataclass
+class Answer:
+    """One of the things that a model makes of a text."""
+
+    text: str
+    score: float
+    more: dict[str, Any] = field(default_factory=dict)  # what the task adds, as JSON has it
+
+
+@dataclass
+class Prediction:
+    """What a model makes of a text: its answers, best first, or why there is none."""
+
+    input: str
+    answers: list[Answer] = field(default_factory=list)
+    problem: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        answers = [{"text": a.text, "score": a.score, **a.more} for a in self.answers]
+        told: dict[str, Any] = {"input": self.input, "answers": answers}
+        return told if self.problem is None else {**told, "problem": self.problem}
 
 
 def model_card(
@@ -76,3 +111,31 @@ def model_card(
         f"## Use\n\n```\n{use}\n```\n\n## Scores on the validation text\n\n| | |\n|---|---|\n{scores}\n\n"
         f"## Data\n\n{data}\n"
     )
+
+
+def word_alignment(told: dict[str, Any]) -> list[tuple[int, int]]:
+    """(source word, target word) for each target word, from an answer's tokens and soft alignment.
+
+    A token that begins with white space begins a word. The weights of a word's tokens are summed over the
+    source word's and averaged over its own; the end mark of the source is no word.
+    """
+    weights = np.array(told["alignment"])  # (T, S)
+    source, target = _word_of(told["source_tokens"][:-1]), _word_of(told["target_tokens"])
+    if weights.size == 0 or not source:
+        return []
+    sums = np.zeros((max(target) + 1, max(source) + 1))
+    for row, word in enumerate(target):
+        for column, other in enumerate(source):
+            sums[word, other] += weights[row, column]
+    return [(int(best), word) for word, best in enumerate(sums.argmax(1))]
+
+
+def _word_of(tokens: list[str]) -> list[int]:
+    """The number of the word that each token belongs to."""
+    spaced = any(token[:1].isspace() for token in tokens[1:])
+    words, current = [], -1
+    for index, token in enumerate(tokens):
+        begins = index == 0 or (token[:1].isspace() if spaced else not token.startswith("##"))
+        current += begins
+        words.append(current)
+    return words

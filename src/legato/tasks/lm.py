@@ -22,13 +22,14 @@ from legato.data.batch import IGNORE, Batch
 from legato.data.batches import Batches, Rows, Streams, Windows, collate
 from legato.data.cache import cached_ids, cached_tokenizer
 from legato.data.text import Text, hold_out, read_text
-from legato.data.tokenizers import Tokenizer
+from legato.data.tokenizers import AnyTokenizer
 from legato.data.toys import ToyConfig, toy_rows
 from legato.decoding import SearchOptions, search
 from legato.errors import ConfigError, DataError
-from legato.evaluation.language import language_metrics, nats, stream_loss
-from legato.folders.model_folder import save_model
-from legato.models.base import SequenceModel, count_parameters
+from legato.evaluation.language import language_metrics, nats, smoothed_nats, stream_loss
+from legato.folders.model_folder import Loaded, save_model
+from legato.models.base import SequenceModel, Sizes, count_parameters
+from legato.registry import MODELS
 from legato.tasks.base import Plan, Say, model_card
 from legato.training.loop import Loss
 
@@ -76,6 +77,11 @@ class LanguageModelling:
             raise ConfigError(
                 "model.bidirectional=true reads the very words that lm predicts; leave it out for language modelling"
             )
+        if MODELS.get(plan.model.name).reads_source:
+            raise ConfigError(
+                f"model={plan.model.name} reads one text and writes another, which lm does not have; "
+                "use model=lstm, or the translation task"
+            )
         if plan.data.train is None:
             raise ConfigError("'data.train' is needed; set data.train=FILE, or data.train=builtin:stdlib to try")
         if plan.data.train.startswith(TOY):
@@ -83,7 +89,8 @@ class LanguageModelling:
         return LanguageJob(plan, say)
 
     @classmethod
-    def evaluate(cls, model: SequenceModel, tokenizer: Tokenizer, data: Any, about: dict[str, Any]) -> dict[str, Any]:
+    def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
+        model, tokenizer, about = loaded.module, loaded.tokenizer, loaded.about
         if data.test is None:
             raise ConfigError("'data.test' is needed; set data.test=FILE")
         if data.test.startswith(TOY):
@@ -134,6 +141,7 @@ class LanguageJob:
         self.texts = self._texts(data)
         self.hashes = {split: text.sha256 for split, text in self.texts.items()}
         self.tokenizer = cached_tokenizer(plan.tokenizer, self.texts["train"])
+        self.sizes = Sizes(self.tokenizer.size)
         self.ids = {split: cached_ids(text, self.tokenizer) for split, text in self.texts.items()}
         ids, valid = self.ids["train"], self.ids["valid"]
         self.rows = max(1, train.batch_tokens // data.window)
@@ -191,7 +199,7 @@ class LanguageJob:
         return pieces
 
     def loss(self, model: SequenceModel, batch: Batch, state: Any) -> Loss:
-        return next_token_loss(model, batch, state)
+        return next_token_loss(model, batch, state, self.plan.train.label_smoothing)
 
     def validate(self, model: SequenceModel) -> dict[str, float]:
         return self._score(model, "valid", self.rows)
@@ -224,7 +232,7 @@ class LanguageJob:
 def _write(
     folder: Path,
     model: SequenceModel,
-    tokenizer: Tokenizer,
+    tokenizer: AnyTokenizer,
     hashes: dict[str, str],
     metrics: dict[str, float],
     use: str,
@@ -235,14 +243,17 @@ def _write(
     save_model(folder, model, tokenizer, task="lm", about=about, card=card)
 
 
-def next_token_loss(model: SequenceModel, batch: Batch, state: Any) -> Loss:
+def next_token_loss(model: SequenceModel, batch: Batch, state: Any, smoothing: float = 0.0) -> Loss:
     """Cross-entropy of the next token, and the model's penalties weighted by the batch's tokens."""
     assert batch.targets is not None
     if state is not None and batch.keep is not None:
         state = model.forget(state, batch.keep)
     output = model(batch, state)
-    reported = nats(model, output.hidden, batch.targets)
-    total = reported
+    if smoothing:
+        logits = model.readout(output.hidden.flatten(0, 1))
+        total, reported = smoothed_nats(logits, batch.targets.flatten(), smoothing)
+    else:
+        total = reported = nats(model, output.hidden, batch.targets)
     for penalty in output.auxiliary.values():
         total = total + penalty * batch.tokens
     return Loss(total, reported, output.state)
@@ -261,6 +272,7 @@ class ToyJob:
         lines = "\n".join(_line(*row) for row in rows["train"])
         text = Text(data.train, [lines], hashlib.sha256(lines.encode()).hexdigest())
         self.tokenizer = cached_tokenizer(plan.tokenizer, text)
+        self.sizes = Sizes(self.tokenizer.size)
         train = _sequences(rows["train"], self.tokenizer)
         self.valid = _sequences(rows["valid"], self.tokenizer)
         self.questions = rows["valid"]
@@ -270,7 +282,7 @@ class ToyJob:
         say(f"data: {len(train):,} rows of {data.train}, such as: {_line(*rows['train'][0])}")
 
     def loss(self, model: SequenceModel, batch: Batch, state: Any) -> Loss:
-        return next_token_loss(model, batch, None)
+        return next_token_loss(model, batch, None, self.plan.train.label_smoothing)
 
     def validate(self, model: SequenceModel) -> dict[str, float]:
         return {"accuracy": _accuracy(model, self.valid)}
@@ -301,7 +313,7 @@ def _line(source: str, target: str) -> str:
     return f"{source} = {target}"
 
 
-def _sequences(rows: list[tuple[str, str]], tokenizer: Tokenizer) -> list[tuple[list[int], int]]:
+def _sequences(rows: list[tuple[str, str]], tokenizer: AnyTokenizer) -> list[tuple[list[int], int]]:
     """Each row as ids between two end marks, and how many of them are the question."""
     eos = tokenizer.eos_id
     sequences = []

@@ -35,6 +35,10 @@ class TrainConfig(Section):
     beta2: float = Field(0.99, ge=0, lt=1, description="of adamw")
     momentum: float = Field(0.0, ge=0, lt=1, description="of sgd and asgd")
     clip: float = Field(1.0, ge=0, description="largest gradient norm; 0 for none")
+    label_smoothing: float = Field(0.0, ge=0, lt=1, description="share of the target spread over all tokens")
+    average: float = Field(
+        0.0, ge=0, lt=1, description="share of the steps, the last ones, over which the weights are averaged"
+    )
     ema: float = Field(0.0, ge=0, lt=1, description="decay of an exponential moving average of the weights")
     average_patience: int = Field(
         5, ge=1, description="asgd: averaging starts after this many validations without gain"
@@ -60,8 +64,10 @@ class TrainConfig(Section):
     def _rate(self) -> TrainConfig:
         if self.lr is None:
             object.__setattr__(self, "lr", DEFAULT_LR[self.optimizer])
-        if self.ema and self.optimizer == "asgd":
-            raise ValueError("asgd averages the weights itself; use ema=0 with it")
+        if (self.ema or self.average) and self.optimizer == "asgd":
+            raise ValueError("asgd averages the weights itself; use ema=0 and average=0 with it")
+        if self.ema and self.average:
+            raise ValueError("ema and average are two averages of the weights; use one")
         return self
 
     @property

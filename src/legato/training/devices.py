@@ -13,7 +13,7 @@ def choose_device(name: str = "auto") -> torch.device:
     """`auto` takes CUDA, then Apple's MPS, then the CPU; anything else must be there."""
     if name == "auto":
         if torch.cuda.is_available():
-            return torch.device("cuda")
+            return torch.device("cuda", torch.cuda.current_device())
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
         device = torch.device(name)
@@ -22,7 +22,9 @@ def choose_device(name: str = "auto") -> torch.device:
     if device.type == "cuda":
         if not torch.cuda.is_available():
             raise DeviceError("device=cuda, but PyTorch sees no CUDA device here; use device=auto or device=cpu")
-        if device.index is not None and device.index >= torch.cuda.device_count():
+        if name == "cuda":  # several of PyTorch's functions want to know which
+            return torch.device("cuda", torch.cuda.current_device())
+        if device.index >= torch.cuda.device_count():
             raise DeviceError(f"device={name}, but there are only {torch.cuda.device_count()} CUDA devices")
     elif device.type == "mps" and not torch.backends.mps.is_available():
         raise DeviceError("device=mps, but this machine has no Apple GPU; use device=auto or device=cpu")

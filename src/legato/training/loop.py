@@ -46,7 +46,7 @@ from legato.training.optimizers import Average, make_optimizer, optimizer_tensor
 from legato.training.run_folder import RunFolder
 from legato.training.schedules import Schedule
 
-SHOWN = ("loss", "perplexity", "bits_per_byte", "accuracy")  # of a validation, on the screen
+SHOWN = ("loss", "perplexity", "bits_per_byte", "accuracy", "bleu", "chrf", "f1")  # of a validation, on the screen
 
 
 @dataclass
@@ -175,6 +175,8 @@ class Trainer:
         if self.graph is None:
             self.optimizer.zero_grad(set_to_none=True)
         self._warm += 1
+        if self.average is None and self.config.average and self.step >= self.steps * (1 - self.config.average):
+            self.average = Average(self.model, None)
         if self.average is not None:
             self.average.update()
         self.progress.tokens += batch.read

@@ -1,0 +1,27 @@
+"""`legato export`: a model in another program's form."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def command(
+    model: Annotated[str, typer.Argument(help="A model folder or a run folder.")],
+    to: Annotated[str, typer.Option("--to", help="hf or ctranslate2.")],
+    out: Annotated[
+        str | None, typer.Option("--out", help="Folder to write.", show_default="MODEL-hf, MODEL-ctranslate2")
+    ] = None,
+    quantize: Annotated[
+        str | None, typer.Option("--quantize", help="ctranslate2: int8, float16, …", show_default=False)
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over a folder that is there.")] = False,
+) -> None:
+    """Write a model in another form.
+
+    [dim]legato export runs/t --to ctranslate2 --out t-ct2[/dim]
+    """
+    from legato.folders.exports import export
+
+    print(export(model, to, out=out, quantize=quantize, force=force))

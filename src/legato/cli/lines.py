@@ -1,0 +1,99 @@
+"""Lines from a file or from standard input, as they come, and a meter of how many are done."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from legato.errors import DataError
+
+PATIENCE = 0.05  # seconds to wait for one more line before working on those that are there
+
+
+class Lines:
+    """The lines of a file, or of standard input when `path` is None, in blocks.
+
+    A file gives full blocks. Standard input gives what has arrived: somebody who types gets an answer to each
+    line, a pipe gets full blocks. A last line without its newline counts; bytes that are no UTF-8 become U+FFFD.
+    """
+
+    def __init__(self, path: str | None) -> None:
+        self.path = path
+
+    def blocks(self, size: int) -> Iterator[list[str]]:
+        """Lists of at most `size` lines, in order."""
+        arrived: queue.Queue[str | BaseException | None] = queue.Queue(maxsize=4 * size)
+        threading.Thread(target=self._read, args=(arrived,), daemon=True).start()
+        ended = False
+        while not ended:
+            block: list[str] = []
+            while len(block) < size:
+                try:
+                    # The first line is worth waiting for; the ones behind it only while they keep coming.
+                    item = arrived.get(timeout=PATIENCE if block and self.path is None else None)
+                except queue.Empty:
+                    break
+                if isinstance(item, BaseException):
+                    raise item
+                if item is None:
+                    ended = True
+                    break
+                block.append(item)
+            if block:
+                yield block
+
+    def _read(self, arrived: queue.Queue[Any]) -> None:
+        try:
+            with self._open() as stream:
+                for number, raw in enumerate(stream):
+                    text = raw.decode("utf-8", "replace")
+                    if number == 0:
+                        text = text.removeprefix("\ufeff")
+                    arrived.put(text.rstrip("\r\n"))
+            arrived.put(None)
+        except ValueError:  # standard input was closed under us
+            arrived.put(None)
+        except BaseException as problem:
+            arrived.put(problem)
+
+    def _open(self) -> BinaryIO:
+        if self.path is None:
+            if sys.stdin is None or sys.stdin.closed:
+                raise DataError("there is no text, and standard input is closed; give a text or --file")
+            if sys.stdin.isatty():
+                print("one text a line; end with Ctrl-D", file=sys.stderr)
+            return sys.stdin.buffer
+        try:
+            return Path(self.path).open("rb")
+        except OSError as problem:
+            raise DataError(f"{self.path} cannot be read: {problem.strerror or problem}") from None
+
+
+class Meter:
+    """How many lines are done and how fast, on a terminal's standard error; silent elsewhere."""
+
+    def __init__(self, enabled: bool) -> None:
+        self.enabled = enabled and sys.stderr.isatty() and not sys.stdout.isatty()
+        self.done = 0
+        self.started = time.monotonic()
+
+    def __enter__(self) -> Meter:
+        return self
+
+    def advance(self, lines: int) -> None:
+        self.done += lines
+        if self.enabled:
+            speed = self.done / max(time.monotonic() - self.started, 1e-9)
+            print(f"\r{self.done:,} lines, {speed:,.1f} a second", end="", file=sys.stderr, flush=True)
+
+    def note(self, text: str) -> None:
+        print(("\n" if self.enabled and self.done else "") + text, file=sys.stderr, flush=True)
+
+    def __exit__(self, *_: object) -> None:
+        if self.enabled and self.done:
+            print(file=sys.stderr)

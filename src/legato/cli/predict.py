@@ -1,0 +1,112 @@
+"""`legato predict`: whatever the model's task is, on texts of your own."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from legato.tasks.base import Answer, Prediction
+
+BLOCK = 512  # lines read ahead, so that those of like length can go together
+
+
+def command(
+    model: Annotated[str, typer.Argument(help="A model folder or a run folder.")],
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TEXT]...", help="Texts; left out: --file, or standard input.", show_default=False),
+    ] = None,
+    file: Annotated[str | None, typer.Option("--file", help="One text a line; '-' for standard input.")] = None,
+    beams: Annotated[
+        int | None, typer.Option("--beams", help="Width of the beam; 1 is greedy.", show_default="the model's own")
+    ] = None,
+    length_penalty: Annotated[
+        float | None,
+        typer.Option("--length-penalty", help="Scores are log p / length^this.", show_default="the model's own"),
+    ] = None,
+    nbest: Annotated[int | None, typer.Option("--nbest", help="Answers a text.", show_default="1")] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option("--max-tokens", help="Longest answer.", show_default="twice the text and some")
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", help="Language to write, for a model of many.", show_default=False)
+    ] = None,
+    scores: Annotated[bool, typer.Option("--scores", help="Show each answer's score.")] = False,
+    alignments: Annotated[
+        bool,
+        typer.Option("--alignments", help="Show which source word each word looked at, as in '0-0 1-2'."),
+    ] = False,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="One line of JSON a text.")] = False,
+) -> None:
+    """Translate, parse, …: one answer a text, in order.
+
+    [dim]legato predict runs/t "A dog runs." "Two men sit."[/dim]
+    [dim]legato predict runs/t --file sentences.txt --beams 5 > translations.txt[/dim]
+    [dim]cat sentences.txt | legato predict runs/t --nbest 3 --scores[/dim]
+
+    A line that cannot be read (it is too long, say) gives an empty line and a note; the others are done, and
+    the exit code is 2.
+    """
+    from legato.cli.lines import Lines, Meter
+    from legato.errors import DataError
+    from legato.model import load
+
+    if texts and file is not None:
+        raise DataError("give texts or --file, not both")
+    given = {
+        "beams": beams,
+        "length_penalty": length_penalty,
+        "nbest": nbest,
+        "max_tokens": max_tokens,
+        "to": to,
+        "alignments": alignments or None,
+    }
+    options = {key: value for key, value in given.items() if value is not None}
+    held = load(model, device)
+    source: Any = [texts] if texts else Lines(None if file in (None, "-") else file).blocks(BLOCK)
+    failed: list[str] = []
+    number = 0
+    with Meter(enabled=not texts) as meter:
+        for block in source:
+            for prediction in held.predictions(block, **options):
+                number += 1
+                if prediction.problem is not None:
+                    where = f"text {number}" if texts else f"line {number}"
+                    failed.append(where)
+                    meter.note(f"legato: {where}: {prediction.problem}")
+                for line in _shown(prediction, scores, alignments, as_json):
+                    print(line)
+            sys.stdout.flush()
+            meter.advance(len(block))
+    if failed:
+        more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
+        raise DataError(f"{len(failed)} of {number} could not be done: {failed[0]}{more}; all others are")
+
+
+def _shown(prediction: Prediction, scores: bool, alignments: bool, as_json: bool) -> Iterator[str]:
+    if as_json:
+        yield json.dumps(prediction.as_json(), ensure_ascii=False)
+        return
+    if not prediction.answers:
+        yield ""
+    for answer in prediction.answers:
+        parts = [f"{answer.score:.4f}"] if scores else []
+        parts.append(answer.text.replace("\n", " "))
+        if alignments:
+            parts.append(_pharaoh(answer))
+        yield "\t".join(parts)
+
+
+def _pharaoh(answer: Answer) -> str:
+    """`source word-target word` pairs, counted from 0: for each target word where most of its weight lies."""
+    from legato.tasks.base import word_alignment
+
+    if "alignment" not in answer.more:
+        return ""
+    return " ".join(f"{source}-{target}" for source, target in word_alignment(answer.more))

@@ -1,0 +1,455 @@
+"""Columns of csv, tsv, jsonl and parquet files and of datasets on the hub, several at once.
+
+Notable here:
+- everything but parquet is read with the standard library alone, so that an error can name its line
+  and a small table costs no import of `datasets`;
+- tsv has no quoting (a lone `"` is a character, as corpora use it), csv has, and strictly;
+- `\\r\\n` and `\\r` become `\\n` and a byte-order mark is dropped: the model never sees either;
+- a column is a name, or a number from 1. A csv or tsv whose columns are all numbers has no header;
+- `translation.de` is the field `de` of the objects in the column `translation`, as the hub keeps pairs;
+- which columns are read may depend on what there is: give a function of the `Head`.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+import io
+import itertools
+import json
+import re
+import zlib
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from legato.errors import DataError, suggest
+
+MAX_LINE: Final = 10_000_000
+KINDS: Final = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".json": "jsonl",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+}
+FORMATS: Final = ("auto", "csv", "tsv", "jsonl", "parquet")
+# A missing file with one of these endings is a missing file; the hub is not asked for it.
+FILE_SUFFIXES: Final = (*KINDS, ".txt", ".text", ".gz", ".md", ".tokens", ".raw", ".yaml", ".zip")
+HUB_NAME: Final = re.compile(r"(?P<name>\w[\w.-]*(/\w[\w.-]*)?)(:(?P<config>[\w.-]+))?")
+HUB_SPLITS: Final = {"valid": ("validation", "valid", "dev")}
+
+Column = str | int
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a table shows before it is read: enough to choose columns by."""
+
+    where: str  # for messages
+    kind: str  # csv, tsv, jsonl, parquet or hub
+    names: list[str]  # of a csv or tsv the first row's fields, be they names or not
+    first: Callable[[], Mapping[str, Any]]  # the first row by name; of a csv or tsv there is none
+
+
+Choose = Callable[[Head], Sequence[Column]]
+
+
+@dataclass(frozen=True)
+class Table:
+    """The columns that were asked for, and where each row stands."""
+
+    source: str  # the file or dataset, for messages
+    names: list[str]  # of the columns; numbers where there is no header
+    columns: list[list[Any]]
+    lines: list[int]  # the line that each row begins at, or its number
+    unit: str  # which of the two: "line" or "row"
+    header: bool  # whether the columns have names
+
+    def where(self, row: int) -> str:
+        return f"{self.source}, {self.unit} {self.lines[row]}"
+
+    def texts(self, column: int, setting: str = "data.columns") -> list[str]:
+        """A column all of whose values are text; `setting` is where a user chooses another one."""
+        values = self.columns[column]
+        for row, value in enumerate(values):
+            if not isinstance(value, str):
+                kind = type(value).__name__
+                raise DataError(
+                    f"{self.where(row)}: '{self.names[column]}' is {kind}, not text; set {setting} to one that is"
+                )
+        return values
+
+
+def read_table(
+    source: str,
+    columns: Sequence[Column] | Choose,
+    *,
+    root: str | None = None,
+    format: str = "auto",
+    encoding: str = "utf-8",
+    max_line: int = MAX_LINE,
+    split: str = "train",
+) -> Table:
+    """The `columns` of a file, or of a dataset on the hub.
+
+    `format` says what a file is whose ending does not; `split` picks the part of a dataset, and a file
+    is always whole. Values are as they stand: text in a csv or tsv, anything elsewhere.
+
+    >>> table = read_table("reviews.csv", ["text", "label"])  # doctest: +SKIP
+    >>> table.columns[1][0], table.where(0)  # doctest: +SKIP
+    ('1', 'reviews.csv, line 2')
+    """
+    choose = columns if callable(columns) else lambda head: columns
+    path = locate(source, root)
+    if path is None:
+        return _read_hub(source, choose, split, root)
+    kind = kind_of(path, format)
+    if kind == "parquet":
+        return _read_parquet(path, load_bytes(path), choose)
+    text = load_text(path, encoding, max_line)
+    if kind == "csv" or kind == "tsv":
+        return _read_separated(path, text, choose, kind)
+    if kind == "jsonl":
+        return _read_json(path, text, choose)
+    raise DataError(f"{path} is no table by its ending; set data.format to one of {', '.join(FORMATS[1:])}")
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def resolve_path(source: str, root: str | None = None) -> Path:
+    """The path that `source` names; a relative one lies under `root` when there is a root."""
+    path = Path(source).expanduser()
+    return Path(root).expanduser() / path if root else path
+
+
+def locate(source: str, root: str | None = None) -> Path | None:
+    """The file that `source` names; None where it names a dataset on the hub instead."""
+    if source.startswith("hub:"):
+        return None
+    path = resolve_path(source, root)
+    if path.exists():
+        return path
+    if HUB_NAME.fullmatch(source) is not None and not source.lower().endswith(FILE_SUFFIXES):
+        return None
+    raise no_file(path)
+
+
+def no_file(path: Path) -> DataError:
+    return DataError(f"there is no file {path}; check the path, or set data.root to the folder it is in")
+
+
+def kind_of(path: Path, format: str = "auto") -> str:
+    """csv, tsv, jsonl or parquet, as `format` says or else the ending; "text" for any other."""
+    if format not in FORMATS:
+        raise DataError(f"there is no format '{format}' of data; {suggest(format, FORMATS)}")
+    if format != "auto":
+        return format
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] == ".gz":
+        suffixes.pop()
+    return KINDS.get(suffixes[-1], "text") if suffixes else "text"
+
+
+def load_bytes(path: Path) -> bytes:
+    """What is in a file, unpacked if it is a gzip."""
+    data = _read_bytes(path)
+    if path.suffix.lower() == ".gz":
+        data = _decompress(path, data)
+    if not data:
+        raise DataError(f"{path} is empty; give a file that holds text")
+    return data
+
+
+def load_text(path: Path, encoding: str = "utf-8", max_line: int = MAX_LINE) -> str:
+    """The text of a file, with `\\n` for every kind of newline."""
+    text = unify_newlines(_decode(path, load_bytes(path), encoding))
+    _check_lines(path, text, max_line)
+    return text
+
+
+def unify_newlines(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+
+
+def _read_bytes(path: Path) -> bytes:
+    if path.is_dir():
+        raise DataError(f"{path} is a folder; name a file in it")
+    try:
+        return path.read_bytes()
+    except PermissionError:
+        raise DataError(f"{path} may not be read by this user; change its permissions") from None
+    except OSError as problem:
+        raise DataError(f"{path} cannot be read: {problem.strerror or problem}") from None
+
+
+def _decompress(path: Path, data: bytes) -> bytes:
+    try:
+        return gzip.decompress(data)
+    except EOFError:
+        raise DataError(f"{path} is truncated: its gzip stream does not end; copy the file again") from None
+    except (gzip.BadGzipFile, zlib.error) as problem:
+        raise DataError(f"{path} is not a gzip file, or is damaged ({problem}); copy it again or rename it") from None
+
+
+def _decode(path: Path, data: bytes, encoding: str) -> str:
+    try:
+        codec = codecs.lookup(encoding).name
+    except LookupError:
+        raise DataError(
+            f"there is no encoding '{encoding}'; set data.encoding to utf-8, latin-1, utf-16, …"
+        ) from None
+    # Wide encodings hold zero bytes by nature; in any other a zero byte means that this is no text.
+    if not codec.startswith(("utf-16", "utf-32")):
+        zero = data.find(b"\0")
+        if zero >= 0:
+            wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+            advice = "it looks like UTF-16: set data.encoding=utf-16" if wide else "give a text file"
+            raise DataError(f"{path} is binary: there is a zero byte at offset {zero}; {advice}")
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError as problem:
+        line = data.count(b"\n", 0, problem.start) + 1
+        raise DataError(
+            f"{path}, line {line}: the byte at offset {problem.start} is not {encoding}; "
+            "set data.encoding to what the file is in, such as data.encoding=latin-1"
+        ) from None
+    except LookupError:  # a codec that is none of text, such as 'hex'
+        raise DataError(f"'{encoding}' is not an encoding of text; set data.encoding=utf-8") from None
+    return text.removeprefix("\ufeff")
+
+
+def _check_lines(path: Path, text: str, max_line: int) -> None:
+    """Refuse a line of more than `max_line` characters, in a few looks however long the text is."""
+    start = 0
+    while max_line and len(text) - start > max_line:
+        newline = text.rfind("\n", start, start + max_line + 1)
+        if newline < 0:
+            line = text.count("\n", 0, start) + 1
+            end = text.find("\n", start)
+            length = (len(text) if end < 0 else end) - start
+            raise DataError(
+                f"{path}, line {line}: {length} characters in one line, more than {max_line}; "
+                "set data.max_line=0 to accept it"
+            )
+        start = newline + 1
+
+
+# --- columns -------------------------------------------------------------------------------------
+
+
+def _pick(head: Head, choose: Choose) -> list[str]:
+    if not head.names:
+        raise DataError(f"{head.where} has no columns; give a table that has")
+    return _resolve(head.where, head.names, choose(head))
+
+
+def _resolve(where: str, names: Sequence[str], columns: Sequence[Column], *, objects: bool = True) -> list[str]:
+    """The names that `columns` mean; where there are `objects`, a dot leads into one."""
+    found = []
+    for column in columns:
+        if isinstance(column, int):
+            _check_number(column)
+            if column > len(names):
+                raise DataError(f"{where} has the columns {list_names(names)}, so there is no column {column}")
+            found.append(names[column - 1])
+        elif column in names or (objects and _top(column, names) in names):
+            found.append(column)
+        else:
+            raise DataError(f"{where} has no column '{column}'; {suggest(column, map(_brief, names))}")
+    return found
+
+
+def _check_number(column: int) -> None:
+    if column < 1:
+        raise DataError(f"there is no column {column}: columns are counted from 1")
+
+
+def list_names(names: Iterable[str]) -> str:
+    """Names for a message."""
+    return ", ".join(map(_brief, names))
+
+
+def _brief(name: str) -> str:
+    # What a file without a header has in place of names may be whole sentences.
+    return name if len(name) <= 40 else name[:39] + "…"
+
+
+def _top(column: str, names: Container[str]) -> str:
+    return column if column in names else column.split(".")[0]
+
+
+def _enter(value: Any, column: str, top: str, where: str) -> Any:
+    """What `column` names inside `value`, which is the one of the column `top`."""
+    if column == top:
+        return value
+    for key in column[len(top) + 1 :].split("."):
+        if value is None:
+            return None
+        if not isinstance(value, dict) or key not in value:
+            there = [f"{top}.{key}" for key in value] if isinstance(value, dict) else [top]
+            raise DataError(f"{where}: there is no '{column}'; {suggest(column, there)}")
+        value = value[key]
+    return value
+
+
+def _read_separated(path: Path, text: str, choose: Choose, kind: str) -> Table:
+    # The limit is the csv module's own and global; a document may well be longer than its 128 kB.
+    limit = csv.field_size_limit(2**31 - 1)
+    lines = io.StringIO(text, newline="")
+    tabs = kind == "tsv"
+    reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if tabs else csv.reader(lines, strict=True)
+    try:
+        return _separated_rows(path, _with_lines(reader), choose, kind)
+    except csv.Error as problem:
+        raise DataError(f"{path}, line {reader.line_num}: {problem}; is a quotation mark missing?") from None
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _with_lines(reader: Any) -> Iterator[tuple[int, list[str]]]:
+    """Each row with the line it begins at: one that is quoted may go on over several."""
+    line = 1
+    for row in reader:
+        yield line, row
+        line = reader.line_num + 1
+
+
+def _separated_rows(path: Path, rows: Iterator[tuple[int, list[str]]], choose: Choose, kind: str) -> Table:
+    top = next((row for row in rows if row[1]), None)
+    if top is None:
+        raise DataError(f"{path} is empty; give a file that holds text")
+    fields = top[1]
+    chosen = choose(Head(str(path), kind, fields, dict))
+    header = any(isinstance(column, str) for column in chosen)
+    if header:
+        names = _resolve(str(path), fields, chosen, objects=False)
+        places = [c - 1 if isinstance(c, int) else fields.index(c) for c in chosen]
+    else:
+        rows = itertools.chain([top], rows)
+        names = [str(column) for column in chosen]
+        for column in chosen:
+            _check_number(int(column))
+        places = [int(column) - 1 for column in chosen]
+    values: list[list[Any]] = [[] for _ in places]
+    lines = []
+    last = max(places)
+    for number, (line, row) in enumerate(rows, start=1):
+        if not row:
+            continue
+        if len(row) <= last:
+            where = f"{path}, row {number} (line {line})"
+            if header:
+                missing = fields[next(place for place in places if place >= len(row))]
+                raise DataError(
+                    f"{where}: {len(row)} of {len(fields)} fields, so there is no '{missing}'; "
+                    "complete or remove the row"
+                )
+            count = "1 field" if len(row) == 1 else f"{len(row)} fields"
+            parted = "tabs" if kind == "tsv" else "commas"
+            advice = f"are its columns parted by {parted}?" if number == 1 else "complete or remove the row"
+            raise DataError(f"{where}: {count}, so there is no column {last + 1}; {advice}")
+        lines.append(line)
+        for those, place in zip(values, places, strict=True):
+            those.append(row[place])
+    return Table(str(path), names, values, lines, "line", header)
+
+
+def _read_json(path: Path, text: str, choose: Choose) -> Table:
+    names: list[str] | None = None
+    columns: list[list[Any]] = []
+    lines = []
+    # Not splitlines: U+2028 and its like may stand inside a JSON string.
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as problem:
+            raise DataError(f"{where}: not JSON ({problem}); write one object per line") from None
+        if not isinstance(row, dict):
+            raise DataError(f'{where}: not a JSON object; write one per line, such as {{"text": "…"}}')
+        if names is None:
+            names = _pick(Head(where, "jsonl", list(row), row.copy), choose)
+            columns = [[] for _ in names]
+        lines.append(number)
+        for name, column in zip(names, columns, strict=True):
+            top = _top(name, row)
+            if top not in row:
+                raise DataError(f"{where}: there is no '{name}'; {suggest(name, row)}")
+            column.append(_enter(row[top], name, top, where))
+    if names is None:
+        raise DataError(f"{path} is empty; give a file that holds text")
+    return Table(str(path), names, columns, lines, "line", True)
+
+
+def _read_parquet(path: Path, data: bytes, choose: Choose) -> Table:
+    import pyarrow
+    import pyarrow.parquet
+
+    def first() -> Mapping[str, Any]:
+        batch = next(table.iter_batches(batch_size=1), None)
+        return batch.to_pylist()[0] if batch is not None and batch.num_rows else {}
+
+    try:
+        table = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(data))
+        names = table.schema_arrow.names
+        chosen = _pick(Head(str(path), "parquet", names, first), choose)
+        tops = [_top(name, names) for name in chosen]
+        read = table.read(columns=sorted(set(tops)))
+        values = [read.column(top).to_pylist() for top in tops]
+    except (pyarrow.ArrowException, OSError) as problem:
+        raise DataError(f"{path} is not a parquet file, or is damaged ({problem}); copy it again") from None
+    return _numbered_rows(str(path), chosen, tops, values)
+
+
+def _numbered_rows(source: str, names: list[str], tops: list[str], values: list[list[Any]]) -> Table:
+    """A table of rows that stand on no line."""
+    columns = [
+        [_enter(value, name, top, f"{source}, row {number}") for number, value in enumerate(column, start=1)]
+        if name != top
+        else column
+        for name, top, column in zip(names, tops, values, strict=True)
+    ]
+    return Table(source, names, columns, list(range(1, len(values[0]) + 1)), "row", True)
+
+
+# --- the hub -------------------------------------------------------------------------------------
+
+
+def _read_hub(source: str, choose: Choose, split: str, root: str | None) -> Table:
+    """The rows of a hub dataset; without `hub:` in front the name could also have meant a file."""
+    name = source.removeprefix("hub:")
+    found = HUB_NAME.fullmatch(name)
+    if found is None:
+        raise DataError(f"'{name}' is not a name on the hub; write owner/name or owner/name:config")
+    try:
+        rows = _load_dataset(found["name"], found["config"], HUB_SPLITS.get(split, (split,)))
+    except Exception as problem:  # the hub's libraries raise of every kind
+        reason = (str(problem).strip() or type(problem).__name__).splitlines()[0]
+        file = f"there is no file {resolve_path(source, root)}, and " if name == source else ""
+        raise DataError(
+            f"{file}the hub did not give a dataset '{name}' ({reason}); check the name and the connection"
+        ) from None
+    names = list(rows.column_names)
+    chosen = _pick(Head(name, "hub", names, lambda: rows[0] if len(rows) else {}), choose)
+    tops = [_top(column, names) for column in chosen]
+    return _numbered_rows(name, chosen, tops, [list(rows[top]) for top in tops])
+
+
+def _load_dataset(name: str, config: str | None, splits: Sequence[str]) -> Any:
+    """The first of `splits` that the dataset has: what we call `valid` has several names there."""
+    import datasets
+
+    for split in splits[:-1]:
+        try:
+            return datasets.load_dataset(name, config, split=split)
+        except ValueError as problem:
+            if "split" not in str(problem):
+                raise
+    return datasets.load_dataset(name, config, split=splits[-1])

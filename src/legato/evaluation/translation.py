@@ -1,0 +1,44 @@
+"""How good translations are, by sacreBLEU, with the signatures that make the figures comparable.
+
+    bleu         n-grams up to 4, geometric mean of precisions times brevity penalty (Papineni et al. 2002);
+                 as written, tokenized by mteval's 13a
+    bleu_lower   the same in lower case
+    chrf         character n-grams up to 6, F2 (Popović 2015)
+
+They are from 0 to 100, over the whole corpus. Texts are given as people read them: detokenized.
+"""
+
+from __future__ import annotations
+
+from legato.errors import LegatoError
+
+
+def translation_scores(hypotheses: list[str], references: list[str]) -> dict[str, float | str]:
+    """`bleu`, `bleu_lower` and `chrf`, each with its `…_signature`, and `hypothesis_ratio`.
+
+    The ratio is the hypotheses' length over the references', in BLEU's tokens: below 1, BLEU has a brevity
+    penalty.
+
+    >>> round(translation_scores(["A dog runs on the beach."], ["A dog runs on the beach."])["bleu"])
+    100
+    """
+    if len(hypotheses) != len(references):
+        raise LegatoError(
+            f"there are {len(hypotheses)} translations and {len(references)} references; give one for each"
+        )
+    if not hypotheses:
+        raise LegatoError("there are no translations to score; give at least one")
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
+
+    cased, lower, chrf = BLEU(), BLEU(lowercase=True), CHRF()
+    bleu = cased.corpus_score(hypotheses, [references])
+    return {
+        "bleu": bleu.score,
+        "bleu_lower": lower.corpus_score(hypotheses, [references]).score,
+        "chrf": chrf.corpus_score(hypotheses, [references]).score,
+        "bleu_signature": str(cased.get_signature()),
+        "bleu_lower_signature": str(lower.get_signature()),
+        "chrf_signature": str(chrf.get_signature()),
+        "hypothesis_ratio": float(bleu.ratio),
+    }

@@ -1,0 +1,144 @@
+"""A model in another program's form.
+
+`hf`            a folder that `transformers` loads as it is; our own folders already are, where it has the
+                architecture, so this checks and copies
+`ctranslate2`   the folder of CTranslate2, a C++ engine for encoder–decoder Transformers (needs its package)
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from legato.data.tokenizers import AnyTokenizer
+from legato.errors import ConfigError, FolderError, LegatoError, suggest
+from legato.folders.atomic import replacing
+from legato.folders.model_folder import Loaded, find_model, load_model, refusal
+from legato.models.transformer import TransformerModel
+
+FORMS = ("hf", "ctranslate2")
+NEVER = -1e9  # the bias of a token that is never written
+
+
+def export(
+    place: str | Path, to: str, *, out: str | Path | None = None, quantize: str | None = None, force: bool = False
+) -> Path:
+    """Write the model behind `place` in the form `to`; the folder that was written."""
+    if to not in FORMS:
+        raise ConfigError(f"there is no form '{to}' to export to; {suggest(to, FORMS)}")
+    if quantize is not None and to != "ctranslate2":
+        raise ConfigError(f"--quantize is for ctranslate2; leave it out for {to}")
+    folder = find_model(place)
+    target = Path(out) if out is not None else Path(f"{str(place).rstrip('/')}-{to}")
+    if target.exists() and not force:
+        raise FolderError(f"{target} is there already; give another --out, or --force to write over it")
+    loaded = load_model(folder)
+    if to == "hf":
+        _export_hugging_face(loaded, folder, target)
+    else:
+        _export_ctranslate2(loaded, target, quantize)
+    return target
+
+
+def _export_hugging_face(loaded: Loaded, folder: Path, target: Path) -> None:
+    reason = refusal(loaded.module)
+    if reason is not None:
+        raise LegatoError(f"{folder} cannot be a folder that transformers loads: {reason}")
+    with replacing(target) as fresh:
+        shutil.copytree(folder, fresh, dirs_exist_ok=True)
+
+
+def _export_ctranslate2(loaded: Loaded, target: Path, quantize: str | None) -> None:
+    module = loaded.module
+    if not isinstance(module, TransformerModel):
+        raise LegatoError(f"CTranslate2 knows Transformers; {loaded.folder} holds a {module.config.name}")
+    config = module.config
+    for setting, value in (("positions", "rotary"), ("window", None), ("activation", "swiglu")):
+        found = getattr(config, setting)
+        if found == value if setting != "window" else found is not None:
+            raise LegatoError(f"CTranslate2's encoder–decoder has no {setting}={found}; {loaded.folder} stays here")
+    try:
+        spec = _specification(loaded, module, importlib.import_module("ctranslate2.specs"))
+    except ImportError:
+        raise LegatoError("CTranslate2 is not installed; install it with: pip install ctranslate2") from None
+    with replacing(target) as fresh:
+        try:
+            spec.validate()
+            spec.optimize(quantization=quantize)
+        except ValueError as problem:
+            raise ConfigError(f"CTranslate2 refused the model: {problem}") from None
+        spec.save(str(fresh))
+        loaded.tokenizer.save(fresh, ends=True)  # it translates tokens; this makes tokens of text
+
+
+def _specification(loaded: Loaded, module: TransformerModel, specs: Any) -> Any:
+    config = module.config
+    activations = {"relu": specs.Activation.RELU, "gelu": specs.Activation.GELU, "silu": specs.Activation.SWISH}
+    layers = len(module.encoder.layers), len(module.decoder.layers)
+    spec = specs.TransformerSpec.from_config(
+        layers, config.heads, pre_norm=config.norm == "pre", activation=activations[config.activation]
+    )
+    scale = math.sqrt(config.width) if config.scale else 1.0
+    read = module.source_embedding or module.embedding
+    sides = ((spec.encoder, module.encoder, read), (spec.decoder, module.decoder, module.embedding))
+    for side, stack, table in sides:
+        side.scale_embeddings = np.dtype("float32").type(scale)
+        side.position_encodings.encodings = _array(module.positions(slice(0, config.length)))  # type: ignore[misc]
+        embeddings = side.embeddings[0] if isinstance(side.embeddings, list) else side.embeddings
+        embeddings.weight = _array(table.weight)
+        if stack.norm is not None:
+            _fill_norm(side.layer_norm, stack.norm)
+        for layer, block in zip(side.layer, stack.layers, strict=True):
+            _fill_block(layer, block)
+    spec.decoder.projection.weight = _array(module.output.weight)
+    bias = _array(module.output.bias).copy()
+    bias[sorted(loaded.target.marks - {loaded.target.eos_id})] = NEVER
+    spec.decoder.projection.bias = bias
+    spec.register_source_vocabulary(_names(loaded.tokenizer, module.sizes.source or module.vocabulary))
+    spec.register_target_vocabulary(_names(loaded.target, module.vocabulary))
+    marks = loaded.target
+    spec.config.eos_token = marks.token_name(marks.eos_id)
+    spec.config.decoder_start_token = marks.token_name(loaded.start)
+    unknown = marks.unk_id if marks.unk_id is not None else marks.pad_id
+    spec.config.unk_token = marks.token_name(marks.eos_id if unknown is None else unknown)
+    spec.config.bos_token = spec.config.decoder_start_token
+    return spec
+
+
+def _names(tokenizer: AnyTokenizer, size: int) -> list[str]:
+    """What CTranslate2 calls each token: as the tokenizer's file does."""
+    named = [tokenizer.token_name(index) for index in range(tokenizer.size)]
+    return named + [f"<unused{index}>" for index in range(size - len(named))]
+
+
+def _fill_block(layer: Any, block: Any) -> None:
+    attention = block.attention
+    _fill_linear(layer.self_attention.linear[0], attention.qkv)
+    _fill_linear(layer.self_attention.linear[1], attention.output)
+    _fill_norm(layer.self_attention.layer_norm, block.attention_norm)
+    if block.cross is not None:
+        _fill_linear(layer.attention.linear[0], block.cross.query)
+        _fill_linear(layer.attention.linear[1], block.cross.key_value)
+        _fill_linear(layer.attention.linear[2], block.cross.output)
+        _fill_norm(layer.attention.layer_norm, block.cross_norm)
+    _fill_linear(layer.ffn.linear_0, block.feedforward.inner)
+    _fill_linear(layer.ffn.linear_1, block.feedforward.outer)
+    _fill_norm(layer.ffn.layer_norm, block.feedforward_norm)
+
+
+def _fill_linear(spec: Any, linear: Any) -> None:
+    spec.weight, spec.bias = _array(linear.weight), _array(linear.bias)
+
+
+def _fill_norm(spec: Any, norm: Any) -> None:
+    spec.gamma, spec.beta = _array(norm.weight), _array(norm.bias)
+
+
+def _array(tensor: Tensor) -> Any:
+    return tensor.detach().float().cpu().contiguous().numpy()

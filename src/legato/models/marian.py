@@ -1,0 +1,212 @@
+"""Marian in Hugging Face's folders: their config entries and tensor names, and ours.
+
+Marian (Junczys-Dowmunt et al. 2018) is the encoder–decoder Transformer with norms after each sublayer,
+sinusoidal positions and one embedding for source, target and readout; the OPUS-MT models are published so.
+In memory several of their matrices are one of ours, stacked; the map says which.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from legato.config import validate
+from legato.errors import ConfigError, FolderError
+from legato.models.base import Sizes
+from legato.models.transformer import TransformerConfig, TransformerModel
+
+# A block's modules, and theirs, in the order in which they are stacked.
+BLOCK = {
+    "attention.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "attention.output": ("self_attn.out_proj",),
+    "attention_norm": ("self_attn_layer_norm",),
+    "cross.query": ("encoder_attn.q_proj",),
+    "cross.key_value": ("encoder_attn.k_proj", "encoder_attn.v_proj"),
+    "cross.output": ("encoder_attn.out_proj",),
+    "cross_norm": ("encoder_attn_layer_norm",),
+    "feedforward.inner": ("fc1",),
+    "feedforward.outer": ("fc2",),
+    "feedforward_norm": ("final_layer_norm",),
+}
+# Ours, and what they call it; the first is what is written.
+ACTIVATIONS = {"relu": ("relu",), "gelu": ("gelu", "gelu_python"), "silu": ("swish", "silu")}
+BIAS = "final_logits_bias"
+SHARED = "model.shared.weight"
+SOURCE, TARGET, READOUT = "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"
+# Made again rather than read: they are sinusoids.
+POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
+
+
+class Marian:
+    """The map between `TransformerModel` and `MarianMTModel`."""
+
+    model_type: ClassVar[str] = "marian"
+    architecture: ClassVar[str] = "MarianMTModel"
+
+    @classmethod
+    def refusal(cls, module: TransformerModel) -> str | None:
+        """Why this model cannot be written as Marian; None when it can."""
+        config = module.config
+        reasons = {
+            f"Marian's norms come after each sublayer, this model's before (norm={config.norm})": config.norm
+            != "post",
+            f"Marian's positions are sinusoidal, this model's {config.positions}": config.positions != "sinusoidal",
+            f"Marian's attention sees everything, this model's a window of {config.window}": config.window
+            is not None,
+            f"Marian has no {config.activation} activation": config.activation not in ACTIVATIONS,
+            "Marian reads out with its embedding; this model has a readout of its own (tied=false)": not config.tied,
+            "Marian has one embedding for source and target; this model has two": module.source_embedding is not None,
+        }
+        return next((reason for reason, holds in reasons.items() if holds), None)
+
+    @classmethod
+    def save(cls, module: TransformerModel) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """The entries of config.json but the token numbers, and the tensors under Hugging Face's names."""
+        config = module.config
+        ours = {name: tensor.detach() for name, tensor in module.state_dict().items()}
+        tensors = {}
+        for name, theirs in _names(config).items():
+            parts = ours[name].chunk(len(theirs))
+            tensors.update({their: part.clone() for their, part in zip(theirs, parts, strict=True)})
+        tensors[SHARED] = ours["embedding.weight"]
+        tensors[BIAS] = ours["output.bias"][None]  # (1, V)
+        entries = {
+            "vocab_size": module.vocabulary,
+            "decoder_vocab_size": module.vocabulary,
+            "d_model": config.width,
+            "encoder_layers": config.layers,
+            "decoder_layers": config.decoder_layers or config.layers,
+            "encoder_attention_heads": config.heads,
+            "decoder_attention_heads": config.heads,
+            "encoder_ffn_dim": config.inner,
+            "decoder_ffn_dim": config.inner,
+            "activation_function": ACTIVATIONS[config.activation][0],
+            "max_position_embeddings": config.length,
+            "dropout": config.dropout,
+            "attention_dropout": config.dropout_attention,
+            "activation_dropout": config.dropout_activation,
+            "scale_embedding": config.scale,
+            "share_encoder_decoder_embeddings": True,
+            "tie_word_embeddings": True,
+            "is_encoder_decoder": True,
+        }
+        return entries, tensors
+
+    @classmethod
+    def load(cls, config: dict[str, Any], tensors: dict[str, Tensor], where: str) -> TransformerModel:
+        """The model that a folder holds; `where` names the folder in an error.
+
+        Source and target may have embeddings of their own here (`share_encoder_decoder_embeddings: false`).
+        """
+        settings, sizes = _settings(config, where)
+        module = TransformerModel(settings, sizes)
+        left = {name: tensor for name, tensor in tensors.items() if name not in POSITIONS}
+        whole = {
+            name: torch.cat([_take(left, (their,), _part(module, name, len(theirs)), where) for their in theirs])
+            for name, theirs in _names(settings).items()
+        }
+        written, read = (sizes.vocabulary, settings.width), (sizes.source or 0, settings.width)
+        copies = (TARGET, READOUT) if settings.tied else (TARGET,)
+        if settings.shared:
+            copies = (SHARED, SOURCE, *copies)
+        else:
+            whole["source_embedding.weight"] = _take(left, (SOURCE,), read, where)
+        embedding = _take(left, copies, written, where)
+        whole["embedding.weight"] = embedding
+        whole["output.weight"] = embedding if settings.tied else _take(left, (READOUT,), written, where)
+        # Theirs may be left out, and is zero then.
+        bias = (
+            _take(left, (BIAS,), (1, sizes.vocabulary), where) if BIAS in left else torch.zeros(1, sizes.vocabulary)
+        )
+        whole["output.bias"] = bias[0]
+        if left:
+            raise FolderError(f"{where} holds a tensor that Marian lacks: '{min(left)}'")
+        module.load_state_dict(whole)
+        return module
+
+
+def _names(config: TransformerConfig) -> dict[str, tuple[str, ...]]:
+    """Our tensors of all blocks, and theirs that make each up."""
+    names = {}
+    for side, layers in (("encoder", config.layers), ("decoder", config.decoder_layers or config.layers)):
+        for layer in range(layers):
+            block = f"{side}.layers.{layer}"
+            for ours, theirs in BLOCK.items():
+                if side == "encoder" and ours.startswith("cross"):
+                    continue
+                for kind in ("weight", "bias"):
+                    names[f"{block}.{ours}.{kind}"] = tuple(f"model.{block}.{their}.{kind}" for their in theirs)
+    return names
+
+
+def _part(module: TransformerModel, name: str, parts: int) -> tuple[int, ...]:
+    """The shape of each of the tensors that ours is stacked from."""
+    rows, *rest = module.get_parameter(name).shape
+    return (rows // parts, *rest)
+
+
+def _take(left: dict[str, Tensor], names: tuple[str, ...], shape: tuple[int, ...], where: str) -> Tensor:
+    """The first tensor of these names that is there, checked; they are copies of one another, so all go."""
+    found = {name: left.pop(name) for name in names if name in left}
+    if not found:
+        raise FolderError(f"{where} lacks the tensor '{names[0]}'")
+    name, tensor = next(iter(found.items()))
+    if tuple(tensor.shape) != shape:
+        raise FolderError(f"{where}: '{name}' should have shape {shape}, but has {tuple(tensor.shape)}")
+    return tensor
+
+
+def _settings(config: dict[str, Any], where: str) -> tuple[TransformerConfig, Sizes]:
+    """Our settings for their config.json. What it leaves out is as in `MarianConfig`, but for the sizes."""
+    where = f"{where}/config.json"
+
+    def size(name: str) -> int:
+        value = config.get(name)
+        if not isinstance(value, int) or value < 1:
+            raise FolderError(f"{where} {f'has {name}={value}' if name in config else f'lacks {name!r}'}")
+        return value
+
+    for ours, theirs in (
+        ("encoder_attention_heads", "decoder_attention_heads"),
+        ("encoder_ffn_dim", "decoder_ffn_dim"),
+    ):
+        if size(ours) != size(theirs):
+            raise FolderError(
+                f"{where}: Legato needs {ours} and {theirs} to be equal, not {size(ours)} and {size(theirs)}"
+            )
+    for name in ("normalize_before", "normalize_embedding", "add_final_layer_norm"):
+        if config.get(name):
+            raise FolderError(f"{where}: {name} is set, which Legato's Marian does not have")
+    activation = config.get("activation_function", "gelu")
+    known = {theirs: ours for ours, names in ACTIVATIONS.items() for theirs in names}
+    if activation not in known:
+        raise FolderError(
+            f"{where}: activation_function={activation} is unknown; there is {', '.join(sorted(known))}"
+        )
+    shared = bool(config.get("share_encoder_decoder_embeddings", True))
+    tied = bool(config.get("tie_word_embeddings", True))
+    settings = {
+        "layers": size("encoder_layers"),
+        "decoder_layers": size("decoder_layers"),
+        "width": size("d_model"),
+        "heads": size("encoder_attention_heads"),
+        "feedforward": size("encoder_ffn_dim"),
+        "activation": known[activation],
+        "length": config.get("max_position_embeddings", 1024),
+        "dropout": config.get("dropout", 0.1),
+        "dropout_attention": config.get("attention_dropout", 0.0),
+        "dropout_activation": config.get("activation_dropout", 0.0),
+        "scale": bool(config.get("scale_embedding", False)),
+        "shared": shared,
+        "tied": tied,
+    }
+    try:
+        checked = validate(TransformerConfig, settings)
+    except ConfigError as problem:
+        raise FolderError(f"{where}: {problem}") from None
+    vocabulary = size("vocab_size")
+    if shared:
+        return checked, Sizes(vocabulary)
+    return checked, Sizes(config.get("decoder_vocab_size") or vocabulary, source=vocabulary)

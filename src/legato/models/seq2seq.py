@@ -1,0 +1,339 @@
+"""Sequence to sequence: a recurrent encoder reads the source, a recurrent decoder writes the target.
+
+    m_1 … m_S = encoder's states                    the memory (Sutskever et al. 2014, Cho et al. 2014)
+    h_0 = tanh(B [→m_S; ←m_1])                      the bridge, for each layer; an LSTM's cell without the tanh
+    h_t = RNN(E y_{t-1}, h_{t-1})                   with input feeding RNN([E y_{t-1}; ã_{t-1}], h_{t-1})
+    α_t = softmax_s(score(h_t, m_s))                attention (Bahdanau et al. 2015; scores in nn/attention.py)
+    c_t = Σ_s α_ts m_s                              the context
+    ã_t = tanh(W [c_t; h_t])                        the attentional state (Luong et al. 2015, equation 5)
+    P(y_t | y_1 … y_{t-1}, source) = softmax(E ã_t + b)     tied: the readout is the embedding again
+
+Notable here:
+
+- without attention ã_t = tanh(W h_t), and h_0 is all that the decoder learns of the source: the bottleneck
+  that attention was invented for;
+- in training the decoder runs over all time steps at once and so does the attention. With input feeding
+  (Luong et al. 2015, section 3.3) a step needs the last one's attention, so it goes step by step;
+- a beam's hypotheses share their sentence's memory: see `Source`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, field_validator, model_validator
+from torch import Tensor, nn
+
+from legato.data.batch import Batch
+from legato.errors import LegatoError
+from legato.models.base import ModelConfig, SequenceModel, Sizes
+from legato.models.recurrent import RecurrentState
+from legato.nn.attention import SCORES, Score, weigh
+from legato.nn.capture import capture, scope
+from legato.nn.dropout import embed, variational_dropout
+from legato.nn.recurrent import CELLS, CellState, Recurrent
+from legato.nn.state import Memory, Output
+
+
+class Seq2SeqConfig(ModelConfig):
+    """Settings of the recurrent encoder–decoder."""
+
+    name: Literal["seq2seq"] = "seq2seq"
+    cell: Literal["elman", "gru", "lstm"] = Field(
+        "lstm", description="cell of encoder and decoder: elman, gru or lstm"
+    )
+    layers: int = Field(2, ge=1, description="stacked layers of the encoder, and of the decoder")
+    width: int = Field(256, ge=1, description="hidden size")
+    embedding: int | None = Field(None, ge=1, description="embedding size; the width when left out")
+    bidirectional: bool = Field(True, description="the encoder reads both ways; each direction gets half the width")
+    attention: Literal["none", "dot", "bilinear", "mlp"] = Field(
+        "bilinear", description="score of the attention: dot, bilinear, mlp, or none for no attention"
+    )
+    input_feeding: bool = Field(False, description="the decoder also reads its last attentional state; slower")
+    tied: bool = Field(True, description="read out with the target embedding's weights")
+    shared: bool = Field(True, description="one embedding for source and target, where they share their tokens")
+    dropout: float = Field(
+        0.2, ge=0, lt=1, description="variational dropout on inputs, between layers, on the output"
+    )
+    dropout_embedding: float = Field(0.0, ge=0, lt=1, description="whole words dropped")
+    dropout_recurrent: float = Field(0.0, ge=0, lt=1, description="DropConnect on recurrent weights")
+    forget_bias: float = Field(1.0, description="added to the LSTM's forget gate at the start")
+
+    @field_validator("attention", mode="before")
+    @classmethod
+    def _none_is_a_name(cls, value: Any) -> Any:
+        return "none" if value is None else value  # on a command line, none is nothing
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> Seq2SeqConfig:
+        if self.bidirectional and self.width % 2:
+            raise ValueError(f"an encoder that reads both ways needs an even width, not {self.width}")
+        if self.input_feeding and self.attention == "none":
+            raise ValueError("input_feeding feeds what the attention found; it needs attention dot, bilinear or mlp")
+        return self
+
+    @property
+    def inputs(self) -> int:
+        return self.embedding or self.width
+
+    @property
+    def attentional(self) -> int:
+        """The size of what the readout reads."""
+        return self.inputs if self.tied else self.width
+
+
+@dataclass
+class Seq2SeqMemory(Memory):
+    """The encoder's states, and the decoder's first ones."""
+
+    initial: list[CellState] = field(default_factory=list)  # one for each layer, each part (B, D)
+
+
+class Source:
+    """The memory as the decoder's rows look at it: each `beams` consecutive rows look at one of its rows.
+
+    So W hypotheses of a sentence are W queries of one row, and the memory is copied neither for a beam
+    nor when hypotheses change places within it. Where rows are not in equal groups, each gets a copy.
+    """
+
+    def __init__(self, states: Tensor, keys: Tensor, mask: Tensor | None) -> None:
+        self.states = states  # (G, S, D)
+        self.keys = keys  # (G, S, D), what the score makes of them
+        self.mask = mask  # (G, S)
+        self.beams = 1
+
+    def reorder(self, rows: Tensor) -> None:
+        groups = [row // self.beams for row in rows.tolist()]
+        different = list(dict.fromkeys(groups))
+        beams = len(groups) // max(len(different), 1)
+        if groups != [group for group in different for _ in range(beams)]:
+            different, beams = groups, 1  # as no search does
+        self.beams = beams
+        if different != list(range(len(self.states))):
+            kept = torch.tensor(different, dtype=torch.long, device=rows.device)
+            self.states, self.keys = self.states[kept], self.keys[kept]
+            self.mask = None if self.mask is None else self.mask[kept]
+
+
+class Seq2SeqState(RecurrentState):
+    """The decoder's state while it writes: each layer's, then ã_t where that is fed, and where it looks."""
+
+    def __init__(self, layers: list[CellState], source: Source | None, keep: int = 0) -> None:
+        super().__init__(layers, keep)
+        self.source = source
+
+    def reorder(self, rows: Tensor) -> None:
+        super().reorder(rows)
+        if self.source is not None:
+            self.source.reorder(rows)
+
+
+class Bridge(nn.Module):
+    """The decoder's first states from the encoder's last, layer by layer, both directions joined."""
+
+    def __init__(self, layers: int, parts: int, width: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.ModuleList(nn.Linear(width, width) for _ in range(parts)) for _ in range(layers)
+        )
+
+    def forward(self, last: list[CellState]) -> list[CellState]:
+        directions = len(last) // len(self.layers)
+        initial: list[CellState] = []
+        for depth, maps in enumerate(self.layers):
+            both = last[depth * directions : (depth + 1) * directions]
+            joined = [torch.cat(part, dim=-1) for part in zip(*both, strict=True)]  # each (B, D)
+            hidden, *cell = (linear(part) for linear, part in zip(maps, joined, strict=True))  # type: ignore[call-overload]
+            initial.append((torch.tanh(hidden), *cell))
+        return initial
+
+
+class Seq2SeqModel(SequenceModel):
+    """A recurrent encoder and a recurrent decoder, with attention between them."""
+
+    Config: ClassVar[type[ModelConfig]] = Seq2SeqConfig
+    summary: ClassVar[str] = "recurrent encoder–decoder, with dot, bilinear or MLP attention or none, input feeding"
+    reads_source: ClassVar[bool] = True
+    config: Seq2SeqConfig
+
+    def __init__(self, config: Seq2SeqConfig, sizes: Sizes) -> None:
+        super().__init__(config, sizes)
+        width, inputs = config.width, config.inputs
+        self.embedding = nn.Embedding(sizes.vocabulary, inputs)
+        if config.shared and sizes.source is None:
+            self.source_embedding = self.embedding
+        else:
+            self.source_embedding = nn.Embedding(sizes.source or sizes.vocabulary, inputs)
+        self.encoder = self._stack(inputs, config.bidirectional)
+        self.bridge = Bridge(config.layers, CELLS[config.cell].parts, width)
+        fed = config.attentional if config.input_feeding else 0
+        self.decoder = self._stack(inputs + fed, bidirectional=False)
+        self.score: Score | None = None
+        if config.attention != "none":
+            self.score = SCORES[config.attention](width, width, width)
+        self.combine = nn.Linear(width if self.score is None else 2 * width, config.attentional, bias=False)  # W
+        self.output = nn.Linear(config.attentional, sizes.vocabulary)
+        for table in (self.embedding, self.source_embedding):
+            nn.init.normal_(table.weight, std=3 / math.sqrt(inputs))
+        nn.init.zeros_(self.output.bias)
+        if config.tied:
+            self.output.weight = self.embedding.weight
+        else:
+            nn.init.uniform_(self.output.weight, -0.1, 0.1)
+
+    def _stack(self, inputs: int, bidirectional: bool) -> Recurrent:
+        config = self.config
+        return Recurrent(
+            config.cell,
+            inputs,
+            [config.width] * config.layers,
+            bidirectional=bidirectional,
+            hidden_dropout=config.dropout,
+            recurrent_dropout=config.dropout_recurrent,
+            forget_bias=config.forget_bias,
+        )
+
+    # --- reading and writing, in training -------------------------------------------------------------
+
+    def forward(self, batch: Batch, state: Any = None) -> Output:
+        """The attentional states of the target `batch.ids` (B, T), each fed the true words before it."""
+        memory = self.encode(batch)
+        attentional, _, _ = self._write(batch.ids, self._first(memory), self._source(memory))
+        return Output(attentional)
+
+    def readout(self, hidden: Tensor) -> Tensor:
+        return F.linear(hidden, self.output.weight, self.output.bias)
+
+    def encode(self, batch: Batch) -> Seq2SeqMemory:
+        if batch.source is None:
+            raise ValueError("this model reads a source; the batch has none")
+        with scope("encoder"):
+            x = self._embedded(batch.source, self.source_embedding)  # (S, B, D)
+            states, last = self.encoder(x, None, batch.source_lengths)
+            states = states.transpose(0, 1)  # (B, S, D)
+            capture("memory", states)
+        return Seq2SeqMemory(states, batch.source_lengths, self.bridge(last))
+
+    @torch.no_grad()
+    def align(self, batch: Batch) -> Tensor:
+        """α (B, T, S): how much each source token counts when the word after `batch.ids[:, t]` is written."""
+        if self.score is None:
+            raise LegatoError("this model has no attention, so there is nothing to align")
+        memory = self.encode(batch)
+        _, weights, _ = self._write(batch.ids, self._first(memory), self._source(memory))
+        assert weights is not None
+        return weights
+
+    def _embedded(self, tokens: Tensor, table: nn.Embedding) -> Tensor:
+        """(B, T) to (T, B, D)."""
+        x = embed(tokens.t(), table.weight, self.config.dropout_embedding, self.training)
+        return variational_dropout(x, self.config.dropout, self.training)
+
+    def _first(self, memory: Seq2SeqMemory) -> list[CellState]:
+        """The decoder's states before its first word; with input feeding the last one is ã_0 = 0."""
+        if not self.config.input_feeding:
+            return memory.initial
+        nothing = memory.states.new_zeros(len(memory.states), self.config.attentional)
+        return [*memory.initial, (nothing,)]
+
+    def _source(self, memory: Seq2SeqMemory) -> Source | None:
+        if self.score is None:
+            return None
+        return Source(memory.states, self.score.keys(memory.states), memory.mask)
+
+    def _write(
+        self, tokens: Tensor, layers: list[CellState], source: Source | None, lengths: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None, list[CellState]]:
+        """Read the words (B, T) so far: ã (B, T, D), α (B, T, S), and the states after each row's last word.
+
+        Padding on the right changes nothing that comes before it, so only the states need `lengths`.
+        """
+        x = self._embedded(tokens, self.embedding)  # (T, B, D)
+        with scope("decoder"):
+            if self.config.input_feeding:
+                return self._write_step_by_step(x, layers, source, lengths)
+            hidden, layers = self.decoder(x, layers, lengths)
+            attentional, weights = self._attend(hidden.transpose(0, 1), source)
+            self._show(attentional, weights)
+            dropped = variational_dropout(attentional.transpose(0, 1), self.config.dropout, self.training)
+            return dropped.transpose(0, 1), weights, layers
+
+    def _write_step_by_step(
+        self, x: Tensor, layers: list[CellState], source: Source | None, lengths: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, list[CellState]]:
+        drawn = self.decoder.draw(x.shape[1]) if self.training else None
+        ones = x.new_ones(1, x.shape[1], self.config.attentional)
+        mask = variational_dropout(ones, self.config.dropout, self.training).transpose(0, 1)  # (B, 1, D)
+        outputs, looks = [], []
+        for t in range(len(x)):
+            *below, (fed,) = layers
+            hidden, above = self.decoder.step(torch.cat([x[t], fed], dim=-1), below, drawn)
+            attentional, weights = self._attend(hidden.unsqueeze(1), source)  # (B, 1, D)
+            assert weights is not None
+            after = [*above, ((attentional * mask)[:, 0],)]
+            if lengths is not None:  # a row that has ended keeps its states
+                going = (t < lengths).unsqueeze(-1)
+                after = [
+                    tuple(torch.where(going, new, old) for new, old in zip(*pair, strict=True))
+                    for pair in zip(after, layers, strict=True)
+                ]
+            layers = after
+            outputs.append(attentional)
+            looks.append(weights)
+        attentional, weights = torch.cat(outputs, dim=1), torch.cat(looks, dim=1)
+        self._show(attentional, weights)
+        return attentional * mask, weights, layers
+
+    def _attend(self, hidden: Tensor, source: Source | None) -> tuple[Tensor, Tensor | None]:
+        """ã (B, T, D) and α (B, T, S) for the decoder's states (B, T, D)."""
+        if self.score is None or source is None:
+            return torch.tanh(self.combine(hidden)), None
+        rows, steps, _ = hidden.shape
+        query = hidden.reshape(len(source.states), source.beams * steps, -1)  # (G, W·T, D)
+        mask = None if source.mask is None else source.mask.unsqueeze(1)  # (G, 1, S)
+        weights = weigh(self.score(query, source.keys), mask)  # (G, W·T, S)
+        context = (weights @ source.states).view(rows, steps, -1)
+        attentional = torch.tanh(self.combine(torch.cat([context, hidden], dim=-1)))
+        return attentional, weights.view(rows, steps, -1)
+
+    def _show(self, attentional: Tensor, weights: Tensor | None) -> None:
+        if weights is not None:
+            capture("attention.weights", weights)
+        capture("attentional", attentional)
+
+    # --- generation ------------------------------------------------------------------------------------
+
+    def start(self, rows: int, capacity: int, memory: Any = None, keep: int = 0) -> Seq2SeqState:
+        """The state before the first word; `keep` steps can be undone. It does not grow, whatever the `capacity`."""
+        if not isinstance(memory, Seq2SeqMemory):
+            raise ValueError("this model reads a source; start needs the memory that encode makes of it")
+        if rows != len(memory.states):
+            raise ValueError(f"start needs a row of memory for each row: there are {len(memory.states)} for {rows}")
+        return Seq2SeqState(self._first(memory), self._source(memory), keep)
+
+    def prefill(self, tokens: Tensor, lengths: Tensor, state: Seq2SeqState) -> Tensor:
+        longest = tokens.shape[1]
+        ragged = bool((lengths != longest).any())
+        attentional, _, layers = self._write(tokens, state.layers, state.source, lengths if ragged else None)
+        state.advance(layers, longest)
+        rows = torch.arange(len(tokens), device=tokens.device)
+        return self.readout(attentional[rows, lengths - 1])  # (B, V)
+
+    def step(self, tokens: Tensor, state: Seq2SeqState) -> Tensor:
+        x = F.embedding(tokens, self.embedding.weight)  # (B, D)
+        layers = state.layers
+        if self.config.input_feeding:
+            *layers, (fed,) = layers
+            x = torch.cat([x, fed], dim=-1)
+        with scope("decoder"):
+            hidden, layers = self.decoder.step(x, layers)
+            attentional, weights = self._attend(hidden.unsqueeze(1), state.source)
+            self._show(attentional, weights)
+        if self.config.input_feeding:
+            layers = [*layers, (attentional[:, 0],)]
+        state.advance(layers, 1)
+        return self.readout(attentional[:, 0])  # (B, V)

@@ -1,0 +1,180 @@
+"""The Transformer, encoder and decoder, of "Attention Is All You Need" (Vaswani et al. 2017).
+
+    x_s = √D E w_s + PE(s)                                  each source token, and where it stands
+    memory = encoder(x)                                     every token looks at every other
+    y_t = √D E v_t + PE(t)
+    h_t = decoder(y_1 … y_t, memory)                        looks back, and at the memory
+    P(v_{t+1} | v_1 … v_t, w) = softmax(E h_t + b)          tied: the readout is the embedding again
+
+Notable: the layers are in `nn/transformer.py`; this file joins them. As it stands, with norms after each
+sublayer, sinusoidal positions and one embedding for all three uses, it is Marian's architecture, and is
+saved as such (`models/marian.py`). `norm=pre positions=rotary activation=swiglu` makes it a modern one.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from legato.data.batch import Batch
+from legato.errors import LegatoError
+from legato.models.base import ModelConfig, SequenceModel, Sizes
+from legato.nn.cache import KeyValueCache, right_aligned
+from legato.nn.capture import record
+from legato.nn.linear import Linear, pack
+from legato.nn.positions import At, Learned, Rotary, Sinusoidal
+from legato.nn.state import Memory, Output
+from legato.nn.transformer import BlockShape, Stack
+
+
+class TransformerConfig(ModelConfig):
+    """Settings of the encoder–decoder Transformer."""
+
+    name: Literal["transformer"] = "transformer"
+    layers: int = Field(4, ge=1, description="blocks of the encoder")
+    decoder_layers: int | None = Field(None, ge=1, description="blocks of the decoder; left out: layers")
+    width: int = Field(256, ge=1, description="hidden size")
+    heads: int = Field(4, ge=1, description="attention heads; they divide the width")
+    feedforward: int | None = Field(
+        None, ge=1, description="units of the feed-forward layers; left out: 4 × width, for swiglu 8/3 × width"
+    )
+    activation: Literal["relu", "gelu", "silu", "swiglu"] = Field("relu", description="of the feed-forward layers")
+    norm: Literal["post", "pre"] = Field("post", description="norm after each sublayer, or before it")
+    positions: Literal["sinusoidal", "learned", "rotary"] = Field(
+        "sinusoidal", description="how a token's place is told"
+    )
+    length: int = Field(512, ge=1, description="tokens of the longest sequence, source or target")
+    window: int | None = Field(None, ge=1, description="tokens see only those less than so far away; left out: all")
+    dropout: float = Field(0.1, ge=0, lt=1, description="on embeddings and on what each sublayer adds")
+    dropout_attention: float = Field(0.0, ge=0, lt=1, description="on attention weights")
+    dropout_activation: float = Field(0.0, ge=0, lt=1, description="on the feed-forward layers' units")
+    tied: bool = Field(True, description="read out with the target embedding's weights")
+    shared: bool = Field(True, description="one embedding for source and target, where they have one vocabulary")
+    scale: bool = Field(True, description="multiply embeddings by √width")
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> TransformerConfig:
+        if self.width % self.heads:
+            raise ValueError(f"heads={self.heads} does not divide width={self.width}")
+        if self.positions == "rotary" and self.width // self.heads % 2:
+            raise ValueError(f"rotary positions need heads of an even width, not {self.width // self.heads}")
+        return self
+
+    @property
+    def inner(self) -> int:
+        """Units of the feed-forward layers. SwiGLU has three matrices for two, so it gets two thirds of the units."""
+        if self.feedforward is not None:
+            return self.feedforward
+        return -(-8 * self.width // 24) * 8 if self.activation == "swiglu" else 4 * self.width
+
+
+class TransformerModel(SequenceModel):
+    """An encoder that reads the source, and a decoder that writes the target while looking at it."""
+
+    Config: ClassVar[type[ModelConfig]] = TransformerConfig
+    summary: ClassVar[str] = "encoder–decoder Transformer: post- or pre-norm; sinusoidal, learned or rotary positions"
+    reads_source: ClassVar[bool] = True
+    published: ClassVar[str | None] = "marian"
+    config: TransformerConfig
+
+    def __init__(self, config: TransformerConfig, sizes: Sizes) -> None:
+        super().__init__(config, sizes)
+        width, length = config.width, config.length
+        shape = BlockShape(
+            width,
+            config.heads,
+            config.inner,
+            config.activation,
+            norm_first=config.norm == "pre",
+            dropout=config.dropout,
+            dropout_attention=config.dropout_attention,
+            dropout_activation=config.dropout_activation,
+        )
+        self.embedding = nn.Embedding(sizes.vocabulary, width)
+        apart = sizes.source is not None or not config.shared
+        self.source_embedding = nn.Embedding(sizes.source or sizes.vocabulary, width) if apart else None
+        self.positions: Sinusoidal | Learned | None = None  # shared by both sides
+        rotary = None
+        if config.positions == "sinusoidal":
+            self.positions = Sinusoidal(length, width)
+        elif config.positions == "learned":
+            self.positions = Learned(length, width)
+        else:
+            rotary = Rotary(length, width // config.heads)
+        decoder_layers = config.decoder_layers or config.layers
+        self.encoder = Stack("encoder", config.layers, shape, causal=False, window=config.window, rotary=rotary)
+        self.decoder = Stack(
+            "decoder", decoder_layers, shape, causal=True, cross=True, window=config.window, rotary=rotary
+        )
+        self.output = Linear(width, sizes.vocabulary)
+        for table in (self.embedding, self.source_embedding, self.positions, self.output):
+            if table is not None and not isinstance(table, Sinusoidal):
+                nn.init.normal_(table.weight, std=width**-0.5)
+        nn.init.zeros_(self.output.bias)
+        if config.tied:
+            self.output.weight = self.embedding.weight
+
+    @property
+    def longest(self) -> int:
+        return self.config.length
+
+    def forward(self, batch: Batch, state: None = None) -> Output:
+        """Teacher-forced: (B, T) target tokens beside their (B, S) sources."""
+        x = self._embed(self.embedding, batch.ids)
+        return Output(self.decoder(x, memory=self.encode(batch)))
+
+    def readout(self, hidden: Tensor) -> Tensor:
+        return self.output(hidden)
+
+    def encode(self, batch: Batch) -> Memory:
+        assert batch.source is not None, "this model reads a source; the batch has none"
+        x = self._embed(self.source_embedding or self.embedding, batch.source)
+        return Memory(self.encoder(x, batch.source_lengths), batch.source_lengths)
+
+    @torch.no_grad()
+    def align(self, batch: Batch) -> Tensor:
+        """The last block's cross-attention, mean over its heads, (B, T, S); zero on padding."""
+        with record() as trace:
+            self(batch)
+        last = f"decoder.{len(self.decoder.layers) - 1}.cross.weights"
+        return next(found[0] for name, found in trace.items() if name.endswith(last)).mean(1)
+
+    def start(self, rows: int, capacity: int, memory: Memory | None = None) -> KeyValueCache:
+        assert memory is not None, "this model reads a source; give start what encode made of it"
+        pack(self.decoder, self.output)
+        with torch.no_grad():
+            return self.decoder.start(rows, capacity, limit=self.config.length, memory=memory)
+
+    def prefill(self, tokens: Tensor, lengths: Tensor, state: KeyValueCache) -> Tensor:
+        if bool((lengths == tokens.shape[1]).all()):
+            return self._extend(tokens, state)
+        return self._extend(right_aligned(tokens, lengths), state, lengths)
+
+    def step(self, tokens: Tensor, state: KeyValueCache) -> Tensor:
+        return self._extend(tokens.unsqueeze(1), state)
+
+    @torch.no_grad()  # a cache holds no history of gradients
+    def _extend(self, tokens: Tensor, state: KeyValueCache, lengths: Tensor | None = None) -> Tensor:
+        """Take in (B, T) tokens, of which the last `lengths` (B,) count; logits (B, V) after the last."""
+        opening = state.open(tokens.shape[1], lengths)
+        x = self.decoder.extend(self._embed(self.embedding, tokens, opening.at), opening)
+        return self.output(x[:, -1])
+
+    def _embed(self, table: nn.Embedding, tokens: Tensor, at: At | None = None) -> Tensor:
+        """(B, T) tokens to (B, T, D), with their positions, from the first where `at` does not say."""
+        if at is None:
+            length = tokens.shape[1]
+            if length > self.config.length:
+                raise LegatoError(
+                    f"a sequence of {length} tokens is too long: this model goes up to {self.config.length}"
+                )
+            at = slice(0, length)
+        x = F.embedding(tokens, table.weight)
+        scale = math.sqrt(self.config.width) if self.config.scale else 1.0
+        x = x * scale if self.positions is None else torch.add(self.positions(at), x, alpha=scale)
+        return F.dropout(x, self.config.dropout, self.training)

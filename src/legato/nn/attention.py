@@ -1,0 +1,179 @@
+"""Attention: scores between queries and keys, a softmax over the keys, a weighted mean of the values.
+
+    weights = softmax(score(query, key))        over the source, or over the past
+    context = weights · values
+
+Notable here:
+
+- the three scores of the recurrent models, one small class each: `Dot`, `Bilinear` (Luong et al. 2015)
+  and `MLP` (Bahdanau et al. 2015);
+- the Transformer's scaled dot product (Vaswani et al. 2017, equation 1) twice: `fused_attention`, which
+  is PyTorch's kernel, and `written_out_attention`, the equation, which also gives the weights. Tests
+  hold the two equal in outputs and gradients;
+- a mask is True where there is something to look at. A row that may look at nothing gets zeros. For the
+  kernels, `additive` turns it into numbers, and then such a row gets something finite.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+
+class Score(nn.Module):
+    """How well each query and each key go together. Keys are made of the memory once, for all queries to come."""
+
+    def keys(self, memory: Tensor) -> Tensor:
+        """(B, S, D) to what `forward` takes; the part of the score that no query changes."""
+        raise NotImplementedError
+
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        """Queries (B, T, D) with the keys of as many rows: (B, T, S)."""
+        raise NotImplementedError
+
+
+class Dot(Score):
+    """score(q, m) = q · m; both have one width."""
+
+    def __init__(self, query: int, memory: int, width: int) -> None:
+        super().__init__()
+        if query != memory:
+            raise ValueError(f"the dot score needs queries and a memory of one width, not {query} and {memory}")
+
+    def keys(self, memory: Tensor) -> Tensor:
+        return memory
+
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        return query @ keys.transpose(1, 2)  # (B, T, S)
+
+
+class Bilinear(Score):
+    """score(q, m) = qᵀ W m: Luong's "general"."""
+
+    def __init__(self, query: int, memory: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Linear(memory, query, bias=False)  # W
+
+    def keys(self, memory: Tensor) -> Tensor:
+        return self.weight(memory)  # (B, S, D)
+
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        return query @ keys.transpose(1, 2)  # (B, T, S)
+
+
+class MLP(Score):
+    """score(q, m) = vᵀ tanh(W q + U m): Bahdanau's, a small network of `width` hidden units."""
+
+    def __init__(self, query: int, memory: int, width: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(query, width)  # W
+        self.memory = nn.Linear(memory, width, bias=False)  # U
+        self.energy = nn.Linear(width, 1, bias=False)  # v
+
+    def keys(self, memory: Tensor) -> Tensor:
+        return self.memory(memory)  # (B, S, D)
+
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        query = self.query(query)  # (B, T, D)
+        steps = max(LARGEST // max(keys.numel(), 1), 1)
+        if query.shape[1] <= steps:
+            return self._energies(query, keys)
+        # A piece's hidden units are forgotten and computed again for the gradient: one piece's are there at a time.
+        pieces = [
+            checkpoint(self._energies, piece, keys, use_reentrant=False, preserve_rng_state=False)
+            for piece in query.split(steps, dim=1)
+        ]
+        return torch.cat(pieces, dim=1)  # (B, T, S)
+
+    def _energies(self, query: Tensor, keys: Tensor) -> Tensor:
+        both = query.unsqueeze(2) + keys.unsqueeze(1)  # (B, T, S, D)
+        return self.energy(both.tanh_()).squeeze(-1)  # (B, T, S)
+
+
+LARGEST = 2**27  # hidden units that the MLP score makes at a time: 512 MiB of float32
+SCORES: dict[str, type[Score]] = {"dot": Dot, "bilinear": Bilinear, "mlp": MLP}
+
+
+def weigh(scores: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Softmax over the last dimension, where `mask` is True."""
+    if mask is None:
+        return scores.softmax(-1)
+    # A row without a single key would be NaN; multiplied by its own mask it is zeros.
+    weights = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1)
+    return weights * mask
+
+
+def written_out_attention(
+    query: Tensor,  # (B, H, T, K)
+    key: Tensor,  # (B, H, S, K), or fewer heads, each of which serves a group of queries' heads
+    value: Tensor,  # as key
+    mask: Tensor | None = None,  # broadcastable to (B, H, T, S), True where a query may look, or `additive`
+    *,
+    causal: bool = False,
+    dropout: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """softmax(Q Kᵀ / √K) V, and the softmax: (B, H, T, K) and (B, H, T, S).
+
+    `causal` lets query t look at keys up to t, itself included, where both count from the first.
+    """
+    if key.shape[1] != query.shape[1]:
+        groups = query.shape[1] // key.shape[1]
+        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])  # (B, H, T, S)
+    if mask is not None and mask.dtype != torch.bool:
+        mask = mask >= 0
+    if causal:
+        past = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()  # (T, S)
+        mask = past if mask is None else mask & past
+    weights = weigh(scores, mask)
+    return F.dropout(weights, dropout, training=dropout > 0) @ value, weights
+
+
+def fused_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    *,
+    causal: bool = False,
+    dropout: float = 0.0,
+) -> Tensor:
+    """The same output by PyTorch's kernel."""
+    if causal and mask is not None:
+        past = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+        mask = mask & past if mask.dtype == torch.bool else mask.masked_fill(~past, torch.finfo(mask.dtype).min)
+        causal = False
+    if key.shape[1] == query.shape[1]:
+        return F.scaled_dot_product_attention(query, key, value, mask, dropout, is_causal=causal)
+    if query.shape[2] == 1 and not causal:
+        # The heads of a group look at the same keys, so they can be one head's several queries.
+        grouped = query.view(query.shape[0], key.shape[1], -1, query.shape[3])  # (B, kv heads, group, K)
+        return F.scaled_dot_product_attention(grouped, key, value, mask, dropout).view_as(query)
+    return F.scaled_dot_product_attention(query, key, value, mask, dropout, is_causal=causal, enable_gqa=True)
+
+
+def visible(query: Tensor, key: Tensor, *, causal: bool, window: int | None = None) -> Tensor:
+    """Which positions (…, S) the positions (…, T) may look at, (…, T, S).
+
+    `causal`: not at later ones. `window`: only at those less than so far away (restricted attention,
+    Vaswani et al. 2017, section 4).
+    """
+    ahead = key.unsqueeze(-2) - query.unsqueeze(-1)  # (…, T, S)
+    if causal:
+        return ahead <= 0 if window is None else (ahead <= 0) & (ahead > -window)
+    return torch.ones_like(ahead, dtype=torch.bool) if window is None else ahead.abs() < window
+
+
+def additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """A mask as what is added to the scores: 0 where it is True, the lowest number elsewhere.
+
+    The kernels want it so; made once, it serves every layer. Not −∞, which is NaN where a row sees nothing.
+    Its rows lie a multiple of 8 apart in memory, or CUDA's kernel would copy it at each call.
+    """
+    size = mask.shape[-1]
+    added = torch.zeros(*mask.shape[:-1], -(-size // 8) * 8, dtype=dtype, device=mask.device)[..., :size]
+    return added.masked_fill_(~mask, torch.finfo(dtype).min)

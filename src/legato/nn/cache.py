@@ -1,0 +1,227 @@
+"""The key/value cache: what a Transformer remembers while it generates.
+
+Notable here:
+
+- all layers' keys and values lie in one tensor, allocated once for `capacity` columns;
+- as a rule every row has a token in each column, and nothing needs a mask. Prompts of different lengths
+  are aligned at their ends, in the columns that the longest of them takes; from then on the cache knows
+  each column's position in its row (NOTHING: no token there), and the mask and the positions come from that;
+- `reorder` copies only rows that change and columns that are taken;
+- what an encoder left is kept once for each source. Rows know theirs by their place: they come in
+  groups of one size, one group a source, which is how beams come. When they do not, the sources are
+  copied until they do, down to one for each row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from itertools import groupby
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from legato.errors import LegatoError
+from legato.nn.attention import additive, visible
+from legato.nn.multihead import Past, Source
+from legato.nn.positions import At
+
+NOTHING = -1  # the position of a column without a token
+
+
+class Opening(NamedTuple):
+    """Columns made ready for new tokens: where those stand, what they may see, where their keys go."""
+
+    at: At
+    mask: Tensor | None
+    causal: bool
+    pasts: list[Past]  # one a layer
+    sources: list[Source] | None
+
+
+class KeyValueCache:
+    """A `State` (nn/state.py) for `rows` sequences of at most `limit` tokens, in `capacity` columns."""
+
+    def __init__(
+        self,
+        layers: int,
+        rows: int,
+        heads: int,
+        capacity: int,
+        head_width: int,
+        *,
+        like: Tensor,
+        limit: int | None = None,
+        window: int | None = None,
+        sources: list[Source] | None = None,
+    ) -> None:
+        """`like` says which device and dtype."""
+        self.length = 0
+        self.capacity = capacity
+        self.limit = limit
+        self.window = window
+        self.sources = None if sources is None else Sources(sources)
+        self._store = like.new_empty(layers, 2, rows, heads, capacity, head_width)
+        self._longest = 0  # tokens in the longest row; where ragged, at least that
+        # Only where rows are of different lengths:
+        self._positions: Tensor | None = None  # (B, capacity)
+        self._counts = torch.empty(0)  # (B,), tokens in each row
+        self._padding = torch.empty(0)  # (B, capacity), what a mask adds at each column
+
+    @property
+    def rows(self) -> int:
+        return self._store.shape[2]
+
+    def open(self, columns: int, lengths: Tensor | None = None) -> Opening:
+        """Take `columns` more. Where `lengths` (B,) are given, each row has so many tokens, at the end of them."""
+        start, stop = self.length, self.length + columns
+        if stop > self.capacity:
+            raise ValueError(f"this cache has {self.capacity} columns; {stop} were asked for")
+        self._stay_below_limit(columns, lengths)
+        if lengths is not None and self._positions is None:
+            self._become_ragged()
+        first, causal = 0, False
+        at: At = slice(start, stop)
+        mask: Tensor | None = None
+        if self._positions is not None:
+            at, mask = self._place(start, stop, lengths)
+        elif columns == 1:
+            first = 0 if self.window is None else max(0, stop - self.window)
+        elif start == 0 and (self.window is None or stop <= self.window):
+            causal = True
+        else:
+            columns_so_far = torch.arange(stop, device=self._store.device)
+            seen = visible(columns_so_far[start:], columns_so_far, causal=True, window=self.window)  # (T, S)
+            mask = additive(seen[None, None], self._store.dtype)
+        self.length = stop
+        new = self._store[:, :, :, :, start:stop].unbind(0)
+        keys, values = self._store[:, :, :, :, first:stop].unbind(1)
+        pasts = [Past(*layer) for layer in zip(new, keys.unbind(0), values.unbind(0), strict=True)]
+        return Opening(at, mask, causal, pasts, None if self.sources is None else self.sources.layers)
+
+    def reorder(self, rows: Tensor) -> None:
+        """Row i goes on as what row `rows[i]` was. Where there are sources, the host looks at `rows`."""
+        device, now, wanted = self._store.device, self.rows, len(rows)
+        listed = rows.tolist() if self.sources is not None or device.type == "cpu" else None
+        if listed is not None and listed == list(range(now)):
+            return
+        if self.sources is not None and listed is not None:
+            self.sources.reorder(listed, now)
+        rows = rows.to(device)
+        taken = self._store[:, :, :, :, : self.length]
+        if listed is not None and device.type == "cpu" and wanted <= now:
+            _move(list(taken.unbind(2)), listed)
+        else:
+            picked = taken.index_select(2, rows)
+            if wanted > now:
+                layers, two, _, *rest = self._store.shape
+                self._store = self._store.new_empty(layers, two, wanted, *rest)
+            self._store[:, :, :wanted, :, : self.length] = picked
+        self._store = self._store[:, :, :wanted]
+        if self._positions is not None:
+            self._positions, self._counts, self._padding = (
+                part[rows] for part in (self._positions, self._counts, self._padding)
+            )
+
+    def rewind(self, length: int) -> None:
+        if not 0 <= length <= self.length:
+            raise ValueError(f"this cache holds {self.length} columns; it cannot go to {length}")
+        self.length = length
+        self._longest = min(self._longest, length)
+        if self._positions is not None:
+            self._counts = (self._positions[:, :length] != NOTHING).sum(1)
+            self._padding[:, length:] = 0
+
+    def _stay_below_limit(self, columns: int, lengths: Tensor | None) -> None:
+        if lengths is None:
+            longest = self._longest + columns
+        elif self._positions is None:
+            longest = self._longest + int(lengths.max())
+        else:
+            longest = int((self._counts + lengths).max())
+        if self.limit is not None and longest > self.limit:
+            if self._positions is not None and lengths is None:
+                # The longest row may have left, or gone back; only now is it worth asking the device.
+                longest = int(self._counts.max()) + columns
+            if longest > self.limit:
+                raise LegatoError(f"a sequence of {longest} tokens is too long: this model goes up to {self.limit}")
+        self._longest = longest
+
+    def _become_ragged(self) -> None:
+        device, rows = self._store.device, self.rows
+        self._positions = torch.arange(self.capacity, device=device).repeat(rows, 1)
+        self._counts = torch.full((rows,), self.length, device=device)
+        self._padding = self._store.new_zeros(rows, -(-self.capacity // 8) * 8)  # see `additive` for the 8
+
+    def _place(self, start: int, stop: int, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Positions (B, T) and mask of the new columns, where rows are of different lengths."""
+        assert self._positions is not None
+        columns = torch.arange(stop - start, device=self._store.device)
+        if lengths is None:
+            numbers = self._counts[:, None] + columns  # (B, T)
+            self._counts = self._counts + len(columns)
+        else:
+            places = columns - (len(columns) - lengths[:, None])  # (B, T), among the row's new tokens
+            numbers = (self._counts[:, None] + places).masked_fill_(places < 0, NOTHING)
+            self._counts = self._counts + lengths
+            self._padding[:, start:stop].masked_fill_(places < 0, torch.finfo(self._padding.dtype).min)
+        self._positions[:, start:stop] = numbers
+        if len(columns) == 1 and self.window is None:
+            return numbers, self._padding[:, None, None, :stop]  # (B, 1, 1, S), kept up to date; no work
+        before = self._positions[:, :stop]  # (B, S)
+        seen = visible(numbers, before, causal=True, window=self.window) & (before != NOTHING).unsqueeze(1)
+        # What stands at no position sees itself, so that its softmax, which nobody reads, is one.
+        seen |= torch.arange(stop, device=seen.device) == columns[:, None] + start  # (B, T, S)
+        return numbers.clamp(min=0), additive(seen.unsqueeze(1), self._store.dtype)
+
+
+class Sources:
+    """Keys and values of each source in every layer, and whose they are."""
+
+    def __init__(self, layers: list[Source]) -> None:
+        self._store = torch.stack([torch.stack([layer.key, layer.value]) for layer in layers])  # (L, 2, G, H, S, K)
+        self._mask = layers[0].mask
+        self._list()
+
+    def _list(self) -> None:
+        self.layers = [Source(layer[0], layer[1], self._mask) for layer in self._store.unbind(0)]
+
+    def reorder(self, rows: list[int], before: int) -> None:
+        """Rows are now what these of `before` rows were; keep what they look at."""
+        now = self._store.shape[2]
+        owners = [row // (before // now) for row in rows]
+        size = math.gcd(*(len(list(run)) for _, run in groupby(owners)))
+        kept = owners[::size]
+        if kept != list(range(now)):
+            index = torch.tensor(kept, device=self._store.device)
+            self._store = self._store.index_select(2, index)
+            self._mask = None if self._mask is None else self._mask[index]
+            self._list()
+
+
+def right_aligned(tokens: Tensor, lengths: Tensor) -> Tensor:
+    """Rows (B, T) padded on the right as rows padded on the left; what pads is any token of the row."""
+    places = torch.arange(tokens.shape[1], device=tokens.device) - (tokens.shape[1] - lengths[:, None])  # (B, T)
+    return tokens.gather(1, places.clamp(min=0))
+
+
+def _move(rows: list[Tensor], sources: list[int]) -> None:
+    """Row i becomes what row `sources[i]` was, in place: straight copies, in an order that loses nothing."""
+    waiting = {row: source for row, source in enumerate(sources) if source != row}
+    readers = Counter(waiting.values())
+    free = [row for row in waiting if not readers[row]]
+    while free:
+        row = free.pop()
+        source = waiting.pop(row)
+        rows[row].copy_(rows[source])
+        readers[source] -= 1
+        if not readers[source] and source in waiting:
+            free.append(source)
+    while waiting:  # rings: each row has one reader, so one spare opens the ring
+        first = row = next(iter(waiting))
+        spare = rows[first].clone()
+        while (source := waiting.pop(row)) != first:
+            rows[row].copy_(rows[source])
+            row = source
+        rows[row].copy_(spare)

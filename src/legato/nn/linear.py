@@ -1,0 +1,75 @@
+"""A linear layer that is quick while a model generates on a CPU.
+
+Generation multiplies a few rows by the same weights again and again, which the usual matrix product
+does not like: with 4 to 64 rows it reaches a third to two thirds of what the cores can do. oneDNN does
+better with weights laid out its own way. Laying them out costs about one product and as much memory
+again, so only layers that `pack` names do it, when they are first used so in evaluation, and again when their
+weights have changed. With fewer than `FEW` rows, on another device, in another precision or under autograd,
+`Linear` is `nn.Linear`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+FEW = 4  # rows from which the other layout wins; one row is bound by memory, whatever the layout
+
+
+class Linear(nn.Linear):
+    """y = x Wᵀ + b"""
+
+    def __init__(self, inputs: int, outputs: int, bias: bool = True) -> None:
+        super().__init__(inputs, outputs, bias)
+        self.packs = False
+        self._packed: Tensor | None = None
+        self._of: tuple[int, int] | None = None  # which weights `_packed` was made of
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.packs and not self.training and not torch.is_grad_enabled() and x.numel() >= FEW * x.shape[-1]:
+            packed = self._laid_out(x)
+            if packed is not None:
+                return torch.ops.mkldnn._linear_pointwise(x, packed, self.bias, "none", [], "")
+        return F.linear(x, self.weight, self.bias)
+
+    def _laid_out(self, x: Tensor) -> Tensor | None:
+        weight = self.weight
+        if not (x.dtype == weight.dtype == torch.float32 and x.is_cpu and weight.is_cpu):
+            return None
+        now = (weight.data_ptr(), weight._version)
+        if now != self._of:
+            self._packed, self._of = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), 64), now
+        return self._packed
+
+    def train(self, mode: bool = True) -> Linear:
+        # A fused optimiser changes weights without counting it in their version.
+        self._packed, self._of = None, None
+        return super().train(mode)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The layout cannot be copied or pickled, and need not be.
+        return {**self.__dict__, "_packed": None, "_of": None}
+
+
+def pack(*modules: nn.Module) -> None:
+    """Say that the linear layers inside will meet the same weights many times."""
+    if not torch.backends.mkldnn.is_available():
+        return
+    for module in modules:
+        for layer in module.modules():
+            if isinstance(layer, Linear):
+                layer.packs = True
+
+
+def xavier(layer: nn.Linear, *stacked: int) -> None:
+    """Xavier's uniform start. Matrices of these heights `stacked` in one start as if each stood alone.
+
+    Drawn for the stack as a whole, they would start out smaller than they should.
+    """
+    for part in layer.weight.split(list(stacked) or layer.out_features):
+        nn.init.xavier_uniform_(part)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)

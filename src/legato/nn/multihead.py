@@ -1,0 +1,134 @@
+"""Multi-head attention: several small attentions side by side, each with its own projections.
+
+    head_i = softmax(Q_i K_iᵀ / √K) V_i          Q_i = W_q,i x,  K_i = W_k,i y,  V_i = W_v,i y
+    MultiHead = W_o [head_1; …; head_H]          (Vaswani et al. 2017, section 3.2.2)
+
+Notable here:
+
+- `SelfAttention` (y is x) and `CrossAttention` (y is what an encoder left); the scores and the softmax are
+  in `nn/attention.py`, fused as a rule, written out when somebody looks inside or `fused` is off;
+- projections of the same input are one matrix: query, key and value of self-attention, key and value of
+  cross-attention. Their rows stand in that order, head by head;
+- with `kv_heads`, several heads of queries share one of keys and values (Ainslie et al. 2023);
+- masks, positions and the past are made once and serve all layers: `Look` and `Past`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from legato.nn.attention import fused_attention, written_out_attention
+from legato.nn.capture import capture, capturing
+from legato.nn.linear import Linear, xavier
+from legato.nn.positions import Rotation, rotate
+
+
+class Look(NamedTuple):
+    """Where the tokens of one pass stand and what they may see, the same in every layer."""
+
+    mask: Tensor | None = None  # broadcastable to (B, H, T, S)
+    causal: bool = False  # each token sees those up to itself; needs no mask
+    rotation: Rotation | None = None
+
+
+class Past(NamedTuple):
+    """A layer's share of a key/value cache, with places for the tokens of this pass."""
+
+    new: Tensor  # (2, B, H, T, K), where the new keys and values go
+    key: Tensor  # (B, H, S, K), old and new
+    value: Tensor
+
+
+class Source(NamedTuple):
+    """What a layer's cross-attention looks at: for each source, once, however many rows look at it."""
+
+    key: Tensor  # (G, H, S, K); the batch's rows are G equal groups, one after the other
+    value: Tensor
+    mask: Tensor | None = None  # broadcastable to (G, H, T, S)
+
+
+class MultiHead(nn.Module):
+    """What both attentions share: heads, the way out, the two ways to attend."""
+
+    def __init__(self, width: int, heads: int, *, bias: bool, dropout: float) -> None:
+        super().__init__()
+        if width % heads:
+            raise ValueError(f"{heads} heads do not divide a width of {width}")
+        self.width = width
+        self.heads = heads
+        self.head_width = width // heads
+        self.dropout = dropout
+        self.fused = True
+        self.output = Linear(width, width, bias)  # W_o
+        xavier(self.output)
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, rows: int
+    ) -> Tensor:
+        """Queries (G, T, H, K) to (G, T, H, K). What is captured has `rows` rows, like the batch."""
+        dropout = self.dropout if self.training else 0.0
+        query = query.transpose(1, 2)  # (G, H, T, K)
+        if self.fused and not capturing():
+            context = fused_attention(query, key, value, mask, causal=causal, dropout=dropout)
+        else:
+            context, weights = written_out_attention(query, key, value, mask, causal=causal, dropout=dropout)
+            if capturing():
+                per_source = weights.unflatten(2, (rows // len(weights), -1))  # (G, H, rows/G, T, S)
+                capture("weights", per_source.transpose(1, 2).flatten(0, 1))  # (B, H, T, S)
+        return context.transpose(1, 2)
+
+
+class SelfAttention(MultiHead):
+    """Tokens look at one another."""
+
+    def __init__(
+        self, width: int, heads: int, *, kv_heads: int | None = None, bias: bool = True, dropout: float = 0.0
+    ) -> None:
+        super().__init__(width, heads, bias=bias, dropout=dropout)
+        self.kv_heads = kv_heads or heads
+        if heads % self.kv_heads:
+            raise ValueError(f"{self.kv_heads} key and value heads do not divide {heads} heads")
+        self.qkv = Linear(width, (heads + 2 * self.kv_heads) * self.head_width, bias)  # W_q over W_k over W_v
+        xavier(self.qkv, width, self.kv_heads * self.head_width, self.kv_heads * self.head_width)
+
+    def forward(self, x: Tensor, look: Look = Look(), past: Past | None = None) -> Tensor:
+        rows, length, _ = x.shape  # (B, T, D)
+        heads, both = self.heads, self.heads + self.kv_heads
+        qkv = self.qkv(x).view(rows, length, -1, self.head_width)  # (B, T, H + 2 · kv heads, K)
+        if look.rotation is not None:
+            qkv = torch.cat([rotate(qkv[:, :, :both], look.rotation), qkv[:, :, both:]], dim=2)
+        query = qkv[:, :, :heads]
+        key_value = qkv[:, :, heads:].unflatten(2, (2, self.kv_heads)).permute(2, 0, 3, 1, 4)  # (2, B, H, T, K)
+        if past is None:
+            key, value = key_value.unbind()
+        else:
+            past.new.copy_(key_value)
+            key, value = past.key, past.value
+        context = self.attend(query, key, value, look.mask, look.causal, rows)
+        return self.output(context.reshape(rows, length, -1))
+
+
+class CrossAttention(MultiHead):
+    """Tokens look at a memory."""
+
+    def __init__(self, width: int, heads: int, *, bias: bool = True, dropout: float = 0.0) -> None:
+        super().__init__(width, heads, bias=bias, dropout=dropout)
+        self.query = Linear(width, width, bias)  # W_q
+        self.key_value = Linear(width, 2 * width, bias)  # W_k over W_v
+        xavier(self.query)
+        xavier(self.key_value, width, width)
+
+    def source(self, memory: Tensor, mask: Tensor | None = None) -> Source:
+        """Keys and values of a memory (G, S, D)."""
+        both = self.key_value(memory).unflatten(2, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)  # (2, G, H, S, K)
+        return Source(both[0], both[1], mask)
+
+    def forward(self, x: Tensor, source: Source) -> Tensor:
+        rows, length, _ = x.shape  # (B, T, D)
+        # Rows that look at one source are as good as one row with so many queries: keys are read once.
+        query = self.query(x).view(len(source.key), -1, self.heads, self.head_width)  # (G, B/G · T, H, K)
+        context = self.attend(query, source.key, source.value, source.mask, False, rows)
+        return self.output(context.reshape(rows, length, -1))

@@ -1,0 +1,85 @@
+"""Where a token stands: attention itself does not know, so it is told.
+
+    sinusoidal   PE(p, 2i) = sin(p / 10000^(2i/D)),  PE(p, 2i+1) = cos(p / 10000^(2i/D))
+    learned      PE(p) = a row of a table that is trained
+    rotary       query and key are turned by an angle that grows with p, so that their product
+                 depends on the distance alone
+
+The first two are added to the embeddings; the third acts inside each attention. All three are asked
+with `at`: a slice, where every row of the batch has the same positions, or the numbers themselves.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+At = slice | Tensor  # positions: one stretch for all rows, or (B, T) numbers
+
+
+def sinusoids(length: int, width: int) -> Tensor:
+    """The table of Vaswani et al. 2017, section 3.5, (length, width), with all sines before all cosines.
+
+    That order is Marian's. It differs from the paper's by a permutation, which the first layer learns.
+    """
+    rates = 10000 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)  # (⌈D/2⌉,)
+    angles = torch.arange(length, dtype=torch.float64)[:, None] * rates  # (length, ⌈D/2⌉)
+    return torch.cat([angles.sin(), angles.cos()[:, : width // 2]], dim=1).float()
+
+
+class Sinusoidal(nn.Module):
+    """A fixed table. It is not saved: it can always be made again."""
+
+    table: Tensor
+
+    def __init__(self, length: int, width: int) -> None:
+        super().__init__()
+        self.register_buffer("table", sinusoids(length, width), persistent=False)
+
+    def forward(self, at: At) -> Tensor:
+        return self.table[at]  # (T, D) or (B, T, D)
+
+
+class Learned(nn.Embedding):
+    """A table that is trained; positions beyond it do not exist."""
+
+    def forward(self, at: At) -> Tensor:
+        return self.weight[at]  # (T, D) or (B, T, D)
+
+
+class Rotation(NamedTuple):
+    """The angles of some positions, ready to be laid on (B, T, H, K)."""
+
+    cos: Tensor  # (T, 1, K) or (B, T, 1, K)
+    sin: Tensor
+
+
+class Rotary(nn.Module):
+    """Rotary positions (Su et al. 2021): coordinates i and i + K/2 turn together by p / θ^(2i/K).
+
+    Pairing halves rather than neighbours is Llama's convention.
+    """
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, length: int, width: int, theta: float = 10000.0) -> None:
+        super().__init__()
+        # In float32, as the published models were trained.
+        rates = 1 / theta ** (torch.arange(0, width, 2).float() / width)  # (K/2,)
+        angles = torch.arange(length).float()[:, None] * rates  # (length, K/2)
+        angles = torch.cat([angles, angles], dim=1)
+        self.register_buffer("cos", angles.cos(), persistent=False)
+        self.register_buffer("sin", angles.sin(), persistent=False)
+
+    def forward(self, at: At) -> Rotation:
+        return Rotation(self.cos[at].unsqueeze(-2), self.sin[at].unsqueeze(-2))
+
+
+def rotate(x: Tensor, rotation: Rotation) -> Tensor:
+    """Queries or keys (B, T, H, K) turned to where they stand."""
+    first, second = x.chunk(2, dim=-1)
+    turned = torch.cat([-second, first], dim=-1)
+    return (x * rotation.cos + turned * rotation.sin).to(x.dtype)

@@ -1,0 +1,462 @@
+"""Translation: any text to any text.
+
+The data is pairs: two aligned files, two columns of a table, a dataset on the hub, or a generated toy. Both
+sides share one vocabulary of subwords, or have one each (`data.joint=false`). With `data.directions`, one
+model learns many languages: a tag before the source, `>>de<<`, chooses the language that is written, and a
+direction that was never trained can be asked for.
+
+    legato train translation data.train=[a.en,a.de] data.valid=[b.en,b.de] model=transformer out=runs/t
+    legato predict runs/t "A dog runs."
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from legato import __version__
+from legato.config import Section
+from legato.data.batch import Batch
+from legato.data.batches import Draw, PairBatches, Side
+from legato.data.bpe_dropout import BpeDropout
+from legato.data.cache import cached_tokenizer
+from legato.data.pairs import Pairs, clean, filter_lengths, hold_out_pairs, read_pairs, tidy
+from legato.data.text import MAX_LINE, Text
+from legato.data.tokenizers import AnyTokenizer, Ids, Tokenizer, TokenizerConfig
+from legato.data.toys import ToyConfig, toy_rows
+from legato.data.vocabularies import DEFAULT_SIZE, PAD
+from legato.decoding import Hypothesis, SearchOptions
+from legato.errors import ConfigError, DataError, suggest
+from legato.evaluation.translation import translation_scores
+from legato.folders.model_folder import Loaded, save_model
+from legato.models.base import SequenceModel, Sizes, count_parameters
+from legato.tasks.base import Answer, Plan, Prediction, Say, model_card
+from legato.tasks.pairs import (
+    Writing,
+    align,
+    batches_of,
+    decode,
+    fill_training,
+    mean_loss,
+    pair_loss,
+    require_source,
+)
+from legato.training.loop import Loss
+
+TOY = "toy:"
+
+
+class TranslationData(Section):
+    """Where the pairs are and how they are prepared."""
+
+    train: str | list[str] | None = Field(
+        None, description="[a.en,a.de], a tsv, csv, jsonl or parquet file, a hub name or toy:NAME"
+    )
+    valid: str | list[str] | None = Field(None, description="left out: a share of the training pairs")
+    test: str | list[str] | None = Field(None, description="scored at the end, with the best model")
+    root: str | None = Field(None, description="folder that relative names lie in")
+    columns: list[str | int] | None = Field(
+        None, description="[source,target] of a table: names, or numbers from 1; left out: guessed, and said"
+    )
+    format: Literal["auto", "tsv", "csv", "jsonl", "parquet"] = Field(
+        "auto", description="auto: by the file's ending"
+    )
+    encoding: str = Field("utf-8", description="of text files")
+    max_line: int = Field(MAX_LINE, ge=0, description="longest line accepted, in characters; 0 for any")
+    directions: list[str] | None = Field(
+        None, description="[en-de,de-en,…] of files named as train.{}: one model for all, tags choose the target"
+    )
+    test_directions: list[str] | None = Field(
+        None, description="directions to score at the end, also untrained ones; left out: those of training"
+    )
+    tag_column: str | int | None = Field(None, description="column of a table that holds the target's language")
+    valid_share: float = Field(0.02, gt=0, lt=1, description="share held out when data.valid is left out")
+    test_share: float = Field(0.0, ge=0, lt=1, description="share held out as data.test, when that is left out")
+    joint: bool = Field(True, description="one vocabulary for both sides; false: one each")
+    bpe_dropout: float = Field(0.0, ge=0, lt=1, description="chance that a merge is skipped, drawn anew each epoch")
+    max_length: int = Field(256, ge=1, description="tokens; longer training pairs are left out")
+    max_ratio: float = Field(6.0, ge=0, description="longer side over shorter; beyond it left out; 0 for any")
+    metric: Literal["bleu", "loss"] = Field("bleu", description="what decides which model is best")
+    scored: int = Field(1000, ge=1, description="validation sentences that are translated for bleu, greedily")
+    beams: int = Field(4, ge=1, description="of the scores at the end, and of legato predict")
+    length_penalty: float = Field(1.0, ge=0, le=10, description="of the same: scores are log p / length^this")
+    toy: ToyConfig = ToyConfig()
+
+
+class TranslationOptions(Section):
+    """How to predict."""
+
+    beams: int | None = Field(None, ge=1)
+    nbest: int = Field(1, ge=1)
+    length_penalty: float | None = Field(None, ge=0, le=10)
+    max_tokens: int | None = Field(None, ge=1)
+    to: str | None = None  # the language to write, for a model of many
+    alignments: bool = False
+
+
+class Translation:
+    """The `translation` task."""
+
+    name: ClassVar[str] = "translation"
+    summary: ClassVar[str] = "any text to any text: translation, summaries, spelling"
+    Data: ClassVar[type[Section]] = TranslationData
+    Options: ClassVar[type[Section]] = TranslationOptions
+
+    @classmethod
+    def adjust(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        settings = {**settings, "model": {"name": "transformer", **(settings.get("model") or {})}}
+        settings["train"] = fill_training(settings.get("train") or {})
+        data = settings.get("data") or {}
+        if isinstance(data, dict) and str(data.get("train", "")).startswith(TOY):
+            settings["data"] = {"beams": 1, **data}
+            settings["tokenizer"] = {"name": "word", **(settings.get("tokenizer") or {})}
+        return settings
+
+    @classmethod
+    def prepare(cls, plan: Plan, say: Say) -> TranslationJob:
+        require_source(plan.model.name, cls.name)
+        if plan.data.train is None:
+            raise ConfigError("'data.train' is needed; set data.train=[source file,target file], or a table")
+        return TranslationJob(plan, say)
+
+    @classmethod
+    def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
+        if data.test is None:
+            raise ConfigError("'data.test' is needed; set data.test=[source file,target file], or a table")
+        if data.directions is None and data.tag_column is None and loaded.about.get("tags"):
+            raise ConfigError(
+                f"{loaded.folder} writes {', '.join(loaded.about['tags'])}; say which: data.directions=[en-de] and "
+                "data.test=test.{}, or data.tag_column of a table"
+            )
+        pairs, report = clean(_read(data, data.test, "test"))
+        speaker = Speaker(loaded.module, loaded.tokenizer, loaded.target, loaded.start)
+        options = SearchOptions(
+            search="beam",
+            beams=int(_given(data, "beams") or loaded.about.get("beams", data.beams)),
+            length_penalty=float(_given(data, "length_penalty") or loaded.about.get("length_penalty", 1.0)),
+        )
+        scores = speaker.score(pairs, options)
+        told = {"left_out": str(report)} if report.left_out else {}
+        return {"data": pairs.source_name, "sha256": pairs.sha256, **scores, **told}
+
+    @classmethod
+    def predict(cls, loaded: Loaded, texts: Sequence[str], options: Any) -> list[Prediction]:
+        speaker = Speaker(loaded.module, loaded.tokenizer, loaded.target, loaded.start)
+        return speaker.predict(texts, options, loaded.about)
+
+
+def _given(data: Any, key: str) -> Any:
+    return getattr(data, key) if key in data.model_fields_set else None
+
+
+def _read(data: TranslationData, source: str | list[str], split: str) -> Pairs:
+    return read_pairs(
+        source,
+        root=data.root,
+        columns=data.columns,
+        format=data.format,
+        encoding=data.encoding,
+        max_line=data.max_line,
+        split=split,
+        directions=(data.test_directions if split == "test" else None) or data.directions,
+        tag_column=data.tag_column,
+    )
+
+
+def _toy_pairs(data: TranslationData, split: str, seed: int) -> Pairs:
+    name = str(data.train).removeprefix(TOY)
+    rows = toy_rows(name, data.toy, split, seed)
+    digest = hashlib.sha256(repr(rows).encode()).hexdigest()
+    sources, targets = [list(side) for side in zip(*rows, strict=True)]
+    return Pairs(f"{TOY}{name}", sources, targets, list(range(1, len(rows) + 1)), digest)
+
+
+def tag_token(language: str) -> str:
+    """The mark that asks for a language; the spelling is Marian's."""
+    return f">>{language}<<"
+
+
+@dataclass
+class Speaker:
+    """A model with what it takes to put text in and get text out."""
+
+    model: SequenceModel
+    tokenizer: AnyTokenizer
+    target: AnyTokenizer
+    start: int | None = None
+
+    def __post_init__(self) -> None:
+        self.writing = Writing.of(self.target, self.start)
+
+    @property
+    def tags(self) -> list[str]:
+        """The languages that it can be asked for."""
+        names = (self.tokenizer.token(mark) for mark in sorted(self.tokenizer.marks))
+        return [name[2:-2] for name in names if name.startswith(">>") and name.endswith("<<")]
+
+    def source_ids(self, text: str, tag: str | None = None) -> Ids:
+        """A source as the encoder reads it: the tag, the text, the end mark."""
+        head = [] if tag is None else [self._tag_id(tag)]
+        return np.array([*head, *self.tokenizer.encode(text), self.tokenizer.eos_id], dtype=np.int32)
+
+    def _tag_id(self, tag: str) -> int:
+        index = self.tokenizer.id_of(tag_token(tag))
+        if index is None:
+            known = self.tags
+            there = suggest(tag, known) if known else "it has one direction only, so leave the language out"
+            raise ConfigError(f"the model has no language '{tag}'; {there}")
+        return index
+
+    def limit(self, source: Ids, most: int | None = None) -> int:
+        """The most tokens to write for a source: generous, but no endless loops."""
+        wanted = most or 2 * len(source) + 24
+        longest = self.model.longest
+        return wanted if longest is None else min(wanted, longest - 1)
+
+    def translate(
+        self, sources: Sequence[Ids], options: SearchOptions, most: int | None = None
+    ) -> list[list[Hypothesis]]:
+        limits = [self.limit(source, most) for source in sources]
+        return decode(self.model, sources, self.writing, options, limits=limits)
+
+    def score(self, pairs: Pairs, options: SearchOptions) -> dict[str, Any]:
+        """Loss, BLEU and chrF of pairs, with their signatures."""
+        sources = [self.source_ids(text, tag) for text, tag in zip(pairs.sources, _tags(pairs), strict=True)]
+        targets = list(self.target.encode_many(pairs.targets))
+        longest = self.model.longest or 10**9
+        fits = [
+            i for i, (s, t) in enumerate(zip(sources, targets, strict=True)) if max(len(s), len(t) + 1) <= longest
+        ]
+        if not fits:
+            raise DataError(f"{pairs.source_name} has no pair that fits the model's {longest} positions")
+        loss = mean_loss(self.model, batches_of([sources[i] for i in fits], [targets[i] for i in fits], self.writing))
+        readable = [i for i, source in enumerate(sources) if len(source) <= longest]
+        found = self.translate([sources[i] for i in readable], options)
+        written = [""] * len(sources)  # what cannot be read is translated as nothing, and counts so
+        for i, best in zip(readable, found, strict=True):
+            written[i] = self.target.decode(best[0].tokens)
+        scores: dict[str, Any] = {"loss": loss, **self._scores_by_tag(pairs, written)}
+        exact = np.mean([a == b for a, b in zip(written, pairs.targets, strict=True)])
+        scores |= {"accuracy": float(exact), "sentences": len(written)}
+        if len(readable) < len(sources):
+            scores["too_long"] = len(sources) - len(readable)
+        return scores
+
+    def _scores_by_tag(self, pairs: Pairs, written: list[str]) -> dict[str, Any]:
+        scores: dict[str, Any] = translation_scores(written, pairs.targets)
+        groups = sorted(set(pairs.origins or []))
+        for group in groups if len(groups) > 1 else []:
+            rows = [i for i, name in enumerate(pairs.origins or []) if name == group]
+            part = translation_scores([written[i] for i in rows], [pairs.targets[i] for i in rows])
+            scores |= {f"bleu_{group}": part["bleu"], f"chrf_{group}": part["chrf"]}
+        return scores
+
+    def predict(self, texts: Sequence[str], options: Any, about: dict[str, Any]) -> list[Prediction]:
+        predictions = [Prediction(text) for text in texts]
+        beams = options.beams or max(int(about.get("beams", 4)), options.nbest)
+        penalty = options.length_penalty
+        search = SearchOptions(
+            search="beam",
+            beams=beams,
+            nbest=options.nbest,
+            length_penalty=float(about.get("length_penalty", 1.0)) if penalty is None else penalty,
+        )
+        sources: dict[int, Ids] = {}
+        for index, text in enumerate(texts):
+            tag, said = self._split_tag(tidy(text), options.to)
+            if not said:
+                predictions[index].answers = [Answer("", 0.0)]  # nothing to say of nothing
+                continue
+            if tag is None and self.tags:
+                raise ConfigError(f"the model writes {', '.join(self.tags)}; say which, with --to {self.tags[0]}")
+            ids = self.source_ids(said, tag)
+            if self.model.longest is not None and len(ids) > self.model.longest:
+                longest = self.model.longest
+                predictions[index].problem = f"{len(ids):,} tokens, more than the model's {longest:,}; split the text"
+            else:
+                sources[index] = ids
+        found = self.translate(list(sources.values()), search, options.max_tokens)
+        for (index, ids), hypotheses in zip(sources.items(), found, strict=True):
+            predictions[index].answers = [self._answer(ids, h, options.alignments) for h in hypotheses]
+        return predictions
+
+    def _split_tag(self, text: str, to: str | None) -> tuple[str | None, str]:
+        """The language that is asked for, and the text without the tag that may be written before it."""
+        if text.startswith(">>") and "<<" in text and self.tags:
+            tag, _, rest = text[2:].partition("<<")
+            return tag, rest.strip()
+        return to, text
+
+    def _answer(self, source: Ids, hypothesis: Hypothesis, alignments: bool) -> Answer:
+        more: dict[str, Any] = {"logprob": hypothesis.logprob, "finished": hypothesis.finished}
+        if alignments:
+            weights = align(self.model, source, hypothesis.tokens, self.writing)[: len(hypothesis.tokens)]
+            more |= {
+                "source_tokens": [self.tokenizer.token(int(i)) for i in source],
+                "target_tokens": [self.target.token(i) for i in hypothesis.tokens],
+                "alignment": [[round(float(w), 4) for w in row] for row in weights],
+            }
+        return Answer(self.target.decode(hypothesis.tokens), hypothesis.score, more)
+
+
+def _tags(pairs: Pairs) -> list[str | None]:
+    return list(pairs.tags) if pairs.tags else [None] * len(pairs.sources)
+
+
+class TranslationJob:
+    """Training on pairs."""
+
+    def __init__(self, plan: Plan, say: Say) -> None:
+        data = plan.data
+        self.plan = plan
+        self.metric = data.metric
+        self.lower_is_better = data.metric == "loss"
+        self.pairs = self._read(say)
+        self.hashes = {split: pairs.sha256 for split, pairs in self.pairs.items()}
+        self.tags = sorted({tag for pairs in self.pairs.values() for tag in pairs.tags or []})
+        self.tokenizer, self.target = self._tokenizers()
+        self.sizes = Sizes(self.target.size, None if self.target is self.tokenizer else self.tokenizer.size)
+        self.writing = Writing.of(self.target)
+        self.batches = self._batches(say)
+        self.valid = self._shortened(self.pairs["valid"])
+        counts = ", ".join(f"{len(pairs.sources):,} {split}" for split, pairs in self.pairs.items())
+        size = (
+            f"{self.target.size:,}" if self.sizes.source is None else f"{self.sizes.source:,} → {self.target.size:,}"
+        )
+        say(f"data: {counts} pairs, vocabulary {size} ({self.target.name})")
+
+    def _read(self, say: Say) -> dict[str, Pairs]:
+        data, found = self.plan.data, {}
+        if str(data.train).startswith(TOY):
+            return {split: _toy_pairs(data, split, self.plan.seed) for split in ("train", "valid")}
+        for split in ("train", "valid", "test"):
+            source = getattr(data, split)
+            if source is None:
+                continue
+            pairs, report = clean(_read(data, source, split))
+            if pairs.note:
+                say(f"data.{split}: {pairs.note}")
+            if report.left_out:
+                say(f"data.{split}: {report}")
+            found[split] = pairs
+        if "valid" not in found:
+            share = data.test_share if "test" not in found else 0.0
+            held = hold_out_pairs(found["train"], data.valid_share, share)
+            found = {**held, **({"test": found["test"]} if "test" in found else {})}
+        return found
+
+    def _tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
+        train, config = self.pairs["train"], self.plan.tokenizer
+        marks = [PAD, *map(tag_token, self.tags)]
+        if self.plan.data.joint:
+            joint = self._tokenizer(config, [*train.sources, *train.targets], "both", marks)
+            return joint, joint
+        source = self._tokenizer(config, train.sources, "source", marks)
+        return source, self._tokenizer(config, train.targets, "target", [PAD])
+
+    def _tokenizer(self, config: TokenizerConfig, texts: list[str], side: str, marks: list[str]) -> Tokenizer:
+        digest = hashlib.sha256(f"{self.hashes['train']} {side}".encode()).hexdigest()
+        if config.name in ("bpe", "unigram", "wordpiece"):  # the marks count among the vocabulary's size
+            size = (config.size or DEFAULT_SIZE) - len(marks)
+            config = config.model_copy(update={"size": max(size, 257 if config.name == "bpe" else 1)})
+        text = Text(self.pairs["train"].source_name, texts, digest)
+        return cached_tokenizer(config, text).with_marks(marks)
+
+    def _batches(self, say: Say) -> PairBatches:
+        data, train, plan = self.plan.data, self.pairs["train"], self.plan
+        end, tags = self.tokenizer.eos_id, _tags(train)
+        heads = {tag: [] if tag is None else [self.tokenizer.id_of(tag_token(tag))] for tag in set(tags)}
+        encoded = self.tokenizer.encode_many(train.sources)
+        sources = [np.array([*heads[tag], *ids, end], dtype=np.int32) for ids, tag in zip(encoded, tags, strict=True)]
+        targets = list(self.target.encode_many(train.targets))
+        longest = getattr(plan.model, "length", None)
+        limit = min(data.max_length, longest or data.max_length)
+        kept, report = filter_lengths(sources, targets, limit - 1, data.max_ratio, train)
+        if report.left_out:
+            say(f"data.train: {report}")
+        draw = None
+        if data.bpe_dropout:
+            draw = self._drawn(train.select(kept))
+        return PairBatches(
+            [sources[i] for i in kept],
+            [targets[i] for i in kept],
+            batch_tokens=plan.train.batch_tokens,
+            seed=plan.seed,
+            start=self.writing.start,
+            eos=self.writing.eos,
+            name=f"data.train={train.source_name}",
+            pad_to=8 if plan.device.type == "cuda" else 1,  # a GPU prepares for each new shape, which takes it long
+            draw=draw,
+            longest=longest,
+        )
+
+    def _drawn(self, train: Pairs) -> Draw:
+        """Cuts of the pairs' texts that are new in each epoch."""
+        dropout, seed = self.plan.data.bpe_dropout, self.plan.seed
+        read = BpeDropout(self.tokenizer, dropout, seed)
+        write = read if self.target is self.tokenizer else BpeDropout(self.target, dropout, seed)
+        heads = [self.tokenizer.id_of(tag_token(tag)) or 0 for tag in train.tags] if train.tags else None
+        cut = {
+            "source": (read, read.read(train.sources, "source", before=heads, after=[self.tokenizer.eos_id])),
+            "target": (write, write.read(train.targets, "target")),
+        }
+
+        def draw(pairs: Any, epoch: int, side: Side) -> Any:
+            dropper, words = cut[side]
+            return dropper.draw(words, pairs, epoch)
+
+        return draw
+
+    def _shortened(self, pairs: Pairs) -> Pairs:
+        """The validation pairs that are translated at each validation, from all over: directions come in turn."""
+        count = min(self.plan.data.scored, len(pairs))
+        return pairs if count == len(pairs) else pairs.select([i * len(pairs) // count for i in range(count)])
+
+    def loss(self, model: SequenceModel, batch: Batch, state: Any) -> Loss:
+        return pair_loss(model, batch, self.plan.train.label_smoothing)
+
+    def validate(self, model: SequenceModel) -> dict[str, float]:
+        scores = self._speaker(model).score(self.valid, SearchOptions())
+        return {key: value for key, value in scores.items() if isinstance(value, int | float)}
+
+    def final(self, model: SequenceModel) -> dict[str, Any]:
+        data = self.plan.data
+        options = SearchOptions(search="beam", beams=data.beams, length_penalty=data.length_penalty)
+        scores: dict[str, Any] = {}
+        for split in ("valid", "test"):
+            if split in self.pairs:
+                for name, value in self._speaker(model).score(self.pairs[split], options).items():
+                    scores[f"{split}.{name}"] = value
+        return scores
+
+    def samples(self, model: SequenceModel, count: int) -> list[str]:
+        pairs = self.valid.select(range(min(count, len(self.valid.sources))))
+        if not pairs.sources:
+            return []
+        speaker = self._speaker(model)
+        sources = [speaker.source_ids(text, tag) for text, tag in zip(pairs.sources, _tags(pairs), strict=True)]
+        found = speaker.translate(sources, SearchOptions())
+        texts = [self.target.decode(best[0].tokens) for best in found]
+        return [
+            f"{source}\n→ {text}\n= {target}"
+            for source, text, target in zip(pairs.sources, texts, pairs.targets, strict=True)
+        ]
+
+    def _speaker(self, model: SequenceModel) -> Speaker:
+        return Speaker(model, self.tokenizer, self.target)
+
+    def write(self, model: SequenceModel, folder: Path, metrics: dict[str, float]) -> None:
+        data = self.plan.data
+        use = 'legato predict FOLDER "A dog runs."' + (f" --to {self.tags[0]}" if self.tags else "")
+        card = model_card("translation", model.config.name, count_parameters(model), self.hashes, metrics, use)
+        about = {"version": __version__, "data": self.hashes, "metrics": metrics}
+        about |= {"beams": data.beams, "length_penalty": data.length_penalty}
+        if self.tags:
+            about["tags"] = self.tags
+        save_model(folder, model, self.tokenizer, target=self.target, task="translation", about=about, card=card)

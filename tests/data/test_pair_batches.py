@@ -1,0 +1,332 @@
+"""Batches of pairs: pure functions of the step, full, bounded, and padded on the right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from legato.data.batch import IGNORE, Batch
+from legato.data.batches import PairBatches, collate_pairs, collate_sources
+from legato.errors import DataError
+
+START, EOS = 1, 2
+# (source, target) lengths: a source has at least its end, a target may be empty.
+LENGTHS = st.lists(st.tuples(st.integers(1, 20), st.integers(0, 19)), min_size=1, max_size=60)
+PAD_TO = st.sampled_from([1, 4, 8])
+
+
+def ids_of(lengths: list[tuple[int, int]]) -> tuple[list[Any], list[Any]]:
+    """Each pair's ids tell which pair it is: 10, 11, …"""
+    sources = [np.full(source, 10 + row, dtype=np.int32) for row, (source, _) in enumerate(lengths)]
+    targets = [np.full(target, 10 + row, dtype=np.int32) for row, (_, target) in enumerate(lengths)]
+    return sources, targets
+
+
+def batches_of(lengths: list[tuple[int, int]], **more: Any) -> PairBatches:
+    settings = {"batch_tokens": 48, "seed": 0, "start": START, "eos": EOS, **more}
+    return PairBatches(*ids_of(lengths), **settings)
+
+
+def epoch_of(batches: PairBatches, epoch: int = 0) -> list[Batch]:
+    first = epoch * batches.steps_per_epoch
+    return [batches.at(step) for step in range(first, first + batches.steps_per_epoch)]
+
+
+def same(left: Batch, right: Batch) -> bool:
+    return all(
+        torch.equal(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else a is b or a == b
+        for a, b in zip(vars(left).values(), vars(right).values(), strict=True)
+    )
+
+
+MIXED = [(1 + i * 7 % 20, i * 11 % 20) for i in range(80)]
+
+
+# --- the promise of every batcher ------------------------------------------------------------------
+
+
+@given(lengths=LENGTHS, steps=st.lists(st.integers(0, 200), min_size=1, max_size=8), pad_to=PAD_TO)
+@settings(max_examples=40, deadline=None)
+def test_a_batch_depends_on_the_step_alone(lengths: list[tuple[int, int]], steps: list[int], pad_to: int) -> None:
+    used = batches_of(lengths, pad_to=pad_to)
+    for step in [*steps, *reversed(steps)]:
+        assert same(used.at(step), batches_of(lengths, pad_to=pad_to).at(step))
+
+
+@given(lengths=LENGTHS, tokens=st.integers(24, 200), epoch=st.integers(0, 3), pad_to=PAD_TO)
+@settings(max_examples=60, deadline=None)
+def test_each_pair_comes_exactly_once_an_epoch(
+    lengths: list[tuple[int, int]], tokens: int, epoch: int, pad_to: int
+) -> None:
+    batches = batches_of(lengths, batch_tokens=tokens, pad_to=pad_to)
+    seen = sorted(
+        int(i) for batch in epoch_of(batches, epoch) if batch.source is not None for i in batch.source[:, 0]
+    )
+    assert seen == list(range(10, 10 + len(lengths)))
+
+
+@given(lengths=LENGTHS, tokens=st.integers(24, 200), epoch=st.integers(0, 3), pad_to=PAD_TO)
+@settings(max_examples=60, deadline=None)
+def test_rows_times_the_wider_side_never_exceed_the_bound(
+    lengths: list[tuple[int, int]], tokens: int, epoch: int, pad_to: int
+) -> None:
+    for batch in epoch_of(batches_of(lengths, batch_tokens=tokens, pad_to=pad_to), epoch):
+        assert batch.source is not None
+        assert batch.rows * max(batch.ids.shape[1], batch.source.shape[1]) <= tokens
+
+
+@given(lengths=LENGTHS, epoch=st.integers(0, 3), pad_to=PAD_TO)
+@settings(max_examples=60, deadline=None)
+def test_what_is_no_padding_is_the_pair_and_what_is_padding_carries_no_loss(
+    lengths: list[tuple[int, int]], epoch: int, pad_to: int
+) -> None:
+    sources, targets = ids_of(lengths)
+    for batch in epoch_of(batches_of(lengths, pad_to=pad_to), epoch):
+        assert batch.source is not None
+        assert batch.targets is not None
+        for row in range(batch.rows):
+            source, target = (side[int(batch.source[row, 0]) - 10].tolist() for side in (sources, targets))
+            assert batch.source[row].tolist() == source + [0] * (batch.source.shape[1] - len(source))
+            padding = batch.ids.shape[1] - len(target) - 1
+            assert batch.ids[row].tolist() == [START, *target] + [0] * padding
+            assert batch.targets[row].tolist() == [*target, EOS] + [IGNORE] * padding
+
+
+@given(lengths=LENGTHS, pad_to=PAD_TO)
+@settings(max_examples=60, deadline=None)
+def test_lengths_and_counts_leave_padding_out(lengths: list[tuple[int, int]], pad_to: int) -> None:
+    for batch in epoch_of(batches_of(lengths, pad_to=pad_to)):
+        assert batch.source is not None
+        own = [lengths[int(i) - 10] for i in batch.source[:, 0]]
+        widths = batch.source.shape[1], batch.ids.shape[1]
+        for tensor, width, expected in zip(
+            (batch.source_lengths, batch.lengths), widths, ([s for s, _ in own], [t + 1 for _, t in own]), strict=True
+        ):
+            assert width % pad_to == 0
+            assert expected == ([width] * batch.rows if tensor is None else tensor.tolist())
+            assert (tensor is None) == (min(expected) == width)
+        assert batch.tokens == sum(t + 1 for _, t in own) == int((batch.targets != IGNORE).sum())
+        assert batch.read == batch.tokens + sum(s for s, _ in own)
+
+
+def test_another_seed_gives_other_batches() -> None:
+    assert not all(map(same, epoch_of(batches_of(MIXED)), epoch_of(batches_of(MIXED, seed=1))))
+
+
+def test_batches_come_in_another_order_each_epoch() -> None:
+    batches = batches_of(MIXED)
+    shapes = [[batch.ids.shape for batch in epoch_of(batches, epoch)] for epoch in (0, 1)]
+    assert shapes[0] != shapes[1]
+    assert sorted(shapes[0]) == sorted(shapes[1])
+
+
+def test_pairs_of_equal_lengths_change_company_between_epochs() -> None:
+    batches = batches_of([(5, 5)] * 40)
+    company = [
+        {frozenset(batch.source[:, 0].tolist()) for batch in epoch_of(batches, epoch) if batch.source is not None}
+        for epoch in (0, 1)
+    ]
+    assert company[0] != company[1]
+
+
+def test_pairs_that_are_padded_alike_change_company_too() -> None:
+    batches = batches_of([(1 + i % 8, 3) for i in range(40)], pad_to=8)
+    company = [
+        {frozenset(batch.source[:, 0].tolist()) for batch in epoch_of(batches, epoch) if batch.source is not None}
+        for epoch in (0, 1)
+    ]
+    assert company[0] != company[1]
+
+
+def test_pairs_of_like_lengths_are_batched_together() -> None:
+    draw = np.random.default_rng(0)
+    lengths = [
+        (int(n), max(0, int(n) + int(d))) for n, d in zip(*draw.integers((5, -3), (40, 4), (2000, 2)).T, strict=True)
+    ]
+    batches = epoch_of(batches_of(lengths, batch_tokens=1024))
+    held = sum(batch.read for batch in batches)
+    room = sum(batch.ids.numel() + batch.source.numel() for batch in batches if batch.source is not None)
+    assert held / room > 0.9
+
+
+def test_ids_are_what_an_embedding_takes() -> None:
+    batch = batches_of(MIXED).at(0)
+    assert batch.source is not None
+    assert batch.targets is not None
+    assert {batch.ids.dtype, batch.targets.dtype, batch.source.dtype} == {torch.int64}
+    assert batch.ids.is_contiguous()
+    assert batch.targets.is_contiguous()
+    assert batch.source.is_contiguous()
+
+
+@pytest.mark.parametrize("largest", [9, 70_000])
+def test_ids_of_any_size_survive(largest: int) -> None:
+    batch = PairBatches([[largest]], [[largest]], batch_tokens=9, seed=0, start=START, eos=EOS).at(0)
+    assert (batch.source.tolist(), batch.ids.tolist()) == ([[largest]], [[START, largest]])  # type: ignore[union-attr]
+
+
+def test_the_nominal_size_of_a_step_is_the_bound() -> None:
+    assert batches_of(MIXED, batch_tokens=77).tokens_per_step == 77
+
+
+# --- fresh ids -------------------------------------------------------------------------------------
+
+
+def test_drawn_ids_take_the_place_of_stored_ones() -> None:
+    def draw(pairs: Any, epoch: int, side: str) -> tuple[Any, Any]:
+        lengths = pairs % 3 + 1  # of another length than the stored
+        return np.repeat(pairs + (1000 if side == "source" else 2000), lengths), lengths
+
+    batch = batches_of([(4, 4)] * 12, batch_tokens=1000, draw=draw).at(2)
+    assert batch.source is not None
+    assert sorted(batch.source[:, 0].tolist()) == list(range(1000, 1012))
+    for row in range(12):
+        pair = int(batch.source[row, 0]) - 1000
+        assert batch.source[row][batch.source[row] > 0].tolist() == [1000 + pair] * (pair % 3 + 1)
+        assert batch.ids[row][batch.ids[row] > 0].tolist() == [START] + [2000 + pair] * (pair % 3 + 1)
+
+
+def drawing(pairs: Any, epoch: int, side: str) -> tuple[Any, Any]:
+    """Ids that tell their pair, 10, 11, …, in numbers from 1 to 40 that are drawn for pair, epoch and side."""
+    lengths = np.array([np.random.default_rng([int(p), epoch, side == "source"]).integers(1, 41) for p in pairs])
+    return np.repeat(pairs + 10, lengths), lengths
+
+
+@given(count=st.integers(1, 40), steps=st.lists(st.integers(0, 90), min_size=1, max_size=4), pad_to=PAD_TO)
+@settings(max_examples=20, deadline=None)
+def test_a_batch_of_drawn_ids_depends_on_the_step_alone(count: int, steps: list[int], pad_to: int) -> None:
+    settings = {"batch_tokens": 100, "draw": drawing, "pad_to": pad_to}
+    used = batches_of([(4, 4)] * count, **settings)
+    for step in [*steps, *reversed(steps)]:
+        assert same(used.at(step), batches_of([(4, 4)] * count, **settings).at(step))
+
+
+@given(count=st.integers(1, 60), epoch=st.integers(0, 3), tokens=st.integers(48, 200))
+@settings(max_examples=20, deadline=None)
+def test_each_pair_comes_exactly_once_an_epoch_however_it_is_drawn(count: int, epoch: int, tokens: int) -> None:
+    batches = batches_of([(4, 4)] * count, batch_tokens=tokens, draw=drawing)
+    seen = sorted(
+        int(i) for batch in epoch_of(batches, epoch) if batch.source is not None for i in batch.source[:, 0]
+    )
+    assert seen == list(range(10, 10 + count))
+
+
+def test_the_first_epochs_draw_keeps_the_bound() -> None:
+    for batch in epoch_of(batches_of([(4, 4)] * 300, batch_tokens=400, draw=drawing)):
+        assert batch.source is not None
+        assert batch.rows * max(batch.ids.shape[1], batch.source.shape[1]) <= 400
+
+
+@pytest.mark.parametrize("epoch", [0, 1, 2])
+def test_drawn_rows_of_like_lengths_are_batched_together(epoch: int) -> None:
+    batches = epoch_of(batches_of([(4, 4)] * 600, batch_tokens=400, draw=drawing), epoch)
+    widest = [max(batch.ids.shape[1], batch.source.shape[1]) for batch in batches if batch.source is not None]
+    for batch, width in zip(batches, widest, strict=True):
+        assert batch.source is not None
+        longer = torch.maximum((batch.source > 0).sum(1), (batch.ids > 0).sum(1))
+        assert width - int(longer.min()) <= 9  # of 1 to 41
+
+
+def test_a_row_drawn_longer_than_a_batch_is_a_batch() -> None:
+    batches = batches_of([(4, 4)] * 20, batch_tokens=10, draw=drawing)
+    assert batches.steps_per_epoch == 20
+
+
+def test_a_side_that_is_not_drawn_stays_as_stored() -> None:
+    def draw(pairs: Any, epoch: int, side: str) -> tuple[Any, Any] | None:
+        return (pairs + 1000, np.ones_like(pairs)) if side == "target" else None
+
+    batch, stored = batches_of([(4, 4)] * 6, draw=draw).at(0), batches_of([(4, 4)] * 6).at(0)
+    assert torch.equal(batch.source, stored.source)  # type: ignore[arg-type]
+    assert batch.ids.shape[1] == 2
+
+
+def test_drawn_targets_may_all_be_empty() -> None:
+    def draw(pairs: Any, epoch: int, side: str) -> tuple[Any, Any] | None:
+        return (np.zeros(0, dtype=np.int32), np.zeros_like(pairs)) if side == "target" else None
+
+    batch = batches_of([(4, 4)] * 2, draw=draw).at(0)
+    assert (batch.ids.tolist(), batch.targets.tolist()) == ([[START]] * 2, [[EOS]] * 2)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("longest", "drawn"), [(None, [1, 2, 3]), (3, [1, 2, 3]), (2, [1, 2, 4])])
+def test_what_is_drawn_longer_than_a_model_takes_stays_as_stored(longest: int | None, drawn: list[int]) -> None:
+    def draw(pairs: Any, epoch: int, side: str) -> tuple[Any, Any]:
+        lengths = pairs + (1 if side == "source" else 0)
+        return np.repeat(pairs + 1000, lengths), lengths
+
+    batch = batches_of([(4, 3)] * 3, draw=draw, longest=longest).at(0)
+    assert batch.source is not None
+    for counts, rows in (((batch.source > 0).sum(1), batch.source), ((batch.ids > 0).sum(1), batch.ids)):
+        assert sorted(counts.tolist()) == drawn
+        assert set(rows[counts == 4].flatten().tolist()) <= {START, 12}
+
+
+# --- what is wrong with it -------------------------------------------------------------------------
+
+
+def test_no_pairs_are_refused() -> None:
+    with pytest.raises(DataError, match=r"a\.tsv holds no pairs"):
+        batches_of([], name="a.tsv")
+
+
+def test_a_source_without_tokens_is_named() -> None:
+    with pytest.raises(DataError, match=r"a\.tsv, pair 2: the source has no tokens"):
+        batches_of([(1, 1), (0, 1)], name="a.tsv")
+
+
+@pytest.mark.parametrize("pair", [(11, 1), (1, 10)])
+def test_a_pair_longer_than_a_batch_is_named_with_the_numbers(pair: tuple[int, int]) -> None:
+    with pytest.raises(DataError, match=r"a\.tsv, pair 2: 11 tokens on one side, more than train\.batch_tokens=10"):
+        batches_of([(1, 1), pair], name="a.tsv", batch_tokens=10)
+
+
+# --- collating -------------------------------------------------------------------------------------
+
+
+def test_collated_pairs_are_padded_on_the_right() -> None:
+    batch = collate_pairs([[5, 6], [7]], [[8], [9, 10]], START, EOS)
+    assert batch.source is not None
+    assert batch.targets is not None
+    assert batch.source.tolist() == [[5, 6], [7, 0]]
+    assert batch.ids.tolist() == [[START, 8, 0], [START, 9, 10]]
+    assert batch.targets.tolist() == [[8, EOS, IGNORE], [9, 10, EOS]]
+    assert (batch.tokens, batch.read) == (5, 8)
+
+
+def test_full_rows_have_no_lengths() -> None:
+    batch = collate_pairs([[5], [6]], [[7], [8]], START, EOS)
+    assert batch.lengths is None
+    assert batch.source_lengths is None
+
+
+def test_collating_keeps_the_order_of_rows() -> None:
+    assert collate_sources([[3, 3], [4], [5, 5, 5]])[0][:, 0].tolist() == [3, 4, 5]
+
+
+def test_collated_sources_have_lengths_where_they_differ() -> None:
+    source, lengths = collate_sources([[3, 3], [4]])
+    assert source.tolist() == [[3, 3], [4, 0]]
+    assert lengths is not None
+    assert lengths.tolist() == [2, 1]
+    assert collate_sources([[3], [4]])[1] is None
+
+
+def test_collated_widths_can_be_multiples() -> None:
+    source, lengths = collate_sources([[3, 3], [4, 4]], pad_to=4)
+    assert source.shape == (2, 4)
+    assert lengths is not None
+
+
+def test_a_batch_of_pairs_is_split_by_rows() -> None:
+    whole = batches_of(MIXED, batch_tokens=200).at(0)
+    pieces = whole.split(3)
+    for field in ("source", "ids", "targets"):
+        assert torch.equal(torch.cat([getattr(piece, field) for piece in pieces]), getattr(whole, field))
+    assert sum(piece.tokens for piece in pieces) == whole.tokens

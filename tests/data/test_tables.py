@@ -1,0 +1,246 @@
+"""Reading columns: several at once, from every kind of table, and one clear line for what is wrong."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+import types
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from legato.data.tables import Column, Head, Table, kind_of, read_table
+from legato.errors import DataError
+
+ROWS = [{"text": "good", "label": 1, "pair": {"en": "a", "de": "b"}}, {"text": "bad", "label": 0, "pair": None}]
+
+
+def put(folder: Path, name: str, content: str | bytes) -> str:
+    path = folder / name
+    data = content if isinstance(content, bytes) else content.encode("utf-8")
+    path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    return str(path)
+
+
+def put_rows(folder: Path, kind: str) -> str:
+    if kind == "jsonl":
+        return put(folder, "a.jsonl", "\n".join(map(json.dumps, ROWS)))
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), folder / "a.parquet")
+    return str(folder / "a.parquet")
+
+
+def complaint(source: str, columns: Sequence[Column], **settings: Any) -> str:
+    with pytest.raises(DataError) as caught:
+        read_table(source, columns, **settings).texts(0)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+# --- what can be read ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "mark"), [("a.csv", ","), ("a.tsv", "\t"), ("a.tsv.gz", "\t")])
+def test_columns_come_in_the_order_they_are_asked_for(tmp_path: Path, name: str, mark: str) -> None:
+    source = put(tmp_path, name, "n,text,label\n1,x,a\n2,y,b\n".replace(",", mark))
+    assert read_table(source, ["label", "text"]).columns == [["a", "b"], ["x", "y"]]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_values_keep_their_types_where_a_format_has_types(tmp_path: Path, kind: str) -> None:
+    assert read_table(put_rows(tmp_path, kind), ["text", "label"]).columns == [["good", "bad"], [1, 0]]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_a_dot_leads_into_an_object(tmp_path: Path, kind: str) -> None:
+    assert read_table(put_rows(tmp_path, kind), ["pair.de", "pair.en"]).columns == [["b", None], ["a", None]]
+
+
+def test_a_name_with_a_dot_comes_before_an_object(tmp_path: Path) -> None:
+    source = put(tmp_path, "a.jsonl", '{"a.b": "whole", "a": {"b": "inside"}}')
+    assert read_table(source, ["a.b"]).columns == [["whole"]]
+
+
+def test_numbers_mean_that_there_is_no_header(tmp_path: Path) -> None:
+    table = read_table(put(tmp_path, "a.tsv", "a\tb\tc\nd\te\tf\n"), [3, 1])
+    assert (table.columns, table.header) == ([["c", "f"], ["a", "d"]], False)
+
+
+def test_a_number_beside_a_name_counts_the_columns_under_the_header(tmp_path: Path) -> None:
+    assert read_table(put(tmp_path, "a.csv", "x,y\n1,2\n"), ["y", 1]).columns == [["2"], ["1"]]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_a_number_counts_the_columns_of_a_table_with_names(tmp_path: Path, kind: str) -> None:
+    assert read_table(put_rows(tmp_path, kind), [1]).columns == [["good", "bad"]]
+
+
+def test_the_format_may_be_said_where_the_ending_does_not(tmp_path: Path) -> None:
+    assert read_table(put(tmp_path, "deu.txt.gz", "a\tb\n"), [2], format="tsv").columns == [["b"]]
+
+
+def test_extra_fields_are_fine(tmp_path: Path) -> None:
+    assert read_table(put(tmp_path, "a.tsv", "a\tb\nc\td\te\tf\n"), [1, 2]).columns == [["a", "c"], ["b", "d"]]
+
+
+def test_the_columns_may_be_chosen_by_what_there_is(tmp_path: Path) -> None:
+    source = put(tmp_path, "a.csv", "one,two\n1,2\n")
+
+    def last(head: Head) -> list[Column]:
+        assert head.kind == "csv"
+        return [head.names[-1]]
+
+    assert read_table(source, last).columns == [["2"]]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_who_chooses_may_look_at_the_first_row(tmp_path: Path, kind: str) -> None:
+    def texts(head: Head) -> list[Column]:
+        return [name for name in head.names if isinstance(head.first()[name], str)]
+
+    assert read_table(put_rows(tmp_path, kind), texts).names == ["text"]
+
+
+def test_a_row_is_told_by_the_line_it_begins_at(tmp_path: Path) -> None:
+    table = read_table(put(tmp_path, "a.csv", 'text\n"two\nlines"\n\nnext\n'), ["text"])
+    assert (table.columns, table.lines) == ([["two\nlines", "next"]], [2, 5])
+
+
+def test_blank_lines_of_json_are_counted(tmp_path: Path) -> None:
+    assert read_table(put(tmp_path, "a.jsonl", '\n{"a": 1}\n\n{"a": 2}'), ["a"]).lines == [2, 4]
+
+
+def test_a_row_of_parquet_is_told_by_its_number(tmp_path: Path) -> None:
+    table = read_table(put_rows(tmp_path, "parquet"), ["text"])
+    assert table.where(1) == f"{tmp_path}/a.parquet, row 2"
+
+
+@given(st.lists(st.lists(st.text("ab \"'\u2028\x0b漢", min_size=1), min_size=2, max_size=2), min_size=1))
+def test_every_character_but_tab_and_newline_survives_a_tsv(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[list[str]]
+) -> None:
+    source = put(tmp_path_factory.getbasetemp(), "any.tsv", "".join("\t".join(row) + "\n" for row in rows))
+    assert read_table(source, [1, 2]).columns == [[row[0] for row in rows], [row[1] for row in rows]]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("a.csv", "csv"),
+        ("a.TSV.gz", "tsv"),
+        ("a.json", "jsonl"),
+        ("a.ndjson", "jsonl"),
+        ("a.en", "text"),
+        ("a", "text"),
+    ],
+)
+def test_a_file_is_what_its_ending_says(name: str, kind: str) -> None:
+    assert kind_of(Path(name)) == kind
+
+
+# --- what is wrong with it -------------------------------------------------------------------------
+
+
+def test_a_missing_column_gets_a_suggestion(tmp_path: Path) -> None:
+    assert "did you mean 'label'?" in complaint(put(tmp_path, "a.csv", "text,label\nx,1\n"), ["lable"])
+
+
+def test_sentences_in_place_of_a_header_are_listed_briefly(tmp_path: Path) -> None:
+    message = complaint(put(tmp_path, "a.tsv", "word " * 100 + "\tb\n"), ["text"])
+    assert len(message) < 250
+    assert "has no column 'text'" in message
+
+
+def test_columns_are_counted_from_one(tmp_path: Path) -> None:
+    assert "columns are counted from 1" in complaint(put(tmp_path, "a.tsv", "a\tb\n"), [0])
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_a_number_beyond_the_names_lists_them(tmp_path: Path, kind: str) -> None:
+    assert "the columns text, label, pair, so there is no column 4" in complaint(put_rows(tmp_path, kind), [4])
+
+
+def test_a_short_row_is_numbered(tmp_path: Path) -> None:
+    message = complaint(put(tmp_path, "a.tsv", "a\tb\n\nc\n"), [1, 2])
+    assert f"{tmp_path}/a.tsv, row 3 (line 3): 1 field, so there is no column 2; complete" in message
+
+
+def test_a_short_row_under_a_header_names_what_it_lacks(tmp_path: Path) -> None:
+    message = complaint(put(tmp_path, "a.csv", "a,b,c\n1,2,3\n1\n"), ["c", "b"])
+    assert "row 2 (line 3): 1 of 3 fields, so there is no 'c'" in message
+
+
+def test_a_first_row_of_one_field_asks_what_parts_the_columns(tmp_path: Path) -> None:
+    assert "row 1 (line 1): 1 field, so there is no column 2; are its columns parted by tabs?" in complaint(
+        put(tmp_path, "a.tsv", "a,b\nc,d\n"), [1, 2]
+    )
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_a_field_that_an_object_lacks_is_named_with_its_row(tmp_path: Path, kind: str) -> None:
+    message = complaint(put_rows(tmp_path, kind), ["pair.dd"])
+    assert f"{'line' if kind == 'jsonl' else 'row'} 1: there is no 'pair.dd'; did you mean 'pair.de'?" in message
+
+
+def test_a_dot_into_what_is_no_object_is_named(tmp_path: Path) -> None:
+    assert "line 1: there is no 'text.de'" in complaint(put_rows(tmp_path, "jsonl"), ["text.de"])
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_a_value_that_is_no_text_is_named(tmp_path: Path, kind: str) -> None:
+    message = complaint(put_rows(tmp_path, kind), ["label"])
+    assert "1: 'label' is int, not text; set data.columns to one that is" in message
+
+
+@pytest.mark.parametrize(("name", "content"), [("a.csv", "\n\n"), ("a.jsonl", " \n\n")])
+def test_a_table_of_blank_lines_is_empty(tmp_path: Path, name: str, content: str) -> None:
+    assert f"{tmp_path}/{name} is empty" in complaint(put(tmp_path, name, content), ["a"])
+
+
+def test_an_object_without_fields_is_named(tmp_path: Path) -> None:
+    assert "line 1 has no columns" in complaint(put(tmp_path, "a.jsonl", "{}\n"), ["a"])
+
+
+def test_an_unknown_format_gets_a_suggestion(tmp_path: Path) -> None:
+    assert "did you mean 'jsonl'?" in complaint(put(tmp_path, "a.txt", "x"), [1], format="json")
+
+
+def test_a_plain_text_is_no_table(tmp_path: Path) -> None:
+    assert "is no table by its ending; set data.format" in complaint(put(tmp_path, "a.txt", "x"), [1])
+
+
+# --- the hub, of which only our side is here -------------------------------------------------------
+
+
+class Hub:
+    column_names = ("text", "label")
+
+    def __getitem__(self, key: Any) -> Any:
+        return ROWS[key] if isinstance(key, int) else [row[key] for row in ROWS]
+
+    def __len__(self) -> int:
+        return len(ROWS)
+
+
+def from_the_hub(monkeypatch: pytest.MonkeyPatch, columns: Any) -> Table:
+    module = types.ModuleType("datasets")
+    module.load_dataset = lambda name, config, split: Hub()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "datasets", module)
+    return read_table("owner/name", columns)
+
+
+def test_columns_of_the_hub_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = from_the_hub(monkeypatch, ["label", "text"])
+    assert (table.columns, table.where(1)) == ([[1, 0], ["good", "bad"]], "owner/name, row 2")
+
+
+def test_who_chooses_may_look_at_the_hubs_first_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert from_the_hub(monkeypatch, lambda head: [min(head.first())]).names == ["label"]

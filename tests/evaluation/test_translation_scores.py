@@ -1,0 +1,72 @@
+"""Translation scores are sacreBLEU's own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import sacrebleu
+
+from legato.errors import LegatoError
+from legato.evaluation.translation import translation_scores
+
+REFERENCES = ["A dog runs on the beach.", "Two men are talking to each other.", "She isn't here, is she?"]
+HYPOTHESES = ["A dog is running on the beach.", "two men talk to each other.", "She is not here."]
+
+
+def test_identical_text_has_a_hundred():
+    found = translation_scores(REFERENCES, REFERENCES)
+    assert found["bleu"] == found["bleu_lower"] == pytest.approx(100)
+    assert found["chrf"] == pytest.approx(100)
+    assert found["hypothesis_ratio"] == 1
+
+
+def test_the_scores_are_those_of_sacrebleu():
+    found = translation_scores(HYPOTHESES, REFERENCES)
+    bleu = sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES])
+    assert found["bleu"] == bleu.score
+    assert found["bleu_lower"] == sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES], lowercase=True).score
+    assert found["chrf"] == sacrebleu.corpus_chrf(HYPOTHESES, [REFERENCES]).score
+    assert found["hypothesis_ratio"] == bleu.sys_len / bleu.ref_len
+    assert 0 < bleu.score < 100
+
+
+def test_the_signatures_say_how_it_was_counted():
+    found = translation_scores(HYPOTHESES, REFERENCES)
+    version = f"version:{sacrebleu.__version__}"
+    assert found["bleu_signature"] == f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|{version}"
+    assert found["bleu_lower_signature"] == f"nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|{version}"
+    assert found["chrf_signature"] == f"nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|{version}"
+
+
+def test_only_the_cased_score_sees_case():
+    found = translation_scores([text.upper() for text in REFERENCES], REFERENCES)
+    assert found["bleu_lower"] == pytest.approx(100)
+    assert isinstance(found["bleu"], float)
+    assert found["bleu"] < 50
+
+
+def test_the_ratio_tells_short_translations():
+    # Four tokens of seven: the full stop is one.
+    assert translation_scores(["A dog runs."], [REFERENCES[0]])["hypothesis_ratio"] == pytest.approx(4 / 7)
+
+
+def test_empty_translations_have_nothing():
+    found = translation_scores(["", ""], REFERENCES[:2])
+    assert found["bleu"] == found["chrf"] == found["hypothesis_ratio"] == 0
+
+
+def test_no_translations_are_an_error():
+    with pytest.raises(LegatoError, match="there are no translations to score"):
+        translation_scores([], [])
+
+
+def test_lists_of_different_lengths_are_an_error():
+    with pytest.raises(LegatoError, match="there are 3 translations and 2 references"):
+        translation_scores(HYPOTHESES, REFERENCES[:2])
+
+
+def test_the_scorer_is_imported_only_when_it_scores():
+    code = "import sys, legato.evaluation.translation; assert 'sacrebleu' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
