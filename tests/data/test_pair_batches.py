@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -330,3 +331,46 @@ def test_a_batch_of_pairs_is_split_by_rows() -> None:
     for field in ("source", "ids", "targets"):
         assert torch.equal(torch.cat([getattr(piece, field) for piece in pieces]), getattr(whole, field))
     assert sum(piece.tokens for piece in pieces) == whole.tokens
+
+
+# --- batches alike ---------------------------------------------------------------------------------
+
+
+def rows_of(batch: Batch) -> set[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """The pairs that a batch holds, without padding; rows of nothing left out."""
+    assert batch.source is not None
+    assert batch.source_lengths is not None
+    assert batch.targets is not None
+    found = []
+    for source, size, target in zip(batch.source, batch.source_lengths, batch.targets, strict=True):
+        real = target[target != IGNORE]
+        if len(real):
+            found.append((tuple(source[:size].tolist()), tuple(real.tolist())))
+    assert len(set(found)) == len(found)
+    return set(found)
+
+
+def test_batches_alike_hold_the_same_pairs_in_few_shapes() -> None:
+    drawn = np.random.default_rng(3)
+    sides = [[drawn.integers(1, 5000, size=size) for size in drawn.integers(2, 40, size=600)] for _ in range(2)]
+    settings = {"batch_tokens": 512, "seed": 1, "start": 0, "eos": 0, "pad_to": 8}
+    plain, alike = PairBatches(*sides, **settings), PairBatches(*sides, **settings, alike=True)
+    assert plain.steps_per_epoch == alike.steps_per_epoch
+    shapes = set()
+    for step in range(alike.steps_per_epoch):
+        batch, before = alike.at(step), plain.at(step)
+        assert batch.alike
+        assert batch.source is not None
+        assert batch.source.shape == batch.ids.shape
+        assert batch.ids.numel() <= 512
+        assert batch.tokens == before.tokens
+        assert batch.read == before.read
+        filled = replace(before, source_lengths=_lengths(before))
+        assert rows_of(batch) == rows_of(filled)
+        shapes.add(tuple(batch.ids.shape))
+    assert len(shapes) <= 5  # widths 8, 16, …, 40
+
+
+def _lengths(batch: Batch) -> Tensor:
+    assert batch.source is not None
+    return torch.full((batch.rows,), batch.source.shape[1]) if batch.source_lengths is None else batch.source_lengths

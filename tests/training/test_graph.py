@@ -16,34 +16,37 @@ except ImportError:  # run by hand on a machine that has a GPU and no pytest
     pytest = None
 
 from legato.data.batch import Batch
-from legato.data.batches import Streams
+from legato.data.batches import PairBatches, Streams
 from legato.models.base import Sizes, detach
 from legato.registry import MODELS, TASKS
 from legato.run import check, settings_for
 from legato.tasks.base import Plan
 from legato.tasks.lm import next_token_loss
+from legato.tasks.pairs import pair_loss
 from legato.training.display import Display
-from legato.training.graph import StepGraph
+from legato.training.graph import StepGraph, shape_of
 from legato.training.loop import Trainer
 from legato.training.run_folder import RunFolder
 
+TEXT = {"data.train": "builtin:stdlib", "tokenizer": "byte", "data.forget": 0.1}
+PAIRS = {"data.train": "toy:language", "data.toy.length": [3, 30], "data.toy.count": 2000}
 
-def losses(model: str, graph: bool, folder: Path, steps: int = 40) -> tuple[list[float], bool]:
-    """The loss of each of the first steps, and whether a graph was recorded."""
+
+def losses(model: str, graph: bool, folder: Path, steps: int = 40) -> tuple[list[float], int]:
+    """The loss of each of the first steps, and how many graphs were recorded."""
+    task = "translation" if MODELS.get(model).reads_source else "lm"
     settings = {
-        "data.train": "builtin:stdlib",
-        "tokenizer": "byte",
+        **(TEXT if task == "lm" else PAIRS),
         "model": model,
         "model.width": 64,
-        "data.forget": 0.1,
         "train.graph": graph,
         "train.precision": "float32",
         "train.batch_tokens": 1024,
     }
-    config = check(settings_for("lm", settings))
+    config = check(settings_for(task, settings))
     device = torch.device("cuda", 0)
     plan = Plan(config.data, config.tokenizer, config.model, config.train, 0, device)
-    job = TASKS.get("lm").prepare(plan, lambda text: None)
+    job = TASKS.get(task).prepare(plan, lambda text: None)
     torch.manual_seed(0)
     module = MODELS.get(model)(config.model, job.sizes).to(device)
     run = RunFolder(folder)
@@ -53,7 +56,7 @@ def losses(model: str, graph: bool, folder: Path, steps: int = 40) -> tuple[list
     for _ in range(steps):
         trainer._update()
         found.append(trainer.watch.read()[0])
-    return found, trainer.graph is not None
+    return found, len(trainer.graphs)
 
 
 if pytest is not None:
@@ -66,18 +69,18 @@ if pytest is not None:
     @pytest.mark.parametrize("name", ["window", "elman", "gru", "lstm"])
     def test_a_replay_reads_the_batch_and_carries_the_state(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, "CUDAGraph", Again)
-        monkeypatch.setattr(torch.cuda, "graph", lambda graph: nullcontext())
+        monkeypatch.setattr(torch.cuda, "graph", lambda graph, pool: nullcontext())
         monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
         torch.manual_seed(0)
         model = MODELS.get(name)(MODELS.get(name).Config(name=name, width=16, dropout=0), Sizes(20))
         batches = Streams(np.arange(400) % 20, rows=4, window=8, seed=0, forget=0.3)
 
-        def run(batch: Batch, state: Any) -> tuple[torch.Tensor, Any]:
+        def run(batch: Batch, state: Any, tokens: Any = None) -> tuple[torch.Tensor, Any]:
             loss = next_token_loss(model, batch, state)
             return loss.total.detach(), detach(loss.state)
 
         _, start = run(batches.at(0), None)
-        graph = StepGraph(run, batches.at(1), start)
+        graph = StepGraph(run, batches.at(1), start, [])
         graph.graph.replay = lambda: graph._recorded(run)
         state: Any = None
         assert batches.steps_per_epoch == 12
@@ -86,8 +89,42 @@ if pytest is not None:
             expected, state = run(batch, None if batch.fresh else state)
             torch.testing.assert_close(graph.replay(batch), expected)
 
+    @pytest.mark.parametrize("name", ["seq2seq", "transformer"])
+    def test_pairs_of_each_shape_go_through_a_recording_of_their_own(
+        name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", Again)
+        monkeypatch.setattr(torch.cuda, "graph", lambda graph, pool: nullcontext())
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+        torch.manual_seed(0)
+        model = MODELS.get(name)(MODELS.get(name).Config(name=name, width=16, layers=1, dropout=0), Sizes(20))
+        drawn = np.random.default_rng(0)
+        rows = [[drawn.integers(1, 20, size=size) for size in drawn.integers(1, 30, size=200)] for _ in range(2)]
+        batches = PairBatches(*rows, batch_tokens=256, seed=0, start=0, eos=0, pad_to=8, alike=True)
+        parameters = list(model.parameters())
+
+        def run(batch: Batch, state: Any, tokens: torch.Tensor) -> tuple[torch.Tensor, Any]:
+            loss = pair_loss(model, batch, 0.1)
+            (loss.total / tokens).backward()
+            return loss.reported.detach(), None
+
+        graphs: dict[Any, StepGraph] = {}
+        for step in range(batches.steps_per_epoch):
+            batch = batches.at(step)
+            graph = graphs.get(shape_of(batch))
+            if graph is None:
+                graph = graphs[shape_of(batch)] = StepGraph(run, batch, None, parameters)
+                graph.graph.replay = lambda g=graph: ([p.grad.zero_() for p in parameters], g._recorded(run))
+            found = float(graph.replay(batch)), [p.grad.clone() for p in parameters]
+            for parameter in parameters:
+                parameter.grad = None
+            expected = float(run(batch, None, torch.tensor(float(batch.tokens)))[0])
+            assert found[0] == pytest.approx(expected, rel=1e-6)
+            torch.testing.assert_close(found[1], [p.grad for p in parameters])
+        assert 2 <= len(graphs) <= 8
+
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
-    @pytest.mark.parametrize("model", ["window", "elman", "gru", "lstm"])
+    @pytest.mark.parametrize("model", ["window", "elman", "gru", "lstm", "seq2seq", "transformer"])
     def test_replaying_a_graph_equals_launching_each_kernel(model: str, tmp_path: Path) -> None:
         with_graph, recorded = losses(model, True, tmp_path)
         plain, not_recorded = losses(model, False, tmp_path)

@@ -26,6 +26,7 @@ class Batch:
     keep: Tensor | None = None  # (B,), False where a row forgets its state before this batch
     source: Tensor | None = None  # (B, S), what an encoder reads
     source_lengths: Tensor | None = None  # (B,), None when every source is full
+    alike: bool = False  # whether batches come in few shapes, so that a step of each may be recorded
     tokens: int = 0  # targets that count, known without asking the device
     read: int = 0  # tokens taken in, padding left out: what speed and budgets are measured in
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -220,6 +221,9 @@ class PairBatches:
     is planned by the first epoch's draw; which rows, by each epoch's own, so that they stay of like
     lengths, and a later epoch's batches exceed `batch_tokens` by little. What is drawn longer than
     `longest`, the most that a model can take in, stays as it is stored.
+
+    With `alike` batches come in few shapes, one or two for each width: both sides are as wide as the wider,
+    and rows of nothing fill a batch up.
     """
 
     def __init__(
@@ -235,9 +239,11 @@ class PairBatches:
         pad_to: int = 1,
         draw: Draw | None = None,
         longest: int | None = None,
+        alike: bool = False,
     ) -> None:
         if not len(sources):
             raise DataError(f"{name} holds no pairs")
+        self.alike = alike
         self.sources, self.targets = _Sequences(sources), _Sequences(targets)
         self.seed, self.start, self.eos, self.pad_to = seed, start, eos, pad_to
         self.draw, self.longest = draw, longest
@@ -271,7 +277,8 @@ class PairBatches:
         pairs = self._order[self._cuts[turn] : self._cuts[turn + 1]]
         source = self._rows(pairs, epoch, "source", self.sources)
         target = self._rows(pairs, epoch, "target", self.targets)
-        return _pair_batch(source, target, self.start, self.eos, self.pad_to)
+        batch = _pair_batch(source, target, self.start, self.eos, self.pad_to)
+        return _filled(batch, self.tokens_per_step, self.pad_to) if self.alike else batch
 
     def _sorted(self, epoch: int) -> tuple[Array, Array]:
         """Each pair's rank among all, the same for pairs of one shape; and the widths in ascending order."""
@@ -395,6 +402,37 @@ def _pair_batch(source: _Lying, target: _Lying, start: int, eos: int, pad_to: in
         source_lengths=source_lengths,
         tokens=tokens,
         read=tokens + int(source[2].sum()),
+    )
+
+
+def _filled(batch: Batch, limit: int, pad_to: int) -> Batch:
+    """The batch with both sides as wide as the wider, and as many rows as its width allows, the last ones empty.
+
+    Where it has more rows than that, because they were drawn wider than planned, as many as a smaller width allows.
+    """
+    assert batch.source is not None
+    assert batch.targets is not None
+    width = planned = max(batch.ids.shape[1], batch.source.shape[1])
+    while limit // planned < batch.rows and planned > pad_to:
+        planned -= pad_to
+    rows = max(limit // planned, batch.rows)
+
+    def filled(ids: Tensor, value: int) -> Tensor:
+        return torch.nn.functional.pad(ids, (0, width - ids.shape[1], 0, rows - len(ids)), value=value)
+
+    def lengths(given: Tensor | None, full: int) -> Tensor:
+        given = torch.full((batch.rows,), full) if given is None else given
+        # A row of nothing has one token to look at: a softmax over none would not be finite.
+        return torch.nn.functional.pad(given, (0, rows - batch.rows), value=1)
+
+    return replace(
+        batch,
+        lengths=lengths(batch.lengths, batch.ids.shape[1]),
+        source_lengths=lengths(batch.source_lengths, batch.source.shape[1]),
+        ids=filled(batch.ids, 0),
+        targets=filled(batch.targets, IGNORE),
+        source=filled(batch.source, 0),
+        alike=True,
     )
 
 

@@ -28,6 +28,9 @@ from legato.training.loop import Loss
 ROWS = {"cuda": 256}
 FEW_ROWS = 32
 
+# How batches are padded for a GPU: it prepares for each new shape, which takes it long, and replays known ones.
+GPU_SHAPES: dict[str, Any] = {"pad_to": 8, "alike": True}
+
 ConstraintOf = Callable[[int], Callable[[list[int]], Any]]
 """From a source's number to what may follow the tokens so far (see decoding/search.py)."""
 

@@ -39,7 +39,16 @@ from legato.evaluation.parsing import bracket_scores
 from legato.folders.model_folder import Loaded, save_model
 from legato.models.base import SequenceModel, Sizes, count_parameters
 from legato.tasks.base import Answer, Plan, Prediction, Say, model_card
-from legato.tasks.pairs import Writing, batches_of, decode, fill_training, mean_loss, pair_loss, require_source
+from legato.tasks.pairs import (
+    GPU_SHAPES,
+    Writing,
+    batches_of,
+    decode,
+    fill_training,
+    mean_loss,
+    pair_loss,
+    require_source,
+)
 from legato.training.loop import Loss
 
 
@@ -305,7 +314,7 @@ class ParsingJob:
             start=self.writing.start,
             eos=self.writing.eos,
             name="data.train",
-            pad_to=8 if plan.device.type == "cuda" else 1,
+            **GPU_SHAPES if plan.device.type == "cuda" else {},
         )
 
     def loss(self, model: SequenceModel, batch: Batch, state: Any) -> Loss:

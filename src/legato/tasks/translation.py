@@ -38,6 +38,7 @@ from legato.folders.model_folder import Loaded, save_model
 from legato.models.base import SequenceModel, Sizes, count_parameters
 from legato.tasks.base import Answer, Plan, Prediction, Say, model_card
 from legato.tasks.pairs import (
+    GPU_SHAPES,
     Writing,
     align,
     batches_of,
@@ -391,7 +392,7 @@ class TranslationJob:
             start=self.writing.start,
             eos=self.writing.eos,
             name=f"data.train={train.source_name}",
-            pad_to=8 if plan.device.type == "cuda" else 1,  # a GPU prepares for each new shape, which takes it long
+            **GPU_SHAPES if plan.device.type == "cuda" else {},
             draw=draw,
             longest=longest,
         )

@@ -1,50 +1,66 @@
-"""A training step as one CUDA graph: the forward and backward passes recorded once, then replayed.
+"""Training steps as CUDA graphs: the forward and backward passes recorded once for each shape, then replayed.
 
-A recurrent layer launches a handful of small kernels for every time step, and launching them can take
-longer than running them. Recorded as a graph, the whole step is launched at once. This needs batches
-of one shape, which streams and windows have.
+A small model's step is many small kernels, and launching them can take longer than running them. Recorded as a
+graph, the whole step is launched at once. This needs batches that come in few shapes: streams and windows have
+one, and pairs a dozen when `PairBatches` makes them alike.
 
-The recording reads its input from fixed places: `replay` copies the batch there. Random draws follow
-the generator's seed at the time of the replay, so a step is the same function of its seed as without
-a graph. Gradients are written to the same tensors each time; nobody may set them to None.
+A recording reads its input from fixed places: `replay` copies the batch there. Random draws follow the
+generator's seed at the time of the replay, so a step is the same function of its seed as without a graph. Each
+recording has gradients of its own, which it overwrites; `replay` hands them to the parameters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from legato.data.batch import Batch
 from legato.training.checkpoints import flatten, unflatten
 
 WARM = 3  # ordinary steps before recording: libraries set themselves up in the first ones
+MOST = 24  # shapes recorded; each keeps a copy of the gradients
 
-ForwardBackward = Callable[[Batch, Any], tuple[Tensor, Any]]
+ForwardBackward = Callable[[Batch, Any, Tensor], tuple[Tensor, Any]]
+"""From a batch, a state and the number of its targets to the summed loss and the next state."""
+
+
+def shape_of(batch: Batch) -> Hashable:
+    """What two batches must have in common to go through one recording."""
+    return tuple((name, tensor.shape) for name, tensor in _tensors(batch).items() if name != "keep")
 
 
 class StepGraph:
-    """Records `run(batch, state) -> (summed loss, next state)` with its backward pass."""
+    """Records `run(batch, state, tokens)` with its backward pass, for batches of one shape."""
 
-    def __init__(self, run: ForwardBackward, batch: Batch, state: Any) -> None:
-        """`batch` and `state` say what shapes to expect; nothing is computed yet."""
-        # `keep` is always there, so that forgetting is part of the recording; all True means nobody forgets.
-        keep = torch.ones(batch.rows, dtype=torch.bool, device=batch.ids.device)
+    def __init__(
+        self, run: ForwardBackward, batch: Batch, state: Any, parameters: Sequence[nn.Parameter], pool: Any = None
+    ) -> None:
+        """`batch` and `state` say what shapes to expect; nothing is computed yet. Recordings may share a `pool`."""
+        device = batch.ids.device
+        # Where there is a state, `keep` is always there, so that forgetting is part of the recording; all True
+        # means nobody forgets.
+        keep = None if state is None else torch.ones(batch.rows, dtype=torch.bool, device=device)
         self.batch = replace(batch, fresh=False, keep=keep)
         for name, tensor in _tensors(self.batch).items():
             setattr(self.batch, name, tensor.clone())
+        self.tokens = torch.tensor(float(batch.tokens), device=device)
         places, self._shape = flatten(state)
         self._places = [place.clone() for place in places]
+        self._parameters = list(parameters)
+        for parameter in self._parameters:
+            parameter.grad = None  # so that the recording makes its own
         self.graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
-        with torch.cuda.graph(self.graph):
+        with torch.cuda.graph(self.graph, pool=pool):
             self._recorded(run)
+        self._gradients = [parameter.grad for parameter in self._parameters]
 
     def _recorded(self, run: ForwardBackward) -> None:
-        self.loss, after = run(self.batch, self.state)
+        self.loss, after = run(self.batch, self.state, self.tokens)
         for place, new in zip(self._places, flatten(after)[0], strict=True):
             place.copy_(new)
 
@@ -53,18 +69,17 @@ class StepGraph:
         """The state after the last replay; the next one goes on from it."""
         return unflatten(self._places, self._shape)
 
-    def fits(self, batch: Batch) -> bool:
-        return batch.ids.shape == self.batch.ids.shape and batch.lengths is None and batch.tokens == self.batch.tokens
-
     def replay(self, batch: Batch) -> Tensor:
-        """Make the step on `batch`; the summed loss, valid until the next replay."""
+        """Make the step on `batch`, wherever it lies; the summed loss, valid until the next replay."""
         given = _tensors(batch)
         for name, place in _tensors(self.batch).items():
             if name in given:
-                place.copy_(given[name])
-        assert self.batch.keep is not None
-        if batch.fresh or batch.keep is None:
+                place.copy_(given[name], non_blocking=True)
+        if self.batch.keep is not None and (batch.fresh or batch.keep is None):
             self.batch.keep.fill_(not batch.fresh)  # in a new epoch every row starts anew
+        self.tokens.fill_(float(max(batch.tokens, 1)))
+        for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
+            parameter.grad = gradient
         self.graph.replay()
         return self.loss
 

@@ -15,6 +15,7 @@ import math
 import signal
 import threading
 import time
+from collections.abc import Hashable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,7 +42,7 @@ from legato.training.config import TrainConfig
 from legato.training.devices import autocast, seed_generators
 from legato.training.display import Display, Report, memory_used
 from legato.training.finite import NotFinite, Watch, first_bad_module
-from legato.training.graph import WARM, StepGraph
+from legato.training.graph import MOST, WARM, StepGraph, shape_of
 from legato.training.optimizers import Average, make_optimizer, optimizer_tensors, restore_optimizer
 from legato.training.run_folder import RunFolder
 from legato.training.schedules import Schedule
@@ -119,7 +120,8 @@ class Trainer:
         self.watch = Watch()
         self._graphable = config.graph and device.type == "cuda" and config.accumulate == 1 and not config.compile
         self._warm = 0  # steps made in this process
-        self.graph: StepGraph | None = None
+        self.graphs: dict[Hashable, StepGraph] = {}
+        self._met: set[Hashable] = set()  # shapes of the batches so far
         self._trainable = [p for p in model.parameters() if p.requires_grad]
         if config.compile:
             model.compile()
@@ -128,52 +130,60 @@ class Trainer:
 
     def _gradients(self, step: int) -> tuple[Tensor, Batch]:
         """Forward and backward of one step: the summed loss, and the batch it is of."""
-        batch = self.job.batches.at(step).to(self.device)
-        if self.graph is not None and self.graph.fits(batch):
+        batch = self.job.batches.at(step)
+        graph = self._graph_for(batch)
+        if graph is not None:
             seed_generators(self.device, mix_seed(self.seed, step, 0))
-            return self.graph.replay(batch), batch
-        if self.graph is not None:
-            self.optimizer.zero_grad(set_to_none=False)  # the graph's gradients stay where they are
+            return graph.replay(batch), batch
+        self.optimizer.zero_grad(set_to_none=True)  # what is there may be a graph's
+        batch = batch.to(self.device)
         if batch.fresh:
             self.states = [None] * self.config.accumulate
         reported = torch.zeros((), device=self.device)
+        tokens = torch.tensor(float(max(batch.tokens, 1)), device=self.device)
         for index, part in enumerate(batch.split(self.config.accumulate)):
             seed_generators(self.device, mix_seed(self.seed, step, index))
-            loss, self.states[index] = self._forward_backward(part, self.states[index], batch.tokens)
+            loss, self.states[index] = self._forward_backward(part, self.states[index], tokens)
             reported += loss
         return reported, batch
 
-    def _forward_backward(self, part: Batch, state: Any, tokens: int) -> tuple[Tensor, Any]:
+    def _forward_backward(self, part: Batch, state: Any, tokens: Tensor) -> tuple[Tensor, Any]:
         """Add the gradients of one part of a step of `tokens` tokens; its summed loss and its next state."""
         with autocast(self.device, self.config.precision):
             loss = self.job.loss(self.model, part, state)
         # Every token of the step counts the same, in whichever part it lies.
-        (loss.total / max(tokens, 1)).backward()
+        (loss.total / tokens).backward()
         return loss.reported.detach(), detach(loss.state)
 
-    def _record(self) -> None:
-        """From here on replay steps as a CUDA graph, where their shapes allow it."""
-        batch = self.job.batches.at(self.step).to(self.device)
-        if batch.lengths is None and self.states[0] is not None:
-            self.optimizer.zero_grad(set_to_none=True)
-            run = lambda part, state: self._forward_backward(part, state, batch.tokens)  # noqa: E731
-            self.graph = StepGraph(run, batch, self.states[0])
-            self.states = [self.graph.state]
-        else:
-            self._graphable = False
+    def _graph_for(self, batch: Batch) -> StepGraph | None:
+        """The recording that makes steps of this shape; made when a shape comes for the second time."""
+        if not self._graphable or not (batch.lengths is None or batch.alike):
+            return None
+        shape = shape_of(batch)
+        known = self.graphs.get(shape)
+        if known is not None:
+            return known
+        # A stream's state lives in its one recording, so there can be no second shape; it begins with a state.
+        streaming = self.states[0] is not None
+        full = len(self.graphs) >= (1 if streaming else MOST)
+        if self._warm < WARM or shape not in self._met or full or (batch.keep is not None and not streaming):
+            self._met.add(shape)
+            return None
+        pool = next(iter(self.graphs.values())).graph.pool() if self.graphs else None
+        graph = StepGraph(self._forward_backward, batch.to(self.device), self.states[0], self._trainable, pool)
+        self.graphs[shape] = graph
+        if streaming:
+            self.states = [graph.state]
+        return graph
 
     def _update(self) -> None:
         """Make update number `self.step`."""
-        if self._graphable and self.graph is None and self._warm >= WARM:
-            self._record()
         rate = self.schedule.lr(self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         reported, batch = self._gradients(self.step)
         norm = torch.nn.utils.clip_grad_norm_(self._trainable, self.config.clip or math.inf)
         self.optimizer.step()
-        if self.graph is None:
-            self.optimizer.zero_grad(set_to_none=True)
         self._warm += 1
         if self.average is None and self.config.average and self.step >= self.steps * (1 - self.config.average):
             self.average = Average(self.model, None)
@@ -363,7 +373,7 @@ class Trainer:
             self.average = self.average or Average(self.model, None)
             self.average.restore(checkpoint.average, kept["average_updates"])
         self.states = move(checkpoint.stream, self.device)
-        self.graph, self._warm = None, 0
+        self.graphs, self._met, self._warm = {}, set(), 0
         _set_random_states(checkpoint.random, self.device)
         self.step = checkpoint.step
 
