@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from legato.data import bpe_dropout
-from legato.data.batches import PairBatches, mix_seed
+from legato.data.batches import mix_seed
 from legato.data.bpe_dropout import VARIANTS, BpeDropout
+from legato.data.pair_batches import PairBatches
 from legato.data.tokenizers import NAMES, Tokenizer, TokenizerConfig
 from legato.errors import ConfigError, DataError
 

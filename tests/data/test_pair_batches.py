@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from legato.data.batch import IGNORE, Batch
-from legato.data.batches import PairBatches, collate_pairs, collate_sources
+from legato.data.pair_batches import PairBatches, collate_pairs, collate_sources
 from legato.errors import DataError
 
 START, EOS = 1, 2

@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from legato.data.pairs import Pairs, Report, clean, filter_lengths, hold_out_pairs, read_pairs, tidy
+from legato.data.pair_filters import Report, clean, filter_lengths
+from legato.data.pairs import Pairs, hold_out_pairs, read_pairs, tidy
 from legato.errors import DataError
 
 

@@ -16,7 +16,8 @@ except ImportError:  # run by hand on a machine that has a GPU and no pytest
     pytest = None
 
 from legato.data.batch import Batch
-from legato.data.batches import PairBatches, Streams
+from legato.data.batches import Streams
+from legato.data.pair_batches import PairBatches
 from legato.models.base import Sizes, detach
 from legato.registry import MODELS, TASKS
 from legato.run import check, settings_for

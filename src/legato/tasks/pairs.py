@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from legato.data.batch import IGNORE, Batch
-from legato.data.batches import collate_pairs, collate_sources
+from legato.data.pair_batches import collate_pairs, collate_sources
 from legato.data.tokenizers import AnyTokenizer, Ids
 from legato.decoding import Hypothesis, SearchOptions, search
 from legato.errors import ConfigError

@@ -26,9 +26,10 @@ from pydantic import Field
 from legato import __version__
 from legato.config import Section
 from legato.data.batch import Batch
-from legato.data.batches import PairBatches
 from legato.data.cache import cached_tokenizer
-from legato.data.pairs import filter_lengths, tidy
+from legato.data.pair_batches import PairBatches
+from legato.data.pair_filters import filter_lengths
+from legato.data.pairs import tidy
 from legato.data.text import Text
 from legato.data.tokenizers import AnyTokenizer, Ids, Tokenizer, TokenizerConfig
 from legato.data.trees import WORD, Tree, Treebank, clean, fill, flatten, read_trees, skeleton

@@ -21,12 +21,13 @@ import numpy as np
 from pydantic import Field
 
 from legato import __version__
-from legato.config import Section
+from legato.config import Section, validate
 from legato.data.batch import Batch
-from legato.data.batches import Draw, PairBatches, Side
 from legato.data.bpe_dropout import BpeDropout
 from legato.data.cache import cached_tokenizer
-from legato.data.pairs import Pairs, clean, filter_lengths, hold_out_pairs, read_pairs, tidy
+from legato.data.pair_batches import Draw, PairBatches, Side
+from legato.data.pair_filters import clean, filter_lengths
+from legato.data.pairs import Pairs, hold_out_pairs, read_pairs, tidy
 from legato.data.text import MAX_LINE, Text
 from legato.data.tokenizers import AnyTokenizer, Ids, Tokenizer, TokenizerConfig
 from legato.data.toys import ToyConfig, toy_rows
@@ -135,7 +136,13 @@ class Translation:
                 f"{loaded.folder} writes {', '.join(loaded.about['tags'])}; say which: data.directions=[en-de] and "
                 "data.test=test.{}, or data.tag_column of a table"
             )
-        pairs, report = clean(_read(data, data.test, "test"))
+        if str(data.test).startswith(TOY):
+            # The settings it was trained with, but for those that are given: unseen rows are unseen under its seed.
+            trained = loaded.about.get("toy", {})
+            toy = validate(ToyConfig, {**trained.get("settings", {}), **data.toy.model_dump(exclude_unset=True)})
+            pairs, report = clean(_toy_pairs(data.test, toy, "test", trained.get("seed", 0)))
+        else:
+            pairs, report = clean(_read(data, data.test, "test"))
         speaker = Speaker(loaded.module, loaded.tokenizer, loaded.target, loaded.start)
         options = SearchOptions(
             search="beam",
@@ -170,9 +177,9 @@ def _read(data: TranslationData, source: str | list[str], split: str) -> Pairs:
     )
 
 
-def _toy_pairs(data: TranslationData, split: str, seed: int) -> Pairs:
-    name = str(data.train).removeprefix(TOY)
-    rows = toy_rows(name, data.toy, split, seed)
+def _toy_pairs(source: Any, toy: ToyConfig, split: str, seed: int) -> Pairs:
+    name = str(source).removeprefix(TOY)
+    rows = toy_rows(name, toy, split, seed)
     digest = hashlib.sha256(repr(rows).encode()).hexdigest()
     sources, targets = [list(side) for side in zip(*rows, strict=True)]
     return Pairs(f"{TOY}{name}", sources, targets, list(range(1, len(rows) + 1)), digest)
@@ -335,7 +342,7 @@ class TranslationJob:
     def _read(self, say: Say) -> dict[str, Pairs]:
         data, found = self.plan.data, {}
         if str(data.train).startswith(TOY):
-            return {split: _toy_pairs(data, split, self.plan.seed) for split in ("train", "valid")}
+            return {split: _toy_pairs(data.train, data.toy, split, self.plan.seed) for split in ("train", "valid")}
         for split in ("train", "valid", "test"):
             source = getattr(data, split)
             if source is None:
@@ -460,4 +467,6 @@ class TranslationJob:
         about |= {"beams": data.beams, "length_penalty": data.length_penalty}
         if self.tags:
             about["tags"] = self.tags
+        if str(data.train).startswith(TOY):
+            about["toy"] = {"settings": data.toy.model_dump(mode="json"), "seed": self.plan.seed}
         save_model(folder, model, self.tokenizer, target=self.target, task="translation", about=about, card=card)
