@@ -35,7 +35,7 @@ from legato.run import (
 
 # Settings whose value is a list by nature; everywhere else a list means one run each.
 LISTS = (
-    *("data.train", "data.valid", "data.test", "data.columns", "data.directions"),
+    *("data.train", "data.valid", "data.test", "data.columns", "data.directions", "data.test_directions"),
     *("data.toy.distance", "data.toy.length"),
 )
 WIDEST = 16384
@@ -228,7 +228,7 @@ def _with_width(config: RunConfig, width: int) -> RunConfig:
 
 
 def _closest_width(config: RunConfig, sizes: Sizes, target: int) -> int:
-    step = 2 if getattr(config.model, "bidirectional", False) else 1
+    step = _width_step(config.model)
     low, high = 1, WIDEST // step
     while low < high:  # parameters grow with the width
         middle = (low + high) // 2
@@ -238,6 +238,12 @@ def _closest_width(config: RunConfig, sizes: Sizes, target: int) -> int:
             high = middle
     around = [w * step for w in (low - 1, low) if w >= 1]
     return min(around, key=lambda w: abs(_parameters(_with_width(config, w), sizes) - target))
+
+
+def _width_step(model: Any) -> int:
+    """What a width must be a multiple of: directions and heads each get an equal share, rotary ones an even one."""
+    halves = 2 if getattr(model, "bidirectional", False) or getattr(model, "positions", None) == "rotary" else 1
+    return halves * int(getattr(model, "heads", 1))
 
 
 def _figures(entries: list[Entry]) -> list[str]:

@@ -12,7 +12,7 @@ import torch
 from legato.config import validate
 from legato.data.tokenizers import StreamDecoder
 from legato.decoding import Hypothesis, SearchOptions, cut_at_stop, search
-from legato.errors import LegatoError
+from legato.errors import ConfigError, LegatoError, suggest
 from legato.folders.model_folder import Loaded, find_model, load_model
 from legato.models.base import count_parameters
 from legato.registry import TASKS
@@ -66,7 +66,7 @@ class Model:
         self, prompts: Sequence[str], options: SearchOptions, on_token: Any = None
     ) -> list[list[Generated]]:
         """What the search found for each prompt, best first, with scores."""
-        self._check_generates()
+        self.check_generates()
         ids = [self.prompt_ids(prompt) for prompt in prompts]
         found = self._search(ids, options, on_token)
         return [[self._finish(start, h, options) for h in best] for start, best in zip(ids, found, strict=True)]
@@ -77,7 +77,7 @@ class Model:
         import threading
 
         checked = validate(SearchOptions, options)
-        self._check_generates()
+        self.check_generates()
         pieces: queue.Queue[str | BaseException | None] = queue.Queue()
 
         def work() -> None:
@@ -95,7 +95,7 @@ class Model:
 
     def write(self, prompt: str, options: SearchOptions, emit: Any) -> Generated:
         """Generate one text, handing each piece to `emit` as soon as it is certain."""
-        self._check_generates()
+        self.check_generates()
         if options.nbest > 1:
             raise LegatoError(f"one text is written at a time; nbest={options.nbest} needs generate")
         start = self.prompt_ids(prompt)
@@ -133,9 +133,10 @@ class Model:
         """
         many = [text] if isinstance(text, str) else list(text)
         shaped: list[Any] = []
-        for prediction in self.predictions(many, **options):
+        for number, prediction in enumerate(self.predictions(many, **options), start=1):
             if prediction.problem is not None:
-                raise LegatoError(prediction.problem)
+                where = "" if isinstance(text, str) else f"text {number}: "
+                raise LegatoError(where + prediction.problem)
             texts = [answer.text for answer in prediction.answers]
             shaped.append(texts if int(options.get("nbest", 1)) > 1 else texts[0])
         return shaped[0] if isinstance(text, str) else shaped
@@ -145,6 +146,9 @@ class Model:
         task = TASKS.get(self.task)
         if not hasattr(task, "predict"):
             raise LegatoError(f"{self.folder} is a model for {self.task}, which generates: use legato generate")
+        for name in options:
+            if name not in task.Options.model_fields:
+                raise ConfigError(f"{self.task} has no option '{name}'; {suggest(name, task.Options.model_fields)}")
         with torch.no_grad():
             found: list[Prediction] = task.predict(self.loaded, texts, validate(task.Options, options))
         return found
@@ -166,7 +170,8 @@ class Model:
         text, _ = cut_at_stop(written, options.stop)
         return Generated(text, hypothesis.tokens, hypothesis.score, hypothesis.logprob, hypothesis.finished)
 
-    def _check_generates(self) -> None:
+    def check_generates(self) -> None:
+        """Refuse a model that does not continue texts."""
         if self.module.reads_source:
             raise LegatoError(f"{self.folder} turns one text into another: use legato predict")
         if not self.module.generates:

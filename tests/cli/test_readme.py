@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from legato.data.corpora import stdlib_corpus
+from legato.data.toys import ToyConfig, toy_rows
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, flags=re.DOTALL)
@@ -21,11 +22,15 @@ def commands() -> list[str]:
 
 @pytest.fixture
 def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the README's A.txt, B.txt and C.txt."""
+    """A folder with the README's A.txt, B.txt and C.txt, and pairs for each of its splits."""
     monkeypatch.chdir(tmp_path)
     words = "\n".join(stdlib_corpus("valid"))
     for name, start in (("A", 0), ("B", 8000), ("C", 12000)):
         Path(f"{name}.txt").write_text(words[start : start + (8000 if name == "A" else 4000)], encoding="utf-8")
+    for split, count in (("train", 120), ("val", 12), ("test", 12)):
+        rows = toy_rows("language", ToyConfig(count=count, length=(3, 8)), "train", len(split))
+        for side, ending in enumerate(("en", "de")):
+            Path(f"{split}.{ending}").write_text("".join(f"{row[side]}\n" for row in rows), encoding="utf-8")
     return tmp_path
 
 
@@ -36,6 +41,8 @@ def test_every_command_in_the_readme_runs(texts: Path, command: Any) -> None:
         words = [re.sub(r"^train\.steps=.*", "train.steps=6", word) for word in shlex.split(line)[1:]]
         if any(word.startswith("resume=") for word in words):
             words = [word.replace("train.steps=6", "train.steps=9") for word in words]
+        elif words[:2] == ["train", "translation"]:
+            words += [*SMALL, "train.steps=6", "tokenizer.size=300"]
         elif words[0] in ("train", "compare"):
             words += SMALL if words[0] == "train" else SMALL[1:]
         elif words[0] == "generate":

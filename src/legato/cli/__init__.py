@@ -62,9 +62,11 @@ def main() -> None:
         sys.argv.append("--help")
     try:
         sys.exit(app(standalone_mode=False))
-    except BrokenPipeError:  # whoever read our output has gone, as `head` does
+    except SystemExit as ended:
+        if not isinstance(ended.__context__, BrokenPipeError):
+            raise
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
-        sys.exit(0)
+        sys.exit(0)  # whoever read our output has gone, as `head` does; typer would exit with 1
     except Exception as problem:
         if debug:
             raise

@@ -16,13 +16,17 @@ def command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON.")] = False,
 ) -> None:
-    """Score a model: loss, perplexity per token and per word, bits per byte.
+    """Score a model on data it has not seen, with the signature of each score that has one.
 
     [dim]legato eval runs/x data.test=C.txt[/dim]
+    [dim]legato eval runs/t data.test=\\[test.en,test.de][/dim]
+    [dim]legato eval runs/many data.test=test.{} data.directions=\\[en-de,de-fr][/dim]
 
-    The whole text is read as one stream with the state carried.
+    A language model gets loss, perplexity and bits per byte, over the whole text as one stream; a translation
+    model loss, BLEU and chrF; a parser labelled brackets.
     """
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from legato.config import parse_words
@@ -41,10 +45,13 @@ def command(
     if as_json:
         print(json.dumps({"model": str(held.folder), **scores}))
         return
-    table = Table(title=f"{held.folder} on {scores.pop('data')}", title_justify="left")
+    table = Table(title=escape(f"{held.folder} on {scores.pop('data')}"), title_justify="left")
     table.add_column("figure")
     table.add_column("value", justify="right")
+    signatures = {name: scores.pop(name) for name in list(scores) if name.endswith("signature")}
     for name, value in scores.items():
         shown = value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
-        table.add_row(name.replace("_", " "), shown[:16] if name == "sha256" else shown)
+        table.add_row(name.replace("_", " "), escape(shown[:16] if name == "sha256" else shown))
     Console().print(table)
+    for name, value in signatures.items():  # to be copied, so each whole and on one line
+        print(f"{name.replace('_', ' ')}: {value}")

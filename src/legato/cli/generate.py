@@ -62,6 +62,7 @@ def command(
         },
     )
     held = load(model, device)
+    held.check_generates()
     prompts = _prompts(prompt, file)
     for text in prompts:
         if held.tokenizer.unk_id is not None and held.tokenizer.unk_id in held.prompt_ids(text):

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TextIO
 
 from legato.errors import DataError
 
@@ -20,6 +20,7 @@ class Lines:
 
     A file gives full blocks. Standard input gives what has arrived: somebody who types gets an answer to each
     line, a pipe gets full blocks. A last line without its newline counts; bytes that are no UTF-8 become U+FFFD.
+    Whether it ends, is closed midway or breaks: the lines that came are given.
     """
 
     def __init__(self, path: str | None) -> None:
@@ -29,7 +30,7 @@ class Lines:
         """Lists of at most `size` lines, in order."""
         arrived: queue.Queue[str | BaseException | None] = queue.Queue(maxsize=4 * size)
         threading.Thread(target=self._read, args=(arrived,), daemon=True).start()
-        ended = False
+        ended: BaseException | bool = False
         while not ended:
             block: list[str] = []
             while len(block) < size:
@@ -38,14 +39,14 @@ class Lines:
                     item = arrived.get(timeout=PATIENCE if block and self.path is None else None)
                 except queue.Empty:
                     break
-                if isinstance(item, BaseException):
-                    raise item
-                if item is None:
-                    ended = True
+                if not isinstance(item, str):
+                    ended = item or True
                     break
                 block.append(item)
             if block:
                 yield block
+        if isinstance(ended, BaseException):  # after the lines that came before it
+            raise ended
 
     def _read(self, arrived: queue.Queue[Any]) -> None:
         try:
@@ -67,18 +68,27 @@ class Lines:
                 raise DataError("there is no text, and standard input is closed; give a text or --file")
             if sys.stdin.isatty():
                 print("one text a line; end with Ctrl-D", file=sys.stderr)
-            return sys.stdin.buffer
+            try:
+                # Not sys.stdin itself: the thread still waits on it when Ctrl-C ends the program, and Python would
+                # crash as it closes what another thread holds.
+                return open(sys.stdin.fileno(), "rb", closefd=False)
+            except OSError:  # what stands for standard input is no file
+                return sys.stdin.buffer
         try:
             return Path(self.path).open("rb")
         except OSError as problem:
             raise DataError(f"{self.path} cannot be read: {problem.strerror or problem}") from None
 
 
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()
+
+
 class Meter:
     """How many lines are done and how fast, on a terminal's standard error; silent elsewhere."""
 
     def __init__(self, enabled: bool) -> None:
-        self.enabled = enabled and sys.stderr.isatty() and not sys.stdout.isatty()
+        self.enabled = enabled and _is_terminal(sys.stderr) and not _is_terminal(sys.stdout)
         self.done = 0
         self.started = time.monotonic()
 

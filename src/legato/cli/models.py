@@ -14,6 +14,7 @@ def command(
 ) -> None:
     """List the models, or one model's settings and their defaults."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from legato.config import describe
@@ -26,7 +27,7 @@ def command(
             return
         table = Table("model", "what it is")
         for known, summary in rows.items():
-            table.add_row(known, summary)
+            table.add_row(known, escape(summary))
         Console().print(table)
         return
     section = MODELS.get(name).Config
@@ -36,7 +37,7 @@ def command(
     table = Table("setting", "default", "meaning", title=f"model={name}", title_justify="left")
     for key, default, meaning in describe(section, "model"):
         if key != "model.name":
-            table.add_row(key, default, meaning)
+            table.add_row(key, escape(default), escape(meaning))
     Console().print(table)
 
 

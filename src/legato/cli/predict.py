@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,7 +33,12 @@ def command(
         int | None, typer.Option("--max-tokens", help="Longest answer.", show_default="twice the text and some")
     ] = None,
     to: Annotated[
-        str | None, typer.Option("--to", help="Language to write, for a model of many.", show_default=False)
+        str | None,
+        typer.Option(
+            "--to",
+            help="Language to write, for a model of many; a text that begins >>de<< says its own.",
+            show_default=False,
+        ),
     ] = None,
     scores: Annotated[bool, typer.Option("--scores", help="Show each answer's score.")] = False,
     alignments: Annotated[
@@ -59,6 +63,8 @@ def command(
 
     if texts and file is not None:
         raise DataError("give texts or --file, not both")
+    # Bytes that are no UTF-8 reach Python as half characters; here they read as in a file.
+    texts = [text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for text in texts or []]
     given = {
         "beams": beams,
         "length_penalty": length_penalty,
@@ -78,15 +84,18 @@ def command(
                 number += 1
                 if prediction.problem is not None:
                     where = f"text {number}" if texts else f"line {number}"
-                    failed.append(where)
-                    meter.note(f"legato: {where}: {prediction.problem}")
+                    failed.append(f"{where}: {prediction.problem}")
+                    if len(texts) != 1:  # of a single text the last line says it all
+                        meter.note(f"legato: {failed[-1]}")
                 for line in _shown(prediction, scores, alignments, as_json):
                     print(line)
-            sys.stdout.flush()
+            print(end="", flush=True)
             meter.advance(len(block))
+    if len(texts) == 1 and failed:
+        raise DataError(failed[0].partition(": ")[2])
     if failed:
-        more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
-        raise DataError(f"{len(failed)} of {number} could not be done: {failed[0]}{more}; all others are")
+        others = "; the rest is done" if len(failed) < number else ""
+        raise DataError(f"{len(failed):,} of {number:,} could not be done{others}")
 
 
 def _shown(prediction: Prediction, scores: bool, alignments: bool, as_json: bool) -> Iterator[str]:
@@ -97,7 +106,7 @@ def _shown(prediction: Prediction, scores: bool, alignments: bool, as_json: bool
         yield ""
     for answer in prediction.answers:
         parts = [f"{answer.score:.4f}"] if scores else []
-        parts.append(answer.text.replace("\n", " "))
+        parts.append(" ".join(answer.text.replace("\t", " ").splitlines()))  # one line, one column
         if alignments:
             parts.append(_pharaoh(answer))
         yield "\t".join(parts)
@@ -105,8 +114,4 @@ def _shown(prediction: Prediction, scores: bool, alignments: bool, as_json: bool
 
 def _pharaoh(answer: Answer) -> str:
     """`source word-target word` pairs, counted from 0: for each target word where most of its weight lies."""
-    from legato.tasks.base import word_alignment
-
-    if "alignment" not in answer.more:
-        return ""
-    return " ".join(f"{source}-{target}" for source, target in word_alignment(answer.more))
+    return " ".join(f"{source}-{target}" for source, target in answer.more.get("word_alignment", []))

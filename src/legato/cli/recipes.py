@@ -33,7 +33,10 @@ def command(
     if as_json:
         print(json.dumps(recipes))
         return
-    table = Table("recipe", "what it is", "expect", "measured on")
+    table = Table()
+    table.add_column("recipe", no_wrap=True)  # what somebody has to type
+    for column in ("what it is", "expect", "measured on"):
+        table.add_column(column)
     for known, recipe in recipes.items():
         table.add_row(known, recipe.get("about", ""), _expectations(recipe), recipe.get("hardware", ""))
     Console().print(table)

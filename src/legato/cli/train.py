@@ -12,7 +12,9 @@ import typer
 def command(
     what: Annotated[
         str | None,
-        typer.Argument(help="A task (lm), a recipe (lm/ptb-lstm) or a YAML file.", show_default=False),
+        typer.Argument(
+            help="A task (lm, translation, …), a recipe (lm/ptb-lstm) or a YAML file.", show_default=False
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Argument(help="key=value settings laid over it.", show_default=False)
@@ -24,6 +26,7 @@ def command(
     """Train a model.
 
     [dim]legato train lm data.train=A.txt data.valid=B.txt model=lstm tokenizer=char out=runs/x train.steps=300[/dim]
+    [dim]legato train translation data.train=\\[a.en,a.de] data.valid=\\[b.en,b.de] model=transformer out=runs/t[/dim]
     [dim]legato train lm/ptb-lstm data.root=DATA[/dim]
     [dim]legato train resume=runs/x[/dim]
 
@@ -55,11 +58,12 @@ def command(
 
 def _list_keys(what: str, given: dict[str, Any]) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from legato.run import describe_settings, settings_for
 
     table = Table("setting", "default", "meaning")
     for row in describe_settings(settings_for(what, given)):
-        table.add_row(*row)
+        table.add_row(*map(escape, row))
     Console().print(table)

@@ -63,8 +63,8 @@ class SentencePieceTokenizer:
         yield from map(self.encode, texts)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of `ids`; marks leave no trace."""
-        pieces = [self._tokens[index] for index in ids if index not in self.marks]
+        """The text of `ids`; marks leave no trace, nor does `<unk>`, as where such models are used elsewhere."""
+        pieces = [self._tokens[index] for index in ids if index not in self.marks and index != self.unk_id]
         return str(self._processor.decode_pieces(pieces)).replace("▁", " ").strip()
 
     def token(self, index: int) -> str:
@@ -89,7 +89,9 @@ class SentencePieceTokenizer:
 
 
 def is_marian_vocabulary(folder: Path) -> bool:
-    return (folder / "source.spm").is_file() and not (folder / "tokenizer.json").is_file()
+    """Whether a folder has such a vocabulary, be it whole or not."""
+    there = any((folder / name).is_file() for name in ("source.spm", "target.spm"))
+    return there and not (folder / "tokenizer.json").is_file()
 
 
 def load_marian_vocabulary(folder: Path) -> tuple[SentencePieceTokenizer, SentencePieceTokenizer]:

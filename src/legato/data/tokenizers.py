@@ -163,6 +163,7 @@ class Tokenizer:
             "tokenizer_class": "PreTrainedTokenizerFast",
             **names,
             "clean_up_tokenization_spaces": False,
+            "model_input_names": ["input_ids", "attention_mask"],  # no segments, which no model of ours has
             "model_max_length": 10**30,
             "added_tokens_decoder": {
                 str(index): {

@@ -19,7 +19,7 @@ from torch import Tensor
 from legato.data.tokenizers import AnyTokenizer
 from legato.errors import ConfigError, FolderError, LegatoError, suggest
 from legato.folders.atomic import replacing
-from legato.folders.model_folder import Loaded, find_model, load_model, refusal
+from legato.folders.model_folder import TARGET, Loaded, find_model, load_model, refusal
 from legato.models.transformer import TransformerModel
 
 FORMS = ("hf", "ctranslate2")
@@ -35,7 +35,11 @@ def export(
     if quantize is not None and to != "ctranslate2":
         raise ConfigError(f"--quantize is for ctranslate2; leave it out for {to}")
     folder = find_model(place)
-    target = Path(out) if out is not None else Path(f"{str(place).rstrip('/')}-{to}")
+    target = Path(out) if out is not None else _beside(Path(place), to)
+    if folder.resolve().is_relative_to(target.resolve()):
+        raise FolderError(f"{target} holds the model itself, which would be lost; give another --out")
+    if target.exists() and not target.is_dir():
+        raise FolderError(f"{target} is a file; give --out the name of a folder")
     if target.exists() and not force:
         raise FolderError(f"{target} is there already; give another --out, or --force to write over it")
     loaded = load_model(folder)
@@ -44,6 +48,12 @@ def export(
     else:
         _export_ctranslate2(loaded, target, quantize)
     return target
+
+
+def _beside(place: Path, to: str) -> Path:
+    """Where an export goes that nobody named: `runs/t-hf` for `runs/t`."""
+    named = place if place.name not in ("", "..") else place.resolve()  # '.' has a name, too
+    return named.with_name(f"{named.name}-{to}")
 
 
 def _export_hugging_face(loaded: Loaded, folder: Path, target: Path) -> None:
@@ -75,6 +85,8 @@ def _export_ctranslate2(loaded: Loaded, target: Path, quantize: str | None) -> N
             raise ConfigError(f"CTranslate2 refused the model: {problem}") from None
         spec.save(str(fresh))
         loaded.tokenizer.save(fresh, ends=True)  # it translates tokens; this makes tokens of text
+        if loaded.target not in (loaded.tokenizer, loaded.tokenizer.partner):
+            loaded.target.save(fresh / TARGET)
 
 
 def _specification(loaded: Loaded, module: TransformerModel, specs: Any) -> Any:

@@ -72,6 +72,9 @@ def save_model(
         generation["suppress_tokens"] = sorted(written.marks - {written.eos_id})
         if module.longest is not None:
             generation["max_length"] = module.longest
+        if about.get("beams", 1) > 1:  # so that others search as we do
+            generation |= {"num_beams": about["beams"], "length_penalty": about.get("length_penalty", 1.0)}
+            generation["early_stopping"] = True
     else:
         generation["bos_token_id"] = tokenizer.eos_id
         if tokenizer.ends_text:
@@ -120,7 +123,7 @@ def load_model(folder: Path) -> Loaded:
     kind = config.get("model_type")
     if not isinstance(kind, str):
         raise FolderError(f"{folder / 'config.json'} names no model_type")
-    about = config.pop("legato", {})
+    about = config.pop("legato", None) or _published_habits(folder, config)
     if not isinstance(about, dict):
         raise FolderError(f"{folder / 'config.json'}: 'legato' should hold a JSON object")
     tokenizer, target = _load_tokenizers(folder)
@@ -136,6 +139,14 @@ def load_model(folder: Path) -> Loaded:
         raise FolderError(f"{folder / 'config.json'}: decoder_start_token_id is {start}")
     task = str(about.get("task", "translation" if module.reads_source else "lm"))
     return Loaded(folder, module, tokenizer, task, about, target, start)  # type: ignore[arg-type]
+
+
+def _published_habits(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """What the makers of a folder without our key say of searching; older ones say it in config.json."""
+    file = folder / "generation_config.json"
+    said = {**config, **(_read_json(file) if file.is_file() else {})}
+    ours = {"beams": said.get("num_beams"), "length_penalty": said.get("length_penalty")}
+    return {name: value for name, value in ours.items() if isinstance(value, int | float)}
 
 
 def _load_own(

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from legato.errors import FolderError
 
+PICKLES = ("pytorch_model*.bin", "*.pt", "*.pth")  # how others keep weights
+
 
 def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
     ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
@@ -34,6 +36,12 @@ def load_tensors(path: Path, device: str = "cpu") -> dict[str, Tensor]:
         with safe_open(str(path), framework="pt", device=device) as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError:
+        pickles = sorted(file.name for pattern in PICKLES for file in path.parent.glob(pattern))
+        if pickles:
+            raise FolderError(
+                f"{path.parent} lacks {path.name}; its {pickles[0]} is a pickle, which may run any code when it is "
+                "read and so is refused: save it again as safetensors"
+            ) from None
         raise FolderError(f"{path.parent} lacks {path.name}") from None
     except (SafetensorError, OSError, ValueError) as problem:
         raise FolderError(f"{path} is damaged: {problem}") from None

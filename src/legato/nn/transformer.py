@@ -112,7 +112,20 @@ class Stack(nn.Module):
         self.window = window
         self.rotary = rotary
         self.layers = nn.ModuleList(Block(shape, cross=cross) for _ in range(layers))
+        self._start_small(layers * (3 if cross else 2))
         self.norm = make_norm(shape.norm, shape.width, shape.eps) if shape.norm_first else None
+
+    @torch.no_grad()
+    def _start_small(self, sublayers: int) -> None:
+        """Let all that the sublayers add start out no larger than what one would (as GPT-2 does).
+
+        Post-norm blocks need it most: with Xavier's start alone their decoder may never learn to look at the source.
+        """
+        for module in self.modules():
+            if isinstance(module, MultiHead):
+                module.output.weight.mul_(sublayers**-0.5)
+            elif isinstance(module, FeedForward):
+                module.outer.weight.mul_(sublayers**-0.5)
 
     def fuse(self, fused: bool) -> None:
         """Choose PyTorch's attention kernel (True) or the written-out equation (False)."""

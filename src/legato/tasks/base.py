@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
-import numpy as np
 import torch
+from torch import Tensor
 
 from legato.config import Section
-from legato.data.tokenizers import TokenizerConfig
+from legato.data.tokenizers import AnyTokenizer, TokenizerConfig
 from legato.folders.model_folder import Loaded
 from legato.models.base import ModelConfig, SequenceModel, Sizes
 from legato.training.config import TrainConfig
@@ -113,29 +113,36 @@ def model_card(
     )
 
 
-def word_alignment(told: dict[str, Any]) -> list[tuple[int, int]]:
-    """(source word, target word) for each target word, from an answer's tokens and soft alignment.
+def word_numbers(tokenizer: AnyTokenizer, ids: Sequence[int]) -> list[int]:
+    """The number of the word that each token belongs to, as spaces part them; -1 for a mark, which is in none."""
+    numbers, current, apart = [], -1, True
+    for index in ids:
+        if index in tokenizer.marks:
+            numbers.append(-1)
+            continue
+        # What the token adds to a text: its name may not tell whether there is a space before it.
+        text = (
+            tokenizer.token(index) if tokenizer.pieces is None else tokenizer.pieces[index].decode("utf-8", "replace")
+        )
+        if text.strip():
+            current += apart or text[0].isspace()
+            apart = text[-1].isspace()
+        else:
+            apart = True
+        numbers.append(max(current, 0))
+    return numbers
 
-    A token that begins with white space begins a word. The weights of a word's tokens are summed over the
-    source word's and averaged over its own; the end mark of the source is no word.
+
+def word_alignment(weights: Tensor, source: Sequence[int], target: Sequence[int]) -> list[tuple[int, int]]:
+    """(source word, target word) for each target word: where most of its tokens' weights (T, S) lie.
+
+    `source` and `target` are the tokens' word numbers. What lies on marks is no word's.
     """
-    weights = np.array(told["alignment"])  # (T, S)
-    source, target = _word_of(told["source_tokens"][:-1]), _word_of(told["target_tokens"])
-    if weights.size == 0 or not source:
-        return []
-    sums = np.zeros((max(target) + 1, max(source) + 1))
-    for row, word in enumerate(target):
-        for column, other in enumerate(source):
-            sums[word, other] += weights[row, column]
-    return [(int(best), word) for word, best in enumerate(sums.argmax(1))]
+    sums = _tokens_of_words(target) @ weights @ _tokens_of_words(source).T  # (words written, words read)
+    return [(int(best), word) for word, best in enumerate(sums.argmax(1))] if sums.numel() else []
 
 
-def _word_of(tokens: list[str]) -> list[int]:
-    """The number of the word that each token belongs to."""
-    spaced = any(token[:1].isspace() for token in tokens[1:])
-    words, current = [], -1
-    for index, token in enumerate(tokens):
-        begins = index == 0 or (token[:1].isspace() if spaced else not token.startswith("##"))
-        current += begins
-        words.append(current)
-    return words
+def _tokens_of_words(numbers: Sequence[int]) -> Tensor:
+    """1 where a token (column) belongs to a word (row)."""
+    words = torch.arange(max(numbers, default=-1) + 1)
+    return (words[:, None] == torch.tensor(numbers, dtype=torch.long)).float()

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from legato.config import validate
 from legato.data.batch import IGNORE, Batch
 from legato.data.pair_batches import collate_pairs, collate_sources
 from legato.data.tokenizers import AnyTokenizer, Ids
@@ -75,6 +76,19 @@ class Writing:
     def of(cls, tokenizer: AnyTokenizer, start: int | None = None) -> Writing:
         eos = tokenizer.eos_id
         return cls(eos if start is None else start, eos, tuple(sorted(tokenizer.marks - {eos})))
+
+
+def beam_options(
+    about: dict[str, Any], beams: int | None = None, length_penalty: float | None = None, nbest: int = 1
+) -> SearchOptions:
+    """How to predict: what was asked for, and otherwise what the model's folder says of itself."""
+    asked = {
+        "search": "beam",
+        "beams": max(about.get("beams", 4), nbest) if beams is None else beams,
+        "nbest": nbest,
+        "length_penalty": about.get("length_penalty", 1.0) if length_penalty is None else length_penalty,
+    }
+    return validate(SearchOptions, asked)
 
 
 def pair_loss(model: SequenceModel, batch: Batch, smoothing: float = 0.0) -> Loss:

@@ -36,7 +36,7 @@ from legato.data.trees import WORD, Tree, Treebank, clean, fill, flatten, read_t
 from legato.decoding import Hypothesis, SearchOptions
 from legato.decoding.tree_constraint import TreeConstraint
 from legato.errors import ConfigError, DataError
-from legato.evaluation.parsing import bracket_scores
+from legato.evaluation.parsing import BRACKET_SIGNATURE, bracket_scores
 from legato.folders.model_folder import Loaded, save_model
 from legato.models.base import SequenceModel, Sizes, count_parameters
 from legato.tasks.base import Answer, Plan, Prediction, Say, model_card
@@ -44,6 +44,7 @@ from legato.tasks.pairs import (
     GPU_SHAPES,
     Writing,
     batches_of,
+    beam_options,
     decode,
     fill_training,
     mean_loss,
@@ -108,24 +109,22 @@ class Parsing:
             raise ConfigError("'data.test' is needed; set data.test to a file or folder of bracketed trees")
         bank = read_trees(data.test, data.root, data.encoding)
         parser = Parser(loaded.module, loaded.tokenizer, loaded.target)
-        options = _beam(loaded.about, data.beams if "beams" in data.model_fields_set else None, None)
-        scores = parser.score([clean(tree) for tree in bank.trees], options)
+        given = {key: getattr(data, key) for key in ("beams", "length_penalty") if key in data.model_fields_set}
+        scores = parser.score(_cleaned(bank), beam_options(loaded.about, **given))
         return {"data": _name(bank), "sha256": bank.sha256, **scores}
 
     @classmethod
     def predict(cls, loaded: Loaded, texts: Sequence[str], options: Any) -> list[Prediction]:
         parser = Parser(loaded.module, loaded.tokenizer, loaded.target)
-        search = _beam(loaded.about, options.beams, options.length_penalty, options.nbest)
+        search = beam_options(loaded.about, options.beams, options.length_penalty, options.nbest)
         return parser.predict(texts, search)
 
 
-def _beam(about: dict[str, Any], beams: int | None, penalty: float | None, nbest: int = 1) -> SearchOptions:
-    return SearchOptions(
-        search="beam",
-        beams=beams or max(int(about.get("beams", 4)), nbest),
-        nbest=nbest,
-        length_penalty=float(about.get("length_penalty", 0.0)) if penalty is None else penalty,
-    )
+def _cleaned(bank: Treebank) -> list[Tree]:
+    try:
+        return [clean(tree) for tree in bank.trees]
+    except DataError as problem:
+        raise DataError(f"{_name(bank)}: {problem}") from None
 
 
 def _name(bank: Treebank) -> str:
@@ -209,7 +208,8 @@ class Parser:
             raise DataError("no sentence fits the model's positions")
         found = self.parse([sentences[i] for i in readable], options)
         trees = [self.tree(best[0], sentences[i]) for i, best in zip(readable, found, strict=True)]
-        scores: dict[str, Any] = dict(bracket_scores([gold[i] for i in readable], trees))
+        scores: dict[str, Any] = {**bracket_scores([gold[i] for i in readable], trees)}
+        scores |= {"signature": BRACKET_SIGNATURE, **{key: int(scores[key]) for key in ("sentences", "skipped")}}
         scores["well_formed"] = 100 * len(trees) / len(readable)  # the constraint's promise: `tree` raises otherwise
         if len(readable) < len(gold):
             scores["too_long"] = len(gold) - len(readable)
@@ -234,7 +234,10 @@ class Parser:
             if not words:
                 predictions[index].answers = [Answer("", 0.0)]
                 continue
-            problem = self.too_long(words, self.source_ids(words))
+            try:
+                problem = self.too_long(words, self.source_ids(words))
+            except DataError as bad:  # half a character, say
+                problem = str(bad)
             if problem is None:
                 sentences[index] = words
             predictions[index].problem = problem
@@ -282,7 +285,7 @@ class ParsingJob:
             source = getattr(data, split)
             if source is not None:
                 bank = read_trees(source, data.root, data.encoding)
-                trees[split], hashes[split] = [clean(tree) for tree in bank.trees], bank.sha256
+                trees[split], hashes[split] = _cleaned(bank), bank.sha256
         if "valid" not in trees:
             every = trees["train"]
             cut = min(max(1, round(len(every) * (1 - data.valid_share))), len(every) - 1)
@@ -337,7 +340,8 @@ class ParsingJob:
     def samples(self, model: SequenceModel, count: int) -> list[str]:
         parser = self._parser(model)
         chosen = sorted(self.trees["valid"], key=lambda tree: len(tree.words))
-        chosen = [tree for tree in chosen if 5 <= len(tree.words) <= 12][:count]
+        chosen = [tree for tree in chosen if 5 <= len(tree.words) <= 12]
+        chosen = [tree for tree in chosen if not parser.too_long(tree.words, parser.source_ids(tree.words))][:count]
         found = parser.parse([tree.words for tree in chosen], SearchOptions()) if chosen else []
         return [" ".join(flatten(parser.tree(best[0], tree.words))) for tree, best in zip(chosen, found, strict=True)]
 

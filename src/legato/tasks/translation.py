@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -33,16 +34,17 @@ from legato.data.tokenizers import AnyTokenizer, Ids, Tokenizer, TokenizerConfig
 from legato.data.toys import ToyConfig, toy_rows
 from legato.data.vocabularies import DEFAULT_SIZE, PAD
 from legato.decoding import Hypothesis, SearchOptions
-from legato.errors import ConfigError, DataError, suggest
+from legato.errors import ConfigError, DataError, LegatoError, suggest
 from legato.evaluation.translation import translation_scores
 from legato.folders.model_folder import Loaded, save_model
 from legato.models.base import SequenceModel, Sizes, count_parameters
-from legato.tasks.base import Answer, Plan, Prediction, Say, model_card
+from legato.tasks.base import Answer, Plan, Prediction, Say, model_card, word_alignment, word_numbers
 from legato.tasks.pairs import (
     GPU_SHAPES,
     Writing,
     align,
     batches_of,
+    beam_options,
     decode,
     fill_training,
     mean_loss,
@@ -131,9 +133,10 @@ class Translation:
     def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
         if data.test is None:
             raise ConfigError("'data.test' is needed; set data.test=[source file,target file], or a table")
-        if data.directions is None and data.tag_column is None and loaded.about.get("tags"):
+        speaker = Speaker(loaded.module, loaded.tokenizer, loaded.target, loaded.start)
+        if data.directions is None and data.tag_column is None and speaker.tags:
             raise ConfigError(
-                f"{loaded.folder} writes {', '.join(loaded.about['tags'])}; say which: data.directions=[en-de] and "
+                f"{loaded.folder} writes {_few(speaker.tags)}; say which: data.directions=[en-de] and "
                 "data.test=test.{}, or data.tag_column of a table"
             )
         if str(data.test).startswith(TOY):
@@ -143,13 +146,8 @@ class Translation:
             pairs, report = clean(_toy_pairs(data.test, toy, "test", trained.get("seed", 0)))
         else:
             pairs, report = clean(_read(data, data.test, "test"))
-        speaker = Speaker(loaded.module, loaded.tokenizer, loaded.target, loaded.start)
-        options = SearchOptions(
-            search="beam",
-            beams=int(_given(data, "beams") or loaded.about.get("beams", data.beams)),
-            length_penalty=float(_given(data, "length_penalty") or loaded.about.get("length_penalty", 1.0)),
-        )
-        scores = speaker.score(pairs, options)
+        beams, penalty = (_given(data, key) for key in ("beams", "length_penalty"))
+        scores = speaker.score(pairs, beam_options(loaded.about, beams, penalty))
         told = {"left_out": str(report)} if report.left_out else {}
         return {"data": pairs.source_name, "sha256": pairs.sha256, **scores, **told}
 
@@ -161,6 +159,12 @@ class Translation:
 
 def _given(data: Any, key: str) -> Any:
     return getattr(data, key) if key in data.model_fields_set else None
+
+
+def _few(names: Sequence[str], most: int = 12) -> str:
+    """Names for a message; published models may write hundreds of languages."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def _read(data: TranslationData, source: str | list[str], split: str) -> Pairs:
@@ -201,12 +205,9 @@ class Speaker:
 
     def __post_init__(self) -> None:
         self.writing = Writing.of(self.target, self.start)
-
-    @property
-    def tags(self) -> list[str]:
-        """The languages that it can be asked for."""
         names = (self.tokenizer.token(mark) for mark in sorted(self.tokenizer.marks))
-        return [name[2:-2] for name in names if name.startswith(">>") and name.endswith("<<")]
+        # The languages that it can be asked for.
+        self.tags = [name[2:-2] for name in names if name.startswith(">>") and name.endswith("<<")]
 
     def source_ids(self, text: str, tag: str | None = None) -> Ids:
         """A source as the encoder reads it: the tag, the text, the end mark."""
@@ -216,8 +217,7 @@ class Speaker:
     def _tag_id(self, tag: str) -> int:
         index = self.tokenizer.id_of(tag_token(tag))
         if index is None:
-            known = self.tags
-            there = suggest(tag, known) if known else "it has one direction only, so leave the language out"
+            there = suggest(tag, self.tags) if self.tags else "it has one direction only, so leave the language out"
             raise ConfigError(f"the model has no language '{tag}'; {there}")
         return index
 
@@ -258,41 +258,47 @@ class Speaker:
 
     def _scores_by_tag(self, pairs: Pairs, written: list[str]) -> dict[str, Any]:
         scores: dict[str, Any] = translation_scores(written, pairs.targets)
-        groups = sorted(set(pairs.origins or []))
+        names = pairs.origins or pairs.tags or []  # a table has only the target's language
+        groups = sorted(set(names))
         for group in groups if len(groups) > 1 else []:
-            rows = [i for i, name in enumerate(pairs.origins or []) if name == group]
+            rows = [i for i, name in enumerate(names) if name == group]
             part = translation_scores([written[i] for i in rows], [pairs.targets[i] for i in rows])
             scores |= {f"bleu_{group}": part["bleu"], f"chrf_{group}": part["chrf"]}
         return scores
 
     def predict(self, texts: Sequence[str], options: Any, about: dict[str, Any]) -> list[Prediction]:
         predictions = [Prediction(text) for text in texts]
-        beams = options.beams or max(int(about.get("beams", 4)), options.nbest)
-        penalty = options.length_penalty
-        search = SearchOptions(
-            search="beam",
-            beams=beams,
-            nbest=options.nbest,
-            length_penalty=float(about.get("length_penalty", 1.0)) if penalty is None else penalty,
-        )
+        search = beam_options(about, options.beams, options.length_penalty, options.nbest)
+        if options.to is not None:
+            self._tag_id(options.to)  # wrong for every text
+        asked = [self._split_tag(tidy(text), options.to) for text in texts]
+        if any(said for _, said in asked) and not any(tag for tag, _ in asked):
+            self._require_tag(None)  # nobody said, so it is no one line's fault
         sources: dict[int, Ids] = {}
-        for index, text in enumerate(texts):
-            tag, said = self._split_tag(tidy(text), options.to)
+        for index, (tag, said) in enumerate(asked):
             if not said:
                 predictions[index].answers = [Answer("", 0.0)]  # nothing to say of nothing
                 continue
-            if tag is None and self.tags:
-                raise ConfigError(f"the model writes {', '.join(self.tags)}; say which, with --to {self.tags[0]}")
-            ids = self.source_ids(said, tag)
-            if self.model.longest is not None and len(ids) > self.model.longest:
-                longest = self.model.longest
-                predictions[index].problem = f"{len(ids):,} tokens, more than the model's {longest:,}; split the text"
-            else:
-                sources[index] = ids
+            try:  # one bad line does not stop the others
+                sources[index] = self._readable(said, tag)
+            except LegatoError as problem:
+                predictions[index].problem = str(problem)
         found = self.translate(list(sources.values()), search, options.max_tokens)
         for (index, ids), hypotheses in zip(sources.items(), found, strict=True):
             predictions[index].answers = [self._answer(ids, h, options.alignments) for h in hypotheses]
         return predictions
+
+    def _readable(self, text: str, tag: str | None) -> Ids:
+        """The source of a text, or the reason why it cannot be read."""
+        self._require_tag(tag)
+        ids, longest = self.source_ids(text, tag), self.model.longest
+        if longest is not None and len(ids) > longest:
+            raise DataError(f"{len(ids):,} tokens, more than the model's {longest:,}; split the text")
+        return ids
+
+    def _require_tag(self, tag: str | None) -> None:
+        if tag is None and self.tags:
+            raise ConfigError(f"the model writes {_few(self.tags)}; say which, with --to {self.tags[0]}")
 
     def _split_tag(self, text: str, to: str | None) -> tuple[str | None, str]:
         """The language that is asked for, and the text without the tag that may be written before it."""
@@ -305,10 +311,13 @@ class Speaker:
         more: dict[str, Any] = {"logprob": hypothesis.logprob, "finished": hypothesis.finished}
         if alignments:
             weights = align(self.model, source, hypothesis.tokens, self.writing)[: len(hypothesis.tokens)]
+            read, written = source.tolist(), hypothesis.tokens
+            numbers = word_numbers(self.tokenizer, read), word_numbers(self.target, written)
             more |= {
-                "source_tokens": [self.tokenizer.token(int(i)) for i in source],
-                "target_tokens": [self.target.token(i) for i in hypothesis.tokens],
-                "alignment": [[round(float(w), 4) for w in row] for row in weights],
+                "source_tokens": [self.tokenizer.token(i) for i in read],
+                "target_tokens": [self.target.token(i) for i in written],
+                "alignment": [[round(float(w), 4) for w in row] for row in weights],  # target tokens × source tokens
+                "word_alignment": word_alignment(weights, *numbers),  # pairs of source word and target word
             }
         return Answer(self.target.decode(hypothesis.tokens), hypothesis.score, more)
 
@@ -338,26 +347,44 @@ class TranslationJob:
             f"{self.target.size:,}" if self.sizes.source is None else f"{self.sizes.source:,} → {self.target.size:,}"
         )
         say(f"data: {counts} pairs, vocabulary {size} ({self.target.name})")
+        say(f"the model will see: {self._preview()}")
+
+    def _preview(self) -> str:
+        """The first training pair, cut as the model gets it."""
+        sides = (self.tokenizer, self.batches.sources.row(0)), (self.target, self.batches.targets.row(0))
+        return " → ".join(
+            " ".join(repr(side.token(int(i))) for i in ids[:16]) + " …" * (len(ids) > 16) for side, ids in sides
+        )
 
     def _read(self, say: Say) -> dict[str, Pairs]:
         data, found = self.plan.data, {}
-        if str(data.train).startswith(TOY):
-            return {split: _toy_pairs(data.train, data.toy, split, self.plan.seed) for split in ("train", "valid")}
-        for split in ("train", "valid", "test"):
-            source = getattr(data, split)
+        toy = data.train if str(data.train).startswith(TOY) else None
+        for split, source in (("train", data.train), ("valid", data.valid or toy), ("test", data.test)):
             if source is None:
                 continue
-            pairs, report = clean(_read(data, source, split))
+            made = str(source).startswith(TOY)
+            pairs = _toy_pairs(source, data.toy, split, self.plan.seed) if made else _read(data, source, split)
+            pairs, report = clean(pairs)
             if pairs.note:
                 say(f"data.{split}: {pairs.note}")
             if report.left_out:
                 say(f"data.{split}: {report}")
             found[split] = pairs
+            self._check_tags(split, pairs, found["train"])
         if "valid" not in found:
             share = data.test_share if "test" not in found else 0.0
             held = hold_out_pairs(found["train"], data.valid_share, share)
             found = {**held, **({"test": found["test"]} if "test" in found else {})}
         return found
+
+    def _check_tags(self, split: str, pairs: Pairs, train: Pairs) -> None:
+        """Refuse to ask for a language that nothing teaches; another direction into a known one is fine."""
+        known = set(train.tags or [])
+        unknown = sorted(set(pairs.tags or []) - known)
+        if unknown:
+            raise ConfigError(
+                f"data.{split} asks for '{unknown[0]}', which no training pair is in; {suggest(unknown[0], known)}"
+            )
 
     def _tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
         train, config = self.pairs["train"], self.plan.tokenizer
@@ -444,16 +471,13 @@ class TranslationJob:
         return scores
 
     def samples(self, model: SequenceModel, count: int) -> list[str]:
-        pairs = self.valid.select(range(min(count, len(self.valid.sources))))
-        if not pairs.sources:
-            return []
-        speaker = self._speaker(model)
-        sources = [speaker.source_ids(text, tag) for text, tag in zip(pairs.sources, _tags(pairs), strict=True)]
-        found = speaker.translate(sources, SearchOptions())
-        texts = [self.target.decode(best[0].tokens) for best in found]
+        speaker, valid, longest = self._speaker(model), self.valid, model.longest or 10**9
+        read = (speaker.source_ids(text, tag) for text, tag in zip(valid.sources, _tags(valid), strict=True))
+        sources = dict(islice(((i, ids) for i, ids in enumerate(read) if len(ids) <= longest), count))
+        found = speaker.translate(list(sources.values()), SearchOptions())
         return [
-            f"{source}\n→ {text}\n= {target}"
-            for source, text, target in zip(pairs.sources, texts, pairs.targets, strict=True)
+            f"{valid.sources[index]}\n→ {self.target.decode(best[0].tokens)}\n= {valid.targets[index]}"
+            for index, best in zip(sources, found, strict=True)
         ]
 
     def _speaker(self, model: SequenceModel) -> Speaker:

@@ -1,0 +1,293 @@
+"""Translating on a CPU: Legato, Hugging Face Marian and CTranslate2 with the same weights, side by side.
+
+    python benchmarks/translate.py [--rounds 7] [--threads 2] [--layers 6] [--width 512]
+
+A Transformer of the base size with 32,000 subwords and random weights is saved in our folder, which
+`transformers` loads as it is, and exported to CTranslate2. All three then translate the same 16 sentences of
+5 to 40 subwords as one batch, in float32, greedily and with 4 beams. Two measurements:
+
+- *ending*: sentences end when the model says so, which done sentences leaving the batch is part of. The weights
+  are stirred and the end mark's bias is set so that ends come early and late (`write_model`). Each library stops
+  a beam search by its own rule, which is part of its speed, and why beams need not agree in every sentence;
+- *fixed*: everybody writes exactly `--length` tokens for every sentence, so the work is the same to the token.
+
+Measured: encoding and the search, from token numbers (for CTranslate2: token names) to token numbers. Not
+measured: tokenisation, loading, the first call. Output tokens are those of the best hypothesis, without the end
+mark. Greedy outputs must be the same in all three, or the script fails; of beam outputs it tells how many are.
+
+Each side runs in a process of its own, so that none meets another's threads or settings, and rounds of all
+sides alternate, so that a change of clock or of load meets all alike. The last line printed is JSON. Needs the
+peers: pip install -e ".[bench]"
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import multiprocessing
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+# Legato and its peers are imported by the process that needs them.
+
+Ids = list[list[int]]
+VOCABULARY, SENTENCES, BEAMS = 32_000, 16, 4
+EOS, PAD = 0, 1
+NEVER = -1e9  # a logit
+
+
+class Request(NamedTuple):
+    beams: int
+    least: int  # tokens to write
+    most: int
+
+
+def write_model(folder: Path, layers: int, width: int, seed: int) -> None:
+    """A Marian folder, and its twin for CTranslate2 in `ctranslate2/`.
+
+    Left as they start, random weights write one token for ever. Here the decoder's sublayers say less, so that
+    the current token is not forgotten on its way up; the last feed-forward layer, made linear, turns what arrives
+    into something else, so that another token comes next; and the last norm makes distributions as sharp as a
+    trained model's (the best token has about two thirds).
+    """
+    import tokenizers
+    import torch
+
+    from legato.data.tokenizers import Tokenizer
+    from legato.folders.exports import export
+    from legato.folders.model_folder import save_model
+    from legato.models.base import Sizes
+    from legato.models.transformer import TransformerConfig, TransformerModel
+
+    torch.manual_seed(seed)
+    config = TransformerConfig(layers=layers, width=width, heads=width // 64, feedforward=4 * width)
+    model = TransformerModel(config, Sizes(VOCABULARY)).eval()
+    with torch.no_grad():
+        for block in model.decoder.layers:
+            for layer in (block.attention.output, block.cross.output, block.feedforward.outer):
+                layer.weight.mul_(0.3)
+        half = 2 * width
+        block.feedforward.inner.weight[half:] = -block.feedforward.inner.weight[:half]  # relu(a) − relu(−a) = a
+        block.feedforward.outer.weight[:, half:] = -block.feedforward.outer.weight[:, :half]
+        block.feedforward.outer.weight.mul_(133)
+        block.feedforward_norm.weight.mul_(8)
+        model.output.bias[EOS] = END_BIAS
+        model.output.bias[PAD] = NEVER
+    names = {"<eos>": EOS, "<pad>": PAD, "<unk>": 2, **{f"w{i}": i for i in range(3, VOCABULARY)}}
+    library = tokenizers.Tokenizer(tokenizers.models.WordLevel(names, unk_token="<unk>"))
+    library.add_special_tokens(["<eos>", "<pad>"])
+    folder.mkdir()
+    tokenizer = Tokenizer(library, "<eos>")
+    save_model(folder, model, tokenizer, task="translation", about={}, card="", start=PAD)
+    export(folder, "ctranslate2", out=folder / "ctranslate2")
+
+
+END_BIAS = 26.0
+
+
+def sentences(seed: int) -> Ids:
+    """5 to 40 subwords each, the end mark counted, in no order of length."""
+    import random
+
+    draw = random.Random(seed)
+    lengths = [round(5 + 35 * i / (SENTENCES - 1)) for i in range(SENTENCES)]
+    draw.shuffle(lengths)
+    return [[*(draw.randrange(3, VOCABULARY) for _ in range(length - 1)), EOS] for length in lengths]
+
+
+Translate = Callable[[Request], Ids]
+
+
+def legato_side(folder: Path, sources: Ids, threads: int, device: str) -> Translate:
+    import numpy as np
+    import torch
+
+    from legato.decoding import SearchOptions
+    from legato.folders.model_folder import load_model
+    from legato.tasks.pairs import Writing, decode
+
+    torch.set_num_threads(threads)
+    loaded = load_model(folder)
+    model = loaded.module.to(device)
+    writing = Writing.of(loaded.target, loaded.start)
+    arrays = [np.array(source, dtype=np.int32) for source in sources]
+
+    def translate(request: Request) -> Ids:
+        beam = {"search": "beam", "beams": request.beams} if request.beams > 1 else {}
+        options = SearchOptions(max_tokens=request.most, min_tokens=request.least, **beam)
+        found = decode(model, arrays, writing, options, limits=[request.most] * len(arrays))
+        return [best.tokens for best, *_ in found]
+
+    return translate
+
+
+def huggingface_side(folder: Path, sources: Ids, threads: int, device: str) -> Translate:
+    import torch
+    import transformers
+
+    torch.set_num_threads(threads)
+    transformers.logging.set_verbosity_error()
+    model = transformers.MarianMTModel.from_pretrained(folder).eval().to(device)
+    model.generation_config.suppress_tokens = None  # the biases of this model's marks do it
+    longest = max(map(len, sources))
+
+    def translate(request: Request) -> Ids:
+        padded = torch.tensor([source + [PAD] * (longest - len(source)) for source in sources], device=device)
+        seen = torch.tensor([[1] * len(source) + [0] * (longest - len(source)) for source in sources], device=device)
+        with torch.inference_mode():
+            written = model.generate(
+                padded,
+                attention_mask=seen,
+                num_beams=request.beams,
+                do_sample=False,
+                min_new_tokens=request.least,
+                max_new_tokens=request.most,
+                max_length=None,
+                early_stopping=True,  # once there are as many as beams: as the other two stop
+            )
+        return [cut(row[1:]) for row in written.tolist()]
+
+    return translate
+
+
+def ctranslate2_side(folder: Path, sources: Ids, threads: int, device: str) -> Translate:
+    import ctranslate2
+
+    translator = ctranslate2.Translator(
+        str(folder / "ctranslate2"), device=device, compute_type="float32", intra_threads=threads, inter_threads=1
+    )
+    names = json.loads((folder / "ctranslate2" / "shared_vocabulary.json").read_text())
+    numbers = {name: number for number, name in enumerate(names)}
+    tokens = [[names[number] for number in source] for source in sources]
+
+    def translate(request: Request) -> Ids:
+        found = translator.translate_batch(
+            tokens,
+            beam_size=request.beams,
+            min_decoding_length=request.least,
+            max_decoding_length=request.most,
+        )
+        return [[numbers[name] for name in best.hypotheses[0]] for best in found]
+
+    return translate
+
+
+SIDES = {"legato": legato_side, "huggingface": huggingface_side, "ctranslate2": ctranslate2_side}
+
+
+def cut(row: list[int]) -> list[int]:
+    return row[: row.index(EOS)] if EOS in row else row
+
+
+def serve(connection: Connection, name: str, *given: Any) -> None:
+    """A side's process: requests in, seconds and outputs out."""
+    translate = SIDES[name](*given)
+    while (request := connection.recv()) is not None:
+        started = time.perf_counter()
+        written = translate(request)
+        connection.send((time.perf_counter() - started, written))
+
+
+class Side:
+    """A process that translates when asked."""
+
+    def __init__(self, *given: Any) -> None:
+        self.connection, other = multiprocessing.Pipe()
+        self.process = multiprocessing.Process(target=serve, args=(other, *given), daemon=True)
+        self.process.start()
+        other.close()
+
+    def __call__(self, request: Request) -> tuple[float, Ids]:
+        self.connection.send(request)
+        try:
+            return self.connection.recv()
+        except EOFError:
+            raise SystemExit("a side failed; its error is above") from None
+
+
+def measure(sides: dict[str, Side], request: Request, rounds: int) -> tuple[dict[str, list[float]], dict[str, Ids]]:
+    """Each side's seconds in every round, and what it wrote."""
+    written = {name: side(request)[1] for name, side in sides.items()}  # also warms up
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(rounds):
+        for name, side in sides.items():
+            seconds[name].append(side(request)[0])
+    return seconds, written
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--layers", type=int, default=6, help="of the encoder, and as many of the decoder")
+    parser.add_argument("--width", type=int, default=512, help="a multiple of 64, one head each")
+    parser.add_argument("--length", type=int, default=32, help="tokens to write where the number is fixed")
+    parser.add_argument("--most", type=int, default=64, help="tokens to write at most where sentences end")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    for module in ("transformers", "ctranslate2"):
+        if importlib.util.find_spec(module) is None:
+            raise SystemExit(f'{module} is not installed; the peers come with: pip install -e ".[bench]"')
+    multiprocessing.set_start_method("spawn")
+
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "model"
+        given = (folder, options.layers, options.width, options.seed)
+        maker = multiprocessing.Process(target=write_model, args=given)
+        maker.start()
+        maker.join()
+        if maker.exitcode:
+            raise SystemExit("the model could not be written; the error is above")
+        sources = sentences(options.seed)
+        sides = {name: Side(name, folder, sources, options.threads, options.device) for name in SIDES}
+        figures: dict[str, Any] = {}
+        print(f"{'':18s}{'':13s}{'tokens/s':>9s}   {'from':>5s} to {'':5s} Legato is", flush=True)
+        for search, beams in (("greedy", 1), (f"beam {BEAMS}", BEAMS)):
+            for kind, least, most in (("ending", 0, options.most), ("fixed", options.length, options.length)):
+                seconds, written = measure(sides, Request(beams, least, most), options.rounds)
+                figures[f"{search} {kind}"] = tell(f"{search}, {kind}", seconds, written)
+
+    about = {"benchmark": "translate", **{k: v for k, v in vars(options).items()}}
+    print(json.dumps({**about, "versions": versions(), **figures}))
+    if any(equal < SENTENCES for name, row in figures.items() if "greedy" in name for equal in row["equal"].values()):
+        raise SystemExit("greedy outputs differ, so this is no comparison")
+
+
+def tell(title: str, seconds: dict[str, list[float]], written: dict[str, Ids]) -> dict[str, Any]:
+    """Print one measurement; its figures."""
+    figures: dict[str, Any] = {"equal": {}, "tokens": {}, "tokens_per_second": {}, "legato_over": {}}
+    medians = {name: statistics.median(values) for name, values in seconds.items()}
+    for name, values in seconds.items():
+        count = sum(map(len, written[name]))
+        speed = count / medians[name]
+        figures["tokens"][name] = count
+        figures["tokens_per_second"][name] = round(speed, 1)
+        ratio = ""
+        if name != "legato":
+            figures["legato_over"][name] = round(figures["tokens_per_second"]["legato"] / speed, 3)
+            ratio = f"{figures['legato_over'][name]:6.2f} ×"
+            figures["equal"][name] = sum(a == b for a, b in zip(written["legato"], written[name], strict=True))
+        spread = f"{count / max(values):5.0f} to {count / min(values):5.0f}"
+        print(f"{title:18s}{name:13s}{speed:9.0f}   {spread}  {ratio}", flush=True)
+        title = ""
+    same = ", ".join(f"{equal} of {SENTENCES} as {name}" for name, equal in figures["equal"].items())
+    lengths = sorted(map(len, written["legato"]))
+    print(f"{'':18s}{same}; {lengths[0]} to {lengths[-1]} tokens, {sum(lengths)} in all", flush=True)
+    return figures
+
+
+def versions() -> dict[str, str]:
+    from importlib.metadata import version
+
+    return {name: version(name) for name in ("torch", "transformers", "ctranslate2")}
+
+
+if __name__ == "__main__":
+    main()

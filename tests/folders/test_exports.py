@@ -1,0 +1,225 @@
+"""Exports: CTranslate2 writes the same tokens, and what cannot leave is refused in one line."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from legato.cli import main
+from legato.config import validate
+from legato.data.tokenizers import Tokenizer, TokenizerConfig
+from legato.decoding import SearchOptions
+from legato.folders.model_folder import load_model, save_model
+from legato.models.base import SequenceModel, Sizes
+from legato.registry import MODELS
+from legato.tasks.translation import Speaker
+from tiny_pairs import sentences
+from tiny_runs import snapshot
+
+MADE = sentences(random.Random(4), 30)
+ENGLISH, GERMAN = ([each[language] for each in MADE] for language in ("en", "de"))
+JOINT = Tokenizer.train(TokenizerConfig(name="bpe", size=300), [*ENGLISH, *GERMAN]).with_marks(["<pad>", ">>de<<"])
+READ = Tokenizer.train(TokenizerConfig(name="bpe", size=290), ENGLISH).with_marks(["<pad>"])
+WRITTEN = Tokenizer.train(TokenizerConfig(name="word"), GERMAN).with_marks(["<pad>"])
+TEXTS = ["A dog runs.", "The cat eats and A man sleeps.", "dog", "🐶 — 狗", "The man runs and The man runs."]
+NEVER = -1e4
+SMALL: dict[str, Any] = {"name": "transformer", "width": 16, "layers": 2, "heads": 2, "length": 48}
+
+
+def saved(folder: Path, apart: bool = False, ends: bool = True, **settings: Any) -> Path:
+    """A model on random weights that have opinions, in a folder; as a trained one it hardly thinks of marks."""
+    torch.manual_seed(0)
+    model: type[SequenceModel] = MODELS.get(settings.get("name", "transformer"))
+    chosen = settings if "name" in settings else {**SMALL, **settings}
+    read, written = (READ, WRITTEN) if apart else (JOINT, JOINT)
+    sizes = Sizes(written.size, read.size if apart else None)
+    module = model(validate(model.Config, chosen), sizes)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+        if module.reads_source:
+            bias: Any = module.output.bias  # type: ignore[union-attr]
+            bias[sorted(written.marks - {written.eos_id})] = NEVER
+            bias[written.eos_id] = 1.0 if ends else NEVER
+    folder.mkdir(parents=True)
+    task = "translation" if module.reads_source else "lm"
+    save_model(folder, module, read, target=written, task=task, about={}, card="# card\n")
+    return folder
+
+
+@pytest.fixture
+def export(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """`export("MODEL", "--to", …)` is `legato export MODEL --to …`: its exit code and what it printed."""
+
+    def run(*words: object) -> tuple[Any, str, str]:
+        monkeypatch.setattr("sys.argv", ["legato", "export", *map(str, words)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        return ended.value.code or 0, out, err
+
+    return run
+
+
+def is_one_line(answer: tuple[Any, str, str], *parts: str) -> None:
+    code, out, err = answer
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1, err
+    for part in ("legato: ", *parts):
+        assert part in err
+
+
+# ── the same tokens ───────────────────────────────────────────────────────────────────────────────
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "post-norm": {},
+    "pre-norm": {"norm": "pre"},
+    "learned positions": {"positions": "learned"},
+    "separate vocabularies": {"apart": True},
+    "gelu, fewer decoder layers": {"activation": "gelu", "decoder_layers": 1},
+    "silu, unscaled embeddings": {"activation": "silu", "scale": False},
+    "a readout of its own": {"tied": False},
+    "two embeddings": {"shared": False},
+}
+
+
+# In a beam no text ends: when engines stop differs, and is no matter of the weights.
+@pytest.mark.parametrize(("beams", "ends"), [(1, True), (4, False)])
+@pytest.mark.parametrize("which", VARIANTS)
+def test_ctranslate2_writes_the_same_tokens(which: str, beams: int, ends: bool, export: Any, tmp_path: Path) -> None:
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    folder = saved(tmp_path / "model", ends=ends, **VARIANTS[which])
+    code, out, err = export(folder, "--to", "ctranslate2", "--out", tmp_path / "ct2")
+    assert (code, out, err) == (0, f"{tmp_path}/ct2\n", "")
+    loaded = load_model(folder)
+    speaker = Speaker(loaded.module, loaded.tokenizer, loaded.target, loaded.start)
+    sources = [speaker.source_ids(text) for text in TEXTS]
+    named = [[loaded.tokenizer.token_name(int(index)) for index in ids] for ids in sources]
+    engine = ctranslate2.Translator(str(tmp_path / "ct2"), device="cpu", inter_threads=1, intra_threads=1)
+    how = {"beam_size": beams, "min_decoding_length": 0, "max_decoding_length": 12}
+    there = [result.hypotheses[0] for result in engine.translate_batch(named, **how)]
+    found = speaker.translate(sources, SearchOptions(search="beam", beams=beams), most=12)
+    assert [[loaded.target.token_name(index) for index in best[0].tokens] for best in found] == there
+    assert any(there)
+
+
+def test_an_export_has_the_tokenizers_that_its_user_needs(export: Any, tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2")
+    folder = saved(tmp_path / "model", apart=True)
+    assert export(folder, "--to", "ctranslate2", "--out", tmp_path / "ct2")[0] == 0
+    assert Tokenizer.load(tmp_path / "ct2").encode("A dog").tolist() == READ.encode("A dog").tolist()
+    assert Tokenizer.load(tmp_path / "ct2" / "target").decode([3, 4]) == WRITTEN.decode([3, 4])
+
+
+def test_an_export_may_be_quantized(export: Any, tmp_path: Path) -> None:
+    pytest.importorskip("ctranslate2")
+    folder = saved(tmp_path / "model")
+    assert export(folder, "--to", "ctranslate2", "--out", tmp_path / "plain")[0] == 0
+    assert export(folder, "--to", "ctranslate2", "--out", tmp_path / "int8", "--quantize", "int8")[0] == 0
+    sizes = [(tmp_path / name / "model.bin").stat().st_size for name in ("plain", "int8")]
+    assert sizes[1] < 0.7 * sizes[0]
+
+
+def test_an_export_that_nobody_names_lies_beside_the_model(export: Any, tmp_path: Path) -> None:
+    saved(tmp_path / "model")
+    assert export(f"{tmp_path}/model/", "--to", "hf")[:2] == (0, f"{tmp_path}/model-hf\n")
+    assert (tmp_path / "model-hf" / "config.json").is_file()
+
+
+def test_the_folder_one_is_in_has_a_name_too(export: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(saved(tmp_path / "model"))
+    assert export(".", "--to", "hf")[0] == 0
+    assert (tmp_path / "model-hf" / "config.json").is_file()
+
+
+# ── refusals ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("settings", "part"),
+    [
+        ({"positions": "rotary"}, "no positions=rotary"),
+        ({"activation": "swiglu"}, "no activation=swiglu"),
+        ({"window": 5}, "no window=5"),
+        (
+            {"name": "seq2seq", "width": 8, "layers": 1},
+            "CTranslate2 knows Transformers",
+        ),
+        ({"name": "lstm", "width": 8, "layers": 1}, "CTranslate2 knows Transformers"),
+    ],
+)
+def test_what_ctranslate2_lacks_is_named(settings: dict[str, Any], part: str, export: Any, tmp_path: Path) -> None:
+    folder = saved(tmp_path / "model", **settings)
+    is_one_line(export(folder, "--to", "ctranslate2", "--out", tmp_path / "out"), part, str(folder))
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["model"]
+
+
+@pytest.mark.parametrize("name", ["seq2seq", "lstm"])
+def test_what_hugging_face_lacks_is_named(name: str, export: Any, tmp_path: Path) -> None:
+    folder = saved(tmp_path / "model", name=name, width=8, layers=1)
+    is_one_line(export(folder, "--to", "hf", "--out", tmp_path / "out"), f"no architecture like '{name}'")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (("--to", "ctranslate"), "no form 'ctranslate' to export to; did you mean 'ctranslate2'?"),
+        (("--to", "onnx"), "no form 'onnx' to export to; there is ctranslate2, hf"),
+        (("--to", "hf", "--quantize", "int8"), "--quantize is for ctranslate2"),
+        (("--to", "ctranslate2", "--quantize", "int9"), "int9 is not a valid quantization type"),
+        ((), "Missing option '--to'"),
+    ],
+)
+def test_a_slip_is_named(words: tuple[str, ...], part: str, export: Any, tmp_path: Path) -> None:
+    folder = saved(tmp_path / "model")
+    is_one_line(export(folder, *words), part)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["model"]
+
+
+def test_a_model_that_is_not_there_is_named(export: Any, tmp_path: Path) -> None:
+    is_one_line(export(tmp_path / "no", "--to", "hf"), f"there is no folder {tmp_path}/no")
+
+
+def test_a_folder_that_is_there_is_left_alone_unless_forced(export: Any, tmp_path: Path) -> None:
+    folder = saved(tmp_path / "model")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").write_text("mine")
+    words = (folder, "--to", "hf", "--out", tmp_path / "out")
+    is_one_line(export(*words), f"{tmp_path}/out is there already", "--force")
+    assert snapshot(tmp_path / "out") == {"mine.txt": b"mine"}
+    assert export(*words, "--force")[0] == 0
+    assert snapshot(tmp_path / "out") == snapshot(folder)
+
+
+def test_a_file_is_left_alone_even_when_forced(export: Any, tmp_path: Path) -> None:
+    folder = saved(tmp_path / "model")
+    (tmp_path / "file").write_text("mine")
+    is_one_line(export(folder, "--to", "hf", "--out", tmp_path / "file", "--force"), f"{tmp_path}/file is a file")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("out", ["run/best", "run", "."])
+def test_an_export_never_takes_the_place_of_its_model(
+    out: str, export: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(tmp_path / "run" / "best")
+    before = snapshot(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    is_one_line(export("run", "--to", "ctranslate2", "--out", out, "--force"), "holds the model itself")
+    assert snapshot(tmp_path) == before
+
+
+def test_without_its_package_the_way_to_install_it_is_told(
+    export: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "ctranslate2.specs", None)
+    folder = saved(tmp_path / "model")
+    answer = export(folder, "--to", "ctranslate2", "--out", tmp_path / "out")
+    is_one_line(answer, "CTranslate2 is not installed", "pip install ctranslate2")
+    assert not (tmp_path / "out").exists()
