@@ -150,7 +150,7 @@ def main() -> None:
             console.print(f"{label}: {asked} → {legato.load(run).predict(asked)}")
     console.print(
         "The longer the sentence, the less of it fits into a state of fixed size: that is the bottleneck. Attention "
-        "looks back at the source instead. (The Transformer gets there too, with more than these 400 steps.)"
+        "looks back at the source instead. (The Transformer gets there too, with more training.)"
     )
     console.print(f"\n{time.monotonic() - started:.0f} seconds. Next: legato train lm data.train=YOUR.txt model=lstm")
 

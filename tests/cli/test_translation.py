@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import legato
+from legato.cli.lines import Lines
 from legato.errors import LegatoError
 from legato.folders.model_folder import load_model
 from legato.training.loop import Stopped, Trainer
@@ -574,6 +575,40 @@ def test_somebody_who_types_gets_each_answer_at_once_and_may_leave_by_an_interru
     assert process.wait(60) == 130
     assert process.stderr.read() == ""
     process.stdin.close()
+
+
+class Breaking(io.BytesIO):
+    """A stream that breaks after its lines."""
+
+    def __init__(self, problem: Exception) -> None:
+        super().__init__(b"one\ntwo\n")
+        self.problem = problem
+
+    def __next__(self) -> bytes:
+        line = self.readline()
+        if not line:
+            raise self.problem
+        return line
+
+
+def test_lines_that_came_before_standard_input_broke_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Lines, "_open", lambda self: Breaking(OSError("the cable is out")))
+    blocks = Lines(None).blocks(8)
+    assert next(blocks) == ["one", "two"]
+    with pytest.raises(OSError, match="the cable is out"):
+        next(blocks)
+
+
+def test_standard_input_that_is_closed_midway_ends_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Lines, "_open", lambda self: Breaking(ValueError("I/O operation on closed file")))
+    assert list(Lines(None).blocks(8)) == [["one", "two"]]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_a_file_comes_in_full_blocks(size: int, home: Path) -> None:
+    blocks = list(Lines(str(home / "test.en")).blocks(size))
+    assert [len(block) for block in blocks] == [size] * (12 // size)
+    assert [line for block in blocks for line in block] == (home / "test.en").read_text().splitlines()
 
 
 # ── resuming ──────────────────────────────────────────────────────────────────────────────────────

@@ -141,6 +141,15 @@ def test_a_prompt_is_done_once_as_many_hypotheses_closed_as_there_are_beams():
     assert len(model.batches) == 2
 
 
+def test_unlikely_hypotheses_that_end_early_do_not_stop_the_search():
+    # The model is sure of 2 2 2 2 and the end; whatever else it may say ends at once.
+    sure = [0.04, 0.03, 0.93]
+    table = {(2,) * length: sure for length in range(4)} | {(2,) * 4: [0.98, 0.01, 0.01]}
+    model = from_table(3, table, otherwise=[0.98, 0.01, 0.01])
+    [[found]] = search(model, [[1]], options("beam", beams=4), eos=EOS)
+    assert found.tokens == [2] * 4
+
+
 def test_an_end_among_the_candidates_does_not_narrow_the_beam():
     table = {(): [0.4, 0.3, 0.2, 0.1], (2,): [0.0, 0.0, 0.0, 1.0]}
     model = from_table(4, table, otherwise=[0.25] * 4)

@@ -16,7 +16,7 @@ from legato.decoding import SearchOptions
 from legato.folders.model_folder import load_model, save_model
 from legato.models.base import SequenceModel, Sizes
 from legato.registry import MODELS
-from legato.tasks.translation import Speaker
+from legato.tasks.translator import Translator
 from tiny_pairs import sentences
 from tiny_runs import snapshot
 
@@ -97,13 +97,13 @@ def test_ctranslate2_writes_the_same_tokens(which: str, beams: int, ends: bool, 
     code, out, err = export(folder, "--to", "ctranslate2", "--out", tmp_path / "ct2")
     assert (code, out, err) == (0, f"{tmp_path}/ct2\n", "")
     loaded = load_model(folder)
-    speaker = Speaker(loaded.module, loaded.tokenizer, loaded.target, loaded.start)
-    sources = [speaker.source_ids(text) for text in TEXTS]
+    translator = Translator(loaded.module, loaded.tokenizer, loaded.target, loaded.start)
+    sources = [translator.source_ids(text) for text in TEXTS]
     named = [[loaded.tokenizer.token_name(int(index)) for index in ids] for ids in sources]
     engine = ctranslate2.Translator(str(tmp_path / "ct2"), device="cpu", inter_threads=1, intra_threads=1)
     how = {"beam_size": beams, "min_decoding_length": 0, "max_decoding_length": 12}
     there = [result.hypotheses[0] for result in engine.translate_batch(named, **how)]
-    found = speaker.translate(sources, SearchOptions(search="beam", beams=beams), most=12)
+    found = translator.translate(sources, SearchOptions(search="beam", beams=beams), most=12)
     assert [[loaded.target.token_name(index) for index in best[0].tokens] for best in found] == there
     assert any(there)
 

@@ -19,7 +19,6 @@ from legato.errors import ConfigError
 from legato.folders.model_folder import Loaded
 from legato.models.base import SequenceModel, Sizes
 from legato.registry import MODELS
-from legato.tasks import translation
 from legato.tasks.base import word_alignment, word_numbers
 from legato.tasks.pairs import (
     Writing,
@@ -32,7 +31,8 @@ from legato.tasks.pairs import (
     pair_loss,
     require_source,
 )
-from legato.tasks.translation import Speaker, Translation, TranslationOptions
+from legato.tasks.translation import Translation, TranslationOptions
+from legato.tasks.translator import Translator
 from tiny_pairs import sentences
 
 TEXTS = [each[language] for each in sentences(random.Random(2), 60) for language in ("en", "de")]
@@ -63,8 +63,8 @@ def build(name: str, tokenizer: Tokenizer = JOINT, **settings: Any) -> SequenceM
 
 
 @pytest.fixture(scope="module", params=SMALL)
-def speaker(request: pytest.FixtureRequest) -> Speaker:
-    return Speaker(build(request.param), JOINT, JOINT)
+def translator(request: pytest.FixtureRequest) -> Translator:
+    return Translator(build(request.param), JOINT, JOINT)
 
 
 def asked(**options: Any) -> TranslationOptions:
@@ -75,63 +75,63 @@ def asked(**options: Any) -> TranslationOptions:
 
 
 @pytest.mark.parametrize("beams", [1, 4])
-def test_a_batch_of_sixteen_equals_sixteen_singles(speaker: Speaker, beams: int) -> None:
+def test_a_batch_of_sixteen_equals_sixteen_singles(translator: Translator, beams: int) -> None:
     options = SearchOptions(search="beam", beams=beams)
-    ids = [speaker.source_ids(text) for text in SOURCES]
-    together = speaker.translate(ids, options, most=25)
-    alone = [speaker.translate([each], options, most=25)[0] for each in ids]
+    ids = [translator.source_ids(text) for text in SOURCES]
+    together = translator.translate(ids, options, most=25)
+    alone = [translator.translate([each], options, most=25)[0] for each in ids]
     assert [found[0].tokens for found in together] == [found[0].tokens for found in alone]
     assert len({tuple(found[0].tokens) for found in together}) > 4  # they do differ
 
 
-def test_predictions_of_sixteen_texts_equal_sixteen_single_ones(speaker: Speaker) -> None:
-    together = speaker.predict(SOURCES, asked(beams=3, nbest=2, max_tokens=20), {})
-    alone = [speaker.predict([text], asked(beams=3, nbest=2, max_tokens=20), {})[0] for text in SOURCES]
+def test_predictions_of_sixteen_texts_equal_sixteen_single_ones(translator: Translator) -> None:
+    together = translator.predict(SOURCES, asked(beams=3, nbest=2, max_tokens=20), {})
+    alone = [translator.predict([text], asked(beams=3, nbest=2, max_tokens=20), {})[0] for text in SOURCES]
     assert [[a.text for a in p.answers] for p in together] == [[a.text for a in p.answers] for p in alone]
     for one, other in zip(together, alone, strict=True):
         assert one.answers[0].score == pytest.approx(other.answers[0].score, abs=1e-4)
 
 
-def test_a_beam_of_one_is_greedy_search(speaker: Speaker) -> None:
-    ids = [speaker.source_ids(text) for text in SOURCES]
-    greedy = speaker.translate(ids, SearchOptions(), most=25)
-    beam = speaker.translate(ids, SearchOptions(search="beam", beams=1), most=25)
+def test_a_beam_of_one_is_greedy_search(translator: Translator) -> None:
+    ids = [translator.source_ids(text) for text in SOURCES]
+    greedy = translator.translate(ids, SearchOptions(), most=25)
+    beam = translator.translate(ids, SearchOptions(search="beam", beams=1), most=25)
     assert [found[0].tokens for found in greedy] == [found[0].tokens for found in beam]
 
 
 @pytest.mark.parametrize("rows", [1, 3, 16])
-def test_however_many_rows_go_together_the_order_is_that_of_the_sources(speaker: Speaker, rows: int) -> None:
-    ids = [speaker.source_ids(text) for text in SOURCES]
+def test_however_many_rows_go_together_the_order_is_that_of_the_sources(translator: Translator, rows: int) -> None:
+    ids = [translator.source_ids(text) for text in SOURCES]
     limits = [12] * len(ids)
-    plain = decode(speaker.model, ids, speaker.writing, SearchOptions(), limits=limits)
-    other = decode(speaker.model, ids, speaker.writing, SearchOptions(), limits=limits, rows=rows)
+    plain = decode(translator.model, ids, translator.writing, SearchOptions(), limits=limits)
+    other = decode(translator.model, ids, translator.writing, SearchOptions(), limits=limits, rows=rows)
     assert [found[0].tokens for found in other] == [found[0].tokens for found in plain]
 
 
-def test_a_translation_holds_no_marks_and_keeps_its_limit(speaker: Speaker) -> None:
-    ids = [speaker.source_ids(text) for text in SOURCES]
-    for found in speaker.translate(ids, SearchOptions(search="beam", beams=4), most=9):
+def test_a_translation_holds_no_marks_and_keeps_its_limit(translator: Translator) -> None:
+    ids = [translator.source_ids(text) for text in SOURCES]
+    for found in translator.translate(ids, SearchOptions(search="beam", beams=4), most=9):
         assert len(found[0].tokens) <= 9
-        assert not set(found[0].tokens) & speaker.target.marks
+        assert not set(found[0].tokens) & translator.target.marks
 
 
 def test_no_translation_is_longer_than_the_models_positions() -> None:
-    speaker = Speaker(build("transformer", length=20), JOINT, JOINT)
-    source = speaker.source_ids("A dog")
-    assert speaker.limit(source) == 19
-    assert speaker.limit(source, most=500) == 19
-    assert len(speaker.translate([source], SearchOptions(), most=500)[0][0].tokens) <= 19
+    translator = Translator(build("transformer", length=20), JOINT, JOINT)
+    source = translator.source_ids("A dog")
+    assert translator.limit(source) == 19
+    assert translator.limit(source, most=500) == 19
+    assert len(translator.translate([source], SearchOptions(), most=500)[0][0].tokens) <= 19
 
 
 def test_a_model_without_positions_has_a_limit_all_the_same() -> None:
-    speaker = Speaker(build("seq2seq"), JOINT, JOINT)
-    assert speaker.limit(speaker.source_ids("A dog runs.")) >= 24
+    translator = Translator(build("seq2seq"), JOINT, JOINT)
+    assert translator.limit(translator.source_ids("A dog runs.")) >= 24
 
 
-def test_nothing_to_translate_gives_nothing(speaker: Speaker) -> None:
-    assert speaker.translate([], SearchOptions()) == []
-    assert speaker.predict([], asked(), {}) == []
-    assert [answer.text for answer in speaker.predict([" \t\x00"], asked(), {})[0].answers] == [""]
+def test_nothing_to_translate_gives_nothing(translator: Translator) -> None:
+    assert translator.translate([], SearchOptions()) == []
+    assert translator.predict([], asked(), {}) == []
+    assert [answer.text for answer in translator.predict([" \t\x00"], asked(), {})[0].answers] == [""]
 
 
 # ── how to search ─────────────────────────────────────────────────────────────────────────────────
@@ -170,7 +170,7 @@ def test_evaluating_searches_as_asked_even_with_a_penalty_of_zero(
         used.append(args[3])
         return decode(*args, **more)
 
-    monkeypatch.setattr(translation, "decode", spy)
+    monkeypatch.setattr("legato.tasks.translator.decode", spy)
     data = validate(Translation.Data, {"test": [f"{tmp_path}/a", f"{tmp_path}/b"], **given})
     Translation.evaluate(loaded, data)
     assert [(options.beams, options.length_penalty) for options in used] == [(given.get("beams", 3), penalty)]
@@ -185,11 +185,11 @@ def pairs_of(count: int) -> tuple[list[Any], list[Any]]:
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
-def test_smoothed_labels_cost_what_pytorch_says(speaker: Speaker, smoothing: float) -> None:
-    batch = collate_pairs(*pairs_of(5), speaker.writing.start, speaker.writing.eos)
-    loss = pair_loss(speaker.model, batch, smoothing)
+def test_smoothed_labels_cost_what_pytorch_says(translator: Translator, smoothing: float) -> None:
+    batch = collate_pairs(*pairs_of(5), translator.writing.start, translator.writing.eos)
+    loss = pair_loss(translator.model, batch, smoothing)
     assert batch.targets is not None
-    logits = speaker.model.readout(speaker.model(batch).hidden)
+    logits = translator.model.readout(translator.model(batch).hidden)
     flat = logits.flatten(0, 1), batch.targets.flatten()
     expected = F.cross_entropy(*flat, ignore_index=IGNORE, reduction="sum", label_smoothing=smoothing)
     torch.testing.assert_close(loss.total, expected, rtol=1e-4, atol=1e-3)
@@ -198,37 +198,37 @@ def test_smoothed_labels_cost_what_pytorch_says(speaker: Speaker, smoothing: flo
     )
 
 
-def test_the_mean_loss_is_that_of_a_loop_by_hand(speaker: Speaker) -> None:
+def test_the_mean_loss_is_that_of_a_loop_by_hand(translator: Translator) -> None:
     sources, targets = pairs_of(7)
     total, count = 0.0, 0
     for source, target in zip(sources, targets, strict=True):
-        ids = [speaker.writing.start, *target.tolist()]
+        ids = [translator.writing.start, *target.tolist()]
         batch = Batch(torch.tensor([ids]), source=torch.tensor([source.tolist()]))
         with torch.no_grad():
-            logp = F.log_softmax(speaker.model.readout(speaker.model(batch).hidden)[0], -1)
-        for place, token in enumerate([*target.tolist(), speaker.writing.eos]):
+            logp = F.log_softmax(translator.model.readout(translator.model(batch).hidden)[0], -1)
+        for place, token in enumerate([*target.tolist(), translator.writing.eos]):
             total -= float(logp[place, token])
             count += 1
-    assert mean_loss(speaker.model, batches_of(sources, targets, speaker.writing)) == pytest.approx(
+    assert mean_loss(translator.model, batches_of(sources, targets, translator.writing)) == pytest.approx(
         total / count, rel=1e-5
     )
 
 
 @pytest.mark.parametrize("tokens", [1, 40, 100_000])
-def test_every_pair_is_scored_once_however_large_the_batches(speaker: Speaker, tokens: int) -> None:
+def test_every_pair_is_scored_once_however_large_the_batches(translator: Translator, tokens: int) -> None:
     sources, targets = pairs_of(9)
-    batches = list(batches_of(sources, targets, speaker.writing, tokens))
+    batches = list(batches_of(sources, targets, translator.writing, tokens))
     assert sum(batch.rows for batch in batches) == 9
     assert sum(batch.tokens for batch in batches) == sum(len(target) + 1 for target in targets)
-    assert mean_loss(speaker.model, iter(batches)) == pytest.approx(
-        mean_loss(speaker.model, batches_of(sources, targets, speaker.writing)), rel=1e-5
+    assert mean_loss(translator.model, iter(batches)) == pytest.approx(
+        mean_loss(translator.model, batches_of(sources, targets, translator.writing)), rel=1e-5
     )
 
 
 @pytest.mark.parametrize("filling", [0, 5])
-def test_padding_changes_nothing(speaker: Speaker, filling: int) -> None:
+def test_padding_changes_nothing(translator: Translator, filling: int) -> None:
     sources, targets = pairs_of(4)
-    plain = collate_pairs(sources, targets, speaker.writing.start, speaker.writing.eos)
+    plain = collate_pairs(sources, targets, translator.writing.start, translator.writing.eos)
     assert plain.source is not None
     assert plain.targets is not None
     lengths = torch.tensor([len(source) for source in sources])
@@ -240,14 +240,14 @@ def test_padding_changes_nothing(speaker: Speaker, filling: int) -> None:
         source_lengths=lengths,
         tokens=plain.tokens,
     )
-    losses = [float(pair_loss(speaker.model, batch).total.detach()) for batch in (plain, wider)]
+    losses = [float(pair_loss(translator.model, batch).total.detach()) for batch in (plain, wider)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
-def test_alignments_sum_to_one_over_the_source(speaker: Speaker) -> None:
-    source = speaker.source_ids("The cat eats.")
+def test_alignments_sum_to_one_over_the_source(translator: Translator) -> None:
+    source = translator.source_ids("The cat eats.")
     target = JOINT.encode("Das Katze isst.").tolist()
-    weights = align(speaker.model, source, target, speaker.writing)
+    weights = align(translator.model, source, target, translator.writing)
     assert weights.shape == (len(target) + 1, len(source))
     torch.testing.assert_close(weights.sum(-1), torch.ones(len(target) + 1), rtol=1e-5, atol=1e-5)
 
@@ -256,21 +256,21 @@ def test_alignments_sum_to_one_over_the_source(speaker: Speaker) -> None:
 
 
 @pytest.fixture(scope="module")
-def polyglot() -> Speaker:
-    return Speaker(build("seq2seq", TAGGED), TAGGED, TAGGED)
+def polyglot() -> Translator:
+    return Translator(build("seq2seq", TAGGED), TAGGED, TAGGED)
 
 
-def test_a_tag_stands_before_the_source_and_the_end_behind_it(polyglot: Speaker) -> None:
+def test_a_tag_stands_before_the_source_and_the_end_behind_it(polyglot: Translator) -> None:
     ids = polyglot.source_ids("A dog", "fr").tolist()
     assert ids == [TAGGED.id_of(">>fr<<"), *TAGGED.encode("A dog").tolist(), TAGGED.eos_id]
 
 
-def test_a_speaker_knows_its_languages(polyglot: Speaker, speaker: Speaker) -> None:
+def test_a_translator_knows_its_languages(polyglot: Translator, translator: Translator) -> None:
     assert polyglot.tags == ["de", "fr"]
-    assert speaker.tags == []
+    assert translator.tags == []
 
 
-def test_a_tag_that_is_typed_is_the_same_as_one_that_is_asked_for(polyglot: Speaker) -> None:
+def test_a_tag_that_is_typed_is_the_same_as_one_that_is_asked_for(polyglot: Translator) -> None:
     [typed] = polyglot.predict([">>fr<< A dog runs."], asked(), {})
     [told] = polyglot.predict(["A dog runs."], asked(to="fr"), {})
     [other] = polyglot.predict(["A dog runs."], asked(to="de"), {})
@@ -278,16 +278,16 @@ def test_a_tag_that_is_typed_is_the_same_as_one_that_is_asked_for(polyglot: Spea
     assert typed.answers[0].score != other.answers[0].score
 
 
-def test_a_tag_in_the_middle_of_a_text_is_text(polyglot: Speaker) -> None:
+def test_a_tag_in_the_middle_of_a_text_is_text(polyglot: Translator) -> None:
     ids = polyglot.source_ids("A >>fr<< dog", "de").tolist()
     assert ids.count(TAGGED.id_of(">>fr<<")) == 0
 
 
 def test_hundreds_of_languages_are_not_all_listed() -> None:
     many = JOINT.with_marks([f">>l{n:03}<<" for n in range(300)])
-    speaker = Speaker(build("seq2seq", many), many, many)
+    translator = Translator(build("seq2seq", many), many, many)
     with pytest.raises(ConfigError, match=r"l000, l001, .* and 288 more; say which, with --to l000") as caught:
-        speaker.predict(["A dog"], asked(), {})
+        translator.predict(["A dog"], asked(), {})
     assert len(str(caught.value)) < 200
 
 

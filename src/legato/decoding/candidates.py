@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from legato.decoding.options import SearchOptions
-from legato.decoding.scores import best, filter_scores, repetition_penalty, temperature
+from legato.decoding.scores import best, filter_scores, log_sum_exp_, repetition_penalty, temperature
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -40,6 +41,16 @@ class Candidates:
     logprobs: Floats  # (G, C), of the token alone, under the model
     gains: Floats  # (G, C), what it adds to the score of its parent, −∞ where it may not
     broken: NDArray[np.bool_]  # (G,), where the logits are not finite
+
+
+class Picks(NamedTuple):
+    """The same on the model's device; `whole` (G, C) is finite where the logits are."""
+
+    tokens: Tensor
+    parents: Tensor
+    logprobs: Tensor
+    gains: Tensor
+    whole: Tensor
 
 
 class Chance:
@@ -74,9 +85,10 @@ class Chooser:
     def __init__(self, options: SearchOptions, ends: Sequence[int], suppress: Sequence[int], chance: Chance) -> None:
         self.options = options
         self.width = options.width
-        self.suppress = list(suppress)
-        self.ends = list(ends)
         self.chance = chance
+        # What nobody may write, by whether a hypothesis may end.
+        forbidden = {True: sorted(suppress), False: sorted({*suppress, *ends})}
+        self.forbidden = {may: torch.tensor(tokens, dtype=torch.long) for may, tokens in forbidden.items()}
 
     def __call__(
         self,
@@ -87,19 +99,71 @@ class Chooser:
         allowed: Tensor | None,  # (G · W, V)
         may_end: bool,
     ) -> Candidates:
-        count, width, vocabulary = len(groups), self.width, logits.shape[-1]
         raw = logits.float()
+        forbidden = self.forbidden[may_end].to(raw.device)
+        before = torch.from_numpy(scores).to(raw.device)  # (G, W)
+        if seen is None and allowed is None and not self.options.drawn:
+            picks = self._taken(raw, before, forbidden)
+        else:
+            picks = self._chosen(raw, before, forbidden, groups, seen, allowed)
+        # Float32 holds whole numbers exactly up to 2^24, more than any vocabulary.
+        packed = torch.stack([part.float() for part in picks]).cpu().numpy()  # (5, G, C), the step's one wait
+        return Candidates(
+            tokens=packed[0].astype(np.int64),
+            parents=packed[1].astype(np.int64),
+            logprobs=packed[2],
+            gains=packed[3],
+            broken=~np.isfinite(packed[4, :, 0]),
+        )
+
+    def _taken(self, raw: Tensor, before: Tensor, forbidden: Tensor) -> Picks:
+        """The best of every row, then the best of those: all that is vocabulary-sized is done in place.
+
+        What `_chosen` takes, where it would draw nothing and shape nothing.
+        """
+        count, width = before.shape
+        hidden = raw.index_select(-1, forbidden)  # (G · W, forbidden)
+        raw.index_fill_(-1, forbidden, -torch.inf)
+        # Twice the width, so that enough go on even when every row's best is an end.
+        values, tokens = best(raw, 2 * width if width > 1 else 1)  # (G · W, C)
+        # The sum counts what is forbidden: a score is a probability under the model.
+        raw.index_copy_(-1, forbidden, hidden)
+        largest = torch.cat([values[:, :1], hidden], dim=-1).amax(-1, keepdim=True)  # (G · W, 1)
+        total = log_sum_exp_(raw, largest)  # (G · W, 1)
+        whole = total.view(count, width).sum(-1, keepdim=True)  # (G, 1), finite if each of them is
+        logprobs = values - total  # (G · W, C)
+        if width == 1:
+            return Picks(tokens, torch.zeros_like(tokens), logprobs, logprobs, whole)
+        # In order of token, so that equal scores go to the lower one, of the lower row.
+        tokens, order = tokens.sort(-1)
+        keys = values.gather(-1, order) + (before.view(-1, 1) - total)  # (G · W, C)
+        reached, picked = best(keys.view(count, -1), 2 * width)  # (G, C)
+        tokens = tokens.view(count, -1).gather(-1, picked)
+        logprobs = logprobs.gather(-1, order).view(count, -1).gather(-1, picked)
+        # False too for the NaN (−∞ − −∞) of a group that is done.
+        gains = logprobs.masked_fill(~(reached > -torch.inf), -torch.inf)
+        return Picks(tokens, picked // values.shape[-1], logprobs, gains, whole.expand_as(picked))
+
+    def _chosen(
+        self,
+        raw: Tensor,
+        before: Tensor,
+        forbidden: Tensor,
+        groups: Integers,
+        seen: Tensor | None,
+        allowed: Tensor | None,
+    ) -> Picks:
+        """The same for every option, from the scores of everything."""
+        count, width = before.shape
         # Not finite exactly where some logit of the row is NaN or +∞, or all are −∞.
         total = raw.logsumexp(-1, keepdim=True)  # (G · W, 1)
         shaped, shaped_total = raw, total
         if seen is not None:
             shaped = repetition_penalty(raw, seen, self.options.repetition_penalty)
             shaped_total = shaped.logsumexp(-1, keepdim=True)
-        # The sum stays as it was without what is forbidden: a score is a probability under the model.
-        if self.suppress:  # in place: nobody picks these, so nobody asks for their log-probability
-            shaped.index_fill_(-1, torch.tensor(self.suppress, device=raw.device), -torch.inf)
-        if not may_end and self.ends:
-            shaped = shaped.index_fill(-1, torch.tensor(self.ends, device=raw.device), -torch.inf)
+        # The sum stays as it was without what is forbidden. In place: nobody picks these, so nobody asks for
+        # their log-probability.
+        shaped.index_fill_(-1, forbidden, -torch.inf)
         if allowed is not None:
             shaped = shaped.masked_fill(~allowed, -torch.inf)
 
@@ -107,14 +171,12 @@ class Chooser:
         if width == 1:
             picked = self._walk(shaped, groups) if self.options.drawn else best(shaped, 1)[1]  # (G, 1)
         else:
-            before = torch.from_numpy(scores).to(raw.device)  # (G, W)
             keys = (shaped + (before.view(-1, 1) - shaped_total)).view(count, -1)  # (G, W · V), scores of all
             if self.options.drawn:
                 keys = self._drawn(keys, shaped, groups)
-            # Twice the width, so that enough go on even when every row's best is an end.
             values, picked = best(keys, 2 * width)  # (G, C)
-            possible = values > -torch.inf  # false too for the NaN (−∞ − −∞) of a group that is done
-        parents = picked // vocabulary  # (G, C)
+            possible = values > -torch.inf
+        parents = picked // raw.shape[-1]  # (G, C)
 
         def of_picked(flat: Tensor, sums: Tensor) -> Tensor:
             """Log-probabilities of the picked tokens, from logits and their log-sum-exp."""
@@ -124,17 +186,8 @@ class Chooser:
         gains = logprobs if shaped is raw else of_picked(shaped, shaped_total)  # (G, C)
         if possible is not None:
             gains = gains.masked_fill(~possible, -torch.inf)
-        whole = total.view(count, width).sum(-1, keepdim=True)  # (G, 1), finite if each of them is
-        # Float32 holds whole numbers exactly up to 2^24, more than any vocabulary.
-        parts = (picked % vocabulary, parents, logprobs, gains, whole.expand_as(picked))
-        packed = torch.stack([part.float() for part in parts]).cpu().numpy()  # (5, G, C), the step's one wait
-        return Candidates(
-            tokens=packed[0].astype(np.int64),
-            parents=packed[1].astype(np.int64),
-            logprobs=packed[2],
-            gains=packed[3],
-            broken=~np.isfinite(packed[4, :, 0]),
-        )
+        whole = total.view(count, width).sum(-1, keepdim=True)  # (G, 1)
+        return Picks(picked % raw.shape[-1], parents, logprobs, gains, whole.expand_as(picked))
 
     def _drawn(self, scores: Tensor, shaped: Tensor, groups: Integers) -> Tensor:
         """Scores (G, W · V) with temperature, filters, and noise that makes the largest a fair draw."""

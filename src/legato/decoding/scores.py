@@ -9,6 +9,7 @@ Each takes logits (B, V) and gives logits (B, V). A forbidden token has the logi
 - `repetition_penalty`  tokens seen before lose probability (CTRL: Keskar et al. 2019, §4.1)
 
 `best` is the top-k that they and the search share: equal scores go to the lower index, on every device.
+`log_sum_exp_` is what makes logits log-probabilities, in no more memory than they have.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from legato.decoding.options import SearchOptions
 
 # How many tokens to sort in search of a nucleus, until it is found: it is rarely most of the vocabulary.
 HEADS = (1024, 8192)
+# Scores whose largest is asked for first, on a CPU: the k best lie in the k blocks with the largest of these.
+BLOCK = 128
 
 
 def best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -31,6 +34,27 @@ def best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """
     size = scores.shape[-1]
     k = min(k, size)
+    if scores.device.type != "cpu" or size < 4 * k * BLOCK:
+        return _best(scores, k)
+    # PyTorch's top-k and argmax look at one score at a time on a CPU, its largest at sixteen. And k blocks
+    # that come before another, by their largest and then by place, hold k scores that come before its scores.
+    whole = size // BLOCK * BLOCK
+    highest = scores[:, :whole].unflatten(-1, (-1, BLOCK)).amax(-1)  # (B, N / BLOCK)
+    if whole < size:
+        highest = torch.cat([highest, scores[:, whole:].amax(-1, keepdim=True)], dim=-1)
+    blocks = _best(highest, k)[1].sort(-1).values  # (B, k), in order of place
+    places = (blocks.unsqueeze(-1) * BLOCK + torch.arange(BLOCK)).flatten(1)  # (B, k · BLOCK)
+    beyond = places >= size if whole < size else None  # the last block is a short one
+    inside = scores.gather(-1, places.clamp_(max=size - 1))
+    if beyond is not None:
+        inside.masked_fill_(beyond, -torch.inf)
+    values, found = _best(inside, k)
+    return values, places.gather(-1, found)  # (B, k), (B, k)
+
+
+def _best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The plain way."""
+    size = scores.shape[-1]
     if k == 1:
         found = scores.argmax(-1, keepdim=True)  # (B, 1), documented to be the first maximum
         return scores.gather(-1, found), found
@@ -53,6 +77,14 @@ def best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 def _tied(inside: Tensor, outside: Tensor) -> bool:
     """Whether the last score kept equals the first left out; among the forbidden that never matters."""
     return bool(((inside == outside) & (inside > -torch.inf)).any())
+
+
+def log_sum_exp_(logits: Tensor, largest: Tensor) -> Tensor:
+    """log Σ exp of each row (B, V), (B, 1), given its largest (B, 1). What is left in `logits` is nothing to use.
+
+    Not finite exactly where some logit of the row is NaN or +∞, or all are −∞.
+    """
+    return logits.sub_(largest).exp_().sum(-1, keepdim=True).log_().add_(largest)
 
 
 def temperature(logits: Tensor, value: float) -> Tensor:

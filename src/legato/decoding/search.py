@@ -8,10 +8,13 @@ lets `candidates.py` take or draw (row, token) pairs, and selects from them:
 
 Width 1 taken is greedy search, width 1 drawn is the random walk, so there is nothing else to write.
 
-A closed hypothesis scores log p / length^α, the end token counted in both. A prompt is done when `width`
-hypotheses have closed, or when no open one can still enter the n best: log-probabilities only fall and a
-longer length only helps, so an open hypothesis ends at best with log p / max_tokens^α, and that is the
-bound. Hypotheses still open at `max_tokens` are ranked by the same score, unfinished.
+A closed hypothesis scores log p / length^α, the end token counted in both. A prompt is done when no open one
+can still enter the n best: log-probabilities only fall and a longer length only helps, so an open hypothesis
+ends at best with log p / max_tokens^α, and that is the bound. It is also done when `width` hypotheses have
+closed that all score at least what the likeliest open one would if it ended here: a guess, without which a
+search would rarely end early, and the one that Hugging Face's `generate` makes. (To stop at `width` closed ones
+whatever they score would lose to greedy search: where the model is sure, all but the best row are unlikely, and
+a few of those end soon.) Hypotheses still open at `max_tokens` are ranked by the same score, unfinished.
 
 The model sees only `nn/state.py`'s protocol. Done prompts leave the batch once they are half of it. The
 bookkeeping is on the host, in small arrays; the host waits for the device once a step.
@@ -308,10 +311,11 @@ class Frontier:
         for group in np.flatnonzero(~self.done):
             closed = self.closed[self.groups[group]]
             open_score = float(likeliest[group])
+            limit = int(self.limits[self.groups[group]])
             if (
                 open_score > -np.inf
-                and len(closed) < self.width
-                and not self._settled(closed, open_score, int(self.limits[self.groups[group]]))
+                and not self._full(closed, open_score)
+                and not self._settled(closed, open_score, limit)
             ):
                 continue
             self.done[group] = True
@@ -319,6 +323,13 @@ class Frontier:
             if self.on_token is not None and self.width > 1:
                 for token in _ranked(closed)[0].tokens:
                     self.on_token(int(self.groups[group]), token)
+
+    def _full(self, closed: list[Hypothesis], open_score: float) -> bool:
+        """Whether `width` hypotheses have closed that no open one is ahead of now."""
+        if len(closed) < self.width:
+            return False
+        now = normalise(open_score, len(self.steps), self.options.length_penalty)
+        return self.width == 1 or _ranked(closed)[self.width - 1].score >= now
 
     def _settled(self, closed: list[Hypothesis], open_score: float, limit: int) -> bool:
         """Whether no open hypothesis can enter the n best (the bound in the docstring above)."""

@@ -74,7 +74,6 @@ def save_model(
             generation["max_length"] = module.longest
         if about.get("beams", 1) > 1:  # so that others search as we do
             generation |= {"num_beams": about["beams"], "length_penalty": about.get("length_penalty", 1.0)}
-            generation["early_stopping"] = True
     else:
         generation["bos_token_id"] = tokenizer.eos_id
         if tokenizer.ends_text:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -28,29 +27,25 @@ from legato.data.bpe_dropout import BpeDropout
 from legato.data.cache import cached_tokenizer
 from legato.data.pair_batches import Draw, PairBatches, Side
 from legato.data.pair_filters import clean, filter_lengths
-from legato.data.pairs import Pairs, hold_out_pairs, read_pairs, tidy
+from legato.data.pairs import Pairs, hold_out_pairs, read_pairs
 from legato.data.text import MAX_LINE, Text
-from legato.data.tokenizers import AnyTokenizer, Ids, Tokenizer, TokenizerConfig
+from legato.data.tokenizers import Tokenizer, TokenizerConfig
 from legato.data.toys import ToyConfig, toy_rows
 from legato.data.vocabularies import DEFAULT_SIZE, PAD
-from legato.decoding import Hypothesis, SearchOptions
-from legato.errors import ConfigError, DataError, LegatoError, suggest
-from legato.evaluation.translation import translation_scores
+from legato.decoding import SearchOptions
+from legato.errors import ConfigError, suggest
 from legato.folders.model_folder import Loaded, save_model
 from legato.models.base import SequenceModel, Sizes, count_parameters
-from legato.tasks.base import Answer, Plan, Prediction, Say, model_card, word_alignment, word_numbers
+from legato.tasks.base import Plan, Prediction, Say, model_card
 from legato.tasks.pairs import (
     GPU_SHAPES,
     Writing,
-    align,
-    batches_of,
     beam_options,
-    decode,
     fill_training,
-    mean_loss,
     pair_loss,
     require_source,
 )
+from legato.tasks.translator import Translator, few, tag_token, tags_of
 from legato.training.loop import Loss
 
 TOY = "toy:"
@@ -133,10 +128,10 @@ class Translation:
     def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
         if data.test is None:
             raise ConfigError("'data.test' is needed; set data.test=[source file,target file], or a table")
-        speaker = Speaker(loaded.module, loaded.tokenizer, loaded.target, loaded.start)
-        if data.directions is None and data.tag_column is None and speaker.tags:
+        translator = Translator(loaded.module, loaded.tokenizer, loaded.target, loaded.start)
+        if data.directions is None and data.tag_column is None and translator.tags:
             raise ConfigError(
-                f"{loaded.folder} writes {_few(speaker.tags)}; say which: data.directions=[en-de] and "
+                f"{loaded.folder} writes {few(translator.tags)}; say which: data.directions=[en-de] and "
                 "data.test=test.{}, or data.tag_column of a table"
             )
         if str(data.test).startswith(TOY):
@@ -147,24 +142,18 @@ class Translation:
         else:
             pairs, report = clean(_read(data, data.test, "test"))
         beams, penalty = (_given(data, key) for key in ("beams", "length_penalty"))
-        scores = speaker.score(pairs, beam_options(loaded.about, beams, penalty))
+        scores = translator.score(pairs, beam_options(loaded.about, beams, penalty))
         told = {"left_out": str(report)} if report.left_out else {}
         return {"data": pairs.source_name, "sha256": pairs.sha256, **scores, **told}
 
     @classmethod
     def predict(cls, loaded: Loaded, texts: Sequence[str], options: Any) -> list[Prediction]:
-        speaker = Speaker(loaded.module, loaded.tokenizer, loaded.target, loaded.start)
-        return speaker.predict(texts, options, loaded.about)
+        translator = Translator(loaded.module, loaded.tokenizer, loaded.target, loaded.start)
+        return translator.predict(texts, options, loaded.about)
 
 
 def _given(data: Any, key: str) -> Any:
     return getattr(data, key) if key in data.model_fields_set else None
-
-
-def _few(names: Sequence[str], most: int = 12) -> str:
-    """Names for a message; published models may write hundreds of languages."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def _read(data: TranslationData, source: str | list[str], split: str) -> Pairs:
@@ -187,143 +176,6 @@ def _toy_pairs(source: Any, toy: ToyConfig, split: str, seed: int) -> Pairs:
     digest = hashlib.sha256(repr(rows).encode()).hexdigest()
     sources, targets = [list(side) for side in zip(*rows, strict=True)]
     return Pairs(f"{TOY}{name}", sources, targets, list(range(1, len(rows) + 1)), digest)
-
-
-def tag_token(language: str) -> str:
-    """The mark that asks for a language; the spelling is Marian's."""
-    return f">>{language}<<"
-
-
-@dataclass
-class Speaker:
-    """A model with what it takes to put text in and get text out."""
-
-    model: SequenceModel
-    tokenizer: AnyTokenizer
-    target: AnyTokenizer
-    start: int | None = None
-
-    def __post_init__(self) -> None:
-        self.writing = Writing.of(self.target, self.start)
-        names = (self.tokenizer.token(mark) for mark in sorted(self.tokenizer.marks))
-        # The languages that it can be asked for.
-        self.tags = [name[2:-2] for name in names if name.startswith(">>") and name.endswith("<<")]
-
-    def source_ids(self, text: str, tag: str | None = None) -> Ids:
-        """A source as the encoder reads it: the tag, the text, the end mark."""
-        head = [] if tag is None else [self._tag_id(tag)]
-        return np.array([*head, *self.tokenizer.encode(text), self.tokenizer.eos_id], dtype=np.int32)
-
-    def _tag_id(self, tag: str) -> int:
-        index = self.tokenizer.id_of(tag_token(tag))
-        if index is None:
-            there = suggest(tag, self.tags) if self.tags else "it has one direction only, so leave the language out"
-            raise ConfigError(f"the model has no language '{tag}'; {there}")
-        return index
-
-    def limit(self, source: Ids, most: int | None = None) -> int:
-        """The most tokens to write for a source: generous, but no endless loops."""
-        wanted = most or 2 * len(source) + 24
-        longest = self.model.longest
-        return wanted if longest is None else min(wanted, longest - 1)
-
-    def translate(
-        self, sources: Sequence[Ids], options: SearchOptions, most: int | None = None
-    ) -> list[list[Hypothesis]]:
-        limits = [self.limit(source, most) for source in sources]
-        return decode(self.model, sources, self.writing, options, limits=limits)
-
-    def score(self, pairs: Pairs, options: SearchOptions) -> dict[str, Any]:
-        """Loss, BLEU and chrF of pairs, with their signatures."""
-        sources = [self.source_ids(text, tag) for text, tag in zip(pairs.sources, _tags(pairs), strict=True)]
-        targets = list(self.target.encode_many(pairs.targets))
-        longest = self.model.longest or 10**9
-        fits = [
-            i for i, (s, t) in enumerate(zip(sources, targets, strict=True)) if max(len(s), len(t) + 1) <= longest
-        ]
-        if not fits:
-            raise DataError(f"{pairs.source_name} has no pair that fits the model's {longest} positions")
-        loss = mean_loss(self.model, batches_of([sources[i] for i in fits], [targets[i] for i in fits], self.writing))
-        readable = [i for i, source in enumerate(sources) if len(source) <= longest]
-        found = self.translate([sources[i] for i in readable], options)
-        written = [""] * len(sources)  # what cannot be read is translated as nothing, and counts so
-        for i, best in zip(readable, found, strict=True):
-            written[i] = self.target.decode(best[0].tokens)
-        scores: dict[str, Any] = {"loss": loss, **self._scores_by_tag(pairs, written)}
-        exact = np.mean([a == b for a, b in zip(written, pairs.targets, strict=True)])
-        scores |= {"accuracy": float(exact), "sentences": len(written)}
-        if len(readable) < len(sources):
-            scores["too_long"] = len(sources) - len(readable)
-        return scores
-
-    def _scores_by_tag(self, pairs: Pairs, written: list[str]) -> dict[str, Any]:
-        scores: dict[str, Any] = translation_scores(written, pairs.targets)
-        names = pairs.origins or pairs.tags or []  # a table has only the target's language
-        groups = sorted(set(names))
-        for group in groups if len(groups) > 1 else []:
-            rows = [i for i, name in enumerate(names) if name == group]
-            part = translation_scores([written[i] for i in rows], [pairs.targets[i] for i in rows])
-            scores |= {f"bleu_{group}": part["bleu"], f"chrf_{group}": part["chrf"]}
-        return scores
-
-    def predict(self, texts: Sequence[str], options: Any, about: dict[str, Any]) -> list[Prediction]:
-        predictions = [Prediction(text) for text in texts]
-        search = beam_options(about, options.beams, options.length_penalty, options.nbest)
-        if options.to is not None:
-            self._tag_id(options.to)  # wrong for every text
-        asked = [self._split_tag(tidy(text), options.to) for text in texts]
-        if any(said for _, said in asked) and not any(tag for tag, _ in asked):
-            self._require_tag(None)  # nobody said, so it is no one line's fault
-        sources: dict[int, Ids] = {}
-        for index, (tag, said) in enumerate(asked):
-            if not said:
-                predictions[index].answers = [Answer("", 0.0)]  # nothing to say of nothing
-                continue
-            try:  # one bad line does not stop the others
-                sources[index] = self._readable(said, tag)
-            except LegatoError as problem:
-                predictions[index].problem = str(problem)
-        found = self.translate(list(sources.values()), search, options.max_tokens)
-        for (index, ids), hypotheses in zip(sources.items(), found, strict=True):
-            predictions[index].answers = [self._answer(ids, h, options.alignments) for h in hypotheses]
-        return predictions
-
-    def _readable(self, text: str, tag: str | None) -> Ids:
-        """The source of a text, or the reason why it cannot be read."""
-        self._require_tag(tag)
-        ids, longest = self.source_ids(text, tag), self.model.longest
-        if longest is not None and len(ids) > longest:
-            raise DataError(f"{len(ids):,} tokens, more than the model's {longest:,}; split the text")
-        return ids
-
-    def _require_tag(self, tag: str | None) -> None:
-        if tag is None and self.tags:
-            raise ConfigError(f"the model writes {_few(self.tags)}; say which, with --to {self.tags[0]}")
-
-    def _split_tag(self, text: str, to: str | None) -> tuple[str | None, str]:
-        """The language that is asked for, and the text without the tag that may be written before it."""
-        if text.startswith(">>") and "<<" in text and self.tags:
-            tag, _, rest = text[2:].partition("<<")
-            return tag, rest.strip()
-        return to, text
-
-    def _answer(self, source: Ids, hypothesis: Hypothesis, alignments: bool) -> Answer:
-        more: dict[str, Any] = {"logprob": hypothesis.logprob, "finished": hypothesis.finished}
-        if alignments:
-            weights = align(self.model, source, hypothesis.tokens, self.writing)[: len(hypothesis.tokens)]
-            read, written = source.tolist(), hypothesis.tokens
-            numbers = word_numbers(self.tokenizer, read), word_numbers(self.target, written)
-            more |= {
-                "source_tokens": [self.tokenizer.token(i) for i in read],
-                "target_tokens": [self.target.token(i) for i in written],
-                "alignment": [[round(float(w), 4) for w in row] for row in weights],  # target tokens × source tokens
-                "word_alignment": word_alignment(weights, *numbers),  # pairs of source word and target word
-            }
-        return Answer(self.target.decode(hypothesis.tokens), hypothesis.score, more)
-
-
-def _tags(pairs: Pairs) -> list[str | None]:
-    return list(pairs.tags) if pairs.tags else [None] * len(pairs.sources)
 
 
 class TranslationJob:
@@ -370,14 +222,14 @@ class TranslationJob:
             if report.left_out:
                 say(f"data.{split}: {report}")
             found[split] = pairs
-            self._check_tags(split, pairs, found["train"])
+            self._checktags_of(split, pairs, found["train"])
         if "valid" not in found:
             share = data.test_share if "test" not in found else 0.0
             held = hold_out_pairs(found["train"], data.valid_share, share)
             found = {**held, **({"test": found["test"]} if "test" in found else {})}
         return found
 
-    def _check_tags(self, split: str, pairs: Pairs, train: Pairs) -> None:
+    def _checktags_of(self, split: str, pairs: Pairs, train: Pairs) -> None:
         """Refuse to ask for a language that nothing teaches; another direction into a known one is fine."""
         known = set(train.tags or [])
         unknown = sorted(set(pairs.tags or []) - known)
@@ -405,7 +257,7 @@ class TranslationJob:
 
     def _batches(self, say: Say) -> PairBatches:
         data, train, plan = self.plan.data, self.pairs["train"], self.plan
-        end, tags = self.tokenizer.eos_id, _tags(train)
+        end, tags = self.tokenizer.eos_id, tags_of(train)
         heads = {tag: [] if tag is None else [self.tokenizer.id_of(tag_token(tag))] for tag in set(tags)}
         encoded = self.tokenizer.encode_many(train.sources)
         sources = [np.array([*heads[tag], *ids, end], dtype=np.int32) for ids, tag in zip(encoded, tags, strict=True)]
@@ -457,7 +309,7 @@ class TranslationJob:
         return pair_loss(model, batch, self.plan.train.label_smoothing)
 
     def validate(self, model: SequenceModel) -> dict[str, float]:
-        scores = self._speaker(model).score(self.valid, SearchOptions())
+        scores = self._translator(model).score(self.valid, SearchOptions())
         return {key: value for key, value in scores.items() if isinstance(value, int | float)}
 
     def final(self, model: SequenceModel) -> dict[str, Any]:
@@ -466,22 +318,22 @@ class TranslationJob:
         scores: dict[str, Any] = {}
         for split in ("valid", "test"):
             if split in self.pairs:
-                for name, value in self._speaker(model).score(self.pairs[split], options).items():
+                for name, value in self._translator(model).score(self.pairs[split], options).items():
                     scores[f"{split}.{name}"] = value
         return scores
 
     def samples(self, model: SequenceModel, count: int) -> list[str]:
-        speaker, valid, longest = self._speaker(model), self.valid, model.longest or 10**9
-        read = (speaker.source_ids(text, tag) for text, tag in zip(valid.sources, _tags(valid), strict=True))
+        translator, valid, longest = self._translator(model), self.valid, model.longest or 10**9
+        read = (translator.source_ids(text, tag) for text, tag in zip(valid.sources, tags_of(valid), strict=True))
         sources = dict(islice(((i, ids) for i, ids in enumerate(read) if len(ids) <= longest), count))
-        found = speaker.translate(list(sources.values()), SearchOptions())
+        found = translator.translate(list(sources.values()), SearchOptions())
         return [
             f"{valid.sources[index]}\n→ {self.target.decode(best[0].tokens)}\n= {valid.targets[index]}"
             for index, best in zip(sources, found, strict=True)
         ]
 
-    def _speaker(self, model: SequenceModel) -> Speaker:
-        return Speaker(model, self.tokenizer, self.target)
+    def _translator(self, model: SequenceModel) -> Translator:
+        return Translator(model, self.tokenizer, self.target)
 
     def write(self, model: SequenceModel, folder: Path, metrics: dict[str, float]) -> None:
         data = self.plan.data
