@@ -107,9 +107,9 @@ def test_a_file_in_another_encoding_is_named_with_its_line(refused: Any, tmp_pat
 @pytest.mark.parametrize(
     ("files", "part"),
     [
-        ("[{home}/train.en]", "names 1 files; aligned texts are two"),
-        ("[{home}/train.en,{home}/train.de,{home}/train.fr]", "names 3 files; aligned texts are two"),
-        ("[]", "names 0 files; aligned texts are two"),
+        ("[{home}/train.en]", "is not two files; aligned texts are two"),
+        ("[{home}/train.en,{home}/train.de,{home}/train.fr]", "is not two files; aligned texts are two"),
+        ("[]", "is not two files; aligned texts are two"),
         ("{home}/train.en", "is one text without columns; give two aligned files"),
         ("[{home},{home}/train.de]", "is a folder"),
         ("none", "'data.train' is needed"),

@@ -110,7 +110,7 @@ def test_a_table_is_no_side_of_aligned_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("names", [["a.en"], ["a.en", "a.de", "a.fr"]])
 def test_aligned_files_are_two(names: list[str]) -> None:
-    assert f"[{', '.join(names)}] names {len(names)} file" in complaint(names)
+    assert f"[{', '.join(names)}] is not two files" in complaint(names)
 
 
 def test_aligned_files_have_no_columns() -> None:

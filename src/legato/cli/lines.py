@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, TextIO
 
 from legato.errors import DataError
 
+FIRST = 32  # lines in the first block
 PATIENCE = 0.05  # seconds to wait for one more line before working on those that are there
 
 
@@ -27,13 +28,14 @@ class Lines:
         self.path = path
 
     def blocks(self, size: int) -> Iterator[list[str]]:
-        """Lists of at most `size` lines, in order."""
+        """Lists of at most `size` lines, in order; the first ones shorter, so that something shows soon."""
         arrived: queue.Queue[str | BaseException | None] = queue.Queue(maxsize=4 * size)
         threading.Thread(target=self._read, args=(arrived,), daemon=True).start()
         ended: BaseException | bool = False
+        now = min(FIRST, size)
         while not ended:
             block: list[str] = []
-            while len(block) < size:
+            while len(block) < now:
                 try:
                     # The first line is worth waiting for; the ones behind it only while they keep coming.
                     item = arrived.get(timeout=PATIENCE if block and self.path is None else None)
@@ -45,6 +47,7 @@ class Lines:
                 block.append(item)
             if block:
                 yield block
+            now = min(2 * now, size)
         if isinstance(ended, BaseException):  # after the lines that came before it
             raise ended
 

@@ -152,7 +152,7 @@ def read_pairs(
             raise DataError(f"data.columns names {len(columns)} of them; name two, source and target")
         return _read_columns(source, columns, tag_column, root, format, encoding, max_line, split)
     if len(source) != 2:
-        raise DataError(f"[{list_names(source)}] names {len(source)} files; aligned texts are two, [SOURCE,TARGET]")
+        raise DataError(f"[{list_names(source)}] is not two files; aligned texts are two, [SOURCE,TARGET]")
     if columns or tag_column is not None:
         raise DataError(f"[{list_names(source)}] are aligned files, which have no columns; leave out data.columns")
     (left, sources), (right, targets) = map(lines_of, source)

@@ -307,7 +307,8 @@ class ParsingJob:
         sources = [np.append(ids, end).astype(np.int32) for ids in encoded]
         targets = list(self.target.encode_many(" ".join(skeleton(tree)) for tree in trees))
         limit = min(data.max_length, getattr(plan.model, "length", None) or data.max_length)
-        kept, report = filter_lengths(sources, targets, limit - 1)
+        marked = [range(len(ids) + 1) for ids in targets]  # as long as with their mark
+        kept, report = filter_lengths(sources, marked, limit)
         if report.left_out:
             say(f"data.train: {report}")
         return PairBatches(

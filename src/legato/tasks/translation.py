@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from legato import __version__
 from legato.config import Section, validate
@@ -86,6 +86,13 @@ class TranslationData(Section):
     beams: int = Field(4, ge=1, description="of the scores at the end, and of legato predict")
     length_penalty: float = Field(1.0, ge=0, le=10, description="of the same: scores are log p / length^this")
     toy: ToyConfig = ToyConfig()
+
+    @field_validator("max_ratio")
+    @classmethod
+    def _a_ratio_is_at_least_one(cls, ratio: float) -> float:
+        if 0 < ratio < 1:
+            raise ValueError("is below 1, and the longer side is never shorter; 0 accepts any")
+        return ratio
 
 
 class TranslationOptions(Section):
@@ -264,7 +271,8 @@ class TranslationJob:
         targets = list(self.target.encode_many(train.targets))
         longest = getattr(plan.model, "length", None)
         limit = min(data.max_length, longest or data.max_length)
-        kept, report = filter_lengths(sources, targets, limit - 1, data.max_ratio, train)
+        marked = [range(len(ids) + 1) for ids in targets]  # as long as with their mark
+        kept, report = filter_lengths(sources, marked, limit, data.max_ratio, train)
         if report.left_out:
             say(f"data.train: {report}")
         draw = None
