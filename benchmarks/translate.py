@@ -254,7 +254,7 @@ def main() -> None:
                 seconds, written = measure(sides, Request(beams, least, most), options.rounds)
                 figures[f"{search} {kind}"] = tell(f"{search}, {kind}", seconds, written)
 
-    about = {"benchmark": "translate", **{k: v for k, v in vars(options).items()}}
+    about = {"benchmark": "translate", **vars(options)}
     print(json.dumps({**about, "versions": versions(), **figures}))
     if any(equal < SENTENCES for name, row in figures.items() if "greedy" in name for equal in row["equal"].values()):
         raise SystemExit("greedy outputs differ, so this is no comparison")

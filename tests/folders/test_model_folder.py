@@ -278,6 +278,11 @@ def test_a_tokenizer_larger_than_the_vocabulary_is_named_with_both_sizes(folder:
     assert complaint(folder) == f"{folder}: the tokenizer has 257 tokens, the model only {TOKENIZER.size}"
 
 
+def test_a_tokenizer_that_is_too_small_belongs_to_another_model(folder: Path) -> None:
+    Tokenizer.train(TokenizerConfig(name="char"), ["ab"]).save(folder)
+    assert complaint(folder) == f"{folder}: the tokenizer has 4 tokens, the model {TOKENIZER.size}; it is another's"
+
+
 def test_a_damaged_folder_changes_no_weights() -> None:
     from legato.folders.weights import put_weights
 

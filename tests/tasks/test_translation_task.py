@@ -336,7 +336,7 @@ def test_no_words_have_no_alignment() -> None:
 
 def test_defaults_are_those_of_the_transformer_but_nothing_that_was_said_is_changed() -> None:
     filled = fill_training({"steps": "500", "lr": 0.1})
-    assert filled["warmup"] == 50
+    assert filled["warmup"] is None  # as many as the run allows
     assert (filled["lr"], filled["schedule"], filled["label_smoothing"]) == (0.1, "inverse-sqrt", 0.1)
     assert "schedule" not in fill_training({"optimizer": "sgd"})
     assert "warmup" not in fill_training({"schedule": "constant"})
@@ -360,3 +360,10 @@ def test_writing_begins_with_the_end_mark_and_never_holds_the_others() -> None:
     assert writing.start == writing.eos == TAGGED.eos_id
     assert set(writing.suppress) == {TAGGED.id_of(name) for name in ("<pad>", *TAGS)}
     assert Writing.of(TAGGED, start=3).start == 3
+
+
+def test_text_that_begins_with_arrows_is_no_tag() -> None:
+    tagged = JOINT.with_marks([">>de<<"])
+    translator = Translator(build("seq2seq"), tagged, tagged)
+    assert translator._split_tag(">>> print(x << 3)", "de") == ("de", ">>> print(x << 3)")
+    assert translator._split_tag(">>de<< A dog.", None) == ("de", "A dog.")

@@ -124,6 +124,31 @@ if pytest is not None:
             torch.testing.assert_close(found[1], [p.grad for p in parameters])
         assert 2 <= len(graphs) <= 8
 
+    def test_a_step_that_cannot_be_recorded_is_made_all_the_same(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*_: Any) -> None:
+            raise RuntimeError("operation not permitted when stream is capturing\nand more")
+
+        monkeypatch.setattr("legato.training.loop.StepGraph", refuse)
+        plan_settings = {**PAIRS, "model": "seq2seq", "model.width": 16, "train.batch_tokens": 256}
+        config = check(settings_for("translation", plan_settings))
+        device = torch.device("cpu")
+        job = TASKS.get("translation").prepare(
+            Plan(config.data, config.tokenizer, config.model, config.train, 0, device), lambda text: None
+        )
+        job.batches.alike, job.batches.pad_to = True, 8
+        module = MODELS.get("seq2seq")(config.model, job.sizes)
+        display = Display(quiet=True)
+        warnings: list[str] = []
+        monkeypatch.setattr(display, "warn", warnings.append)
+        trainer = Trainer(module, job, config.train, RunFolder(tmp_path), seed=0, device=device, display=display)
+        trainer._graphable = True
+        for _ in range(30):
+            trainer._update()
+        assert warnings == ["steps are not recorded as CUDA graphs: operation not permitted when stream is capturing"]
+        assert trainer.step == 30
+
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
     @pytest.mark.parametrize("model", ["window", "elman", "gru", "lstm", "seq2seq", "transformer"])
     def test_replaying_a_graph_equals_launching_each_kernel(model: str, tmp_path: Path) -> None:

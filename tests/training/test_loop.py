@@ -18,7 +18,7 @@ import legato
 from legato.folders.weights import load_tensors
 from legato.tasks.lm import LanguageJob
 from legato.training.checkpoints import list_checkpoints, load_checkpoint
-from legato.training.loop import Stopped, Trainer
+from legato.training.loop import Progress, Stopped, Trainer
 from tiny_runs import finish, read_metrics, small, start, wait_for, weights_digest, words
 
 Scores = Callable[..., None]
@@ -142,6 +142,18 @@ def test_best_is_the_model_of_the_best_validation_and_last_the_last(tmp_path: Pa
     for which, step in (("best", 8), ("last", 12)):
         kept = load_checkpoint(run / "checkpoints" / f"step-{step}").weights
         assert all(torch.equal(kept[name], tensor) for name, tensor in model_weights(run, which).items())
+
+
+def test_of_two_validations_that_score_alike_the_one_with_the_lower_loss_is_better() -> None:
+    class Started:
+        progress = Progress(best=0.0, best_loss=5.0)
+
+        class job:
+            lower_is_better = False
+
+    assert Trainer._better(Started(), 0.0, 4.0)  # type: ignore[arg-type]
+    assert not Trainer._better(Started(), 0.0, 6.0)  # type: ignore[arg-type]
+    assert Trainer._better(Started(), 0.1, 6.0)  # type: ignore[arg-type]
 
 
 def test_a_score_that_is_not_finite_is_never_the_best(tmp_path: Path, scores: Scores) -> None:

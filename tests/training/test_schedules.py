@@ -89,3 +89,10 @@ def test_only_plateau_listens_to_validations() -> None:
 @pytest.mark.parametrize(("optimizer", "rate"), [("adamw", 0.003), ("sgd", 1.0), ("asgd", 1.0)])
 def test_a_rate_left_out_suits_the_optimiser(optimizer: Any, rate: float) -> None:
     assert TrainConfig(optimizer=optimizer).rate == rate
+
+
+@pytest.mark.parametrize(("steps", "warm"), [(100, 10), (5, 0), (50_000, 1000)])
+def test_a_warm_up_that_is_left_to_the_run_is_a_tenth_of_it_and_a_thousand_at_most(steps: int, warm: int) -> None:
+    made = Schedule(TrainConfig(lr=2.0, schedule="inverse-sqrt", warmup=None), steps)
+    assert made.warmup == warm
+    assert made.lr(max(warm - 1, 0)) == 2.0

@@ -122,6 +122,7 @@ def load_model(folder: Path) -> Loaded:
     kind = config.get("model_type")
     if not isinstance(kind, str):
         raise FolderError(f"{folder / 'config.json'} names no model_type")
+    ours = "legato" in config
     about = config.pop("legato", None) or _published_habits(folder, config)
     if not isinstance(about, dict):
         raise FolderError(f"{folder / 'config.json'}: 'legato' should hold a JSON object")
@@ -129,7 +130,7 @@ def load_model(folder: Path) -> Loaded:
     if kind in PUBLISHED:
         form: type[Published] = PUBLISHED.get(kind)
         module = form.load(config, load_tensors(folder / "model.safetensors"), str(folder))
-        _check_vocabularies(folder, module.sizes, tokenizer, target)
+        _check_vocabularies(folder, module.sizes, tokenizer, target, exact=ours)
     else:
         module = _load_own(folder, kind, config, tokenizer, target)
     module.eval()
@@ -167,7 +168,7 @@ def _load_own(
         if (size is not None or key == "vocab_size") and not (isinstance(size, int) and size >= 1):
             raise FolderError(f"{folder / 'config.json'}: {key} is {size}")
     known_sizes = Sizes(int(sizes["vocab_size"] or 0), sizes["source_vocab_size"])
-    _check_vocabularies(folder, known_sizes, tokenizer, target)
+    _check_vocabularies(folder, known_sizes, tokenizer, target, exact=True)
     module = model(checked, known_sizes)
     put_weights(module, load_tensors(folder / "model.safetensors"), str(folder / "model.safetensors"))
     return module
@@ -185,10 +186,15 @@ def _load_tokenizers(folder: Path) -> tuple[AnyTokenizer, AnyTokenizer]:
         raise FolderError(str(problem)) from None
 
 
-def _check_vocabularies(folder: Path, sizes: Sizes, tokenizer: AnyTokenizer, target: AnyTokenizer) -> None:
+def _check_vocabularies(
+    folder: Path, sizes: Sizes, tokenizer: AnyTokenizer, target: AnyTokenizer, *, exact: bool
+) -> None:
+    """Refuse a tokenizer of another model. Ours fit exactly; others pad their embeddings."""
     for held, size in ((target, sizes.vocabulary), (tokenizer, sizes.source or sizes.vocabulary)):
         if held.size > size:
             raise FolderError(f"{folder}: the tokenizer has {held.size} tokens, the model only {size}")
+        if exact and held.size < size:
+            raise FolderError(f"{folder}: the tokenizer has {held.size} tokens, the model {size}; it is another's")
 
 
 def find_model(place: str | Path) -> Path:

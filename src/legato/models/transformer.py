@@ -1,6 +1,6 @@
 """The Transformer, encoder and decoder, of "Attention Is All You Need" (Vaswani et al. 2017).
 
-    x_s = √D E w_s + PE(s)                                  each source token, and where it stands
+    x_s = √D E w_s + PE(s)                                  each source token, and where it stands (E may be its own)
     memory = encoder(x)                                     every token looks at every other
     y_t = √D E v_t + PE(t)
     h_t = decoder(y_1 … y_t, memory)                        looks back, and at the memory

@@ -9,7 +9,7 @@ Notable here:
   and `MLP` (Bahdanau et al. 2015);
 - the Transformer's scaled dot product (Vaswani et al. 2017, equation 1) twice: `fused_attention`, which
   is PyTorch's kernel, and `written_out_attention`, the equation, which also gives the weights. Tests
-  hold the two equal in outputs and gradients;
+  hold the two equal where a row sees something in outputs and gradients;
 - a mask is True where there is something to look at. A row that may look at nothing gets zeros. For the
   kernels, `additive` turns it into numbers, and then such a row gets something finite.
 """

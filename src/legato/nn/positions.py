@@ -1,6 +1,6 @@
 """Where a token stands: attention itself does not know, so it is told.
 
-    sinusoidal   PE(p, 2i) = sin(p / 10000^(2i/D)),  PE(p, 2i+1) = cos(p / 10000^(2i/D))
+    sinusoidal   PE(p, i) = sin(p / 10000^(2i/D)),  PE(p, i + D/2) = cos(p / 10000^(2i/D))
     learned      PE(p) = a row of a table that is trained
     rotary       query and key are turned by an angle that grows with p, so that their product
                  depends on the distance alone

@@ -40,14 +40,12 @@ def fill_training(train: Any) -> Any:
     """Defaults of `train.*` that encoder–decoders want, where nothing else was said."""
     if not isinstance(train, dict):
         return train
-    steps = str(train.get("steps"))
-    warm = max(1, min(1000, int(steps) // 10)) if steps.isdigit() else 1000
-    defaults = {"schedule": "inverse-sqrt", "warmup": warm, "lr": 0.001, "beta2": 0.98, "batch_tokens": 4096}
-    if train.get("optimizer", "adamw") != "adamw":
-        defaults = {"batch_tokens": 4096}
-    if train.get("schedule", "inverse-sqrt") not in ("inverse-sqrt", "cosine", "linear"):
-        defaults.pop("warmup", None)
-    return {**defaults, "label_smoothing": 0.1, "samples": 3, **train}
+    defaults: dict[str, Any] = {"batch_tokens": 4096, "label_smoothing": 0.1, "samples": 3}
+    if train.get("optimizer", "adamw") == "adamw":
+        defaults |= {"schedule": "inverse-sqrt", "lr": 0.001, "beta2": 0.98}
+    if train.get("schedule", "inverse-sqrt") in ("inverse-sqrt", "cosine", "linear"):
+        defaults["warmup"] = None  # as many as the run allows
+    return {**defaults, **train}
 
 
 def require_source(model: str, task: str) -> None:

@@ -7,7 +7,7 @@ need not copy words (Vinyals et al. 2015, "Grammar as a Foreign Language"). A co
 only what can still become a well-formed tree over the given words, so every output is one. Scores are labelled
 brackets as EVALB counts them.
 
-    legato train parsing data.train=wsj.zip!wsj_00*.mrg data.valid=wsj.zip!wsj_018*.mrg model=transformer
+    legato train parsing data.train=wsj.zip!**/wsj_00*.mrg data.valid=wsj.zip!**/wsj_018*.mrg model=transformer
     legato predict RUN "dogs chase cats"
 """
 

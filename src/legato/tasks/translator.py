@@ -6,6 +6,7 @@ the end mark. `Translator` scores pairs by their loss, BLEU and chrF, and predic
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,8 @@ from legato.evaluation.translation import translation_scores
 from legato.models.base import SequenceModel
 from legato.tasks.base import Answer, Prediction, word_alignment, word_numbers
 from legato.tasks.pairs import Writing, align, batches_of, beam_options, decode, mean_loss
+
+TAG = re.compile(r">>([\w-]+)<<")  # what somebody may type before a text
 
 
 def few(names: Sequence[str], most: int = 12) -> str:
@@ -141,10 +144,8 @@ class Translator:
 
     def _split_tag(self, text: str, to: str | None) -> tuple[str | None, str]:
         """The language that is asked for, and the text without the tag that may be written before it."""
-        if text.startswith(">>") and "<<" in text and self.tags:
-            tag, _, rest = text[2:].partition("<<")
-            return tag, rest.strip()
-        return to, text
+        typed = TAG.match(text) if self.tags else None
+        return (to, text) if typed is None else (typed[1], text[typed.end() :].strip())
 
     def _answer(self, source: Ids, hypothesis: Hypothesis, alignments: bool) -> Answer:
         more: dict[str, Any] = {"logprob": hypothesis.logprob, "finished": hypothesis.finished}

@@ -26,7 +26,9 @@ class TrainConfig(Section):
     schedule: Literal["constant", "cosine", "linear", "inverse-sqrt", "plateau"] = Field(
         "cosine", description="constant, cosine, linear, inverse-sqrt or plateau"
     )
-    warmup: int = Field(0, ge=0, description="steps over which the rate rises from zero")
+    warmup: int | None = Field(
+        0, ge=0, description="steps over which the rate rises from zero; none: a tenth of all, at most 1000"
+    )
     lr_final: float = Field(0.0, ge=0, le=1, description="share of lr left at the end of cosine and linear")
     plateau_factor: float = Field(0.5, gt=0, lt=1, description="what plateau multiplies the rate with")
     plateau_patience: int = Field(0, ge=0, description="validations without gain before plateau cuts the rate")

@@ -85,6 +85,7 @@ class Progress:
     reported: int = 0  # of those tokens, the ones in a report already
     best: float | None = None
     best_step: int = 0
+    best_loss: float | None = None  # of the best one, which decides between equals
     scores: list[float] = field(default_factory=list)  # of every validation
     bad: int = 0  # validations since the last gain
     finished: str = ""  # why, once it is
@@ -170,7 +171,12 @@ class Trainer:
             self._met.add(shape)
             return None
         pool = next(iter(self.graphs.values())).graph.pool() if self.graphs else None
-        graph = StepGraph(self._forward_backward, batch.to(self.device), self.states[0], self._trainable, pool)
+        try:
+            graph = StepGraph(self._forward_backward, batch.to(self.device), self.states[0], self._trainable, pool)
+        except RuntimeError as problem:  # a model that asks the device for something, or no memory left
+            self._graphable, self.graphs = False, {}
+            self.display.warn(f"steps are not recorded as CUDA graphs: {str(problem).splitlines()[0]}")
+            return None
         self.graphs[shape] = graph
         if streaming:
             self.states = [graph.state]
@@ -288,9 +294,11 @@ class Trainer:
         with self._averaged(), torch.no_grad(), autocast(self.device, self.config.precision):
             metrics = self.job.validate(self.model)
             score = metrics[self.job.metric]
-            gain = self._better(score)
+            gain = self._better(score, metrics.get("loss"))
             progress = self.progress
             self._decide(score, gain)
+            if gain:
+                progress.best_loss = metrics.get("loss")
             progress.metrics = metrics
             self.run.log(self.step, "valid", dict(metrics))
             shown = {k: v for k, v in metrics.items() if k in SHOWN}
@@ -319,10 +327,12 @@ class Trainer:
         if config.patience and progress.bad >= config.patience:
             progress.finished = f"no gain in {config.patience} validations"
 
-    def _better(self, score: float) -> bool:
-        best = self.progress.best
+    def _better(self, score: float, loss: float | None) -> bool:
+        best, before = self.progress.best, self.progress.best_loss
         if not math.isfinite(score):
             return False
+        if score == best and loss is not None and before is not None:  # as BLEU is 0 for a while
+            return loss < before
         return best is None or (score < best if self.job.lower_is_better else score > best)
 
     def _worse(self, score: float, past: list[float]) -> bool:

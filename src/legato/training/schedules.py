@@ -16,12 +16,13 @@ class Schedule:
 
     def __init__(self, config: TrainConfig, steps: int) -> None:
         self.config, self.steps = config, steps
+        self.warmup = min(1000, steps // 10) if config.warmup is None else config.warmup
         self.cut = 1.0  # plateau: the product of the cuts so far
         self.bad = 0  # plateau: validations since the last gain
 
     def lr(self, step: int) -> float:
         config = self.config
-        warm = min(1.0, (step + 1) / config.warmup) if config.warmup else 1.0
+        warm = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
         return config.rate * warm * self._share(step)
 
     def _share(self, step: int) -> float:
@@ -30,10 +31,10 @@ class Schedule:
             return self.cut
         if config.schedule == "inverse-sqrt":
             # Peaks at lr when warm-up ends, as in "Attention Is All You Need", section 5.3.
-            return math.sqrt(max(config.warmup, 1) / max(step + 1, config.warmup, 1))
+            return math.sqrt(max(self.warmup, 1) / max(step + 1, self.warmup, 1))
         if config.schedule == "constant":
             return 1.0
-        done = min(1.0, max(0, step - config.warmup) / max(1, self.steps - config.warmup))
+        done = min(1.0, max(0, step - self.warmup) / max(1, self.steps - self.warmup))
         falling = 1 - done if config.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * done))
         return config.lr_final + (1 - config.lr_final) * falling
 
