@@ -6,9 +6,10 @@ A Transformer of the base size with 32,000 subwords and random weights is saved 
 `transformers` loads as it is, and exported to CTranslate2. All three then translate the same 16 sentences of
 5 to 40 subwords as one batch, in float32, greedily and with 4 beams. Two measurements:
 
-- *ending*: sentences end when the model says so, which done sentences leaving the batch is part of. The weights
-  are stirred and the end mark's bias is set so that ends come early and late (`write_model`). Each library stops
-  a beam search by its own rule, which is part of its speed, and why beams need not agree in every sentence;
+- *ending*: sentences end when the model says so, as they do for users; done sentences leaving the batch is part of
+  the speed. The weights are such that ends come early and late (`draw_weights`). Each library stops a beam search
+  by its own rule (CTranslate2 as soon as 4 hypotheses have ended, the other two when the open ones are behind
+  those), which is part of its speed too, and why beams need not agree in every sentence;
 - *fixed*: everybody writes exactly `--length` tokens for every sentence, so the work is the same to the token.
 
 Measured: encoding and the search, from token numbers (for CTranslate2: token names) to token numbers. Not
@@ -39,7 +40,6 @@ from typing import Any, NamedTuple
 Ids = list[list[int]]
 VOCABULARY, SENTENCES, BEAMS = 32_000, 16, 4
 EOS, PAD = 0, 1
-NEVER = -1e9  # a logit
 
 
 class Request(NamedTuple):
@@ -49,13 +49,7 @@ class Request(NamedTuple):
 
 
 def write_model(folder: Path, layers: int, width: int, seed: int) -> None:
-    """A Marian folder, and its twin for CTranslate2 in `ctranslate2/`.
-
-    Left as they start, random weights write one token for ever. Here the decoder's sublayers say less, so that
-    the current token is not forgotten on its way up; the last feed-forward layer, made linear, turns what arrives
-    into something else, so that another token comes next; and the last norm makes distributions as sharp as a
-    trained model's (the best token has about two thirds).
-    """
+    """A Marian folder, and its twin for CTranslate2 in `ctranslate2/`."""
     import tokenizers
     import torch
 
@@ -69,16 +63,7 @@ def write_model(folder: Path, layers: int, width: int, seed: int) -> None:
     config = TransformerConfig(layers=layers, width=width, heads=width // 64, feedforward=4 * width)
     model = TransformerModel(config, Sizes(VOCABULARY)).eval()
     with torch.no_grad():
-        for block in model.decoder.layers:
-            for layer in (block.attention.output, block.cross.output, block.feedforward.outer):
-                layer.weight.mul_(0.3)
-        half = 2 * width
-        block.feedforward.inner.weight[half:] = -block.feedforward.inner.weight[:half]  # relu(a) − relu(−a) = a
-        block.feedforward.outer.weight[:, half:] = -block.feedforward.outer.weight[:, :half]
-        block.feedforward.outer.weight.mul_(133)
-        block.feedforward_norm.weight.mul_(8)
-        model.output.bias[EOS] = END_BIAS
-        model.output.bias[PAD] = NEVER
+        draw_weights(model, width)
     names = {"<eos>": EOS, "<pad>": PAD, "<unk>": 2, **{f"w{i}": i for i in range(3, VOCABULARY)}}
     library = tokenizers.Tokenizer(tokenizers.models.WordLevel(names, unk_token="<unk>"))
     library.add_special_tokens(["<eos>", "<pad>"])
@@ -88,7 +73,46 @@ def write_model(folder: Path, layers: int, width: int, seed: int) -> None:
     export(folder, "ctranslate2", out=folder / "ctranslate2")
 
 
-END_BIAS = 26.0
+def draw_weights(model: Any, width: int) -> None:
+    """Random weights with which sentences are varied and end, each in its time.
+
+    As they start, random weights write one token for ever. Here
+
+    - the sublayers say little, so that the current token is not forgotten on its way up;
+    - the last feed-forward layer, made linear, turns what arrives into something else, so that another token
+      comes next, and the last norm makes distributions as sharp as a trained model's (the best token has about
+      two thirds);
+    - a few coordinates in which positions rise slowly are left alone by all but the last cross-attention, whose
+      answer differs from sentence to sentence. Only the end mark's readout sees them, so it becomes certain after
+      a number of tokens that differs too.
+    """
+    import torch
+    from torch import nn
+
+    for name, parameter in model.named_parameters():
+        if "layers" in name and parameter.dim() == 2:
+            nn.init.xavier_uniform_(parameter, gain=0.3 if name.endswith(("output.weight", "outer.weight")) else 1.0)
+    rates = 10000 ** (-torch.arange(0, width, 2) / width)
+    slow = torch.nonzero((rates > 1 / 70) & (rates < 1 / 40)).flatten()
+    last = model.decoder.layers[-1]
+    inner, outer = last.feedforward.inner.weight, last.feedforward.outer.weight
+    inner[2 * width :] = -inner[: 2 * width]  # relu(a) − relu(−a) = a
+    outer[:, 2 * width :] = -outer[:, : 2 * width]
+    outer.mul_(133)
+    differing = 0.7 / 0.3 * last.cross.output.weight[:1]
+    for block in model.decoder.layers:
+        for layer in (block.attention.output, block.cross.output, block.feedforward.outer):
+            layer.weight[slow] = 0
+            layer.weight.sub_(layer.weight.sum(0) / (width - len(slow)))  # a mean would move `slow` in the norm
+            layer.weight[slow] = 0
+    last.cross.output.weight[slow] = differing
+    last.feedforward_norm.weight.fill_(8)
+    last.feedforward_norm.weight[slow] = 400
+    model.embedding.weight[:, slow] = 0
+    model.embedding.weight[EOS] = 0
+    model.embedding.weight[EOS, slow] = 1
+    model.output.bias[EOS] = 80
+    model.output.bias[PAD] = -1e9  # never
 
 
 def sentences(seed: int) -> Ids:
@@ -149,7 +173,6 @@ def huggingface_side(folder: Path, sources: Ids, threads: int, device: str) -> T
                 min_new_tokens=request.least,
                 max_new_tokens=request.most,
                 max_length=None,
-                early_stopping=True,  # once there are as many as beams: as the other two stop
             )
         return [cut(row[1:]) for row in written.tolist()]
 
