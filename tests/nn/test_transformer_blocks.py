@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from legato.errors import LegatoError
-from legato.nn.cache import KeyValueCache, Sources, _move, right_aligned
+from legato.nn.cache import KeyValueCache, Sources, _first_differing, _move, right_aligned
 from legato.nn.capture import record
 from legato.nn.feedforward import ACTIVATIONS, FeedForward, make_norm
 from legato.nn.linear import Linear, pack
@@ -296,10 +296,36 @@ def test_a_cache_has_the_device_and_dtype_of_its_stack() -> None:
 @settings(max_examples=150, deadline=None)
 def test_moving_rows_in_place_equals_picking_them(data: st.DataObject, rows: int) -> None:
     picked = data.draw(st.lists(st.integers(0, rows - 1), min_size=1, max_size=rows))
-    content = torch.arange(rows)[:, None].repeat(1, 2)
+    shared = data.draw(st.integers(0, 2))  # columns that are the same in all rows
+    content = torch.arange(rows).view(-1, 1, 1).repeat(1, 2, 3)  # (B, S, K)
+    content[:, :shared] = 0
     expected = content[picked]
-    _move(list(content), picked)
+    _move(list(content), picked, _first_differing(content[..., 0].numpy(), picked))
     assert torch.equal(content[: len(picked)], expected)
+
+
+@given(data=st.data(), rows=st.integers(1, 5))
+@settings(max_examples=100, deadline=None)
+def test_a_cache_that_copies_only_what_differs_equals_one_that_copies_all(data: st.DataObject, rows: int) -> None:
+    """Openings, reorders of any kind and rewinds; what is kept is a number that no other row or time has."""
+    cache = KeyValueCache(1, rows, 1, 12, 1, like=torch.empty(0))
+    plain = torch.empty(rows, 0)
+    for number in range(data.draw(st.integers(1, 10))):
+        kind = data.draw(st.sampled_from(["open", "open", "reorder", "rewind"]))
+        if kind == "open" and cache.length < 12:
+            columns = data.draw(st.integers(1, min(2, 12 - cache.length)))
+            fresh = 100.0 * number + torch.arange(len(plain) * columns).view(-1, columns)
+            cache.open(columns).pasts[0].new.copy_(fresh.view(1, -1, 1, columns, 1).expand(2, -1, -1, -1, -1))
+            plain = torch.cat([plain, fresh], 1)
+        elif kind == "reorder":
+            picked = data.draw(st.lists(st.integers(0, len(plain) - 1), min_size=1, max_size=6))
+            cache.reorder(torch.tensor(picked))
+            plain = plain[picked]
+        elif kind == "rewind":
+            length = data.draw(st.integers(0, cache.length))
+            cache.rewind(length)
+            plain = plain[:, :length]
+        assert torch.equal(cache._store[0, 1, :, 0, : cache.length, 0], plain)
 
 
 @given(data=st.data(), groups=st.integers(1, 4), width=st.integers(1, 4))

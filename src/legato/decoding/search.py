@@ -16,8 +16,9 @@ search would rarely end early, and the one that Hugging Face's `generate` makes.
 whatever they score would lose to greedy search: where the model is sure, all but the best row are unlikely, and
 a few of those end soon.) Hypotheses still open at `max_tokens` are ranked by the same score, unfinished.
 
-The model sees only `nn/state.py`'s protocol. Done prompts leave the batch once they are half of it. The
-bookkeeping is on the host, in small arrays; the host waits for the device once a step.
+The model sees only `nn/state.py`'s protocol. Done prompts leave the batch once they are half of it, and a
+hypothesis that goes on stays in its row where it can: what moves is copied. The bookkeeping is on the host, in
+small arrays; the host waits for the device once a step.
 """
 
 from __future__ import annotations
@@ -241,14 +242,17 @@ class Frontier:
 
         order = np.argsort(ending, axis=-1, kind="stable")[:, :width]  # (G, W), what goes on, then ends
         scores[ending] = -np.inf
+        order = order[each, _seats(candidates.parents[each, order])]
         self.scores = scores[each, order]
+        rows = np.arange(self.scores.size)
         step = Step(
             tokens=candidates.tokens[each, order].ravel(),
-            parents=parents[each, order].ravel(),
+            # What is no hypothesis continues what was in its place, so that nothing moves for it.
+            parents=np.where(self.scores.ravel() > -np.inf, parents[each, order].ravel(), rows),
             logprobs=candidates.logprobs[each, order].ravel(),
         )
         self.steps.append(step)
-        self.moved = not np.array_equal(step.parents, np.arange(len(step.parents)))
+        self.moved = not np.array_equal(step.parents, rows)
         if self.on_token is not None and width == 1:
             for row in self.open_rows():
                 self.on_token(int(self.groups[row]), int(step.tokens[row]))
@@ -359,6 +363,27 @@ def cut_at_stop(text: str, stops: Sequence[str]) -> tuple[str, bool]:
     """
     places = [place for place in (text.find(stop) for stop in stops) if place >= 0]
     return (text[: min(places)], True) if places else (text, False)
+
+
+def _seats(parents: Integers) -> Integers:
+    """Which child sits in each of W rows, (G, W), for the parents' rows (G, W) of W children, the best first.
+
+    The best child of each row stays in it, since only what moves has to be copied; the others take what is free.
+
+    >>> _seats(np.array([[2, 0, 2, 2]]))
+    array([[1, 2, 0, 3]])
+    """
+    each, children = np.arange(len(parents))[:, None], np.arange(parents.shape[1])
+    same = parents[:, :, None] == parents[:, None, :]  # (G, W, W)
+    stays = ~(same & (children[:, None] > children)).any(-1)  # (G, W), no better child has the same parent
+    taken = np.zeros_like(stays)  # (G, W)
+    taken[each, parents] = True
+    seats = np.empty_like(parents)
+    # The others and the free rows, each in their order; what follows them in both lists is put right below.
+    seats[each, np.argsort(taken, axis=-1, kind="stable")] = np.argsort(stays, axis=-1, kind="stable")
+    group, child = np.nonzero(stays)
+    seats[group, parents[group, child]] = child
+    return seats
 
 
 def _ranked(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:

@@ -6,7 +6,8 @@ Notable here:
 - as a rule every row has a token in each column, and nothing needs a mask. Prompts of different lengths
   are aligned at their ends, in the columns that the longest of them takes; from then on the cache knows
   each column's position in its row (NOTHING: no token there), and the mask and the positions come from that;
-- `reorder` copies only rows that change and columns that are taken;
+- on a CPU `reorder` copies only rows that change, and of those only the columns in which they differ from what
+  they are to be: beams of one prompt mostly differ in the last few;
 - what an encoder left is kept once for each source. Rows know theirs by their place: they come in
   groups of one size, one group a source, which is how beams come. When they do not, the sources are
   copied until they do, down to one for each row.
@@ -19,7 +20,9 @@ from collections import Counter
 from itertools import groupby
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from legato.errors import LegatoError
@@ -64,6 +67,10 @@ class KeyValueCache:
         self.sources = None if sources is None else Sources(sources)
         self._store = like.new_empty(layers, 2, rows, heads, capacity, head_width)
         self._longest = 0  # tokens in the longest row; where ragged, at least that
+        # A number for what each row has in each column, (B, capacity): where two rows have the same number they have
+        # the same keys and values. Only on a CPU, see `reorder`.
+        self._numbers = np.zeros((rows, capacity), dtype=np.int64) if like.is_cpu else None
+        self._next_number = 0
         # Only where rows are of different lengths:
         self._positions: Tensor | None = None  # (B, capacity)
         self._counts = torch.empty(0)  # (B,), tokens in each row
@@ -95,6 +102,10 @@ class KeyValueCache:
             seen = visible(columns_so_far[start:], columns_so_far, causal=True, window=self.window)  # (T, S)
             mask = additive(seen[None, None], self._store.dtype)
         self.length = stop
+        if self._numbers is not None:
+            fresh = np.arange(self._next_number, self._next_number + self.rows)
+            self._numbers[:, start:stop] = fresh[:, None]
+            self._next_number += self.rows
         new = self._store[:, :, :, :, start:stop].unbind(0)
         keys, values = self._store[:, :, :, :, first:stop].unbind(1)
         pasts = [Past(*layer) for layer in zip(new, keys.unbind(0), values.unbind(0), strict=True)]
@@ -110,14 +121,16 @@ class KeyValueCache:
             self.sources.reorder(listed, now)
         rows = rows.to(device)
         taken = self._store[:, :, :, :, : self.length]
-        if listed is not None and device.type == "cpu" and wanted <= now:
-            _move(list(taken.unbind(2)), listed)
+        if listed is not None and self._numbers is not None and wanted <= now:
+            _move(list(taken.unbind(2)), listed, _first_differing(self._numbers[:, : self.length], listed))
         else:
             picked = taken.index_select(2, rows)
             if wanted > now:
                 layers, two, _, *rest = self._store.shape
                 self._store = self._store.new_empty(layers, two, wanted, *rest)
             self._store[:, :, :wanted, :, : self.length] = picked
+        if self._numbers is not None:
+            self._numbers = self._numbers[listed]
         self._store = self._store[:, :, :wanted]
         if self._positions is not None:
             self._positions, self._counts, self._padding = (
@@ -180,7 +193,11 @@ class Sources:
     """Keys and values of each source in every layer, and whose they are."""
 
     def __init__(self, layers: list[Source]) -> None:
-        self._store = torch.stack([torch.stack([layer.key, layer.value]) for layer in layers])  # (L, 2, G, H, S, K)
+        first = layers[0].key
+        self._store = first.new_empty(len(layers), 2, *first.shape)  # (L, 2, G, H, S, K)
+        for kept, layer in zip(self._store, layers, strict=True):
+            kept[0].copy_(layer.key)
+            kept[1].copy_(layer.value)
         self._mask = layers[0].mask
         self._list()
 
@@ -206,15 +223,29 @@ def right_aligned(tokens: Tensor, lengths: Tensor) -> Tensor:
     return tokens.gather(1, places.clamp(min=0))
 
 
-def _move(rows: list[Tensor], sources: list[int]) -> None:
-    """Row i becomes what row `sources[i]` was, in place: straight copies, in an order that loses nothing."""
-    waiting = {row: source for row, source in enumerate(sources) if source != row}
+def _first_differing(numbers: NDArray[np.int64], sources: list[int]) -> list[int]:
+    """The column (of S) from which row i of `numbers` (B, S) differs from row `sources[i]`; S where it never does."""
+    same = numbers[: len(sources)] == numbers[sources]  # (B, S)
+    return np.logical_and.accumulate(same, axis=1).sum(1).tolist()
+
+
+def _move(rows: list[Tensor], sources: list[int], starts: list[int]) -> None:
+    """Row i (…, S, K) becomes what row `sources[i]` was, in place: straight copies, in an order that loses nothing.
+
+    Before column `starts[i]` it already is.
+    """
+
+    def copy(row: int, content: Tensor) -> None:
+        rows[row][..., starts[row] :, :].copy_(content[..., starts[row] :, :])
+
+    last = rows[0].shape[-2]
+    waiting = {row: source for row, source in enumerate(sources) if source != row and starts[row] < last}
     readers = Counter(waiting.values())
     free = [row for row in waiting if not readers[row]]
     while free:
         row = free.pop()
         source = waiting.pop(row)
-        rows[row].copy_(rows[source])
+        copy(row, rows[source])
         readers[source] -= 1
         if not readers[source] and source in waiting:
             free.append(source)
@@ -222,6 +253,6 @@ def _move(rows: list[Tensor], sources: list[int]) -> None:
         first = row = next(iter(waiting))
         spare = rows[first].clone()
         while (source := waiting.pop(row)) != first:
-            rows[row].copy_(rows[source])
+            copy(row, rows[source])
             row = source
-        rows[row].copy_(spare)
+        copy(row, spare)

@@ -10,7 +10,8 @@ Notable here:
 - projections of the same input are one matrix: query, key and value of self-attention, key and value of
   cross-attention. Their rows stand in that order, head by head;
 - with `kv_heads`, several heads of queries share one of keys and values (Ainslie et al. 2023);
-- masks, positions and the past are made once and serve all layers: `Look` and `Past`.
+- masks, positions and the past are made once and serve all layers: `Look` and `Past`;
+- what looks at each token alone need not see padding: with a `Packing` only attention does.
 """
 
 from __future__ import annotations
@@ -26,12 +27,35 @@ from legato.nn.linear import Linear, xavier
 from legato.nn.positions import Rotation, rotate
 
 
+class Packing(NamedTuple):
+    """Where the tokens are in a batch that is padded on the right; without the padding it is one long row."""
+
+    places: Tensor  # (N,), among B · T
+    rows: int  # B
+    length: int  # T
+
+    @classmethod
+    def of(cls, lengths: Tensor, length: int) -> Packing:
+        inside = torch.arange(length, device=lengths.device) < lengths[:, None]  # (B, T)
+        return cls(inside.flatten().nonzero().squeeze(1), len(lengths), length)
+
+    def pack(self, x: Tensor) -> Tensor:
+        """(B, T, D) to (1, N, D)."""
+        return x.flatten(0, 1).index_select(0, self.places).unsqueeze(0)
+
+    def unpack(self, x: Tensor) -> Tensor:
+        """(1, N, D) to (B, T, D), with zeros for padding."""
+        padded = x.new_zeros(self.rows * self.length, x.shape[2])
+        return padded.index_copy_(0, self.places, x[0]).view(self.rows, self.length, -1)
+
+
 class Look(NamedTuple):
     """Where the tokens of one pass stand and what they may see, the same in every layer."""
 
     mask: Tensor | None = None  # broadcastable to (B, H, T, S)
     causal: bool = False  # each token sees those up to itself; needs no mask
     rotation: Rotation | None = None
+    packing: Packing | None = None  # then the tokens come as one long row, and leave so
 
 
 class Past(NamedTuple):
@@ -95,20 +119,23 @@ class SelfAttention(MultiHead):
         xavier(self.qkv, width, self.kv_heads * self.head_width, self.kv_heads * self.head_width)
 
     def forward(self, x: Tensor, look: Look = Look(), past: Past | None = None) -> Tensor:
-        rows, length, _ = x.shape  # (B, T, D)
+        qkv = self.qkv(x)
+        if look.packing is not None:
+            qkv = look.packing.unpack(qkv)
+        rows, length, _ = qkv.shape  # (B, T, (H + 2 · kv heads) · K)
         heads, both = self.heads, self.heads + self.kv_heads
-        qkv = self.qkv(x).view(rows, length, -1, self.head_width)  # (B, T, H + 2 · kv heads, K)
+        qkv = qkv.view(rows, length, -1, self.head_width)  # (B, T, H + 2 · kv heads, K)
         if look.rotation is not None:
             qkv = torch.cat([rotate(qkv[:, :, :both], look.rotation), qkv[:, :, both:]], dim=2)
-        query = qkv[:, :, :heads]
-        key_value = qkv[:, :, heads:].unflatten(2, (2, self.kv_heads)).permute(2, 0, 3, 1, 4)  # (2, B, H, T, K)
+        query, key_value = qkv[:, :, :heads], qkv[:, :, heads:]
+        key_value = key_value.view(rows, length, 2, self.kv_heads, -1).permute(2, 0, 3, 1, 4)  # (2, B, H, T, K)
         if past is None:
             key, value = key_value.unbind()
         else:
             past.new.copy_(key_value)
             key, value = past.key, past.value
-        context = self.attend(query, key, value, look.mask, look.causal, rows)
-        return self.output(context.reshape(rows, length, -1))
+        context = self.attend(query, key, value, look.mask, look.causal, rows).reshape(rows, length, -1)
+        return self.output(context if look.packing is None else look.packing.pack(context))
 
 
 class CrossAttention(MultiHead):
@@ -121,9 +148,12 @@ class CrossAttention(MultiHead):
         xavier(self.query)
         xavier(self.key_value, width, width)
 
-    def source(self, memory: Tensor, mask: Tensor | None = None) -> Source:
-        """Keys and values of a memory (G, S, D)."""
-        both = self.key_value(memory).unflatten(2, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)  # (2, G, H, S, K)
+    def source(self, memory: Tensor, mask: Tensor | None = None, packing: Packing | None = None) -> Source:
+        """Keys and values of a memory (G, S, D), which may come packed."""
+        both = self.key_value(memory)
+        if packing is not None:
+            both = packing.unpack(both)
+        both = both.unflatten(2, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)  # (2, G, H, S, K)
         return Source(both[0], both[1], mask)
 
     def forward(self, x: Tensor, source: Source) -> Tensor:

@@ -25,7 +25,7 @@ from legato.nn.attention import additive, visible
 from legato.nn.cache import KeyValueCache, Opening
 from legato.nn.capture import capture, capturing, scope
 from legato.nn.feedforward import FeedForward, make_norm
-from legato.nn.multihead import CrossAttention, Look, MultiHead, Past, SelfAttention, Source
+from legato.nn.multihead import CrossAttention, Look, MultiHead, Packing, Past, SelfAttention, Source
 from legato.nn.positions import Rotary
 from legato.nn.state import Memory
 
@@ -139,6 +139,7 @@ class Stack(nn.Module):
         A causal stack needs no `lengths`: what follows a token cannot change it.
         """
         length = x.shape[1]
+        packing = None if self.causal else _packing(x, lengths)
         places = torch.arange(length, device=x.device)
         seen: Tensor | None = None
         if lengths is not None and not self.causal:
@@ -149,14 +150,20 @@ class Stack(nn.Module):
         mask = None if seen is None else additive(seen, _dtype_inside(x))
         rotation = None if self.rotary is None else self.rotary(slice(0, length))
         sources = None if memory is None else self.sources(memory)
-        return self._run(x, Look(mask, self.causal and mask is None, rotation), sources=sources)
+        look = Look(mask, self.causal and mask is None, rotation, packing)
+        if packing is None:
+            return self._run(x, look, sources=sources)
+        return packing.unpack(self._run(packing.pack(x), look, sources=sources))
 
     def sources(self, memory: Memory) -> list[Source]:
         """Every layer's keys and values of a memory."""
-        mask = memory.mask
+        states, mask = memory.states, memory.mask
         if mask is not None:
-            mask = additive(mask[:, None, None], _dtype_inside(memory.states))  # (B, 1, 1, S)
-        return [block.cross.source(memory.states, mask) for block in self.layers]  # type: ignore[union-attr, operator]
+            mask = additive(mask[:, None, None], _dtype_inside(states))  # (B, 1, 1, S)
+        packing = _packing(states, memory.lengths)
+        if packing is not None:
+            states = packing.pack(states)
+        return [block.cross.source(states, mask, packing) for block in self.layers]  # type: ignore[union-attr, operator]
 
     def start(
         self, rows: int, capacity: int, *, limit: int | None = None, memory: Memory | None = None
@@ -194,11 +201,23 @@ class Stack(nn.Module):
 
 
 _UNNAMED = nullcontext()
+PADDED = 0.95  # share of tokens in a batch up to which skipping the padding costs less than it saves
 
 
 def named(name: str) -> AbstractContextManager[None]:
     """A capture scope where somebody looks; nothing, quickly, where nobody does."""
     return scope(name) if capturing() else _UNNAMED
+
+
+def _packing(x: Tensor, lengths: Tensor | None) -> Packing | None:
+    """How to skip the padding of (B, T, D) where that is worth it: in evaluation on a CPU.
+
+    A GPU would have to tell the host how much there is; and captured tensors have their padding.
+    """
+    if lengths is None or not x.is_cpu or torch.is_grad_enabled() or capturing():
+        return None
+    rows, length, _ = x.shape
+    return Packing.of(lengths, length) if int(lengths.sum()) < PADDED * rows * length else None
 
 
 def _dtype_inside(x: Tensor) -> torch.dtype:
