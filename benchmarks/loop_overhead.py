@@ -88,7 +88,7 @@ def legato(device: torch.device, **settings: object) -> Iterator[int]:
     config = check(settings_for("lm", given))
     plan = Plan(config.data, config.tokenizer, config.model, config.train, 0, device)
     job = TASKS.get("lm").prepare(plan, lambda text: None)
-    model = MODELS.get("lstm")(config.model, job.tokenizer.size).to(device).train()
+    model = MODELS.get("lstm")(config.model, job.sizes).to(device).train()
     with tempfile.TemporaryDirectory() as folder:
         run = RunFolder(Path(folder))
         run.open_events(0)

@@ -1,10 +1,13 @@
-"""What every test has: a cache of its own, so that none reads what another wrote."""
+"""What every test has: a cache of its own, so that none reads what another wrote, and no hub of models to ask."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # before the library is imported, which looks once
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ ROOMS = [
     {"cli", "__main__"},
     {"comparing", "diagnosis"},
     {"run", "model"},
+    {"settings"},
     {"tasks"},
     {"training"},
     {"decoding"},

@@ -28,6 +28,7 @@ from legato.run import (
     find_recipe,
     finished_result,
     flat,
+    plan_of,
     resume_run,
     settings_for,
     start_run,
@@ -202,7 +203,8 @@ def _match_parameters(entries: list[Entry], sizes: list[Sizes], match: Any) -> N
         return
     target = int(match) if match != "parameters" else _parameters(entries[0].config, sizes[0])
     for entry, size in zip(entries, sizes, strict=True):
-        if not entry.own_width and "width" in type(entry.config.model).model_fields:
+        fixed = entry.own_width or entry.config.start_from is not None
+        if not fixed and "width" in type(entry.config.model).model_fields:
             entry.config = _with_width(entry.config, _closest_width(entry.config, size, target))
 
 
@@ -210,11 +212,9 @@ def _sizes(config: RunConfig) -> tuple[Sizes, int]:
     """What the data fixes of the model, and how many tokens a run would read."""
     import torch
 
-    from legato.tasks.base import Plan
     from legato.training.loop import resolve_steps
 
-    plan = Plan(config.data, config.tokenizer, config.model, config.train, config.seed, torch.device("cpu"))
-    job = TASKS.get(config.task).prepare(plan, lambda text: None)
+    job = TASKS.get(config.task).prepare(plan_of(config, torch.device("cpu")), lambda text: None)
     steps = resolve_steps(config.train, job.batches.steps_per_epoch)
     return job.sizes, steps * job.batches.tokens_per_step
 
@@ -251,10 +251,14 @@ def _figures(entries: list[Entry]) -> list[str]:
         "valid.bits_per_byte",
         "valid.perplexity",
         "valid.accuracy",
+        "valid.masked_accuracy",
+        "valid.masked_perplexity",
         "valid.bleu",
         "valid.f1",
         "test.bits_per_byte",
         "test.perplexity",
+        "test.masked_accuracy",
+        "test.masked_perplexity",
         "test.bleu",
         "test.bleu_lower",
         "test.chrf",
@@ -300,7 +304,8 @@ def draw(comparison: Comparison) -> None:
         for result in entry.results:
             lines = [line for line in RunFolder(result.run).metrics() if line["kind"] == "valid"]
             told = lines[0] if lines else {}
-            name = next((known for known in ("f1", "bleu", "accuracy", "bits_per_byte") if known in told), "loss")
+            known = ("f1", "bleu", "accuracy", "masked_accuracy", "bits_per_byte")
+            name = next((figure for figure in known if figure in told), "loss")
             per_step = result.tokens / max(result.steps, 1)
             axes.plot(
                 [line["step"] * per_step for line in lines],

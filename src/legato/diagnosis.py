@@ -23,7 +23,13 @@ NEEDED = (
     "rich",
     "tensorboard",
     "matplotlib",
+    "sacrebleu",
+    "sentencepiece",
+    "huggingface_hub",
+    "jinja2",
 )
+# What only some commands need, and which.
+OPTIONAL = {"ctranslate2": "legato export --to ctranslate2", "transformers": "tests and benchmarks"}
 
 
 @dataclass
@@ -45,6 +51,7 @@ def diagnose() -> list[Finding]:
         Finding("python", f"{platform.python_version()} on {platform.machine()}", python_good),
     ]
     findings += [_package(name) for name in NEEDED]
+    findings += [_optional(name, use) for name, use in OPTIONAL.items()]
     if all(f.good for f in findings if f.name == "torch"):
         findings += _devices()
     findings += [_memory(), _disk(), _cache()]
@@ -56,6 +63,11 @@ def _package(name: str) -> Finding:
         return Finding(name, metadata.version(name))
     except metadata.PackageNotFoundError:
         return Finding(name, "not installed", False)
+
+
+def _optional(name: str, use: str) -> Finding:
+    found = _package(name)
+    return Finding(name, f"{found.value} (optional: {use})")
 
 
 def _devices() -> list[Finding]:

@@ -7,17 +7,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from legato.config import validate
-from legato.data.tokenizers import StreamDecoder
+from legato.data.batch import Batch
+from legato.data.tokenizers import StreamDecoder, Tokenizer
 from legato.decoding import Hypothesis, SearchOptions, cut_at_stop, search
+from legato.decoding.sliding import Sliding
 from legato.errors import ConfigError, LegatoError, suggest
+from legato.folders.chat import Messages
 from legato.folders.model_folder import Loaded, find_model, load_model
+from legato.folders.sentence_encoder import SentenceEncoder
 from legato.models.base import count_parameters
 from legato.registry import TASKS
 from legato.tasks.base import Prediction
 from legato.training.devices import choose_device
+
+Prompt = str | Sequence[int]
+"""A text, or its tokens as they are."""
 
 
 @dataclass
@@ -50,28 +58,47 @@ class Model:
     def __repr__(self) -> str:
         return f"Model({self.folder}, {self.module.config.name}, {count_parameters(self.module):,} parameters)"
 
-    def generate(self, prompt: str | Sequence[str] = "", **options: Any) -> Any:
+    def generate(self, prompt: Prompt | Sequence[Prompt] = "", **options: Any) -> Any:
         """Continue a text, or each of several. Options as in `legato generate`: search, beams, top_p, …
 
-        Returns the text written after the prompt; a list of texts for a list of prompts; with
-        `nbest` > 1 a list for each.
+        A prompt may also be a list of token numbers, which stand as they are. Returns the text written after the
+        prompt; a list of texts for a list of prompts; with `nbest` > 1 a list for each.
         """
-        many = [prompt] if isinstance(prompt, str) else list(prompt)
+        prompt = prompt.tolist() if isinstance(prompt, np.ndarray | torch.Tensor) else prompt
+        several = isinstance(prompt, Sequence) and not isinstance(prompt, str)
+        single = not several or (len(prompt) > 0 and all(isinstance(token, int) for token in prompt))
+        many: list[Any] = [prompt] if single else list(prompt)
         checked = validate(SearchOptions, options)
         texts = [[g.text for g in found] for found in self.hypotheses(many, checked)]
         shaped: list[Any] = [found[0] if checked.nbest == 1 else found for found in texts]
-        return shaped[0] if isinstance(prompt, str) else shaped
+        return shaped[0] if single else shaped
+
+    def chat(self, messages: str | Messages, **options: Any) -> str:
+        """The answer to a dialogue, by the folder's chat template. Options as in `generate`.
+
+        >>> model.chat([{"role": "user", "content": "Who are you?"}])         # doctest: +SKIP
+        """
+        answer: str = self.generate(self.chat_ids(messages), **options)
+        return answer
+
+    def chat_ids(self, messages: str | Messages) -> list[int]:
+        """A dialogue as the tokens before the model's answer; `generate`, `stream` and `write` take them."""
+        self.check_chats()
+        assert self.loaded.chat is not None
+        assert isinstance(self.tokenizer, Tokenizer)
+        dialogue = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+        return self.tokenizer.encode_marked(self.loaded.chat.render(dialogue))
 
     def hypotheses(
-        self, prompts: Sequence[str], options: SearchOptions, on_token: Any = None
+        self, prompts: Sequence[Prompt], options: SearchOptions, on_token: Any = None
     ) -> list[list[Generated]]:
         """What the search found for each prompt, best first, with scores."""
         self.check_generates()
-        ids = [self.prompt_ids(prompt) for prompt in prompts]
+        ids = [self.begin(prompt, options) for prompt in prompts]
         found = self._search(ids, options, on_token)
         return [[self._finish(start, h, options) for h in best] for start, best in zip(ids, found, strict=True)]
 
-    def stream(self, prompt: str = "", **options: Any) -> Iterator[str]:
+    def stream(self, prompt: Prompt = "", **options: Any) -> Iterator[str]:
         """Yield the text piece by piece as it is written (greedy and sample only)."""
         import queue
         import threading
@@ -93,12 +120,12 @@ class Model:
                 raise piece
             yield piece
 
-    def write(self, prompt: str, options: SearchOptions, emit: Any) -> Generated:
+    def write(self, prompt: Prompt, options: SearchOptions, emit: Any) -> Generated:
         """Generate one text, handing each piece to `emit` as soon as it is certain."""
         self.check_generates()
         if options.nbest > 1:
             raise LegatoError(f"one text is written at a time; nbest={options.nbest} needs generate")
-        start = self.prompt_ids(prompt)
+        start = self.begin(prompt, options)
         decoder = StreamDecoder(self.tokenizer, after=start)
         out = _Emitter(options.stop, emit)
 
@@ -110,9 +137,71 @@ class Model:
         out.finish()
         return self._finish(start, found[0][0], options)
 
-    def prompt_ids(self, prompt: str) -> list[int]:
-        """The prompt as tokens, behind the mark that starts a text."""
-        return [self.tokenizer.eos_id, *self.tokenizer.encode(prompt).tolist()]
+    def prompt_ids(self, prompt: Prompt) -> list[int]:
+        """The prompt as tokens, with what stands before a text; tokens stand as they are."""
+        if isinstance(prompt, str):
+            return self.tokenizer.prompt(prompt)
+        if not isinstance(prompt, Sequence | np.ndarray | torch.Tensor):
+            raise LegatoError(f"a prompt is a text or a list of tokens, not {prompt!r}")
+        return [self._token(token) for token in prompt]
+
+    def _token(self, token: Any) -> int:
+        number = int(token) if isinstance(token, int | np.integer) else -1
+        if not 0 <= number < self.module.vocabulary:
+            raise LegatoError(f"{token!r} is no token of {self.folder}: it has 0 to {self.module.vocabulary - 1}")
+        return number
+
+    def begin(self, prompt: Prompt, options: SearchOptions) -> list[int]:
+        """The tokens to go on from, if they fit."""
+        ids, longest = self.prompt_ids(prompt), self.module.longest
+        if longest is not None and len(ids) > longest and not options.slide:
+            raise LegatoError(
+                f"the prompt has {len(ids):,} tokens, but the model reads {longest:,} at most: shorten it, or let it "
+                "slide (--slide), which forgets the beginning"
+            )
+        return ids
+
+    @torch.no_grad()
+    def embed(self, texts: str | Sequence[str], batch_size: int = 32) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """A vector for each text, (N, D), or (D,) for one: for sentence encoders what `sentence-transformers` gives.
+
+        A masked model that says nothing of sentences gives the mean of its states. A text beyond what the encoder
+        reads is cut.
+        """
+        how = self._sentences()
+        if not isinstance(self.tokenizer, Tokenizer):
+            raise LegatoError(f"{self.folder} has no tokenizer that marks where a text begins and ends")
+        tokenizer, many = self.tokenizer, [texts] if isinstance(texts, str) else list(texts)
+        limits = [most for most in (how.most, self.module.longest) if most is not None]
+        rows = []
+        for number, text in enumerate(many, start=1):
+            if not isinstance(text, str):
+                raise LegatoError(f"text {number} is no text: {text!r}")
+            ids = tokenizer.framed(how.before + text, min(limits, default=None))
+            rows.append(ids or [tokenizer.eos_id])
+        # Texts of like length go together, so that little is padded.
+        order = sorted(range(len(rows)), key=lambda row: -len(rows[row]))
+        vectors: list[Any] = [None] * len(rows)
+        for start in range(0, len(order), batch_size):
+            chosen = order[start : start + batch_size]
+            columns = len(rows[chosen[0]])
+            padded = [[*rows[row], *[tokenizer.pad_id or 0] * (columns - len(rows[row]))] for row in chosen]
+            lengths = torch.tensor([len(rows[row]) for row in chosen], device=self.device)
+            batch = Batch(torch.tensor(padded, device=self.device), lengths=lengths)
+            found = how.pool(self.module(batch).hidden, lengths).float().cpu().numpy()
+            for row, vector in zip(chosen, found, strict=True):
+                vectors[row] = vector
+        if not vectors:
+            return np.zeros((0, len(how.modes) * self.module.config.width), dtype=np.float32)
+        stacked: np.ndarray[Any, np.dtype[np.float32]] = np.stack(vectors)
+        return stacked[0] if isinstance(texts, str) else stacked
+
+    def _sentences(self) -> SentenceEncoder:
+        if self.loaded.sentences is not None:
+            return self.loaded.sentences
+        if self.module.generates or self.module.reads_source:
+            raise LegatoError(f"{self.folder} is no encoder of sentences; it has no modules.json, and reads one way")
+        return SentenceEncoder()
 
     def evaluate(self, **data: Any) -> dict[str, Any]:
         """The task's scores, as `legato eval`: `model.evaluate(test="c.txt")`."""
@@ -154,11 +243,19 @@ class Model:
         return found
 
     def _search(self, prompts: list[list[int]], options: SearchOptions, on_token: Any) -> list[list[Hypothesis]]:
+        longest, limits = self.module.longest, None
+        model: Any = self.module
+        if longest is not None and options.slide:
+            model = Sliding(self.module, longest, self.device)
+        elif longest is not None:  # the last token need not be read
+            limits = [min(options.max_tokens, longest - len(prompt) + 1) for prompt in prompts]
         return search(
-            self.module,
+            model,
             prompts,
             options,
-            eos=self.tokenizer.eos_id if self.tokenizer.ends_text else None,
+            eos=None,
+            stop_tokens=self.loaded.ends,
+            limits=limits,
             text_of=self.tokenizer.decode,
             on_token=on_token,
         )
@@ -169,6 +266,12 @@ class Model:
         written = "".join(decoder.push(token) for token in hypothesis.tokens) + decoder.finish()
         text, _ = cut_at_stop(written, options.stop)
         return Generated(text, hypothesis.tokens, hypothesis.score, hypothesis.logprob, hypothesis.finished)
+
+    def check_chats(self) -> None:
+        """Refuse a model that is not talked to."""
+        self.check_generates()
+        if self.loaded.chat is None or not isinstance(self.tokenizer, Tokenizer):
+            raise LegatoError(f"{self.folder} has no chat template, so it is no model to talk to: leave out --chat")
 
     def check_generates(self) -> None:
         """Refuse a model that does not continue texts."""
@@ -205,7 +308,10 @@ class _Emitter:
 
 
 def load(place: str | Path, device: str = "auto") -> Model:
-    """A model from a model folder or a run folder (its `best`, or `last`)."""
+    """A model from a model folder, a run folder (its `best`, or `last`), or by its name on the hub.
+
+    >>> legato.load("org/name@revision")                                # doctest: +SKIP
+    """
     chosen = choose_device(device)
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)

@@ -66,6 +66,11 @@ MODELS = Registry(
         "lstm": "legato.models.recurrent:RecurrentModel",
         "seq2seq": "legato.models.seq2seq:Seq2SeqModel",
         "transformer": "legato.models.transformer:TransformerModel",
+        "gpt2": "legato.models.gpt2:GPT2Model",
+        "bert": "legato.models.bert:BertModel",
+        "roberta": "legato.models.roberta:RobertaModel",
+        "distilbert": "legato.models.distilbert:DistilBertModel",
+        "llama": "legato.models.llama:LlamaModel",
     },
 )
 
@@ -74,10 +79,27 @@ TASKS = Registry(
     "legato.tasks",
     {
         "lm": "legato.tasks.lm:LanguageModelling",
+        "mlm": "legato.tasks.mlm:MaskedLanguageModelling",
         "translation": "legato.tasks.translation:Translation",
         "parsing": "legato.tasks.parsing:Parsing",
     },
 )
 
 # Hugging Face's `model_type`s that we read and write, each with the map of its names.
-PUBLISHED = Registry("published model", "legato.published", {"marian": "legato.models.marian:Marian"})
+PUBLISHED = Registry(
+    "published model",
+    "legato.published",
+    {
+        "marian": "legato.models.marian:Marian",
+        "gpt2": "legato.models.gpt2:GPT2",
+        "bert": "legato.models.bert:Bert",
+        "roberta": "legato.models.roberta:Roberta",
+        "xlm-roberta": "legato.models.roberta:XLMRoberta",
+        "camembert": "legato.models.roberta:Camembert",
+        "distilbert": "legato.models.distilbert:DistilBert",
+        "llama": "legato.models.llama:Llama",
+        "mistral": "legato.models.llama:Mistral",
+        "qwen2": "legato.models.llama:Qwen2",
+        "qwen3": "legato.models.llama:Qwen3",
+    },
+)

@@ -1,7 +1,6 @@
 """From settings to a trained model: what `legato train` does.
 
-A run is described by a `RunConfig`. It comes from a task's name, a recipe or a YAML file, with
-`key=value` words laid over it; which classes check `data` and `model` depends on the names in it.
+A run is described by a `RunConfig`, which `settings.py` makes.
 """
 
 from __future__ import annotations
@@ -11,24 +10,50 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, SerializeAsAny
-
 from legato import __version__
-from legato.config import Section, describe, merge, parse_words, put, read_yaml, validate
-from legato.data.tokenizers import TokenizerConfig
-from legato.errors import CheckpointError, ConfigError, DataError, suggest
-from legato.models.base import ModelConfig
+from legato.config import merge
+from legato.errors import CheckpointError, ConfigError, DataError
 from legato.registry import MODELS, TASKS
-from legato.training.config import TrainConfig
+from legato.settings import (
+    Expectation,
+    RunConfig,
+    check,
+    describe_settings,
+    dump,
+    find_recipe,
+    flat,
+    list_recipes,
+    origin,
+    settings_for,
+)
 
 if TYPE_CHECKING:
+    from legato.folders.model_folder import Loaded
+    from legato.tasks.base import Plan
     from legato.training.display import Display
+
+__all__ = [
+    "Expectation",
+    "Result",
+    "RunConfig",
+    "check",
+    "describe_settings",
+    "dump",
+    "find_recipe",
+    "finished_result",
+    "flat",
+    "list_recipes",
+    "plan_of",
+    "resume_run",
+    "settings_for",
+    "start_run",
+    "train",
+]
 
 # What may change when a run goes on; anything else would make it another run.
 RESUMABLE = (
@@ -42,43 +67,15 @@ RESUMABLE = (
     "train.samples",
     "train.tensorboard",
     "train.graph",
+    "train.recompute",
     "device",
-    # The texts may have moved; their hashes must be what they were.
+    # The texts may have moved; their hashes must be what they were. So may the model that it began with.
+    "from",
     "data.train",
     "data.valid",
     "data.test",
     "data.root",
 )
-
-
-class Expectation(Section):
-    """A figure that a recipe promises: a bound, and what was measured when it was written."""
-
-    at_most: float | None = None
-    at_least: float | None = None
-    measured: float | None = None
-
-    def met(self, value: float) -> bool:
-        return (self.at_most is None or value <= self.at_most) and (self.at_least is None or value >= self.at_least)
-
-    def bound(self) -> str:
-        return f"≤ {self.at_most:g}" if self.at_most is not None else f"≥ {self.at_least:g}"
-
-
-class RunConfig(Section):
-    """All the settings of a run."""
-
-    task: str
-    about: str = Field("", description="what the recipe is, in one line")
-    hardware: str = Field("", description="on what a recipe's figures were measured")
-    data: SerializeAsAny[Section]
-    tokenizer: TokenizerConfig
-    model: SerializeAsAny[ModelConfig]
-    train: TrainConfig
-    seed: int = Field(0, description="of everything that is drawn")
-    device: str = Field("auto", description="auto, cpu, cuda, cuda:1 or mps")
-    out: str | None = Field(None, description="the run's folder; left out: the next free name under runs/")
-    expect: dict[str, Expectation] = Field(default_factory=dict)
 
 
 @dataclass
@@ -93,94 +90,6 @@ class Result:
     seconds: float
     tokens_per_second: float
     reached: dict[str, bool] = field(default_factory=dict)  # of what the recipe expects
-
-
-def check(settings: Mapping[str, Any]) -> RunConfig:
-    """The settings as a `RunConfig`, each section checked by the class that its names choose."""
-    known = set(RunConfig.model_fields)
-    for key in settings:
-        if key not in known:
-            raise ConfigError(f"unknown key '{key}'; {suggest(key, known)}")
-    if not settings.get("task"):
-        raise ConfigError("which task? name one, as in: legato train lm data.train=FILE")
-    task = TASKS.get(str(settings["task"]))
-    settings = task.adjust(dict(settings))
-    model_settings = {"name": "lstm", **_section(settings, "model")}
-    model = MODELS.get(str(model_settings["name"]))
-    rest = {
-        k: v for k, v in settings.items() if k in ("task", "about", "hardware", "seed", "device", "out", "expect")
-    }
-    return validate(
-        RunConfig,
-        {
-            **rest,
-            "data": validate(task.Data, _section(settings, "data"), "data"),
-            "tokenizer": validate(TokenizerConfig, _section(settings, "tokenizer"), "tokenizer"),
-            "model": validate(model.Config, model_settings, "model"),
-            "train": validate(TrainConfig, _section(settings, "train"), "train"),
-        },
-    )
-
-
-def _section(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
-    section = settings.get(name) or {}
-    if not isinstance(section, Mapping):
-        raise ConfigError(f"'{name}' is a group of settings, such as {name}.{_example(name)}, not '{section}'")
-    return dict(section)
-
-
-def _example(name: str) -> str:
-    return {"data": "train=FILE", "train": "steps=300"}.get(name, "name=…")
-
-
-def describe_settings(settings: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Every key that a run of this task and model takes, with its default and meaning."""
-    task = TASKS.get(settings["task"])
-    chosen = flat(task.adjust(dict(settings)))  # what the task knows better than the defaults
-    model = MODELS.get(str(chosen.get("model.name", "lstm")))
-    rows = describe(task.Data, "data") + describe(TokenizerConfig, "tokenizer")
-    rows += describe(model.Config, "model") + describe(TrainConfig, "train")
-    rows = [(key, str(chosen.get(key, default)), meaning) for key, default, meaning in rows]
-    top = [(key, RunConfig.model_fields[key]) for key in ("seed", "device", "out")]
-    return rows + [(key, str(field.default), field.description or "") for key, field in top]
-
-
-def settings_for(what: str | None, words: Iterable[str] | Mapping[str, Any] = ()) -> dict[str, Any]:
-    """The unchecked settings of a task's name, a recipe or a YAML file, with `words` laid over them."""
-    if isinstance(words, Mapping):
-        over: dict[str, Any] = {}
-        for key, value in words.items():
-            put(over, key, str(value) if isinstance(value, Path) else value)
-    else:
-        over = parse_words(words)
-    if what is None:
-        return over
-    if what in TASKS:
-        return merge({"task": what}, over)
-    recipe = find_recipe(what)
-    if recipe is not None:
-        return merge(recipe, over)
-    if what.endswith((".yaml", ".yml")):
-        return merge(read_yaml(Path(what)), over)
-    raise ConfigError(f"'{what}' is no task, recipe or YAML file; {suggest(what, [*TASKS.names(), *list_recipes()])}")
-
-
-def list_recipes() -> list[str]:
-    """The names of the recipes in the package, such as `lm/ptb-lstm`."""
-    root = resources.files("legato") / "recipes"
-    names = []
-    for folder in root.iterdir():
-        if folder.is_dir():
-            names += [
-                f"{folder.name}/{f.name.removesuffix('.yaml')}" for f in folder.iterdir() if f.name.endswith(".yaml")
-            ]
-    return sorted(names)
-
-
-def find_recipe(name: str) -> dict[str, Any] | None:
-    if name not in list_recipes():
-        return None
-    return read_yaml(Path(str(resources.files("legato") / "recipes" / f"{name}.yaml")))
 
 
 def train(
@@ -225,8 +134,8 @@ def resume_run(path: Path, changes: dict[str, Any], display: Display) -> Result:
 
     run = RunFolder.open(path)
     try:
-        before = check(run.settings)
-        after = check(merge(run.settings, changes))
+        begun = {**run.settings, "from": changes["from"]} if "from" in changes else run.settings  # it may have moved
+        before, after = check(begun), check(merge(run.settings, changes))
         _refuse_changes(flat(dump(before)), flat(dump(after)), path)
         if not changes and (path / "result.json").exists():
             raise _finished(path)
@@ -262,11 +171,14 @@ def _refuse_changes(before: dict[str, Any], after: dict[str, Any], path: Path) -
             )
 
 
-def _refuse_other_data(run: Any, hashes: dict[str, str]) -> None:
+def _refuse_other_data(run: Any, hashes: dict[str, str], loaded: Loaded | None) -> None:
     try:
-        before = json.loads((run.path / "provenance.json").read_text(encoding="utf-8"))["data"]
+        about = json.loads((run.path / "provenance.json").read_text(encoding="utf-8"))
+        before = about["data"]
     except (OSError, ValueError, KeyError):
         return
+    if loaded is not None and about.get("tokenizer", "") != loaded.tokenizer.fingerprint():
+        raise DataError(f"{loaded.folder} has not the tokenizer that {run.path} began with; name that model: from=…")
     for split, digest in hashes.items():
         if before.get(split, digest) != digest:
             raise DataError(
@@ -285,11 +197,18 @@ def _warn_of_other_device(run: Any, device: Any, display: Display) -> None:
         display.warn(f"{run.path} began on {before} and goes on on {describe(device)}: the last bits may differ")
 
 
+def plan_of(config: RunConfig, device: Any) -> Plan:
+    """What a task prepares itself from."""
+    from legato.tasks.base import Plan
+
+    loaded = None if config.start_from is None else origin(config.start_from)
+    return Plan(config.data, config.tokenizer, config.model, config.train, config.seed, device, loaded)
+
+
 def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool) -> Result:
     import torch
 
     from legato.models.base import count_parameters
-    from legato.tasks.base import Plan
     from legato.training.devices import choose_device
     from legato.training.loop import Trainer
 
@@ -297,16 +216,19 @@ def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool)
     if device.type == "cuda":
         torch.cuda.set_device(device)  # generators and graphs belong to the current device
         torch.set_float32_matmul_precision("high")
-    task = TASKS.get(config.task)
-    plan = Plan(config.data, config.tokenizer, config.model, config.train, config.seed, device)
-    job = task.prepare(plan, display.say)
+    plan = plan_of(config, device)
+    job = TASKS.get(config.task).prepare(plan, display.say)
     torch.manual_seed(config.seed)
-    model = MODELS.get(config.model.name)(config.model, job.sizes).to(device)
+    model = MODELS.get(config.model.name)(config.model, job.sizes)
+    if plan.loaded is not None:
+        model.load_state_dict(plan.loaded.module.state_dict())
+        origin.cache_clear()
+    model = model.to(device)
     parameters = count_parameters(model)
     display.say(f"model: {config.model.name}, {parameters:,} parameters, on {device}")
     trainer = Trainer(model, job, config.train, run, seed=config.seed, device=device, display=display)
     if resuming:
-        _refuse_other_data(run, job.hashes)
+        _refuse_other_data(run, job.hashes, plan.loaded)
         _warn_of_other_device(run, device, display)
         trainer.resume()
         if trainer.finished:
@@ -318,7 +240,7 @@ def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool)
         run.save_settings(dump(config))
         display.say(f"going on from step {trainer.step} of {trainer.steps}")
     else:
-        _write_provenance(run, config, job.hashes, device)
+        _write_provenance(run, config, job.hashes, plan.loaded, device)
     progress = trainer.fit()
     return _conclude(config, run, job, trainer, progress, parameters, display)
 
@@ -357,22 +279,6 @@ def _conclude(
     return result
 
 
-def dump(config: RunConfig) -> dict[str, Any]:
-    """The settings as plain values, for YAML; where the run lies is not one of them."""
-    return config.model_dump(mode="json", exclude={"out"})
-
-
-def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings with dotted keys."""
-    found: dict[str, Any] = {}
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            found.update(flat(value, f"{prefix}{key}."))
-        else:
-            found[prefix + key] = value
-    return found
-
-
 def _free_name(config: RunConfig) -> Path:
     number = 1
     while (path := Path("runs") / f"{config.task}-{config.model.name}-{number}").exists():
@@ -380,7 +286,9 @@ def _free_name(config: RunConfig) -> Path:
     return path
 
 
-def _write_provenance(run: Any, config: RunConfig, hashes: dict[str, str], device: Any) -> None:
+def _write_provenance(
+    run: Any, config: RunConfig, hashes: dict[str, str], loaded: Loaded | None, device: Any
+) -> None:
     import torch
 
     from legato.folders.atomic import write_text
@@ -398,6 +306,8 @@ def _write_provenance(run: Any, config: RunConfig, hashes: dict[str, str], devic
         "seed": config.seed,
         "data": hashes,
     }
+    if loaded is not None:
+        about |= {"from": str(loaded.folder), "tokenizer": loaded.tokenizer.fingerprint()}
     write_text(run.path / "provenance.json", json.dumps(about, indent=1, ensure_ascii=False))
 
 

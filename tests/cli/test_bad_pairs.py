@@ -259,9 +259,10 @@ def test_directions_that_make_no_sense_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("word", "parts"),
+    ("words", "parts"),
     [
         ("model=gru", ("model=gru reads no source", "model=seq2seq model.cell=gru")),
+        ("model=lstm model.heads=4", ("model=lstm reads no source", "model=seq2seq model.cell=lstm")),
         ("model=seqtoseq", ("no model 'seqtoseq'", "'seq2seq'")),
         ("data.jiont=false", ("'data.jiont'; did you mean 'joint'?",)),
         ("data.metric=chrf", ("data.metric=chrf should be 'bleu' or 'loss'",)),
@@ -273,8 +274,8 @@ def test_directions_that_make_no_sense_are_refused(
         ("train.label_smoothing=1", ("train.label_smoothing=1 should be less than 1",)),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(word: str, parts: tuple[str, ...], refused: Any) -> None:
-    is_one_line(refused(word), *parts)
+def test_settings_that_make_no_sense_are_refused(words: str, parts: tuple[str, ...], refused: Any) -> None:
+    is_one_line(refused(*words.split()), *parts)
 
 
 def test_bpe_dropout_needs_merges(refused: Any) -> None:

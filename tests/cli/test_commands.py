@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import yaml
 
 import legato
+from legato import diagnosis
 from legato.errors import FolderError
 from legato.registry import MODELS, TASKS
 from legato.run import check, describe_settings, list_recipes, settings_for
@@ -67,6 +69,28 @@ def test_training_from_a_shell_leaves_a_run_that_can_be_evaluated(home: Path, tm
     evaluated = in_a_shell("eval", "runs/x", f"data.test={home}/valid.txt", folder=tmp_path)
     assert evaluated.returncode == 0, evaluated.stderr
     assert "bits per byte" in evaluated.stdout
+
+
+def piped(line: str) -> subprocess.CompletedProcess[str]:
+    """`legato LINE` in a shell that fails where any part of a pipe does."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
+    script = f'"{sys.executable}" -m legato {line}'
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", script], env=environment, capture_output=True, text=True, timeout=120
+    )
+
+
+def test_training_goes_on_to_its_end_when_nobody_reads_what_it_says(home: Path, tmp_path: Path) -> None:
+    settings = " ".join(words(small(home, train__steps=3)))
+    trained = piped(f"train lm {settings} out={tmp_path}/run --json 2>&1 | true")
+    assert (trained.returncode, trained.stderr) == (0, "")
+    assert (tmp_path / "run" / "result.json").is_file()
+
+
+@pytest.mark.parametrize("line", ["generate {home}/run the --json", "models"])
+def test_a_reader_that_leaves_early_ends_the_other_verbs_quietly(line: str, home: Path) -> None:
+    ended = piped(line.format(home=home) + " | true")
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_training_says_what_it_sees_and_what_it_reached(command: Any, tmp_path: Path) -> None:
@@ -316,7 +340,20 @@ def test_doctor_looks_at_this_machine(command: Any) -> None:
     found = json.loads(command("doctor", "--json").out)
     assert found["legato"] == legato.__version__
     assert {"python", "torch", "device", "free disk here"} <= found.keys()
+    assert {"sacrebleu", "sentencepiece"} <= found.keys()
     assert "float32 matrix product" in command("doctor").out
+
+
+def test_doctor_asks_for_no_package_that_is_optional(command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if name in ("ctranslate2", "transformers"):
+            raise metadata.PackageNotFoundError(name)
+        return "1.0"
+
+    monkeypatch.setattr("legato.diagnosis.metadata.version", version)
+    found = {finding.name: finding for finding in diagnosis.diagnose()}
+    assert found["ctranslate2"].good
+    assert found["ctranslate2"].value == "not installed (optional: legato export --to ctranslate2)"
 
 
 # ── help ──────────────────────────────────────────────────────────────────────────────────────────
@@ -374,6 +411,12 @@ def test_train_lists_its_keys(command: Any, monkeypatch: pytest.MonkeyPatch) -> 
     assert answer.code == 0
     assert "model.context" in answer.out
     assert "train.batch_tokens" in answer.out
+
+
+def test_the_length_of_a_run_and_its_rate_are_explained_where_nobody_sets_them() -> None:
+    meanings = {key: (default, meaning) for key, default, meaning in describe_settings({"task": "translation"})}
+    assert meanings["train.lr"] == ("0.001", "the highest; none: 0.003 for adamw, 1 for sgd and asgd")
+    assert meanings["train.epochs"] == ("None", "passes over the data, when train.steps is none; none: 10")
 
 
 def test_a_comparison_goes_on_where_it_was_stopped(home: Path, tmp_path: Path) -> None:

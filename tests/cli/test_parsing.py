@@ -151,6 +151,20 @@ def test_a_parser_comes_back_with_both_its_vocabularies(home: Path) -> None:
     assert legato.load(home / "run", "cpu").predict([SENTENCE]) == [TREE]
 
 
+def test_trees_that_are_too_long_are_not_counted_as_trained_on(train: Any, home: Path) -> None:
+    answer = train("data.max_length=13")
+    [said] = [line for line in answer.err.splitlines() if line.startswith("data.train: left out ")]
+    left_out = int(said.split()[3])
+    assert 0 < left_out < 150
+    assert f"data: {150 - left_out} train, 12 valid trees" in answer.err
+
+
+def test_a_parser_does_not_go_where_nothing_keeps_its_trees_whole(command: Any, home: Path, tmp_path: Path) -> None:
+    answer = command("export", home / "run", "--to", "ctranslate2", "--out", tmp_path / "out")
+    is_one_line(answer, "is a parser, and CTranslate2 has no constraint")
+    assert not (tmp_path / "out").exists()
+
+
 # ── bad input ─────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -176,21 +190,21 @@ def test_bad_trees_are_named_with_their_line(
 
 
 @pytest.mark.parametrize(
-    ("word", "parts"),
+    ("words", "parts"),
     [
         ("data.train=none", ("'data.train' is needed", "bracketed trees")),
         ("data.train=no.mrg", ("there is no file no.mrg",)),
         ("data.train=no*.mrg", ("no file matches no*.mrg",)),
         ("data.valid=no.zip!*.mrg", ("there is no file no.zip",)),
-        ("model=lstm", ("model=lstm reads no source", "model=seq2seq model.cell=lstm")),
+        ("model=lstm model.heads=4", ("model=lstm reads no source", "model=seq2seq model.cell=lstm")),
         ("data.trian=x", ("'data.trian'", "'train'")),
         ("data.metric=bleu", ("data.metric=bleu should be 'f1' or 'loss'",)),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(
-    word: str, parts: tuple[str, ...], train: Any, tmp_path: Path
+    words: str, parts: tuple[str, ...], train: Any, tmp_path: Path
 ) -> None:
-    is_one_line(train(word), *parts)
+    is_one_line(train(*words.split()), *parts)
     assert not (tmp_path / "run").exists()
 
 

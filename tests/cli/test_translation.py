@@ -133,6 +133,20 @@ def test_signatures_are_shown_whole_however_narrow_the_terminal(
     assert f"chrf signature: {told['chrf_signature']}\n" in shown
 
 
+def test_pairs_that_are_too_long_are_not_counted_as_trained_on(train: Any) -> None:
+    answer = train("data.max_length=7")
+    [said] = [line for line in answer.err.splitlines() if line.startswith("data.train: left out ")]
+    left_out = int(said.split()[3])
+    assert 0 < left_out < 400
+    assert f"data: {400 - left_out} train, 12 valid pairs" in answer.err
+
+
+def test_a_terminal_that_cannot_show_a_letter_gets_its_number(home: Path) -> None:
+    words = [sys.executable, "-m", "legato", "predict", str(home / "t"), DOG, "--device", "cpu"]
+    told = subprocess.run(words, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}, timeout=60)
+    assert (told.returncode, told.stdout) == (0, b"Ein Hund l\\xe4uft.\n")
+
+
 # ── where pairs come from ─────────────────────────────────────────────────────────────────────────
 
 
@@ -193,6 +207,12 @@ def test_without_validation_pairs_a_share_is_held_out(train: Any, tmp_path: Path
     assert held + valid == 400
     assert 20 <= valid <= 160
     assert metrics_of(tmp_path / "run")["valid.sentences"] == valid
+
+
+@pytest.mark.parametrize(("share", "few"), [(0.02, True), (0.5, False)])
+def test_a_share_too_small_to_score_well_is_said(share: float, few: bool, train: Any) -> None:
+    said = train(data__valid=None, data__valid_share=share).err
+    assert ("held out, so its scores are rough; raise data.valid_share=0.02, or give data.valid\n" in said) == few
 
 
 def test_a_share_can_be_held_out_for_testing_too(train: Any, tmp_path: Path) -> None:
@@ -295,6 +315,12 @@ def test_evaluating_a_model_of_many_needs_directions(command: Any, home: Path) -
     is_one_line(answer, "writes de, en, fr; say which: data.directions=[en-de]")
 
 
+def test_evaluating_a_model_of_many_takes_the_directions_of_its_training(command: Any, home: Path) -> None:
+    scores = json.loads(command("eval", home / "many", f"data.test={home}/test.{{}}", "--json").out)
+    assert {"bleu_en-de", "bleu_de-en", "bleu_en-fr", "bleu_fr-en"} <= scores.keys()
+    assert "bleu_de-fr" not in scores
+
+
 def test_an_untrained_direction_can_be_evaluated(command: Any, home: Path) -> None:
     words = (f"data.test={home}/test.{{}}", "data.directions=[de-fr,fr-de]", "--json")
     scores = json.loads(command("eval", home / "many", *words).out)
@@ -366,19 +392,25 @@ def test_no_input_gives_no_output(command: Any, home: Path, typed: Any) -> None:
 
 
 def test_bytes_that_are_no_text_spoil_their_line_only(command: Any, home: Path, typed: Any) -> None:
-    typed(b"A d\xffg \xc3runs.\n" + DOG.encode() + b"\n")
+    typed(DOG.encode() + b"\nA d\xffg \xc3runs.\n" + CAT.encode() + b"\n\xff\n")
     answer = command("predict", home / "t")
-    assert (answer.code, answer.err) == (0, "")
     lines = answer.out.splitlines()
-    assert (len(lines), lines[1]) == (2, HUND)
+    assert (answer.code, len(lines), lines[0], lines[2]) == (0, 4, HUND, KATZE)
+    assert answer.err == "legato: note: line 2 is not valid UTF-8; bad bytes were replaced\n"  # once, of the first
+
+
+def test_a_replacement_character_of_ones_own_is_text(command: Any, home: Path, typed: Any) -> None:
+    typed("A d\ufffdg runs.\n".encode())
+    assert command("predict", home / "t").err == ""
 
 
 def test_an_argument_that_is_no_text_is_read_as_in_a_file(command: Any, home: Path, typed: Any) -> None:
     broken = b"A d\xffg runs."
     typed(broken + b"\n")
     expected = command("predict", home / "t").out
-    answer = command("predict", home / "t", broken.decode("utf-8", "surrogateescape"))
-    assert (answer.code, answer.out) == (0, expected)
+    answer = command("predict", home / "t", DOG, broken.decode("utf-8", "surrogateescape"))
+    assert (answer.code, answer.out) == (0, f"{HUND}\n{expected}")
+    assert answer.err == "legato: note: text 2 is not valid UTF-8; bad bytes were replaced\n"
 
 
 @pytest.mark.parametrize(
@@ -415,10 +447,23 @@ def test_texts_and_a_file_together_are_refused(command: Any, home: Path) -> None
 
 def test_several_answers_have_falling_scores(command: Any, home: Path) -> None:
     lines = command("predict", home / "t", DOG, "--nbest", "3", "--scores").out.splitlines()
-    scores = [float(line.split("\t")[0]) for line in lines]
+    scores = [float(line.split("\t")[1]) for line in lines]
     assert len(lines) == 3
     assert scores == sorted(scores, reverse=True)
-    assert len({line.split("\t")[1] for line in lines}) == 3
+    assert len({line.split("\t")[2] for line in lines}) == 3
+
+
+def test_several_answers_tell_by_number_which_text_they_belong_to(command: Any, home: Path, typed: Any) -> None:
+    typed(f"{DOG}\n\n{'A dog runs and ' * 20}\n{CAT}\n".encode())
+    answer = command("predict", home / "t", "--nbest", "2")
+    lines = [line.split("\t") for line in answer.out.splitlines()]
+    assert [number for number, _ in lines] == ["0", "0", "1", "2", "3", "3"]
+    assert [text for _, text in lines[::2]] == [HUND, "", KATZE]
+    assert "legato: line 3: 81 tokens" in answer.err
+
+
+def test_a_single_answer_has_no_number(command: Any, home: Path) -> None:
+    assert command("predict", home / "t", DOG, "--nbest", "1").out == f"{HUND}\n"
 
 
 def test_more_answers_than_the_models_own_beams_widen_the_beam(command: Any, home: Path) -> None:

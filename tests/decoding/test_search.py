@@ -571,3 +571,19 @@ def test_half_precision_logits_are_scored_in_float32():
     [[found]] = search(model, [[1]], options(max_tokens=1), eos=None)
     rounded = torch.tensor([0.1, 0.2, 0.3, 0.4]).log().bfloat16()
     assert found.logprob == float(rounded.float().log_softmax(-1)[3])
+
+
+@pytest.mark.parametrize("how", [{"search": "beam"}, {"search": "beam-sample"}, {"search": "sample"}, {}])
+@pytest.mark.parametrize("penalty", [1.0, 1.3])
+def test_logits_may_be_a_part_of_a_wider_table(how: dict[str, Any], penalty: float) -> None:
+    """As those of a model whose readout has more rows than its vocabulary."""
+
+    class Padded(TableModel):
+        def logits(self, state: Any) -> torch.Tensor:
+            logits = super().logits(state)
+            return torch.cat([logits, torch.full((len(logits), 3), torch.nan)], -1)[:, : self.vocabulary]
+
+    plain = from_seed(4)
+    options = SearchOptions(max_tokens=6, repetition_penalty=penalty, **how)
+    padded = Padded(plain.vocabulary, plain.probabilities)
+    assert search(padded, [[1], [2]], options, eos=0) == search(plain, [[1], [2]], options, eos=0)

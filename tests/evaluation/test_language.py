@@ -18,7 +18,7 @@ from legato.evaluation.language import language_metrics, nats, stream_loss
 from legato.models.base import SequenceModel, Sizes
 from legato.registry import MODELS
 
-NAMES = [name for name in MODELS.names() if not MODELS.get(name).reads_source]
+NAMES = ["window", "elman", "gru", "lstm"]  # those that carry a state
 V = 11
 
 

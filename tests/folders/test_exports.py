@@ -215,6 +215,17 @@ def test_an_export_never_takes_the_place_of_its_model(
     assert snapshot(tmp_path) == before
 
 
+@pytest.mark.parametrize("out", ["x" * 300, "/dev/null/x", "/proc/x"])
+@pytest.mark.parametrize("to", ["hf", "ctranslate2"])
+def test_a_place_that_cannot_be_written_is_named(out: str, to: str, export: Any, tmp_path: Path) -> None:
+    if out.startswith("/proc") and not Path("/proc/version").exists():
+        pytest.skip("this system has no /proc")
+    if to == "ctranslate2":
+        pytest.importorskip("ctranslate2")
+    folder = saved(tmp_path / "model")
+    is_one_line(export(folder, "--to", to, "--out", tmp_path / out), f"{tmp_path / out} cannot be written: ")
+
+
 def test_without_its_package_the_way_to_install_it_is_told(
     export: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -283,8 +283,8 @@ def test_a_cache_that_is_full_says_so() -> None:
 
 def test_even_rows_need_no_mask() -> None:
     cache = KeyValueCache(1, 2, 1, 9, 2, like=torch.empty(0))
-    assert cache.open(4).mask is None
-    assert cache.open(1).mask is None
+    assert cache.open(4).views[0].mask is None
+    assert cache.open(1).views[0].mask is None
 
 
 def test_a_cache_has_the_device_and_dtype_of_its_stack() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from legato.config import validate
 from legato.data.batch import Batch
 from legato.data.tokenizers import Tokenizer, TokenizerConfig
-from legato.data.trees import Tree, flatten, longest_chain, parse_trees, skeleton, unflatten
+from legato.data.trees import Tree, escape, flatten, longest_chain, parse_trees, skeleton, unflatten
 from legato.decoding import SearchOptions
 from legato.decoding.tree_constraint import MAX_UNARY
 from legato.errors import DataError
@@ -66,8 +66,12 @@ def beam(beams: int, nbest: int = 1) -> SearchOptions:
         ("He said: “It's the dog's (old) bone!”", "He said : “ It 's the dog 's ( old ) bone ! ”"),
         ("We'll go; they've gone.", "We 'll go ; they 've gone ."),
         ("Mr. Smith paid $3.50 at 10:30 in the U.S.", "Mr. Smith paid $3.50 at 10:30 in the U.S ."),
-        ("the dog 's bone .", "the dog 's bone ."),  # already apart: nothing else is split
-        ("don't , really", "don't , really"),
+        ("the dog 's bone .", "the dog 's bone ."),  # apart already
+        ("don't , really", "do n't , really"),
+        ("He (quietly) said no .", "He ( quietly ) said no ."),
+        ("f(x) and {y}[z]", "f ( x ) and { y } [ z ]"),
+        ("He left...", "He left ..."),
+        ("``No -- never,'' he said--twice.", "`` No -- never , '' he said -- twice ."),
         ("狗跑。", "狗跑。"),
         ("  ", ""),
         ("", ""),
@@ -75,6 +79,12 @@ def beam(beams: int, nbest: int = 1) -> SearchOptions:
 )
 def test_punctuation_is_split_off_as_treebanks_do(text: str, words: str) -> None:
     assert split_words(text) == words.split()
+
+
+@given(st.text(st.sampled_from("ab .,:!?'\"`“”’()[]{}-…nt'sd\n"), max_size=12))
+def test_what_is_split_already_stays_as_it_is(text: str) -> None:
+    words = split_words(text)
+    assert split_words(" ".join(words)) == words
 
 
 # ── every output is a tree ────────────────────────────────────────────────────────────────────────
@@ -94,13 +104,13 @@ def test_every_output_is_a_well_formed_tree_over_the_given_words(name: str, word
         assert answer.text == ""
         return
     tree = unflatten(answer.text.split(" "))
-    names = {"(": "-LRB-", ")": "-RRB-"}
-    assert tree.words == [names.get(word[0], word[0]) + word[1:] for word in answer.more["words"]]
+    assert tree.words == [escape(word) for word in answer.more["words"]]
+    assert not any(set("()") & set(word) for word in tree.words)
     assert longest_chain(tree) <= MAX_UNARY
 
 
 @pytest.mark.parametrize("name", SMALL)
-@pytest.mark.parametrize("text", ["( x )", "a (b) c", ":) :(", "🐶 barks", "<word> <eos>", "(S (NP", ")"])
+@pytest.mark.parametrize("text", ["( x )", "a (b) c", ":) :(", "🐶 barks", "<word> <eos>", "(S (NP", ")", "a)b"])
 def test_brackets_and_pictures_are_words_like_any_other(name: str, text: str) -> None:
     [prediction] = parser(name).predict([text], beam(3))
     [answer] = prediction.answers
@@ -133,11 +143,23 @@ def test_a_text_without_words_has_no_tree(text: str) -> None:
     assert (prediction.problem, prediction.answers[0].text) == (None, "")
 
 
-def test_a_sentence_too_long_does_not_stop_the_others() -> None:
-    short, long = "rain", "dogs " * 12
-    bad, good = parser("transformer", length=40).predict([long, short], beam(1))
-    assert (bad.answers, bad.problem) == ([], "the sentence has 12 words, too many for the model's 40 positions")
+@pytest.mark.parametrize(
+    ("word", "counted"),
+    [
+        ("dogs ", "48 tokens"),
+        ("a ", "12 words, whose tree takes about 44 symbols (words and brackets)"),
+    ],
+)
+def test_a_sentence_too_long_does_not_stop_the_others(word: str, counted: str) -> None:
+    bad, good = parser("transformer", length=40).predict([word * 12, "rain"], beam(1))
+    assert bad.answers == []
+    assert bad.problem == f"the sentence has {counted}, more than the model's 40 positions; split it"
     assert unflatten(good.answers[0].text.split()).words == ["rain"]
+
+
+def test_a_model_reads_brackets_as_its_trees_have_them() -> None:
+    spoken, written = parser("transformer").predict(["dogs (not cats)", "dogs -LRB- not cats -RRB-"], beam(2))
+    assert spoken.answers[0].text == written.answers[0].text
 
 
 def test_half_a_character_does_not_stop_the_others() -> None:

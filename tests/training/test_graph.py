@@ -22,7 +22,7 @@ from legato.models.base import Sizes, detach
 from legato.registry import MODELS, TASKS
 from legato.run import check, settings_for
 from legato.tasks.base import Plan
-from legato.tasks.lm import next_token_loss
+from legato.tasks.next_token import next_token_loss
 from legato.tasks.pairs import pair_loss
 from legato.training.display import Display
 from legato.training.graph import StepGraph, shape_of
@@ -150,7 +150,7 @@ if pytest is not None:
         assert trainer.step == 30
 
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
-    @pytest.mark.parametrize("model", ["window", "elman", "gru", "lstm", "seq2seq", "transformer"])
+    @pytest.mark.parametrize("model", ["window", "elman", "gru", "lstm", "seq2seq", "transformer", "gpt2"])
     def test_replaying_a_graph_equals_launching_each_kernel(model: str, tmp_path: Path) -> None:
         with_graph, recorded = losses(model, True, tmp_path)
         plain, not_recorded = losses(model, False, tmp_path)

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from legato.folders.weights import load_tensors, save_tensors
+from legato.models.base import Sizes
+from legato.models.gpt2 import GPT2Config, GPT2Model
 from legato.training.config import TrainConfig
 from legato.training.optimizers import Average, make_optimizer, optimizer_tensors, restore_optimizer
 
@@ -154,3 +156,12 @@ def test_an_average_goes_through_tensors_and_back() -> None:
     follow(average, model, [6.0])
     follow(again, model, [6.0])
     assert torch.equal(again.tensors()["bias"], average.tensors()["bias"])
+
+
+def test_a_transformers_matrices_and_tables_decay_and_its_norms_and_biases_do_not() -> None:
+    model = GPT2Model(GPT2Config(layers=1, width=8, heads=2), Sizes(5))
+    decaying, others = make_optimizer(model, TrainConfig(weight_decay=0.1), CPU).param_groups
+    names = {id(p): name for name, p in model.named_parameters()}
+    assert all(names[id(p)].endswith("weight") and "norm" not in names[id(p)] for p in decaying["params"])
+    assert all(names[id(p)].endswith("bias") or "norm" in names[id(p)] for p in others["params"])
+    assert (decaying["weight_decay"], others["weight_decay"]) == (0.1, 0.0)

@@ -45,6 +45,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "tokenizer": "word",
         "model__dropout": 0.2,
     },
+    "gpt2": {"model": "gpt2", "model__heads": 2, "model__dropout": 0.2, "train__recompute": "true"},
     "window": {"model": "window", "data__batching": "windows", "model__dropout": 0.2},
 }
 PLAIN = "adamw with dropout"
@@ -128,12 +129,12 @@ def end_at(place: str, count: int) -> None:
     import shutil
 
     from legato import run
-    from legato.folders import atomic, model_folder
+    from legato.folders import atomic, shards
     from legato.training import checkpoints
 
     homes: dict[str, list[tuple[Any, str]]] = {
         "a checkpoint's file": [(checkpoints, "save_tensors")],
-        "a model's file": [(model_folder, "save_tensors")],
+        "a model's file": [(shards, "save_tensors")],
         "a checkpoint's manifest": [(checkpoints, "_digest")],
         "a rename": [(pathlib.Path, "rename")],
         "a removal": [(shutil, "rmtree")],

@@ -6,6 +6,7 @@ Nothing here imports PyTorch before a verb needs it, so `legato --help` answers 
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 from typing import Annotated
@@ -60,10 +61,16 @@ def main() -> None:
     sys.argv = [word for word in sys.argv if word != "--debug"]
     if len(sys.argv) == 1:
         sys.argv.append("--help")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # what a terminal cannot show is no reason to stop
     try:
-        sys.exit(app(standalone_mode=False))
-    except SystemExit as ended:
-        if not isinstance(ended.__context__, BrokenPipeError):
+        code = app(standalone_mode=False)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # Python's own flush at the end would be too late to fail quietly
+        sys.exit(code)
+    except (SystemExit, BrokenPipeError) as ended:
+        if isinstance(ended, SystemExit) and not isinstance(ended.__context__, BrokenPipeError):
             raise
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
         sys.exit(0)  # whoever read our output has gone, as `head` does; typer would exit with 1

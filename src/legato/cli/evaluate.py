@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
+import warnings
 from typing import Annotated
 
 import typer
 
 
 def command(
-    model: Annotated[str, typer.Argument(help="A model folder or a run folder.")],
+    model: Annotated[str, typer.Argument(help="A model folder, a run folder or a name on the hub.")],
     settings: Annotated[
         list[str] | None,
         typer.Argument(help="key=value settings: data.test=FILE, data.root, device …", show_default=False),
@@ -22,8 +24,9 @@ def command(
     [dim]legato eval runs/t data.test=\\[test.en,test.de][/dim]
     [dim]legato eval runs/many data.test=test.{} data.directions=\\[en-de,de-fr][/dim]
 
-    A language model gets loss, perplexity and bits per byte, over the whole text as one stream; a translation
-    model loss, BLEU and chrF; a parser labelled brackets.
+    A language model gets loss, perplexity and bits per byte, over the whole text as one stream; a masked one loss,
+    perplexity and accuracy of hidden tokens and pseudo-perplexity (data.max_sentences=200 bounds its cost); a
+    translation model loss, BLEU and chrF; a parser labelled brackets.
     """
     from rich.console import Console
     from rich.markup import escape
@@ -41,7 +44,10 @@ def command(
     if not isinstance(data, dict):
         raise ConfigError(f"'data' is a group of settings, such as data.test=FILE, not '{data}'")
     held = load(model, str(given.get("device", "auto")))
-    scores = held.evaluate(**data)
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        warnings.showwarning = lambda message, *_: print(f"legato: note: {message}", file=sys.stderr)
+        scores = held.evaluate(**data)
     if as_json:
         print(json.dumps({"model": str(held.folder), **scores}))
         return

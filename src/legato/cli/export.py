@@ -8,7 +8,7 @@ import typer
 
 
 def command(
-    model: Annotated[str, typer.Argument(help="A model folder or a run folder.")],
+    model: Annotated[str, typer.Argument(help="A model folder, a run folder or a name on the hub.")],
     to: Annotated[str, typer.Option("--to", help="hf or ctranslate2.")],
     out: Annotated[
         str | None, typer.Option("--out", help="Folder to write.", show_default="MODEL-hf, MODEL-ctranslate2")

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+if TYPE_CHECKING:
+    from legato.decoding import SearchOptions
+    from legato.model import Generated, Model
+
 
 def command(
-    model: Annotated[str, typer.Argument(help="A model folder or a run folder.")],
-    prompt: Annotated[str, typer.Argument(help="The text to go on from; empty starts a new one.")] = "",
+    model: Annotated[str, typer.Argument(help="A model folder, a run folder or a name on the hub.")],
+    prompt: Annotated[
+        str | None, typer.Argument(help="The text to go on from; left out: a new one begins.", show_default=False)
+    ] = None,
     file: Annotated[str | None, typer.Option("--file", help="Prompts, one a line; '-' for standard input.")] = None,
     search: Annotated[str, typer.Option("--search", help="greedy, beam, sample or beam-sample.")] = "greedy",
     max_tokens: Annotated[int, typer.Option("--max-tokens", help="Longest continuation.")] = 200,
@@ -29,6 +35,16 @@ def command(
     stop: Annotated[
         list[str] | None, typer.Option("--stop", help="Stop before this string; may be repeated.")
     ] = None,
+    slide: Annotated[
+        bool, typer.Option("--slide", help="Where the model's context is full, go on from the last tokens.")
+    ] = False,
+    chat: Annotated[
+        bool,
+        typer.Option("--chat", help="Talk: the prompt is a message, or each line of standard input in turn."),
+    ] = False,
+    system: Annotated[
+        str | None, typer.Option("--system", help="With --chat: what the model is told first.", show_default=False)
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Same seed, same text.")] = 0,
     scores: Annotated[bool, typer.Option("--scores", help="Show each text's score.")] = False,
     device: Annotated[str, typer.Option("--device")] = "auto",
@@ -38,11 +54,16 @@ def command(
 
     [dim]legato generate runs/x "The " --search sample --top-p 0.9 --seed 1[/dim]
     [dim]legato generate runs/x "The " --search beam --beams 5 --nbest 3 --scores[/dim]
+    [dim]legato generate org/model --chat "Who are you?" --system "Be brief."[/dim]
     """
+    from legato.cli.chatting import opening, talk
     from legato.config import validate
     from legato.decoding import SearchOptions
+    from legato.errors import ConfigError
     from legato.model import load
 
+    if system is not None and not chat:
+        raise ConfigError("--system is what a model is told before a dialogue; it needs --chat")
     options = validate(
         SearchOptions,
         {
@@ -57,31 +78,48 @@ def command(
             "repetition_penalty": repetition_penalty,
             "max_tokens": max_tokens,
             "min_tokens": min_tokens,
+            "slide": slide,
             "stop": [text.replace("\\n", "\n") for text in stop or []],
             "seed": seed,
         },
     )
     held = load(model, device)
     held.check_generates()
-    prompts = _prompts(prompt, file)
-    for text in prompts:
-        if held.tokenizer.unk_id is not None and held.tokenizer.unk_id in held.prompt_ids(text):
-            print(f"legato: note: the model does not know all of '{text}'; it sees <unk> there", file=sys.stderr)
-    streaming = (
-        options.search in ("greedy", "sample") and nbest == 1 and len(prompts) == 1 and not (as_json or scores)
-    )
-    if streaming:
-        _write(prompts[0])
-        held.write(prompts[0], options, _write)
-        _write("\n")
+    streaming = options.search in ("greedy", "sample") and nbest == 1 and not (as_json or scores)
+    if chat and prompt is None and file is None:
+        if not streaming:
+            raise ConfigError("a dialogue is written as it comes: give a message, or leave out --json and the like")
+        talk(held, options, system, _write)
         return
-    for text, found in zip(prompts, held.hypotheses(prompts, options), strict=True):
+    prompts = _prompts(prompt or "", file)
+    asked: list[Any] = list(prompts)
+    if chat:
+        asked = [held.chat_ids([*opening(system), {"role": "user", "content": text}]) for text in prompts]
+    starts = [held.begin(text, options) for text in asked]  # before anything is printed
+    for text, start in zip(prompts, starts, strict=True):
+        if held.tokenizer.unk_id is not None and held.tokenizer.unk_id in start:
+            print(f"legato: note: the model does not know all of '{text}'; it sees <unk> there", file=sys.stderr)
+    if streaming and len(prompts) == 1:
+        _write("" if chat else prompts[0])
+        written = [held.write(starts[0], options, _write)]
+        _write("\n")
+        _note_full(held, written, options)
+        return
+    for text, found in zip(prompts, held.hypotheses(starts, options), strict=True):
+        _note_full(held, found, options)
         if as_json:
             print(json.dumps({"prompt": text, "results": [vars(g) for g in found]}, ensure_ascii=False))
             continue
         for generated in found:
             score = f"{generated.score:9.4f}  " if scores else ""
-            print(f"{score}{text}{generated.text}")
+            print(f"{score}{'' if chat else text}{generated.text}")
+
+
+def _note_full(held: Model, found: list[Generated], options: SearchOptions) -> None:
+    """Say why a text ends early, where nothing else does."""
+    if any(not text.finished and len(text.tokens) < options.max_tokens for text in found):
+        full = f"the model's context of {held.module.longest:,} tokens is full"
+        print(f"legato: note: {full}; --slide goes on from the last ones", file=sys.stderr)
 
 
 def _prompts(prompt: str, file: str | None) -> list[str]:

@@ -1,4 +1,4 @@
-"""Lines from a file or from standard input, as they come, and a meter of how many are done."""
+"""Texts from the command line, from a file or from standard input, as they come; a meter of how many are done."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
@@ -16,16 +16,35 @@ FIRST = 32  # lines in the first block
 PATIENCE = 0.05  # seconds to wait for one more line before working on those that are there
 
 
+class Texts:
+    """Texts given on the command line, all in one block; the same face as `Lines`."""
+
+    unit = "text"
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        # Bytes that are no UTF-8 reach Python as half characters; here they read as in a file.
+        read = [read_utf8(text.encode("utf-8", "surrogateescape")) for text in texts]
+        self.texts = [text for text, _ in read]
+        self.spoilt = next((number for number, (_, whole) in enumerate(read, start=1) if not whole), None)
+
+    def blocks(self, size: int) -> Iterator[list[str]]:
+        yield self.texts
+
+
 class Lines:
     """The lines of a file, or of standard input when `path` is None, in blocks.
 
     A file gives full blocks. Standard input gives what has arrived: somebody who types gets an answer to each
-    line, a pipe gets full blocks. A last line without its newline counts; bytes that are no UTF-8 become U+FFFD.
+    line, a pipe gets full blocks. A last line without its newline counts; bytes that are no UTF-8 become U+FFFD,
+    and `spoilt` is the number of the first line that had any, known when the line is given.
     Whether it ends, is closed midway or breaks: the lines that came are given.
     """
 
+    unit = "line"
+
     def __init__(self, path: str | None) -> None:
         self.path = path
+        self.spoilt: int | None = None
 
     def blocks(self, size: int) -> Iterator[list[str]]:
         """Lists of at most `size` lines, in order; the first ones shorter, so that something shows soon."""
@@ -54,9 +73,11 @@ class Lines:
     def _read(self, arrived: queue.Queue[Any]) -> None:
         try:
             with self._open() as stream:
-                for number, raw in enumerate(stream):
-                    text = raw.decode("utf-8", "replace")
-                    if number == 0:
+                for number, raw in enumerate(stream, start=1):
+                    text, whole = read_utf8(raw)
+                    if not whole and self.spoilt is None:
+                        self.spoilt = number
+                    if number == 1:
                         text = text.removeprefix("\ufeff")
                     arrived.put(text.rstrip("\r\n"))
             arrived.put(None)
@@ -81,6 +102,18 @@ class Lines:
             return Path(self.path).open("rb")
         except OSError as problem:
             raise DataError(f"{self.path} cannot be read: {problem.strerror or problem}") from None
+
+
+def read_utf8(raw: bytes) -> tuple[str, bool]:
+    """The text, with U+FFFD for bytes that are no UTF-8, and whether there were none of those.
+
+    >>> read_utf8(b"caf\\xe9")
+    ('caf�', False)
+    """
+    try:
+        return raw.decode("utf-8"), True
+    except UnicodeDecodeError:
+        return raw.decode("utf-8", "replace"), False
 
 
 def _is_terminal(stream: TextIO | None) -> bool:

@@ -32,7 +32,9 @@ def command(
         return
     section = MODELS.get(name).Config
     if as_json:
-        print(json.dumps({key: field.default for key, field in section.model_fields.items() if key != "name"}))
+        fields = {key: field for key, field in section.model_fields.items() if key != "name"}
+        defaults = {key: field.get_default(call_default_factory=True) for key, field in fields.items()}
+        print(json.dumps(defaults, default=lambda group: group.model_dump()))
         return
     table = Table("setting", "default", "meaning", title=f"model={name}", title_justify="left")
     for key, default, meaning in describe(section, "model"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,7 +15,7 @@ BLOCK = 512  # lines read ahead, so that those of like length can go together
 
 
 def command(
-    model: Annotated[str, typer.Argument(help="A model folder or a run folder.")],
+    model: Annotated[str, typer.Argument(help="A model folder, a run folder or a name on the hub.")],
     texts: Annotated[
         list[str] | None,
         typer.Argument(metavar="[TEXT]...", help="Texts; left out: --file, or standard input.", show_default=False),
@@ -28,7 +28,14 @@ def command(
         float | None,
         typer.Option("--length-penalty", help="Scores are log p / length^this.", show_default="the model's own"),
     ] = None,
-    nbest: Annotated[int | None, typer.Option("--nbest", help="Answers a text.", show_default="1")] = None,
+    nbest: Annotated[
+        int | None,
+        typer.Option(
+            "--nbest",
+            help="Answers a text; above 1 each line begins with the number of its text, from 0, and a tab.",
+            show_default="1; for hidden words 5",
+        ),
+    ] = None,
     max_tokens: Annotated[
         int | None, typer.Option("--max-tokens", help="Longest answer.", show_default="twice the text and some")
     ] = None,
@@ -48,23 +55,30 @@ def command(
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON a text.")] = False,
 ) -> None:
-    """Translate, parse, …: one answer a text, in order.
+    """Translate, parse, guess hidden words, …: one answer a text, in order.
 
     [dim]legato predict runs/t "A dog runs." "Two men sit."[/dim]
     [dim]legato predict runs/t --file sentences.txt --beams 5 > translations.txt[/dim]
     [dim]cat sentences.txt | legato predict runs/t --nbest 3 --scores[/dim]
+    [dim]legato predict runs/m "He ate the cake <mask> the fork."[/dim]
+
+    Of a masked language model, each line is a word and its probability, behind the number of its mask where a text
+    has several, and behind the number of its text, from 0, where there are several.
+
+    A parser splits sentences into words as the Penn Treebank does, punctuation and n't apart; sentences that are
+    split so already stay as they are, and brackets are written -LRB- and -RRB-.
 
     A line that cannot be read (it is too long, say) gives an empty line and a note; the others are done, and
-    the exit code is 2.
+    the exit code is 2. With --nbest above 1 that line, too, has its number before it.
     """
-    from legato.cli.lines import Lines, Meter
+    from legato.cli.lines import Lines, Meter, Texts
     from legato.errors import DataError
     from legato.model import load
 
     if texts and file is not None:
         raise DataError("give texts or --file, not both")
-    # Bytes that are no UTF-8 reach Python as half characters; here they read as in a file.
-    texts = [text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for text in texts or []]
+    source: Texts | Lines = Texts(texts) if texts else Lines(None if file in (None, "-") else file)
+    single = texts is not None and len(texts) == 1  # whose problem the last line says
     given = {
         "beams": beams,
         "length_penalty": length_penalty,
@@ -75,23 +89,29 @@ def command(
     }
     options = {key: value for key, value in given.items() if value is not None}
     held = load(model, device)
-    source: Any = [texts] if texts else Lines(None if file in (None, "-") else file).blocks(BLOCK)
+    noted = False
     failed: list[str] = []
     number = 0
     with Meter(enabled=not texts) as meter:
-        for block in source:
+        for block in source.blocks(BLOCK):
+            if source.spoilt and not noted:
+                noted = True
+                bad = f"{source.unit} {source.spoilt}"
+                meter.note(f"legato: note: {bad} is not valid UTF-8; bad bytes were replaced")
             for prediction in held.predictions(block, **options):
                 number += 1
                 if prediction.problem is not None:
-                    where = f"text {number}" if texts else f"line {number}"
-                    failed.append(f"{where}: {prediction.problem}")
-                    if len(texts) != 1:  # of a single text the last line says it all
+                    failed.append(f"{source.unit} {number}: {prediction.problem}")
+                    if not single:
                         meter.note(f"legato: {failed[-1]}")
+                words = any("probability" in answer.more for answer in prediction.answers)
+                several = not single if words else (nbest or 1) > 1
+                before = f"{number - 1}\t" if several and not as_json else ""
                 for line in _shown(prediction, scores, alignments, as_json):
-                    print(line)
+                    print(before + line)
             print(end="", flush=True)
             meter.advance(len(block))
-    if len(texts) == 1 and failed:
+    if single and failed:
         raise DataError(failed[0].partition(": ")[2])
     if failed:
         others = "; the rest is done" if len(failed) < number else ""
@@ -104,11 +124,15 @@ def _shown(prediction: Prediction, scores: bool, alignments: bool, as_json: bool
         return
     if not prediction.answers:
         yield ""
+    masks = {answer.more.get("mask") for answer in prediction.answers}
     for answer in prediction.answers:
-        parts = [f"{answer.score:.4f}"] if scores else []
+        parts = [f"{answer.score:.4f}"] if scores and "probability" not in answer.more else []
+        parts += [str(answer.more["mask"])] if len(masks) > 1 else []
         parts.append(" ".join(answer.text.replace("\t", " ").splitlines()))  # one line, one column
         if alignments:
             parts.append(_pharaoh(answer))
+        if "probability" in answer.more:
+            parts.append(f"{answer.more['probability']:.4f}")
         yield "\t".join(parts)
 
 

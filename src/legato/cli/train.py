@@ -26,14 +26,17 @@ def command(
     """Train a model.
 
     [dim]legato train lm data.train=A.txt data.valid=B.txt model=lstm tokenizer=char out=runs/x train.steps=300[/dim]
-    [dim]legato train translation data.train=\\[a.en,a.de] data.valid=\\[b.en,b.de] model=transformer out=runs/t[/dim]
+    [dim]legato train translation "data.train=\\[a.en,a.de]" "data.valid=\\[b.en,b.de]" out=runs/t[/dim]
     [dim]legato train lm/ptb-lstm data.root=DATA[/dim]
+    [dim]legato train lm data.train=C.txt from=MODEL out=runs/y[/dim]
     [dim]legato train resume=runs/x[/dim]
+
+    Quote what has brackets in it: to zsh they are a pattern of file names.
 
     Settings people use: data.train data.valid data.test data.root data.window, model model.layers
     model.width model.dropout, tokenizer tokenizer.size, train.steps train.epochs train.batch_tokens
-    train.lr train.optimizer train.schedule train.validate_every train.checkpoint_every, out resume seed
-    device. `legato train lm --keys` lists every one with its default and meaning.
+    train.lr train.optimizer train.schedule train.validate_every train.checkpoint_every, out resume from
+    seed device. `legato train lm --keys` lists every one with its default and meaning.
     """
     from legato.config import split_words
     from legato.run import train

@@ -24,6 +24,10 @@ class Batch:
     lengths: Tensor | None = None  # (B,), None when every row is full
     fresh: bool = True  # False when the rows go on where the last batch ended
     keep: Tensor | None = None  # (B,), False where a row forgets its state before this batch
+    segments: Tensor | None = None  # (B, T), 0 for a first sentence and 1 for a second; None: all are first
+    documents: Tensor | None = None  # (B, T), which text a token is of, where several share a row; they rise
+    places: Tensor | None = None  # (B, N), where in each row the targets are, as many for all; None: anywhere
+    labels: Tensor | None = None  # (B,), the class of each row, where rows have one
     source: Tensor | None = None  # (B, S), what an encoder reads
     source_lengths: Tensor | None = None  # (B,), None when every source is full
     alike: bool = False  # whether batches come in few shapes, so that a step of each may be recorded

@@ -11,7 +11,7 @@ a run that resumes needs a number, not a saved iterator, and any worker can make
 - `Windows`: the same text in independent windows, shuffled each epoch.
 - `Rows`: separate sequences of different lengths, batched with others of like length.
 
-Pairs of sequences are in `pair_batches.py`.
+Documents that share rows are in `packing.py`, pairs of sequences in `pair_batches.py`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Ring:
                 "give a longer text or lower train.batch_tokens"
             )
         # Text is small beside a model's activations: on a GPU it lives there, and a batch is one gather.
-        self.ids = _on(ids, device)
+        self.ids = place_ids(ids, device)
         self._within = torch.arange(window + 1, device=device)
 
     def cut(self, starts: Tensor) -> tuple[Tensor, Tensor]:
@@ -192,7 +192,8 @@ def collate(sequences: list[tuple[list[int], int]]) -> Batch:
     )
 
 
-def _on(ids: Array, device: torch.device | str) -> Tensor:
+def place_ids(ids: Array, device: torch.device | str) -> Tensor:
+    """A whole text's ids where its batches are made."""
     if torch.device(device).type == "cpu":
         # A memory map is read-only, which PyTorch warns of; nobody writes to it here.
         import warnings

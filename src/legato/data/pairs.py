@@ -21,20 +21,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from legato.data.tables import (
-    MAX_LINE,
-    Column,
-    Head,
-    Table,
-    kind_of,
-    list_names,
-    load_text,
-    locate,
-    no_file,
-    read_table,
-    resolve_path,
-    unify_newlines,
-)
+from legato.data.files import MAX_LINE, load_text, no_file, resolve_path, unify_newlines
+from legato.data.tables import Column, Head, Table, kind_of, list_names, locate, read_table
 from legato.errors import DataError
 
 # Names that are a header when both stand in the first row, source first.

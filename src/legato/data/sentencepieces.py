@@ -48,6 +48,9 @@ class SentencePieceTokenizer:
         self.eos_id = table[END]
         self.unk_id: int | None = table.get(UNK)
         self.pad_id: int | None = table.get(PAD)
+        self.cls_id: int | None = None
+        self.sep_id: int | None = None
+        self.mask_id: int | None = None
         tags = [index for token, index in table.items() if token.startswith(">>") and token.endswith("<<")]
         self.marks = frozenset({self.eos_id, *tags, *([] if self.pad_id is None else [self.pad_id])})
         self.partner: SentencePieceTokenizer | None = None  # the other side, which is saved along
@@ -61,6 +64,9 @@ class SentencePieceTokenizer:
 
     def encode_many(self, texts: Iterable[str]) -> Iterator[Ids]:
         yield from map(self.encode, texts)
+
+    def prompt(self, text: str) -> list[int]:
+        return [self.eos_id, *self.encode(text).tolist()]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`; marks leave no trace, nor does `<unk>`, as where such models are used elsewhere."""
@@ -81,7 +87,7 @@ class SentencePieceTokenizer:
     def fingerprint(self) -> str:
         return hashlib.sha256(self._model + json.dumps(self._table, sort_keys=True).encode()).hexdigest()
 
-    def save(self, folder: Path, *, ends: bool = False) -> None:
+    def save(self, folder: Path, *, ends: bool = False, segments: bool = False, longest: int | None = None) -> None:
         """Write the files of both sides."""
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in self._files.items():

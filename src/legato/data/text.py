@@ -1,7 +1,7 @@
 """Text from files, the built-in corpus and the hub.
 
 A plain file is one document; a column of csv, tsv, jsonl or parquet gives one document per row. How
-files are opened, decoded and cut into columns is in `tables.py`.
+files are opened and decoded is in `files.py`, how they are cut into columns in `tables.py`.
 """
 
 from __future__ import annotations
@@ -12,17 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from legato.data.corpora import CORPORA
-from legato.data.tables import (
-    MAX_LINE,
-    Head,
-    kind_of,
-    list_names,
-    load_text,
-    locate,
-    read_table,
-    resolve_path,
-    unify_newlines,
-)
+from legato.data.files import MAX_LINE, load_text, resolve_path, unify_newlines
+from legato.data.tables import Head, kind_of, list_names, locate, read_table
 from legato.errors import DataError, suggest
 
 __all__ = ["MAX_LINE", "Text", "hold_out", "read_text", "resolve_path"]

@@ -13,7 +13,6 @@ Notable here:
 
 from __future__ import annotations
 
-import codecs
 import hashlib
 import itertools
 import json
@@ -24,6 +23,8 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
+from legato.data.published_tokenizers import read_library, read_template
+from legato.data.stream_decoder import StreamDecoder
 from legato.data.vocabularies import (
     BEFORE_BLANK,
     BEFORE_SPACE,
@@ -59,6 +60,9 @@ class AnyTokenizer(Protocol):
     eos_id: int
     unk_id: int | None
     pad_id: int | None
+    cls_id: int | None  # stands before a text that is read both ways
+    sep_id: int | None  # ends such a text, and each of a pair
+    mask_id: int | None  # stands for a word that is to be guessed
     marks: frozenset[int]  # what no text turns into, the end mark among them
 
     @property
@@ -77,6 +81,8 @@ class AnyTokenizer(Protocol):
 
     def encode_many(self, texts: Iterable[str]) -> Iterator[Ids]: ...
 
+    def prompt(self, text: str) -> list[int]: ...
+
     def decode(self, ids: Sequence[int]) -> str: ...
 
     def token(self, index: int) -> str: ...
@@ -87,7 +93,9 @@ class AnyTokenizer(Protocol):
 
     def fingerprint(self) -> str: ...
 
-    def save(self, folder: Path, *, ends: bool = False) -> None: ...
+    def save(
+        self, folder: Path, *, ends: bool = False, segments: bool = False, longest: int | None = None
+    ) -> None: ...
 
 
 class Tokenizer:
@@ -99,10 +107,15 @@ class Tokenizer:
     """
 
     partner: Any = None
+    foreign = False  # whether prompts begin as the file itself says, not as ours do
+    bos_id: int | None = None  # what such a prompt begins with when it is empty
+    template: str | None = None  # the chat template beside the file, which is saved again
 
     def __init__(self, library: Any, eos: str | None = None) -> None:
         """Wrap a `tokenizers.Tokenizer`; `eos` is needed only where it has an unusual name."""
         library.encode_special_tokens = True  # text is text, whatever it spells
+        library.no_truncation()  # what a published file says of batches is not for us
+        library.no_padding()
         spec = json.loads(library.to_str())
         self.library = library
         self.name, self.lowercase = recognise(spec)
@@ -118,10 +131,15 @@ class Tokenizer:
         self.eos_id: int = found
         model = spec["model"]
         self.unk_id: int | None = model.get("unk_id", vocabulary.get(model.get("unk_token") or ""))
-        self.pad_id = next((vocabulary[name] for name in (PAD, "[PAD]") if name in vocabulary), None)
+        self.pad_id, self.cls_id, self.sep_id, self.mask_id = (
+            next((vocabulary[name] for name in names if name in vocabulary), None)
+            for names in ((PAD, "[PAD]"), ("[CLS]", "<s>"), ("[SEP]", "</s>"), ("[MASK]", "<mask>"))
+        )
         marks = {int(token["id"]) for token in spec["added_tokens"] if token["special"]}
         self.marks: frozenset[int] = frozenset(marks - {self.unk_id})  # what no text turns into, <eos> among them
-        self._glued = {int(token["id"]) for token in spec["added_tokens"] if token["rstrip"]}
+        self._glued = {
+            side: {int(token["id"]) for token in spec["added_tokens"] if token[side]} for side in ("lstrip", "rstrip")
+        }
         self._vocabulary = vocabulary
 
     @classmethod
@@ -133,50 +151,53 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
-        """From a `tokenizer.json`, or from the folder it is in."""
-        import tokenizers
+        """From a `tokenizer.json`, or from the folder it is in, or one of older files (`published_tokenizers.py`)."""
+        library, roles = read_library(path)
+        loaded = cls(library, roles.get("eos"))
+        for role, token in roles.items():
+            if role not in ("eos", "unk") and token in loaded._vocabulary:
+                setattr(loaded, f"{role}_id", loaded._vocabulary[token])
+        template = read_template(path if path.is_dir() else path.parent)
+        loaded.template = None if template is None else template[0]
+        return loaded
 
-        file = path / "tokenizer.json" if path.is_dir() else path
-        if not file.is_file():
-            raise DataError(f"there is no tokenizer {file}; give a tokenizer.json or the folder it is in")
-        try:
-            library = tokenizers.Tokenizer.from_file(str(file))
-        except Exception as problem:  # the library raises plain Exception
-            raise DataError(f"{file} is not a tokenizer that can be read: {problem}") from None
-        return cls(library, _configured_eos(file.with_name("tokenizer_config.json")))
-
-    def save(self, folder: Path, *, ends: bool = False) -> None:
+    def save(self, folder: Path, *, ends: bool = False, segments: bool = False, longest: int | None = None) -> None:
         """Write `tokenizer.json` and `tokenizer_config.json` as Hugging Face's libraries expect them.
 
-        With `ends` their tokenizer puts `<eos>` behind every text, as encoders that were trained so need it.
+        With `ends` their tokenizer puts `<eos>` behind every text, as encoders that were trained so need it; with
+        `segments` it tells the model which of two texts a token is of. `longest` is the most tokens that the model
+        takes; None: any number.
         """
         folder.mkdir(parents=True, exist_ok=True)
         self._library_to_save(ends).save(str(folder / "tokenizer.json"))
         names = {"eos_token": self._tokens[self.eos_id]}
         if self.unk_id is not None:
             names["unk_token"] = self._tokens[self.unk_id]
-        if self.pad_id is not None:
-            names["pad_token"] = self._tokens[self.pad_id]
+        for role in ("bos", "pad", "cls", "sep", "mask"):
+            if (index := getattr(self, f"{role}_id")) is not None:
+                names[f"{role}_token"] = self._tokens[index]
         marks = {index: self._tokens[index] for index in self.marks}
         marks |= {self._vocabulary[name]: name for name in names.values()}
         settings = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             **names,
             "clean_up_tokenization_spaces": False,
-            "model_input_names": ["input_ids", "attention_mask"],  # no segments, which no model of ours has
-            "model_max_length": 10**30,
+            "model_input_names": ["input_ids", *["token_type_ids"] * segments, "attention_mask"],
+            "model_max_length": longest or 10**30,
             "added_tokens_decoder": {
                 str(index): {
                     "content": name,
-                    "lstrip": False,
+                    "lstrip": index in self._glued["lstrip"],
                     "normalized": False,
-                    "rstrip": index in self._glued,
+                    "rstrip": index in self._glued["rstrip"],
                     "single_word": False,
                     "special": True,
                 }
                 for index, name in sorted(marks.items())
             },
         }
+        if self.template is not None:
+            settings["chat_template"] = self.template
         text = json.dumps(settings, indent=2, ensure_ascii=False)
         (folder / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
 
@@ -234,6 +255,33 @@ class Tokenizer:
                     yield encode(lowered(text) if self.lowercase else text)
         except UnicodeEncodeError:
             raise DataError("the text holds half a surrogate pair, which is no character; remove it") from None
+
+    def prompt(self, text: str) -> list[int]:
+        """What stands before a continuation: `<eos>` and the text; in files made elsewhere whatever they say.
+
+        There a mark that is spelt in the text is that mark, as for everybody who uses such files.
+        """
+        if not self.foreign:
+            return [self.eos_id, *self.encode(text).tolist()]
+        return self.framed(text) or [self.eos_id if self.bos_id is None else self.bos_id]
+
+    def framed(self, text: str, most: int | None = None) -> list[int]:
+        """The ids of a text with the marks that the file puts around it; the text is cut for `most` in all."""
+        encoding = self.marking.encode(_whole(text), add_special_tokens=False)
+        if most is not None:
+            encoding.truncate(max(most - self.marking.num_special_tokens_to_add(False), 0))
+        return list(self.marking.post_process(encoding).ids)
+
+    def encode_marked(self, text: str) -> list[int]:
+        """The ids of a text that spells its own marks, as a chat template writes it."""
+        return list(self.marking.encode(_whole(text), add_special_tokens=False).ids)
+
+    @cached_property
+    def marking(self) -> Any:
+        """The library's tokenizer again, which finds marks in a text."""
+        import tokenizers
+
+        return tokenizers.Tokenizer.from_str(self.library.to_str())
 
     def encode_plain(self, text: str) -> Ids:
         """The same ids, by the library alone and in one go."""
@@ -301,8 +349,13 @@ class Tokenizer:
         parts = [table[np.minimum(codes, len(table) - 1)] for codes in code_points(text)]
         return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int32)
 
+    @cached_property
+    def _words(self) -> dict[str, int]:
+        """What a text's words turn into: no mark, but for the one that ends a line."""
+        return {w: i for w, i in self._vocabulary.items() if i == self.eos_id or i not in self.marks}
+
     def _encode_words(self, text: str) -> Ids:
-        get, unknown = self._vocabulary.get, itertools.repeat(self.unk_id)
+        get, unknown = self._words.get, itertools.repeat(self.unk_id)
         parts = [np.fromiter(map(get, words_of(piece), unknown), dtype=np.int32) for piece in cut(text, BEFORE_BLANK)]
         return np.concatenate(parts)
 
@@ -326,56 +379,10 @@ class Tokenizer:
             yield np.concatenate([ids for _, ids in group])
 
 
-class StreamDecoder:
-    """Text from ids that come one at a time; half a character is held back until it is whole.
-
-    `after` are ids that come before and are not shown, a prompt: they decide whether the first new
-    token is preceded by a space. All that `push` and `finish` give, joined, is what `decode` gives.
-    """
-
-    def __init__(self, tokenizer: AnyTokenizer, after: Iterable[int] = ()) -> None:
-        self._tokenizer = tokenizer
-        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
-        self._starts = tokenizer.spaced
-        self._shown: list[int] = []  # for files made elsewhere: the last ids that were shown
-        self._held: list[int] = []  # and those that were not yet
-        for index in after:
-            self.push(index)
-
-    def push(self, index: int) -> str:
-        """Take one id; give the text that is now certain."""
-        if self._tokenizer.pieces is None:
-            return self._push_by_library(int(index))
-        piece = self._tokenizer.pieces[index]
-        if self._starts and piece:
-            piece, self._starts = piece.removeprefix(b" "), False
-        if piece == b"\n" and not self._tokenizer.ends_text:
-            self._starts = True
-        return self._utf8.decode(piece)
-
-    def finish(self) -> str:
-        """What was held back, with U+FFFD for a character that never became whole."""
-        return self._reveal() + self._utf8.decode(b"", final=True)
-
-    def _push_by_library(self, index: int) -> str:
-        self._held.append(index)
-        whole = self._tokenizer.decode([*self._shown, *self._held])
-        return "" if whole.endswith("\ufffd") else self._reveal()
-
-    def _reveal(self) -> str:
-        if not self._held:
-            return ""
-        before = self._tokenizer.decode(self._shown)
-        whole = self._tokenizer.decode([*self._shown, *self._held])
-        # A few ids of context are enough for the library to place spaces.
-        self._shown, self._held = [*self._shown, *self._held][-8:], []
-        return whole[len(before) :]
-
-
-def _configured_eos(file: Path) -> str | None:
-    """The end-of-text token that the file beside a tokenizer.json names, if it does."""
+def _whole(text: str) -> str:
+    """`text`, unless it holds half a character, of which the library's own complaint is none."""
     try:
-        token = json.loads(file.read_text(encoding="utf-8")).get("eos_token")
-    except (OSError, ValueError, AttributeError):
-        return None
-    return token.get("content") if isinstance(token, dict) else token
+        text.encode()
+    except UnicodeEncodeError:
+        raise DataError("the text holds half a surrogate pair, which is no character; remove it") from None
+    return text

@@ -1,6 +1,6 @@
-"""Constituency trees: read from bracketed files, cleaned, and written as a sequence of symbols.
+"""Constituency trees: read from brackets, cleaned, and written as a sequence of symbols.
 
-A file holds trees as the Penn Treebank does, over as many lines as they like:
+A text holds trees as the Penn Treebank does, over as many lines as they like (files of them: `treebanks.py`):
 
     ( (S (NP-SBJ (NNS dogs)) (VP (VBP chase) (NP (NNS cats))) (. .)) )
 
@@ -19,29 +19,23 @@ thousand deep is read like any other.
 
 from __future__ import annotations
 
-import glob
-import hashlib
 import re
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
-from functools import cached_property
-from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
-from legato.data.tables import _decode, load_bytes, no_file, resolve_path, unify_newlines
 from legato.errors import DataError
 
 WORD: Final = "<word>"  # stands for any word in a skeleton
 EMPTY: Final = "-NONE-"  # the part of speech of traces and other words that nobody says
 WRAPPERS: Final = ("", "TOP", "ROOT", "S1")  # labels around a whole tree that say nothing about it
 UNTAGGED: Final = "XX"  # written for a part of speech that is not known
+# What treebanks write for a bracket that somebody wrote.
+BRACKETS: Final = {"(": "-LRB-", ")": "-RRB-", "[": "-LSB-", "]": "-RSB-", "{": "-LCB-", "}": "-RCB-"}
+_ESCAPES = str.maketrans(BRACKETS)
 
 # Only these separate: another script's space may stand inside a word.
 TOKEN = re.compile(r"[()]|[^() \t\n\r\f\v]+")
-IN_ZIP = re.compile(r"(?P<zip>.+\.zip)!(?P<pattern>.*)", re.IGNORECASE)
 FUNCTION_TAGS = re.compile(r"(?<!^)[-=].*")
 
 
@@ -138,6 +132,15 @@ def longest_chain(tree: Tree) -> int:
                 levels[-1].append(below[0] + 1 if len(below) == 1 else 1)
                 longest = max(longest, levels[-1][-1])
     return longest
+
+
+def escape(word: str) -> str:
+    """A word of somebody's text as treebanks write it: no bracket in it reads as the tree's own.
+
+    >>> escape("("), escape("f(x)")
+    ('-LRB-', 'f-LRB-x-RRB-')
+    """
+    return word.translate(_ESCAPES)
 
 
 # --- cleaning ------------------------------------------------------------------------------------
@@ -279,114 +282,6 @@ def _grow(symbols: Iterable[str], word_of: Callable[[str], str | None]) -> Tree:
 
 def _misplaced(number: int, symbol: str, why: str) -> DataError:
     return DataError(f"symbol {number}, '{_short(symbol)}': {why}")
-
-
-# --- files ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Treebank:
-    """Trees as their files have them, the files' names, and the hash that names their content."""
-
-    trees: list[Tree]
-    sources: list[str]
-    sha256: str
-
-    @cached_property
-    def words(self) -> int:
-        """Leaves over all trees, empty elements included."""
-        return sum(len(tree.leaves) for tree in self.trees)
-
-
-def read_trees(source: str | list[str], root: str | None = None, encoding: str = "utf-8") -> Treebank:
-    """The trees of a file (plain or .gz), of a folder's .mrg files, of a pattern, or of files in a zip.
-
-    A pattern's `*`, `?` and `[0-9]` stand for parts of names, `**` for any folders. In a zip the files are
-    named after a `!`, by a pattern too: `treebank.zip!treebank/combined/wsj_018*.mrg`; a zip alone means
-    all its .mrg files. Files that one source names come in the order of their names; a list joins several
-    sources.
-    """
-    trees: list[Tree] = []
-    names: list[str] = []
-    digest = hashlib.sha256()
-    for name, data in (file for part in _listed(source) for file in _files(part, root)):
-        text = unify_newlines(_decode(Path(name), data, encoding))
-        found = list(parse_trees(text, name))
-        if not found:
-            raise DataError(f"{name} holds no tree; give a file with trees in brackets")
-        trees += found
-        names.append(name)
-        content = text.encode("utf-8", "surrogatepass")
-        digest.update(len(content).to_bytes(8, "little") + content)  # the length keeps two files apart
-    return Treebank(trees, names, digest.hexdigest())
-
-
-def _listed(source: str | list[str]) -> list[str]:
-    sources = [source] if isinstance(source, str) else source
-    if not sources:
-        raise DataError("there is no source of trees; name a file, a folder or a pattern")
-    return sources
-
-
-def _files(source: str, root: str | None) -> Iterator[tuple[str, bytes]]:
-    """The name and content of each file that a source names."""
-    path = resolve_path(source, root)
-    in_zip = IN_ZIP.fullmatch(source)
-    if path.is_dir():
-        found = sorted(
-            file for file in path.rglob("*") if file.name.lower().endswith((".mrg", ".mrg.gz")) and file.is_file()
-        )
-        if not found:
-            raise DataError(f"{path} has no .mrg file in it; name its files by a pattern, such as {path}/*.txt")
-    elif path.suffix.lower() == ".zip" and path.exists():
-        yield from _zip_members(path, "**/*.mrg")
-        return
-    elif path.exists():
-        found = [path]
-    elif in_zip is not None:
-        yield from _zip_members(resolve_path(in_zip["zip"], root), in_zip["pattern"])
-        return
-    elif glob.has_magic(str(path)):
-        found = sorted(file for file in map(Path, glob.glob(str(path), recursive=True)) if file.is_file())
-        if not found:
-            raise DataError(f"no file matches {path}; check the pattern, or set data.root to the folder it starts in")
-    else:
-        raise no_file(path)
-    for file in found:
-        yield str(file), load_bytes(file)
-
-
-def _zip_members(path: Path, pattern: str) -> Iterator[tuple[str, bytes]]:
-    """The files of a zip that match the pattern."""
-    if not path.is_file():
-        raise no_file(path)
-    name = str(path)
-    try:
-        with zipfile.ZipFile(path) as archive:
-            files = sorted(info.filename for info in archive.infolist() if not info.is_dir())
-            found = [file for file in files if _matches(file.split("/"), pattern.split("/"))]
-            if not found:
-                among = f"it has {files[0]} and {len(files) - 1} more" if files else "it is empty"
-                raise DataError(f"{path}: no file in it matches '{pattern}'; {among}")
-            for file in found:
-                name = f"{path}!{file}"
-                yield name, archive.read(file)
-    except PermissionError:
-        raise DataError(f"{path} may not be read by this user; change its permissions") from None
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as problem:
-        reason = str(problem) or "it ends early"
-        raise DataError(f"{name}: not a zip file, or damaged ({reason}); copy it again") from None
-    except (NotImplementedError, RuntimeError) as problem:  # an unknown compression; a password
-        raise DataError(f"{name} cannot be unpacked ({problem}); unpack it and name the folder") from None
-
-
-def _matches(parts: list[str], patterns: list[str]) -> bool:
-    """Whether a name matches folder by folder, so that `*` stays within one; `**` is any number of them."""
-    if not patterns:
-        return not parts
-    if patterns[0] == "**":
-        return any(_matches(parts[skipped:], patterns[1:]) for skipped in range(len(parts) + 1))
-    return bool(parts) and fnmatchcase(parts[0], patterns[0]) and _matches(parts[1:], patterns[1:])
 
 
 # --- brackets ------------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ Notable here:
 - each of the six is a pipeline of the `tokenizers` library around a vocabulary; `assemble` builds the
   pipeline, `recognise` tells which one a file holds, `train_library` finds the vocabulary in a text;
 - training twice on one text gives the same tokenizer, which the library alone does not promise;
+- a vocabulary for guessing hidden words (`masked`) has BERT's marks, and the template by which other libraries put
+  them around a text;
 - how text is cut into pieces, words and characters is said once, for training and for encoding.
 """
 
@@ -25,6 +27,7 @@ from legato.errors import ConfigError
 EOS: Final = "<eos>"
 UNK: Final = "<unk>"
 PAD: Final = "<pad>"
+BERT_MARKS: Final = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # in the order in which BERT numbers them
 NAMES: Final = ("byte", "char", "word", "bpe", "unigram", "wordpiece")
 DEFAULT_SIZE: Final = 8000
 PIECE: Final = 1 << 16  # characters that the library gets at once: longer ones cost it more than their share
@@ -47,17 +50,49 @@ class TokenizerConfig(Section):
     min_count: int = Field(1, ge=1, description="char and word: rarer ones become <unk>")
     lowercase: bool = Field(False, description="read everything in lower case")
     path: str | None = Field(None, description="a tokenizer.json to use as it is")
+    masked: bool = Field(False, description="with [CLS], [SEP] and [MASK], by which words are hidden; mlm sets it")
 
     @model_validator(mode="after")
     def _bytes_fit(self) -> TokenizerConfig:
-        if self.name == "bpe" and self.size is not None and self.size < 257:
-            raise ValueError(f"size={self.size} is too small for bpe: the 256 bytes and {EOS} need 257")
+        least = 261 if self.masked else 257
+        if self.name == "bpe" and self.size is not None and self.size < least:
+            raise ValueError(f"size={self.size} is too small for bpe: the 256 bytes and the marks need {least}")
         return self
 
 
 def train_library(config: TokenizerConfig, texts: Iterable[str]) -> Any:
     """A `tokenizers.Tokenizer` with the vocabulary of `texts`."""
-    return _TRAIN[config.name](config, texts)
+    if not config.masked:
+        return _TRAIN[config.name](config, texts)
+    if config.name == "wordpiece":  # BERT's own, so its marks come first and are all there are
+        return framed(_TRAIN[config.name](config, texts))
+    size = DEFAULT_SIZE if config.size is None and config.name in ("bpe", "unigram") else config.size
+    smaller = None if size is None else max(size - len(BERT_MARKS) + 1, 1)  # the marks count, and <unk> is there
+    plain = config.model_copy(update={"size": smaller})
+    return with_mask(_TRAIN[config.name](plain, texts), config.name)
+
+
+def with_mask(library: Any, name: str) -> Any:
+    """`library` with those of BERT's marks that it lacks, behind all others."""
+    from tokenizers import AddedToken
+
+    known = library.get_vocab(with_added_tokens=True)
+    for mark in BERT_MARKS:
+        if mark not in known and mark != "[UNK]":
+            # Where tokens bring the space before them, the hidden one's is hidden with it.
+            swallows = mark == "[MASK]" and name in ("bpe", "unigram")
+            library.add_special_tokens([AddedToken(mark, lstrip=swallows, normalized=False)])
+    return framed(library)
+
+
+def framed(library: Any) -> Any:
+    """`library` with the rule by which others put [CLS] and [SEP] around a text, or around each of two."""
+    from tokenizers.processors import TemplateProcessing
+
+    known = library.get_vocab(with_added_tokens=True)
+    marks = [(mark, known[mark]) for mark in ("[CLS]", "[SEP]")]
+    library.post_processor = TemplateProcessing("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", marks)
+    return library
 
 
 # --- how text is cut --------------------------------------------------------------------------------
@@ -116,7 +151,7 @@ def from_byte_letters(token: str) -> bytes:
         return token.encode()
 
 
-def assemble(name: str, lowercase: bool, model: Any = None) -> Any:
+def assemble(name: str, lowercase: bool, model: Any = None, unknown: str = UNK) -> Any:
     """A library tokenizer with the parts of `name`, around `model` or an empty one."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
@@ -125,7 +160,7 @@ def assemble(name: str, lowercase: bool, model: Any = None) -> Any:
     elif model is None and name == "unigram":
         model = models.Unigram()
     elif model is None:
-        model = (models.WordPiece if name == "wordpiece" else models.WordLevel)(vocab={UNK: 0}, unk_token=UNK)
+        model = (models.WordPiece if name == "wordpiece" else models.WordLevel)(vocab={unknown: 0}, unk_token=unknown)
     library: Any = Tokenizer(model)
     steps: list[Any] = [normalizers.Lowercase()] if lowercase else []
     if name == "word":
@@ -165,8 +200,10 @@ def recognise(spec: dict[str, Any]) -> tuple[str, bool]:
         # What a post-processor adds is for other libraries; we add our own marks.
         return [model, *(spec[part] for part in ("normalizer", "pre_tokenizer", "decoder"))]
 
+    unknown = spec["model"].get("unk_token") or UNK
+    unknown = unknown if unknown in (UNK, "[UNK]") else UNK
     for name, lowercase in itertools.product(NAMES, (False, True)):
-        if parts(spec) == parts(json.loads(assemble(name, lowercase).to_str())):
+        if parts(spec) == parts(json.loads(assemble(name, lowercase, unknown=unknown).to_str())):
             ours = name != "byte" or spec["model"]["vocab"] == _byte_vocabulary()
             return (name, lowercase) if ours else ("other", False)
     return "other", False
@@ -239,19 +276,21 @@ def _train_subword(config: TokenizerConfig, texts: Iterable[str]) -> Any:
         spec["model"]["vocab"] = [[EOS, 0.0], [UNK, 0.0], *sorted(_levelled(spec["model"]["vocab"][2:]))]
     else:
         texts = list(texts)
-        bare = trainers.WordPieceTrainer(special_tokens=[EOS, UNK], vocab_size=1, show_progress=False)
+        marks = list(BERT_MARKS) if config.masked else [EOS, UNK]
+        bare = trainers.WordPieceTrainer(special_tokens=marks, vocab_size=1, show_progress=False)
         letters = sorted(token for token in _fit(config, texts, bare).get_vocab() if token.startswith("##"))
         # Named beforehand, letters that go on a word have their numbers before any word is looked at.
-        trainer = trainers.WordPieceTrainer(special_tokens=[EOS, UNK, *letters], **common)
+        trainer = trainers.WordPieceTrainer(special_tokens=[*marks, *letters], **common)
         spec = _spec(_fit(config, texts, trainer))
-        order = [EOS, UNK, *sorted(set(spec["model"]["vocab"]) - {EOS, UNK})]
+        order = [*marks, *sorted(set(spec["model"]["vocab"]) - set(marks))]
         spec["model"]["vocab"] = {token: index for index, token in enumerate(order)}
-        spec["added_tokens"] = spec["added_tokens"][:2]
+        spec["added_tokens"] = spec["added_tokens"][: len(marks)]
     return type(assemble(config.name, config.lowercase)).from_str(json.dumps(spec))
 
 
 def _fit(config: TokenizerConfig, texts: Iterable[str], trainer: Any) -> Any:
-    library = assemble(config.name, config.lowercase)
+    unknown = "[UNK]" if config.masked and config.name == "wordpiece" else UNK
+    library = assemble(config.name, config.lowercase, unknown=unknown)
     border = BEFORE_SPACE if config.name == "unigram" else BEFORE_BLANK
     try:
         library.train_from_iterator((piece for text in texts for piece in cut(text, border)), trainer)

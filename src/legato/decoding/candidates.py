@@ -180,7 +180,7 @@ class Chooser:
 
         def of_picked(flat: Tensor, sums: Tensor) -> Tensor:
             """Log-probabilities of the picked tokens, from logits and their log-sum-exp."""
-            return flat.view(count, -1).gather(-1, picked) - sums.view(count, width).gather(-1, parents)
+            return flat.reshape(count, -1).gather(-1, picked) - sums.view(count, width).gather(-1, parents)
 
         logprobs = of_picked(raw, total)  # (G, C)
         gains = logprobs if shaped is raw else of_picked(shaped, shaped_total)  # (G, C)
@@ -191,7 +191,7 @@ class Chooser:
 
     def _drawn(self, scores: Tensor, shaped: Tensor, groups: Integers) -> Tensor:
         """Scores (G, W · V) with temperature, filters, and noise that makes the largest a fair draw."""
-        left = filter_scores(shaped, self.options).view_as(scores) > -torch.inf
+        left = filter_scores(shaped, self.options).reshape(scores.shape) > -torch.inf
         keys = temperature(scores, self.options.temperature) + self.chance.gumbel(groups, scores.shape[-1])
         return keys.masked_fill(~left, -torch.inf)
 

@@ -49,6 +49,7 @@ class SearchOptions(Section):
     max_tokens: int = Field(200, ge=1)
     min_tokens: int = Field(0, ge=0)
     stop: tuple[str, ...] = ()
+    slide: bool = False  # beyond the model's context, go on from the last tokens
     seed: int = Field(0, ge=0)
 
     @property

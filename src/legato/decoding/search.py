@@ -413,7 +413,7 @@ def _device_of(model: Generates) -> torch.device:
     if isinstance(model, nn.Module):
         for tensor in chain(model.parameters(), model.buffers()):
             return tensor.device
-    return torch.device("cpu")
+    return getattr(model, "device", torch.device("cpu"))
 
 
 def _pad(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:

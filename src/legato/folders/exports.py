@@ -10,6 +10,8 @@ from __future__ import annotations
 import importlib
 import math
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from torch import Tensor
 from legato.data.tokenizers import AnyTokenizer
 from legato.errors import ConfigError, FolderError, LegatoError, suggest
 from legato.folders.atomic import replacing
+from legato.folders.hub import hub_name
 from legato.folders.model_folder import TARGET, Loaded, find_model, load_model, refusal
 from legato.models.transformer import TransformerModel
 
@@ -35,23 +38,42 @@ def export(
     if quantize is not None and to != "ctranslate2":
         raise ConfigError(f"--quantize is for ctranslate2; leave it out for {to}")
     folder = find_model(place)
-    target = Path(out) if out is not None else _beside(Path(place), to)
+    target = Path(out) if out is not None else _beside(place, to)
+    with _clear_errors(target):
+        _refuse_place(target, folder, force)
+    loaded = load_model(folder)
+    with _clear_errors(target):
+        if to == "hf":
+            _export_hugging_face(loaded, folder, target)
+        else:
+            _export_ctranslate2(loaded, target, quantize)
+    return target
+
+
+@contextmanager
+def _clear_errors(target: Path) -> Iterator[None]:
+    """Turn whatever the system says of a place that cannot be written into one line."""
+    try:
+        yield
+    except OSError as problem:
+        raise FolderError(f"{target} cannot be written: {problem.strerror or problem}") from problem
+
+
+def _refuse_place(target: Path, folder: Path, force: bool) -> None:
     if folder.resolve().is_relative_to(target.resolve()):
         raise FolderError(f"{target} holds the model itself, which would be lost; give another --out")
     if target.exists() and not target.is_dir():
         raise FolderError(f"{target} is a file; give --out the name of a folder")
     if target.exists() and not force:
         raise FolderError(f"{target} is there already; give another --out, or --force to write over it")
-    loaded = load_model(folder)
-    if to == "hf":
-        _export_hugging_face(loaded, folder, target)
-    else:
-        _export_ctranslate2(loaded, target, quantize)
-    return target
 
 
-def _beside(place: Path, to: str) -> Path:
-    """Where an export goes that nobody named: `runs/t-hf` for `runs/t`."""
+def _beside(given: str | Path, to: str) -> Path:
+    """Where an export goes that nobody named: `runs/t-hf` for `runs/t`, `name-hf` for `org/name` on the hub."""
+    place = Path(given)
+    asked = None if place.exists() else hub_name(given)
+    if asked is not None:
+        return Path(f"{asked[0].rpartition('/')[2]}-{to}")
     named = place if place.name not in ("", "..") else place.resolve()  # '.' has a name, too
     return named.with_name(f"{named.name}-{to}")
 
@@ -66,6 +88,11 @@ def _export_hugging_face(loaded: Loaded, folder: Path, target: Path) -> None:
 
 def _export_ctranslate2(loaded: Loaded, target: Path, quantize: str | None) -> None:
     module = loaded.module
+    if loaded.task == "parsing":
+        raise LegatoError(
+            f"{loaded.folder} is a parser, and CTranslate2 has no constraint that makes what it writes a tree over "
+            "the sentence's words; use legato predict"
+        )
     if not isinstance(module, TransformerModel):
         raise LegatoError(f"CTranslate2 knows Transformers; {loaded.folder} holds a {module.config.name}")
     config = module.config
@@ -84,9 +111,10 @@ def _export_ctranslate2(loaded: Loaded, target: Path, quantize: str | None) -> N
         except ValueError as problem:
             raise ConfigError(f"CTranslate2 refused the model: {problem}") from None
         spec.save(str(fresh))
-        loaded.tokenizer.save(fresh, ends=True)  # it translates tokens; this makes tokens of text
+        # It translates tokens; this makes tokens of text.
+        loaded.tokenizer.save(fresh, ends=True, longest=module.longest)
         if loaded.target not in (loaded.tokenizer, loaded.tokenizer.partner):
-            loaded.target.save(fresh / TARGET)
+            loaded.target.save(fresh / TARGET, longest=module.longest)
 
 
 def _specification(loaded: Loaded, module: TransformerModel, specs: Any) -> Any:

@@ -1,17 +1,18 @@
 """The model folder: a Hugging Face folder with what is ours under one key.
 
 config.json            the architecture: theirs where they have it, else `model_type` is legato-lstm and so on
-model.safetensors      the weights, under their names where they have the architecture
+model.safetensors      the weights, under their names where they have the architecture; several files where large
 tokenizer.json, tokenizer_config.json
 target/                the tokenizer of what is written, where it is another one
 source.spm, target.spm, vocab.json      instead of those in published Marian folders
 generation_config.json
 README.md              the model card
+
+Published folders may also have a chat template (`chat.py`) and be sentence encoders (`sentence_encoder.py`).
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,12 @@ from legato.data.sentencepieces import is_marian_vocabulary, load_marian_vocabul
 from legato.data.tokenizers import AnyTokenizer, Tokenizer
 from legato.errors import ConfigError, DataError, FolderError
 from legato.folders.atomic import OLD
-from legato.folders.weights import load_tensors, put_weights, save_tensors, weights_of
+from legato.folders.chat import ChatTemplate, load_chat_template
+from legato.folders.hub import fetch
+from legato.folders.json_files import read_json, read_json_if_there, write_json
+from legato.folders.sentence_encoder import MODULES, SentenceEncoder, load_sentence_encoder, lower_marking
+from legato.folders.shards import LARGEST, load_weights, save_weights, weights_name
+from legato.folders.weights import put_weights, weights_of
 from legato.models.base import Published, SequenceModel, Sizes
 from legato.registry import MODELS, PUBLISHED
 
@@ -41,6 +47,9 @@ class Loaded:
     about: dict[str, Any] = field(default_factory=dict)  # the "legato" key
     target: AnyTokenizer = None  # type: ignore[assignment]  # of what is written; left out: the same
     start: int = None  # type: ignore[assignment]  # what writing begins with; left out: the end mark
+    ends: tuple[int, ...] = ()  # the tokens that end a continuation
+    chat: ChatTemplate | None = None
+    sentences: SentenceEncoder | None = None  # how a text becomes one vector, where the folder says it
 
     def __post_init__(self) -> None:
         self.target = self.tokenizer if self.target is None else self.target
@@ -57,16 +66,28 @@ def save_model(
     card: str,
     target: AnyTokenizer | None = None,
     start: int | None = None,
+    largest: int = LARGEST,
 ) -> None:
-    """Write every file of a model folder into `folder`, which exists."""
+    """Write every file of a model folder into `folder`, which exists; of weights, at most `largest` bytes a file."""
     config, tensors = _published(module) or _own(module)
     written = target or tokenizer
     marks = _marks(module, written, written.eos_id if start is None else start)
-    _write_json(folder / "config.json", {**config, **marks, "legato": {"task": task, **about}})
-    save_tensors(tensors, folder / "model.safetensors")
-    tokenizer.save(folder, ends=module.reads_source)
+    named = {name: number for name, number in marks.items() if name not in config}
+    write_json(folder / "config.json", {**config, **named, "legato": {"task": task, **about}})
+    save_weights(tensors, folder, largest)
+    segments = getattr(module.config, "segments", 1) > 1
+    tokenizer.save(folder, ends=module.reads_source, segments=segments, longest=module.longest)
     if target is not None and target is not tokenizer and target is not tokenizer.partner:
-        target.save(folder / TARGET)
+        target.save(folder / TARGET, longest=module.longest)
+    if module.generates:
+        write_json(folder / "generation_config.json", _generation(module, written, marks, about))
+    (folder / "README.md").write_text(card, encoding="utf-8")
+
+
+def _generation(
+    module: SequenceModel, written: AnyTokenizer, marks: dict[str, Any], about: dict[str, Any]
+) -> dict[str, Any]:
+    """What others need to know to write as we do."""
     generation = dict(marks)
     if module.reads_source:
         generation["suppress_tokens"] = sorted(written.marks - {written.eos_id})
@@ -75,18 +96,23 @@ def save_model(
         if about.get("beams", 1) > 1:  # so that others search as we do
             generation |= {"num_beams": about["beams"], "length_penalty": about.get("length_penalty", 1.0)}
     else:
-        generation["bos_token_id"] = tokenizer.eos_id
-        if tokenizer.ends_text:
-            generation["eos_token_id"] = tokenizer.eos_id
-    _write_json(folder / "generation_config.json", generation)
-    (folder / "README.md").write_text(card, encoding="utf-8")
+        generation = {"bos_token_id": written.prompt("")[0]}
+        if written.ends_text:
+            generation["eos_token_id"] = written.eos_id
+    return generation
 
 
 def _marks(module: SequenceModel, tokenizer: AnyTokenizer, start: int) -> dict[str, Any]:
-    """The token numbers that an encoder–decoder's config names."""
-    if not module.reads_source:
+    """The token numbers that config.json names; where it does not, Hugging Face's library takes another model's."""
+    marks: dict[str, Any] = {}
+    if module.reads_source:
+        marks = {"decoder_start_token_id": start, "eos_token_id": tokenizer.eos_id, "is_encoder_decoder": True}
+    elif refusal(module) is not None:
         return {}
-    marks = {"decoder_start_token_id": start, "eos_token_id": tokenizer.eos_id, "is_encoder_decoder": True}
+    elif module.generates:
+        marks = {"bos_token_id": tokenizer.prompt("")[0], "eos_token_id": None}
+        if tokenizer.ends_text:
+            marks["eos_token_id"] = tokenizer.eos_id
     return marks if tokenizer.pad_id is None else {**marks, "pad_token_id": tokenizer.pad_id}
 
 
@@ -118,33 +144,75 @@ def _own(module: SequenceModel) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def load_model(folder: Path) -> Loaded:
     """Read a model folder; nothing is returned unless all of it fits."""
-    config = _read_json(folder / "config.json")
+    sentences = load_sentence_encoder(folder)
+    if sentences is not None:
+        folder = folder / sentences.transformer
+    config = read_json(folder / "config.json")
     kind = config.get("model_type")
     if not isinstance(kind, str):
         raise FolderError(f"{folder / 'config.json'} names no model_type")
     ours = "legato" in config
-    about = config.pop("legato", None) or _published_habits(folder, config)
+    generation = read_json_if_there(folder / "generation_config.json")
+    about = config.pop("legato", None) or _published_habits(config, generation)
     if not isinstance(about, dict):
         raise FolderError(f"{folder / 'config.json'}: 'legato' should hold a JSON object")
+    published = not ours or bool(about.get("published"))  # others made it, whoever trained it last
+    _refuse_what_we_lack(folder, kind, config)
     tokenizer, target = _load_tokenizers(folder)
+    chat = load_chat_template(folder)
     if kind in PUBLISHED:
         form: type[Published] = PUBLISHED.get(kind)
-        module = form.load(config, load_tensors(folder / "model.safetensors"), str(folder))
-        _check_vocabularies(folder, module.sizes, tokenizer, target, exact=ours)
+        module = form.load(config, load_weights(folder), str(folder))
+        _check_vocabularies(folder, module.sizes, tokenizer, target, exact=not published)
     else:
         module = _load_own(folder, kind, config, tokenizer, target)
     module.eval()
     start = config.get("decoder_start_token_id")
     if start is not None and not (isinstance(start, int) and 0 <= start < module.vocabulary):
         raise FolderError(f"{folder / 'config.json'}: decoder_start_token_id is {start}")
-    task = str(about.get("task", "translation" if module.reads_source else "lm"))
-    return Loaded(folder, module, tokenizer, task, about, target, start)  # type: ignore[arg-type]
+    if isinstance(tokenizer, Tokenizer):
+        tokenizer.foreign = published
+        if sentences is not None and sentences.lowercase:
+            lower_marking(tokenizer)
+    ends = _ends({**config, **generation}, module, tokenizer, ours)
+    task = str(about.get("task", _usual_task(module)))
+    return Loaded(folder, module, tokenizer, task, about, target, start, ends, chat, sentences)  # type: ignore[arg-type]
 
 
-def _published_habits(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
+def _refuse_what_we_lack(folder: Path, kind: str, config: dict[str, Any]) -> None:
+    """Before gigabytes are read."""
+    if kind in PUBLISHED:
+        if config.get("quantization_config"):
+            raise FolderError(
+                f"{folder} holds quantised weights, which Legato does not read; take the original model"
+            )
+        return
+    if kind.startswith(PREFIX) and kind.removeprefix(PREFIX) in MODELS:
+        return
+    known = ", ".join([*PUBLISHED.names(), *(PREFIX + name for name in MODELS.names())])
+    brings = " and comes with code of its own (auto_map), which is never run" if config.get("auto_map") else ""
+    raise FolderError(f"{folder} holds a '{kind}', which Legato does not have{brings}; it has {known}")
+
+
+def _usual_task(module: SequenceModel) -> str:
+    if module.reads_source:
+        return "translation"
+    return "lm" if module.generates else "mlm"
+
+
+def _ends(said: dict[str, Any], module: SequenceModel, tokenizer: AnyTokenizer, ours: bool) -> tuple[int, ...]:
+    """The tokens that end a continuation. Published folders may name several (`"eos_token_id": [2, 32000]`)."""
+    if ours:
+        return (tokenizer.eos_id,) if tokenizer.ends_text else ()
+    named = said.get("eos_token_id")
+    listed = named if isinstance(named, list) else [tokenizer.eos_id if named is None else named]
+    # One that the model cannot write ends nothing.
+    return tuple(sorted({end for end in listed if isinstance(end, int) and 0 <= end < module.vocabulary}))
+
+
+def _published_habits(config: dict[str, Any], generation: dict[str, Any]) -> dict[str, Any]:
     """What the makers of a folder without our key say of searching; older ones say it in config.json."""
-    file = folder / "generation_config.json"
-    said = {**config, **(_read_json(file) if file.is_file() else {})}
+    said = {**config, **generation}
     ours = {"beams": said.get("num_beams"), "length_penalty": said.get("length_penalty")}
     return {name: value for name, value in ours.items() if isinstance(value, int | float)}
 
@@ -153,9 +221,6 @@ def _load_own(
     folder: Path, kind: str, config: dict[str, Any], tokenizer: AnyTokenizer, target: AnyTokenizer
 ) -> SequenceModel:
     name = kind.removeprefix(PREFIX)
-    if not kind.startswith(PREFIX) or name not in MODELS:
-        known = ", ".join([*PUBLISHED.names(), *(PREFIX + n for n in MODELS.names())])
-        raise FolderError(f"{folder} holds a '{kind}', which Legato does not have; it has {known}")
     sizes = {key: config.pop(key, None) for key in ("vocab_size", "source_vocab_size")}
     skipped = ("model_type", "architectures", "is_encoder_decoder", *IDS)
     settings = {k: v for k, v in config.items() if k not in skipped}
@@ -170,7 +235,7 @@ def _load_own(
     known_sizes = Sizes(int(sizes["vocab_size"] or 0), sizes["source_vocab_size"])
     _check_vocabularies(folder, known_sizes, tokenizer, target, exact=True)
     module = model(checked, known_sizes)
-    put_weights(module, load_tensors(folder / "model.safetensors"), str(folder / "model.safetensors"))
+    put_weights(module, load_weights(folder), str(folder / weights_name(folder)))
     return module
 
 
@@ -179,7 +244,7 @@ def _load_tokenizers(folder: Path) -> tuple[AnyTokenizer, AnyTokenizer]:
     try:
         if is_marian_vocabulary(folder):
             return load_marian_vocabulary(folder)
-        tokenizer = Tokenizer.load(folder / "tokenizer.json")
+        tokenizer = Tokenizer.load(folder)
         own = folder / TARGET / "tokenizer.json"
         return tokenizer, Tokenizer.load(own) if own.is_file() else tokenizer
     except DataError as problem:
@@ -198,30 +263,14 @@ def _check_vocabularies(
 
 
 def find_model(place: str | Path) -> Path:
-    """The model folder behind a path: the folder itself, or a run's `best`, or its `last`."""
+    """The model folder behind a path: the folder itself, or a run's `best`, or its `last`; else a hub name's."""
     folder = Path(place)
     if not folder.exists():
-        raise FolderError(f"there is no folder {folder}")
+        folder = fetch(place)
     # A kill between two renames leaves the best model under its other name until the run is resumed.
     for candidate in (folder, folder / "best", folder / f"{OLD}best", folder / "last", folder / f"{OLD}last"):
-        if (candidate / "config.json").exists():
+        if (candidate / "config.json").exists() or (candidate / MODULES).exists():
             return candidate
     if (folder / "config.yaml").exists():
         raise FolderError(f"{folder} is a run that has not saved a model yet")
     raise FolderError(f"{folder} is no model folder: it has no config.json")
-
-
-def _write_json(path: Path, value: dict[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise FolderError(f"{path.parent} is no model folder: it has no {path.name}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as problem:
-        raise FolderError(f"{path} is not valid JSON: {problem}") from None
-    if not isinstance(value, dict):
-        raise FolderError(f"{path} should hold a JSON object")
-    return value

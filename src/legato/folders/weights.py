@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from legato.errors import FolderError
 
-PICKLES = ("pytorch_model*.bin", "*.pt", "*.pth")  # how others keep weights
+LFS = b"version https://git-lfs"  # how a file begins that Git has left elsewhere
 
 
 def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
@@ -32,19 +33,41 @@ def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str
 
 
 def load_tensors(path: Path, device: str = "cpu") -> dict[str, Tensor]:
+    """Every tensor of one file, as it is."""
+    if not path.is_file():
+        raise FolderError(f"{path.parent} lacks {path.name}")
     try:
+        _check_size(path)
         with safe_open(str(path), framework="pt", device=device) as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except FileNotFoundError:
-        pickles = sorted(file.name for pattern in PICKLES for file in path.parent.glob(pattern))
-        if pickles:
-            raise FolderError(
-                f"{path.parent} lacks {path.name}; its {pickles[0]} is a pickle, which may run any code when it is "
-                "read and so is refused: save it again as safetensors"
-            ) from None
-        raise FolderError(f"{path.parent} lacks {path.name}") from None
     except (SafetensorError, OSError, ValueError) as problem:
         raise FolderError(f"{path} is damaged: {problem}") from None
+
+
+def _check_size(path: Path) -> None:
+    """Compare a file's size with what its header says: the library's own complaint names no figures.
+
+    A safetensors file is 8 bytes with the header's length, the header (JSON), and the tensors' bytes.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(len(LFS))
+        if start == LFS:
+            raise ValueError("it is Git LFS's pointer to the weights, not the weights; fetch them with: git lfs pull")
+        if size < 8:
+            raise ValueError(f"it has {size} bytes, so it is no safetensors file")
+        header = int.from_bytes(start[:8], "little")
+        if header > size - 8:
+            raise ValueError(f"its header says it is {header:,} bytes long, but the file has {size:,}")
+        file.seek(8)
+        try:
+            entries = json.loads(file.read(header))
+            ends = [entry["data_offsets"][1] for name, entry in entries.items() if name != "__metadata__"]
+            told = 8 + header + max(ends, default=0)
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            raise ValueError("its header is not that of a safetensors file") from None
+    if told != size:
+        raise ValueError(f"its header tells of {told:,} bytes, but the file has {size:,}; fetch or copy it again")
 
 
 def weights_of(module: nn.Module) -> dict[str, Tensor]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from legato.config import Section
 from legato.data.batch import Batch
+from legato.nn.readout import padding_parameters
 from legato.nn.state import Output
 
 
@@ -70,9 +71,17 @@ class SequenceModel(nn.Module):
         """The stream state with the rows where `keep` (B,) is False as they are at the start of a text."""
         raise NotImplementedError
 
+    output: nn.Linear  # the last layer, whose rows may be the embedding's
+
+    def transform(self, hidden: Tensor) -> Tensor:
+        """Hidden states to what the last layer reads; for most models they are that already."""
+        return hidden
+
     def readout(self, hidden: Tensor) -> Tensor:
         """Hidden states (…, D) to logits (…, V)."""
-        raise NotImplementedError
+        states = self.transform(hidden)  # first: a model without a readout says so here
+        logits: Tensor = self.output(states)
+        return logits
 
     def encode(self, batch: Batch) -> Any:
         """The memory of `batch.source`, one row each, for `start`."""
@@ -112,8 +121,8 @@ class Published(Protocol):
 
 
 def count_parameters(module: nn.Module) -> int:
-    """Trainable parameters; a tied one counts once."""
-    return sum(p.numel() for p in module.parameters() if p.requires_grad)
+    """Trainable parameters; a tied one counts once, what pads a vocabulary not at all."""
+    return sum(p.numel() for p in module.parameters() if p.requires_grad) - padding_parameters(module)
 
 
 def measure(model: type[SequenceModel], config: ModelConfig, sizes: Sizes) -> int:

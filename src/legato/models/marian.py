@@ -7,14 +7,15 @@ In memory several of their matrices are one of ours, stacked; the map says which
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from legato.config import validate
-from legato.errors import ConfigError, FolderError
+from legato.errors import FolderError
 from legato.models.base import Sizes
+from legato.models.names import From, activation_of, checked, give_tensors, put_tensors, size_of
 from legato.models.transformer import TransformerConfig, TransformerModel
 
 # A block's modules, and theirs, in the order in which they are stacked.
@@ -65,13 +66,8 @@ class Marian:
     def save(cls, module: TransformerModel) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """The entries of config.json but the token numbers, and the tensors under Hugging Face's names."""
         config = module.config
-        ours = {name: tensor.detach() for name, tensor in module.state_dict().items()}
-        tensors = {}
-        for name, theirs in _names(config).items():
-            parts = ours[name].chunk(len(theirs))
-            tensors.update({their: part.clone() for their, part in zip(theirs, parts, strict=True)})
-        tensors[SHARED] = ours["embedding.weight"]
-        tensors[BIAS] = ours["output.bias"][None]  # (1, V)
+        tensors = give_tensors(module, {**_names(config), "embedding.weight": From((SHARED,))})
+        tensors[BIAS] = module.output.bias.detach()[None]  # (1, V)
         entries = {
             "vocab_size": module.vocabulary,
             "decoder_vocab_size": module.vocabulary,
@@ -102,32 +98,31 @@ class Marian:
         """
         settings, sizes = _settings(config, where)
         module = TransformerModel(settings, sizes)
-        left = {name: tensor for name, tensor in tensors.items() if name not in POSITIONS}
-        whole = {
-            name: torch.cat([_take(left, (their,), _part(module, name, len(theirs)), where) for their in theirs])
-            for name, theirs in _names(settings).items()
-        }
-        written, read = (sizes.vocabulary, settings.width), (sizes.source or 0, settings.width)
+        theirs = {name: tensor for name, tensor in tensors.items() if name not in POSITIONS}
         copies = (TARGET, READOUT) if settings.tied else (TARGET,)
         if settings.shared:
             copies = (SHARED, SOURCE, *copies)
-        else:
-            whole["source_embedding.weight"] = _take(left, (SOURCE,), read, where)
-        embedding = _take(left, copies, written, where)
-        whole["embedding.weight"] = embedding
-        whole["output.weight"] = embedding if settings.tied else _take(left, (READOUT,), written, where)
+        # The copies of one embedding are one tensor here; any of them will do.
+        found = next((name for name in copies if name in theirs), copies[0])
+        theirs = {name: tensor for name, tensor in theirs.items() if name == found or name not in copies}
+        names = {**_names(settings), "embedding.weight": From((found,))}
+        if not settings.shared:
+            names["source_embedding.weight"] = From((SOURCE,))
+        if not settings.tied:
+            names["output.weight"] = From((READOUT,))
         # Theirs may be left out, and is zero then.
-        bias = (
-            _take(left, (BIAS,), (1, sizes.vocabulary), where) if BIAS in left else torch.zeros(1, sizes.vocabulary)
-        )
-        whole["output.bias"] = bias[0]
-        if left:
-            raise FolderError(f"{where} holds a tensor that Marian lacks: '{min(left)}'")
-        module.load_state_dict(whole)
+        bias = theirs.pop(BIAS, torch.zeros(1, sizes.vocabulary))
+        if tuple(bias.shape) != (1, sizes.vocabulary):
+            raise FolderError(
+                f"{where}: '{BIAS}' should have shape {(1, sizes.vocabulary)}, but has {tuple(bias.shape)}"
+            )
+        put_tensors(module, names, theirs, where)
+        with torch.no_grad():
+            module.output.bias.copy_(bias[0])
         return module
 
 
-def _names(config: TransformerConfig) -> dict[str, tuple[str, ...]]:
+def _names(config: TransformerConfig) -> dict[str, From]:
     """Our tensors of all blocks, and theirs that make each up."""
     names = {}
     for side, layers in (("encoder", config.layers), ("decoder", config.decoder_layers or config.layers)):
@@ -137,54 +132,25 @@ def _names(config: TransformerConfig) -> dict[str, tuple[str, ...]]:
                 if side == "encoder" and ours.startswith("cross"):
                     continue
                 for kind in ("weight", "bias"):
-                    names[f"{block}.{ours}.{kind}"] = tuple(f"model.{block}.{their}.{kind}" for their in theirs)
+                    names[f"{block}.{ours}.{kind}"] = From(tuple(f"model.{block}.{their}.{kind}" for their in theirs))
     return names
-
-
-def _part(module: TransformerModel, name: str, parts: int) -> tuple[int, ...]:
-    """The shape of each of the tensors that ours is stacked from."""
-    rows, *rest = module.get_parameter(name).shape
-    return (rows // parts, *rest)
-
-
-def _take(left: dict[str, Tensor], names: tuple[str, ...], shape: tuple[int, ...], where: str) -> Tensor:
-    """The first tensor of these names that is there, checked; they are copies of one another, so all go."""
-    found = {name: left.pop(name) for name in names if name in left}
-    if not found:
-        raise FolderError(f"{where} lacks the tensor '{names[0]}'")
-    name, tensor = next(iter(found.items()))
-    if tuple(tensor.shape) != shape:
-        raise FolderError(f"{where}: '{name}' should have shape {shape}, but has {tuple(tensor.shape)}")
-    return tensor
 
 
 def _settings(config: dict[str, Any], where: str) -> tuple[TransformerConfig, Sizes]:
     """Our settings for their config.json. What it leaves out is as in `MarianConfig`, but for the sizes."""
-    where = f"{where}/config.json"
-
-    def size(name: str) -> int:
-        value = config.get(name)
-        if not isinstance(value, int) or value < 1:
-            raise FolderError(f"{where} {f'has {name}={value}' if name in config else f'lacks {name!r}'}")
-        return value
-
+    size = partial(size_of, config, where=where)
     for ours, theirs in (
         ("encoder_attention_heads", "decoder_attention_heads"),
         ("encoder_ffn_dim", "decoder_ffn_dim"),
     ):
         if size(ours) != size(theirs):
-            raise FolderError(
-                f"{where}: Legato needs {ours} and {theirs} to be equal, not {size(ours)} and {size(theirs)}"
-            )
+            counts = f"{size(ours)} and {size(theirs)}"
+            raise FolderError(f"{where}/config.json: Legato needs {ours} and {theirs} to be equal, not {counts}")
     for name in ("normalize_before", "normalize_embedding", "add_final_layer_norm"):
         if config.get(name):
-            raise FolderError(f"{where}: {name} is set, which Legato's Marian does not have")
-    activation = config.get("activation_function", "gelu")
+            raise FolderError(f"{where}/config.json: {name} is set, which Legato's Marian does not have")
     known = {theirs: ours for ours, names in ACTIVATIONS.items() for theirs in names}
-    if activation not in known:
-        raise FolderError(
-            f"{where}: activation_function={activation} is unknown; there is {', '.join(sorted(known))}"
-        )
+    activation = activation_of(config, "activation_function", "gelu", known, where)
     shared = bool(config.get("share_encoder_decoder_embeddings", True))
     tied = bool(config.get("tie_word_embeddings", True))
     settings = {
@@ -193,7 +159,7 @@ def _settings(config: dict[str, Any], where: str) -> tuple[TransformerConfig, Si
         "width": size("d_model"),
         "heads": size("encoder_attention_heads"),
         "feedforward": size("encoder_ffn_dim"),
-        "activation": known[activation],
+        "activation": activation,
         "length": config.get("max_position_embeddings", 1024),
         "dropout": config.get("dropout", 0.1),
         "dropout_attention": config.get("attention_dropout", 0.0),
@@ -202,11 +168,8 @@ def _settings(config: dict[str, Any], where: str) -> tuple[TransformerConfig, Si
         "shared": shared,
         "tied": tied,
     }
-    try:
-        checked = validate(TransformerConfig, settings)
-    except ConfigError as problem:
-        raise FolderError(f"{where}: {problem}") from None
+    found = checked(TransformerConfig, settings, where)
     vocabulary = size("vocab_size")
     if shared:
-        return checked, Sizes(vocabulary)
-    return checked, Sizes(config.get("decoder_vocab_size") or vocabulary, source=vocabulary)
+        return found, Sizes(vocabulary)
+    return found, Sizes(config.get("decoder_vocab_size") or vocabulary, source=vocabulary)

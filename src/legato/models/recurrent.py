@@ -165,9 +165,6 @@ class RecurrentModel(SequenceModel):
     def forget(self, state: list[CellState], keep: Tensor) -> list[CellState]:
         return [tuple(part * keep.unsqueeze(1) for part in layer) for layer in state]
 
-    def readout(self, hidden: Tensor) -> Tensor:
-        return F.linear(hidden, self.output.weight, self.output.bias)
-
     def start(self, rows: int, capacity: int, memory: Any = None, keep: int = 0) -> RecurrentState:
         """A zero state. It does not grow, so `capacity` is not needed; `keep` steps can be undone."""
         return RecurrentState(self.stack.start(rows), keep)

@@ -128,9 +128,6 @@ class TransformerModel(SequenceModel):
         x = self._embed(self.embedding, batch.ids)
         return Output(self.decoder(x, memory=self.encode(batch)))
 
-    def readout(self, hidden: Tensor) -> Tensor:
-        return self.output(hidden)
-
     def encode(self, batch: Batch) -> Memory:
         assert batch.source is not None, "this model reads a source; the batch has none"
         x = self._embed(self.source_embedding or self.embedding, batch.source)

@@ -6,7 +6,8 @@
 
 Notable: its limits are the point. Nothing further back than `context` words can matter, and every
 position in the window has weights of its own. The state it carries is just the last n - 1 words, so
-it trains and generates through the same protocol as the recurrent models.
+it trains and generates through the same protocol as the recurrent models. With `around` the window
+lies on both sides of a word, n before and n behind it, and the network guesses words that are hidden.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class WindowConfig(ModelConfig):
     """Settings of the fixed-window network."""
 
     name: Literal["window"] = "window"
-    context: int = Field(8, ge=1, description="words in the window")
+    context: int = Field(8, ge=1, description="words in the window; with around, those on each side")
+    around: bool = Field(False, description="see the words on both sides, to guess a hidden one; mlm sets it")
     layers: int = Field(1, ge=1, description="hidden layers")
     width: int = Field(256, ge=1, description="hidden size")
     embedding: int = Field(64, ge=1, description="embedding size")
@@ -61,19 +63,26 @@ class WindowModel(SequenceModel):
     """A feed-forward network over the last `context` words."""
 
     Config: ClassVar[type[ModelConfig]] = WindowConfig
-    summary: ClassVar[str] = "fixed-window feed-forward network: sees the last `context` words and nothing else"
+    summary: ClassVar[str] = "fixed-window feed-forward network: sees the nearest `context` words and nothing else"
     config: WindowConfig
 
     def __init__(self, config: WindowConfig, sizes: Sizes) -> None:
         super().__init__(config, sizes)
         vocabulary = sizes.vocabulary
         self.embedding = nn.Embedding(vocabulary, config.embedding)
-        widths = [config.context * config.embedding] + [config.width] * config.layers
+        self.seen = 2 * config.context + 1 if config.around else config.context  # words in the window
+        widths = [self.seen * config.embedding] + [config.width] * config.layers
         self.hidden = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
         self.output = nn.Linear(config.width, vocabulary)
 
+    @property
+    def generates(self) -> bool:
+        return not self.config.around
+
     def forward(self, batch: Batch, state: Tensor | None = None) -> Output:
         """Read (B, T) tokens; `state` is the (B, n - 1) words before them."""
+        if self.config.around:
+            return Output(self._over(self._surrounded(batch)))
         before = self._nothing(batch.rows) if state is None else state
         ids = torch.cat([before, batch.ids], dim=1)  # (B, n - 1 + T)
         last = ids if batch.lengths is None else _at_the_end(ids, batch.ids.shape[1] - batch.lengths)
@@ -81,9 +90,6 @@ class WindowModel(SequenceModel):
 
     def forget(self, state: Tensor, keep: Tensor) -> Tensor:
         return state.masked_fill(~keep.unsqueeze(1), NOTHING)
-
-    def readout(self, hidden: Tensor) -> Tensor:
-        return self.output(hidden)
 
     def start(self, rows: int, capacity: int, memory: Any = None) -> WindowState:
         return WindowState(self._nothing(rows), self.config.context)
@@ -101,14 +107,22 @@ class WindowModel(SequenceModel):
     def _last(self, state: WindowState) -> Tensor:
         return self.readout(self._over(state.ids[:, -self.config.context :])[:, -1])
 
+    def _surrounded(self, batch: Batch) -> Tensor:
+        """The ids with n times NOTHING on both sides, and in the place of padding: (B, n + T + n)."""
+        ids, context = batch.ids, self.config.context
+        if batch.lengths is not None:
+            padding = torch.arange(ids.shape[1], device=ids.device) >= batch.lengths.unsqueeze(1)  # (B, T)
+            ids = ids.masked_fill(padding, NOTHING)
+        return F.pad(ids, (context, context), value=NOTHING)
+
     def _nothing(self, rows: int) -> Tensor:
         return torch.full((rows, self.config.context - 1), NOTHING, device=self.device)
 
     def _over(self, ids: Tensor) -> Tensor:
-        """Hidden states of every full window in (B, n - 1 + T) ids: (B, T, D)."""
+        """Hidden states of every full window, of n words, in (B, n - 1 + T) ids: (B, T, D)."""
         known = (ids != NOTHING).unsqueeze(-1)
         x = F.embedding(ids.clamp(min=0), self.embedding.weight) * known  # (B, n - 1 + T, E)
-        x = x.unfold(1, self.config.context, 1).transpose(2, 3).flatten(2)  # (B, T, n·E)
+        x = x.unfold(1, self.seen, 1).transpose(2, 3).flatten(2)  # (B, T, n·E)
         for layer in self.hidden:
             x = F.dropout(torch.tanh(layer(x)), self.config.dropout, self.training)
         return x

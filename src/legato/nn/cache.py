@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -33,12 +34,19 @@ from legato.nn.positions import At
 NOTHING = -1  # the position of a column without a token
 
 
+class View(NamedTuple):
+    """What new tokens may see in a layer."""
+
+    mask: Tensor | None
+    causal: bool
+    first: int  # column from which on there is anything to see
+
+
 class Opening(NamedTuple):
     """Columns made ready for new tokens: where those stand, what they may see, where their keys go."""
 
     at: At
-    mask: Tensor | None
-    causal: bool
+    views: list[View]  # one a layer
     pasts: list[Past]  # one a layer
     sources: list[Source] | None
 
@@ -56,14 +64,14 @@ class KeyValueCache:
         *,
         like: Tensor,
         limit: int | None = None,
-        window: int | None = None,
+        windows: Sequence[int | None] | None = None,
         sources: list[Source] | None = None,
     ) -> None:
-        """`like` says which device and dtype."""
+        """`like` says which device and dtype, `windows` how far each layer sees."""
         self.length = 0
         self.capacity = capacity
         self.limit = limit
-        self.window = window
+        self.windows = [None] * layers if windows is None else list(windows)
         self.sources = None if sources is None else Sources(sources)
         self._store = like.new_empty(layers, 2, rows, heads, capacity, head_width)
         self._longest = 0  # tokens in the longest row; where ragged, at least that
@@ -88,28 +96,34 @@ class KeyValueCache:
         self._stay_below_limit(columns, lengths)
         if lengths is not None and self._positions is None:
             self._become_ragged()
-        first, causal = 0, False
         at: At = slice(start, stop)
-        mask: Tensor | None = None
         if self._positions is not None:
-            at, mask = self._place(start, stop, lengths)
-        elif columns == 1:
-            first = 0 if self.window is None else max(0, stop - self.window)
-        elif start == 0 and (self.window is None or stop <= self.window):
-            causal = True
+            numbers = self._place(start, stop, lengths)
+            at = numbers.clamp(min=0)
+            views = {window: self._ragged_view(numbers, start, stop, window) for window in set(self.windows)}
         else:
-            columns_so_far = torch.arange(stop, device=self._store.device)
-            seen = visible(columns_so_far[start:], columns_so_far, causal=True, window=self.window)  # (T, S)
-            mask = additive(seen[None, None], self._store.dtype)
+            views = {window: self._even_view(start, stop, window) for window in set(self.windows)}
         self.length = stop
         if self._numbers is not None:
             fresh = np.arange(self._next_number, self._next_number + self.rows)
             self._numbers[:, start:stop] = fresh[:, None]
             self._next_number += self.rows
-        new = self._store[:, :, :, :, start:stop].unbind(0)
-        keys, values = self._store[:, :, :, :, first:stop].unbind(1)
-        pasts = [Past(*layer) for layer in zip(new, keys.unbind(0), values.unbind(0), strict=True)]
-        return Opening(at, mask, causal, pasts, None if self.sources is None else self.sources.layers)
+        taken = self._store[:, :, :, :, :stop]
+        pasts, layers = [], [views[window] for window in self.windows]
+        for view, stored in zip(layers, taken.unbind(0), strict=True):
+            key, value = stored.unbind(0) if view.first == 0 else stored[:, :, :, view.first :].unbind(0)
+            pasts.append(Past(stored[:, :, :, start:], key, value))
+        return Opening(at, layers, pasts, None if self.sources is None else self.sources.layers)
+
+    def _even_view(self, start: int, stop: int, window: int | None) -> View:
+        """What new columns see where every row has a token in each column."""
+        if stop - start == 1:
+            return View(None, False, 0 if window is None else max(0, stop - window))
+        if start == 0 and (window is None or stop <= window):
+            return View(None, True, 0)
+        columns = torch.arange(stop, device=self._store.device)
+        seen = visible(columns[start:], columns, causal=True, window=window)  # (T, S)
+        return View(additive(seen[None, None], self._store.dtype), False, 0)
 
     def reorder(self, rows: Tensor) -> None:
         """Row i goes on as what row `rows[i]` was. Where there are sources, the host looks at `rows`."""
@@ -167,8 +181,8 @@ class KeyValueCache:
         self._counts = torch.full((rows,), self.length, device=device)
         self._padding = self._store.new_zeros(rows, -(-self.capacity // 8) * 8)  # see `additive` for the 8
 
-    def _place(self, start: int, stop: int, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Positions (B, T) and mask of the new columns, where rows are of different lengths."""
+    def _place(self, start: int, stop: int, lengths: Tensor | None) -> Tensor:
+        """Positions (B, T) of the new columns, where rows are of different lengths; NOTHING: no token there."""
         assert self._positions is not None
         columns = torch.arange(stop - start, device=self._store.device)
         if lengths is None:
@@ -180,13 +194,19 @@ class KeyValueCache:
             self._counts = self._counts + lengths
             self._padding[:, start:stop].masked_fill_(places < 0, torch.finfo(self._padding.dtype).min)
         self._positions[:, start:stop] = numbers
-        if len(columns) == 1 and self.window is None:
-            return numbers, self._padding[:, None, None, :stop]  # (B, 1, 1, S), kept up to date; no work
+        return numbers
+
+    def _ragged_view(self, numbers: Tensor, start: int, stop: int, window: int | None) -> View:
+        """What tokens at positions `numbers` (B, T) see, in the columns from `start` to `stop`."""
+        assert self._positions is not None
+        if stop - start == 1 and window is None:
+            return View(self._padding[:, None, None, :stop], False, 0)  # (B, 1, 1, S), kept up to date; no work
         before = self._positions[:, :stop]  # (B, S)
-        seen = visible(numbers, before, causal=True, window=self.window) & (before != NOTHING).unsqueeze(1)
+        seen = visible(numbers, before, causal=True, window=window) & (before != NOTHING).unsqueeze(1)
         # What stands at no position sees itself, so that its softmax, which nobody reads, is one.
-        seen |= torch.arange(stop, device=seen.device) == columns[:, None] + start  # (B, T, S)
-        return numbers.clamp(min=0), additive(seen.unsqueeze(1), self._store.dtype)
+        columns = torch.arange(stop, device=seen.device)
+        seen |= columns == columns[start:, None]  # (B, T, S)
+        return View(additive(seen.unsqueeze(1), self._store.dtype), False, 0)
 
 
 class Sources:

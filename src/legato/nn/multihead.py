@@ -9,7 +9,8 @@ Notable here:
   in `nn/attention.py`, fused as a rule, written out when somebody looks inside or `fused` is off;
 - projections of the same input are one matrix: query, key and value of self-attention, key and value of
   cross-attention. Their rows stand in that order, head by head;
-- with `kv_heads`, several heads of queries share one of keys and values (Ainslie et al. 2023);
+- with `kv_heads`, several heads of queries share one of keys and values (Ainslie et al. 2023); with `norm`
+  queries and keys are brought to one length before they are compared (Henry et al. 2020), as in Qwen 3;
 - masks, positions and the past are made once and serve all layers: `Look` and `Past`;
 - what looks at each token alone need not see padding: with a `Packing` only attention does.
 """
@@ -77,16 +78,16 @@ class Source(NamedTuple):
 class MultiHead(nn.Module):
     """What both attentions share: heads, the way out, the two ways to attend."""
 
-    def __init__(self, width: int, heads: int, *, bias: bool, dropout: float) -> None:
+    def __init__(self, width: int, heads: int, *, head_width: int | None = None, bias: bool, dropout: float) -> None:
         super().__init__()
-        if width % heads:
+        if head_width is None and width % heads:
             raise ValueError(f"{heads} heads do not divide a width of {width}")
         self.width = width
         self.heads = heads
-        self.head_width = width // heads
+        self.head_width = head_width or width // heads
         self.dropout = dropout
         self.fused = True
-        self.output = Linear(width, width, bias)  # W_o
+        self.output = Linear(heads * self.head_width, width, bias)  # W_o
         xavier(self.output)
 
     def attend(
@@ -109,14 +110,28 @@ class SelfAttention(MultiHead):
     """Tokens look at one another."""
 
     def __init__(
-        self, width: int, heads: int, *, kv_heads: int | None = None, bias: bool = True, dropout: float = 0.0
+        self,
+        width: int,
+        heads: int,
+        *,
+        kv_heads: int | None = None,
+        head_width: int | None = None,
+        bias: bool = True,
+        bias_output: bool | None = None,
+        norm: float | None = None,
+        dropout: float = 0.0,
     ) -> None:
-        super().__init__(width, heads, bias=bias, dropout=dropout)
+        """`norm`: the ε of the norms of queries and keys, where they have them."""
+        bias_output = bias if bias_output is None else bias_output
+        super().__init__(width, heads, head_width=head_width, bias=bias_output, dropout=dropout)
         self.kv_heads = kv_heads or heads
         if heads % self.kv_heads:
             raise ValueError(f"{self.kv_heads} key and value heads do not divide {heads} heads")
-        self.qkv = Linear(width, (heads + 2 * self.kv_heads) * self.head_width, bias)  # W_q over W_k over W_v
-        xavier(self.qkv, width, self.kv_heads * self.head_width, self.kv_heads * self.head_width)
+        own, shared = heads * self.head_width, self.kv_heads * self.head_width
+        self.qkv = Linear(width, own + 2 * shared, bias)  # W_q over W_k over W_v
+        xavier(self.qkv, own, shared, shared)
+        self.query_norm = None if norm is None else nn.RMSNorm(self.head_width, eps=norm)
+        self.key_norm = None if norm is None else nn.RMSNorm(self.head_width, eps=norm)
 
     def forward(self, x: Tensor, look: Look = Look(), past: Past | None = None) -> Tensor:
         qkv = self.qkv(x)
@@ -125,6 +140,9 @@ class SelfAttention(MultiHead):
         rows, length, _ = qkv.shape  # (B, T, (H + 2 · kv heads) · K)
         heads, both = self.heads, self.heads + self.kv_heads
         qkv = qkv.view(rows, length, -1, self.head_width)  # (B, T, H + 2 · kv heads, K)
+        if self.query_norm is not None and self.key_norm is not None:
+            parts = self.query_norm(qkv[:, :, :heads]), self.key_norm(qkv[:, :, heads:both]), qkv[:, :, both:]
+            qkv = torch.cat(parts, dim=2)
         if look.rotation is not None:
             qkv = torch.cat([rotate(qkv[:, :, :both], look.rotation), qkv[:, :, both:]], dim=2)
         query, key_value = qkv[:, :, :heads], qkv[:, :, heads:]

@@ -16,10 +16,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from legato.nn.attention import additive, visible
 from legato.nn.cache import KeyValueCache, Opening
@@ -27,6 +29,7 @@ from legato.nn.capture import capture, capturing, scope
 from legato.nn.feedforward import FeedForward, make_norm
 from legato.nn.multihead import CrossAttention, Look, MultiHead, Packing, Past, SelfAttention, Source
 from legato.nn.positions import Rotary
+from legato.nn.readout import Readout, TokenEmbedding, clear_padding
 from legato.nn.state import Memory
 
 
@@ -43,6 +46,10 @@ class BlockShape:
     eps: float = 1e-5
     norm_first: bool = False  # pre-norm
     bias: bool = True
+    bias_qkv: bool | None = None  # of queries, keys and values; left out: bias
+    bias_attention: bool | None = None  # of what attention ends with; left out: bias
+    head_width: int | None = None  # left out: width / heads
+    norm_heads: bool = False  # norms of queries and keys
     dropout: float = 0.0  # on what a sublayer adds
     dropout_attention: float = 0.0  # on the attention weights
     dropout_activation: float = 0.0  # on the feed-forward layer's units
@@ -57,7 +64,14 @@ class Block(nn.Module):
         self.norm_first = shape.norm_first
         self.dropout = shape.dropout
         self.attention = SelfAttention(
-            width, heads, kv_heads=shape.kv_heads, bias=shape.bias, dropout=shape.dropout_attention
+            width,
+            heads,
+            kv_heads=shape.kv_heads,
+            head_width=shape.head_width,
+            bias=shape.bias if shape.bias_qkv is None else shape.bias_qkv,
+            bias_output=shape.bias if shape.bias_attention is None else shape.bias_attention,
+            norm=shape.eps if shape.norm_heads else None,
+            dropout=shape.dropout_attention,
         )
         self.attention_norm = make_norm(shape.norm, width, shape.eps)
         self.cross = CrossAttention(width, heads, bias=shape.bias, dropout=shape.dropout_attention) if cross else None
@@ -91,7 +105,8 @@ class Stack(nn.Module):
     """Blocks one after the other: an encoder or, with `causal`, a decoder.
 
     `name` is what its captured tensors are called after. With `window` a token sees only those less than
-    so far away.
+    so far away; a list has one for each layer. With `recompute` a block's inner results are forgotten in training and
+    computed again for its gradients, which takes a third more time and far less memory.
     """
 
     def __init__(
@@ -102,30 +117,30 @@ class Stack(nn.Module):
         *,
         causal: bool,
         cross: bool = False,
-        window: int | None = None,
+        window: int | Sequence[int | None] | None = None,
         rotary: Rotary | None = None,
     ) -> None:
         super().__init__()
         self.name = name
+        self.recompute = False
         self.shape = shape
         self.causal = causal
-        self.window = window
+        self.windows = [window] * layers if window is None or isinstance(window, int) else list(window)
         self.rotary = rotary
         self.layers = nn.ModuleList(Block(shape, cross=cross) for _ in range(layers))
-        self._start_small(layers * (3 if cross else 2))
         self.norm = make_norm(shape.norm, shape.width, shape.eps) if shape.norm_first else None
+        self.start_small()
 
     @torch.no_grad()
-    def _start_small(self, sublayers: int) -> None:
+    def start_small(self) -> None:
         """Let all that the sublayers add start out no larger than what one would (as GPT-2 does).
 
         Post-norm blocks need it most: with Xavier's start alone their decoder may never learn to look at the source.
         """
-        for module in self.modules():
-            if isinstance(module, MultiHead):
-                module.output.weight.mul_(sublayers**-0.5)
-            elif isinstance(module, FeedForward):
-                module.outer.weight.mul_(sublayers**-0.5)
+        ends = [module.output for module in self.modules() if isinstance(module, MultiHead)]
+        ends += [module.outer for module in self.modules() if isinstance(module, FeedForward)]
+        for end in ends:
+            end.weight.mul_(len(ends) ** -0.5)
 
     def fuse(self, fused: bool) -> None:
         """Choose PyTorch's attention kernel (True) or the written-out equation (False)."""
@@ -133,27 +148,44 @@ class Stack(nn.Module):
             if isinstance(module, MultiHead):
                 module.fused = fused
 
-    def forward(self, x: Tensor, lengths: Tensor | None = None, memory: Memory | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        lengths: Tensor | None = None,
+        memory: Memory | None = None,
+        *,
+        documents: Tensor | None = None,
+    ) -> Tensor:
         """Whole sequences (B, T, D), padded on the right; padding changes nothing before it.
 
-        A causal stack needs no `lengths`: what follows a token cannot change it.
+        A causal stack needs no `lengths`: what follows a token cannot change it. Where several texts share a row,
+        `documents` (B, T) says which token is of which; each is read as if it stood alone.
         """
-        length = x.shape[1]
         packing = None if self.causal else _packing(x, lengths)
-        places = torch.arange(length, device=x.device)
-        seen: Tensor | None = None
-        if lengths is not None and not self.causal:
-            seen = (places < lengths[:, None])[:, None, None]  # (B, 1, 1, T)
-        if self.window is not None:
-            near = visible(places, places, causal=self.causal, window=self.window)  # (T, T)
-            seen = near[None, None] if seen is None else near & seen
-        mask = None if seen is None else additive(seen, _dtype_inside(x))
-        rotation = None if self.rotary is None else self.rotary(slice(0, length))
+        at = slice(0, x.shape[1]) if documents is None else places_in(documents)
+        rotation = None if self.rotary is None else self.rotary(at)
+        views = {window: self._view(x, lengths, documents, window) for window in set(self.windows)}
+        looks = [Look(*views[window], rotation, packing) for window in self.windows]
         sources = None if memory is None else self.sources(memory)
-        look = Look(mask, self.causal and mask is None, rotation, packing)
         if packing is None:
-            return self._run(x, look, sources=sources)
-        return packing.unpack(self._run(packing.pack(x), look, sources=sources))
+            return self._run(x, looks, sources=sources)
+        return packing.unpack(self._run(packing.pack(x), looks, sources=sources))
+
+    def _view(
+        self, x: Tensor, lengths: Tensor | None, documents: Tensor | None, window: int | None
+    ) -> tuple[Tensor | None, bool]:
+        """What tokens see: a mask where one is needed, and whether PyTorch's causal one will do."""
+        places = torch.arange(x.shape[1], device=x.device)
+        limits = []
+        if lengths is not None and not self.causal:
+            limits.append((places < lengths[:, None])[:, None, None])  # (B, 1, 1, T)
+        if documents is not None:
+            limits.append((documents[:, :, None] == documents[:, None, :]).unsqueeze(1))  # (B, 1, T, T)
+        if window is not None or (self.causal and limits):
+            limits.append(visible(places, places, causal=self.causal, window=window)[None, None])  # (1, 1, T, T)
+        if not limits:
+            return None, self.causal
+        return additive(reduce(torch.logical_and, limits), _dtype_inside(x)), False
 
     def sources(self, memory: Memory) -> list[Source]:
         """Every layer's keys and values of a memory."""
@@ -176,32 +208,67 @@ class Stack(nn.Module):
             rows,
             heads,
             capacity,
-            self.shape.width // self.shape.heads,
+            self.shape.head_width or self.shape.width // self.shape.heads,
             like=weight.new_empty(0, dtype=_dtype_inside(weight)),
             limit=limit,
-            window=self.window,
+            windows=self.windows,
             sources=None if memory is None else self.sources(memory),
         )
 
     def extend(self, x: Tensor, opening: Opening) -> Tensor:
         """New tokens (B, T, D) after those in a cache, which has been opened for them."""
         rotation = None if self.rotary is None else self.rotary(opening.at)
-        return self._run(x, Look(opening.mask, opening.causal, rotation), opening.pasts, opening.sources)
+        looks = [Look(view.mask, view.causal, rotation) for view in opening.views]
+        return self._run(x, looks, opening.pasts, opening.sources)
 
     def _run(
-        self, x: Tensor, look: Look, pasts: Sequence[Past] | None = None, sources: Sequence[Source] | None = None
+        self,
+        x: Tensor,
+        looks: Sequence[Look],
+        pasts: Sequence[Past] | None = None,
+        sources: Sequence[Source] | None = None,
     ) -> Tensor:
         for index, block in enumerate(self.layers):
             past = None if pasts is None else pasts[index]
             source = None if sources is None else sources[index]
             with named(f"{self.name}.{index}"):
-                x = block(x, look, past, source)
+                if self.recompute and self.training and torch.is_grad_enabled():
+                    x = checkpoint(block, x, looks[index], past, source, use_reentrant=False)
+                else:
+                    x = block(x, looks[index], past, source)
                 capture("hidden", x)
         return x if self.norm is None else self.norm(x)
 
 
+@torch.no_grad()
+def start_normal(model: nn.Module, std: float) -> None:
+    """Start as GPT-2 and BERT do: every matrix and table normal with this spread, what ends a sublayer smaller."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=std)
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
+        if isinstance(module, TokenEmbedding | Readout):
+            clear_padding(module)
+    for module in model.modules():
+        if isinstance(module, Stack):
+            module.start_small()
+
+
 _UNNAMED = nullcontext()
 PADDED = 0.95  # share of tokens in a batch up to which skipping the padding costs less than it saves
+
+
+def places_in(documents: Tensor) -> Tensor:
+    """Each token's place in its own text (B, T), from 0, where several share a row.
+
+    >>> places_in(torch.tensor([[3, 3, 4, 4, 4, 7]]))
+    tensor([[0, 1, 0, 1, 2, 0]])
+    """
+    columns = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
+    begins = torch.ones_like(documents, dtype=torch.bool)
+    begins[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    return columns - torch.where(begins, columns, 0).cummax(1).values
 
 
 def named(name: str) -> AbstractContextManager[None]:

@@ -33,6 +33,22 @@ class Plan:
     train: TrainConfig
     seed: int
     device: torch.device
+    loaded: Loaded | None = None  # the model to go on from (`from=MODEL`), whose tokenizer and sizes count
+
+    def tokenizer_for(self, train: Callable[[], AnyTokenizer]) -> AnyTokenizer:
+        """The loaded model's tokenizer; without one, what `train` makes of the data."""
+        return train() if self.loaded is None else self.loaded.tokenizer
+
+    def sizes_for(self, tokenizer: AnyTokenizer) -> Sizes:
+        return Sizes(tokenizer.size) if self.loaded is None else self.loaded.module.sizes
+
+    def origin(self) -> dict[str, Any]:
+        """What a model folder says of where the model came from."""
+        if self.loaded is None:
+            return {}
+        # A tokenizer made elsewhere begins texts its own way, and may have fewer tokens than the model.
+        published = {"published": True} if getattr(self.loaded.tokenizer, "foreign", False) else {}
+        return {"from": str(self.loaded.folder), **published}
 
 
 class TaskJob(Job, Protocol):
@@ -46,7 +62,7 @@ class TaskJob(Job, Protocol):
 
 
 class Task(Protocol):
-    """A job to train models for."""
+    """A job to train models for. One that can begin with a trained model (`from=MODEL`) has `continues = True`."""
 
     name: ClassVar[str]
     summary: ClassVar[str]

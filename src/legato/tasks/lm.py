@@ -1,39 +1,38 @@
 """Language modelling: predict the next token of a text.
 
-The data is any text, read as one stream (recurrent models carry their state along it), as independent
-windows, or row by row. A generated toy task (`data.train=toy:recall`) is rows of a question and its
-answer: only the answer counts, and the score is how many are right.
+The data is any text, read as one stream (recurrent models carry their state along it), as independent windows
+(Transformers, with the documents of a text packed so that none sees another), or row by row. Generated toys
+(`data.train=toy:recall`) are in `lm_toys.py`.
 """
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from pydantic import Field
-from torch import Tensor
 
-from legato import __version__
-from legato.config import Section, validate
-from legato.data.batch import IGNORE, Batch
-from legato.data.batches import Batches, Rows, Streams, Windows, collate
+from legato.config import Section
+from legato.data.batch import Batch
+from legato.data.batches import Array, Batches, Rows, Streams, Windows
 from legato.data.cache import cached_ids, cached_tokenizer
+from legato.data.packing import Packed, document_starts
 from legato.data.text import Text, hold_out, read_text
-from legato.data.tokenizers import AnyTokenizer
-from legato.data.toys import ToyConfig, toy_rows
+from legato.data.toys import ToyConfig
 from legato.decoding import SearchOptions, search
 from legato.errors import ConfigError, DataError
-from legato.evaluation.language import language_metrics, nats, smoothed_nats, stream_loss
-from legato.folders.model_folder import Loaded, save_model
-from legato.models.base import SequenceModel, Sizes, count_parameters
+from legato.evaluation.language import language_metrics, sliding_loss, stream_loss
+from legato.folders.model_folder import Loaded
+from legato.models.base import ModelConfig, SequenceModel
 from legato.registry import MODELS
-from legato.tasks.base import Plan, Say, model_card
+from legato.tasks.base import Plan, Say
+from legato.tasks.lm_toys import TOY, ToyJob, evaluate_toy
+from legato.tasks.next_token import next_token_loss, write_model
 from legato.training.loop import Loss
 
-TOY = "toy:"
+WINDOW = 256  # tokens that a Transformer reads at once, unless somebody says otherwise
 
 
 class LanguageData(Section):
@@ -47,10 +46,14 @@ class LanguageData(Section):
     encoding: str = Field("utf-8", description="of text files")
     max_line: int = Field(10_000_000, ge=0, description="longest line accepted, in characters; 0 for any")
     valid_share: float = Field(0.1, gt=0, lt=1, description="share held out when data.valid is left out")
-    batching: Literal["streams", "windows", "rows"] = Field(
-        "streams", description="one text with the state carried, windows of it, or each row by itself"
+    batching: Literal["streams", "packed", "windows", "rows"] = Field(
+        "streams",
+        description="one text with the state carried; windows with documents packed; windows; each row by itself",
     )
     window: int = Field(64, ge=1, description="tokens a window: how far gradients reach back")
+    stride: int | None = Field(
+        None, ge=1, description="tokens that each window scores where no state is carried; left out: half of it"
+    )
     forget: float = Field(0.02, ge=0, lt=1, description="chance that a stream forgets its state at a window")
     toy: ToyConfig = ToyConfig()
 
@@ -61,6 +64,7 @@ class LanguageModelling:
     name: ClassVar[str] = "lm"
     summary: ClassVar[str] = "language modelling: predict the next token; generate text"
     Data: ClassVar[type[Section]] = LanguageData
+    continues: ClassVar[bool] = True
 
     @classmethod
     def adjust(cls, settings: dict[str, Any]) -> dict[str, Any]:
@@ -69,39 +73,92 @@ class LanguageModelling:
             # A toy's symbols are words, and its rows are separate.
             settings = {**settings, "data": {"batching": "rows", **data}}
             settings["tokenizer"] = {"name": "word", **(settings.get("tokenizer") or {})}
+        model = settings.get("model")
+        name = str(model.get("name", "")) if isinstance(model, dict) else ""
+        if name in MODELS and _reads_windows(MODELS.get(name).Config):
+            settings = _fill_for_transformers(settings)
         return settings
 
     @classmethod
     def prepare(cls, plan: Plan, say: Say) -> LanguageJob | ToyJob:
+        name, model = plan.model.name, MODELS.get(plan.model.name)
+        if model.reads_source:
+            raise ConfigError(
+                f"model={name} reads one text and writes another, which lm does not have; "
+                "use model=lstm, or the translation task"
+            )
         if getattr(plan.model, "bidirectional", False):
             raise ConfigError(
                 "model.bidirectional=true reads the very words that lm predicts; leave it out for language modelling"
             )
-        if MODELS.get(plan.model.name).reads_source:
+        if model.step is SequenceModel.step:
             raise ConfigError(
-                f"model={plan.model.name} reads one text and writes another, which lm does not have; "
-                "use model=lstm, or the translation task"
+                f"model={name} reads both ways, the very words that lm predicts, too; use model=gpt2, or the mlm task"
             )
         if plan.data.train is None:
             raise ConfigError("'data.train' is needed; set data.train=FILE, or data.train=builtin:stdlib to try")
         if plan.data.train.startswith(TOY):
             return ToyJob(plan, say)
+        _check_batching(plan)
         return LanguageJob(plan, say)
 
     @classmethod
     def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
-        model, tokenizer, about = loaded.module, loaded.tokenizer, loaded.about
         if data.test is None:
             raise ConfigError("'data.test' is needed; set data.test=FILE")
         if data.test.startswith(TOY):
-            # The settings it was trained with, but for those that are given: unseen rows are unseen under its seed.
-            trained = about.get("toy", {})
-            toy = validate(ToyConfig, {**trained.get("settings", {}), **data.toy.model_dump(exclude_unset=True)})
-            rows = _sequences(toy_rows(data.test.removeprefix(TOY), toy, "test", trained.get("seed", 0)), tokenizer)
-            return {"data": data.test, "accuracy": _accuracy(model, rows)}
+            return evaluate_toy(loaded, data)
+        model, tokenizer = loaded.module, loaded.tokenizer
+        if not model.generates:
+            raise ConfigError(f"{loaded.folder} holds a model that reads both ways, so it predicts no next token")
         text = _read(data, data.test, "test")
-        scores = score_text(model, cached_ids(text, tokenizer), text, 1, tokenizer.unk_id)
+        ids = _behind(tokenizer.prompt("")[0], cached_ids(text, tokenizer))
+        window = data.window if "window" in data.model_fields_set else loaded.about.get("window")
+        scores = score_text(model, ids, text, 1, tokenizer.unk_id, window, data.stride)
         return {"data": text.source, "sha256": text.sha256, **scores}
+
+
+def _reads_windows(config: type[ModelConfig]) -> bool:
+    """Whether it is a Transformer's: what it reads has a length, and it carries no state."""
+    return "length" in config.model_fields
+
+
+def _fill_for_transformers(settings: dict[str, Any]) -> dict[str, Any]:
+    """Defaults that Transformers want, where nothing else was said."""
+    data, model, train = (settings.get(name) or {} for name in ("data", "model", "train"))
+    if not all(isinstance(section, dict) for section in (data, model, train)):
+        return settings
+    if not str(data.get("train", "")).startswith(TOY):
+        # A place that no window reaches is never trained: it should not be there.
+        model = {"length": data.get("window") or WINDOW, **model}
+        window = min(int(model["length"]), WINDOW) if str(model["length"]).isdigit() else WINDOW
+        data = {"batching": "packed", "window": window, **data}
+    if train.get("optimizer", "adamw") == "adamw":
+        rate = 1e-3 if settings.get("from") is None else 1e-4
+        train = {"lr": rate, "warmup": None, "weight_decay": 0.1, **train}
+    return {**settings, "data": data, "model": model, "train": train}
+
+
+def _check_batching(plan: Plan) -> None:
+    data, name, length = plan.data, plan.model.name, getattr(plan.model, "length", None)
+    if length is None and data.batching == "packed":
+        raise ConfigError(
+            f"data.batching=packed keeps documents apart, which model={name} cannot; use streams, windows or rows"
+        )
+    if length is None:
+        return
+    if data.batching == "streams":
+        raise ConfigError(f"data.batching=streams carries a state, which model={name} does not have; use packed")
+    _check_window(data.window, length, data.stride, "model.length")
+
+
+def _check_window(window: int, length: int, stride: int | None, name: str) -> None:
+    if window > length:
+        raise ConfigError(
+            f"data.window={window} is more than {name}={length}, the most that the model reads; lower data.window"
+        )
+    if stride is not None and stride > window:
+        raise ConfigError(f"data.stride={stride} would skip tokens: it is more than data.window={window}")
 
 
 def _read(data: LanguageData, source: str, split: str) -> Text:
@@ -115,15 +172,35 @@ def _read(data: LanguageData, source: str, split: str) -> Text:
     )
 
 
-def score_text(model: SequenceModel, encoded: Any, text: Text, rows: int, unknown: int | None) -> dict[str, float]:
-    """The language-model figures of `text`, whose ids are `encoded`; `rows` as in `stream_loss`.
+def _behind(start: int, ids: Array) -> Array:
+    """A text's ids behind `start`: what a published model begins with may not be what ends its texts."""
+    return ids if len(ids) == 0 or int(ids[0]) == start else np.concatenate([np.array([start], ids.dtype), ids[1:]])
 
-    Where tokens are `unknown`, their share is told: what they hide costs the model nothing.
+
+def score_text(
+    model: SequenceModel,
+    encoded: Any,
+    text: Text,
+    rows: int,
+    unknown: int | None,
+    window: int | None = None,
+    stride: int | None = None,
+) -> dict[str, float]:
+    """The language-model figures of `text`, whose ids are `encoded`.
+
+    `rows` as in `stream_loss`, for models that carry a state; `window` and `stride` as in `sliding_loss`, for those
+    that do not: left out, all that the model can read at once, and half of that. Where tokens are `unknown`, their
+    share is told: what they hide costs the model nothing.
     """
     ids = torch.from_numpy(np.asarray(encoded).astype(np.int64))
     if len(ids) < 2:
         raise DataError(f"{text.source} holds no token to predict")
-    total = stream_loss(model, ids, rows)
+    if model.longest is None:
+        total = stream_loss(model, ids, rows)
+    else:
+        context = window or model.longest
+        _check_window(context, model.longest, stride, "the model's longest text")
+        total = sliding_loss(model, ids, context, stride or max(1, context // 2))
     scores = {**language_metrics(total, len(ids) - 1, text.words, text.bytes), "tokens": len(ids) - 1}
     hidden = 0 if unknown is None else int((ids == unknown).sum())
     return {**scores, "unknown_share": hidden / len(ids)} if hidden else scores
@@ -140,13 +217,15 @@ class LanguageJob:
         self.plan = plan
         self.texts = self._texts(data)
         self.hashes = {split: text.sha256 for split, text in self.texts.items()}
-        self.tokenizer = cached_tokenizer(plan.tokenizer, self.texts["train"])
-        self.sizes = Sizes(self.tokenizer.size)
+        self.tokenizer = plan.tokenizer_for(lambda: cached_tokenizer(plan.tokenizer, self.texts["train"]))
+        self.sizes = plan.sizes_for(self.tokenizer)
+        self.slides = getattr(plan.model, "length", None) is not None  # reads windows, and carries no state
+        self.start = self.tokenizer.prompt("")[0]  # what a text is read behind
         self.ids = {split: cached_ids(text, self.tokenizer) for split, text in self.texts.items()}
         ids, valid = self.ids["train"], self.ids["valid"]
         self.rows = max(1, train.batch_tokens // data.window)
         self.batches = self._batches(ids)
-        if len(valid) < self.batches.tokens_per_step:
+        if len(valid) < self.batches.tokens_per_step and not self.slides:
             raise DataError(
                 f"data.valid={self.texts['valid'].source} holds {len(valid):,} tokens, fewer than one batch of "
                 f"{self.batches.tokens_per_step:,}; give a longer text or lower train.batch_tokens"
@@ -171,7 +250,13 @@ class LanguageJob:
             "device": self.plan.device,
             "name": name,
         }
-        return Streams(ids, forget=data.forget, **shape) if data.batching == "streams" else Windows(ids, **shape)
+        if data.batching == "streams":
+            return Streams(ids, forget=data.forget, **shape)
+        text, eos = self.texts["train"], self.tokenizer.eos_id
+        if data.batching == "packed" and len(text.documents) > 1:  # one has no borders to mind
+            return Packed(ids, document_starts(ids, text, self.tokenizer), start=self.start, eos=eos, **shape)
+        ring = ids if self.start == eos else np.append(_behind(self.start, ids), ids.dtype.type(eos))
+        return Windows(ring, **shape)
 
     def _texts(self, data: LanguageData) -> dict[str, Text]:
         assert data.train is not None
@@ -192,7 +277,7 @@ class LanguageJob:
         eos = self.tokenizer.eos_id
         pieces = []
         for document in self.texts["train"].documents:
-            ids = [eos, *self.tokenizer.encode(document).tolist()]
+            ids = [self.start, *self.tokenizer.encode(document).tolist()]
             if ids[-1] != eos or len(ids) == 1:  # where lines end in the mark, the last one has it already
                 ids.append(eos)
             pieces += [(ids[i : i + window + 1], 0) for i in range(0, len(ids) - 1, window)]
@@ -205,7 +290,8 @@ class LanguageJob:
         return self._score(model, "valid", self.rows)
 
     def _score(self, model: SequenceModel, split: str, rows: int) -> dict[str, float]:
-        return score_text(model, self.ids[split], self.texts[split], rows, self.tokenizer.unk_id)
+        data, ids = self.plan.data, _behind(self.start, self.ids[split])
+        return score_text(model, ids, self.texts[split], rows, self.tokenizer.unk_id, data.window, data.stride)
 
     def final(self, model: SequenceModel) -> dict[str, float]:
         """Exact scores, the whole text in one stream."""
@@ -221,115 +307,10 @@ class LanguageJob:
             return []
         options = SearchOptions(search="sample", temperature=0.8, max_tokens=80, seed=1)
         eos = self.tokenizer.eos_id if self.tokenizer.ends_text else None
-        found = search(model, [[self.tokenizer.eos_id]] * count, options, eos=eos)
+        found = search(model, [[self.start]] * count, options, eos=eos)
         return [self.tokenizer.decode(best[0].tokens).strip() for best in found]
 
     def write(self, model: SequenceModel, folder: Path, metrics: dict[str, float]) -> None:
         use = 'legato generate FOLDER "The " --search sample'
-        _write(folder, model, self.tokenizer, self.hashes, metrics, use, {})
-
-
-def _write(
-    folder: Path,
-    model: SequenceModel,
-    tokenizer: AnyTokenizer,
-    hashes: dict[str, str],
-    metrics: dict[str, float],
-    use: str,
-    more: dict[str, Any],
-) -> None:
-    card = model_card("lm", model.config.name, count_parameters(model), hashes, metrics, use)
-    about = {"version": __version__, "data": hashes, "metrics": metrics, **more}
-    save_model(folder, model, tokenizer, task="lm", about=about, card=card)
-
-
-def next_token_loss(model: SequenceModel, batch: Batch, state: Any, smoothing: float = 0.0) -> Loss:
-    """Cross-entropy of the next token, and the model's penalties weighted by the batch's tokens."""
-    assert batch.targets is not None
-    if state is not None and batch.keep is not None:
-        state = model.forget(state, batch.keep)
-    output = model(batch, state)
-    if smoothing:
-        logits = model.readout(output.hidden.flatten(0, 1))
-        total, reported = smoothed_nats(logits, batch.targets.flatten(), smoothing)
-    else:
-        total = reported = nats(model, output.hidden, batch.targets)
-    for penalty in output.auxiliary.values():
-        total = total + penalty * batch.tokens
-    return Loss(total, reported, output.state)
-
-
-class ToyJob:
-    """Training on a generated toy: questions whose answers can be checked."""
-
-    metric = "accuracy"
-    lower_is_better = False
-
-    def __init__(self, plan: Plan, say: Say) -> None:
-        data = plan.data
-        self.toy = data.train.removeprefix(TOY)
-        rows = {split: toy_rows(self.toy, data.toy, split, plan.seed) for split in ("train", "valid")}
-        lines = "\n".join(_line(*row) for row in rows["train"])
-        text = Text(data.train, [lines], hashlib.sha256(lines.encode()).hexdigest())
-        self.tokenizer = cached_tokenizer(plan.tokenizer, text)
-        self.sizes = Sizes(self.tokenizer.size)
-        train = _sequences(rows["train"], self.tokenizer)
-        self.valid = _sequences(rows["valid"], self.tokenizer)
-        self.questions = rows["valid"]
-        self.batches = Rows(train, batch_tokens=plan.train.batch_tokens, seed=plan.seed, name=data.train)
-        self.hashes = {"train": f"{data.train} {data.toy.model_dump_json()} seed {plan.seed}"}
-        self.plan = plan
-        say(f"data: {len(train):,} rows of {data.train}, such as: {_line(*rows['train'][0])}")
-
-    def loss(self, model: SequenceModel, batch: Batch, state: Any) -> Loss:
-        return next_token_loss(model, batch, None, self.plan.train.label_smoothing)
-
-    def validate(self, model: SequenceModel) -> dict[str, float]:
-        return {"accuracy": _accuracy(model, self.valid)}
-
-    def final(self, model: SequenceModel) -> dict[str, float]:
-        return {"valid.accuracy": _accuracy(model, self.valid)}
-
-    def samples(self, model: SequenceModel, count: int) -> list[str]:
-        asked = self.questions[:count]
-        if not asked:
-            return []
-        eos = self.tokenizer.eos_id
-        prompts = [[eos, *self.tokenizer.encode(f"{source} =").tolist()] for source, _ in asked]
-        options = SearchOptions(max_tokens=max(len(target.split()) for _, target in asked) + 1)
-        found = search(model, prompts, options, eos=eos)
-        return [
-            f"{source} = {self.tokenizer.decode(best[0].tokens)}   (right: {target})"
-            for (source, target), best in zip(asked, found, strict=True)
-        ]
-
-    def write(self, model: SequenceModel, folder: Path, metrics: dict[str, float]) -> None:
-        use = f"legato eval FOLDER data.test={TOY}{self.toy}"
-        trained = {"settings": self.plan.data.toy.model_dump(mode="json"), "seed": self.plan.seed}
-        _write(folder, model, self.tokenizer, self.hashes, metrics, use, {"toy": trained})
-
-
-def _line(source: str, target: str) -> str:
-    return f"{source} = {target}"
-
-
-def _sequences(rows: list[tuple[str, str]], tokenizer: AnyTokenizer) -> list[tuple[list[int], int]]:
-    """Each row as ids between two end marks, and how many of them are the question."""
-    eos = tokenizer.eos_id
-    sequences = []
-    for source, target in rows:
-        question = [eos, *tokenizer.encode(f"{source} =").tolist()]
-        sequences.append(([*question, *tokenizer.encode(target).tolist(), eos], len(question)))
-    return sequences
-
-
-@torch.no_grad()
-def _accuracy(model: SequenceModel, sequences: list[tuple[list[int], int]], rows: int = 256) -> float:
-    """The share of rows whose whole answer is the most probable one, token by token."""
-    right = 0
-    for start in range(0, len(sequences), rows):
-        batch = collate(sequences[start : start + rows]).to(model.device)
-        assert batch.targets is not None
-        predicted: Tensor = model.readout(model(batch).hidden).argmax(-1)  # (B, T)
-        right += int(((predicted == batch.targets) | (batch.targets == IGNORE)).all(1).sum())
-    return right / len(sequences)
+        more = {"window": self.plan.data.window} if self.slides else {}
+        write_model(folder, model, self.tokenizer, self.hashes, metrics, use, {**more, **self.plan.origin()})

@@ -20,7 +20,7 @@ from legato.data.pair_batches import collate_pairs, collate_sources
 from legato.data.tokenizers import AnyTokenizer, Ids
 from legato.decoding import Hypothesis, SearchOptions, search
 from legato.errors import ConfigError
-from legato.evaluation.language import smoothed_nats
+from legato.evaluation.language import readout_loss
 from legato.models.base import SequenceModel
 from legato.registry import MODELS
 from legato.training.loop import Loss
@@ -49,6 +49,7 @@ def fill_training(train: Any) -> Any:
 
 
 def require_source(model: str, task: str) -> None:
+    """Refuse a model without an encoder: first of all, for its settings are not those that the task's models have."""
     if not MODELS.get(model).reads_source:
         known = [name for name in MODELS.names() if _reads_source(name)]
         hint = f"; model=seq2seq model.cell={model} is its like" if model in ("elman", "gru", "lstm") else ""
@@ -96,8 +97,7 @@ def pair_loss(model: SequenceModel, batch: Batch, smoothing: float = 0.0) -> Los
     if hidden.device.type == "cpu" and batch.lengths is not None:  # on a GPU, asking which would cost more
         there = targets != IGNORE
         hidden, targets = hidden[there], targets[there]
-    total, reported = smoothed_nats(model.readout(hidden), targets, smoothing)
-    return Loss(total, reported)
+    return Loss(*readout_loss(model, hidden, targets, smoothing))
 
 
 def batches_of(

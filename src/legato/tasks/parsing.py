@@ -32,7 +32,8 @@ from legato.data.pair_filters import filter_lengths
 from legato.data.pairs import tidy
 from legato.data.text import Text
 from legato.data.tokenizers import AnyTokenizer, Ids, Tokenizer, TokenizerConfig
-from legato.data.trees import WORD, Tree, Treebank, clean, fill, flatten, read_trees, skeleton
+from legato.data.treebanks import Treebank, read_trees
+from legato.data.trees import WORD, Tree, clean, escape, fill, flatten, skeleton
 from legato.decoding import Hypothesis, SearchOptions
 from legato.decoding.tree_constraint import TreeConstraint
 from legato.errors import ConfigError, DataError
@@ -90,6 +91,7 @@ class Parsing:
     @classmethod
     def adjust(cls, settings: dict[str, Any]) -> dict[str, Any]:
         settings = {**settings, "model": {"name": "transformer", **(settings.get("model") or {})}}
+        require_source(str(settings["model"]["name"]), cls.name)
         settings["tokenizer"] = {"size": 4000, **(settings.get("tokenizer") or {})}
         if settings["tokenizer"].get("name", "bpe") in ("byte", "char", "word"):
             settings["tokenizer"].pop("size")
@@ -98,7 +100,6 @@ class Parsing:
 
     @classmethod
     def prepare(cls, plan: Plan, say: Say) -> ParsingJob:
-        require_source(plan.model.name, cls.name)
         if plan.data.train is None:
             raise ConfigError("'data.train' is needed; set data.train to a file or folder of bracketed trees")
         return ParsingJob(plan, say)
@@ -132,23 +133,25 @@ def _name(bank: Treebank) -> str:
     return first if count == 1 else f"{first} and {count - 1} more"
 
 
-_ATTACHED = re.compile(
-    r"(?i)(?<=\w)(n't|'s|'re|'ve|'ll|'d|'m)\b"  # clitics
-    r"|(?<!\w)[\"“”‘(\[{]|[\"“”’)\]},;:?!…](?!\w)"  # what opens before a word or closes behind one
-    r"|\.(?=[\"”’)\]]*$)"  # the full stop at the end
+_CLITICS = re.compile(r"(?i)(?<=\w)(n't|'s|'re|'ve|'ll|'d|'m)\b")
+_PUNCTUATION = re.compile(
+    r"[()\[\]{}]|``|''|\.{2,}|-{2,}"  # wherever they are
+    r"|(?<!\w)[\"“”‘]|[\"“”’,;:?!…](?!\w)"  # what opens before a word or closes behind one
+    r"|(?<!\.)\.(?=['\"”’)\]}]*$)"  # the full stop at the end
 )
 
 
 def split_words(text: str) -> list[str]:
-    """The words of a sentence. Where punctuation already stands apart, as in treebanks, nothing else is split.
+    """The words of a sentence, split as the Penn Treebank splits them, whether they stand apart already or not.
 
-    >>> split_words("Dogs don't bark, cats do.")
-    ['Dogs', 'do', "n't", 'bark', ',', 'cats', 'do', '.']
+    Brackets are words, wherever they are; so are quotation marks, commas and the like at a word's edge, the
+    full stop at the sentence's end, and endings such as n't and 's. What is a word by itself stays one.
+
+    >>> split_words("Dogs don't (often) bark, cats do.")
+    ['Dogs', 'do', "n't", '(', 'often', ')', 'bark', ',', 'cats', 'do', '.']
     """
-    words = text.split()
-    if any(not any(letter.isalnum() for letter in word) for word in words):
-        return words
-    return _ATTACHED.sub(lambda found: f" {found[0]} ", text).split()
+    apart = _CLITICS.sub(r" \1 ", text.strip())
+    return _PUNCTUATION.sub(lambda found: f" {found[0]} ", apart).split()
 
 
 @dataclass
@@ -181,9 +184,14 @@ class Parser:
         """Why a sentence cannot be parsed, if it cannot."""
         if not words:
             return "there are no words to parse"
-        longest = self.model.longest
-        if longest is not None and (len(ids) > longest or 3 * len(words) + 8 > longest):
-            return f"the sentence has {len(words):,} words, too many for the model's {longest:,} positions"
+        longest, least = self.model.longest, 3 * len(words) + 8  # a tree's words and brackets: room for most
+        if longest is not None and len(ids) > longest:
+            return f"the sentence has {len(ids):,} tokens, more than the model's {longest:,} positions; split it"
+        if longest is not None and least > longest:
+            return (
+                f"the sentence has {len(words):,} words, whose tree takes about {least:,} symbols (words and "
+                f"brackets), more than the model's {longest:,} positions; split it"
+            )
         return None
 
     def parse(self, sentences: Sequence[Sequence[str]], options: SearchOptions) -> list[list[Hypothesis]]:
@@ -235,27 +243,25 @@ class Parser:
                 predictions[index].answers = [Answer("", 0.0)]
                 continue
             try:
-                problem = self.too_long(words, self.source_ids(words))
+                problem = self.too_long(words, self.source_ids(_escaped(words)))
             except DataError as bad:  # half a character, say
                 problem = str(bad)
             if problem is None:
                 sentences[index] = words
             predictions[index].problem = problem
-        found = self.parse(list(sentences.values()), options)
+        found = self.parse([_escaped(words) for words in sentences.values()], options)
         for (index, words), hypotheses in zip(sentences.items(), found, strict=True):
             predictions[index].answers = [self._answer(h, words) for h in hypotheses]
         return predictions
 
     def _answer(self, hypothesis: Hypothesis, words: Sequence[str]) -> Answer:
-        tree = self.tree(hypothesis, _bracketless(words))
         more = {"words": list(words), "logprob": hypothesis.logprob}
-        return Answer(" ".join(flatten(tree)), hypothesis.score, more)
+        return Answer(" ".join(flatten(self.tree(hypothesis, _escaped(words)))), hypothesis.score, more)
 
 
-def _bracketless(words: Sequence[str]) -> list[str]:
-    """Words as treebanks write them: a bracket that is a word must not read as the tree's own."""
-    names = {"(": "-LRB-", ")": "-RRB-"}
-    return [names.get(word, re.sub(r"^[()]", lambda found: names[found[0]], word)) for word in words]
+def _escaped(words: Sequence[str]) -> list[str]:
+    """Words as in the trees that the model learned from, and as it is to write them."""
+    return [escape(word) for word in words]
 
 
 class ParsingJob:
@@ -273,7 +279,9 @@ class ParsingJob:
         self.sizes = Sizes(self.target.size, self.tokenizer.size)
         self.writing = Writing.of(self.target)
         self.batches = self._batches(say)
-        counts = ", ".join(f"{len(trees):,} {split}" for split, trees in self.trees.items())
+        held = {split: len(trees) for split, trees in self.trees.items()}
+        held["train"] = len(self.batches.sources.lengths)  # those that are too long are no longer there
+        counts = ", ".join(f"{count:,} {split}" for split, count in held.items())
         labels = sum(self.target.token(i).startswith("(") for i in range(self.target.size))
         say(f"data: {counts} trees, {self.tokenizer.size:,} subwords → {labels} labels")
         say(f"the model will see: {words[0]} → {symbols[0]}")

@@ -49,6 +49,7 @@ from legato.tasks.translator import Translator, few, tag_token, tags_of
 from legato.training.loop import Loss
 
 TOY = "toy:"
+FEW = 100  # pairs: a score of fewer says little
 
 
 class TranslationData(Section):
@@ -117,6 +118,7 @@ class Translation:
     @classmethod
     def adjust(cls, settings: dict[str, Any]) -> dict[str, Any]:
         settings = {**settings, "model": {"name": "transformer", **(settings.get("model") or {})}}
+        require_source(str(settings["model"]["name"]), cls.name)
         settings["train"] = fill_training(settings.get("train") or {})
         data = settings.get("data") or {}
         if isinstance(data, dict) and str(data.get("train", "")).startswith(TOY):
@@ -126,7 +128,6 @@ class Translation:
 
     @classmethod
     def prepare(cls, plan: Plan, say: Say) -> TranslationJob:
-        require_source(plan.model.name, cls.name)
         if plan.data.train is None:
             raise ConfigError("'data.train' is needed; set data.train=[source file,target file], or a table")
         return TranslationJob(plan, say)
@@ -136,7 +137,9 @@ class Translation:
         if data.test is None:
             raise ConfigError("'data.test' is needed; set data.test=[source file,target file], or a table")
         translator = Translator(loaded.module, loaded.tokenizer, loaded.target, loaded.start)
-        if data.directions is None and data.tag_column is None and translator.tags:
+        if translator.tags and not (data.directions or data.test_directions or data.tag_column):
+            data = _as_trained(data, loaded.about)
+        if translator.tags and not (data.directions or data.test_directions or data.tag_column):
             raise ConfigError(
                 f"{loaded.folder} writes {few(translator.tags)}; say which: data.directions=[en-de] and "
                 "data.test=test.{}, or data.tag_column of a table"
@@ -157,6 +160,13 @@ class Translation:
     def predict(cls, loaded: Loaded, texts: Sequence[str], options: Any) -> list[Prediction]:
         translator = Translator(loaded.module, loaded.tokenizer, loaded.target, loaded.start)
         return translator.predict(texts, options, loaded.about)
+
+
+def _as_trained(data: Any, about: dict[str, Any]) -> Any:
+    """The settings with the directions that a model was trained in, where `data.test` has a place for languages."""
+    trained = about.get("directions")
+    named = isinstance(data.test, str) and "{}" in data.test
+    return data.model_copy(update={"directions": trained}) if trained and named else data
 
 
 def _given(data: Any, key: str) -> Any:
@@ -201,7 +211,9 @@ class TranslationJob:
         self.writing = Writing.of(self.target)
         self.batches = self._batches(say)
         self.valid = self._shortened(self.pairs["valid"])
-        counts = ", ".join(f"{len(pairs.sources):,} {split}" for split, pairs in self.pairs.items())
+        held = {split: len(pairs) for split, pairs in self.pairs.items()}
+        held["train"] = len(self.batches.sources.lengths)  # those that are too long are no longer there
+        counts = ", ".join(f"{count:,} {split}" for split, count in held.items())
         size = (
             f"{self.target.size:,}" if self.sizes.source is None else f"{self.sizes.source:,} → {self.target.size:,}"
         )
@@ -233,8 +245,17 @@ class TranslationJob:
         if "valid" not in found:
             share = data.test_share if "test" not in found else 0.0
             held = hold_out_pairs(found["train"], data.valid_share, share)
+            for split in ("valid", "test"):
+                if split in held:
+                    self._say_if_few(split, len(held[split]), say)
             found = {**held, **({"test": found["test"]} if "test" in found else {})}
         return found
+
+    def _say_if_few(self, split: str, count: int, say: Say) -> None:
+        if count < FEW:
+            pairs = "1 pair is" if count == 1 else f"{count} pairs are"
+            share = f"data.{split}_share={getattr(self.plan.data, f'{split}_share'):g}"
+            say(f"data.{split}: only {pairs} held out, so its scores are rough; raise {share}, or give data.{split}")
 
     def _checktags_of(self, split: str, pairs: Pairs, train: Pairs) -> None:
         """Refuse to ask for a language that nothing teaches; another direction into a known one is fine."""
@@ -351,6 +372,8 @@ class TranslationJob:
         about |= {"beams": data.beams, "length_penalty": data.length_penalty}
         if self.tags:
             about["tags"] = self.tags
+        if data.directions:
+            about["directions"] = data.directions
         if str(data.train).startswith(TOY):
             about["toy"] = {"settings": data.toy.model_dump(mode="json"), "seed": self.plan.seed}
         save_model(folder, model, self.tokenizer, target=self.target, task="translation", about=about, card=card)

@@ -14,15 +14,15 @@ DEFAULT_LR = {"adamw": 3e-3, "sgd": 1.0, "asgd": 1.0}
 class TrainConfig(Section):
     """How to train. `steps` wins over `epochs`; without either it is ten epochs."""
 
-    steps: int | None = Field(None, ge=1, description="updates in all")
-    epochs: float | None = Field(None, gt=0, description="passes over the data, when steps is left out")
+    steps: int | None = Field(None, ge=1, description="updates in all; none: as many as train.epochs takes")
+    epochs: float | None = Field(None, gt=0, description="passes over the data, when train.steps is none; none: 10")
     batch_tokens: int = Field(2048, ge=1, description="tokens a step, over all accumulation")
     accumulate: int = Field(1, ge=1, description="split each step's batch into this many smaller ones")
 
     optimizer: Literal["adamw", "sgd", "asgd"] = Field(
         "adamw", description="asgd: SGD, then its average, as AWD-LSTM"
     )
-    lr: float | None = Field(None, gt=0, description="left out: 0.003 for adamw, 1 for sgd and asgd")
+    lr: float | None = Field(None, gt=0, description="the highest; none: 0.003 for adamw, 1 for sgd and asgd")
     schedule: Literal["constant", "cosine", "linear", "inverse-sqrt", "plateau"] = Field(
         "cosine", description="constant, cosine, linear, inverse-sqrt or plateau"
     )
@@ -51,6 +51,9 @@ class TrainConfig(Section):
     )
     graph: bool = Field(True, description="on a GPU, replay steps of one shape as a CUDA graph")
     compile: bool = Field(False, description="compile the model with torch.compile")
+    recompute: bool = Field(
+        False, description="forget a Transformer block's inner results and compute them again: slower, less memory"
+    )
 
     validate_every: int | None = Field(
         None, ge=1, description="steps; left out: once an epoch, at least four times a run"

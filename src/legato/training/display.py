@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 import time
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+from legato.training.config import TrainConfig
 
 BAR = 12  # columns
 
@@ -46,11 +49,19 @@ class Report:
         return "  ".join(parts.values())
 
 
+class Screen(Console):
+    """A console that falls silent once nobody reads it, as after `2>&1 | head`: a run goes on unwatched."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # nobody else shall fail on it: warnings, the last line
+
+
 class Display:
     """Shows a run's progress on standard error; `quiet` shows warnings only."""
 
     def __init__(self, quiet: bool = False) -> None:
-        self.console = Console(stderr=True, soft_wrap=True, highlight=False)
+        self.console: Console = Screen(stderr=True, soft_wrap=True, highlight=False)
         self.quiet = quiet
         self._bar: Progress | None = None
         self._task: TaskID | None = None
@@ -64,6 +75,16 @@ class Display:
         )
         self._task = self._bar.add_task("starting", total=steps, completed=done)
         self._bar.start()
+
+    def plan(self, config: TrainConfig, steps: int, per_epoch: int, validate_every: int) -> None:
+        """Say how long the run will be."""
+        epochs = steps / per_epoch
+        passes = f"{epochs:,.1f}".removesuffix(".0") if epochs >= 1 else f"{epochs:.2g}"
+        length = f"{steps:,} step{'s' * (steps > 1)}, {passes} epoch{'s' * (passes != '1')}"
+        every = f"validating every {validate_every:,}" if validate_every < steps else "validating at the end"
+        both = config.steps is not None and config.epochs is not None
+        ignored = f"; train.epochs={config.epochs:g} is ignored, for train.steps is given" if both else ""
+        self.say(f"plan: {'at most ' * bool(config.patience)}{length}, {every}{ignored}")
 
     def report(self, report: Report) -> None:
         if self._bar is not None and self._task is not None:

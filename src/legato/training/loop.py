@@ -26,10 +26,12 @@ from torch import Tensor
 
 from legato.data.batch import Batch
 from legato.data.batches import Batches, mix_seed
-from legato.errors import DeviceError, DivergenceError
+from legato.errors import ConfigError, DeviceError, DivergenceError
 from legato.folders.atomic import replacing
 from legato.folders.weights import put_weights, weights_of
 from legato.models.base import SequenceModel, detach
+from legato.nn.losses import compile_loss
+from legato.nn.transformer import Stack
 from legato.training.checkpoints import (
     Checkpoint,
     list_checkpoints,
@@ -47,7 +49,10 @@ from legato.training.optimizers import Average, make_optimizer, optimizer_tensor
 from legato.training.run_folder import RunFolder
 from legato.training.schedules import Schedule
 
-SHOWN = ("loss", "perplexity", "bits_per_byte", "accuracy", "bleu", "chrf", "f1")  # of a validation, on the screen
+SHOWN = (  # of a validation, on the screen
+    *("loss", "perplexity", "bits_per_byte", "accuracy", "bleu", "chrf", "f1"),
+    *("masked_accuracy", "next_sentence_accuracy"),
+)
 
 
 @dataclass
@@ -119,13 +124,17 @@ class Trainer:
         self.step = 0  # updates made
         self.states: list[Any] = [None] * config.accumulate
         self.watch = Watch()
-        self._graphable = config.graph and device.type == "cuda" and config.accumulate == 1 and not config.compile
+        # What is computed again draws its dropout again from the same generator's state, which a recording hides.
+        self._graphable = config.graph and device.type == "cuda" and config.accumulate == 1 and not config.recompute
         self._warm = 0  # steps made in this process
         self.graphs: dict[Hashable, StepGraph] = {}
         self._met: set[Hashable] = set()  # shapes of the batches so far
         self._trainable = [p for p in model.parameters() if p.requires_grad]
+        if config.recompute:
+            recompute_blocks(model)
         if config.compile:
             model.compile()
+            compile_loss()
 
     # ── one step ──────────────────────────────────────────────────────────────────────────────
 
@@ -214,6 +223,7 @@ class Trainer:
             self.run.started()
         if self.config.tensorboard:
             self.run.open_events(self.step)
+        self.display.plan(self.config, self.steps, self.job.batches.steps_per_epoch, self.validate_every)
         self.display.start(self.steps, self.step)
         try:
             with Interrupt() as interrupt:
@@ -439,6 +449,15 @@ class Interrupt:
     def __exit__(self, *_: object) -> None:
         for signum, handler in self._before.items():
             signal.signal(signum, handler)
+
+
+def recompute_blocks(model: SequenceModel) -> None:
+    """Trade time for memory: activation checkpointing (Chen et al. 2016), one block at a time."""
+    stacks = [module for module in model.modules() if isinstance(module, Stack)]
+    if not stacks:
+        raise ConfigError(f"train.recompute=true is for Transformers; model={model.config.name} has no such blocks")
+    for stack in stacks:
+        stack.recompute = True
 
 
 def resolve_steps(config: TrainConfig, steps_per_epoch: int) -> int:

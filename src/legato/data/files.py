@@ -1,0 +1,114 @@
+"""What is in a file: its bytes, unpacked if it is a gzip, and its text.
+
+`\\r\\n` and `\\r` become `\\n` and a byte-order mark is dropped: the model never sees either.
+
+Whatever is wrong with a file is said here, in one line that names it: it is missing, a folder, not for this user,
+empty, binary, in another encoding, or has a line so long that it must be something else.
+"""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import zlib
+from pathlib import Path
+from typing import Final
+
+from legato.errors import DataError
+
+MAX_LINE: Final = 10_000_000
+
+
+def resolve_path(source: str, root: str | None = None) -> Path:
+    """The path that `source` names; a relative one lies under `root` when there is a root."""
+    path = Path(source).expanduser()
+    return Path(root).expanduser() / path if root else path
+
+
+def no_file(path: Path) -> DataError:
+    return DataError(f"there is no file {path}; check the path, or set data.root to the folder it is in")
+
+
+def load_bytes(path: Path) -> bytes:
+    """What is in a file, unpacked if it is a gzip."""
+    data = _read_bytes(path)
+    if path.suffix.lower() == ".gz":
+        data = _decompress(path, data)
+    if not data:
+        raise DataError(f"{path} is empty; give a file that holds text")
+    return data
+
+
+def load_text(path: Path, encoding: str = "utf-8", max_line: int = MAX_LINE) -> str:
+    """The text of a file, with `\\n` for every kind of newline."""
+    text = unify_newlines(decode(path, load_bytes(path), encoding))
+    _check_lines(path, text, max_line)
+    return text
+
+
+def unify_newlines(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+
+
+def _read_bytes(path: Path) -> bytes:
+    if path.is_dir():
+        raise DataError(f"{path} is a folder; name a file in it")
+    try:
+        return path.read_bytes()
+    except PermissionError:
+        raise DataError(f"{path} may not be read by this user; change its permissions") from None
+    except OSError as problem:
+        raise DataError(f"{path} cannot be read: {problem.strerror or problem}") from None
+
+
+def _decompress(path: Path, data: bytes) -> bytes:
+    try:
+        return gzip.decompress(data)
+    except EOFError:
+        raise DataError(f"{path} is truncated: its gzip stream does not end; copy the file again") from None
+    except (gzip.BadGzipFile, zlib.error) as problem:
+        raise DataError(f"{path} is not a gzip file, or is damaged ({problem}); copy it again or rename it") from None
+
+
+def decode(path: Path, data: bytes, encoding: str) -> str:
+    """The text that the bytes of a file are in this encoding, without its byte-order mark; `path` is for messages."""
+    try:
+        codec = codecs.lookup(encoding).name
+    except LookupError:
+        raise DataError(
+            f"there is no encoding '{encoding}'; set data.encoding to utf-8, latin-1, utf-16, …"
+        ) from None
+    # Wide encodings hold zero bytes by nature; in any other a zero byte means that this is no text.
+    if not codec.startswith(("utf-16", "utf-32")):
+        zero = data.find(b"\0")
+        if zero >= 0:
+            wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+            advice = "it looks like UTF-16: set data.encoding=utf-16" if wide else "give a text file"
+            raise DataError(f"{path} is binary: there is a zero byte at offset {zero}; {advice}")
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError as problem:
+        line = data.count(b"\n", 0, problem.start) + 1
+        raise DataError(
+            f"{path}, line {line}: the byte at offset {problem.start} is not {encoding}; "
+            "set data.encoding to what the file is in, such as data.encoding=latin-1"
+        ) from None
+    except LookupError:  # a codec that is none of text, such as 'hex'
+        raise DataError(f"'{encoding}' is not an encoding of text; set data.encoding=utf-8") from None
+    return text.removeprefix("\ufeff")
+
+
+def _check_lines(path: Path, text: str, max_line: int) -> None:
+    """Refuse a line of more than `max_line` characters, in a few looks however long the text is."""
+    start = 0
+    while max_line and len(text) - start > max_line:
+        newline = text.rfind("\n", start, start + max_line + 1)
+        if newline < 0:
+            line = text.count("\n", 0, start) + 1
+            end = text.find("\n", start)
+            length = (len(text) if end < 0 else end) - start
+            raise DataError(
+                f"{path}, line {line}: {length} characters in one line, more than {max_line}; "
+                "set data.max_line=0 to accept it"
+            )
+        start = newline + 1

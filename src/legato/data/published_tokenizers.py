@@ -1,0 +1,190 @@
+"""The tokenizers of published folders: as the `tokenizers` library's own file, or as older ones kept them.
+
+tokenizer.json                       the whole tokenizer, which is the norm
+vocab.txt                            BERT's WordPiece, one token a line
+vocab.json, merges.txt               the byte-level BPE of GPT-2 and RoBERTa
+tokenizer_config.json, special_tokens_map.json      which tokens begin, end, part, pad and hide
+chat_template.jinja                  how a dialogue is written as one text; also in tokenizer_config.json
+
+The older forms say little of how text is cut before the vocabulary counts; that is known for the tokenizers named
+above, and for no others.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from legato.errors import DataError
+
+ROLES: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+BERT: Final = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
+GPT2: Final = {"bos": "<|endoftext|>", "eos": "<|endoftext|>"}
+ROBERTA: Final = {
+    "bos": "<s>",
+    "eos": "</s>",
+    "unk": "<unk>",
+    "sep": "</s>",
+    "pad": "<pad>",
+    "cls": "<s>",
+    "mask": "<mask>",
+}
+
+
+def read_library(place: Path) -> tuple[Any, dict[str, str]]:
+    """The `tokenizers.Tokenizer` of a folder or a tokenizer.json, and tokens by their roles: `{"eos": "</s>"}`."""
+    folder = place if place.is_dir() else place.parent
+    file = place / "tokenizer.json" if place.is_dir() else place
+    roles = read_roles(folder)
+    if file.is_file():
+        return _read(file), roles
+    if place.is_dir():
+        if (folder / "vocab.txt").is_file():
+            return _bert(folder, roles), {**BERT, **roles}
+        if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
+            return _byte_level(folder, roles)
+        if any((folder / name).is_file() for name in ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")):
+            raise DataError(
+                f"{folder} has a sentencepiece tokenizer but no tokenizer.json; make one with transformers: "
+                f"AutoTokenizer.from_pretrained('{folder}').save_pretrained('{folder}')"
+            )
+    raise DataError(f"there is no tokenizer {file}; give a tokenizer.json or the folder it is in")
+
+
+def read_settings(file: Path) -> dict[str, Any]:
+    """A JSON object; nothing where there is no such file or it holds something else."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def read_roles(folder: Path) -> dict[str, str]:
+    """The tokens that the files beside a tokenizer name, by what they are for."""
+    said = {
+        **read_settings(folder / "special_tokens_map.json"),
+        **{key: value for key, value in read_settings(folder / "tokenizer_config.json").items() if value is not None},
+    }
+    roles = {}
+    for role in ROLES:
+        token = said.get(f"{role}_token")
+        token = token.get("content") if isinstance(token, dict) else token
+        if isinstance(token, str):
+            roles[role] = token
+    return roles
+
+
+def read_template(folder: Path) -> tuple[str, str] | None:
+    """The chat template beside a tokenizer, and where it is; None where there is none."""
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        try:
+            return file.read_text(encoding="utf-8"), str(file)
+        except UnicodeDecodeError:
+            raise DataError(f"{file} is not UTF-8 text") from None
+    file = folder / "tokenizer_config.json"
+    found = read_settings(file).get("chat_template")
+    if isinstance(found, list):  # several, for tools and the like
+        named = {entry.get("name"): entry.get("template") for entry in found if isinstance(entry, dict)}
+        found = named.get("default")
+    return (found, f"the chat template in {file}") if isinstance(found, str) else None
+
+
+def _read(file: Path) -> Any:
+    import tokenizers
+
+    try:
+        return tokenizers.Tokenizer.from_file(str(file))
+    except Exception as problem:  # the library raises plain Exception
+        raise DataError(f"{file} is not a tokenizer that can be read: {problem}") from None
+
+
+def _bert(folder: Path, given: dict[str, str]) -> Any:
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    settings = _settings_of(folder, ("BertTokenizer", "DistilBertTokenizer"), "vocab.txt")
+    roles = {**BERT, **given}
+    try:
+        lines = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError:
+        raise DataError(f"{folder / 'vocab.txt'} is not UTF-8 text") from None
+    lines = lines[:-1] if lines[-1] == "" else lines
+    vocabulary = {line.rstrip("\r"): number for number, line in enumerate(lines)}
+    for role in ("unk", "sep", "cls"):
+        if roles[role] not in vocabulary:
+            raise DataError(f"{folder / 'vocab.txt'} lacks {roles[role]}, so it is not BERT's kind of vocabulary")
+    library: Any = Tokenizer(models.WordPiece(vocab=vocabulary, unk_token=roles["unk"]))
+    library.normalizer = normalizers.BertNormalizer(
+        lowercase=bool(settings.get("do_lower_case", True)),
+        strip_accents=settings.get("strip_accents"),
+        handle_chinese_chars=bool(settings.get("tokenize_chinese_chars", True)),
+    )
+    library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    library.decoder = decoders.WordPiece(prefix="##")
+    _add(library, folder, [roles[role] for role in BERT if roles[role] in vocabulary])
+    _frame(library, roles["cls"], roles["sep"])
+    return library
+
+
+def _byte_level(folder: Path, given: dict[str, str]) -> tuple[Any, dict[str, str]]:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    settings = _settings_of(folder, ("GPT2Tokenizer", "RobertaTokenizer"), "vocab.json")
+    try:
+        model = models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
+    except Exception as problem:  # the library raises plain Exception
+        raise DataError(f"{folder} has a vocab.json and merges.txt that cannot be read: {problem}") from None
+    library: Any = Tokenizer(model)
+    # RoBERTa's words are GPT-2's; it has a mask, and marks around every text.
+    masked = library.token_to_id("<mask>") is not None
+    roles = {**(ROBERTA if masked else GPT2), **given}
+    prefix = bool(settings.get("add_prefix_space", False))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+    library.decoder = decoders.ByteLevel()
+    known = [token for token in dict.fromkeys(roles.values()) if library.token_to_id(token) is not None]
+    _add(library, folder, known)
+    if masked:
+        _frame(library, roles["cls"], roles["sep"], between=2)
+    return library, roles
+
+
+def _settings_of(folder: Path, kinds: tuple[str, ...], file: str) -> dict[str, Any]:
+    """tokenizer_config.json, if the tokenizer is one of those that `file` alone tells enough of."""
+    settings = read_settings(folder / "tokenizer_config.json")
+    named = settings.get("tokenizer_class") or read_settings(folder / "config.json").get("tokenizer_class")
+    kind = str(named or "").removesuffix("Fast")
+    if not kind:
+        model = str(read_settings(folder / "config.json").get("model_type", "nameless model"))
+        kind = next((known for known in kinds if known.lower() == f"{model}tokenizer"), f"{model}'s tokenizer")
+    if kind not in kinds:
+        raise DataError(
+            f"{folder} has no tokenizer.json, and how a {kind} cuts text its {file} does not say; make one with "
+            f"transformers: AutoTokenizer.from_pretrained('{folder}').save_pretrained('{folder}')"
+        )
+    return settings
+
+
+def _add(library: Any, folder: Path, marks: list[str]) -> None:
+    """Make `marks` special, and add what added_tokens.json lists."""
+    library.add_special_tokens(marks)
+    more = read_settings(folder / "added_tokens.json")
+    more = {token: number for token, number in more.items() if library.token_to_id(token) != number}
+    library.add_tokens(sorted(more, key=lambda token: int(more[token])))
+    for token, number in more.items():
+        if library.token_to_id(token) != number:
+            raise DataError(f"{folder / 'added_tokens.json'} numbers '{token}' {number}, which leaves a gap")
+
+
+def _frame(library: Any, first: str, last: str, between: int = 1) -> None:
+    """Have the library put marks around a text, and between two."""
+    from tokenizers import processors
+
+    middle = f"{last}:0 " + (f"{last}:0 " if between == 2 else "")
+    second = 0 if between == 2 else 1  # RoBERTa knows no segments
+    library.post_processor = processors.TemplateProcessing(
+        f"{first}:0 $A:0 {last}:0",
+        f"{first}:0 $A:0 {middle}$B:{second} {last}:{second}",
+        [(mark, library.token_to_id(mark)) for mark in (first, last)],
+    )

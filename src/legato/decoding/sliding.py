@@ -1,0 +1,76 @@
+"""Writing beyond a model's context: when it is full, the model goes on from what it wrote last.
+
+A model with learned or rotary positions takes `longest` tokens and no more. `Sliding` stands before such a model
+and passes everything on; when its state is full it begins a new one with the last half of the context, which costs
+a prefill once every `longest` / 2 tokens. What came before is forgotten.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from legato.nn.state import Generates, State
+
+
+class Sliding:
+    """A model whose context slides. It generates as any model does (`nn/state.py`)."""
+
+    def __init__(self, model: Generates, longest: int, device: torch.device) -> None:
+        self.model, self.longest, self.device = model, longest, device
+        self.kept = max(longest // 2, 1)  # tokens that a full context goes on from
+
+    @property
+    def vocabulary(self) -> int:
+        return self.model.vocabulary
+
+    def start(self, rows: int, capacity: int, memory: Any = None) -> SlidingState:
+        return SlidingState(self.model.start(rows, min(capacity, self.longest), memory), capacity, memory)
+
+    def prefill(self, tokens: Tensor, lengths: Tensor, state: SlidingState) -> Tensor:
+        """Of longer prompts the last tokens count."""
+        listed = zip(tokens.tolist(), lengths.tolist(), strict=True)
+        state.rows = [row[:length][-self.longest :] for row, length in listed]
+        return self._take_in(state)
+
+    def step(self, tokens: Tensor, state: SlidingState) -> Tensor:
+        for row, token in zip(state.rows, tokens.tolist(), strict=True):
+            row.append(token)
+        if state.inner.length < self.longest:
+            return self.model.step(tokens, state.inner)
+        state.rows = [row[-self.kept :] for row in state.rows]
+        state.inner = self.model.start(len(state.rows), min(state.capacity, self.longest), state.memory)
+        return self._take_in(state)
+
+    def _take_in(self, state: SlidingState) -> Tensor:
+        columns = max(map(len, state.rows))
+        padded = [[*row, *[0] * (columns - len(row))] for row in state.rows]
+        lengths = torch.tensor([len(row) for row in state.rows], device=self.device)
+        return self.model.prefill(torch.tensor(padded, device=self.device), lengths, state.inner)
+
+
+class SlidingState:
+    """The model's own state, and the tokens that it holds."""
+
+    def __init__(self, inner: State, capacity: int, memory: Any) -> None:
+        self.inner, self.capacity, self.memory = inner, capacity, memory
+        self.rows: list[list[int]] = []
+
+    @property
+    def length(self) -> int:
+        return self.inner.length
+
+    @length.setter
+    def length(self, length: int) -> None:
+        self.inner.length = length
+
+    def reorder(self, rows: Tensor) -> None:
+        self.inner.reorder(rows)
+        self.rows = [list(self.rows[row]) for row in rows.tolist()]
+
+    def rewind(self, length: int) -> None:
+        gone = self.inner.length - length
+        self.inner.rewind(length)
+        self.rows = [row[: len(row) - gone] for row in self.rows]

@@ -1,0 +1,132 @@
+"""How well a model guesses hidden words.
+
+    loss                  mean negative log-likelihood of a hidden token, in nats
+    masked_perplexity     exp(loss)
+    masked_accuracy       share of the hidden tokens that are the most probable ones
+    pseudo_perplexity     exp(-1/N Σ log P(w_t | all others)): each token of a sentence hidden in turn
+                          (Salazar et al. 2020); comparable only under one tokenizer
+
+For the first three a fixed 15 % of the tokens is hidden, the same for every model with the same tokenizer and
+window, and each of them by the mask itself: in training some stay or become another token, which would flatter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from legato.data.batch import IGNORE, Batch
+from legato.data.masking import Frame
+from legato.evaluation.language import readout_loss
+from legato.models.base import SequenceModel
+from legato.nn.state import Output
+
+Array = np.ndarray[Any, np.dtype[Any]]
+TOKENS = 8192  # read at once while scoring; changes no result
+
+
+def at_places(hidden: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Of hidden states (B, T, D) and targets those that count: (N, D) and (N,)."""
+    assert batch.targets is not None
+    targets = batch.targets
+    if batch.places is not None:
+        hidden = hidden.gather(1, batch.places.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
+        targets = targets.gather(1, batch.places)
+    return hidden.flatten(0, 1), targets.flatten()
+
+
+def masked_nats(model: SequenceModel, output: Output, batch: Batch, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Summed negative log-likelihood of the hidden tokens, with smoothed labels and without."""
+    return readout_loss(model, *at_places(output.hidden, batch), smoothing)
+
+
+@torch.no_grad()
+def masked_scores(model: SequenceModel, batches: Iterable[Batch]) -> dict[str, float]:
+    """Loss, perplexity and accuracy over all hidden tokens of `batches`."""
+    nats = torch.zeros((), device=model.device)
+    right = torch.zeros((), dtype=torch.long, device=model.device)
+    tokens = 0
+    for batch in batches:
+        batch = batch.to(model.device)
+        hidden, targets = at_places(model(batch).hidden, batch)
+        logp = model.readout(hidden).float().log_softmax(-1)  # (N, V)
+        there = targets != IGNORE
+        nats -= (logp.gather(1, targets.clamp(min=0).unsqueeze(1)).squeeze(1) * there).sum()
+        right += ((logp.argmax(-1) == targets) & there).sum()
+        tokens += batch.tokens
+    loss = float(nats) / max(tokens, 1)
+    return {
+        "loss": loss,
+        "masked_perplexity": perplexity(loss),
+        "masked_accuracy": int(right) / max(tokens, 1),
+        "masked_tokens": tokens,
+    }
+
+
+def perplexity(loss: float) -> float:
+    return math.exp(loss) if loss < 700 else math.inf
+
+
+@torch.no_grad()
+def next_sentence_accuracy(model: Any, batches: Iterable[Batch]) -> float:
+    """How often the model tells a sentence that follows from one that does not."""
+    right = rows = 0
+    for batch in batches:
+        batch = batch.to(model.device)
+        guessed = model.next_sentence(model(batch).hidden).argmax(-1)  # (B,)
+        right += int((guessed == batch.labels).sum())
+        rows += batch.rows
+    return right / max(rows, 1)
+
+
+@torch.no_grad()
+def pseudo_nats(
+    model: SequenceModel, texts: Sequence[Array], frame: Frame, mask: int, tokens: int = TOKENS
+) -> tuple[float, int]:
+    """Summed -log P(token | all others of its text) over texts without marks, and how many tokens that is."""
+    total = torch.zeros((), dtype=torch.float64)
+    waiting: list[tuple[Array, int]] = []
+    held = 0
+    for text in sorted(texts, key=len):  # those of like length go together
+        for place in range(len(text)):
+            waiting.append((text, place))
+            held = len(text) + 2
+            if len(waiting) * held >= tokens:
+                total += _hidden_in_turn(model, waiting, frame, mask)
+                waiting = []
+    if waiting:
+        total += _hidden_in_turn(model, waiting, frame, mask)
+    return float(total), sum(len(text) for text in texts)
+
+
+def _hidden_in_turn(model: SequenceModel, rows: list[tuple[Array, int]], frame: Frame, mask: int) -> Tensor:
+    """The nats of each text's token at its place, given the rest: summed."""
+    ids, lengths = frame.rows([text for text, _ in rows])
+    number = np.arange(len(rows))
+    places = np.array([place + 1 for _, place in rows])  # behind the first mark
+    targets = np.full(ids.shape, IGNORE, dtype=np.int64)
+    targets[number, places] = ids[number, places]
+    ids[number, places] = mask
+    full = bool((lengths == ids.shape[1]).all())
+    batch = Batch(
+        torch.from_numpy(ids),
+        torch.from_numpy(targets),
+        lengths=None if full else torch.from_numpy(lengths),
+        places=torch.from_numpy(places[:, None]),
+    ).to(model.device)
+    return masked_nats(model, model(batch), batch)[1].double().cpu()
+
+
+@torch.no_grad()
+def guess(model: SequenceModel, batch: Batch) -> Tensor:
+    """The probabilities of every token at the `places` of each row: (B, N, V)."""
+    batch = batch.to(model.device)
+    assert batch.places is not None
+    hidden = model(batch).hidden
+    hidden = hidden.gather(1, batch.places.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
+    return model.readout(hidden).float().softmax(-1).cpu()

@@ -1,0 +1,139 @@
+"""Sentence encoders: a Transformer, and how its states become one vector a text.
+
+Such folders are those of the `sentence-transformers` library:
+
+modules.json                     the parts in order: a Transformer, a Pooling, perhaps a Normalize
+1_Pooling/config.json            the first token's state (cls), the mean or the largest of all tokens'
+sentence_bert_config.json        how many tokens of a text are read, and whether it is lower-cased first
+config_sentence_transformers.json        a text that is put before every other, perhaps
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from legato.data.tokenizers import Tokenizer
+from legato.errors import FolderError
+from legato.folders.json_files import read_any_json, read_json, read_json_if_there
+
+MODULES: Final = "modules.json"
+MODES: Final = ("cls", "max", "mean")
+# Where several are asked for they are joined in this order, which is the library's.
+OLDER: Final = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+
+
+@dataclass(frozen=True)
+class SentenceEncoder:
+    """How a text's states become its vector."""
+
+    modes: tuple[str, ...] = ("mean",)
+    normalise: bool = False  # to length one
+    most: int | None = None  # tokens of a text that are read, marks included
+    lowercase: bool = False
+    before: str = ""  # what stands before every text
+    transformer: str = ""  # the subfolder of the model; mostly the folder itself
+
+    def pool(self, hidden: Tensor, lengths: Tensor) -> Tensor:
+        """States (B, T, D) of texts of these lengths (B,) to their vectors (B, modes · D)."""
+        inside = (torch.arange(hidden.shape[1], device=hidden.device) < lengths[:, None]).unsqueeze(-1)  # (B, T, 1)
+        found = []
+        for mode in self.modes:
+            if mode == "cls":
+                found.append(hidden[:, 0])
+            elif mode == "max":
+                found.append(hidden.masked_fill(~inside, -torch.inf).amax(1))
+            else:
+                found.append((hidden * inside).sum(1) / lengths[:, None])
+        vectors = torch.cat(found, -1)
+        return F.normalize(vectors, dim=-1) if self.normalise else vectors
+
+
+def load_sentence_encoder(folder: Path) -> SentenceEncoder | None:
+    """What a folder says of sentences; None where it says nothing."""
+    if not (folder / MODULES).is_file():
+        return None
+    modes: tuple[str, ...] = ()
+    normalise, transformer, included = False, None, True
+    for kind, path in _modules(folder / MODULES):
+        if kind == "Transformer" and transformer is None:
+            transformer = path
+        elif kind == "Pooling" and transformer is not None and not modes:
+            config = read_json(folder / path / "config.json")
+            modes, included = _modes(config, folder / path / "config.json"), config.get("include_prompt", True)
+        elif kind == "Normalize" and modes:
+            normalise = True
+        else:
+            raise FolderError(
+                f"{folder / MODULES} has a {kind}; Legato reads a Transformer, a Pooling and perhaps a Normalize"
+            )
+    if transformer is None or not modes:
+        raise FolderError(f"{folder / MODULES} lacks a {'Transformer' if transformer is None else 'Pooling'}")
+    file = folder / transformer / "sentence_bert_config.json"
+    settings = read_json_if_there(file)
+    if settings.get("transformer_task", "feature-extraction") != "feature-extraction":
+        raise FolderError(
+            f"{file}: transformer_task is {settings['transformer_task']}; Legato has feature-extraction"
+        )
+    most = settings.get("max_seq_length")
+    if most is None:  # newer folders say it with the tokenizer, where it may be a number beyond all texts
+        said = read_json_if_there(folder / transformer / "tokenizer_config.json").get("model_max_length")
+        most = said if isinstance(said, int) and 1 <= said < 10**9 else None
+    elif not (isinstance(most, int) and most >= 1):
+        raise FolderError(f"{file}: max_seq_length is {most}")
+    before = _before(folder)
+    if before and not included:
+        raise FolderError(f"{folder}: its vectors leave out the text before every text, which Legato cannot do")
+    return SentenceEncoder(modes, normalise, most, bool(settings.get("do_lower_case", False)), before, transformer)
+
+
+def lower_marking(tokenizer: Tokenizer) -> None:
+    """Have texts read in lower case, but not the marks that they spell."""
+    from tokenizers import normalizers
+
+    before = tokenizer.marking.normalizer
+    tokenizer.marking.normalizer = normalizers.Sequence(
+        [normalizers.Lowercase(), *([] if before is None else [before])]
+    )
+
+
+def _modules(path: Path) -> list[tuple[str, str]]:
+    """Each part's class and subfolder, in order."""
+    listed = read_any_json(path)
+    try:
+        parts = [(str(part["type"]).rpartition(".")[2], str(part["path"])) for part in listed]
+    except (TypeError, LookupError):
+        raise FolderError(f"{path} should list the encoder's parts, each with its type and path") from None
+    for kind, place in parts:
+        if Path(place).is_absolute() or ".." in Path(place).parts:
+            raise FolderError(f"{path}: the {kind} should be inside the folder, not in '{place}'")
+    return parts
+
+
+def _modes(config: dict[str, Any], path: Path) -> tuple[str, ...]:
+    asked = config.get("pooling_mode")
+    if asked is None:
+        asked = [mode for key, mode in OLDER.items() if config.get(key)] or ["mean"]
+    modes = tuple(asked) if isinstance(asked, list) else (str(asked),)
+    for mode in modes:
+        if mode not in MODES:
+            raise FolderError(f"{path} asks for pooling by '{mode}', which Legato lacks; it has {', '.join(MODES)}")
+    return modes
+
+
+def _before(folder: Path) -> str:
+    settings = read_json_if_there(folder / "config_sentence_transformers.json")
+    name, prompts = settings.get("default_prompt_name"), settings.get("prompts")
+    return str(prompts.get(name, "")) if name is not None and isinstance(prompts, dict) else ""

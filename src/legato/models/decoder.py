@@ -1,0 +1,69 @@
+"""What the decoders, GPT and LLaMA, have in common: one stack that looks back, and writes from left to right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from legato.data.batch import Batch
+from legato.errors import LegatoError
+from legato.models.base import SequenceModel
+from legato.nn.cache import KeyValueCache, right_aligned
+from legato.nn.linear import pack
+from legato.nn.positions import At, Learned
+from legato.nn.readout import Readout, TokenEmbedding
+from legato.nn.state import Output
+from legato.nn.transformer import Stack, places_in
+
+
+class DecoderModel(SequenceModel):
+    """Tokens in, the next token out. A subclass makes the parts."""
+
+    embedding: TokenEmbedding
+    positions: Learned | None  # where they are added to the embeddings
+    stack: Stack
+    output: Readout
+    dropout_embedding: float
+
+    @property
+    def longest(self) -> int:
+        length: int = self.config.length
+        return length
+
+    def forward(self, batch: Batch, state: None = None) -> Output:
+        """(B, T) tokens, each given those before it: in its own text, where several share a row."""
+        length = batch.ids.shape[1]
+        if length > self.longest:
+            raise LegatoError(f"a sequence of {length} tokens is too long: this model goes up to {self.longest}")
+        at = slice(0, length) if batch.documents is None else places_in(batch.documents)
+        return Output(self.stack(self._embed(batch.ids, at), documents=batch.documents))
+
+    def start(self, rows: int, capacity: int, memory: Any = None) -> KeyValueCache:
+        pack(self.stack, self.output)
+        with torch.no_grad():
+            return self.stack.start(rows, capacity, limit=self.longest)
+
+    def prefill(self, tokens: Tensor, lengths: Tensor, state: KeyValueCache) -> Tensor:
+        if bool((lengths == tokens.shape[1]).all()):
+            return self._extend(tokens, state)
+        return self._extend(right_aligned(tokens, lengths), state, lengths)
+
+    def step(self, tokens: Tensor, state: KeyValueCache) -> Tensor:
+        return self._extend(tokens.unsqueeze(1), state)
+
+    @torch.no_grad()  # a cache holds no history of gradients
+    def _extend(self, tokens: Tensor, state: KeyValueCache, lengths: Tensor | None = None) -> Tensor:
+        """Take in (B, T) tokens, of which the last `lengths` (B,) count; logits (B, V) after the last."""
+        opening = state.open(tokens.shape[1], lengths)
+        x = self.stack.extend(self._embed(tokens, opening.at), opening)
+        return self.output(x[:, -1])
+
+    def _embed(self, tokens: Tensor, at: At) -> Tensor:
+        """(B, T) tokens to (B, T, D), with their positions."""
+        x = self.embedding(tokens)
+        if self.positions is not None:
+            x = x + self.positions(at)
+        return F.dropout(x, self.dropout_embedding, self.training)

@@ -1,0 +1,154 @@
+"""DistilBERT (Sanh et al. 2019): half of BERT's blocks, taught by BERT; without segments and without a pooler.
+
+The equations are in `models/encoder.py`. Its positions may have started as sinusoids: they are a
+table in the file all the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from legato.models.base import ModelConfig, Sizes
+from legato.models.encoder import (
+    ACTIVATIONS,
+    COUNTERS,
+    TASK_HEADS,
+    EncoderConfig,
+    EncoderModel,
+    block_names,
+    both,
+    has,
+    other_heads,
+    renamed,
+    written_activation,
+)
+from legato.models.names import (
+    From,
+    Names,
+    activation_of,
+    checked,
+    give_tensors,
+    is_tied,
+    put_tensors,
+    size_of,
+    with_prefix,
+)
+from legato.nn.positions import sinusoids
+
+EPS = 1e-12  # in the norms' denominators; their config has no entry for it
+
+
+class DistilBertConfig(EncoderConfig):
+    """Settings of DistilBERT."""
+
+    name: Literal["distilbert"] = "distilbert"
+    sinusoidal: bool = Field(False, description="positions start out as sinusoids")
+
+
+class DistilBertModel(EncoderModel):
+    """An encoder with learned positions, and nothing about sentences."""
+
+    Config: ClassVar[type[ModelConfig]] = DistilBertConfig
+    summary: ClassVar[str] = "DistilBERT: BERT without segments and pooler"
+    published: ClassVar[str | None] = "distilbert"
+    config: DistilBertConfig
+
+    def __init__(self, config: DistilBertConfig, sizes: Sizes) -> None:
+        super().__init__(config, sizes, eps=EPS, head_activation=config.activation)
+        if config.sinusoidal:
+            _fill_with_sinusoids(self.positions.weight)
+
+
+@torch.no_grad()
+def _fill_with_sinusoids(table: Tensor) -> None:
+    """Sines and cosines take turns here, as in the paper (Vaswani et al. 2017)."""
+    length, width = table.shape
+    sines, cosines = sinusoids(length, width).split([-(-width // 2), width // 2], dim=1)
+    table[:, 0::2] = sines
+    table[:, 1::2] = cosines
+
+
+# A block's modules, and theirs, in the order in which they are stacked.
+BLOCK = {
+    "attention.qkv": ("attention.q_lin", "attention.k_lin", "attention.v_lin"),
+    "attention.output": ("attention.out_lin",),
+    "attention_norm": ("sa_layer_norm",),
+    "feedforward.inner": ("ffn.lin1",),
+    "feedforward.outer": ("ffn.lin2",),
+    "feedforward_norm": ("output_layer_norm",),
+}
+BODY = "distilbert."
+WORD = f"{BODY}embeddings.word_embeddings.weight"
+READOUT = "vocab_projector"
+
+
+class DistilBert:
+    """The map between `DistilBertModel` and `DistilBertForMaskedLM`, or theirs of that name without the head."""
+
+    model_type: ClassVar[str] = "distilbert"
+    architecture: ClassVar[str] = "DistilBertForMaskedLM"
+
+    @classmethod
+    def refusal(cls, module: DistilBertModel) -> str | None:
+        return None
+
+    @classmethod
+    def save(cls, module: DistilBertModel) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        config = module.config
+        entries = {
+            "architectures": [cls.architecture if config.masked_words else "DistilBertModel"],
+            "vocab_size": module.vocabulary,
+            "max_position_embeddings": config.length,
+            "sinusoidal_pos_embds": config.sinusoidal,
+            "dim": config.width,
+            "n_layers": config.layers,
+            "n_heads": config.heads,
+            "hidden_dim": module.stack.shape.inner,
+            "activation": written_activation(config),
+            "dropout": config.dropout,
+            "attention_dropout": config.dropout_attention,
+            "tie_word_embeddings": config.tied,
+        }
+        return entries, give_tensors(module, _names(config, module.vocabulary))
+
+    @classmethod
+    def load(cls, config: dict[str, Any], tensors: dict[str, Tensor], where: str) -> DistilBertModel:
+        theirs = with_prefix(renamed(tensors), BODY, rf"vocab_|{TASK_HEADS}")
+        settings = {
+            "layers": size_of(config, "n_layers", where),
+            "width": size_of(config, "dim", where),
+            "heads": size_of(config, "n_heads", where),
+            "feedforward": size_of(config, "hidden_dim", where),
+            "activation": activation_of(config, "activation", "gelu", ACTIVATIONS, where),
+            "length": size_of(config, "max_position_embeddings", where),
+            "dropout": config.get("dropout", 0.1),
+            "dropout_attention": config.get("attention_dropout", 0.1),
+            "sinusoidal": config.get("sinusoidal_pos_embds", False),
+            "tied": is_tied(config, theirs, WORD, f"{READOUT}.weight"),
+            "masked_words": has(theirs, "vocab_"),
+        }
+        ours = checked(DistilBertConfig, settings, where)
+        module = DistilBertModel(ours, Sizes(size_of(config, "vocab_size", where)))
+        ignored = rf"{COUNTERS}|{TASK_HEADS}" + (rf"|^{READOUT}\.weight$" if ours.tied else "")
+        put_tensors(module, _names(ours, module.vocabulary), theirs, where, ignored=ignored)
+        module.other_heads = other_heads(theirs)
+        return module
+
+
+def _names(config: DistilBertConfig, vocabulary: int) -> Names:
+    names = {
+        "embedding.weight": From((WORD,), rows=vocabulary),
+        "positions.weight": From((f"{BODY}embeddings.position_embeddings.weight",)),
+        **both("embedding_norm", f"{BODY}embeddings.LayerNorm"),
+        **block_names(config.layers, f"{BODY}transformer.layer.", BLOCK),
+    }
+    if config.masked_words:
+        names |= both("head", "vocab_transform") | both("head_norm", "vocab_layer_norm")
+        names["output.bias"] = From((f"{READOUT}.bias",), rows=vocabulary)
+        if not config.tied:
+            names["output.weight"] = From((f"{READOUT}.weight",), rows=vocabulary)
+    return names

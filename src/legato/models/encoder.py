@@ -1,0 +1,215 @@
+"""What BERT and its kin have in common: one stack that looks both ways, and heads that read what it leaves.
+
+    x_t = norm(E w_t + P t + S s_t)                         the word, its place, the sentence that it is of
+    h = blocks(x_1 … x_T)                                   post-norm; every token sees every other
+    P(w_t | the rest) = softmax(E norm(f(W h_t)) + b)       the masked-word head; tied: E is the embedding again
+    pooled = tanh(W h_1)                                    of the first token, which stands for the text
+    P(next sentence) = softmax(W pooled)
+
+Published folders often hold fewer heads than that. Which ones a model has is in its config; one that is asked for
+and not there is a `LegatoError`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from legato.data.batch import Batch
+from legato.errors import LegatoError
+from legato.models.base import ModelConfig, SequenceModel, Sizes
+from legato.models.names import From
+from legato.nn.feedforward import ACTIVATIONS as FUNCTIONS
+from legato.nn.linear import Linear
+from legato.nn.positions import Learned
+from legato.nn.readout import Readout, TokenEmbedding
+from legato.nn.state import Output
+from legato.nn.transformer import BlockShape, Stack, places_in, start_normal
+
+WORDS, POOLER, NEXT = "masked words", "pooler", "next sentence"  # the heads, as `lacks` names them
+
+
+class EncoderConfig(ModelConfig):
+    """Settings that the whole family has."""
+
+    layers: int = Field(4, ge=1, description="blocks")
+    width: int = Field(256, ge=1, description="hidden size")
+    heads: int = Field(4, ge=1, description="attention heads; they divide the width")
+    feedforward: int | None = Field(None, ge=1, description="units of the feed-forward layers; left out: 4 × width")
+    activation: Literal["gelu", "gelu-tanh", "relu", "silu"] = Field("gelu", description="of the feed-forward layers")
+    length: int = Field(512, ge=1, description="tokens of the longest text")
+    dropout: float = Field(0.1, ge=0, lt=1, description="on the embedded input and on what each sublayer adds")
+    dropout_attention: float = Field(0.1, ge=0, lt=1, description="on attention weights")
+    tied: bool = Field(True, description="read out with the embedding's weights")
+    masked_words: bool = Field(True, description="whether there is a head that says which word was masked")
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> EncoderConfig:
+        if self.width % self.heads:
+            raise ValueError(f"heads={self.heads} does not divide width={self.width}")
+        return self
+
+
+class EncoderModel(SequenceModel):
+    """Tokens in, a state for each that knows both sides. A subclass says how large its parts are."""
+
+    output: Readout  # where there is a masked-word head
+    other_heads: tuple[str, ...] = ()  # tensors of a folder that belong to a task's head and were left there
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        sizes: Sizes,
+        *,
+        eps: float,
+        segments: int = 0,  # kinds of sentences; 0: their table is left out
+        before: int = 0,  # rows of the position table that no token uses, at its beginning
+        head_activation: str,
+        pooler: bool = False,
+        next_sentence: bool = False,
+    ) -> None:
+        super().__init__(config, sizes)
+        width = config.width
+        shape = BlockShape(
+            width,
+            config.heads,
+            config.feedforward or 4 * width,
+            config.activation,
+            eps=eps,
+            dropout=config.dropout,
+            dropout_attention=config.dropout_attention,
+        )
+        self.before = before
+        self.head_activation = FUNCTIONS[head_activation]
+        self.embedding = TokenEmbedding(sizes.vocabulary, width)
+        self.positions = Learned(before + config.length, width)
+        self.segments = nn.Embedding(segments, width) if segments else None
+        self.embedding_norm = nn.LayerNorm(width, eps=eps)
+        self.stack = Stack("encoder", config.layers, shape, causal=False)
+        self.head = self.head_norm = self.pooler = self.relation = None
+        if config.masked_words:
+            self.head = Linear(width, width)
+            self.head_norm = nn.LayerNorm(width, eps=eps)
+            self.output = Readout(width, sizes.vocabulary, bias=True)
+        if pooler or next_sentence:
+            self.pooler = Linear(width, width)
+        if next_sentence:
+            self.relation = Linear(width, 2)
+        start_normal(self, max(0.02, width**-0.5))  # 0.02 is for 768 and wider; narrow blocks would stay still
+        if config.masked_words and config.tied:
+            self.output.weight = self.embedding.weight
+
+    @property
+    def longest(self) -> int:
+        length: int = self.config.length
+        return length
+
+    @property
+    def lacks(self) -> frozenset[str]:
+        """Which of the heads "masked words", "pooler" and "next sentence" are not there."""
+        parts = {WORDS: self.head, POOLER: self.pooler, NEXT: self.relation}
+        return frozenset(name for name, part in parts.items() if part is None)
+
+    def forward(self, batch: Batch, state: None = None) -> Output:
+        """(B, T) tokens, each given all others: of its own text, where several share a row."""
+        length = batch.ids.shape[1]
+        if length > self.longest:
+            raise LegatoError(f"a sequence of {length} tokens is too long: this model goes up to {self.longest}")
+        x = self.embedding(batch.ids) + self._places(length, batch.documents)  # (B, T, D)
+        if self.segments is not None:
+            x = x + self._kinds(self.segments, batch.segments)
+        x = F.dropout(self.embedding_norm(x), self.config.dropout, self.training)
+        return Output(self.stack(x, batch.lengths, documents=batch.documents))
+
+    def _places(self, length: int, documents: Tensor | None) -> Tensor:
+        if documents is None:
+            return self.positions(slice(self.before, self.before + length))  # (T, D)
+        return self.positions(places_in(documents) + self.before)  # (B, T, D)
+
+    def _kinds(self, table: nn.Embedding, segments: Tensor | None) -> Tensor:
+        """The sentences' vectors. A model that knows one kind only, as RoBERTa does, takes all for that."""
+        if segments is None or table.num_embeddings == 1:
+            return table.weight[0]  # (D,)
+        kinds: Tensor = table(segments)  # (B, T, D)
+        return kinds
+
+    def transform(self, hidden: Tensor) -> Tensor:
+        """The masked-word head but its last layer, (…, D) to (…, D)."""
+        if self.head is None or self.head_norm is None:
+            raise self._without("masked-word head")
+        states: Tensor = self.head_norm(self.head_activation(self.head(hidden)))
+        return states
+
+    def pooled(self, hidden: Tensor) -> Tensor:
+        """One vector for each text, (B, T, D) to (B, D)."""
+        if self.pooler is None:
+            raise self._without("pooler")
+        return torch.tanh(self.pooler(hidden[:, 0]))
+
+    def next_sentence(self, hidden: Tensor) -> Tensor:
+        """Logits (B, 2): that the second sentence follows the first, and that it was drawn at random."""
+        if self.relation is None:
+            raise self._without("next-sentence head")
+        logits: Tensor = self.relation(self.pooled(hidden))
+        return logits
+
+    def _without(self, head: str) -> LegatoError:
+        only = ": its folder holds only the encoder" if {WORDS, NEXT} <= self.lacks else ""
+        return LegatoError(f"this {self.config.name} has no {head}{only}")
+
+
+# --- in Hugging Face's folders -----------------------------------------------------------------------
+
+# Theirs, and ours; the first of several is what is written.
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu-tanh",
+    "gelu_pytorch_tanh": "gelu-tanh",
+    "gelu_fast": "gelu-tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
+# Heads of tasks; they are named in `other_heads` and left where they are.
+TASK_HEADS = r"^(classifier|pre_classifier|qa_outputs)\."
+# Numbers 0, 1, 2, …, which older versions kept as a tensor.
+COUNTERS = r"\.(position_ids|token_type_ids)$"
+
+
+def written_activation(config: EncoderConfig) -> str:
+    return next(their for their, our in ACTIVATIONS.items() if our == config.activation)
+
+
+def renamed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same tensors with the norms' old names made new: `gamma` is `weight` and `beta` is `bias`."""
+    names = ((name, re.sub(r"(LayerNorm\.)gamma$", r"\1weight", name)) for name in tensors)
+    return {re.sub(r"(LayerNorm\.)beta$", r"\1bias", new): tensors[name] for name, new in names}
+
+
+def has(tensors: Mapping[str, Tensor], prefix: str) -> bool:
+    return any(name.startswith(prefix) for name in tensors)
+
+
+def both(ours: str, *theirs: str) -> dict[str, From]:
+    """The weight and the bias of a module that is made of theirs."""
+    return {f"{ours}.{part}": From(tuple(f"{their}.{part}" for their in theirs)) for part in ("weight", "bias")}
+
+
+def block_names(layers: int, prefix: str, block: Mapping[str, tuple[str, ...]]) -> dict[str, From]:
+    """The names in all blocks, where theirs are called `prefix` and a number."""
+    names: dict[str, From] = {}
+    for layer in range(layers):
+        for ours, theirs in block.items():
+            names |= both(f"stack.layers.{layer}.{ours}", *(f"{prefix}{layer}.{their}" for their in theirs))
+    return names
+
+
+def other_heads(tensors: Mapping[str, Tensor]) -> tuple[str, ...]:
+    return tuple(sorted(name for name in tensors if re.search(TASK_HEADS, name)))

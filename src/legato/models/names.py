@@ -1,0 +1,149 @@
+"""Between our tensors and the published ones: what every map of names needs.
+
+A map says for each of our tensors which of theirs it is made of. In memory several of theirs may be one of ours,
+stacked; a matrix may lie the other way round; and the rows beyond the vocabulary are in no file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from legato.config import validate
+from legato.errors import ConfigError, FolderError
+from legato.models.base import ModelConfig
+
+Config = TypeVar("Config", bound=ModelConfig)
+
+
+@dataclass(frozen=True)
+class From:
+    """Where one of our tensors comes from."""
+
+    names: tuple[str, ...]  # theirs, in the order in which they are stacked
+    sizes: tuple[int, ...] | None = None  # rows of each; left out: as many each
+    turned: bool = False  # theirs is (inputs, outputs)
+    rows: int | None = None  # that files hold, where ours has more
+
+
+Names = Mapping[str, From]
+
+
+def give_tensors(module: nn.Module, names: Names) -> dict[str, Tensor]:
+    """The tensors of a module under their published names."""
+    ours = module.state_dict()
+    tensors = {}
+    for name, source in names.items():
+        whole = ours[name].detach()[: source.rows]
+        for their, part in zip(source.names, whole.split(_sizes(source, whole)), strict=True):
+            tensors[their] = (part.t() if source.turned else part).contiguous().clone()
+    return tensors
+
+
+@torch.no_grad()
+def put_tensors(
+    module: nn.Module,
+    names: Names,
+    tensors: Mapping[str, Tensor],
+    where: str,
+    *,
+    optional: Iterable[str] = (),
+    ignored: str = r"(?!)",
+) -> set[str]:
+    """Fill a module from published tensors; nothing is touched unless all of them fit.
+
+    `optional` are ours that a folder may lack; those that it does lack are returned. What matches `ignored`, a
+    regular expression, is left where it is.
+    """
+    ours = module.state_dict()
+    left = {name: tensor for name, tensor in tensors.items() if not re.search(ignored, name)}
+    found: dict[str, Tensor] = {}
+    lacking = set()
+    for name, source in names.items():
+        if name in optional and not any(their in left for their in source.names):
+            lacking.add(name)
+            continue
+        target = ours[name][: source.rows]
+        parts = []
+        for their, size in zip(source.names, _sizes(source, target), strict=True):
+            wanted = (size, *target.shape[1:])
+            parts.append(_take(left, their, wanted[::-1] if source.turned else wanted, where))
+        found[name] = torch.cat([part.t() if source.turned else part for part in parts])
+    if left:
+        more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+        raise FolderError(f"{where} holds a tensor that this architecture lacks: '{min(left)}'{more}")
+    for name, tensor in found.items():
+        ours[name][: len(tensor)].copy_(tensor)
+    return lacking
+
+
+def with_prefix(tensors: Mapping[str, Tensor], prefix: str, heads: str) -> dict[str, Tensor]:
+    """The same tensors, with `prefix` where it is left out, as folders of a body without heads do.
+
+    `heads` is a regular expression of names that never have it.
+    """
+    if any(name.startswith(prefix) for name in tensors):
+        return dict(tensors)
+    return {name if re.match(heads, name) else prefix + name: tensor for name, tensor in tensors.items()}
+
+
+def checked(model: type[Config], settings: dict[str, Any], where: str) -> Config:
+    """Our settings for a folder's config.json."""
+    try:
+        return validate(model, settings)
+    except ConfigError as problem:
+        raise FolderError(f"{where}/config.json: {problem}") from None
+
+
+def size_of(config: Mapping[str, Any], name: str, where: str) -> int:
+    """An entry that has to be there, and a positive number."""
+    value = config.get(name)
+    if not isinstance(value, int) or value < 1:
+        raise FolderError(f"{where}/config.json {f'has {name}={value}' if name in config else f'lacks {name!r}'}")
+    return value
+
+
+def activation_of(config: Mapping[str, Any], name: str, default: str, known: Mapping[str, str], where: str) -> str:
+    """Our name for the activation that an entry names; `known` is from theirs to ours."""
+    value = config.get(name, default)
+    if value not in known:
+        raise FolderError(f"{where}/config.json: {name}={value} is unknown; there is {', '.join(sorted(known))}")
+    return known[value]
+
+
+def refuse_unless(config: Mapping[str, Any], expected: Mapping[str, Any], where: str) -> None:
+    """Refuse a folder whose entries, where there are any, ask for what we do not have."""
+    for name, value in expected.items():
+        if config.get(name, value) != value:
+            raise FolderError(f"{where}/config.json: {name} is {config[name]}; Legato has only {value}")
+
+
+def is_tied(
+    config: Mapping[str, Any], tensors: Mapping[str, Tensor], embedding: str, readout: str, default: bool = True
+) -> bool:
+    """Whether a folder's readout is its embedding. A copy that differs is none, whatever the config says."""
+    if not config.get("tie_word_embeddings", default):
+        return False
+    if embedding not in tensors or readout not in tensors:
+        return True
+    return torch.equal(tensors[embedding].float(), tensors[readout].float())
+
+
+def _sizes(source: From, whole: Tensor) -> list[int]:
+    if source.sizes is not None:
+        return list(source.sizes)
+    return [len(whole) // len(source.names)] * len(source.names)
+
+
+def _take(left: dict[str, Tensor], name: str, shape: tuple[int, ...], where: str) -> Tensor:
+    if name not in left:
+        raise FolderError(f"{where} lacks the tensor '{name}'")
+    tensor = left.pop(name)
+    if tuple(tensor.shape) != shape:
+        raise FolderError(f"{where}: '{name}' should have shape {shape}, but has {tuple(tensor.shape)}")
+    return tensor

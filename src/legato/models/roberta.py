@@ -1,0 +1,166 @@
+"""RoBERTa (Liu et al. 2019): BERT trained longer, on masked words alone.
+
+The equations are in `models/encoder.py`. What differs from BERT: there is one kind of sentence, no next-sentence
+head, the masked-word head's activation is always GELU, and in Hugging Face's folders positions are counted from the
+padding token's number + 1. XLM-RoBERTa (Conneau et al. 2020) and CamemBERT (Martin et al. 2020) are the same in other
+languages.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from legato.errors import FolderError
+from legato.models.base import ModelConfig, Sizes
+from legato.models.bert import (
+    EXPECTED,
+    WORD,
+    body_names,
+    common_entries,
+    common_settings,
+    one_bias,
+    two_biases,
+)
+from legato.models.encoder import (
+    COUNTERS,
+    TASK_HEADS,
+    EncoderConfig,
+    EncoderModel,
+    both,
+    has,
+    other_heads,
+    renamed,
+)
+from legato.models.names import (
+    From,
+    Names,
+    checked,
+    give_tensors,
+    is_tied,
+    put_tensors,
+    refuse_unless,
+    size_of,
+    with_prefix,
+)
+
+
+class RobertaConfig(EncoderConfig):
+    """Settings of RoBERTa."""
+
+    name: Literal["roberta"] = "roberta"
+    segments: int = Field(1, ge=1, description="kinds of sentences; with one, all are alike")
+    eps: float = Field(1e-5, gt=0, description="in the norms' denominators")
+    padding: int = Field(
+        0, ge=0, description="the padding token's number; the position table has so many rows more, and one"
+    )
+    pooler: bool = Field(False, description="whether the first token's state is made one vector for the text")
+
+
+class RobertaModel(EncoderModel):
+    """An encoder with learned positions."""
+
+    Config: ClassVar[type[ModelConfig]] = RobertaConfig
+    summary: ClassVar[str] = "RoBERTa: BERT without the sentence pairs"
+    published: ClassVar[str | None] = "roberta"
+    config: RobertaConfig
+
+    def __init__(self, config: RobertaConfig, sizes: Sizes) -> None:
+        super().__init__(
+            config,
+            sizes,
+            eps=config.eps,
+            segments=config.segments,
+            before=config.padding + 1,
+            head_activation="gelu",
+            pooler=config.pooler,
+        )
+
+
+class XLMRobertaModel(RobertaModel):
+    """The same, so that it is saved under the name it was read with."""
+
+    published: ClassVar[str | None] = "xlm-roberta"
+
+
+class CamembertModel(RobertaModel):
+    """The same, so that it is saved under the name it was read with."""
+
+    published: ClassVar[str | None] = "camembert"
+
+
+class Roberta:
+    """The map between `RobertaModel` and `RobertaForMaskedLM`, or `RobertaModel` where the head is missing."""
+
+    model_type: ClassVar[str] = "roberta"
+    architecture: ClassVar[str] = "RobertaForMaskedLM"
+    model: ClassVar[type[RobertaModel]] = RobertaModel
+
+    @classmethod
+    def refusal(cls, module: RobertaModel) -> str | None:
+        return None
+
+    @classmethod
+    def save(cls, module: RobertaModel) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        config = module.config
+        body = cls.architecture.removesuffix("ForMaskedLM") + "Model"
+        entries = {
+            "architectures": [cls.architecture if config.masked_words else body],
+            "max_position_embeddings": module.before + config.length,
+            "pad_token_id": config.padding,
+            "type_vocab_size": config.segments,
+            "layer_norm_eps": config.eps,
+            **common_entries(module),
+        }
+        tensors = give_tensors(module, _names(config, module.vocabulary))
+        two_biases(tensors, "lm_head")
+        return entries, tensors
+
+    @classmethod
+    def load(cls, config: dict[str, Any], tensors: dict[str, Tensor], where: str) -> RobertaModel:
+        refuse_unless(config, EXPECTED, where)
+        theirs = with_prefix(renamed(tensors), "roberta.", rf"lm_head\.|{TASK_HEADS}")
+        padding, rows = config.get("pad_token_id", 1), size_of(config, "max_position_embeddings", where)
+        if not isinstance(padding, int) or not 0 <= padding < rows - 1:
+            raise FolderError(f"{where}/config.json: pad_token_id={padding} leaves no room in {rows} positions")
+        settings = {
+            **common_settings(config, where),
+            "length": rows - padding - 1,
+            "padding": padding,
+            "segments": config.get("type_vocab_size", 2),
+            "eps": config.get("layer_norm_eps", 1e-12),
+            "tied": is_tied(config, theirs, f"roberta.{WORD}", "lm_head.decoder.weight"),
+            "masked_words": has(theirs, "lm_head."),
+            "pooler": has(theirs, "roberta.pooler."),
+        }
+        ours = checked(RobertaConfig, settings, where)
+        module = cls.model(ours, Sizes(size_of(config, "vocab_size", where)))
+        one_bias(theirs, "lm_head")
+        ignored = rf"{COUNTERS}|{TASK_HEADS}" + (r"|^lm_head\.decoder\.weight$" if ours.tied else "")
+        put_tensors(module, _names(ours, module.vocabulary), theirs, where, ignored=ignored)
+        module.other_heads = other_heads(theirs)
+        return module
+
+
+class XLMRoberta(Roberta):
+    model_type: ClassVar[str] = "xlm-roberta"
+    architecture: ClassVar[str] = "XLMRobertaForMaskedLM"
+    model: ClassVar[type[RobertaModel]] = XLMRobertaModel
+
+
+class Camembert(Roberta):
+    model_type: ClassVar[str] = "camembert"
+    architecture: ClassVar[str] = "CamembertForMaskedLM"
+    model: ClassVar[type[RobertaModel]] = CamembertModel
+
+
+def _names(config: RobertaConfig, vocabulary: int) -> Names:
+    names = body_names("roberta.", config.layers, vocabulary, config.pooler)
+    if config.masked_words:
+        names |= both("head", "lm_head.dense") | both("head_norm", "lm_head.layer_norm")
+        names["output.bias"] = From(("lm_head.bias",), rows=vocabulary)
+        if not config.tied:
+            names["output.weight"] = From(("lm_head.decoder.weight",), rows=vocabulary)
+    return names

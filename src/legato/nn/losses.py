@@ -1,0 +1,180 @@
+"""The loss over a vocabulary, chunk by chunk: the logits of all tokens never lie in memory together.
+
+    z = W h + b,   p = softmax(z),   L = (1 - ε) · -log p_y + ε · mean_v -log p_v
+
+Label smoothing (ε > 0; Szegedy et al. 2016) gives the right token 1 - ε and spreads ε evenly over all.
+
+Notable: the gradient with respect to the logits needs nothing but the logits, ∂L/∂z = p - (1 - ε) 1_y - ε/V. So
+it is made in the forward pass, in the place of the logits and while they are there, and at once turned into the
+gradients of h, W and b; the backward pass only scales those. Nothing is computed twice, and the memory is that
+of one chunk, whatever the number of tokens. It asks the device for nothing and its shapes depend on its
+arguments' alone, so a CUDA graph can record it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from legato.data.batch import IGNORE
+
+# Logits held at once: with their gradient and in float32, some 10 bytes each on a GPU. Smaller chunks are slower:
+# each takes one more pass over the gradient of the weights.
+CHUNK = {"cpu": 1 << 25, "cuda": 1 << 27}
+
+
+def chunked_nats(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    vocabulary: int,
+    smoothing: float = 0.0,
+    chunk: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Summed loss of `targets` (N,) given hidden states (N, D): with smoothed labels, and without.
+
+    Rows of `weight` (V padded, D) and `bias` from `vocabulary` on are padding: no token has them, and they get no
+    probability. Targets that are IGNORE count nothing. The second sum is for people to read; it has no gradient.
+    """
+    size = chunk or CHUNK.get(hidden.device.type, CHUNK["cpu"])
+    parts = max(1, -(-targets.numel() * weight.shape[0] // size))
+    parts = 1 << (parts - 1).bit_length()  # batches tend to be powers of two: then all chunks are alike
+    rows = max(1, -(-targets.numel() // parts))
+    total, plain = _ChunkedNats.apply(hidden, weight, bias, targets, vocabulary, smoothing, rows)
+    return total, plain
+
+
+class _ChunkedNats(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        vocabulary: int,
+        smoothing: float,
+        rows: int,
+    ) -> tuple[Tensor, Tensor]:
+        inside, exact = _dtypes(hidden)
+        w = weight.to(inside)
+        b = None if bias is None else bias.to(inside)
+        wanted = ctx.needs_input_grad[:3]
+        like_hidden = torch.empty_like(hidden) if wanted[0] else None
+        # Sums over chunks: in float32 at least, whatever the products are made in.
+        like_weight = torch.zeros_like(weight, dtype=exact) if wanted[1] else None
+        like_bias = torch.zeros_like(bias, dtype=exact) if bias is not None and wanted[2] else None
+        total = torch.zeros(2, dtype=exact, device=hidden.device)
+        with torch.autocast(hidden.device.type, enabled=False):
+            for start in range(0, len(hidden), rows):
+                part = slice(start, start + rows)
+                h = hidden[part].to(inside)
+                logits = h @ w.t() if b is None else torch.addmm(b, h, w.t())  # (n, V padded)
+                if not any(wanted):
+                    total += _losses(logits, targets[part], vocabulary, smoothing, exact)
+                    continue
+                sums, slope = _kernel(logits, targets[part], vocabulary, smoothing, exact)
+                total += sums
+                del logits
+                # Ignored rows are struck out here, where rows are short, and not in `slope`.
+                counted = (targets[part] != IGNORE).unsqueeze(1).to(inside)  # (n, 1)
+                if like_hidden is not None:
+                    torch.mul(slope @ w, counted, out=like_hidden[part])
+                if like_weight is not None:
+                    _add_product(like_weight, slope.t(), h * counted, first=start == 0)
+                if like_bias is not None:
+                    like_bias += (slope.t() @ counted).squeeze(1)
+        ctx.save_for_backward(like_hidden, like_weight, like_bias)
+        ctx.kinds = [None if x is None else x.dtype for x in (hidden, weight, bias)]
+        smoothed, plain = total.unbind()
+        plain = plain.clone()
+        ctx.mark_non_differentiable(plain)
+        return smoothed.clone(), plain
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, scale: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+        gradients = [
+            None if gradient is None else (gradient * scale).to(kind)
+            for gradient, kind in zip(ctx.saved_tensors, ctx.kinds, strict=True)
+        ]
+        return (*gradients, None, None, None, None)
+
+
+def _dtypes(hidden: Tensor) -> tuple[torch.dtype, torch.dtype]:
+    """What the matrix products are made in, and what sums and softmax are."""
+    kind = hidden.device.type
+    inside = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
+    return inside, torch.float64 if inside == torch.float64 else torch.float32
+
+
+def _log_probabilities(
+    logits: Tensor, targets: Tensor, vocabulary: int, smoothing: float, exact: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Log-probabilities (n, V padded) of a chunk, and its two losses (2,), smoothed and plain."""
+    if vocabulary < logits.shape[1]:
+        logits[:, vocabulary:] = -torch.inf
+    logp = F.log_softmax(logits, -1, dtype=exact)
+    counted = (targets != IGNORE).unsqueeze(1)  # (n, 1)
+    plain = -(logp.gather(1, targets.clamp(min=0).unsqueeze(1)) * counted).sum()
+    if smoothing == 0.0:
+        return logp, torch.stack([plain, plain])
+    evenly = -(logp[:, :vocabulary].mean(1, keepdim=True) * counted).sum()
+    return logp, torch.stack([(1 - smoothing) * plain + smoothing * evenly, plain])
+
+
+def _losses(logits: Tensor, targets: Tensor, vocabulary: int, smoothing: float, exact: torch.dtype) -> Tensor:
+    return _log_probabilities(logits, targets, vocabulary, smoothing, exact)[1]
+
+
+def _gradient(
+    logits: Tensor, targets: Tensor, vocabulary: int, smoothing: float, exact: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """The losses of a chunk, and the smoothed one's gradient for its logits (n, V padded), ignored rows too."""
+    logp, losses = _log_probabilities(logits, targets, vocabulary, smoothing, exact)
+    slope = logp.exp_()
+    index = targets.clamp(min=0).unsqueeze(1)
+    slope.scatter_add_(1, index, torch.full_like(index, smoothing - 1.0, dtype=exact))
+    if smoothing:
+        slope[:, :vocabulary] -= smoothing / vocabulary
+    return losses, slope.to(logits.dtype)
+
+
+def _fused_gradient(
+    logits: Tensor, targets: Tensor, vocabulary: int, smoothing: float, exact: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """The same, written so that a compiler makes one kernel of it: two passes over the logits, none in `exact`."""
+    columns = torch.arange(logits.shape[1], device=logits.device)
+    real, right = columns < vocabulary, columns == targets.unsqueeze(1)
+    z = torch.where(real, logits.to(exact), -torch.inf)
+    norm = z.logsumexp(1, keepdim=True)
+    counted = (targets != IGNORE).unsqueeze(1)  # (n, 1)
+    plain = ((norm - torch.where(right, z, 0.0).sum(1, keepdim=True)) * counted).sum()
+    slope = (z - norm).exp() - torch.where(right, 1.0 - smoothing, 0.0)
+    if smoothing == 0.0:
+        return torch.stack([plain, plain]), slope.to(logits.dtype)
+    evenly = ((norm - torch.where(real, z, 0.0).sum(1, keepdim=True) / vocabulary) * counted).sum()
+    slope = slope - torch.where(real, smoothing / vocabulary, 0.0)
+    return torch.stack([(1 - smoothing) * plain + smoothing * evenly, plain]), slope.to(logits.dtype)
+
+
+_kernel = _gradient
+
+
+def compile_loss() -> None:
+    """From now on, let one kernel make a chunk's gradient of its logits: for those who compile their model, too."""
+    global _kernel
+    if _kernel is _gradient:
+        _kernel = torch.compile(_fused_gradient, dynamic=False)
+
+
+def _add_product(place: Tensor, left: Tensor, right: Tensor, *, first: bool) -> None:
+    """place += left @ right, the sum in the place's precision; the first one need not look at what is there."""
+    if left.dtype == place.dtype:
+        torch.addmm(place, left, right, beta=0 if first else 1, out=place)
+    else:
+        place += left @ right

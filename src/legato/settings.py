@@ -1,0 +1,201 @@
+"""The settings of a run, checked: `RunConfig`.
+
+They come from a task's name, a recipe or a YAML file, with `key=value` words laid over it; which classes check
+`data` and `model` depends on the names in it. With `from=MODEL` the model's settings are those of a trained one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field, SerializeAsAny
+
+from legato.config import Section, describe, merge, parse_words, put, read_yaml, validate
+from legato.data.tokenizers import TokenizerConfig
+from legato.errors import ConfigError, suggest
+from legato.models.base import ModelConfig
+from legato.registry import MODELS, TASKS
+from legato.training.config import TrainConfig
+
+if TYPE_CHECKING:
+    from legato.folders.model_folder import Loaded
+
+
+class Expectation(Section):
+    """A figure that a recipe promises: a bound, and what was measured when it was written."""
+
+    at_most: float | None = None
+    at_least: float | None = None
+    measured: float | None = None
+
+    def met(self, value: float) -> bool:
+        return (self.at_most is None or value <= self.at_most) and (self.at_least is None or value >= self.at_least)
+
+    def bound(self) -> str:
+        return f"≤ {self.at_most:g}" if self.at_most is not None else f"≥ {self.at_least:g}"
+
+
+class RunConfig(Section):
+    """All the settings of a run."""
+
+    task: str
+    about: str = Field("", description="what the recipe is, in one line")
+    hardware: str = Field("", description="on what a recipe's figures were measured")
+    data: SerializeAsAny[Section]
+    tokenizer: TokenizerConfig
+    model: SerializeAsAny[ModelConfig]
+    train: TrainConfig
+    start_from: str | None = Field(
+        None, alias="from", description="a model to go on from: its architecture, weights and tokenizer are taken"
+    )
+    seed: int = Field(0, description="of everything that is drawn")
+    device: str = Field("auto", description="auto, cpu, cuda, cuda:1 or mps")
+    out: str | None = Field(None, description="the run's folder; left out: the next free name under runs/")
+    expect: dict[str, Expectation] = Field(default_factory=dict)
+
+
+def check(settings: Mapping[str, Any]) -> RunConfig:
+    """The settings as a `RunConfig`, each section checked by the class that its names choose."""
+    known = {field.alias or name for name, field in RunConfig.model_fields.items()}
+    for key in settings:
+        if key not in known:
+            raise ConfigError(f"unknown key '{key}'; {suggest(key, known)}")
+    if not settings.get("task"):
+        raise ConfigError("which task? name one, as in: legato train lm data.train=FILE")
+    task = TASKS.get(str(settings["task"]))
+    if settings.get("from") is None:
+        settings = task.adjust(dict(settings))
+    else:
+        settings = {**task.adjust(_go_on_from(task, settings)), "tokenizer": {}}
+    model_settings = {"name": "lstm", **_section(settings, "model")}
+    model = MODELS.get(str(model_settings["name"]))
+    rest = {k: v for k, v in settings.items() if k not in ("data", "tokenizer", "model", "train")}
+    return validate(
+        RunConfig,
+        {
+            **rest,
+            "data": validate(task.Data, _section(settings, "data"), "data"),
+            "tokenizer": validate(TokenizerConfig, _section(settings, "tokenizer"), "tokenizer"),
+            "model": validate(model.Config, model_settings, "model"),
+            "train": validate(TrainConfig, _section(settings, "train"), "train"),
+        },
+    )
+
+
+@lru_cache(maxsize=1)
+def origin(place: str) -> Loaded:
+    """The model that `from=` names, read once; it is copied from, never trained."""
+    from legato.folders.model_folder import find_model, load_model
+
+    return load_model(find_model(place))
+
+
+def _go_on_from(task: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with the model that `from=` names; what else was said of the model may only be its dropout."""
+    place = str(settings["from"])
+    if not getattr(task, "continues", False):
+        known = [name for name in TASKS.names() if getattr(TASKS.get(name), "continues", False)]
+        raise ConfigError(f"{settings['task']} cannot go on from a model yet; from={place} is for {', '.join(known)}")
+    if validate(TokenizerConfig, _section(settings, "tokenizer"), "tokenizer") != TokenizerConfig():
+        raise ConfigError(f"from={place} brings its own tokenizer; leave out tokenizer=…")
+    config = origin(place).module.config
+    held, given = config.model_dump(mode="json"), _section(settings, "model")
+    if given.get("name", config.name) != config.name:
+        raise ConfigError(f"from={place} holds a model '{config.name}'; leave out model={given['name']}")
+    if "dropout" in given:  # where the other dropouts are no different, they follow
+        given = {**{k: given["dropout"] for k, v in held.items() if _is_dropout(k) and v == held["dropout"]}, **given}
+    wanted = validate(type(config), {**held, **given}, "model").model_dump(mode="json")
+    for key, value in wanted.items():
+        if value != held[key] and not _is_dropout(key):
+            raise ConfigError(
+                f"model.{key}={value} is not what from={place} holds, which is {held[key]}; of model.* only dropouts "
+                "can be chosen with it"
+            )
+    return {**settings, "model": wanted}
+
+
+def _is_dropout(key: str) -> bool:
+    return key.startswith("dropout")
+
+
+def _section(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
+    section = settings.get(name) or {}
+    if not isinstance(section, Mapping):
+        raise ConfigError(f"'{name}' is a group of settings, such as {name}.{_example(name)}, not '{section}'")
+    return dict(section)
+
+
+def _example(name: str) -> str:
+    return {"data": "train=FILE", "train": "steps=300"}.get(name, "name=…")
+
+
+def describe_settings(settings: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Every key that a run of this task and model takes, with its default and meaning."""
+    task = TASKS.get(settings["task"])
+    settings = dict(settings) if settings.get("from") is None else _go_on_from(task, settings)
+    chosen = flat(task.adjust(settings))  # what the task knows better than the defaults
+    model = MODELS.get(str(chosen.get("model.name", "lstm")))
+    rows = describe(task.Data, "data") + describe(TokenizerConfig, "tokenizer")
+    rows += describe(model.Config, "model") + describe(TrainConfig, "train")
+    rows = [(key, str(chosen.get(key, default)), meaning) for key, default, meaning in rows]
+    top = [RunConfig.model_fields[key] for key in ("start_from", "seed", "device", "out")]
+    names = ("from", "seed", "device", "out")
+    return rows + [(n, str(field.default), field.description or "") for n, field in zip(names, top, strict=True)]
+
+
+def settings_for(what: str | None, words: Iterable[str] | Mapping[str, Any] = ()) -> dict[str, Any]:
+    """The unchecked settings of a task's name, a recipe or a YAML file, with `words` laid over them."""
+    if isinstance(words, Mapping):
+        over: dict[str, Any] = {}
+        for key, value in words.items():
+            put(over, key, str(value) if isinstance(value, Path) else value)
+    else:
+        over = parse_words(words)
+    if what is None:
+        return over
+    if what in TASKS:
+        return merge({"task": what}, over)
+    recipe = find_recipe(what)
+    if recipe is not None:
+        return merge(recipe, over)
+    if what.endswith((".yaml", ".yml")):
+        return merge(read_yaml(Path(what)), over)
+    raise ConfigError(f"'{what}' is no task, recipe or YAML file; {suggest(what, [*TASKS.names(), *list_recipes()])}")
+
+
+def list_recipes() -> list[str]:
+    """The names of the recipes in the package, such as `lm/ptb-lstm`."""
+    root = resources.files("legato") / "recipes"
+    names = []
+    for folder in root.iterdir():
+        if folder.is_dir():
+            names += [
+                f"{folder.name}/{f.name.removesuffix('.yaml')}" for f in folder.iterdir() if f.name.endswith(".yaml")
+            ]
+    return sorted(names)
+
+
+def find_recipe(name: str) -> dict[str, Any] | None:
+    if name not in list_recipes():
+        return None
+    return read_yaml(Path(str(resources.files("legato") / "recipes" / f"{name}.yaml")))
+
+
+def dump(config: RunConfig) -> dict[str, Any]:
+    """The settings as plain values, for YAML; where the run lies is not one of them."""
+    return config.model_dump(mode="json", by_alias=True, exclude={"out"})
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings with dotted keys."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            found.update(flat(value, f"{prefix}{key}."))
+        else:
+            found[prefix + key] = value
+    return found

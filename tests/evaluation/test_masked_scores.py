@@ -1,0 +1,81 @@
+"""Scores of guessed words, against sums worked out token by token."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from legato.data.batch import IGNORE, Batch
+from legato.data.masking import Frame, Masker, fixed_batches
+from legato.data.tokenizers import Tokenizer, TokenizerConfig
+from legato.evaluation.masked import guess, masked_nats, masked_scores, pseudo_nats
+from legato.models.base import Sizes
+from legato.models.recurrent import RecurrentConfig, RecurrentModel
+
+TEXT = "the cat sat on a mat and saw one more dog run by in the rain\n" * 8
+TOKENIZER = Tokenizer.train(TokenizerConfig(name="word", masked=True), [TEXT])
+FRAME = Frame.of(TOKENIZER)
+MASK = TOKENIZER.mask_id or 0
+
+
+@pytest.fixture(scope="module")
+def model() -> RecurrentModel:
+    torch.manual_seed(0)
+    config = RecurrentConfig(layers=1, width=8, bidirectional=True)
+    return RecurrentModel(config, Sizes(TOKENIZER.size)).eval()
+
+
+def log_probability(model: RecurrentModel, ids: np.ndarray, place: int) -> float:
+    """Of the token at `place` of a framed row, given the others: one row, nothing batched."""
+    hidden = ids.copy()
+    hidden[place] = MASK
+    with torch.no_grad():
+        logits = model.readout(model(Batch(torch.from_numpy(hidden)[None])).hidden)[0, place]
+    return float(logits.log_softmax(-1)[ids[place]])
+
+
+@pytest.mark.parametrize("tokens", [1, 40, 10_000])
+def test_pseudo_nats_hide_each_token_in_turn(model: RecurrentModel, tokens: int) -> None:
+    texts = [TOKENIZER.encode(text) for text in ("the cat sat", "a", "one more dog run by")]
+    expected = 0.0
+    for text in texts:
+        row, _ = FRAME.rows([text])
+        expected -= sum(log_probability(model, row[0], place + 1) for place in range(len(text)))
+    total, count = pseudo_nats(model, texts, FRAME, MASK, tokens)
+    assert count == 9
+    assert total == pytest.approx(expected, rel=1e-5)
+
+
+def test_scores_are_those_of_the_hidden_tokens_alone(model: RecurrentModel) -> None:
+    batches = fixed_batches(TOKENIZER.encode(TEXT), Masker.of(TOKENIZER), FRAME, rows=3, window=20)
+    nats, right, tokens = 0.0, 0, 0
+    for batch in batches:
+        assert batch.targets is not None
+        with torch.no_grad():
+            logp = model.readout(model(batch).hidden).log_softmax(-1)
+        for row, place in (batch.targets != IGNORE).nonzero().tolist():
+            nats -= float(logp[row, place, batch.targets[row, place]])
+            right += int(logp[row, place].argmax() == batch.targets[row, place])
+            tokens += 1
+    scores = masked_scores(model, batches)
+    assert scores["loss"] == pytest.approx(nats / tokens, rel=1e-5)
+    assert scores["masked_perplexity"] == pytest.approx(math.exp(nats / tokens), rel=1e-4)
+    assert scores["masked_accuracy"] == right / tokens
+    assert scores["masked_tokens"] == tokens
+
+
+def test_the_loss_at_the_places_is_the_loss_of_all_targets(model: RecurrentModel) -> None:
+    batch = fixed_batches(TOKENIZER.encode(TEXT), Masker.of(TOKENIZER), FRAME, rows=4, window=20)[0]
+    at_places = masked_nats(model, model(batch), batch)[0]
+    batch.places = None
+    torch.testing.assert_close(masked_nats(model, model(batch), batch)[0], at_places)
+
+
+def test_guesses_are_probabilities(model: RecurrentModel) -> None:
+    ids, _ = FRAME.rows([TOKENIZER.encode("the cat sat")])
+    found = guess(model, Batch(torch.from_numpy(ids), places=torch.tensor([[1, 2]])))
+    assert found.shape == (1, 2, TOKENIZER.size)
+    torch.testing.assert_close(found.sum(-1), torch.ones(1, 2))

@@ -1,0 +1,123 @@
+"""Scoring without a state: every token once, each from enough of the text before it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from legato.data.batch import IGNORE, Batch
+from legato.evaluation import language
+from legato.evaluation.language import nats, readout_loss, sliding_loss
+from legato.models.base import SequenceModel, Sizes
+from legato.models.gpt2 import GPT2Config, GPT2Model
+from legato.models.recurrent import RecurrentConfig, RecurrentModel
+from legato.nn.losses import chunked_nats
+
+V = 17
+
+
+def gpt(length: int = 16) -> SequenceModel:
+    torch.manual_seed(0)
+    return GPT2Model(GPT2Config(layers=2, width=8, heads=2, length=length), Sizes(V)).eval()
+
+
+def text(length: int) -> Tensor:
+    return torch.randint(V, (length,), generator=torch.Generator().manual_seed(1))
+
+
+class Echo:
+    """Stands for a model whose hidden states are the tokens themselves."""
+
+    device = torch.device("cpu")
+
+    def __call__(self, batch: Batch) -> Any:
+        return type("Out", (), {"hidden": batch.ids.unsqueeze(-1).float()})
+
+
+@given(count=st.integers(2, 60), context=st.integers(1, 20), share=st.floats(0.01, 1), rows=st.integers(1, 5))
+@settings(max_examples=80, deadline=None)
+def test_every_token_is_scored_once_with_enough_before_it(count: int, context: int, share: float, rows: int) -> None:
+    stride = max(1, int(context * share))
+    seen: dict[int, int] = {}
+
+    def noted(model: Any, hidden: Tensor, targets: Tensor) -> Tensor:
+        for row, first in zip(targets.tolist(), hidden[:, 0, 0].int().tolist(), strict=True):
+            for target in row:
+                if target != IGNORE:
+                    assert target not in seen
+                    seen[target] = target - first  # tokens it was predicted from
+        return torch.zeros(())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(language, "nats", noted)
+        patch.setattr(language, "CHUNK", rows * context)
+        sliding_loss(Echo(), torch.arange(count), context, stride)  # type: ignore[arg-type]
+    assert sorted(seen) == list(range(1, count))
+    assert all(before >= min(token, context - stride + 1) for token, before in seen.items())
+
+
+def test_a_text_that_fits_is_one_forward_pass() -> None:
+    model, ids = gpt(), text(13)
+    with torch.no_grad():
+        expected = nats(model, model(Batch(ids[None, :-1])).hidden, ids[None, 1:])
+    assert sliding_loss(model, ids, 16, 8) == pytest.approx(float(expected))
+
+
+def test_windows_side_by_side_score_as_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, ids = gpt(), text(100)
+    together = sliding_loss(model, ids, 16, 5)
+    monkeypatch.setattr(language, "CHUNK", 1)
+    assert sliding_loss(model, ids, 16, 5) == pytest.approx(together)
+
+
+def test_a_stride_of_one_sees_as_much_as_can_be() -> None:
+    model, ids = gpt(), text(40)
+    total = 0.0
+    for t in range(1, 40):
+        before = ids[max(0, t - 16) : t]
+        with torch.no_grad():
+            total -= float(model.readout(model(Batch(before[None])).hidden[0, -1]).log_softmax(-1)[ids[t]])
+    assert sliding_loss(model, ids, 16, 1) == pytest.approx(total, rel=1e-5)
+
+
+# --- one loss for all ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("kind", ["gpt2", "lstm"])
+def test_many_logits_are_scored_in_chunks_with_the_same_result(
+    kind: str, smoothing: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = gpt().train() if kind == "gpt2" else RecurrentModel(RecurrentConfig(width=8), Sizes(V))
+    hidden = torch.randn(3, 5, 8, requires_grad=True)
+    targets = text(15).view(3, 5).clone()
+    targets[1, 3:] = IGNORE
+    parameters = [hidden, model.output.weight]
+    calls = []
+    monkeypatch.setattr(language, "chunked_nats", lambda *given: calls.append(1) or chunked_nats(*given, chunk=60))
+    at_once = readout_loss(model, hidden, targets, smoothing)
+    assert not calls
+    monkeypatch.setattr(language, "MANY", {"cpu": 10})
+    in_chunks = readout_loss(model, hidden, targets, smoothing)
+    assert calls
+    for one, other in zip(at_once, in_chunks, strict=True):
+        torch.testing.assert_close(one, other)
+    expected, found = (torch.autograd.grad(loss[0], parameters) for loss in (at_once, in_chunks))
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_model_with_a_readout_of_its_own_is_asked_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Own(GPT2Model):
+        def readout(self, hidden: Tensor) -> Tensor:
+            return super().readout(hidden) * 2
+
+    monkeypatch.setattr(language, "MANY", {"cpu": 1})
+    model = Own(GPT2Config(layers=1, width=8, heads=2), Sizes(V)).eval()
+    hidden, targets = torch.randn(4, 8), text(4)
+    expected = torch.nn.functional.cross_entropy(model.readout(hidden), targets, reduction="sum")
+    torch.testing.assert_close(readout_loss(model, hidden, targets)[0], expected)
