@@ -309,6 +309,19 @@ def test_a_tokenizer_larger_than_the_vocabulary_is_named_with_both_sizes(folder:
     assert complaint(folder) == f"{folder}: the tokenizer has 257 tokens, the model only {TOKENIZER.size}"
 
 
+def test_a_tokenizer_of_the_same_size_with_other_tokens_belongs_to_another_model(folder: Path) -> None:
+    held = [TOKENIZER.token_name(index) for index in range(TOKENIZER.size)]
+    letters = [name for name in held if len(name) == 1]
+    file = folder / "tokenizer.json"
+    text = file.read_text(encoding="utf-8")
+    spec = json.loads(text)
+    vocabulary = spec["model"]["vocab"]
+    first, second = letters[:2]
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    file.write_text(json.dumps(spec), encoding="utf-8")
+    assert complaint(folder) == f"{folder}: its tokenizer is not the one that the model was trained with"
+
+
 def test_a_tokenizer_that_is_too_small_belongs_to_another_model(folder: Path) -> None:
     Tokenizer.train(TokenizerConfig(name="char"), ["ab"]).save(folder)
     assert complaint(folder) == f"{folder}: the tokenizer has 4 tokens, the model {TOKENIZER.size}; it is another's"

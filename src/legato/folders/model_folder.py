@@ -13,6 +13,7 @@ Published folders may also have a chat template (`chat.py`) and be sentence enco
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,8 @@ def save_model(
     written = target or tokenizer
     marks = _marks(module, written, written.eos_id if start is None else start)
     named = {name: number for name, number in marks.items() if name not in config}
-    write_json(folder / "config.json", {**config, **named, "legato": {"task": task, **about}})
+    tokens = {"tokens": [_digest(tokenizer), _digest(written)]}
+    write_json(folder / "config.json", {**config, **named, "legato": {"task": task, **about, **tokens}})
     save_weights(tensors, folder, largest)
     segments = getattr(module.config, "segments", 1) > 1
     tokenizer.save(folder, ends=module.reads_source, segments=segments, longest=module.longest)
@@ -114,6 +116,12 @@ def _marks(module: SequenceModel, tokenizer: AnyTokenizer, start: int) -> dict[s
         if tokenizer.ends_text:
             marks["eos_token_id"] = tokenizer.eos_id
     return marks if tokenizer.pad_id is None else {**marks, "pad_token_id": tokenizer.pad_id}
+
+
+def _digest(tokenizer: AnyTokenizer) -> str:
+    """A short hash of a vocabulary in its order: what tells a tokenizer from another one of its size."""
+    names = "\n".join(tokenizer.token_name(index) for index in range(tokenizer.size))
+    return hashlib.sha256(names.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def refusal(module: SequenceModel) -> str | None:
@@ -166,6 +174,8 @@ def load_model(folder: Path) -> Loaded:
         _check_vocabularies(folder, module.sizes, tokenizer, target, exact=not published)
     else:
         module = _load_own(folder, kind, config, tokenizer, target)
+    if about.get("tokens") not in (None, [_digest(tokenizer), _digest(target)]):
+        raise FolderError(f"{folder}: its tokenizer is not the one that the model was trained with")
     module.eval()
     start = config.get("decoder_start_token_id")
     if start is not None and not (isinstance(start, int) and 0 <= start < module.vocabulary):
