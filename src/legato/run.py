@@ -20,6 +20,7 @@ from legato.config import merge
 from legato.errors import CheckpointError, ConfigError, DataError
 from legato.registry import MODELS, TASKS
 from legato.settings import (
+    HEADS,
     Expectation,
     RunConfig,
     check,
@@ -34,6 +35,7 @@ from legato.settings import (
 
 if TYPE_CHECKING:
     from legato.folders.model_folder import Loaded
+    from legato.models.base import SequenceModel
     from legato.tasks.base import Plan
     from legato.training.display import Display
 
@@ -221,8 +223,9 @@ def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool)
     torch.manual_seed(config.seed)
     model = MODELS.get(config.model.name)(config.model, job.sizes)
     if plan.loaded is not None:
-        model.load_state_dict(plan.loaded.module.state_dict())
+        _copy_weights(plan.loaded.module, model)
         origin.cache_clear()
+        plan.loaded.module = model  # nothing holds the other one any longer, which may be large
     model = model.to(device)
     parameters = count_parameters(model)
     display.say(f"model: {config.model.name}, {parameters:,} parameters, on {device}")
@@ -243,6 +246,12 @@ def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool)
         _write_provenance(run, config, job.hashes, plan.loaded, device)
     progress = trainer.fit()
     return _conclude(config, run, job, trainer, progress, parameters, display)
+
+
+def _copy_weights(origin: SequenceModel, model: SequenceModel) -> None:
+    """Begin with the weights of `origin`; a head that only `model` has stays as it was made."""
+    alike = all(getattr(origin.config, head, None) == getattr(model.config, head, None) for head in HEADS)
+    model.load_state_dict(origin.state_dict(), strict=alike)
 
 
 def _conclude(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import Field, SerializeAsAny
 
@@ -23,6 +23,9 @@ from legato.training.config import TrainConfig
 
 if TYPE_CHECKING:
     from legato.folders.model_folder import Loaded
+
+# The heads of encoders: a model may go on with others than it had.
+HEADS: Final = ("masked_words", "next_sentence", "pooler")
 
 
 class Expectation(Section):
@@ -95,7 +98,7 @@ def origin(place: str) -> Loaded:
 
 
 def _go_on_from(task: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with the model that `from=` names; what else was said of the model may only be its dropout."""
+    """The settings with the model that `from=` names; beside it only dropouts and heads may be chosen."""
     place = str(settings["from"])
     if not getattr(task, "continues", False):
         known = [name for name in TASKS.names() if getattr(TASKS.get(name), "continues", False)]
@@ -109,11 +112,12 @@ def _go_on_from(task: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     if "dropout" in given:  # where the other dropouts are no different, they follow
         given = {**{k: given["dropout"] for k, v in held.items() if _is_dropout(k) and v == held["dropout"]}, **given}
     wanted = validate(type(config), {**held, **given}, "model").model_dump(mode="json")
+    choice = "dropouts and heads" if "masked_words" in held else "dropouts"
     for key, value in wanted.items():
-        if value != held[key] and not _is_dropout(key):
+        if value != held[key] and not _is_dropout(key) and key not in HEADS:
             raise ConfigError(
-                f"model.{key}={value} is not what from={place} holds, which is {held[key]}; of model.* only dropouts "
-                "can be chosen with it"
+                f"model.{key}={value} is not what from={place} holds, which is {held[key]}; of model.* only "
+                f"{choice} can be chosen with it"
             )
     return {**settings, "model": wanted}
 

@@ -12,6 +12,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 import legato
 from conftest import Command
+from legato.errors import ConfigError
 from tiny_published import TEXT
 
 transformers = pytest.importorskip("transformers")
@@ -109,3 +110,36 @@ def test_training_goes_on_from_a_published_folder(tmp_path: Path) -> None:
     legato.train("mlm", {**settings, "from": str(folder), "device": "cpu"}, out=tmp_path / "run", quiet=True)
     again = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "run" / "best")
     assert again.config.hidden_size == 16
+
+
+def go_on(folder: Path, tmp_path: Path, **more: Any) -> Path:
+    text = tmp_path / "text.txt"
+    text.write_text("the cat sat on the mat\nhello world\n\nthe dog ran\none more cat\n\n" * 20)
+    settings = {"data.train": str(text), "data.window": 16, "train.batch_tokens": 64, "train.steps": 2, **more}
+    legato.train("mlm", {**settings, "from": str(folder), "device": "cpu"}, out=tmp_path / "run", quiet=True)
+    return tmp_path / "run" / "best"
+
+
+@pytest.mark.parametrize("kind", ["XLMRoberta", "Camembert"])
+def test_a_relative_of_roberta_goes_on_under_its_own_name(kind: str, tmp_path: Path) -> None:
+    tokenizer = roberta_tokenizer()
+    config = getattr(transformers, f"{kind}Config")(
+        **SIZES, vocab_size=len(tokenizer), max_position_embeddings=66, type_vocab_size=1, pad_token_id=1
+    )
+    getattr(transformers, f"{kind}ForMaskedLM")(config).save_pretrained(tmp_path / "theirs")
+    tokenizer.save_pretrained(tmp_path / "theirs")
+    again = transformers.AutoModelForMaskedLM.from_pretrained(go_on(tmp_path / "theirs", tmp_path))
+    assert type(again).__name__ == f"{kind}ForMaskedLM"
+
+
+def test_an_encoder_alone_goes_on_with_a_new_head(tmp_path: Path) -> None:
+    tokenizer = bert_tokenizer()
+    body = transformers.BertModel(transformers.BertConfig(**SIZES, vocab_size=len(tokenizer)))
+    body.save_pretrained(tmp_path / "theirs")
+    tokenizer.save_pretrained(tmp_path / "theirs")
+    with pytest.raises(ConfigError, match=r"model\.masked_words=true"):
+        go_on(tmp_path / "theirs", tmp_path)
+    more = {"model.masked_words": "true", "model.next_sentence": "true", "train.lr": 1e-12}
+    again = transformers.BertForPreTraining.from_pretrained(go_on(tmp_path / "theirs", tmp_path, **more))
+    for name, weight in body.state_dict().items():
+        torch.testing.assert_close(again.bert.state_dict()[name], weight, rtol=0, atol=1e-6)

@@ -203,3 +203,14 @@ def test_a_tokenizer_that_is_saved_keeps_its_roles(tmp_path: Path) -> None:
     loaded.save(tmp_path / "again")
     again = Tokenizer.load(tmp_path / "again")
     assert (again.bos_id, again.pad_id, again.eos_id) == (loaded.bos_id, loaded.pad_id, loaded.eos_id)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "\x00", "[" * 100_000])
+def test_settings_that_do_not_parse_are_refused(content: str, tmp_path: Path) -> None:
+    folder = bert_vocabulary(tmp_path)
+    (folder / "tokenizer_config.json").write_text(content)
+    with pytest.raises(
+        DataError, match=r"tokenizer_config\.json (is not valid JSON|should hold a JSON object)"
+    ) as caught:
+        Tokenizer.load(folder)
+    assert "\n" not in str(caught.value)

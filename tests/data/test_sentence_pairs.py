@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 import torch
@@ -76,6 +78,19 @@ def test_what_follows_is_of_the_same_document_and_what_is_random_is_not() -> Non
     assert same[found[:, 4] == FOLLOWS].all()
     assert not same[found[:, 4] == RANDOM].any()
     assert (found[:, 2] >= found[:, 1])[found[:, 4] == FOLLOWS].all()
+
+
+@pytest.mark.parametrize("most", [2, 5, 11, 59])
+def test_where_a_pair_is_cut_does_not_tell_whether_it_follows(most: int) -> None:
+    draw = np.random.default_rng(0)
+    counts = draw.integers(most // 3 + 1, most + 1, 4000 // most)  # sentences of each document
+    borders = np.cumsum([0, *draw.integers(8, 40, counts.sum())])
+    sentences = Sentences(np.arange(borders[-1]), borders, np.cumsum([0, *counts]))
+    found = draw_pairs(sentences, 125, draw)
+    whole = np.isin(found[:, :4], borders).tolist()  # (pairs, 4): which of its borders are those of sentences
+    seen = Counter((*row, int(label)) for row, label in zip(whole, found[:, 4], strict=True))
+    best = sum(max(seen[*kind, FOLLOWS], seen[*kind, RANDOM]) for kind in {key[:4] for key in seen})
+    assert best / len(found) < 0.6
 
 
 def test_pairs_fit_and_neither_side_is_empty() -> None:

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from legato.data.batch import IGNORE, Batch
 from legato.data.masking import Frame, Masker, fixed_batches
@@ -65,6 +66,24 @@ def test_scores_are_those_of_the_hidden_tokens_alone(model: RecurrentModel) -> N
     assert scores["masked_perplexity"] == pytest.approx(math.exp(nats / tokens), rel=1e-4)
     assert scores["masked_accuracy"] == right / tokens
     assert scores["masked_tokens"] == tokens
+
+
+def test_scores_do_not_depend_on_how_many_logits_are_made_at_once(
+    model: RecurrentModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = fixed_batches(TOKENIZER.encode(TEXT), Masker.of(TOKENIZER), FRAME, rows=3, window=20)
+    whole = masked_scores(model, batches)
+    made: list[int] = []
+    readout = model.readout
+
+    def counted(hidden: Tensor) -> Tensor:
+        made.append(len(hidden))
+        return readout(hidden)
+
+    monkeypatch.setattr("legato.evaluation.masked.LOGITS", 2 * TOKENIZER.size)
+    monkeypatch.setattr(model, "readout", counted)
+    assert masked_scores(model, batches) == pytest.approx(whole, rel=1e-5)
+    assert max(made) == 2
 
 
 def test_the_loss_at_the_places_is_the_loss_of_all_targets(model: RecurrentModel) -> None:

@@ -85,6 +85,14 @@ def test_a_folder_is_preferred_to_the_hub(cache: Path) -> None:
     assert find_model("org/tiny") == here
 
 
+def test_a_slip_in_the_name_of_a_run_does_not_ask_the_hub(cache: Path) -> None:
+    cached(cache, "runs/lm-1")
+    assert find_model("runs/lm-1")
+    Path("runs").mkdir()
+    said = "there is no folder runs/lm-1; since runs is a folder here, the hub was not asked"
+    assert complaint("runs/lm-1") == said
+
+
 def test_what_is_fetched_is_all_that_is_needed_and_no_pickle(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, Any] = {}
 

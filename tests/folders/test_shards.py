@@ -15,6 +15,8 @@ from torch import Tensor
 from legato.errors import FolderError
 from legato.folders.model_folder import load_model
 from legato.folders.shards import INDEX, WEIGHTS, load_weights, save_weights
+from legato.models.base import Sizes
+from legato.models.gpt2 import GPT2, GPT2Config, GPT2Model
 from tiny_published import change, gpt2_folder, write
 
 TENSORS = {f"layer.{number}": torch.arange(50.0) + number for number in range(5)}  # 200 bytes each
@@ -86,10 +88,12 @@ def test_several_files_of_transformers_are_read_here(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64])
-def test_numbers_of_any_precision_become_float32(kind: torch.dtype, tmp_path: Path) -> None:
-    save_file({"a": torch.ones(3, dtype=kind), "places": torch.arange(3)}, tmp_path / WEIGHTS)
-    loaded = load_weights(tmp_path)
-    assert (loaded["a"].dtype, loaded["places"].dtype) == (torch.float32, torch.int64)
+def test_numbers_of_any_precision_fill_a_float32_model(kind: torch.dtype, tmp_path: Path) -> None:
+    entries, tensors = GPT2.save(GPT2Model(GPT2Config(layers=1, width=8, heads=2, length=6), Sizes(11)))
+    save_file({name: tensor.to(kind) for name, tensor in tensors.items()}, tmp_path / WEIGHTS)
+    module = GPT2.load(entries, load_weights(tmp_path), "here")
+    assert {tensor.dtype for tensor in module.state_dict().values()} == {torch.float32}
+    assert torch.equal(module.positions.weight, tensors["transformer.wpe.weight"].to(kind).float())
 
 
 # ── what is refused ───────────────────────────────────────────────────────────────────────────────
@@ -167,6 +171,14 @@ def test_a_shard_whose_header_lies_is_named(lie: str, sharded: Path) -> None:
     file.write_bytes(content)
     assert complaint(sharded).startswith(f"{file} is damaged: ")
     assert reason in complaint(sharded)
+
+
+def test_a_header_longer_than_any_is_not_read(sharded: Path) -> None:
+    file = sharded / "model-00002-of-00003.safetensors"
+    with file.open("wb") as opened:
+        opened.write(struct.pack("<Q", 100_000_001))
+        opened.truncate(100_000_100)  # a hole, which takes no room on the disk
+    assert "its header says it is 100,000,001 bytes long; 100,000,000 is the most allowed" in complaint(sharded)
 
 
 def test_a_tensor_of_the_wrong_shape_is_named_with_both_shapes(tmp_path: Path) -> None:

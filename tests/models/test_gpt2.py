@@ -144,3 +144,12 @@ def test_a_tensor_that_gpt2_lacks_is_named() -> None:
     config, tensors = folder()
     tensors["score.weight"] = torch.zeros(2, 16)
     assert complaint(config, tensors) == "folder holds a tensor that this architecture lacks: 'score.weight'"
+
+
+def test_a_readout_that_differs_is_its_own_whatever_the_entry_says() -> None:
+    module = GPT2Model(GPT2Config(layers=1, width=8, heads=2, length=6), Sizes(11))
+    entries, tensors = GPT2.save(module)
+    tensors["lm_head.weight"] = tensors["transformer.wte.weight"] + 1
+    loaded = GPT2.load(entries, tensors, "here")
+    assert not loaded.config.tied
+    assert torch.equal(loaded.output.weight[:11], tensors["lm_head.weight"])

@@ -130,3 +130,16 @@ def test_batches_of_powers_of_two_fall_into_equal_chunks(rows: int, monkeypatch:
     chunked_nats(hidden, torch.randn(V, 2), None, torch.zeros(rows, dtype=torch.long), V, chunk=100 * V)
     assert len(set(seen)) == 1
     assert seen[0] <= 100
+
+
+def test_without_gradients_none_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("a gradient was made")
+
+    monkeypatch.setattr(losses, "_kernel", refuse)
+    hidden, weight = torch.randn(6, 4), torch.randn(9, 4, requires_grad=True)
+    with torch.no_grad():
+        total, _ = chunked_nats(hidden, weight, None, torch.arange(6), 9, chunk=18)
+    assert torch.allclose(
+        total, torch.nn.functional.cross_entropy(hidden @ weight.t(), torch.arange(6), reduction="sum")
+    )

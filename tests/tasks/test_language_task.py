@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,9 @@ from legato.errors import ConfigError, DataError, LegatoError
 from legato.folders.model_folder import load_model
 from legato.registry import MODELS, TASKS
 from legato.run import check, dump, plan_of, settings_for
+from legato.settings import origin
+from legato.tasks.lm import LanguageJob
+from tiny_published import gpt2_folder, write
 from tiny_runs import small, write_text
 
 TINY = {"model": "gpt2", "model__heads": 2, "data__window": 16, "model__dropout": 0.1, "train__steps": 6}
@@ -195,6 +200,9 @@ def test_such_a_run_resumes_and_refuses_another_tokenizer(trained: Path, tmp_pat
     a, b = list(vocabulary)[-2:]
     vocabulary[a], vocabulary[b] = vocabulary[b], vocabulary[a]
     (other / "tokenizer.json").write_text(json.dumps(spec))
+    config = json.loads((other / "config.json").read_text())
+    del config["legato"]["tokens"]  # or the folder itself would be refused
+    write(other / "config.json", config)
     with pytest.raises(DataError, match="has not the tokenizer that"):
         legato.train(resume=str(result.run), **{"from": str(other), "train.steps": 8}, quiet=True)
 
@@ -297,3 +305,43 @@ def test_published_documents_are_packed_between_their_own_marks(published: Path,
     assert not (batch.ids == 2).any()
     assert (batch.targets == 2).any()
     assert not (batch.targets == 1).any()
+
+
+def test_what_ended_a_published_models_texts_ends_them_still(tmp_path: Path) -> None:
+    folder = gpt2_folder(tmp_path / "theirs")
+    write(folder / "generation_config.json", {"eos_token_id": [0, 285]})
+    settings = small(tmp_path, train__steps=2, data__window=16)
+    kept = {k: v for k, v in settings.items() if not k.startswith(("model", "tokenizer"))}
+    run = legato.train("lm", {**kept, "from": str(folder)}, out=str(tmp_path / "run"), quiet=True).run
+    assert json.loads((run / "best" / "generation_config.json").read_text())["eos_token_id"] == [0, 285]
+    assert load_model(run / "best").ends == (0, 285)
+
+
+def test_the_model_that_a_run_begins_with_is_let_go(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = weakref.ref(origin(str(trained / "first")).module)
+    held = []
+    validate = LanguageJob.validate
+
+    def spy(job: LanguageJob, model: Any) -> dict[str, float]:
+        gc.collect()
+        held.append(first() is not None)
+        return validate(job, model)
+
+    monkeypatch.setattr(LanguageJob, "validate", spy)
+    go_on(trained, tmp_path)
+    assert held
+    assert not any(held)
+
+
+def test_how_much_a_score_sees_is_told_and_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = legato.load(gpt2_folder(tmp_path / "m", length=64))
+    (tmp_path / "t.txt").write_text("the cat sat on the mat\n" * 20)
+    scores = model.evaluate(test=str(tmp_path / "t.txt"))
+    assert (scores["context"], scores["stride"]) == (64, 32)
+    monkeypatch.setattr("legato.tasks.lm.CONTEXT", 24)
+    scores = model.evaluate(test=str(tmp_path / "t.txt"))
+    assert (scores["context"], scores["stride"]) == (24, 12)
+    scores = model.evaluate(test=str(tmp_path / "t.txt"), window=60, stride=5)
+    assert (scores["context"], scores["stride"]) == (60, 5)

@@ -148,6 +148,13 @@ def test_it_goes_on_from_a_model(tmp_path: Path) -> None:
     assert more.about["from"].startswith(str(first))
 
 
+def test_a_trained_model_learns_in_smaller_steps() -> None:
+    adjust = TASKS.get("mlm").adjust
+    assert adjust({})["train"]["lr"] == 1e-3
+    assert adjust({"from": "a folder"})["train"]["lr"] == 1e-4
+    assert adjust({"from": "a folder", "train": {"lr": 0.5}})["train"]["lr"] == 0.5
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

@@ -53,12 +53,18 @@ def read_library(place: Path) -> tuple[Any, dict[str, str]]:
 
 
 def read_settings(file: Path) -> dict[str, Any]:
-    """A JSON object; nothing where there is no such file or it holds something else."""
+    """A JSON object; nothing where there is no such file."""
+    if not file.is_file():
+        return {}
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    except OSError as problem:
+        raise DataError(f"{file} cannot be read: {problem.strerror}") from None
+    except (ValueError, RecursionError) as problem:
+        raise DataError(f"{file} is not valid JSON: {problem}") from None
+    if not isinstance(found, dict):
+        raise DataError(f"{file} should hold a JSON object")
+    return found
 
 
 def read_roles(folder: Path) -> dict[str, str]:

@@ -5,7 +5,8 @@
 A document is a paragraph between blank lines, or a row of a table; its sentences are its lines, a long line being
 split where . ! or ? end a sentence. A and B are each as many sentences as fill the window together; what is too long
 loses tokens at either end (Devlin et al. 2019, appendix A.2). One pair in ten is shorter, so that short texts are
-known too.
+known too. Whether B follows must not show in how a pair is cut: both kinds end with whole sentences, of about the
+same length, and lose tokens in the same way; where a single sentence was split, a random B is part of one, too.
 
 Notable: which pairs there are is drawn anew each epoch, as a list of borders in one long row of tokens; a batch is
 cut from it. Epochs differ a little in how many pairs they give; the first one's number counts for all.
@@ -176,32 +177,34 @@ def draw_pairs(sentences: Sentences, room: int, draw: np.random.Generator) -> Ar
             end = int(np.searchsorted(borders, borders[at] + wish))  # so many sentences are enough
             end = min(max(end, at + 1), last)
             start, stop = int(borders[at]), int(borders[end])
-            if end - at > 1:
-                split = int(draw.integers(at + 1, end))
-                middle = int(borders[split])
-            else:  # a sentence left alone: its second half follows its first
-                split, middle = end, (start + stop) // 2
-            if middle == start:  # of one token
+            alone = end - at == 1
+            if alone and stop - start == 1:  # of one token
                 at = end
                 continue
-            if draw.random() < 0.5:
-                begin, limit = _elsewhere(sentences, first, last, split if end - at > 1 else at, draw)
-                pair = start, middle, begin, min(limit, begin + max(wish - (middle - start), 1))
-                at = split  # what was not used comes again
+            if alone:  # its rest follows its beginning
+                split, middle = end, start + int(draw.integers(1, stop - start))
             else:
-                pair = start, middle, middle, stop
-                at = end
-            pairs.append((*_cut(*pair, max(wish, 2), draw), FOLLOWS if pair[2] == middle else RANDOM))
+                split = int(draw.integers(at + 1, end))
+                middle = int(borders[split])
+            if draw.random() < 0.5:
+                need = min(wish, stop - start) - (middle - start)  # as long as what follows, so that no length tells
+                second = _elsewhere(sentences, first, last, at if alone else split, need, alone, draw)
+                label, at = RANDOM, split  # what was not used comes again
+            else:
+                second = middle, stop
+                label, at = FOLLOWS, end
+            pairs.append((*_cut(start, middle, *second, max(wish, 2), draw), label))
     return np.array(pairs, dtype=np.int64).reshape(-1, 5)
 
 
 def _elsewhere(
-    sentences: Sentences, first: int, last: int, following: int, draw: np.random.Generator
+    sentences: Sentences, first: int, last: int, following: int, need: int, inside: bool, draw: np.random.Generator
 ) -> tuple[int, int]:
-    """Where a random sentence begins and its document ends, in tokens.
+    """Where random sentences of one document, of `need` tokens or more, begin and end.
 
-    It is of another document than that of the sentences `first` to `last`; where there is none, any sentence but
-    the one that is `following`.
+    They are of another document than that of the sentences `first` to `last`; where there is none, they begin with
+    any sentence but the one that is `following`. With `inside` they begin within a sentence, as what follows does
+    where a sentence was split: where a pair is cut must not tell which kind it is.
     """
     borders, documents = sentences.borders, sentences.documents
     count = len(borders) - 1
@@ -211,8 +214,12 @@ def _elsewhere(
     else:
         chosen = int(draw.integers(count - 1))
         chosen += chosen >= following
-    end = int(documents[np.searchsorted(documents, chosen, "right")])
-    return int(borders[chosen]), int(borders[end])
+    begin, after = borders[chosen : chosen + 2].tolist()
+    if inside and after - begin > 1:
+        begin += int(draw.integers(1, after - begin))
+    limit = borders[documents[np.searchsorted(documents, chosen, "right")]]
+    end = np.searchsorted(borders, min(begin + max(need, 1), limit))  # whole sentences: `_cut` makes both kinds fit
+    return begin, int(borders[end])
 
 
 def _cut(a: int, b: int, c: int, d: int, room: int, draw: np.random.Generator) -> tuple[int, int, int, int]:

@@ -12,7 +12,6 @@ window, and each of them by the mask itself: in training some stay or become ano
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -22,12 +21,13 @@ from torch import Tensor
 
 from legato.data.batch import IGNORE, Batch
 from legato.data.masking import Frame
-from legato.evaluation.language import readout_loss
+from legato.evaluation.language import readout_loss, safe_exp
 from legato.models.base import SequenceModel
 from legato.nn.state import Output
 
 Array = np.ndarray[Any, np.dtype[Any]]
 TOKENS = 8192  # read at once while scoring; changes no result
+LOGITS = 1 << 25  # made at once while scoring; the same
 
 
 def at_places(hidden: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -54,22 +54,20 @@ def masked_scores(model: SequenceModel, batches: Iterable[Batch]) -> dict[str, f
     for batch in batches:
         batch = batch.to(model.device)
         hidden, targets = at_places(model(batch).hidden, batch)
-        logp = model.readout(hidden).float().log_softmax(-1)  # (N, V)
-        there = targets != IGNORE
-        nats -= (logp.gather(1, targets.clamp(min=0).unsqueeze(1)).squeeze(1) * there).sum()
-        right += ((logp.argmax(-1) == targets) & there).sum()
+        size = max(1, LOGITS // model.vocabulary)
+        for some, wanted in zip(hidden.split(size), targets.split(size), strict=True):
+            logp = model.readout(some).float().log_softmax(-1)  # (n, V)
+            there = wanted != IGNORE
+            nats -= (logp.gather(1, wanted.clamp(min=0).unsqueeze(1)).squeeze(1) * there).sum()
+            right += ((logp.argmax(-1) == wanted) & there).sum()
         tokens += batch.tokens
     loss = float(nats) / max(tokens, 1)
     return {
         "loss": loss,
-        "masked_perplexity": perplexity(loss),
+        "masked_perplexity": safe_exp(loss),
         "masked_accuracy": int(right) / max(tokens, 1),
         "masked_tokens": tokens,
     }
-
-
-def perplexity(loss: float) -> float:
-    return math.exp(loss) if loss < 700 else math.inf
 
 
 @torch.no_grad()

@@ -37,9 +37,12 @@ def fetch(place: str | Path) -> Path:
     asked = hub_name(place)
     if asked is None:
         raise FolderError(f"there is no folder {place}")
+    name, revision = asked
+    first = name.partition("/")[0]
+    if "/" in name and Path(first).is_dir():  # a slip in `runs/x` should not go out to the hub
+        raise FolderError(f"there is no folder {place}; since {first} is a folder here, the hub was not asked")
     from huggingface_hub import snapshot_download
 
-    name, revision = asked
     try:
         found = snapshot_download(name, revision=revision, allow_patterns=WANTED, ignore_patterns=LEFT)
     except Exception as problem:  # the library's own, its transport's and the operating system's

@@ -99,8 +99,9 @@ def _generation(
             generation |= {"num_beams": about["beams"], "length_penalty": about.get("length_penalty", 1.0)}
     else:
         generation = {"bos_token_id": written.prompt("")[0]}
-        if written.ends_text:
-            generation["eos_token_id"] = written.eos_id
+        ends = _ends_of_ours(about, module, written)
+        if ends:
+            generation["eos_token_id"] = ends[0] if len(ends) == 1 else list(ends)
     return generation
 
 
@@ -184,7 +185,8 @@ def load_model(folder: Path) -> Loaded:
         tokenizer.foreign = published
         if sentences is not None and sentences.lowercase:
             lower_marking(tokenizer)
-    ends = _ends({**config, **generation}, module, tokenizer, ours)
+    said = {**config, **generation}
+    ends = _ends_of_ours(about, module, tokenizer) if ours else _ends(said, module, tokenizer)
     task = str(about.get("task", _usual_task(module)))
     return Loaded(folder, module, tokenizer, task, about, target, start, ends, chat, sentences)  # type: ignore[arg-type]
 
@@ -210,14 +212,22 @@ def _usual_task(module: SequenceModel) -> str:
     return "lm" if module.generates else "mlm"
 
 
-def _ends(said: dict[str, Any], module: SequenceModel, tokenizer: AnyTokenizer, ours: bool) -> tuple[int, ...]:
+def _ends(said: dict[str, Any], module: SequenceModel, tokenizer: AnyTokenizer) -> tuple[int, ...]:
     """The tokens that end a continuation. Published folders may name several (`"eos_token_id": [2, 32000]`)."""
-    if ours:
-        return (tokenizer.eos_id,) if tokenizer.ends_text else ()
     named = said.get("eos_token_id")
-    listed = named if isinstance(named, list) else [tokenizer.eos_id if named is None else named]
-    # One that the model cannot write ends nothing.
-    return tuple(sorted({end for end in listed if isinstance(end, int) and 0 <= end < module.vocabulary}))
+    return _writable(named if isinstance(named, list) else [tokenizer.eos_id if named is None else named], module)
+
+
+def _ends_of_ours(about: dict[str, Any], module: SequenceModel, tokenizer: AnyTokenizer) -> tuple[int, ...]:
+    """The mark that our texts end in, and those of the published model that this one was before (`ends`)."""
+    own = [tokenizer.eos_id] if tokenizer.ends_text else []
+    before = about.get("ends")
+    return _writable([*own, *before] if isinstance(before, list) else own, module)
+
+
+def _writable(ends: list[Any], module: SequenceModel) -> tuple[int, ...]:
+    """A token that the model cannot write ends nothing."""
+    return tuple(sorted({end for end in ends if isinstance(end, int) and 0 <= end < module.vocabulary}))
 
 
 def _published_habits(config: dict[str, Any], generation: dict[str, Any]) -> dict[str, Any]:

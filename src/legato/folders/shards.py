@@ -24,14 +24,12 @@ ELSEWHERE = {"tf_model.h5": "TensorFlow", "flax_model.msgpack": "Flax", "*.gguf"
 
 
 def load_weights(folder: Path) -> dict[str, Tensor]:
-    """Every tensor of a model folder; numbers of any precision become float32, in which models are built."""
+    """Every tensor of a model folder, in its own precision; copied into a model it takes the model's."""
     if (folder / WEIGHTS).is_file():
-        tensors = load_tensors(folder / WEIGHTS)
-    elif (folder / INDEX).is_file():
-        tensors = _load_shards(folder)
-    else:
-        raise FolderError(_why_none(folder))
-    return {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
+        return load_tensors(folder / WEIGHTS)
+    if (folder / INDEX).is_file():
+        return _load_shards(folder)
+    raise FolderError(_why_none(folder))
 
 
 def weights_name(folder: Path) -> str:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from legato.errors import FolderError
 
 LFS = b"version https://git-lfs"  # how a file begins that Git has left elsewhere
+LONGEST_HEADER = 100_000_000  # bytes; the format allows no more
 
 
 def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
@@ -59,6 +60,8 @@ def _check_size(path: Path) -> None:
         header = int.from_bytes(start[:8], "little")
         if header > size - 8:
             raise ValueError(f"its header says it is {header:,} bytes long, but the file has {size:,}")
+        if header > LONGEST_HEADER:
+            raise ValueError(f"its header says it is {header:,} bytes long; {LONGEST_HEADER:,} is the most allowed")
         file.seek(8)
         try:
             entries = json.loads(file.read(header))

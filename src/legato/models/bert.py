@@ -29,6 +29,7 @@ from legato.models.encoder import (
 from legato.models.names import (
     From,
     Names,
+    Unstarted,
     activation_of,
     checked,
     give_tensors,
@@ -138,7 +139,8 @@ class Bert:
         if has(theirs, "bert.pooler.") and not settings["next_sentence"]:
             settings["pooler"] = True
         ours = checked(BertConfig, settings, where)
-        module = BertModel(ours, Sizes(size_of(config, "vocab_size", where)))
+        with Unstarted():
+            module = BertModel(ours, Sizes(size_of(config, "vocab_size", where)))
         one_bias(theirs, "cls.predictions")
         ignored = rf"{COUNTERS}|{TASK_HEADS}" + (r"|^cls\.predictions\.decoder\.weight$" if ours.tied else "")
         put_tensors(module, _names(ours, module.vocabulary), theirs, where, ignored=ignored)

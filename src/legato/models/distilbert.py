@@ -29,6 +29,7 @@ from legato.models.encoder import (
 from legato.models.names import (
     From,
     Names,
+    Unstarted,
     activation_of,
     checked,
     give_tensors,
@@ -132,7 +133,8 @@ class DistilBert:
             "masked_words": has(theirs, "vocab_"),
         }
         ours = checked(DistilBertConfig, settings, where)
-        module = DistilBertModel(ours, Sizes(size_of(config, "vocab_size", where)))
+        with Unstarted():
+            module = DistilBertModel(ours, Sizes(size_of(config, "vocab_size", where)))
         ignored = rf"{COUNTERS}|{TASK_HEADS}" + (rf"|^{READOUT}\.weight$" if ours.tied else "")
         put_tensors(module, _names(ours, module.vocabulary), theirs, where, ignored=ignored)
         module.other_heads = other_heads(theirs)

@@ -101,7 +101,7 @@ class EncoderModel(SequenceModel):
             self.pooler = Linear(width, width)
         if next_sentence:
             self.relation = Linear(width, 2)
-        start_normal(self, max(0.02, width**-0.5))  # 0.02 is for 768 and wider; narrow blocks would stay still
+        start_normal(self, max(0.02, width**-0.5))  # BERT's 0.02 is for wide blocks; narrow ones hardly leave it
         if config.masked_words and config.tied:
             self.output.weight = self.embedding.weight
 

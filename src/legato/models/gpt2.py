@@ -19,6 +19,7 @@ from legato.models.decoder import DecoderModel
 from legato.models.names import (
     From,
     Names,
+    Unstarted,
     activation_of,
     checked,
     give_tensors,
@@ -162,7 +163,8 @@ class GPT2:
             "tied": is_tied(config, theirs, "transformer.wte.weight", "lm_head.weight"),
         }
         ours = checked(GPT2Config, settings, where)
-        module = GPT2Model(ours, Sizes(size_of(config, "vocab_size", where)))
+        with Unstarted():
+            module = GPT2Model(ours, Sizes(size_of(config, "vocab_size", where)))
         # What looks ahead was kept as a tensor once; a tied readout is the embedding.
         ignored = r"\.attn\.(masked_)?bias$" + (r"|^lm_head\." if ours.tied else "")
         put_tensors(module, _names(ours, module.vocabulary), theirs, where, ignored=ignored)

@@ -29,6 +29,7 @@ from legato.models.decoder import DecoderModel
 from legato.models.names import (
     From,
     Names,
+    Unstarted,
     activation_of,
     checked,
     give_tensors,
@@ -234,7 +235,8 @@ class Llama:
             **cls._own_settings(config, where),
         }
         ours = checked(LlamaConfig, settings, where)
-        module = LlamaModel(ours, Sizes(size_of(config, "vocab_size", where)))
+        with Unstarted():
+            module = LlamaModel(ours, Sizes(size_of(config, "vocab_size", where)))
         # The positions' angles were kept as a tensor once; a tied readout is the embedding.
         ignored = r"\.rotary_emb\.inv_freq$" + (r"|^lm_head\." if ours.tied else "")
         put_tensors(module, _names(ours, module.vocabulary), theirs, where, ignored=ignored)

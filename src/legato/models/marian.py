@@ -15,7 +15,7 @@ from torch import Tensor
 
 from legato.errors import FolderError
 from legato.models.base import Sizes
-from legato.models.names import From, activation_of, checked, give_tensors, put_tensors, size_of
+from legato.models.names import From, Unstarted, activation_of, checked, give_tensors, put_tensors, size_of
 from legato.models.transformer import TransformerConfig, TransformerModel
 
 # A block's modules, and theirs, in the order in which they are stacked.
@@ -97,7 +97,8 @@ class Marian:
         Source and target may have embeddings of their own here (`share_encoder_decoder_embeddings: false`).
         """
         settings, sizes = _settings(config, where)
-        module = TransformerModel(settings, sizes)
+        with Unstarted():
+            module = TransformerModel(settings, sizes)
         theirs = {name: tensor for name, tensor in tensors.items() if name not in POSITIONS}
         copies = (TARGET, READOUT) if settings.tied else (TARGET,)
         if settings.shared:

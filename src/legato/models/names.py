@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from legato.config import validate
 from legato.errors import ConfigError, FolderError
@@ -41,7 +42,8 @@ def give_tensors(module: nn.Module, names: Names) -> dict[str, Tensor]:
     for name, source in names.items():
         whole = ours[name].detach()[: source.rows]
         for their, part in zip(source.names, whole.split(_sizes(source, whole)), strict=True):
-            tensors[their] = (part.t() if source.turned else part).contiguous().clone()
+            copy = part.clone() if part.is_cpu else part.cpu()  # views of one tensor cannot be saved apart
+            tensors[their] = copy.t().contiguous() if source.turned else copy
     return tensors
 
 
@@ -62,24 +64,33 @@ def put_tensors(
     """
     ours = module.state_dict()
     left = {name: tensor for name, tensor in tensors.items() if not re.search(ignored, name)}
-    found: dict[str, Tensor] = {}
+    copies: list[tuple[Tensor, Tensor]] = []  # from theirs, to ours; the numbers themselves are read last
     lacking = set()
     for name, source in names.items():
         if name in optional and not any(their in left for their in source.names):
             lacking.add(name)
             continue
         target = ours[name][: source.rows]
-        parts = []
-        for their, size in zip(source.names, _sizes(source, target), strict=True):
-            wanted = (size, *target.shape[1:])
-            parts.append(_take(left, their, wanted[::-1] if source.turned else wanted, where))
-        found[name] = torch.cat([part.t() if source.turned else part for part in parts])
+        for their, place in zip(source.names, target.split(_sizes(source, target)), strict=True):
+            part = _take(left, their, tuple(place.t().shape if source.turned else place.shape), where)
+            copies.append((part.t() if source.turned else part, place))
     if left:
         more = f" and {len(left) - 1} more" if len(left) > 1 else ""
         raise FolderError(f"{where} holds a tensor that this architecture lacks: '{min(left)}'{more}")
-    for name, tensor in found.items():
-        ours[name][: len(tensor)].copy_(tensor)
+    for part, place in copies:
+        place.copy_(part)
     return lacking
+
+
+class Unstarted(TorchFunctionMode):
+    """While this is on, modules are made without drawing their parameters, which are about to be read from a file."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if getattr(func, "__name__", "") in ("normal_", "uniform_", "xavier_uniform_", "kaiming_uniform_"):
+            return args[0] if args else (kwargs or {})["tensor"]
+        return func(*args, **(kwargs or {}))
 
 
 def with_prefix(tensors: Mapping[str, Tensor], prefix: str, heads: str) -> dict[str, Tensor]:

@@ -37,6 +37,7 @@ from legato.models.encoder import (
 from legato.models.names import (
     From,
     Names,
+    Unstarted,
     checked,
     give_tensors,
     is_tied,
@@ -46,11 +47,14 @@ from legato.models.names import (
     with_prefix,
 )
 
+Family = Literal["roberta", "xlm-roberta", "camembert"]
+
 
 class RobertaConfig(EncoderConfig):
     """Settings of RoBERTa."""
 
     name: Literal["roberta"] = "roberta"
+    family: Family = Field("roberta", description="roberta, xlm-roberta or camembert: what it is saved as")
     segments: int = Field(1, ge=1, description="kinds of sentences; with one, all are alike")
     eps: float = Field(1e-5, gt=0, description="in the norms' denominators")
     padding: int = Field(
@@ -64,7 +68,6 @@ class RobertaModel(EncoderModel):
 
     Config: ClassVar[type[ModelConfig]] = RobertaConfig
     summary: ClassVar[str] = "RoBERTa: BERT without the sentence pairs"
-    published: ClassVar[str | None] = "roberta"
     config: RobertaConfig
 
     def __init__(self, config: RobertaConfig, sizes: Sizes) -> None:
@@ -78,25 +81,16 @@ class RobertaModel(EncoderModel):
             pooler=config.pooler,
         )
 
-
-class XLMRobertaModel(RobertaModel):
-    """The same, so that it is saved under the name it was read with."""
-
-    published: ClassVar[str | None] = "xlm-roberta"
-
-
-class CamembertModel(RobertaModel):
-    """The same, so that it is saved under the name it was read with."""
-
-    published: ClassVar[str | None] = "camembert"
+    @property
+    def published(self) -> str:  # type: ignore[override]  # one class here, several there
+        return self.config.family
 
 
 class Roberta:
     """The map between `RobertaModel` and `RobertaForMaskedLM`, or `RobertaModel` where the head is missing."""
 
-    model_type: ClassVar[str] = "roberta"
+    model_type: ClassVar[Family] = "roberta"
     architecture: ClassVar[str] = "RobertaForMaskedLM"
-    model: ClassVar[type[RobertaModel]] = RobertaModel
 
     @classmethod
     def refusal(cls, module: RobertaModel) -> str | None:
@@ -127,6 +121,7 @@ class Roberta:
             raise FolderError(f"{where}/config.json: pad_token_id={padding} leaves no room in {rows} positions")
         settings = {
             **common_settings(config, where),
+            "family": cls.model_type,
             "length": rows - padding - 1,
             "padding": padding,
             "segments": config.get("type_vocab_size", 2),
@@ -136,7 +131,8 @@ class Roberta:
             "pooler": has(theirs, "roberta.pooler."),
         }
         ours = checked(RobertaConfig, settings, where)
-        module = cls.model(ours, Sizes(size_of(config, "vocab_size", where)))
+        with Unstarted():
+            module = RobertaModel(ours, Sizes(size_of(config, "vocab_size", where)))
         one_bias(theirs, "lm_head")
         ignored = rf"{COUNTERS}|{TASK_HEADS}" + (r"|^lm_head\.decoder\.weight$" if ours.tied else "")
         put_tensors(module, _names(ours, module.vocabulary), theirs, where, ignored=ignored)
@@ -145,15 +141,13 @@ class Roberta:
 
 
 class XLMRoberta(Roberta):
-    model_type: ClassVar[str] = "xlm-roberta"
+    model_type: ClassVar[Family] = "xlm-roberta"
     architecture: ClassVar[str] = "XLMRobertaForMaskedLM"
-    model: ClassVar[type[RobertaModel]] = XLMRobertaModel
 
 
 class Camembert(Roberta):
-    model_type: ClassVar[str] = "camembert"
+    model_type: ClassVar[Family] = "camembert"
     architecture: ClassVar[str] = "CamembertForMaskedLM"
-    model: ClassVar[type[RobertaModel]] = CamembertModel
 
 
 def _names(config: RobertaConfig, vocabulary: int) -> Names:

@@ -40,6 +40,8 @@ def chunked_nats(
     Rows of `weight` (V padded, D) and `bias` from `vocabulary` on are padding: no token has them, and they get no
     probability. Targets that are IGNORE count nothing. The second sum is for people to read; it has no gradient.
     """
+    if not torch.is_grad_enabled():  # autograd would still say that gradients are wanted
+        hidden, weight, bias = hidden.detach(), weight.detach(), None if bias is None else bias.detach()
     size = chunk or CHUNK.get(hidden.device.type, CHUNK["cpu"])
     parts = max(1, -(-targets.numel() * weight.shape[0] // size))
     parts = 1 << (parts - 1).bit_length()  # batches tend to be powers of two: then all chunks are alike

@@ -47,8 +47,12 @@ class Plan:
         if self.loaded is None:
             return {}
         # A tokenizer made elsewhere begins texts its own way, and may have fewer tokens than the model.
-        published = {"published": True} if getattr(self.loaded.tokenizer, "foreign", False) else {}
-        return {"from": str(self.loaded.folder), **published}
+        told: dict[str, Any] = {"from": str(self.loaded.folder)}
+        if getattr(self.loaded.tokenizer, "foreign", False):
+            told["published"] = True
+            if self.loaded.module.generates:
+                told["ends"] = list(self.loaded.ends)  # there may be more than the tokenizer's
+        return told
 
 
 class TaskJob(Job, Protocol):

@@ -34,27 +34,34 @@ class MaskReader:
         assert tokenizer.mask_id is not None
         self.mask = tokenizer.mask_id
         self.name = tokenizer.token_name(tokenizer.mask_id)
-        self._library = _mask_alone(tokenizer.library, self.name)  # type: ignore[attr-defined]
-        self._inside = self._library.token_to_id(self.name)
+        self._library, self._ids = _mask_alone(tokenizer.library, self.name)  # type: ignore[attr-defined]
 
     def read(self, text: str) -> Array:
         for written in WRITTEN:
             text = text.replace(written, self.name)
         ids = np.array(self._library.encode(text, add_special_tokens=False).ids, dtype=np.int64)
-        return np.where(ids == self._inside, self.mask, ids)
+        return self._ids[ids]
 
 
-def _mask_alone(library: Any, mask: str) -> Any:
-    """A copy that finds the mask in a text and no other mark: whatever else a text spells, it is text."""
+def _mask_alone(library: Any, mask: str) -> tuple[Any, Array]:
+    """A copy that finds the mask in a text and no other mark: whatever else a text spells, it is text.
+
+    Added tokens have other numbers in the copy where marks before them are gone; the array has the first ones.
+    """
     spec = json.loads(library.to_str())
     kept = [token for token in spec["added_tokens"] if token["content"] == mask or not token["special"]]
     top = max([*_ids(spec["model"]["vocab"]), -1]) + 1
+    ids = {token["content"]: token["id"] for token in kept}
     for token in kept:  # those behind the vocabulary must follow it without a gap
         if token["id"] >= top:
             token["id"] = top
             top += 1
     spec["added_tokens"] = kept
-    return type(library).from_str(json.dumps(spec))
+    copy = type(library).from_str(json.dumps(spec))
+    first = np.arange(max(copy.get_vocab(with_added_tokens=True).values()) + 1)
+    for name, number in ids.items():
+        first[copy.token_to_id(name)] = number
+    return copy, first
 
 
 def _ids(vocabulary: Any) -> list[int]:

@@ -33,6 +33,7 @@ from legato.tasks.next_token import next_token_loss, write_model
 from legato.training.loop import Loss
 
 WINDOW = 256  # tokens that a Transformer reads at once, unless somebody says otherwise
+CONTEXT = 2048  # and when scored at most: some models can read so many that it would take days
 
 
 class LanguageData(Section):
@@ -189,19 +190,23 @@ def score_text(
     """The language-model figures of `text`, whose ids are `encoded`.
 
     `rows` as in `stream_loss`, for models that carry a state; `window` and `stride` as in `sliding_loss`, for those
-    that do not: left out, all that the model can read at once, and half of that. Where tokens are `unknown`, their
-    share is told: what they hide costs the model nothing.
+    that do not: left out, all that the model can read at once but no more than CONTEXT, and half of that; both are
+    told, since the figures depend on them. Where tokens are `unknown`, their share is told: what they hide costs the
+    model nothing.
     """
     ids = torch.from_numpy(np.asarray(encoded).astype(np.int64))
     if len(ids) < 2:
         raise DataError(f"{text.source} holds no token to predict")
+    told: dict[str, float] = {}
     if model.longest is None:
         total = stream_loss(model, ids, rows)
     else:
-        context = window or model.longest
+        context = window or min(model.longest, CONTEXT)
         _check_window(context, model.longest, stride, "the model's longest text")
-        total = sliding_loss(model, ids, context, stride or max(1, context // 2))
-    scores = {**language_metrics(total, len(ids) - 1, text.words, text.bytes), "tokens": len(ids) - 1}
+        stride = stride or max(1, context // 2)
+        total = sliding_loss(model, ids, context, stride)
+        told = {"context": context, "stride": stride}
+    scores = {**language_metrics(total, len(ids) - 1, text.words, text.bytes), "tokens": len(ids) - 1, **told}
     hidden = 0 if unknown is None else int((ids == unknown).sum())
     return {**scores, "unknown_share": hidden / len(ids)} if hidden else scores
 
@@ -307,7 +312,8 @@ class LanguageJob:
             return []
         options = SearchOptions(search="sample", temperature=0.8, max_tokens=80, seed=1)
         eos = self.tokenizer.eos_id if self.tokenizer.ends_text else None
-        found = search(model, [[self.start]] * count, options, eos=eos)
+        ends = () if self.plan.loaded is None else self.plan.loaded.ends
+        found = search(model, [[self.start]] * count, options, eos=eos, stop_tokens=ends)
         return [self.tokenizer.decode(best[0].tokens).strip() for best in found]
 
     def write(self, model: SequenceModel, folder: Path, metrics: dict[str, float]) -> None:

@@ -29,13 +29,8 @@ from legato.data.sentence_pairs import SentencePairs, Sentences, draw_pairs, pai
 from legato.data.text import Text, hold_out, read_text
 from legato.data.tokenizers import AnyTokenizer
 from legato.errors import ConfigError, DataError
-from legato.evaluation.masked import (
-    masked_nats,
-    masked_scores,
-    next_sentence_accuracy,
-    perplexity,
-    pseudo_nats,
-)
+from legato.evaluation.language import safe_exp
+from legato.evaluation.masked import masked_nats, masked_scores, next_sentence_accuracy, pseudo_nats
 from legato.folders.model_folder import Loaded, save_model
 from legato.models.base import ModelConfig, SequenceModel, count_parameters
 from legato.registry import MODELS
@@ -95,7 +90,7 @@ class MaskedLanguageModelling:
         tokenizer = {"name": "wordpiece", "masked": True, **(settings.get("tokenizer") or {})}
         train = settings.get("train") or {}
         if isinstance(train, dict):
-            train = {**_habits(str(model["name"]), train), **train}
+            train = {**_habits(str(model["name"]), train, settings.get("from") is not None), **train}
         return {**settings, "model": model, "tokenizer": tokenizer, "train": train}
 
     @classmethod
@@ -132,11 +127,11 @@ def _says_no(section: Any, key: str) -> bool:
     return isinstance(section, dict) and str(section.get(key)).lower() in ("false", "no", "off", "0")
 
 
-def _habits(model: str, train: dict[str, Any]) -> dict[str, Any]:
-    """Defaults of `train.*` that Transformers want, where nothing else was said."""
+def _habits(model: str, train: dict[str, Any], goes_on: bool) -> dict[str, Any]:
+    """Defaults of `train.*` that Transformers want, where nothing else was said; one that is trained wants less."""
     defaults: dict[str, Any] = {"batch_tokens": 4096}
     if model not in (*RECURRENT, "window") and train.get("optimizer", "adamw") == "adamw":
-        defaults |= {"lr": 0.001, "schedule": "linear", "weight_decay": 0.01, "beta2": 0.98}
+        defaults |= {"lr": 1e-4 if goes_on else 1e-3, "schedule": "linear", "weight_decay": 0.01, "beta2": 0.98}
         if train.get("schedule", "linear") in ("linear", "cosine", "inverse-sqrt"):
             defaults["warmup"] = None  # as many as the run allows
     return defaults
@@ -206,7 +201,7 @@ def pseudo_scores(
         )
     assert tokenizer.mask_id is not None
     nats, tokens = pseudo_nats(model, texts, Frame.of(tokenizer), tokenizer.mask_id)
-    return {"pseudo_perplexity": perplexity(nats / max(tokens, 1)), "sentences": count, "tokens": tokens}
+    return {"pseudo_perplexity": safe_exp(nats / max(tokens, 1)), "sentences": count, "tokens": tokens}
 
 
 class MaskedJob:

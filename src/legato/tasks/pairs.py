@@ -20,7 +20,7 @@ from legato.data.pair_batches import collate_pairs, collate_sources
 from legato.data.tokenizers import AnyTokenizer, Ids
 from legato.decoding import Hypothesis, SearchOptions, search
 from legato.errors import ConfigError
-from legato.evaluation.language import readout_loss
+from legato.evaluation.language import smoothed_nats
 from legato.models.base import SequenceModel
 from legato.registry import MODELS
 from legato.training.loop import Loss
@@ -97,7 +97,7 @@ def pair_loss(model: SequenceModel, batch: Batch, smoothing: float = 0.0) -> Los
     if hidden.device.type == "cpu" and batch.lengths is not None:  # on a GPU, asking which would cost more
         there = targets != IGNORE
         hidden, targets = hidden[there], targets[there]
-    return Loss(*readout_loss(model, hidden, targets, smoothing))
+    return Loss(*smoothed_nats(model.readout(hidden), targets, smoothing))
 
 
 def batches_of(
