@@ -20,14 +20,16 @@ if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 __version__ = "0.1.0"
-__all__ = ["Model", "compare", "load", "train"]
+__all__ = ["LegatoError", "Model", "compare", "load", "train"]
 
 if TYPE_CHECKING:
     from legato.comparing import compare
+    from legato.errors import LegatoError
     from legato.model import Model, load
     from legato.run import train
 
 _HOMES = {
+    "LegatoError": "legato.errors",
     "Model": "legato.model",
     "load": "legato.model",
     "train": "legato.run",

@@ -149,7 +149,8 @@ def _entries(names: list[str], given: dict[str, Any]) -> list[Entry]:
             parts += [
                 str(value) if key in ("model", "tokenizer") else f"{key}={value}" for key, value in chosen.items()
             ]
-            config = check(settings_for(name, {**fixed, **chosen}))
+            alike = getattr(TASKS.get(name), "compared", {}) if name in TASKS else {}
+            config = check(settings_for(name, {**alike, **fixed, **chosen}))
             label = " ".join(part for part in parts if part) or Path(name).stem
             own_width = "model.width" in given or "width" in (_written(name).get("model") or {})
             entries.append(Entry(label, config, own_width))

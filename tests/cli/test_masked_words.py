@@ -83,7 +83,7 @@ def test_good_lines_of_a_file_are_guessed_whatever_the_others(command: Command, 
 def test_a_text_longer_than_the_model_reads_is_said_so(command: Command, home: Path) -> None:
     done = command("predict", home / "run", "<mask> " + "cat " * 600)
     assert done.code == 2
-    assert "reads at most 512" in done.err
+    assert "reads at most 24" in done.err
 
 
 def test_a_masked_model_does_not_generate(command: Command, home: Path) -> None:
@@ -128,8 +128,9 @@ def test_transformers_guesses_the_same_words(pairs: str, tmp_path: Path) -> None
     wanted = settings(tmp_path, model="bert", model__heads=2, data__next_sentence=pairs)
     legato.train("mlm", wanted, out=tmp_path / "run", quiet=True)
     folder = tmp_path / "run" / "best"
-    theirs = transformers.pipeline("fill-mask", model=str(folder), device="cpu")("the cat [MASK] on a mat")
+    theirs = transformers.pipeline("fill-mask", model=str(folder), device="cpu")("the cat [MASK] on a mat", top_k=20)
     ours = legato.load(folder, "cpu").predictions(["the cat <mask> on a mat"])[0].answers
-    for their, our in zip(theirs, ours, strict=True):
-        assert their["score"] == pytest.approx(our.score, abs=1e-5)
-    assert {their["token_str"] for their in theirs} == {our.text for our in ours}
+    found = {their["token_str"]: their["score"] for their in theirs}  # marks among them, which we do not offer
+    assert {our.text: pytest.approx(found[our.text], abs=1e-5) for our in ours} == {
+        our.text: our.score for our in ours
+    }

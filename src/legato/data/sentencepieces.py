@@ -87,7 +87,15 @@ class SentencePieceTokenizer:
     def fingerprint(self) -> str:
         return hashlib.sha256(self._model + json.dumps(self._table, sort_keys=True).encode()).hexdigest()
 
-    def save(self, folder: Path, *, ends: bool = False, segments: bool = False, longest: int | None = None) -> None:
+    def save(
+        self,
+        folder: Path,
+        *,
+        starts: bool = False,
+        ends: bool = False,
+        segments: bool = False,
+        longest: int | None = None,
+    ) -> None:
         """Write the files of both sides."""
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in self._files.items():

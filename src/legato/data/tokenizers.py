@@ -94,7 +94,13 @@ class AnyTokenizer(Protocol):
     def fingerprint(self) -> str: ...
 
     def save(
-        self, folder: Path, *, ends: bool = False, segments: bool = False, longest: int | None = None
+        self,
+        folder: Path,
+        *,
+        starts: bool = False,
+        ends: bool = False,
+        segments: bool = False,
+        longest: int | None = None,
     ) -> None: ...
 
 
@@ -161,16 +167,26 @@ class Tokenizer:
         loaded.template = None if template is None else template[0]
         return loaded
 
-    def save(self, folder: Path, *, ends: bool = False, segments: bool = False, longest: int | None = None) -> None:
+    def save(
+        self,
+        folder: Path,
+        *,
+        starts: bool = False,
+        ends: bool = False,
+        segments: bool = False,
+        longest: int | None = None,
+    ) -> None:
         """Write `tokenizer.json` and `tokenizer_config.json` as Hugging Face's libraries expect them.
 
-        With `ends` their tokenizer puts `<eos>` behind every text, as encoders that were trained so need it; with
-        `segments` it tells the model which of two texts a token is of. `longest` is the most tokens that the model
-        takes; None: any number.
+        With `starts` their tokenizer puts `<eos>` before every text, as our prompts have it; with `ends` behind, as
+        encoders that were trained so need it; with `segments` it tells the model which of two texts a token is of.
+        `longest` is the most tokens that the model takes; None: any number.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        self._library_to_save(ends).save(str(folder / "tokenizer.json"))
+        self._library_to_save(starts, ends).save(str(folder / "tokenizer.json"))
         names = {"eos_token": self._tokens[self.eos_id]}
+        if starts:
+            names["bos_token"] = names["eos_token"]
         if self.unk_id is not None:
             names["unk_token"] = self._tokens[self.unk_id]
         for role in ("bos", "pad", "cls", "sep", "mask"):
@@ -201,14 +217,14 @@ class Tokenizer:
         text = json.dumps(settings, indent=2, ensure_ascii=False)
         (folder / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
 
-    def _library_to_save(self, ends: bool) -> Any:
-        if not ends:
+    def _library_to_save(self, starts: bool, ends: bool) -> Any:
+        if not (starts or ends):
             return self.library
         import tokenizers
 
         library = tokenizers.Tokenizer.from_str(self.library.to_str())
         eos = self._tokens[self.eos_id]
-        template = f"$A {eos}", f"$A {eos} $B {eos}"
+        template = (f"{eos} $A", f"{eos} $A $B") if starts else (f"$A {eos}", f"$A {eos} $B {eos}")
         library.post_processor = tokenizers.processors.TemplateProcessing(*template, [(eos, self.eos_id)])
         return library
 
@@ -237,7 +253,9 @@ class Tokenizer:
 
     def fingerprint(self) -> str:
         """A hash of all that decides how text is cut and joined."""
-        return hashlib.sha256(f"{self.eos_id} {self.library.to_str()}".encode()).hexdigest()
+        spec = json.loads(self.library.to_str())
+        spec["post_processor"] = None  # it adds marks, which `encode` does not
+        return hashlib.sha256(f"{self.eos_id} {json.dumps(spec)}".encode()).hexdigest()
 
     def encode(self, text: str) -> Ids:
         """The ids of `text`; nothing is added to it."""

@@ -78,7 +78,9 @@ def save_model(
     write_json(folder / "config.json", {**config, **named, "legato": {"task": task, **about, **tokens}})
     save_weights(tensors, folder, largest)
     segments = getattr(module.config, "segments", 1) > 1
-    tokenizer.save(folder, ends=module.reads_source, segments=segments, longest=module.longest)
+    writes = module.generates and not module.reads_source
+    own = not (isinstance(tokenizer, Tokenizer) and tokenizer.foreign)  # others' prompts begin as they say
+    tokenizer.save(folder, starts=writes and own, ends=module.reads_source, segments=segments, longest=module.longest)
     if target is not None and target is not tokenizer and target is not tokenizer.partner:
         target.save(folder / TARGET, longest=module.longest)
     if module.generates:

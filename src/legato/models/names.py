@@ -155,6 +155,8 @@ def _take(left: dict[str, Tensor], name: str, shape: tuple[int, ...], where: str
     if name not in left:
         raise FolderError(f"{where} lacks the tensor '{name}'")
     tensor = left.pop(name)
+    if not tensor.is_floating_point():
+        raise FolderError(f"{where}: '{name}' holds {str(tensor.dtype).removeprefix('torch.')} numbers, not weights")
     if tuple(tensor.shape) != shape:
         raise FolderError(f"{where}: '{name}' should have shape {shape}, but has {tuple(tensor.shape)}")
     return tensor

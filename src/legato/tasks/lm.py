@@ -310,7 +310,8 @@ class LanguageJob:
     def samples(self, model: SequenceModel, count: int) -> list[str]:
         if not (count and model.generates):
             return []
-        options = SearchOptions(search="sample", temperature=0.8, max_tokens=80, seed=1)
+        most = min(80, model.longest or 80)
+        options = SearchOptions(search="sample", temperature=0.8, max_tokens=most, seed=1)
         eos = self.tokenizer.eos_id if self.tokenizer.ends_text else None
         ends = () if self.plan.loaded is None else self.plan.loaded.ends
         found = search(model, [[self.start]] * count, options, eos=eos, stop_tokens=ends)

@@ -78,6 +78,9 @@ class MaskedLanguageModelling:
     Options: ClassVar[type[Section]] = MaskedOptions
     continues: ClassVar[bool] = True
 
+    # What models have to have in common so that their tokens are as many.
+    compared: ClassVar[dict[str, Any]] = {"data.next_sentence": False}
+
     @classmethod
     def adjust(cls, settings: dict[str, Any]) -> dict[str, Any]:
         model = {"name": "bert", **(settings.get("model") or {})}
@@ -87,6 +90,11 @@ class MaskedLanguageModelling:
             model = {"around": True, **model}
         elif model["name"] == "bert" and _says_no(settings.get("data"), "next_sentence"):
             model = {"next_sentence": False, **model}  # a head that would learn nothing
+        if settings.get("from") is None and "length" in MODELS.get(str(model["name"])).Config.model_fields:
+            # As many positions as are trained: others would be read, and mean nothing.
+            data = settings.get("data")
+            window = data.get("window") if isinstance(data, dict) else None
+            model = {"length": MaskedData.model_fields["window"].default if window is None else window, **model}
         tokenizer = {"name": "wordpiece", "masked": True, **(settings.get("tokenizer") or {})}
         train = settings.get("train") or {}
         if isinstance(train, dict):
@@ -99,6 +107,8 @@ class MaskedLanguageModelling:
         if plan.data.train is None:
             raise ConfigError("'data.train' is needed; set data.train=FILE, or data.train=builtin:stdlib to try")
         longest = getattr(plan.model, "length", None)
+        if longest is not None and plan.data.window > longest and "window" not in plan.data.model_fields_set:
+            plan.data = plan.data.model_copy(update={"window": longest})
         if longest is not None and plan.data.window > longest:
             raise ConfigError(f"data.window={plan.data.window} is longer than model.length={longest}; change one")
         return MaskedJob(plan, say)
