@@ -7,7 +7,7 @@ stacked; a matrix may lie the other way round; and the rows beyond the vocabular
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -54,22 +54,16 @@ def put_tensors(
     tensors: Mapping[str, Tensor],
     where: str,
     *,
-    optional: Iterable[str] = (),
     ignored: str = r"(?!)",
-) -> set[str]:
+) -> None:
     """Fill a module from published tensors; nothing is touched unless all of them fit.
 
-    `optional` are ours that a folder may lack; those that it does lack are returned. What matches `ignored`, a
-    regular expression, is left where it is.
+    What matches `ignored`, a regular expression, is left where it is.
     """
     ours = module.state_dict()
     left = {name: tensor for name, tensor in tensors.items() if not re.search(ignored, name)}
     copies: list[tuple[Tensor, Tensor]] = []  # from theirs, to ours; the numbers themselves are read last
-    lacking = set()
     for name, source in names.items():
-        if name in optional and not any(their in left for their in source.names):
-            lacking.add(name)
-            continue
         target = ours[name][: source.rows]
         for their, place in zip(source.names, target.split(_sizes(source, target)), strict=True):
             part = _take(left, their, tuple(place.t().shape if source.turned else place.shape), where)
@@ -79,7 +73,6 @@ def put_tensors(
         raise FolderError(f"{where} holds a tensor that this architecture lacks: '{min(left)}'{more}")
     for part, place in copies:
         place.copy_(part)
-    return lacking
 
 
 class Unstarted(TorchFunctionMode):

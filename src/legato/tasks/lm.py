@@ -19,7 +19,7 @@ from legato.data.batch import Batch
 from legato.data.batches import Array, Batches, Rows, Streams, Windows
 from legato.data.cache import cached_ids, cached_tokenizer
 from legato.data.packing import Packed, document_starts
-from legato.data.text import Text, hold_out, read_text
+from legato.data.text import Text
 from legato.data.toys import ToyConfig
 from legato.decoding import SearchOptions, search
 from legato.errors import ConfigError, DataError
@@ -30,23 +30,17 @@ from legato.registry import MODELS
 from legato.tasks.base import Plan, Say
 from legato.tasks.lm_toys import TOY, ToyJob, evaluate_toy
 from legato.tasks.next_token import next_token_loss, write_model
+from legato.tasks.texts import TextData, read_split, read_splits
 from legato.training.loop import Loss
 
 WINDOW = 256  # tokens that a Transformer reads at once, unless somebody says otherwise
 CONTEXT = 2048  # and when scored at most: some models can read so many that it would take days
 
 
-class LanguageData(Section):
+class LanguageData(TextData):
     """Where the text is and how it is cut."""
 
     train: str | None = Field(None, description="a file, hub name, builtin:stdlib or toy:NAME")
-    valid: str | None = Field(None, description="left out: the last share of the training text")
-    test: str | None = Field(None, description="scored at the end, with the best model")
-    root: str | None = Field(None, description="folder that relative names lie in")
-    column: str | None = Field(None, description="of a csv, tsv, jsonl or parquet file")
-    encoding: str = Field("utf-8", description="of text files")
-    max_line: int = Field(10_000_000, ge=0, description="longest line accepted, in characters; 0 for any")
-    valid_share: float = Field(0.1, gt=0, lt=1, description="share held out when data.valid is left out")
     batching: Literal["streams", "packed", "windows", "rows"] = Field(
         "streams",
         description="one text with the state carried; windows with documents packed; windows; each row by itself",
@@ -112,7 +106,7 @@ class LanguageModelling:
         model, tokenizer = loaded.module, loaded.tokenizer
         if not model.generates:
             raise ConfigError(f"{loaded.folder} holds a model that reads both ways, so it predicts no next token")
-        text = _read(data, data.test, "test")
+        text = read_split(data, data.test, "test")
         ids = _behind(tokenizer.prompt("")[0], cached_ids(text, tokenizer))
         window = data.window if "window" in data.model_fields_set else loaded.about.get("window")
         scores = score_text(model, ids, text, 1, tokenizer.unk_id, window, data.stride)
@@ -162,17 +156,6 @@ def _check_window(window: int, length: int, stride: int | None, name: str) -> No
         raise ConfigError(f"data.stride={stride} would skip tokens: it is more than data.window={window}")
 
 
-def _read(data: LanguageData, source: str, split: str) -> Text:
-    return read_text(
-        source,
-        root=data.root,
-        column=data.column,
-        encoding=data.encoding,
-        max_line=data.max_line,
-        split=split,
-    )
-
-
 def _behind(start: int, ids: Array) -> Array:
     """A text's ids behind `start`: what a published model begins with may not be what ends its texts."""
     return ids if len(ids) == 0 or int(ids[0]) == start else np.concatenate([np.array([start], ids.dtype), ids[1:]])
@@ -220,7 +203,7 @@ class LanguageJob:
     def __init__(self, plan: Plan, say: Say) -> None:
         data, train = plan.data, plan.train
         self.plan = plan
-        self.texts = self._texts(data)
+        self.texts = read_splits(data)
         self.hashes = {split: text.sha256 for split, text in self.texts.items()}
         self.tokenizer = plan.tokenizer_for(lambda: cached_tokenizer(plan.tokenizer, self.texts["train"]))
         self.sizes = plan.sizes_for(self.tokenizer)
@@ -262,20 +245,6 @@ class LanguageJob:
             return Packed(ids, document_starts(ids, text, self.tokenizer), start=self.start, eos=eos, **shape)
         ring = ids if self.start == eos else np.append(_behind(self.start, ids), ids.dtype.type(eos))
         return Windows(ring, **shape)
-
-    def _texts(self, data: LanguageData) -> dict[str, Text]:
-        assert data.train is not None
-        train = _read(data, data.train, "train")
-        if data.valid is not None:
-            texts = {"train": train, "valid": _read(data, data.valid, "valid")}
-        elif data.train.startswith("builtin:"):
-            texts = {"train": train, "valid": _read(data, data.train, "valid")}
-        else:
-            kept, held = hold_out(train, data.valid_share)
-            texts = {"train": kept, "valid": held}
-        if data.test is not None:
-            texts["test"] = _read(data, data.test, "test")
-        return texts
 
     def _documents(self, window: int) -> list[tuple[list[int], int]]:
         """Each document between two end marks, cut where it is longer than a window."""

@@ -26,7 +26,7 @@ from legato.data.batches import Batches, mix_seed
 from legato.data.cache import cached_ids, cached_tokenizer
 from legato.data.masking import Frame, MaskedWindows, Masker, fixed_batches, masked_tokenizer
 from legato.data.sentence_pairs import SentencePairs, Sentences, draw_pairs, pair_batch
-from legato.data.text import Text, hold_out, read_text
+from legato.data.text import Text
 from legato.data.tokenizers import AnyTokenizer
 from legato.errors import ConfigError, DataError
 from legato.evaluation.language import safe_exp
@@ -36,6 +36,7 @@ from legato.models.base import ModelConfig, SequenceModel, count_parameters
 from legato.registry import MODELS
 from legato.tasks.base import Plan, Prediction, Say, model_card
 from legato.tasks.hidden_words import Guesser
+from legato.tasks.texts import TextData, read_split, read_splits
 from legato.training.loop import Loss
 
 RECURRENT = ("elman", "gru", "lstm")
@@ -43,17 +44,9 @@ VALID_ROWS = 64  # windows scored side by side
 MANY = 200_000  # tokens whose pseudo-perplexity takes a while: each is a pass of its own
 
 
-class MaskedData(Section):
+class MaskedData(TextData):
     """Where the text is, and what of it is hidden."""
 
-    train: str | None = Field(None, description="a file, hub name or builtin:stdlib")
-    valid: str | None = Field(None, description="left out: the last share of the training text")
-    test: str | None = Field(None, description="scored at the end, with the best model")
-    root: str | None = Field(None, description="folder that relative names lie in")
-    column: str | None = Field(None, description="of a csv, tsv, jsonl or parquet file")
-    encoding: str = Field("utf-8", description="of text files")
-    max_line: int = Field(10_000_000, ge=0, description="longest line accepted, in characters; 0 for any")
-    valid_share: float = Field(0.1, gt=0, lt=1, description="share held out when data.valid is left out")
     window: int = Field(128, ge=8, description="tokens of a row, its marks included")
     mask_share: float = Field(0.15, gt=0, lt=1, description="share of the tokens that is hidden")
     whole_words: bool = Field(False, description="hide all pieces of a word together")
@@ -117,7 +110,7 @@ class MaskedLanguageModelling:
     def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
         if data.test is None:
             raise ConfigError("'data.test' is needed; set data.test=FILE")
-        text = _read(data, data.test, "test")
+        text = read_split(data, data.test, "test")
         model, tokenizer = loaded.module, loaded.tokenizer
         window = data.window if "window" in data.model_fields_set else loaded.about.get("window", data.window)
         window = min(window, model.longest or window)
@@ -167,17 +160,6 @@ def require_both_ways(config: ModelConfig) -> None:
         )
 
 
-def _read(data: MaskedData, source: str, split: str) -> Text:
-    return read_text(
-        source,
-        root=data.root,
-        column=data.column,
-        encoding=data.encoding,
-        max_line=data.max_line,
-        split=split,
-    )
-
-
 def score_text(
     model: SequenceModel, tokenizer: AnyTokenizer, text: Text, window: int, share: float = 0.15
 ) -> dict[str, float]:
@@ -223,7 +205,7 @@ class MaskedJob:
     def __init__(self, plan: Plan, say: Say) -> None:
         data = plan.data
         self.plan = plan
-        self.texts = self._texts(data)
+        self.texts = read_splits(data)
         self.hashes = {split: text.sha256 for split, text in self.texts.items()}
         self.tokenizer = plan.tokenizer_for(
             lambda: masked_tokenizer(cached_tokenizer(plan.tokenizer, self.texts["train"]))
@@ -254,19 +236,6 @@ class MaskedJob:
                 "set data.next_sentence=false, or model=bert"
             )
         return able if wanted is None else bool(wanted)
-
-    def _texts(self, data: MaskedData) -> dict[str, Text]:
-        assert data.train is not None
-        train = _read(data, data.train, "train")
-        builtin = data.train if data.train.startswith("builtin:") else None
-        if data.valid is not None or builtin:
-            texts = {"train": train, "valid": _read(data, data.valid or data.train, "valid")}
-        else:
-            kept, held = hold_out(train, data.valid_share)
-            texts = {"train": kept, "valid": held}
-        if data.test is not None:
-            texts["test"] = _read(data, data.test, "test")
-        return texts
 
     def _batches(self, ids: Any) -> Batches:
         shape = {"rows": self.rows, "window": self.plan.data.window, "seed": self.plan.seed}
