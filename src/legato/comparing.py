@@ -274,7 +274,7 @@ def table_of(comparison: Comparison) -> Table:
     """The comparison as people read it."""
     table = Table(title_justify="left")
     names = ["parameters", "tokens", "tokens_per_second", *comparison.figures]
-    table.add_column("model")
+    table.add_column("model", overflow="fold")
     for name in names:
         table.add_column(
             name.replace("tokens_per_second", "tokens/s").replace("_", " ").replace(".", " "), justify="right"

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from legato.cli.tables import show
+
 
 def command(
     what: Annotated[
@@ -27,7 +29,6 @@ def command(
     width, unless model.width is set or match=none. seed=[1,2,3] repeats each and shows mean ± spread.
     The table, learning curves and every run are kept under out=….
     """
-    from rich.console import Console
 
     from legato.comparing import compare_words, table_of
 
@@ -35,5 +36,5 @@ def command(
     if as_json:
         print(json.dumps(comparison.summary()))
         return
-    Console().print(table_of(comparison))
+    show(table_of(comparison))
     print(f"curves: {comparison.plot}\nruns and figures: {comparison.out}")

@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
+from legato.cli.tables import show
+
 
 def command(as_json: Annotated[bool, typer.Option("--json", help="JSON.")] = False) -> None:
     """Look at this machine: versions, devices, memory, disk, and how fast it multiplies matrices."""
-    from rich.console import Console
     from rich.table import Table
 
     from legato.diagnosis import diagnose
@@ -23,6 +24,6 @@ def command(as_json: Annotated[bool, typer.Option("--json", help="JSON.")] = Fal
         for finding in findings:
             mark = "[green]ok[/green]" if finding.good else "[red]![/red]"
             table.add_row(finding.name, finding.value, mark)
-        Console().print(table)
+        show(table)
     if not all(finding.good for finding in findings):
         raise typer.Exit(1)

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from legato.cli.tables import show
+
 
 def command(
     model: Annotated[str, typer.Argument(help="A model folder, a run folder or a name on the hub.")],
@@ -28,7 +30,6 @@ def command(
     perplexity and accuracy of hidden tokens and pseudo-perplexity (data.max_sentences=200 bounds its cost); a
     translation model loss, BLEU and chrF; a parser labelled brackets.
     """
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
@@ -58,6 +59,6 @@ def command(
     for name, value in scores.items():
         shown = value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
         table.add_row(name.replace("_", " "), escape(shown[:16] if name == "sha256" else shown))
-    Console().print(table)
+    show(table)
     for name, value in signatures.items():  # to be copied, so each whole and on one line
         print(f"{name.replace('_', ' ')}: {value}")

@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
+from legato.cli.tables import show
+
 
 def command(
     name: Annotated[str | None, typer.Argument(help="One model, with all its settings.", show_default=False)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON.")] = False,
 ) -> None:
     """List the models, or one model's settings and their defaults."""
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
@@ -28,7 +29,7 @@ def command(
         table = Table("model", "what it is")
         for known, summary in rows.items():
             table.add_row(known, escape(summary))
-        Console().print(table)
+        show(table)
         return
     section = MODELS.get(name).Config
     if as_json:
@@ -40,7 +41,7 @@ def command(
     for key, default, meaning in describe(section, "model"):
         if key != "model.name":
             table.add_row(key, escape(default), escape(meaning))
-    Console().print(table)
+    show(table)
 
 
 def _summary(name: str) -> str:

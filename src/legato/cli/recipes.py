@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from legato.cli.tables import show
+
 
 def command(
     name: Annotated[str | None, typer.Argument(help="One recipe, printed whole.", show_default=False)] = None,
@@ -14,7 +16,6 @@ def command(
 ) -> None:
     """List the recipes with the scores to expect, or print one as YAML."""
     import yaml
-    from rich.console import Console
     from rich.table import Table
 
     from legato.errors import ConfigError, suggest
@@ -39,7 +40,7 @@ def command(
         table.add_column(column)
     for known, recipe in recipes.items():
         table.add_row(known, recipe.get("about", ""), _expectations(recipe), recipe.get("hardware", ""))
-    Console().print(table)
+    show(table)
 
 
 def _expectations(recipe: dict[str, Any]) -> str:

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from legato.cli.tables import show
+
 
 def command(
     what: Annotated[
@@ -60,7 +62,6 @@ def command(
 
 
 def _list_keys(what: str, given: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
@@ -69,4 +70,4 @@ def _list_keys(what: str, given: dict[str, Any]) -> None:
     table = Table("setting", "default", "meaning")
     for row in describe_settings(settings_for(what, given)):
         table.add_row(*map(escape, row))
-    Console().print(table)
+    show(table)

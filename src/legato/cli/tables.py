@@ -1,0 +1,20 @@
+"""Printing a table: as wide as the terminal, and uncut where the output is a file or a pipe."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+WIDE = 240  # characters a line, where nobody's terminal says otherwise
+
+
+def show(table: Table) -> None:
+    """Print the table."""
+    from rich.console import Console
+
+    known = sys.stdout.isatty() or "COLUMNS" in os.environ
+    Console(width=None if known else WIDE).print(table)
