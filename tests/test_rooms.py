@@ -10,7 +10,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "legato"
 ROOMS = [
     {"cli", "__main__"},
     {"comparing", "diagnosis"},
-    {"run", "model"},
+    {"run", "model", "features", "sklearn"},
     {"settings"},
     {"tasks"},
     {"training"},

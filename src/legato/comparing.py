@@ -16,7 +16,7 @@ from typing import Any
 
 from rich.table import Table
 
-from legato.config import read_yaml, split_words
+from legato.config import SHORT_SECTIONS, read_yaml, split_words
 from legato.errors import ConfigError, FolderError
 from legato.models.base import Sizes, measure
 from legato.registry import MODELS, TASKS
@@ -37,9 +37,23 @@ from legato.run import (
 # Settings whose value is a list by nature; everywhere else a list means one run each.
 LISTS = (
     *("data.train", "data.valid", "data.test", "data.columns", "data.directions", "data.test_directions"),
-    *("data.toy.distance", "data.toy.length"),
+    "data.valid_columns",
+    *("data.toy.distance", "data.toy.length", "data.labels", "adapt.targets"),
 )
 WIDEST = 16384
+# Scores that a table shows, where all runs have them.
+FIGURES = (
+    *("bits_per_byte", "perplexity", "accuracy", "masked_accuracy", "masked_perplexity", "exact_match", "f1"),
+    *("micro_f1", "matthews", "spearman", "mrr", "bleu", "bleu_lower", "chrf"),
+    *("analogy_accuracy", "similarity_spearman"),
+)
+# Measured of each run, shown where runs differ in how much they train: the column's title, and how a value is shown.
+SAVINGS: dict[str, tuple[str, Callable[[float], str]]] = {
+    "trainable": ("trainable", lambda value: f"{value:,.0f}"),
+    "peak_memory": ("peak memory", lambda value: f"{value / 2**20:,.0f} MiB" if value else "–"),
+    "seconds": ("minutes", lambda value: f"{value / 60:,.2f}"),
+    "saved_bytes": ("file", lambda value: f"{value / 1e6:,.3g} MB"),
+}
 
 
 @dataclass
@@ -72,11 +86,18 @@ class Comparison:
     plot: Path
     figures: list[str]
 
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """What every run tells of itself; where not all train everything, what that saves."""
+        told = ("parameters", "tokens", "tokens_per_second")
+        differ = len({entry.config.adapt for entry in self.entries}) > 1
+        return (*told, *SAVINGS) if differ else told
+
     def summary(self) -> dict[str, Any]:
         rows = []
         for entry in self.entries:
             row: dict[str, Any] = {"label": entry.label, "runs": [str(r.run) for r in entry.results]}
-            for figure in ("parameters", "tokens", "tokens_per_second", *self.figures):
+            for figure in (*self.measured, *self.figures):
                 row[figure] = {"mean": entry.mean(figure), "spread": entry.spread(figure)}
             rows.append(row)
         return {"out": str(self.out), "plot": str(self.plot), "entries": rows}
@@ -146,9 +167,7 @@ def _entries(names: list[str], given: dict[str, Any]) -> list[Entry]:
         for values in itertools.product(*swept.values()):
             chosen = dict(zip(swept, values, strict=True))
             parts = [Path(name).stem if name not in TASKS else ""] if len(names) > 1 else []
-            parts += [
-                str(value) if key in ("model", "tokenizer") else f"{key}={value}" for key, value in chosen.items()
-            ]
+            parts += [str(value) if key in SHORT_SECTIONS else f"{key}={value}" for key, value in chosen.items()]
             alike = getattr(TASKS.get(name), "compared", {}) if name in TASKS else {}
             config = check(settings_for(name, {**alike, **fixed, **chosen}))
             label = " ".join(part for part in parts if part) or Path(name).stem
@@ -248,24 +267,9 @@ def _width_step(model: Any) -> int:
 
 
 def _figures(entries: list[Entry]) -> list[str]:
-    wanted = (
-        "valid.bits_per_byte",
-        "valid.perplexity",
-        "valid.accuracy",
-        "valid.masked_accuracy",
-        "valid.masked_perplexity",
-        "valid.bleu",
-        "valid.f1",
-        "test.bits_per_byte",
-        "test.perplexity",
-        "test.masked_accuracy",
-        "test.masked_perplexity",
-        "test.bleu",
-        "test.bleu_lower",
-        "test.chrf",
-        "test.f1",
-    )
+    wanted = [f"{split}.{figure}" for split in ("valid", "test") for figure in FIGURES]
     found = [name for name in wanted if all(name in e.results[0].metrics for e in entries)]
+    found = found or [n for n in ("valid.loss", "test.loss") if all(n in e.results[0].metrics for e in entries)]
     hidden = "valid.unknown_share"  # where one tokenizer hides words, bits per byte are not comparable
     return [*found, hidden] if any(hidden in r.metrics for e in entries for r in e.results) else found
 
@@ -273,16 +277,18 @@ def _figures(entries: list[Entry]) -> list[str]:
 def table_of(comparison: Comparison) -> Table:
     """The comparison as people read it."""
     table = Table(title_justify="left")
-    names = ["parameters", "tokens", "tokens_per_second", *comparison.figures]
+    names = [*comparison.measured, *comparison.figures]
     table.add_column("model", overflow="fold")
     for name in names:
-        table.add_column(
-            name.replace("tokens_per_second", "tokens/s").replace("_", " ").replace(".", " "), justify="right"
-        )
+        title = SAVINGS[name][0] if name in SAVINGS else name.replace("tokens_per_second", "tokens/s")
+        table.add_column(title.replace("_", " ").replace(".", " "), justify="right")
     for entry in comparison.entries:
         cells = []
         for name in names:
             mean, spread = entry.mean(name), entry.spread(name)
+            if name in SAVINGS:
+                cells.append(SAVINGS[name][1](mean))
+                continue
             shown = f"{mean:.3f}" if name in comparison.figures else f"{mean:,.0f}"
             cells.append(shown + (f" ± {spread:.3f}" if spread is not None and name in comparison.figures else ""))
         table.add_row(entry.label, *cells)
@@ -305,7 +311,7 @@ def draw(comparison: Comparison) -> None:
         for result in entry.results:
             lines = [line for line in RunFolder(result.run).metrics() if line["kind"] == "valid"]
             told = lines[0] if lines else {}
-            known = ("f1", "bleu", "accuracy", "masked_accuracy", "bits_per_byte")
+            known = ("f1", "bleu", "accuracy", "spearman", "masked_accuracy", "bits_per_byte")
             name = next((figure for figure in known if figure in told), "loss")
             per_step = result.tokens / max(result.steps, 1)
             axes.plot(

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from legato.errors import ConfigError, suggest
 
 # `model=lstm` is short for `model.name=lstm`.
-SHORT_SECTIONS = ("model", "tokenizer")
+SHORT_SECTIONS = ("model", "tokenizer", "adapt")
 
 S = TypeVar("S", bound="Section")
 

@@ -11,17 +11,17 @@ import numpy as np
 import torch
 
 from legato.config import validate
-from legato.data.batch import Batch
 from legato.data.tokenizers import StreamDecoder, Tokenizer
 from legato.decoding import Hypothesis, SearchOptions, cut_at_stop, search
 from legato.decoding.sliding import Sliding
 from legato.errors import ConfigError, LegatoError, suggest
 from legato.folders.chat import Messages
 from legato.folders.model_folder import Loaded, find_model, load_model
-from legato.folders.sentence_encoder import SentenceEncoder
 from legato.models.base import count_parameters
 from legato.registry import TASKS
 from legato.tasks.base import Prediction
+from legato.tasks.features import TOKENS, TextVectors, Vectors
+from legato.tasks.search import TextIndex
 from legato.training.devices import choose_device
 
 Prompt = str | Sequence[int]
@@ -87,6 +87,8 @@ class Model:
         assert self.loaded.chat is not None
         assert isinstance(self.tokenizer, Tokenizer)
         dialogue = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+        if not dialogue:
+            raise LegatoError("a dialogue needs a message")
         return self.tokenizer.encode_marked(self.loaded.chat.render(dialogue))
 
     def hypotheses(
@@ -162,46 +164,52 @@ class Model:
         return ids
 
     @torch.no_grad()
-    def embed(self, texts: str | Sequence[str], batch_size: int = 32) -> np.ndarray[Any, np.dtype[np.float32]]:
+    def embed(
+        self,
+        texts: str | Sequence[str],
+        batch_size: int = 32,
+        *,
+        layers: str | None = None,
+        pool: str | None = None,
+        normalize: bool | None = None,
+    ) -> Vectors:
         """A vector for each text, (N, D), or (D,) for one: for sentence encoders what `sentence-transformers` gives.
 
-        A masked model that says nothing of sentences gives the mean of its states. A text beyond what the encoder
-        reads is cut.
-        """
-        how = self._sentences()
-        if not isinstance(self.tokenizer, Tokenizer):
-            raise LegatoError(f"{self.folder} has no tokenizer that marks where a text begins and ends")
-        tokenizer, many = self.tokenizer, [texts] if isinstance(texts, str) else list(texts)
-        limits = [most for most in (how.most, self.module.longest) if most is not None]
-        rows = []
-        for number, text in enumerate(many, start=1):
-            if not isinstance(text, str):
-                raise LegatoError(f"text {number} is no text: {text!r}")
-            ids = tokenizer.framed(how.before + text, min(limits, default=None))
-            rows.append(ids or [tokenizer.eos_id])
-        # Texts of like length go together, so that little is padded.
-        order = sorted(range(len(rows)), key=lambda row: -len(rows[row]))
-        vectors: list[Any] = [None] * len(rows)
-        for start in range(0, len(order), batch_size):
-            chosen = order[start : start + batch_size]
-            columns = len(rows[chosen[0]])
-            padded = [[*rows[row], *[tokenizer.pad_id or 0] * (columns - len(rows[row]))] for row in chosen]
-            lengths = torch.tensor([len(rows[row]) for row in chosen], device=self.device)
-            batch = Batch(torch.tensor(padded, device=self.device), lengths=lengths)
-            found = how.pool(self.module(batch).hidden, lengths).float().cpu().numpy()
-            for row, vector in zip(chosen, found, strict=True):
-                vectors[row] = vector
-        if not vectors:
-            return np.zeros((0, len(how.modes) * self.module.config.width), dtype=np.float32)
-        stacked: np.ndarray[Any, np.dtype[np.float32]] = np.stack(vectors)
-        return stacked[0] if isinstance(texts, str) else stacked
+        `layers` is last, first, second-to-last, sum-last-4, concat-last-4, sum-all or mix; `pool` is mean, cls, max
+        or last. Left out: what the encoder's folder says, else the mean of the last layer. A text beyond what the
+        model reads is cut.
 
-    def _sentences(self) -> SentenceEncoder:
-        if self.loaded.sentences is not None:
-            return self.loaded.sentences
-        if self.module.generates or self.module.reads_source:
-            raise LegatoError(f"{self.folder} is no encoder of sentences; it has no modules.json, and reads one way")
-        return SentenceEncoder()
+        >>> model.embed(["a dog", "a cat"], layers="second-to-last").shape     # doctest: +SKIP
+        (2, 384)
+        """
+        if pool == TOKENS:
+            raise ConfigError("pool=none leaves a vector for each token: use embed_tokens")
+        vectors = TextVectors.of(self.loaded, layers=layers, pool=pool, normalize=normalize)
+        found = vectors.embed([texts] if isinstance(texts, str) else list(texts), batch_size)
+        return found[0] if isinstance(texts, str) else found
+
+    @torch.no_grad()
+    def embed_tokens(
+        self, texts: Sequence[str], batch_size: int = 32, *, layers: str | None = None, normalize: bool | None = None
+    ) -> list[tuple[list[str], Vectors]]:
+        """The tokens of each text, its marks included, and a vector for each of them, (T, D).
+
+        >>> tokens, vectors = model.embed_tokens(["roll the die"])[0]          # doctest: +SKIP
+        >>> tokens, vectors.shape                                              # doctest: +SKIP
+        (['[CLS]', 'roll', 'the', 'die', '[SEP]'], (5, 384))
+        """
+        return TextVectors.of(self.loaded, layers=layers, normalize=normalize).tokens(list(texts), batch_size)
+
+    @torch.no_grad()
+    def search(self, queries: str | Sequence[str], lines: Sequence[str], nbest: int = 5) -> Any:
+        """The lines most like a query, best first, each with its cosine; a list of those for several queries.
+
+        >>> model.search("a dog runs", ["the cat sleeps", "dogs are running"], nbest=1)     # doctest: +SKIP
+        [Found(text='dogs are running', score=0.81, number=1)]
+        """
+        index = TextIndex(TextVectors.of(self.loaded), list(lines))
+        found = index.search([queries] if isinstance(queries, str) else list(queries), nbest)
+        return found[0] if isinstance(queries, str) else found
 
     def evaluate(self, **data: Any) -> dict[str, Any]:
         """The task's scores, as `legato eval`: `model.evaluate(test="c.txt")`."""
@@ -220,6 +228,8 @@ class Model:
         >>> legato.load("runs/en-de").predict(["A dog runs."], beams=4)      # doctest: +SKIP
         ['Ein Hund rennt.']
         """
+        if not isinstance(text, Sequence | np.ndarray):
+            raise LegatoError(f"predict takes a text or a list of texts, not {text!r}")
         many = [text] if isinstance(text, str) else list(text)
         shaped: list[Any] = []
         for number, prediction in enumerate(self.predictions(many, **options), start=1):
@@ -232,8 +242,12 @@ class Model:
 
     def predictions(self, texts: Sequence[str], **options: Any) -> list[Prediction]:
         """The same with scores and all else that the task tells; a text may have a problem instead of answers."""
+        for number, text in enumerate(texts, start=1):
+            if not isinstance(text, str):
+                raise LegatoError(f"text {number} is no text: {text!r}")
         task = TASKS.get(self.task)
         if not hasattr(task, "predict"):
+            self.check_generates()
             raise LegatoError(f"{self.folder} is a model for {self.task}, which generates: use legato generate")
         for name in options:
             if name not in task.Options.model_fields:
@@ -241,6 +255,36 @@ class Model:
         with torch.no_grad():
             found: list[Prediction] = task.predict(self.loaded, texts, validate(task.Options, options))
         return found
+
+    def classify(self, text: str | Sequence[str], labels: Sequence[str] | None = None, **options: Any) -> Any:
+        """The label of a text, or of each of several, by prompting a model that writes; it needs no training.
+
+        Options as in `legato predict`: shots (a file, or a list of texts and labels), template, normalize, calibrate.
+
+        >>> model.classify("a gem of a film", ["good", "bad"], shots=[("what a bore", "bad")])      # doctest: +SKIP
+        'good'
+        """
+        many = [text] if isinstance(text, str) else list(text)
+        found = self.classifications(many, labels=labels, **options)
+        for number, prediction in enumerate(found, start=1):
+            if prediction.problem is not None:
+                raise LegatoError(f"text {number}: {prediction.problem}")
+        best: list[str] = [prediction.answers[0].text for prediction in found]
+        return best[0] if isinstance(text, str) else best
+
+    def classifications(self, texts: Sequence[str], **options: Any) -> list[Prediction]:
+        """The same with the probabilities of all labels; a text may have a problem instead."""
+        from legato.tasks.prompting import Prompter, PromptOptions
+
+        return Prompter(self.loaded, validate(PromptOptions, options)).predict(texts)
+
+    def classify_file(
+        self, source: str, columns: Sequence[str | int] | None = None, **options: Any
+    ) -> dict[str, Any]:
+        """How well prompting does on a file of texts and labels: accuracy and other figures of a classifier."""
+        from legato.tasks.prompting import PromptOptions, score_file
+
+        return score_file(self.loaded, source, validate(PromptOptions, options), columns)
 
     def _search(self, prompts: list[list[int]], options: SearchOptions, on_token: Any) -> list[list[Hypothesis]]:
         longest, limits = self.module.longest, None
@@ -278,7 +322,8 @@ class Model:
         if self.module.reads_source:
             raise LegatoError(f"{self.folder} turns one text into another: use legato predict")
         if not self.module.generates:
-            raise LegatoError(f"{self.folder} holds a model that reads both ways, so it cannot generate")
+            held = "reads both ways" if self.task in ("lm", "mlm") else f"was trained for {self.task}"
+            raise LegatoError(f"{self.folder} holds a model that {held}, so it cannot generate")
 
 
 class _Emitter:

@@ -64,6 +64,7 @@ MODELS = Registry(
         "elman": "legato.models.recurrent:RecurrentModel",
         "gru": "legato.models.recurrent:RecurrentModel",
         "lstm": "legato.models.recurrent:RecurrentModel",
+        "elmo": "legato.models.elmo:ElmoModel",
         "seq2seq": "legato.models.seq2seq:Seq2SeqModel",
         "transformer": "legato.models.transformer:TransformerModel",
         "gpt2": "legato.models.gpt2:GPT2Model",
@@ -71,6 +72,7 @@ MODELS = Registry(
         "roberta": "legato.models.roberta:RobertaModel",
         "distilbert": "legato.models.distilbert:DistilBertModel",
         "llama": "legato.models.llama:LlamaModel",
+        "word2vec": "legato.models.word2vec:Word2VecModel",
     },
 )
 
@@ -82,6 +84,12 @@ TASKS = Registry(
         "mlm": "legato.tasks.mlm:MaskedLanguageModelling",
         "translation": "legato.tasks.translation:Translation",
         "parsing": "legato.tasks.parsing:Parsing",
+        "tagging": "legato.tasks.tagging:Tagging",
+        "classification": "legato.tasks.classification:Classification",
+        "qa": "legato.tasks.qa:QuestionAnswering",
+        "chat": "legato.tasks.chat:Chat",
+        "word2vec": "legato.tasks.word2vec:Word2Vec",
+        "embedding": "legato.tasks.embedding:Embedding",
     },
 )
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from legato.folders.model_folder import Loaded
     from legato.models.base import SequenceModel
     from legato.tasks.base import Plan
+    from legato.training.adapt import Base
     from legato.training.display import Display
 
 __all__ = [
@@ -91,6 +92,9 @@ class Result:
     tokens: int
     seconds: float
     tokens_per_second: float
+    trainable: int = 0  # of the parameters, those that were trained
+    peak_memory: int = 0  # bytes of a GPU, while training
+    saved_bytes: int = 0  # of the weights in the best model's folder
     reached: dict[str, bool] = field(default_factory=dict)  # of what the recipe expects
 
 
@@ -173,7 +177,7 @@ def _refuse_changes(before: dict[str, Any], after: dict[str, Any], path: Path) -
             )
 
 
-def _refuse_other_data(run: Any, hashes: dict[str, str], loaded: Loaded | None) -> None:
+def _refuse_other_data(run: Any, hashes: dict[str, str], loaded: Loaded | None, base: Base | None) -> None:
     try:
         about = json.loads((run.path / "provenance.json").read_text(encoding="utf-8"))
         before = about["data"]
@@ -181,6 +185,8 @@ def _refuse_other_data(run: Any, hashes: dict[str, str], loaded: Loaded | None) 
         return
     if loaded is not None and about.get("tokenizer", "") != loaded.tokenizer.fingerprint():
         raise DataError(f"{loaded.folder} has not the tokenizer that {run.path} began with; name that model: from=…")
+    if base is not None and about.get("base", base.digest) != base.digest:
+        raise DataError(f"{base.place} has not the weights that {run.path} began with; name that model: from=…")
     for split, digest in hashes.items():
         if before.get(split, digest) != digest:
             raise DataError(
@@ -201,16 +207,21 @@ def _warn_of_other_device(run: Any, device: Any, display: Display) -> None:
 
 def plan_of(config: RunConfig, device: Any) -> Plan:
     """What a task prepares itself from."""
+    from legato.models.headed import HeadConfig
     from legato.tasks.base import Plan
 
     loaded = None if config.start_from is None else origin(config.start_from)
-    return Plan(config.data, config.tokenizer, config.model, config.train, config.seed, device, loaded)
+    head = config.head or HeadConfig()
+    return Plan(config.data, config.tokenizer, config.model, config.train, config.seed, device, loaded, head)
 
 
 def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool) -> Result:
     import torch
 
     from legato.models.base import count_parameters
+    from legato.models.headed import body_of
+    from legato.nn.characters import tell_spelling
+    from legato.training.adapt import Base, adapt, store_frozen, trainable_line
     from legato.training.devices import choose_device
     from legato.training.loop import Trainer
 
@@ -218,20 +229,36 @@ def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool)
     if device.type == "cuda":
         torch.cuda.set_device(device)  # generators and graphs belong to the current device
         torch.set_float32_matmul_precision("high")
+        torch.cuda.reset_peak_memory_stats(device)
     plan = plan_of(config, device)
     job = TASKS.get(config.task).prepare(plan, display.say)
+    base = None
+    if config.start_from is not None and plan.loaded is not None and config.adapt.name != "full":
+        base = Base.of(config.start_from, plan.loaded.module)
     torch.manual_seed(config.seed)
     model = MODELS.get(config.model.name)(config.model, job.sizes)
     if plan.loaded is not None:
-        _copy_weights(plan.loaded.module, model)
+        _copy_weights(body_of(plan.loaded.module), model)
+    if getattr(job, "head", None) is not None:
+        model = with_head(model, job, plan.loaded, config.adapt.name)
+    if plan.loaded is not None:
         origin.cache_clear()
         plan.loaded.module = model  # nothing holds the other one any longer, which may be large
+    if hasattr(job, "initialise") and (not resuming or base is not None):  # what is frozen is in no checkpoint
+        job.initialise(model)
+    if model.reads_characters:
+        tell_spelling(model, job.tokenizer)
     model = model.to(device)
     parameters = count_parameters(model)
     display.say(f"model: {config.model.name}, {parameters:,} parameters, on {device}")
+    if base is not None:
+        adapt(model, config.adapt, base, display.warn)
+        store_frozen(model, device, config.train.precision)
+    if config.start_from is not None:
+        display.say(trainable_line(model))
     trainer = Trainer(model, job, config.train, run, seed=config.seed, device=device, display=display)
     if resuming:
-        _refuse_other_data(run, job.hashes, plan.loaded)
+        _refuse_other_data(run, job.hashes, plan.loaded, base)
         _warn_of_other_device(run, device, display)
         trainer.resume()
         if trainer.finished:
@@ -243,7 +270,7 @@ def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool)
         run.save_settings(dump(config))
         display.say(f"going on from step {trainer.step} of {trainer.steps}")
     else:
-        _write_provenance(run, config, job.hashes, plan.loaded, device)
+        _write_provenance(run, config, job.hashes, plan.loaded, base, device)
     progress = trainer.fit()
     return _conclude(config, run, job, trainer, progress, parameters, display)
 
@@ -251,7 +278,25 @@ def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool)
 def _copy_weights(origin: SequenceModel, model: SequenceModel) -> None:
     """Begin with the weights of `origin`; a head that only `model` has stays as it was made."""
     alike = all(getattr(origin.config, head, None) == getattr(model.config, head, None) for head in HEADS)
-    model.load_state_dict(origin.state_dict(), strict=alike)
+    model.load_state_dict(origin.state_dict(), strict=alike and hasattr(origin, "output") == hasattr(model, "output"))
+
+
+def with_head(body: SequenceModel, job: Any, loaded: Loaded | None, adapt: str = "full") -> SequenceModel:
+    """The body with the job's head; a head that gave the same answers before goes on with what it learned."""
+    from legato.folders.sentence_encoder import POOLS
+    from legato.models.headed import Headed
+
+    shape, before = job.head, None if loaded is None else loaded.module
+    frozen = adapt == "head" and shape.kind == "classes" and shape.pool == "auto"
+    if frozen and loaded is not None and loaded.sentences is not None:
+        shape = shape.model_copy(update={"pool": POOLS[loaded.sentences.modes[0]]})  # what makes its vectors
+    was = before.shape if isinstance(before, Headed) else shape
+    if shape.pool == "auto" and (was.kind, was.layers, was.lstm) == (shape.kind, shape.layers, shape.lstm):
+        shape = shape.model_copy(update={name: getattr(was, name) for name in ("pool", "inner", "bias")})
+    model = Headed(body, shape)
+    if isinstance(before, Headed) and loaded is not None:
+        model.go_on_with(before, loaded.about.get("labels"), getattr(job, "labels", None))
+    return model
 
 
 def _conclude(
@@ -262,7 +307,11 @@ def _conclude(
 
     from legato.folders.atomic import write_text
     from legato.folders.model_folder import find_model, load_model
+    from legato.models.base import count_parameters
+    from legato.training.display import memory_used
 
+    peak = memory_used(trainer.device) if trainer.device.type == "cuda" else 0
+    trainable = count_parameters(trainer.model, trainable=True)
     best = load_model(find_model(run.path)).module.to(trainer.device)
     display.say("scoring the best model …")
     with torch.no_grad():
@@ -270,6 +319,7 @@ def _conclude(
     speed = progress.tokens / max(progress.training, 1e-9)
     minutes = progress.seconds / 60
     result = Result(run.path, metrics, parameters, trainer.step, progress.tokens, progress.seconds, speed)
+    result.trainable, result.peak_memory, result.saved_bytes = trainable, peak, saved_bytes(find_model(run.path))
     figures = {**metrics, "minutes": minutes}
     for name, value in metrics.items():
         shown = value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
@@ -288,6 +338,11 @@ def _conclude(
     return result
 
 
+def saved_bytes(folder: Path) -> int:
+    """The size of the weights in a model folder."""
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+
+
 def _free_name(config: RunConfig) -> Path:
     number = 1
     while (path := Path("runs") / f"{config.task}-{config.model.name}-{number}").exists():
@@ -296,7 +351,7 @@ def _free_name(config: RunConfig) -> Path:
 
 
 def _write_provenance(
-    run: Any, config: RunConfig, hashes: dict[str, str], loaded: Loaded | None, device: Any
+    run: Any, config: RunConfig, hashes: dict[str, str], loaded: Loaded | None, base: Base | None, device: Any
 ) -> None:
     import torch
 
@@ -317,6 +372,8 @@ def _write_provenance(
     }
     if loaded is not None:
         about |= {"from": str(loaded.folder), "tokenizer": loaded.tokenizer.fingerprint()}
+    if base is not None:
+        about["base"] = base.digest
     write_text(run.path / "provenance.json", json.dumps(about, indent=1, ensure_ascii=False))
 
 

@@ -18,7 +18,9 @@ from legato.config import Section, describe, merge, parse_words, put, read_yaml,
 from legato.data.tokenizers import TokenizerConfig
 from legato.errors import ConfigError, suggest
 from legato.models.base import ModelConfig
+from legato.models.headed import HeadConfig
 from legato.registry import MODELS, TASKS
+from legato.training.adapt import AdaptConfig
 from legato.training.config import TrainConfig
 
 if TYPE_CHECKING:
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 
 # The heads of encoders: a model may go on with others than it had.
 HEADS: Final = ("masked_words", "next_sentence", "pooler")
+
+
+TO_BE_NAMED: Final = "???"  # what a recipe has where its user must say something
 
 
 class Expectation(Section):
@@ -52,6 +57,8 @@ class RunConfig(Section):
     tokenizer: TokenizerConfig
     model: SerializeAsAny[ModelConfig]
     train: TrainConfig
+    head: HeadConfig | None = Field(None, description="of tasks that put one on a model")
+    adapt: AdaptConfig = Field(default_factory=AdaptConfig, description="how much of a model that it goes on from")
     start_from: str | None = Field(
         None, alias="from", description="a model to go on from: its architecture, weights and tokenizer are taken"
     )
@@ -70,13 +77,15 @@ def check(settings: Mapping[str, Any]) -> RunConfig:
     if not settings.get("task"):
         raise ConfigError("which task? name one, as in: legato train lm data.train=FILE")
     task = TASKS.get(str(settings["task"]))
+    if settings.get("from") == TO_BE_NAMED:
+        raise ConfigError("this recipe goes on from a trained model; name it: from=MODEL")
     if settings.get("from") is None:
         settings = task.adjust(dict(settings))
     else:
         settings = {**task.adjust(_go_on_from(task, settings)), "tokenizer": {}}
     model_settings = {"name": "lstm", **_section(settings, "model")}
     model = MODELS.get(str(model_settings["name"]))
-    rest = {k: v for k, v in settings.items() if k not in ("data", "tokenizer", "model", "train")}
+    rest = {k: v for k, v in settings.items() if k not in ("data", "tokenizer", "model", "train", "head", "adapt")}
     return validate(
         RunConfig,
         {
@@ -85,8 +94,29 @@ def check(settings: Mapping[str, Any]) -> RunConfig:
             "tokenizer": validate(TokenizerConfig, _section(settings, "tokenizer"), "tokenizer"),
             "model": validate(model.Config, model_settings, "model"),
             "train": validate(TrainConfig, _section(settings, "train"), "train"),
+            "head": _head(task, settings),
+            "adapt": _adapt(settings),
         },
     )
+
+
+def _adapt(settings: Mapping[str, Any]) -> AdaptConfig:
+    given = _section(settings, "adapt")
+    adapt = validate(AdaptConfig, given, "adapt")
+    if given and "name" not in given:
+        raise ConfigError(f"adapt.{next(iter(given))} belongs to adapt=lora; say that, too")
+    if adapt.name != "full" and settings.get("from") is None:
+        raise ConfigError(f"adapt={adapt.name} trains a little of a model that is there already; name it: from=MODEL")
+    return adapt
+
+
+def _head(task: Any, settings: Mapping[str, Any]) -> HeadConfig | None:
+    if getattr(task, "headed", False):
+        return validate(HeadConfig, _section(settings, "head"), "head")
+    if settings.get("head"):
+        known = [name for name in TASKS.names() if getattr(TASKS.get(name), "headed", False)]
+        raise ConfigError(f"{settings['task']} puts no head on a model; head.* is for {', '.join(known)}")
+    return None
 
 
 @lru_cache(maxsize=1)
@@ -140,11 +170,14 @@ def _example(name: str) -> str:
 def describe_settings(settings: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Every key that a run of this task and model takes, with its default and meaning."""
     task = TASKS.get(settings["task"])
-    settings = dict(settings) if settings.get("from") is None else _go_on_from(task, settings)
+    named = settings.get("from") not in (None, TO_BE_NAMED)
+    settings = _go_on_from(task, settings) if named else {**settings, "from": None}
     chosen = flat(task.adjust(settings))  # what the task knows better than the defaults
     model = MODELS.get(str(chosen.get("model.name", "lstm")))
     rows = describe(task.Data, "data") + describe(TokenizerConfig, "tokenizer")
     rows += describe(model.Config, "model") + describe(TrainConfig, "train")
+    rows += describe(HeadConfig, "head") if getattr(task, "headed", False) else []
+    rows += describe(AdaptConfig, "adapt") if getattr(task, "continues", False) else []
     rows = [(key, str(chosen.get(key, default)), meaning) for key, default, meaning in rows]
     top = [RunConfig.model_fields[key] for key in ("start_from", "seed", "device", "out")]
     names = ("from", "seed", "device", "out")
@@ -168,7 +201,10 @@ def settings_for(what: str | None, words: Iterable[str] | Mapping[str, Any] = ()
         return merge(recipe, over)
     if what.endswith((".yaml", ".yml")):
         return merge(read_yaml(Path(what)), over)
-    raise ConfigError(f"'{what}' is no task, recipe or YAML file; {suggest(what, [*TASKS.names(), *list_recipes()])}")
+    near = suggest(what, [*TASKS.names(), *list_recipes()])
+    if not near.startswith("did you mean"):
+        near = f"{suggest(what, TASKS.names())}; legato recipes lists the recipes"
+    raise ConfigError(f"'{what}' is no task, recipe or YAML file; {near}")
 
 
 def list_recipes() -> list[str]:

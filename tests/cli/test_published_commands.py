@@ -126,3 +126,39 @@ def test_a_name_that_is_neither_a_folder_nor_on_the_hub_is_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     is_one_line(command(verb[0], "org/none", *verb[1:]), "there is no folder org/none", "HF_HUB_OFFLINE is set")
+
+
+def test_a_prompt_of_a_file_that_does_not_fit_is_named(folder: Path, command: Any, tmp_path: Path) -> None:
+    (tmp_path / "p.txt").write_text("the cat\n" + "xyz " * 90 + "\n")
+    is_one_line(command("generate", folder, "--file", tmp_path / "p.txt"), "p.txt, line 2: the prompt has")
+
+
+def test_an_empty_message_is_one_line(folder: Path, command: Any) -> None:
+    is_one_line(command("generate", folder, " ", "--chat"), "an empty message has no answer")
+
+
+def test_a_template_that_cannot_be_read_is_told_once(command: Any, tmp_path: Path) -> None:
+    broken = gpt2_folder(tmp_path / "m", template="{% if x %}", length=LENGTH)
+    answer = command("generate", broken, "hi", "--chat")
+    is_one_line(answer, "is not a template that can be read")
+    assert "FolderError" not in answer.err
+
+
+def test_code_of_its_own_is_refused_whatever_the_model_calls_itself(command: Any, tmp_path: Path) -> None:
+    fancy = gpt2_folder(tmp_path / "m", length=LENGTH)
+    config = json.loads((fancy / "config.json").read_text())
+    (fancy / "config.json").write_text(json.dumps({**config, "auto_map": {"AutoModelForCausalLM": "fancy.Fancy"}}))
+    is_one_line(command("generate", fancy, "hi"), "comes with code of its own (auto_map), which is never run")
+
+
+def test_a_size_beyond_all_memory_is_one_line(command: Any, tmp_path: Path) -> None:
+    huge = gpt2_folder(tmp_path / "m", length=LENGTH)
+    config = json.loads((huge / "config.json").read_text())
+    (huge / "config.json").write_text(json.dumps({**config, "n_embd": 4 * 10**9, "n_head": 1}))
+    is_one_line(command("generate", huge, "hi"), "does not fit into memory")
+
+
+@pytest.mark.parametrize("text", [3, None, [3]])
+def test_what_is_no_text_is_told(model: Any, text: Any) -> None:
+    with pytest.raises(legato.LegatoError, match=r"no text|a text or a list"):
+        model.predict(text)

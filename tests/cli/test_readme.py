@@ -1,5 +1,6 @@
 """The README's commands, run as they stand there."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from legato.data.corpora import stdlib_corpus
 from legato.data.toys import ToyConfig, toy_rows
+from tiny_adapted import published_folder
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, flags=re.DOTALL)
@@ -31,7 +33,29 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         rows = toy_rows("language", ToyConfig(count=count, length=(3, 8)), "train", len(split))
         for side, ending in enumerate(("en", "de")):
             Path(f"{split}.{ending}").write_text("".join(f"{row[side]}\n" for row in rows), encoding="utf-8")
+    adapting()
     return tmp_path
+
+
+def adapting() -> None:
+    """The README's MODEL, and data for every task that adapts one."""
+    published_folder(Path("MODEL"), "bert", layers=4, length=64)
+    films = "sentence\tlabel\n" + "a gem\tgood\na bore\tbad\na joy\tgood\nso dull\tbad\n" * 8
+    names = "EU B-ORG\nrejects O\nGerman B-MISC\ncall O\n\nPeter B-PER\nsleeps O\n\n" * 8
+    page = "It was written by Ada in a week."
+    answer = {"text": "Ada", "answer_start": page.index("Ada")}
+    question = {"id": "1", "question": "Who wrote it?", "answers": [answer]}
+    book = {"data": [{"title": "It", "paragraphs": [{"context": page, "qas": [question]}]}]}
+    pairs = "sentence1\tsentence2\tscore\n" + "a dog runs\ta dog is running\t5.0\na cat\ta plane\t0.2\n" * 4
+    dialogue = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}]}
+    for split in ("train", "dev"):
+        Path(f"{split}.tsv").write_text(films, encoding="utf-8")
+        Path(f"{split}.conll").write_text(names, encoding="utf-8")
+        Path(f"{split}.json").write_text(json.dumps(book), encoding="utf-8")
+    Path("texts.txt").write_text("a dog runs\nthe cat sleeps\n", encoding="utf-8")
+    Path("page.txt").write_text(page, encoding="utf-8")
+    Path("pairs.tsv").write_text(pairs, encoding="utf-8")
+    Path("dialogues.jsonl").write_text(f"{json.dumps(dialogue)}\n" * 12, encoding="utf-8")
 
 
 def test_every_command_in_the_readme_runs(texts: Path, command: Any) -> None:
@@ -43,6 +67,8 @@ def test_every_command_in_the_readme_runs(texts: Path, command: Any) -> None:
             words = [word.replace("train.steps=6", "train.steps=9") for word in words]
         elif words[:2] == ["train", "translation"]:
             words += [*SMALL, "train.steps=6", "tokenizer.size=300"]
+        elif any(word.startswith("from=") for word in words):
+            words += ["train.batch_tokens=256", "train.batch_rows=none", "train.steps=6"]
         elif words[0] in ("train", "compare"):
             words += SMALL if words[0] == "train" else SMALL[1:]
         elif words[0] == "generate":

@@ -36,7 +36,7 @@ def text(*documents: str) -> Text:
 def pairs(written: Text | None = None, window: int = 35, rows: int = 4, seed: int = 0, **more: bool) -> SentencePairs:
     sentences = Sentences.of(written or text(FILE), TOKENIZER, (window - 3) // 2)
     masker, frame = Masker.of(TOKENIZER), Frame.of(TOKENIZER)
-    return SentencePairs(sentences, masker, frame, rows=rows, window=window, seed=seed, **more)
+    return SentencePairs(sentences, masker, frame, batch_tokens=rows * window, window=window, seed=seed, **more)
 
 
 def test_documents_lie_between_blank_lines_and_sentences_are_lines() -> None:
@@ -135,7 +135,15 @@ def test_a_step_gives_the_same_pairs_and_another_epoch_others() -> None:
 def test_alike_batches_have_one_shape() -> None:
     batches = pairs(alike=True)
     shapes = {batches.at(step).ids.shape for step in range(batches.steps_per_epoch)}
-    assert shapes == {torch.Size([4, 35])}
+    assert shapes == {torch.Size([batches.rows, 35])}
+
+
+def test_a_step_reads_about_as_many_tokens_as_asked_for() -> None:
+    speeches = text("\n\n".join(f"who is it {n}\nit is me {n}" for n in range(400)))
+    batches = pairs(speeches, window=35, rows=8)
+    read = [batches.at(step).read for step in range(batches.steps_per_epoch)]
+    assert batches.rows > 8
+    assert 0.8 * 280 < sum(read) / len(read) < 1.2 * 280
 
 
 def test_a_single_document_draws_from_elsewhere_in_itself() -> None:

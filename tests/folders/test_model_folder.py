@@ -18,6 +18,7 @@ from legato.errors import FolderError
 from legato.folders.model_folder import find_model, load_model, save_model
 from legato.folders.weights import weights_of
 from legato.models.base import SequenceModel, Sizes
+from legato.nn.characters import tell_spelling
 from legato.nn.recurrent import CELLS
 from legato.registry import MODELS
 
@@ -30,7 +31,9 @@ def build(name: str, **settings: Any) -> SequenceModel:
     model: type[SequenceModel] = MODELS.get(name)
     small = {"name": name, "width": 8, "embedding": 6, "heads": 2, "key_value_heads": 1, **settings}
     known = {key: value for key, value in small.items() if key in model.Config.model_fields}
-    return model(validate(model.Config, known), Sizes(TOKENIZER.size))
+    made = model(validate(model.Config, known), Sizes(TOKENIZER.size))
+    tell_spelling(made, TOKENIZER)  # what reads characters knows those of its vocabulary
+    return made
 
 
 def saved(folder: Path, module: SequenceModel, tokenizer: Tokenizer = TOKENIZER) -> Path:

@@ -12,8 +12,16 @@ import pytest
 import torch
 
 import legato
+from legato.data.tokenizers import Tokenizer
 from legato.errors import FolderError, LegatoError
-from legato.folders.sentence_encoder import MODULES, SentenceEncoder, load_sentence_encoder
+from legato.folders.sentence_encoder import (
+    MODULES,
+    SentenceEncoder,
+    load_sentence_encoder,
+    save_sentence_encoder,
+    sentences_of,
+    told_sentences,
+)
 from tiny_published import gpt2_folder, write
 
 TEXTS = [
@@ -76,6 +84,7 @@ def test_the_real_encoder_gives_the_same_vectors(minilm: Path) -> None:
         {"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True, "pooling_mode_mean_tokens": True},
         {"pooling_mode": "cls"},
         {"pooling_mode": ["mean", "max"]},
+        {"pooling_mode_lasttoken": True, "pooling_mode_max_tokens": True},
         {},
     ],
 )
@@ -141,9 +150,11 @@ def test_an_encoder_without_heads_refuses_to_guess_words(small: Path) -> None:
         legato.load(small, "cpu").predict("He ate the [MASK].")
 
 
-def test_a_model_that_writes_is_no_encoder(tmp_path: Path) -> None:
-    with pytest.raises(LegatoError, match="is no encoder of sentences"):
-        legato.load(gpt2_folder(tmp_path / "m"), "cpu").embed(["a"])
+def test_the_first_token_of_a_model_that_writes_has_read_nothing(tmp_path: Path) -> None:
+    model = legato.load(gpt2_folder(tmp_path / "m"), "cpu")
+    assert model.embed(["the cat"]).shape == (1, 16)
+    with pytest.raises(LegatoError, match="reads from left to right"):
+        model.embed(["the cat"], pool="cls")
 
 
 def test_what_is_no_text_is_named(small: Path) -> None:
@@ -174,11 +185,11 @@ def complaint(folder: Path) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("mode", ["mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken"])
+@pytest.mark.parametrize("mode", ["mean_sqrt_len_tokens", "weightedmean_tokens"])
 def test_a_pooling_that_we_lack_is_named(mode: str, tmp_path: Path) -> None:
     folder = described(tmp_path / "e", parts("Transformer", "Pooling"), {f"pooling_mode_{mode}": True})
     assert f"asks for pooling by '{mode.removesuffix('_tokens')}" in complaint(folder)
-    assert complaint(folder).endswith("it has cls, max, mean")
+    assert complaint(folder).endswith("it has cls, lasttoken, max, mean")
 
 
 @pytest.mark.parametrize("extra", ["Dense", "LayerNorm", "CNN", "Transformer"])
@@ -231,3 +242,41 @@ def test_the_folder_tells_everything(small: Path, tmp_path: Path) -> None:
     folder = encoder(small, tmp_path / "e", {"pooling_mode": "cls"}, max_seq_length=12, do_lower_case=True)
     assert load_sentence_encoder(folder) == SentenceEncoder(("cls",), True, 12, True)
     assert json.loads((folder / MODULES).read_text())[0]["path"] == ""
+
+
+# ── what is written ───────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("modes", [("mean",), ("cls",), ("lasttoken",), ("max", "mean"), ("mean", "max")])
+@pytest.mark.parametrize("normalise", [False, True])
+def test_what_we_save_is_what_the_library_reads(
+    modes: tuple[str, ...], normalise: bool, small: Path, tmp_path: Path
+) -> None:
+    how = SentenceEncoder(modes, normalise, most=9, lowercase=True, before="query: ")
+    folder = shutil.copytree(small, tmp_path / "e")
+    save_sentence_encoder(folder, how, 16)
+    assert load_sentence_encoder(folder) == how
+    assert np.abs(legato.load(folder, "cpu").embed(TEXTS) - there(folder, TEXTS)).max() < 1e-5
+
+
+def test_our_own_key_says_the_same() -> None:
+    how = SentenceEncoder(("max", "cls"), True, most=9, lowercase=True, before="query: ")
+    assert sentences_of({"sentences": json.loads(json.dumps(told_sentences(how)))}, Path("x")) == how
+    assert sentences_of({}, Path("x")) is None
+
+
+@pytest.mark.parametrize("told", [3, {}, {"modes": ["mean"], "colour": "red"}, {"modes": []}, {"modes": ["median"]}])
+def test_our_own_key_may_be_damaged(told: Any) -> None:
+    with pytest.raises(FolderError, match="x"):
+        sentences_of({"sentences": told}, Path("x"))
+
+
+@pytest.mark.parametrize("most", [None, 2, 7])
+def test_many_texts_are_framed_as_each_is(most: int | None, small: Path) -> None:
+    tokenizer = Tokenizer.load(small)
+    assert tokenizer.framed_many(TEXTS, most) == [tokenizer.framed(text, most) for text in TEXTS]
+
+
+def test_a_bare_sentence_encoder_is_a_model_for_embedding(small: Path, tmp_path: Path) -> None:
+    assert legato.load(encoder(small, tmp_path / "e", {}), "cpu").task == "embedding"
+    assert legato.load(small, "cpu").task == "mlm"

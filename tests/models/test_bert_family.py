@@ -229,11 +229,9 @@ def test_a_head_that_is_not_there_says_so(tmp_path: Path) -> None:
         module.next_sentence(hidden)
 
 
-def test_a_tasks_head_is_named_and_left(tmp_path: Path) -> None:
-    bert = from_theirs(theirs("BertForSequenceClassification"), tmp_path)
-    assert bert.other_heads == ("classifier.bias", "classifier.weight")
-    distil = from_theirs(theirs("DistilBertForSequenceClassification"), tmp_path)
-    assert distil.other_heads[-1] == "pre_classifier.weight"
+def test_a_head_for_something_else_is_left(tmp_path: Path) -> None:
+    other = theirs("BertForMultipleChoice")
+    agree(from_theirs(other, tmp_path), other.bert)
 
 
 def test_a_folder_may_be_the_encoder_without_anything(tmp_path: Path) -> None:

@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from legato.config import validate
-from legato.data.batch import Batch
-from legato.errors import ConfigError, FolderError
+from legato.errors import ConfigError
 from legato.models.base import Sizes, count_parameters
 from legato.models.gpt2 import GPT2, GPT2Config, GPT2Model
+from tiny_decoders import V, adopt, complaint, logits, written
 
-V = 37
 SMALL: dict[str, Any] = {"layers": 2, "width": 16, "heads": 4, "length": 32}
 
 
@@ -24,24 +23,7 @@ def build(**asked: Any) -> GPT2Model:
 
 
 def folder(**asked: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    return GPT2.save(build(**asked))
-
-
-def adopt(config: dict[str, Any], tensors: dict[str, Tensor]) -> GPT2Model:
-    return GPT2.load(config, tensors, "folder").eval()
-
-
-def logits(model: GPT2Model) -> Tensor:
-    ids = torch.randint(V, (2, 30), generator=torch.Generator().manual_seed(1))
-    with torch.no_grad():
-        return model.readout(model(Batch(ids)).hidden)
-
-
-def complaint(config: dict[str, Any], tensors: dict[str, Tensor]) -> str:
-    with pytest.raises(FolderError) as caught:
-        adopt(config, tensors)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return written(build(**asked))
 
 
 def test_the_smallest_published_one_has_124_million_parameters() -> None:

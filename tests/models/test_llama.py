@@ -9,14 +9,12 @@ import torch
 from torch import Tensor
 
 from legato.config import validate
-from legato.data.batch import Batch
-from legato.errors import ConfigError, FolderError
+from legato.errors import ConfigError
 from legato.models.base import Sizes, count_parameters
 from legato.models.llama import LlamaConfig, LlamaModel
 from legato.nn.positions import Rotary, Slowed
-from legato.registry import PUBLISHED
+from tiny_decoders import V, adopt, complaint, logits, written
 
-V = 37
 SMALL: dict[str, Any] = {"layers": 3, "width": 16, "heads": 4, "length": 64}
 FAMILIES = ["llama", "mistral", "qwen2", "qwen3"]
 
@@ -27,28 +25,7 @@ def build(**asked: Any) -> LlamaModel:
 
 
 def folder(**asked: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """A config.json and the tensors beside it."""
-    model = build(**asked)
-    entries, tensors = PUBLISHED.get(model.published).save(model)
-    return {"model_type": model.published, **entries}, tensors
-
-
-def adopt(config: dict[str, Any], tensors: dict[str, Tensor]) -> LlamaModel:
-    model: LlamaModel = PUBLISHED.get(config["model_type"]).load(config, tensors, "folder")
-    return model.eval()
-
-
-def logits(model: LlamaModel) -> Tensor:
-    ids = torch.randint(V, (2, 30), generator=torch.Generator().manual_seed(1))
-    with torch.no_grad():
-        return model.readout(model(Batch(ids)).hidden)
-
-
-def complaint(config: dict[str, Any], tensors: dict[str, Tensor]) -> str:
-    with pytest.raises(FolderError) as caught:
-        adopt(config, tensors)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return written(build(**asked))
 
 
 # --- the settings -----------------------------------------------------------------------------------

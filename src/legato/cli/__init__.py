@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from legato.cli import compare, doctor, evaluate, export, generate, models, predict, recipes, train
+from legato.cli import compare, doctor, embed, evaluate, export, generate, models, predict, recipes, train
 
 app = typer.Typer(
     name="legato",
@@ -47,6 +47,7 @@ app.command("train")(train.command)
 app.command("eval")(evaluate.command)
 app.command("generate")(generate.command)
 app.command("predict")(predict.command)
+app.command("embed")(embed.command)
 app.command("export")(export.command)
 app.command("compare")(compare.command)
 app.command("models")(models.command)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import sys
 import warnings
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from legato.cli.tables import show
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def command(
@@ -28,7 +31,8 @@ def command(
 
     A language model gets loss, perplexity and bits per byte, over the whole text as one stream; a masked one loss,
     perplexity and accuracy of hidden tokens and pseudo-perplexity (data.max_sentences=200 bounds its cost); a
-    translation model loss, BLEU and chrF; a parser labelled brackets.
+    translation model loss, BLEU and chrF; a parser labelled brackets; a classifier accuracy, F1 and correlations,
+    with a table of what was taken for what, the scores of each class and the worst errors.
     """
     from rich.markup import escape
     from rich.table import Table
@@ -49,8 +53,10 @@ def command(
         warnings.simplefilter("default")
         warnings.showwarning = lambda message, *_: print(f"legato: note: {message}", file=sys.stderr)
         scores = held.evaluate(**data)
+    details = scores.pop("details", [])
     if as_json:
-        print(json.dumps({"model": str(held.folder), **scores}))
+        told = [{"title": title, "columns": columns, "rows": rows} for title, columns, rows in details]
+        print(json.dumps({"model": str(held.folder), **scores, **({"details": told} if told else {})}))
         return
     table = Table(title=escape(f"{held.folder} on {scores.pop('data')}"), title_justify="left")
     table.add_column("figure")
@@ -62,3 +68,27 @@ def command(
     show(table)
     for name, value in signatures.items():  # to be copied, so each whole and on one line
         print(f"{name.replace('_', ' ')}: {value}")
+    for title, columns, rows in details:
+        print(f"\n{title}")
+        if rows:
+            show(_detail_table(columns, rows))
+
+
+def _detail_table(columns: list[str], rows: list[list[Any]]) -> Table:
+    """What a task tells beyond its figures: numbers on the right, texts on the left."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table()
+    for place, name in enumerate(columns):
+        number = all(isinstance(row[place], int | float) for row in rows)
+        table.add_column(escape(name), justify="right" if number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(_cell(value)) for value in row))
+    return table
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.4f}" if isinstance(value, float) else " ".join(str(value).split())

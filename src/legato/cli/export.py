@@ -9,16 +9,16 @@ import typer
 
 def command(
     model: Annotated[str, typer.Argument(help="A model folder, a run folder or a name on the hub.")],
-    to: Annotated[str, typer.Option("--to", help="hf or ctranslate2.")],
+    to: Annotated[str, typer.Option("--to", help="hf, ctranslate2 or vectors.")],
     out: Annotated[
-        str | None, typer.Option("--out", help="Folder to write.", show_default="MODEL-hf, MODEL-ctranslate2")
+        str | None, typer.Option("--out", help="Folder (vectors: file) to write.", show_default="MODEL-hf and so on")
     ] = None,
     quantize: Annotated[
         str | None, typer.Option("--quantize", help="ctranslate2: int8, float16, …", show_default=False)
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Write over a folder that is there.")] = False,
 ) -> None:
-    """Write a model in another form.
+    """Write a model in another form; of an adapter the whole model, merged.
 
     [dim]legato export runs/t --to ctranslate2 --out t-ct2[/dim]
     """

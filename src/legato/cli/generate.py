@@ -94,8 +94,10 @@ def command(
     prompts = _prompts(prompt or "", file)
     asked: list[Any] = list(prompts)
     if chat:
+        if not all(text.strip() for text in prompts):
+            raise ConfigError("an empty message has no answer; write one, or leave it out to talk")
         asked = [held.chat_ids([*opening(system), {"role": "user", "content": text}]) for text in prompts]
-    starts = [held.begin(text, options) for text in asked]  # before anything is printed
+    starts = [_begin(held, text, options, file, line) for line, text in enumerate(asked, start=1)]
     for text, start in zip(prompts, starts, strict=True):
         if held.tokenizer.unk_id is not None and held.tokenizer.unk_id in start:
             print(f"legato: note: the model does not know all of '{text}'; it sees <unk> there", file=sys.stderr)
@@ -113,6 +115,16 @@ def command(
         for generated in found:
             score = f"{generated.score:9.4f}  " if scores else ""
             print(f"{score}{'' if chat else text}{generated.text}")
+
+
+def _begin(held: Model, prompt: Any, options: SearchOptions, file: str | None, line: int) -> list[int]:
+    """The tokens to go on from, before anything is printed; a line of a file that does not fit is named."""
+    from legato.errors import DataError, LegatoError
+
+    try:
+        return held.begin(prompt, options)
+    except LegatoError as problem:
+        raise problem if file is None else DataError(f"{file}, line {line}: {problem}") from None
 
 
 def _note_full(held: Model, found: list[Generated], options: SearchOptions) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from legato.model import Model
     from legato.tasks.base import Answer, Prediction
 
 BLOCK = 512  # lines read ahead, so that those of like length can go together
@@ -33,7 +36,7 @@ def command(
         typer.Option(
             "--nbest",
             help="Answers a text; above 1 each line begins with the number of its text, from 0, and a tab.",
-            show_default="1; for hidden words 5",
+            show_default="1; for hidden words and search 5",
         ),
     ] = None,
     max_tokens: Annotated[
@@ -47,6 +50,33 @@ def command(
             show_default=False,
         ),
     ] = None,
+    search: Annotated[
+        str | None,
+        typer.Option("--search", help="Find the lines of this file most like each text.", show_default=False),
+    ] = None,
+    context: Annotated[
+        str | None,
+        typer.Option("--context", help="File in which questions find their answers.", show_default=False),
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option("--task", help="classification: ask a model that writes for --labels.", show_default=False),
+    ] = None,
+    labels: Annotated[
+        str | None, typer.Option("--labels", help="Labels to choose from: a,b,c.", show_default="those of --shots")
+    ] = None,
+    shots: Annotated[
+        str | None,
+        typer.Option("--shots", help="File of examples for the prompt: text and label.", show_default=False),
+    ] = None,
+    template: Annotated[
+        str | None,
+        typer.Option("--template", help="Of the prompt, with {text} and {label}.", show_default="Text: … Label: …"),
+    ] = None,
+    normalize: Annotated[bool, typer.Option("--normalize", help="Divide a label's score by its tokens.")] = False,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Take from labels what a text that says nothing gives them.")
+    ] = False,
     scores: Annotated[bool, typer.Option("--scores", help="Show each answer's score.")] = False,
     alignments: Annotated[
         bool,
@@ -55,7 +85,7 @@ def command(
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON a text.")] = False,
 ) -> None:
-    """Translate, parse, guess hidden words, …: one answer a text, in order.
+    """Translate, parse, classify, guess hidden words, …: one answer a text, in order.
 
     [dim]legato predict runs/t "A dog runs." "Two men sit."[/dim]
     [dim]legato predict runs/t --file sentences.txt --beams 5 > translations.txt[/dim]
@@ -65,6 +95,19 @@ def command(
     Of a masked language model, each line is a word and its probability, behind the number of its mask where a text
     has several, and behind the number of its text, from 0, where there are several.
 
+    Of a classifier, each line is a class and its probability (--json has those of all classes); a pair of texts is
+    one text with a tab between the two.
+
+    Of a model for embedding, the cosine of two texts with a tab between them; with --search lines and their cosines.
+
+    A model that only writes classifies, too, by how likely each label is behind a prompt: --task classification
+    --labels good,bad, with examples of a file before it (--shots).
+
+    Of vectors of words, the words nearest to one, or to a sum such as 'king - man + woman', and their cosines.
+
+    A question is answered from --context, or from what stands behind it and a tab; where there is no answer the line
+    is empty.
+
     A parser splits sentences into words as the Penn Treebank does, punctuation and n't apart; sentences that are
     split so already stay as they are, and brackets are written -LRB- and -RRB-.
 
@@ -72,6 +115,7 @@ def command(
     the exit code is 2. With --nbest above 1 that line, too, has its number before it.
     """
     from legato.cli.lines import Lines, Meter, Texts
+    from legato.data.files import load_text
     from legato.errors import DataError
     from legato.model import load
 
@@ -85,27 +129,39 @@ def command(
         "nbest": nbest,
         "max_tokens": max_tokens,
         "to": to,
+        "search": search,
         "alignments": alignments or None,
+        "context": None if context is None else load_text(Path(context), max_line=0),
     }
     options = {key: value for key, value in given.items() if value is not None}
+    prompting = {
+        "labels": labels,
+        "shots": shots,
+        "template": template,
+        "normalize": normalize or None,
+        "calibrate": calibrate or None,
+    }
     held = load(model, device)
+    predict = _predicting(held, task, options, {key: value for key, value in prompting.items() if value is not None})
+    listing = held.task in ("mlm", "word2vec") or search is not None  # several answers a text, unasked
     noted = False
     failed: list[str] = []
     number = 0
-    with Meter(enabled=not texts) as meter:
+    with Meter(enabled=not texts) as meter, warnings.catch_warnings():
+        warnings.simplefilter("default")
+        warnings.showwarning = lambda message, *_: meter.note(f"legato: note: {message}")
         for block in source.blocks(BLOCK):
             if source.spoilt and not noted:
                 noted = True
                 bad = f"{source.unit} {source.spoilt}"
                 meter.note(f"legato: note: {bad} is not valid UTF-8; bad bytes were replaced")
-            for prediction in held.predictions(block, **options):
+            for prediction in predict(block):
                 number += 1
                 if prediction.problem is not None:
                     failed.append(f"{source.unit} {number}: {prediction.problem}")
                     if not single:
                         meter.note(f"legato: {failed[-1]}")
-                words = any("probability" in answer.more for answer in prediction.answers)
-                several = not single if words else (nbest or 1) > 1
+                several = not single if listing else (nbest or 1) > 1
                 before = f"{number - 1}\t" if several and not as_json else ""
                 for line in _shown(prediction, scores, alignments, as_json):
                     print(before + line)
@@ -116,6 +172,27 @@ def command(
     if failed:
         others = "; the rest is done" if len(failed) < number else ""
         raise DataError(f"{len(failed):,} of {number:,} could not be done{others}")
+
+
+def _predicting(
+    held: Model, task: str | None, options: dict[str, Any], prompting: dict[str, Any]
+) -> Callable[[list[str]], list[Prediction]]:
+    """What makes predictions of texts: the model's task, or prompting for labels."""
+    from legato.config import validate
+    from legato.errors import ConfigError
+    from legato.tasks.prompting import Prompter, PromptOptions
+
+    if task == "classification" and held.task != task:
+        others = [name for name in options if name != "nbest"]
+        if others:
+            raise ConfigError(f"asking for labels has no option '{others[0]}'; leave it out")
+        return Prompter(held.loaded, validate(PromptOptions, {**options, **prompting})).predict
+    if task not in (None, held.task):
+        raise ConfigError(f"{held.folder} is a model for {held.task}, not for {task}; leave out --task {task}")
+    if prompting:
+        name = next(iter(prompting))
+        raise ConfigError(f"--{name} is for asking a model that writes for labels: --task classification")
+    return lambda texts: held.predictions(texts, **options)
 
 
 def _shown(prediction: Prediction, scores: bool, alignments: bool, as_json: bool) -> Iterator[str]:
@@ -133,6 +210,8 @@ def _shown(prediction: Prediction, scores: bool, alignments: bool, as_json: bool
             parts.append(_pharaoh(answer))
         if "probability" in answer.more:
             parts.append(f"{answer.more['probability']:.4f}")
+        if "line" in answer.more or "word" in answer.more:  # what was found is like the text
+            parts.append(f"{answer.more['cosine']:.4f}")
         yield "\t".join(parts)
 
 

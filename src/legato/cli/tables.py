@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -16,5 +15,4 @@ def show(table: Table) -> None:
     """Print the table."""
     from rich.console import Console
 
-    known = sys.stdout.isatty() or "COLUMNS" in os.environ
-    Console(width=None if known else WIDE).print(table)
+    Console(width=None if sys.stdout.isatty() else WIDE).print(table)

@@ -27,7 +27,12 @@ class Batch:
     segments: Tensor | None = None  # (B, T), 0 for a first sentence and 1 for a second; None: all are first
     documents: Tensor | None = None  # (B, T), which text a token is of, where several share a row; they rise
     places: Tensor | None = None  # (B, N), where in each row the targets are, as many for all; None: anywhere
-    labels: Tensor | None = None  # (B,), the class of each row, where rows have one
+    labels: Tensor | None = None  # (B,), each row's class, or its number (float); (B, C) floats for several at once
+    #                                 IGNORE, or nan, where a row only fills the batch up
+    words: Tensor | None = None  # (B, W), where each word's first token stands; then targets are (B, W), one a word
+    spans: Tensor | None = None  # (B, 2), the first and the last token of the answer
+    characters: Tensor | None = None  # (B, T, C), the bytes of each word, for models that read those
+    negatives: Tensor | None = None  # (B, N), words drawn at random, which others are told from
     source: Tensor | None = None  # (B, S), what an encoder reads
     source_lengths: Tensor | None = None  # (B,), None when every source is full
     alike: bool = False  # whether batches come in few shapes, so that a step of each may be recorded
@@ -60,6 +65,8 @@ class Batch:
             piece = replace(self, **cut)
             if self.tokens == self.ids.numel():  # every place counts; the device need not be asked
                 piece.tokens = piece.ids.numel()
+            elif piece.targets is None and self.tokens == self.rows:  # every row counts
+                piece.tokens = piece.rows
             else:
                 piece.tokens = piece.ids.numel() if piece.targets is None else int((piece.targets != IGNORE).sum())
             pieces.append(piece)

@@ -102,20 +102,27 @@ class SentencePairs:
         masker: Masker,
         frame: Frame,
         *,
-        rows: int,
+        batch_tokens: int,
         window: int,
         seed: int,
         alike: bool = False,
         name: str = "the text",
     ) -> None:
-        """`window` counts the three marks; with `alike` every row is padded to it, as a recorded step needs."""
+        """`window` counts the three marks; with `alike` every row is padded to it, as a recorded step needs.
+
+        A batch has as many rows as give `batch_tokens` tokens on average, but at most four times those of full rows.
+        """
         self.sentences, self.masker, self.frame = sentences, masker, frame
-        self.rows, self.window, self.seed, self.alike = rows, window, seed, alike
+        self.window, self.seed, self.alike = window, seed, alike
         if len(sentences.borders) < 4:
             raise DataError(f"{name} has fewer than three sentences, too few for pairs; set data.next_sentence=false")
         self._plan(0)
+        lengths = (self._pairs[:, [1, 3]] - self._pairs[:, [0, 2]]).sum(1) + 3
+        filled = float(lengths.mean()) if len(lengths) else float(window)
+        full = batch_tokens // window
+        self.rows = rows = max(1, min(int(batch_tokens / filled), 4 * full))
         self.steps_per_epoch = len(self._pairs) // rows
-        self.tokens_per_step = rows * window
+        self.tokens_per_step = int(rows * filled)
         if self.steps_per_epoch == 0:
             raise DataError(
                 f"{name} gives {len(self._pairs):,} pairs of sentences, fewer than one batch of {rows}; "

@@ -290,6 +290,14 @@ class Tokenizer:
             encoding.truncate(max(most - self.marking.num_special_tokens_to_add(False), 0))
         return list(self.marking.post_process(encoding).ids)
 
+    def framed_many(self, texts: Sequence[str], most: int | None = None) -> list[list[int]]:
+        """`framed` for many texts, side by side."""
+        encodings = self.marking.encode_batch([_whole(text) for text in texts], add_special_tokens=False)
+        if most is not None:
+            for encoding in encodings:
+                encoding.truncate(max(most - self.marking.num_special_tokens_to_add(False), 0))
+        return [list(self.marking.post_process(encoding).ids) for encoding in encodings]
+
     def encode_marked(self, text: str) -> list[int]:
         """The ids of a text that spells its own marks, as a chat template writes it."""
         return list(self.marking.encode(_whole(text), add_special_tokens=False).ids)

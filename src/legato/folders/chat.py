@@ -1,7 +1,8 @@
 """Chat templates: how a folder writes a dialogue as the one text that its model was trained on.
 
 The template is Jinja, in `chat_template.jinja` or in tokenizer_config.json. It comes from whoever published the
-folder, so it runs in Jinja's sandbox, sees only plain strings, and can change nothing.
+folder, so it runs in Jinja's sandbox, sees only plain strings, and can change nothing. A model that is taught to
+talk and has none gets a plain one, which needs no tokens that its vocabulary lacks.
 """
 
 from __future__ import annotations
@@ -12,12 +13,23 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from legato.data.published_tokenizers import read_roles, read_template
+from legato.data.tokenizers import Tokenizer
 from legato.errors import DataError, FolderError, LegatoError
 
 Messages = Sequence[Mapping[str, str]]
+Spans = list[tuple[int, int]]
+"""Where pieces of a text begin and end, in characters."""
+
+# Each turn on lines of its own, and the end mark behind an answer.
+PLAIN: Final = (
+    "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'system' %}{{ message['content'] + '\\n' }}"
+    "{% elif message['role'] == 'assistant' %}{{ 'Assistant:\\n' + message['content'] + END '\\n' }}"
+    "{% else %}{{ 'User:\\n' + message['content'] + '\\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'Assistant:\\n' }}{% endif %}"
+)
 
 
 @dataclass
@@ -37,12 +49,28 @@ class ChatTemplate:
 
         plain = [_plain(message) for message in messages]
         known = {"messages": plain, "tools": None, "documents": None, "add_generation_prompt": answer}
+        compiled = self._compiled
         try:
-            return str(self._compiled.render(**known, **self.tokens))
+            return str(compiled.render(**known, **self.tokens))
         except TemplateError as problem:
             raise LegatoError(f"{self.where} refuses this dialogue: {problem.message or problem}") from None
         except Exception as problem:  # a template's own mistake may be any
             raise FolderError(f"{self.where} fails: {type(problem).__name__}: {problem}") from None
+
+    def answered(self, messages: Messages) -> list[tuple[str, Spans]]:
+        """The dialogue as texts to learn from, and where in each the assistant's answers stand, end marks included.
+
+        Mostly it is one text. A template that writes a turn differently once others follow makes one for each answer.
+        """
+        whole, found = self.render(messages, answer=False), []
+        for number, message in enumerate(messages):
+            if message["role"] == "assistant":
+                before = self.render(messages[:number])
+                after = self.render(messages[: number + 1], answer=False)
+                found.append((after, (shared_start([before, after]), len(after))))
+        if all(whole.startswith(after) for after, _ in found):
+            return [(whole, [span for _, span in found])]
+        return [(after, [span]) for after, span in found]
 
     @cached_property
     def _compiled(self) -> Any:
@@ -72,6 +100,16 @@ class ChatTemplate:
             raise FolderError(f"{self.where} is not a template that can be read: {problem}") from None
 
 
+def shared_start(rows: Sequence[Any]) -> int:
+    """How much all of these texts, or lists, begin with in common.
+
+    >>> shared_start(["abc", "abd", "abcd"])
+    2
+    """
+    low, high = min(rows), max(rows)
+    return next((n for n, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high)))
+
+
 def load_chat_template(folder: Path) -> ChatTemplate | None:
     """The folder's template; None where it has none."""
     try:
@@ -82,6 +120,18 @@ def load_chat_template(folder: Path) -> ChatTemplate | None:
         return None
     tokens = {f"{role}_token": token for role, token in read_roles(folder).items()}
     return ChatTemplate(*found, tokens)
+
+
+def plain_chat(tokenizer: Tokenizer, tokens: dict[str, str] | None = None) -> ChatTemplate:
+    """The template of a model that has none. `tokens` are those that its folder names, by `bos_token` and so on.
+
+    Where a newline is a vocabulary's end mark, it is what ends an answer.
+    """
+    end = "eos_token + " if tokenizer.ends_text else ""
+    if tokens is None:
+        mark = tokenizer.token_name(tokenizer.eos_id)
+        tokens = {"bos_token": mark, "eos_token": mark}
+    return ChatTemplate(PLAIN.replace("END ", end), "the plain template", tokens)
 
 
 def _plain(message: Mapping[str, str]) -> dict[str, str]:

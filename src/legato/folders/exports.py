@@ -1,8 +1,9 @@
 """A model in another program's form.
 
 `hf`            a folder that `transformers` loads as it is; our own folders already are, where it has the
-                architecture, so this checks and copies
+                architecture, so this checks and copies; of an adapter it writes the whole model, merged
 `ctranslate2`   the folder of CTranslate2, a C++ engine for encoder–decoder Transformers (needs its package)
+`vectors`       a text file of the vectors of words, in word2vec's form
 """
 
 from __future__ import annotations
@@ -16,16 +17,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from legato.data.tokenizers import AnyTokenizer
+from legato.data.vectors import save_vectors
 from legato.errors import ConfigError, FolderError, LegatoError, suggest
+from legato.folders.adaptation import NOTE
 from legato.folders.atomic import replacing
 from legato.folders.hub import hub_name
-from legato.folders.model_folder import TARGET, Loaded, find_model, load_model, refusal
+from legato.folders.model_folder import TARGET, Loaded, find_model, is_adapter, load_model, refusal, save_model
+from legato.models.headed import body_of
 from legato.models.transformer import TransformerModel
 
-FORMS = ("hf", "ctranslate2")
+FORMS = ("hf", "ctranslate2", "vectors")
+BESIDE = ("chat_template.jinja",)  # what a folder may also have, and a merged one then, too
 NEVER = -1e9  # the bias of a token that is never written
 
 
@@ -39,6 +44,8 @@ def export(
         raise ConfigError(f"--quantize is for ctranslate2; leave it out for {to}")
     folder = find_model(place)
     target = Path(out) if out is not None else _beside(place, to)
+    if to == "vectors":
+        return _export_vectors(load_model(folder), target if out is not None else Path(f"{target}.txt"), force)
     with _clear_errors(target):
         _refuse_place(target, folder, force)
     loaded = load_model(folder)
@@ -79,11 +86,47 @@ def _beside(given: str | Path, to: str) -> Path:
 
 
 def _export_hugging_face(loaded: Loaded, folder: Path, target: Path) -> None:
-    reason = refusal(loaded.module)
+    reason = refusal(body_of(loaded.module))
     if reason is not None:
         raise LegatoError(f"{folder} cannot be a folder that transformers loads: {reason}")
     with replacing(target) as fresh:
-        shutil.copytree(folder, fresh, dirs_exist_ok=True)
+        if is_adapter(folder):
+            _write_merged(loaded, folder, fresh)
+        else:
+            shutil.copytree(folder, fresh, dirs_exist_ok=True)
+
+
+def _write_merged(loaded: Loaded, folder: Path, target: Path) -> None:
+    """An adapter and its base as one model."""
+    card = folder / "README.md"
+    save_model(
+        target,
+        loaded.module,
+        loaded.tokenizer,
+        task=loaded.task,
+        about={name: value for name, value in loaded.about.items() if name not in ("task", "head", "tokens")},
+        card=card.read_text(encoding="utf-8").partition(NOTE)[0] if card.is_file() else "",
+        target=loaded.target,
+        start=loaded.start,
+    )
+    for name in BESIDE:
+        if (folder / name).is_file():
+            shutil.copy2(folder / name, target / name)
+
+
+def _export_vectors(loaded: Loaded, target: Path, force: bool) -> Path:
+    """Each token's vector, marks left out."""
+    table = getattr(body_of(loaded.module), "embedding", None)
+    if not isinstance(table, nn.Embedding):
+        raise LegatoError(f"{loaded.folder} holds a {loaded.module.config.name}, which has no vectors of words")
+    if target.is_dir() or (target.exists() and not force):
+        raise FolderError(f"{target} is there already; give another --out, or --force to write over a file")
+    tokenizer = loaded.tokenizer
+    unread = {*tokenizer.marks, tokenizer.unk_id, tokenizer.eos_id}
+    words = {n: name for n in range(tokenizer.size) if n not in unread and (name := tokenizer.token_name(n)).strip()}
+    with _clear_errors(target):
+        save_vectors(target, list(words.values()), table.weight[list(words)])
+    return target
 
 
 def _export_ctranslate2(loaded: Loaded, target: Path, quantize: str | None) -> None:

@@ -14,7 +14,10 @@ from typing import Final
 from legato.errors import FolderError
 
 # A folder's files that are read here; `*` goes into subfolders, where sentence encoders keep some of theirs.
-WANTED: Final = ["*.json", "model*.safetensors", "*/model*.safetensors", "*.txt", "*.jinja", "*.spm", "*.model"]
+WANTED: Final = [
+    *("*.json", "model*.safetensors", "*/model*.safetensors", "adapter_model.safetensors"),
+    *("*.txt", "*.jinja", "*.spm", "*.model"),
+]
 # The same weights for other programs.
 LEFT: Final = ["onnx/*", "openvino/*", "original/*", "coreml/*", "*.bin", "*.msgpack", "*.h5"]
 NAME: Final = re.compile(r"(?P<name>\w[\w.-]*/\w[\w.-]*|\w[\w.-]*)(@(?P<revision>[\w./-]+))?", re.ASCII)

@@ -14,6 +14,7 @@ Published folders may also have a chat template (`chat.py`) and be sentence enco
 from __future__ import annotations
 
 import hashlib
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,17 +23,29 @@ from legato.config import validate
 from legato.data.sentencepieces import is_marian_vocabulary, load_marian_vocabulary
 from legato.data.tokenizers import AnyTokenizer, Tokenizer
 from legato.errors import ConfigError, DataError, FolderError
+from legato.folders.adaptation import adapter_note
 from legato.folders.atomic import OLD
 from legato.folders.chat import ChatTemplate, load_chat_template
 from legato.folders.hub import fetch
 from legato.folders.json_files import read_json, read_json_if_there, write_json
-from legato.folders.sentence_encoder import MODULES, SentenceEncoder, load_sentence_encoder, lower_marking
+from legato.folders.sentence_encoder import (
+    MODULES,
+    SentenceEncoder,
+    load_sentence_encoder,
+    lower_marking,
+    save_sentence_encoder,
+    sentences_of,
+)
 from legato.folders.shards import LARGEST, load_weights, save_weights, weights_name
 from legato.folders.weights import put_weights, weights_of
 from legato.models.base import Published, SequenceModel, Sizes
+from legato.models.head_names import read_head, write_head
+from legato.models.headed import Headed, HeadShape, body_of
+from legato.nn.characters import tell_spelling
 from legato.registry import MODELS, PUBLISHED
 
 PREFIX = "legato-"
+HEAD = "head."  # before the names of the tensors of a task's head, where no published form has it
 TARGET = "target"  # the folder of a tokenizer of its own for what is written
 IDS = ("decoder_start_token_id", "eos_token_id", "pad_token_id", "bos_token_id", "forced_eos_token_id")
 
@@ -70,21 +83,36 @@ def save_model(
     largest: int = LARGEST,
 ) -> None:
     """Write every file of a model folder into `folder`, which exists; of weights, at most `largest` bytes a file."""
-    config, tensors = _published(module) or _own(module)
+    if isinstance(module, Headed):
+        about = {**about, "head": module.shape.model_dump(mode="json")}
+        tokenizer = _padding(tokenizer)
     written = target or tokenizer
-    marks = _marks(module, written, written.eos_id if start is None else start)
-    named = {name: number for name, number in marks.items() if name not in config}
-    tokens = {"tokens": [_digest(tokenizer), _digest(written)]}
-    write_json(folder / "config.json", {**config, **named, "legato": {"task": task, **about, **tokens}})
-    save_weights(tensors, folder, largest)
+    marks = _marks(body_of(module), written, written.eos_id if start is None else start)
+    tokens = {"tokens": [tokenizer_digest(tokenizer), tokenizer_digest(written)]}
+    told = {"task": task, **about, **tokens}
+    adaptation = getattr(module, "adaptation", None)
+    if adaptation is None:
+        config, tensors = _written(module, about)
+        named = {name: number for name, number in marks.items() if name not in config}
+        write_json(folder / "config.json", {**config, **named, "legato": told})
+        save_weights(tensors, folder, largest)
+    else:
+        from legato.folders.adapters import save_adapter
+
+        save_adapter(folder, module, adaptation, told)
     segments = getattr(module.config, "segments", 1) > 1
     writes = module.generates and not module.reads_source
     own = not (isinstance(tokenizer, Tokenizer) and tokenizer.foreign)  # others' prompts begin as they say
     tokenizer.save(folder, starts=writes and own, ends=module.reads_source, segments=segments, longest=module.longest)
     if target is not None and target is not tokenizer and target is not tokenizer.partner:
         target.save(folder / TARGET, longest=module.longest)
+    how = sentences_of(told, folder)
+    if how is not None and adaptation is None and not module.generates and refusal(module) is None:
+        save_sentence_encoder(folder, how, module.config.width)
     if module.generates:
         write_json(folder / "generation_config.json", _generation(module, written, marks, about))
+    if adaptation is not None:
+        card += adapter_note(adaptation)
     (folder / "README.md").write_text(card, encoding="utf-8")
 
 
@@ -101,7 +129,7 @@ def _generation(
             generation |= {"num_beams": about["beams"], "length_penalty": about.get("length_penalty", 1.0)}
     else:
         generation = {"bos_token_id": written.prompt("")[0]}
-        ends = _ends_of_ours(about, module, written)
+        ends = ends_of_ours(about, module, written)
         if ends:
             generation["eos_token_id"] = ends[0] if len(ends) == 1 else list(ends)
     return generation
@@ -121,7 +149,17 @@ def _marks(module: SequenceModel, tokenizer: AnyTokenizer, start: int) -> dict[s
     return marks if tokenizer.pad_id is None else {**marks, "pad_token_id": tokenizer.pad_id}
 
 
-def _digest(tokenizer: AnyTokenizer) -> str:
+def _padding(tokenizer: AnyTokenizer) -> AnyTokenizer:
+    """The same tokenizer, which pads with the end mark where it has nothing else: others' classifiers look for the
+    last token that is no padding, and no text of ours ends in that mark."""
+    if tokenizer.pad_id is not None:
+        return tokenizer
+    padding = copy(tokenizer)
+    padding.pad_id = padding.eos_id
+    return padding
+
+
+def tokenizer_digest(tokenizer: AnyTokenizer) -> str:
     """A short hash of a vocabulary in its order: what tells a tokenizer from another one of its size."""
     names = "\n".join(tokenizer.token_name(index) for index in range(tokenizer.size))
     return hashlib.sha256(names.encode("utf-8", "surrogatepass")).hexdigest()[:16]
@@ -133,6 +171,18 @@ def refusal(module: SequenceModel) -> str | None:
         return f"Hugging Face has no architecture like '{module.config.name}'"
     form: type[Published] = PUBLISHED.get(module.published)
     return form.refusal(module)
+
+
+def _written(module: SequenceModel, about: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The entries of config.json and the tensors, in the most widely known form that the model has."""
+    if not isinstance(module, Headed):
+        return _published(module) or _own(module)
+    known = write_head(module, about)
+    if known is not None:
+        return known
+    config, tensors = _published(module.body) or _own(module.body)
+    head = {HEAD + name: tensor for name, tensor in weights_of(module).items() if not name.startswith("body.")}
+    return config, {**tensors, **head}
 
 
 def _published(module: SequenceModel) -> tuple[dict[str, Any], dict[str, Any]] | None:
@@ -155,6 +205,21 @@ def _own(module: SequenceModel) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def load_model(folder: Path) -> Loaded:
     """Read a model folder; nothing is returned unless all of it fits."""
+    try:
+        return _load_model(folder)
+    except (MemoryError, RuntimeError) as problem:
+        if isinstance(problem, MemoryError) or "allocate" in str(problem):
+            raise FolderError(
+                f"{folder} holds a model that does not fit into memory, or says so in config.json"
+            ) from None
+        raise
+
+
+def _load_model(folder: Path) -> Loaded:
+    if is_adapter(folder):
+        from legato.folders.adapters import load_adapter
+
+        return load_adapter(folder)
     sentences = load_sentence_encoder(folder)
     if sentences is not None:
         folder = folder / sentences.transformer
@@ -167,18 +232,33 @@ def load_model(folder: Path) -> Loaded:
     about = config.pop("legato", None) or _published_habits(config, generation)
     if not isinstance(about, dict):
         raise FolderError(f"{folder / 'config.json'}: 'legato' should hold a JSON object")
+    sentences = sentences or sentences_of(about, folder / "config.json")
     published = not ours or bool(about.get("published"))  # others made it, whoever trained it last
     _refuse_what_we_lack(folder, kind, config)
-    tokenizer, target = _load_tokenizers(folder)
+    tokenizer, target = load_tokenizers(folder)
     chat = load_chat_template(folder)
+    head = _head_shape(about, folder)
+    tensors = load_weights(folder)
+    of_head = {name.removeprefix(HEAD): tensors.pop(name) for name in list(tensors) if head and name.startswith(HEAD)}
+    theirs = None
+    if not of_head and (head is not None or sentences is None):
+        theirs = read_head(kind, config, tensors, str(folder), head, about.get("labels"))
     if kind in PUBLISHED:
         form: type[Published] = PUBLISHED.get(kind)
-        module = form.load(config, load_weights(folder), str(folder))
+        module = form.load(*((config, tensors) if theirs is None else (theirs.config, theirs.body)), str(folder))
         _check_vocabularies(folder, module.sizes, tokenizer, target, exact=not published)
     else:
-        module = _load_own(folder, kind, config, tokenizer, target)
-    if about.get("tokens") not in (None, [_digest(tokenizer), _digest(target)]):
+        module = _load_own(folder, kind, config, tensors, tokenizer, target, headed=head is not None)
+    if theirs is not None:
+        module = theirs.on(module, str(folder))
+        if theirs.about:  # what our own key says, if it is there, was of the model before
+            about = {key: about[key] for key in ("tokens", "published") if key in about} | theirs.about
+    elif head is not None:
+        module = _with_head(module, head, of_head, folder)
+    if about.get("tokens") not in (None, [tokenizer_digest(tokenizer), tokenizer_digest(target)]):
         raise FolderError(f"{folder}: its tokenizer is not the one that the model was trained with")
+    if module.reads_characters:
+        tell_spelling(module, tokenizer)
     module.eval()
     start = config.get("decoder_start_token_id")
     if start is not None and not (isinstance(start, int) and 0 <= start < module.vocabulary):
@@ -188,14 +268,31 @@ def load_model(folder: Path) -> Loaded:
         if sentences is not None and sentences.lowercase:
             lower_marking(tokenizer)
     said = {**config, **generation}
-    ends = _ends_of_ours(about, module, tokenizer) if ours else _ends(said, module, tokenizer)
-    task = str(about.get("task", _usual_task(module)))
+    ends = ends_of_ours(about, module, tokenizer) if ours else _ends(said, module, tokenizer)
+    task = str(about.get("task", "embedding" if sentences is not None else _usual_task(module)))
     return Loaded(folder, module, tokenizer, task, about, target, start, ends, chat, sentences)  # type: ignore[arg-type]
+
+
+def _head_shape(about: dict[str, Any], folder: Path) -> HeadShape | None:
+    try:
+        return None if about.get("head") is None else validate(HeadShape, about["head"], "legato.head")
+    except ConfigError as problem:
+        raise FolderError(f"{folder / 'config.json'}: {problem}") from None
+
+
+def _with_head(body: SequenceModel, shape: HeadShape, tensors: dict[str, Any], folder: Path) -> Headed:
+    module = Headed(body, shape)
+    inside = {f"body.{name}": tensor for name, tensor in weights_of(module.body).items()}
+    put_weights(module, {**inside, **tensors}, str(folder / weights_name(folder)))
+    return module
 
 
 def _refuse_what_we_lack(folder: Path, kind: str, config: dict[str, Any]) -> None:
     """Before gigabytes are read."""
+    own_code = "comes with code of its own (auto_map), which is never run"
     if kind in PUBLISHED:
+        if config.get("auto_map"):
+            raise FolderError(f"{folder} {own_code}; Legato would take it for a plain {kind}, which it may not be")
         if config.get("quantization_config"):
             raise FolderError(
                 f"{folder} holds quantised weights, which Legato does not read; take the original model"
@@ -204,7 +301,7 @@ def _refuse_what_we_lack(folder: Path, kind: str, config: dict[str, Any]) -> Non
     if kind.startswith(PREFIX) and kind.removeprefix(PREFIX) in MODELS:
         return
     known = ", ".join([*PUBLISHED.names(), *(PREFIX + name for name in MODELS.names())])
-    brings = " and comes with code of its own (auto_map), which is never run" if config.get("auto_map") else ""
+    brings = f" and {own_code}" if config.get("auto_map") else ""
     raise FolderError(f"{folder} holds a '{kind}', which Legato does not have{brings}; it has {known}")
 
 
@@ -220,7 +317,7 @@ def _ends(said: dict[str, Any], module: SequenceModel, tokenizer: AnyTokenizer) 
     return _writable(named if isinstance(named, list) else [tokenizer.eos_id if named is None else named], module)
 
 
-def _ends_of_ours(about: dict[str, Any], module: SequenceModel, tokenizer: AnyTokenizer) -> tuple[int, ...]:
+def ends_of_ours(about: dict[str, Any], module: SequenceModel, tokenizer: AnyTokenizer) -> tuple[int, ...]:
     """The mark that our texts end in, and those of the published model that this one was before (`ends`)."""
     own = [tokenizer.eos_id] if tokenizer.ends_text else []
     before = about.get("ends")
@@ -240,7 +337,14 @@ def _published_habits(config: dict[str, Any], generation: dict[str, Any]) -> dic
 
 
 def _load_own(
-    folder: Path, kind: str, config: dict[str, Any], tokenizer: AnyTokenizer, target: AnyTokenizer
+    folder: Path,
+    kind: str,
+    config: dict[str, Any],
+    tensors: dict[str, Any],
+    tokenizer: AnyTokenizer,
+    target: AnyTokenizer,
+    *,
+    headed: bool,
 ) -> SequenceModel:
     name = kind.removeprefix(PREFIX)
     sizes = {key: config.pop(key, None) for key in ("vocab_size", "source_vocab_size")}
@@ -257,11 +361,13 @@ def _load_own(
     known_sizes = Sizes(int(sizes["vocab_size"] or 0), sizes["source_vocab_size"])
     _check_vocabularies(folder, known_sizes, tokenizer, target, exact=True)
     module = model(checked, known_sizes)
-    put_weights(module, load_weights(folder), str(folder / weights_name(folder)))
+    if headed:
+        module.drop_readout()
+    put_weights(module, tensors, str(folder / weights_name(folder)))
     return module
 
 
-def _load_tokenizers(folder: Path) -> tuple[AnyTokenizer, AnyTokenizer]:
+def load_tokenizers(folder: Path) -> tuple[AnyTokenizer, AnyTokenizer]:
     """Those of what is read and of what is written; mostly one and the same."""
     try:
         if is_marian_vocabulary(folder):
@@ -284,6 +390,13 @@ def _check_vocabularies(
             raise FolderError(f"{folder}: the tokenizer has {held.size} tokens, the model {size}; it is another's")
 
 
+def is_adapter(folder: Path) -> bool:
+    """Whether a folder holds only what was trained of a model (adapters.py), or an adapter of peft's."""
+    return not (folder / "config.json").is_file() and any(
+        (folder / name).is_file() for name in ("legato.json", "adapter_config.json")
+    )
+
+
 def find_model(place: str | Path) -> Path:
     """The model folder behind a path: the folder itself, or a run's `best`, or its `last`; else a hub name's."""
     folder = Path(place)
@@ -291,7 +404,7 @@ def find_model(place: str | Path) -> Path:
         folder = fetch(place)
     # A kill between two renames leaves the best model under its other name until the run is resumed.
     for candidate in (folder, folder / "best", folder / f"{OLD}best", folder / "last", folder / f"{OLD}last"):
-        if (candidate / "config.json").exists() or (candidate / MODULES).exists():
+        if (candidate / "config.json").exists() or (candidate / MODULES).exists() or is_adapter(candidate):
             return candidate
     if (folder / "config.yaml").exists():
         raise FolderError(f"{folder} is a run that has not saved a model yet")

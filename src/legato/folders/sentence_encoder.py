@@ -3,14 +3,17 @@
 Such folders are those of the `sentence-transformers` library:
 
 modules.json                     the parts in order: a Transformer, a Pooling, perhaps a Normalize
-1_Pooling/config.json            the first token's state (cls), the mean or the largest of all tokens'
+1_Pooling/config.json            the first token's state (cls), the last one's, the mean or the largest of all tokens'
 sentence_bert_config.json        how many tokens of a text are read, and whether it is lower-cased first
 config_sentence_transformers.json        a text that is put before every other, perhaps
+
+Ours that this library cannot load (recurrent models, adapters) say the same under our own key, `"sentences"`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,10 +23,13 @@ from torch import Tensor
 
 from legato.data.tokenizers import Tokenizer
 from legato.errors import FolderError
-from legato.folders.json_files import read_any_json, read_json, read_json_if_there
+from legato.folders.json_files import read_any_json, read_json, read_json_if_there, write_json
+from legato.nn.pooling import pool
 
 MODULES: Final = "modules.json"
-MODES: Final = ("cls", "max", "mean")
+MODES: Final = ("cls", "lasttoken", "max", "mean")
+POOLS: Final = {"cls": "first", "lasttoken": "last", "max": "max", "mean": "mean"}  # as nn/pooling.py names them
+TYPES: Final = "sentence_transformers.models."
 # Where several are asked for they are joined in this order, which is the library's.
 OLDER: Final = {
     "pooling_mode_cls_token": "cls",
@@ -48,16 +54,7 @@ class SentenceEncoder:
 
     def pool(self, hidden: Tensor, lengths: Tensor) -> Tensor:
         """States (B, T, D) of texts of these lengths (B,) to their vectors (B, modes · D)."""
-        inside = (torch.arange(hidden.shape[1], device=hidden.device) < lengths[:, None]).unsqueeze(-1)  # (B, T, 1)
-        found = []
-        for mode in self.modes:
-            if mode == "cls":
-                found.append(hidden[:, 0])
-            elif mode == "max":
-                found.append(hidden.masked_fill(~inside, -torch.inf).amax(1))
-            else:
-                found.append((hidden * inside).sum(1) / lengths[:, None])
-        vectors = torch.cat(found, -1)
+        vectors = torch.cat([pool(hidden, lengths, POOLS[mode]) for mode in self.modes], -1)
         return F.normalize(vectors, dim=-1) if self.normalise else vectors
 
 
@@ -99,6 +96,47 @@ def load_sentence_encoder(folder: Path) -> SentenceEncoder | None:
     return SentenceEncoder(modes, normalise, most, bool(settings.get("do_lower_case", False)), before, transformer)
 
 
+def save_sentence_encoder(folder: Path, how: SentenceEncoder, width: int) -> None:
+    """Make a folder that holds a model and its tokenizer one of `sentence-transformers`; `width` is the states'."""
+    kinds = [
+        ("Transformer", ""),
+        ("Pooling", "1_Pooling"),
+        *([("Normalize", "2_Normalize")] if how.normalise else []),
+    ]
+    listed = [{"idx": n, "name": str(n), "path": path, "type": TYPES + kind} for n, (kind, path) in enumerate(kinds)]
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    pooling: dict[str, Any] = {"word_embedding_dimension": width}
+    pooling |= {key: mode in how.modes for key, mode in OLDER.items()}
+    if tuple(mode for mode in OLDER.values() if mode in how.modes) != how.modes:  # joined in another order
+        pooling["pooling_mode"] = list(how.modes)
+    (folder / MODULES).write_text(json.dumps(listed, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / "1_Pooling" / "config.json", pooling)
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": how.most, "do_lower_case": how.lowercase})
+    prompts = {"prompts": {"text": how.before}, "default_prompt_name": "text"} if how.before else {}
+    write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine", **prompts})
+
+
+def told_sentences(how: SentenceEncoder) -> dict[str, Any]:
+    """What our own key says of sentences; `sentences_of` reads it."""
+    told = asdict(how)
+    del told["transformer"]
+    return {**told, "modes": list(how.modes)}
+
+
+def sentences_of(about: dict[str, Any], where: Path) -> SentenceEncoder | None:
+    """What our own key says of sentences; None where it says nothing."""
+    told = about.get("sentences")
+    if told is None:
+        return None
+    try:
+        how = SentenceEncoder(**{**told, "modes": tuple(told["modes"])})
+    except (TypeError, KeyError):
+        raise FolderError(f"{where}: 'sentences' should say how texts become vectors, not {told}") from None
+    if not how.modes or not set(how.modes) <= set(MODES):
+        raise FolderError(f"{where} asks for pooling by {list(how.modes)}; there is {', '.join(MODES)}")
+    return how
+
+
 def lower_marking(tokenizer: Tokenizer) -> None:
     """Have texts read in lower case, but not the marks that they spell."""
     from tokenizers import normalizers
@@ -127,6 +165,8 @@ def _modes(config: dict[str, Any], path: Path) -> tuple[str, ...]:
     if asked is None:
         asked = [mode for key, mode in OLDER.items() if config.get(key)] or ["mean"]
     modes = tuple(asked) if isinstance(asked, list) else (str(asked),)
+    unknown = [key for key, value in config.items() if key.startswith("pooling_mode_") and value]
+    modes += tuple(key for key in unknown if key not in OLDER)
     for mode in modes:
         if mode not in MODES:
             raise FolderError(f"{path} asks for pooling by '{mode}', which Legato lacks; it has {', '.join(MODES)}")

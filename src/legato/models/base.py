@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from legato.config import Section
 from legato.data.batch import Batch
+from legato.errors import LegatoError
 from legato.nn.readout import padding_parameters
 from legato.nn.state import Output
 
@@ -71,6 +72,20 @@ class SequenceModel(nn.Module):
         """The stream state with the rows where `keep` (B,) is False as they are at the start of a text."""
         raise NotImplementedError
 
+    def states(self, batch: Batch) -> list[Tensor]:
+        """What every layer leaves, (B, T, D) each: the embedded input first, what `forward` gives last."""
+        raise LegatoError(f"{self.config.name} does not show the states of its layers")
+
+    @property
+    def reads_characters(self) -> bool:
+        """Whether the model needs the bytes of each word, `batch.characters`."""
+        return False
+
+    def drop_readout(self) -> None:
+        """Remove what only guesses words, where a task's head takes its place."""
+        if hasattr(self, "output"):
+            del self.output
+
     output: nn.Linear  # the last layer, whose rows may be the embedding's
 
     def transform(self, hidden: Tensor) -> Tensor:
@@ -80,6 +95,8 @@ class SequenceModel(nn.Module):
     def readout(self, hidden: Tensor) -> Tensor:
         """Hidden states (…, D) to logits (…, V)."""
         states = self.transform(hidden)  # first: a model without a readout says so here
+        if not hasattr(self, "output"):
+            raise LegatoError(f"this {self.config.name} guesses no words: it was trained for another task")
         logits: Tensor = self.output(states)
         return logits
 
@@ -112,6 +129,10 @@ class Published(Protocol):
         """Why `module` cannot be written so; None when it can."""
 
     @classmethod
+    def names(cls, module: Any) -> Any:
+        """What each of our tensors is made of there (`models/names.py`)."""
+
+    @classmethod
     def save(cls, module: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """The entries of config.json, and the tensors under their published names."""
 
@@ -120,9 +141,10 @@ class Published(Protocol):
         """The module that a folder holds; `where` names it in an error."""
 
 
-def count_parameters(module: nn.Module) -> int:
-    """Trainable parameters; a tied one counts once, what pads a vocabulary not at all."""
-    return sum(p.numel() for p in module.parameters() if p.requires_grad) - padding_parameters(module)
+def count_parameters(module: nn.Module, *, trainable: bool = False) -> int:
+    """Parameters, or only those that are trained; a tied one counts once, what pads a vocabulary not at all."""
+    whole = sum(p.numel() for p in module.parameters() if p.requires_grad or not trainable)
+    return whole - padding_parameters(module, trainable=trainable)
 
 
 def measure(model: type[SequenceModel], config: ModelConfig, sizes: Sizes) -> int:

@@ -14,30 +14,25 @@ from torch import Tensor
 
 from legato.models.base import ModelConfig, Sizes
 from legato.models.encoder import (
-    ACTIVATIONS,
-    COUNTERS,
-    TASK_HEADS,
     EncoderConfig,
     EncoderModel,
     block_names,
     both,
     has,
-    other_heads,
+    ignored,
     renamed,
-    written_activation,
 )
 from legato.models.names import (
     From,
     Names,
-    Unstarted,
     activation_of,
     checked,
+    filled,
     give_tensors,
     is_tied,
-    put_tensors,
     refuse_unless,
     size_of,
-    with_prefix,
+    written_activation,
 )
 
 
@@ -104,6 +99,10 @@ class Bert:
         return None
 
     @classmethod
+    def names(cls, module: BertModel) -> Names:
+        return _names(module.config, module.vocabulary)
+
+    @classmethod
     def save(cls, module: BertModel) -> tuple[dict[str, Any], dict[str, Tensor]]:
         config = module.config
         heads = {
@@ -126,7 +125,7 @@ class Bert:
     @classmethod
     def load(cls, config: dict[str, Any], tensors: dict[str, Tensor], where: str) -> BertModel:
         refuse_unless(config, EXPECTED, where)
-        theirs = with_prefix(renamed(tensors), "bert.", rf"cls\.|{TASK_HEADS}")
+        theirs = renamed(tensors, "bert.", r"cls\.")
         settings = {
             **common_settings(config, where),
             "length": size_of(config, "max_position_embeddings", where),
@@ -139,13 +138,9 @@ class Bert:
         if has(theirs, "bert.pooler.") and not settings["next_sentence"]:
             settings["pooler"] = True
         ours = checked(BertConfig, settings, where)
-        with Unstarted():
-            module = BertModel(ours, Sizes(size_of(config, "vocab_size", where)))
         one_bias(theirs, "cls.predictions")
-        ignored = rf"{COUNTERS}|{TASK_HEADS}" + (r"|^cls\.predictions\.decoder\.weight$" if ours.tied else "")
-        put_tensors(module, _names(ours, module.vocabulary), theirs, where, ignored=ignored)
-        module.other_heads = other_heads(theirs)
-        return module
+        left = ignored(ours, r"cls\.predictions\.decoder")
+        return filled(BertModel, ours, size_of(config, "vocab_size", where), _names, theirs, where, ignored=left)
 
 
 def common_entries(module: EncoderModel) -> dict[str, Any]:
@@ -157,7 +152,7 @@ def common_entries(module: EncoderModel) -> dict[str, Any]:
         "num_hidden_layers": config.layers,
         "num_attention_heads": config.heads,
         "intermediate_size": module.stack.shape.inner,
-        "hidden_act": written_activation(config),
+        "hidden_act": written_activation(config.activation),
         "hidden_dropout_prob": config.dropout,
         "attention_probs_dropout_prob": config.dropout_attention,
         "tie_word_embeddings": config.tied,
@@ -171,7 +166,7 @@ def common_settings(config: dict[str, Any], where: str) -> dict[str, Any]:
         "width": size_of(config, "hidden_size", where),
         "heads": size_of(config, "num_attention_heads", where),
         "feedforward": size_of(config, "intermediate_size", where),
-        "activation": activation_of(config, "hidden_act", "gelu", ACTIVATIONS, where),
+        "activation": activation_of(config, "hidden_act", "gelu", where),
         "dropout": config.get("hidden_dropout_prob", 0.1),
         "dropout_attention": config.get("attention_probs_dropout_prob", 0.1),
     }

@@ -35,11 +35,26 @@ class DecoderModel(SequenceModel):
 
     def forward(self, batch: Batch, state: None = None) -> Output:
         """(B, T) tokens, each given those before it: in its own text, where several share a row."""
+        return Output(self._read(batch))
+
+    def states(self, batch: Batch) -> list[Tensor]:
+        every: list[Tensor] = []
+        self._read(batch, every)
+        return every
+
+    def drop_readout(self) -> None:
+        super().drop_readout()
+        self.config = self.config.model_copy(update={"tied": True})  # nothing is left that differs from the embedding
+
+    def _read(self, batch: Batch, every: list[Tensor] | None = None) -> Tensor:
         length = batch.ids.shape[1]
         if length > self.longest:
             raise LegatoError(f"a sequence of {length} tokens is too long: this model goes up to {self.longest}")
         at = slice(0, length) if batch.documents is None else places_in(batch.documents)
-        return Output(self.stack(self._embed(batch.ids, at), documents=batch.documents))
+        x = self._embed(batch.ids, at)
+        if every is not None:
+            every.append(x)
+        return self.stack(x, documents=batch.documents, every=every)
 
     def start(self, rows: int, capacity: int, memory: Any = None) -> KeyValueCache:
         pack(self.stack, self.output)

@@ -14,29 +14,24 @@ from torch import Tensor
 
 from legato.models.base import ModelConfig, Sizes
 from legato.models.encoder import (
-    ACTIVATIONS,
-    COUNTERS,
-    TASK_HEADS,
     EncoderConfig,
     EncoderModel,
     block_names,
     both,
     has,
-    other_heads,
+    ignored,
     renamed,
-    written_activation,
 )
 from legato.models.names import (
     From,
     Names,
-    Unstarted,
     activation_of,
     checked,
+    filled,
     give_tensors,
     is_tied,
-    put_tensors,
     size_of,
-    with_prefix,
+    written_activation,
 )
 from legato.nn.positions import sinusoids
 
@@ -98,6 +93,10 @@ class DistilBert:
         return None
 
     @classmethod
+    def names(cls, module: DistilBertModel) -> Names:
+        return _names(module.config, module.vocabulary)
+
+    @classmethod
     def save(cls, module: DistilBertModel) -> tuple[dict[str, Any], dict[str, Tensor]]:
         config = module.config
         entries = {
@@ -109,7 +108,7 @@ class DistilBert:
             "n_layers": config.layers,
             "n_heads": config.heads,
             "hidden_dim": module.stack.shape.inner,
-            "activation": written_activation(config),
+            "activation": written_activation(config.activation),
             "dropout": config.dropout,
             "attention_dropout": config.dropout_attention,
             "tie_word_embeddings": config.tied,
@@ -118,13 +117,13 @@ class DistilBert:
 
     @classmethod
     def load(cls, config: dict[str, Any], tensors: dict[str, Tensor], where: str) -> DistilBertModel:
-        theirs = with_prefix(renamed(tensors), BODY, rf"vocab_|{TASK_HEADS}")
+        theirs = renamed(tensors, BODY, "vocab_")
         settings = {
             "layers": size_of(config, "n_layers", where),
             "width": size_of(config, "dim", where),
             "heads": size_of(config, "n_heads", where),
             "feedforward": size_of(config, "hidden_dim", where),
-            "activation": activation_of(config, "activation", "gelu", ACTIVATIONS, where),
+            "activation": activation_of(config, "activation", "gelu", where),
             "length": size_of(config, "max_position_embeddings", where),
             "dropout": config.get("dropout", 0.1),
             "dropout_attention": config.get("attention_dropout", 0.1),
@@ -133,12 +132,10 @@ class DistilBert:
             "masked_words": has(theirs, "vocab_"),
         }
         ours = checked(DistilBertConfig, settings, where)
-        with Unstarted():
-            module = DistilBertModel(ours, Sizes(size_of(config, "vocab_size", where)))
-        ignored = rf"{COUNTERS}|{TASK_HEADS}" + (rf"|^{READOUT}\.weight$" if ours.tied else "")
-        put_tensors(module, _names(ours, module.vocabulary), theirs, where, ignored=ignored)
-        module.other_heads = other_heads(theirs)
-        return module
+        left = ignored(ours, READOUT)
+        return filled(
+            DistilBertModel, ours, size_of(config, "vocab_size", where), _names, theirs, where, ignored=left
+        )
 
 
 def _names(config: DistilBertConfig, vocabulary: int) -> Names:

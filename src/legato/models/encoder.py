@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from legato.data.batch import Batch
 from legato.errors import LegatoError
 from legato.models.base import ModelConfig, SequenceModel, Sizes
-from legato.models.names import From
+from legato.models.names import From, with_prefix
 from legato.nn.feedforward import ACTIVATIONS as FUNCTIONS
 from legato.nn.linear import Linear
 from legato.nn.positions import Learned
@@ -60,7 +60,6 @@ class EncoderModel(SequenceModel):
     """Tokens in, a state for each that knows both sides. A subclass says how large its parts are."""
 
     output: Readout  # where there is a masked-word head
-    other_heads: tuple[str, ...] = ()  # tensors of a folder that belong to a task's head and were left there
 
     def __init__(
         self,
@@ -118,6 +117,14 @@ class EncoderModel(SequenceModel):
 
     def forward(self, batch: Batch, state: None = None) -> Output:
         """(B, T) tokens, each given all others: of its own text, where several share a row."""
+        return Output(self._read(batch))
+
+    def states(self, batch: Batch) -> list[Tensor]:
+        every: list[Tensor] = []
+        self._read(batch, every)
+        return every
+
+    def _read(self, batch: Batch, every: list[Tensor] | None = None) -> Tensor:
         length = batch.ids.shape[1]
         if length > self.longest:
             raise LegatoError(f"a sequence of {length} tokens is too long: this model goes up to {self.longest}")
@@ -125,7 +132,9 @@ class EncoderModel(SequenceModel):
         if self.segments is not None:
             x = x + self._kinds(self.segments, batch.segments)
         x = F.dropout(self.embedding_norm(x), self.config.dropout, self.training)
-        return Output(self.stack(x, batch.lengths, documents=batch.documents))
+        if every is not None:
+            every.append(x)
+        return self.stack(x, batch.lengths, documents=batch.documents, every=every)
 
     def _places(self, length: int, documents: Tensor | None) -> Tensor:
         if documents is None:
@@ -159,6 +168,21 @@ class EncoderModel(SequenceModel):
         logits: Tensor = self.relation(self.pooled(hidden))
         return logits
 
+    def drop_readout(self) -> None:
+        """Keep the encoder, and its pooler where it has one."""
+        self.head = self.head_norm = self.relation = None
+        if hasattr(self, "output"):
+            del self.output
+        told = {"masked_words": False} | ({"next_sentence": False} if hasattr(self.config, "next_sentence") else {})
+        if hasattr(self.config, "pooler"):
+            told["pooler"] = self.pooler is not None
+        self.config = self.config.model_copy(update=told)
+
+    def drop_pooler(self) -> None:
+        """Remove it, where nothing reads it."""
+        self.pooler = None
+        self.config = self.config.model_copy(update={"pooler": False})
+
     def _without(self, head: str) -> LegatoError:
         only = ": its folder holds only the encoder" if {WORDS, NEXT} <= self.lacks else ""
         return LegatoError(f"this {self.config.name} has no {head}{only}")
@@ -166,29 +190,21 @@ class EncoderModel(SequenceModel):
 
 # --- in Hugging Face's folders -----------------------------------------------------------------------
 
-# Theirs, and ours; the first of several is what is written.
-ACTIVATIONS = {
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_new": "gelu-tanh",
-    "gelu_pytorch_tanh": "gelu-tanh",
-    "gelu_fast": "gelu-tanh",
-    "relu": "relu",
-    "silu": "silu",
-    "swish": "silu",
-}
-# Heads of tasks; they are named in `other_heads` and left where they are.
+# Heads of tasks, which are left where they are: those that we know are taken off before (head_names.py).
 TASK_HEADS = r"^(classifier|pre_classifier|qa_outputs)\."
 # Numbers 0, 1, 2, …, which older versions kept as a tensor.
 COUNTERS = r"\.(position_ids|token_type_ids)$"
 
 
-def written_activation(config: EncoderConfig) -> str:
-    return next(their for their, our in ACTIVATIONS.items() if our == config.activation)
+def ignored(config: EncoderConfig, readout: str) -> str:
+    """What of a folder is not read: a readout that is the embedding again, among others."""
+    return rf"{COUNTERS}|{TASK_HEADS}" + (rf"|^{readout}\.weight$" if config.tied else "")
 
 
-def renamed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same tensors with the norms' old names made new: `gamma` is `weight` and `beta` is `bias`."""
+def renamed(tensors: Mapping[str, Tensor], prefix: str, heads: str) -> dict[str, Tensor]:
+    """The same tensors as they are called now: `prefix` before the body's (`with_prefix`), and the norms' old names
+    made new: `gamma` is `weight` and `beta` is `bias`."""
+    tensors = with_prefix(tensors, prefix, f"{heads}|{TASK_HEADS}")
     names = ((name, re.sub(r"(LayerNorm\.)gamma$", r"\1weight", name)) for name in tensors)
     return {re.sub(r"(LayerNorm\.)beta$", r"\1bias", new): tensors[name] for name, new in names}
 
@@ -209,7 +225,3 @@ def block_names(layers: int, prefix: str, block: Mapping[str, tuple[str, ...]]) 
         for ours, theirs in block.items():
             names |= both(f"stack.layers.{layer}.{ours}", *(f"{prefix}{layer}.{their}" for their in theirs))
     return names
-
-
-def other_heads(tensors: Mapping[str, Tensor]) -> tuple[str, ...]:
-    return tuple(sorted(name for name in tensors if re.search(TASK_HEADS, name)))

@@ -19,15 +19,16 @@ from legato.models.decoder import DecoderModel
 from legato.models.names import (
     From,
     Names,
-    Unstarted,
     activation_of,
     checked,
+    class_prefix,
+    filled,
     give_tensors,
     is_tied,
-    put_tensors,
     refuse_unless,
     size_of,
     with_prefix,
+    written_activation,
 )
 from legato.nn.positions import Learned
 from legato.nn.readout import Readout, TokenEmbedding
@@ -91,15 +92,6 @@ class GPT2Model(DecoderModel):
             self.output.weight = self.embedding.weight
 
 
-# Theirs, and ours; the first of several is what is written.
-ACTIVATIONS = {
-    "gelu_new": "gelu-tanh",
-    "gelu_pytorch_tanh": "gelu-tanh",
-    "gelu": "gelu",
-    "relu": "relu",
-    "silu": "silu",
-    "swish": "silu",
-}
 # A block's modules, and theirs.
 BLOCK = {
     "attention_norm": "ln_1",
@@ -122,16 +114,23 @@ class GPT2:
         return None
 
     @classmethod
+    def names(cls, module: GPT2Model) -> Names:
+        return _names(module.config, module.vocabulary)
+
+    @classmethod
     def save(cls, module: GPT2Model) -> tuple[dict[str, Any], dict[str, Tensor]]:
         config = module.config
         entries = {
+            "architectures": [
+                cls.architecture if hasattr(module, "output") else class_prefix(cls.architecture) + "Model"
+            ],
             "vocab_size": module.vocabulary,
             "n_positions": config.length,
             "n_embd": config.width,
             "n_layer": config.layers,
             "n_head": config.heads,
             "n_inner": config.feedforward,
-            "activation_function": next(their for their, our in ACTIVATIONS.items() if our == config.activation),
+            "activation_function": written_activation(config.activation),
             "resid_pdrop": config.dropout,
             "embd_pdrop": module.dropout_embedding,
             "attn_pdrop": module.stack.shape.dropout_attention,
@@ -154,7 +153,7 @@ class GPT2:
             "width": size_of(config, "n_embd", where),
             "heads": size_of(config, "n_head", where),
             "feedforward": config.get("n_inner"),
-            "activation": activation_of(config, "activation_function", "gelu_new", ACTIVATIONS, where),
+            "activation": activation_of(config, "activation_function", "gelu_new", where),
             "length": size_of(config, "n_positions", where),
             "dropout": config.get("resid_pdrop", 0.1),
             "dropout_embedding": config.get("embd_pdrop", 0.1),
@@ -163,12 +162,9 @@ class GPT2:
             "tied": is_tied(config, theirs, "transformer.wte.weight", "lm_head.weight"),
         }
         ours = checked(GPT2Config, settings, where)
-        with Unstarted():
-            module = GPT2Model(ours, Sizes(size_of(config, "vocab_size", where)))
         # What looks ahead was kept as a tensor once; a tied readout is the embedding.
-        ignored = r"\.attn\.(masked_)?bias$" + (r"|^lm_head\." if ours.tied else "")
-        put_tensors(module, _names(ours, module.vocabulary), theirs, where, ignored=ignored)
-        return module
+        left = r"\.attn\.(masked_)?bias$" + (r"|^lm_head\." if ours.tied else "")
+        return filled(GPT2Model, ours, size_of(config, "vocab_size", where), _names, theirs, where, ignored=left)
 
 
 def _names(config: GPT2Config, vocabulary: int) -> Names:

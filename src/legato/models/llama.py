@@ -29,12 +29,12 @@ from legato.models.decoder import DecoderModel
 from legato.models.names import (
     From,
     Names,
-    Unstarted,
     activation_of,
     checked,
+    class_prefix,
+    filled,
     give_tensors,
     is_tied,
-    put_tensors,
     refuse_unless,
     size_of,
     with_prefix,
@@ -187,9 +187,16 @@ class Llama:
         return None
 
     @classmethod
+    def names(cls, module: LlamaModel) -> Names:
+        return _names(module.config, module.vocabulary)
+
+    @classmethod
     def save(cls, module: LlamaModel) -> tuple[dict[str, Any], dict[str, Tensor]]:
         config = module.config
         entries = {
+            "architectures": [
+                cls.architecture if hasattr(module, "output") else class_prefix(cls.architecture) + "Model"
+            ],
             "vocab_size": module.vocabulary,
             "hidden_size": config.width,
             "intermediate_size": config.inner,
@@ -216,7 +223,7 @@ class Llama:
     def load(cls, config: dict[str, Any], tensors: dict[str, Tensor], where: str) -> LlamaModel:
         config = {**cls.defaults, **config}
         refuse_unless(config, {"partial_rotary_factor": 1.0}, where)
-        activation_of(config, "hidden_act", "silu", {"silu": "swiglu", "swish": "swiglu"}, where)
+        activation_of(config, "hidden_act", "silu", where, {"silu": "swiglu", "swish": "swiglu"})
         theirs = with_prefix(tensors, "model.", r"lm_head\.")
         settings = {
             "family": cls.model_type,
@@ -235,12 +242,9 @@ class Llama:
             **cls._own_settings(config, where),
         }
         ours = checked(LlamaConfig, settings, where)
-        with Unstarted():
-            module = LlamaModel(ours, Sizes(size_of(config, "vocab_size", where)))
         # The positions' angles were kept as a tensor once; a tied readout is the embedding.
-        ignored = r"\.rotary_emb\.inv_freq$" + (r"|^lm_head\." if ours.tied else "")
-        put_tensors(module, _names(ours, module.vocabulary), theirs, where, ignored=ignored)
-        return module
+        left = r"\.rotary_emb\.inv_freq$" + (r"|^lm_head\." if ours.tied else "")
+        return filled(LlamaModel, ours, size_of(config, "vocab_size", where), _names, theirs, where, ignored=left)
 
     @classmethod
     def _own_settings(cls, config: dict[str, Any], where: str) -> dict[str, Any]:

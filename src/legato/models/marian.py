@@ -63,6 +63,10 @@ class Marian:
         return next((reason for reason, holds in reasons.items() if holds), None)
 
     @classmethod
+    def names(cls, module: TransformerModel) -> dict[str, From]:
+        return {**_names(module.config), "embedding.weight": From((SHARED,))}
+
+    @classmethod
     def save(cls, module: TransformerModel) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """The entries of config.json but the token numbers, and the tensors under Hugging Face's names."""
         config = module.config
@@ -151,7 +155,7 @@ def _settings(config: dict[str, Any], where: str) -> tuple[TransformerConfig, Si
         if config.get(name):
             raise FolderError(f"{where}/config.json: {name} is set, which Legato's Marian does not have")
     known = {theirs: ours for ours, names in ACTIVATIONS.items() for theirs in names}
-    activation = activation_of(config, "activation_function", "gelu", known, where)
+    activation = activation_of(config, "activation_function", "gelu", where, known)
     shared = bool(config.get("share_encoder_decoder_embeddings", True))
     tied = bool(config.get("tie_word_embeddings", True))
     settings = {

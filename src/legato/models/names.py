@@ -7,7 +7,7 @@ stacked; a matrix may lie the other way round; and the rows beyond the vocabular
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -17,9 +17,10 @@ from torch.overrides import TorchFunctionMode
 
 from legato.config import validate
 from legato.errors import ConfigError, FolderError
-from legato.models.base import ModelConfig
+from legato.models.base import ModelConfig, Sizes
 
 Config = TypeVar("Config", bound=ModelConfig)
+Module = TypeVar("Module", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,23 @@ def put_tensors(
         place.copy_(part)
 
 
+def filled(
+    model: Callable[[Any, Sizes], Module],
+    config: Any,
+    vocabulary: int,
+    names: Callable[[Any, int], Names],
+    tensors: Mapping[str, Tensor],
+    where: str,
+    *,
+    ignored: str,
+) -> Module:
+    """A model of these settings with a folder's tensors in it."""
+    with Unstarted():
+        module = model(config, Sizes(vocabulary))
+    put_tensors(module, names(config, vocabulary), tensors, where, ignored=ignored)
+    return module
+
+
 class Unstarted(TorchFunctionMode):
     """While this is on, modules are made without drawing their parameters, which are about to be read from a file."""
 
@@ -96,6 +114,32 @@ def with_prefix(tensors: Mapping[str, Tensor], prefix: str, heads: str) -> dict[
     return {name if re.match(heads, name) else prefix + name: tensor for name, tensor in tensors.items()}
 
 
+# Their names for activations, and ours; the first of several is what is written.
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu-tanh",
+    "gelu_pytorch_tanh": "gelu-tanh",
+    "gelu_fast": "gelu-tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
+
+
+def written_activation(ours: str) -> str:
+    return next(their for their, our in ACTIVATIONS.items() if our == ours)
+
+
+def class_prefix(architecture: str) -> str:
+    """How the names of an architecture's classes begin.
+
+    >>> class_prefix("BertForMaskedLM"), class_prefix("GPT2LMHeadModel")
+    ('Bert', 'GPT2')
+    """
+    return re.sub(r"(For[A-Z]\w*|LMHeadModel)$", "", architecture)
+
+
 def checked(model: type[Config], settings: dict[str, Any], where: str) -> Config:
     """Our settings for a folder's config.json."""
     try:
@@ -112,7 +156,9 @@ def size_of(config: Mapping[str, Any], name: str, where: str) -> int:
     return value
 
 
-def activation_of(config: Mapping[str, Any], name: str, default: str, known: Mapping[str, str], where: str) -> str:
+def activation_of(
+    config: Mapping[str, Any], name: str, default: str, where: str, known: Mapping[str, str] = ACTIVATIONS
+) -> str:
     """Our name for the activation that an entry names; `known` is from theirs to ours."""
     value = config.get(name, default)
     if value not in known:

@@ -1,12 +1,13 @@
 """The recurrent language model: Elman, GRU or LSTM, stacked, with the regularisers of AWD-LSTM.
 
-    x_t = E w_t                     embedding, whole words dropped
+    x_t = E w_t                     embedding, whole words dropped; with `characters` [E w_t; letters of w_t]
     h_t = stack of cells (nn/recurrent.py)
     P(w_{t+1} | w_1 … w_t) = softmax(E h_t + b)     tied: the readout is the embedding again
 
 Notable: `width` is the size of every layer but, when tied, the last, which is as wide as the
 embedding (Merity et al. 2018; tying by Press & Wolf 2017). With `bidirectional` the model reads both
-ways, so it cannot generate; masked and labelling tasks use it so.
+ways, so it cannot generate; masked and labelling tasks use it so. With `characters` it also reads how each word is
+spelt (nn/characters.py), by which words that it never saw have something in common with others (Ma & Hovy 2016).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 
 from legato.data.batch import Batch
 from legato.models.base import ModelConfig, SequenceModel, Sizes
+from legato.nn.characters import CharacterWords
 from legato.nn.dropout import embed, variational_dropout
 from legato.nn.recurrent import CellState, Recurrent
 from legato.nn.state import Output
@@ -34,6 +36,7 @@ class RecurrentConfig(ModelConfig):
     width: int = Field(256, ge=1, description="hidden size")
     embedding: int | None = Field(None, ge=1, description="embedding size; the width when left out")
     scale: float | None = Field(None, gt=0, description="spread of the embedding at the start; left out: chosen")
+    characters: int = Field(0, ge=0, description="features of each word's letters beside its embedding; 0: none")
     tied: bool = Field(True, description="read out with the embedding's weights")
     bidirectional: bool = Field(False, description="read both ways; each direction gets half the width")
     dropout: float = Field(0.1, ge=0, lt=1, description="variational dropout on the output")
@@ -56,6 +59,10 @@ class RecurrentConfig(ModelConfig):
     @property
     def inputs(self) -> int:
         return self.embedding or self.width
+
+    @property
+    def reads_characters(self) -> bool:
+        return self.characters > 0
 
     @property
     def embedding_std(self) -> float:
@@ -126,7 +133,7 @@ class RecurrentModel(SequenceModel):
         self.embedding = nn.Embedding(vocabulary, config.inputs)
         self.stack = Recurrent(
             config.name,
-            config.inputs,
+            config.inputs + config.characters,
             config.widths,
             bidirectional=config.bidirectional,
             hidden_dropout=config.dropout if config.dropout_hidden is None else config.dropout_hidden,
@@ -141,6 +148,14 @@ class RecurrentModel(SequenceModel):
             self.output.weight = self.embedding.weight
         else:
             nn.init.uniform_(self.output.weight, -0.1, 0.1)
+        self.words: CharacterWords | None = None
+        if config.characters:
+            third = config.characters // 3  # filters two and three bytes wide; the rest are four
+            self.words = CharacterWords(config.characters, [0, third, third, config.characters - 2 * third])
+
+    @property
+    def reads_characters(self) -> bool:
+        return self.config.reads_characters
 
     @property
     def generates(self) -> bool:
@@ -149,10 +164,7 @@ class RecurrentModel(SequenceModel):
     def forward(self, batch: Batch, state: list[CellState] | None = None) -> Output:
         """Read (B, T) tokens; `state` is what the previous segment of the same streams left."""
         config = self.config
-        x = embed(batch.ids.t(), self.embedding.weight, config.dropout_embedding, self.training)  # (T, B, D)
-        before = config.dropout if config.dropout_input is None else config.dropout_input
-        x = variational_dropout(x, before, self.training)
-        raw, after = self.stack(x, state, batch.lengths)
+        raw, after = self.stack(self._embed(batch), state, batch.lengths)
         hidden = variational_dropout(raw, config.dropout, self.training)
         auxiliary: dict[str, Tensor] = {}
         if self.training and config.activation_penalty:
@@ -161,6 +173,23 @@ class RecurrentModel(SequenceModel):
             pairs = None if batch.lengths is None else batch.lengths - 1
             auxiliary["temporal"] = config.temporal_penalty * _mean_square(raw[1:] - raw[:-1], pairs)
         return Output(hidden.transpose(0, 1), after, auxiliary)
+
+    def _embed(self, batch: Batch) -> Tensor:
+        """(B, T) tokens to (T, B, D)."""
+        config = self.config
+        x = embed(batch.ids.t(), self.embedding.weight, config.dropout_embedding, self.training)
+        if self.words is not None:
+            spelt = None if batch.characters is None else batch.characters.transpose(0, 1)  # (T, B, C)
+            x = torch.cat([x, self.words(spelt, batch.ids.t()).to(x.dtype)], dim=-1)
+        before = config.dropout if config.dropout_input is None else config.dropout_input
+        return variational_dropout(x, before, self.training)
+
+    def states(self, batch: Batch) -> list[Tensor]:
+        x = self._embed(batch)
+        every = [x]
+        self.stack(x, None, batch.lengths, every)
+        every[-1] = variational_dropout(every[-1], self.config.dropout, self.training)
+        return [state.transpose(0, 1) for state in every]
 
     def forget(self, state: list[CellState], keep: Tensor) -> list[CellState]:
         return [tuple(part * keep.unsqueeze(1) for part in layer) for layer in state]
@@ -178,6 +207,9 @@ class RecurrentModel(SequenceModel):
         return self.readout(output.hidden[rows, lengths - 1])  # (B, V)
 
     def step(self, tokens: Tensor, state: RecurrentState) -> Tensor:
-        x, layers = self.stack.step(F.embedding(tokens, self.embedding.weight), state.layers)
+        x = F.embedding(tokens, self.embedding.weight)
+        if self.words is not None:
+            x = torch.cat([x, self.words(None, tokens)], dim=-1)
+        x, layers = self.stack.step(x, state.layers)
         state.advance(layers, 1)
         return self.readout(x)

@@ -24,27 +24,17 @@ from legato.models.bert import (
     one_bias,
     two_biases,
 )
-from legato.models.encoder import (
-    COUNTERS,
-    TASK_HEADS,
-    EncoderConfig,
-    EncoderModel,
-    both,
-    has,
-    other_heads,
-    renamed,
-)
+from legato.models.encoder import EncoderConfig, EncoderModel, both, has, ignored, renamed
 from legato.models.names import (
     From,
     Names,
-    Unstarted,
     checked,
+    class_prefix,
+    filled,
     give_tensors,
     is_tied,
-    put_tensors,
     refuse_unless,
     size_of,
-    with_prefix,
 )
 
 Family = Literal["roberta", "xlm-roberta", "camembert"]
@@ -97,9 +87,13 @@ class Roberta:
         return None
 
     @classmethod
+    def names(cls, module: RobertaModel) -> Names:
+        return _names(module.config, module.vocabulary)
+
+    @classmethod
     def save(cls, module: RobertaModel) -> tuple[dict[str, Any], dict[str, Tensor]]:
         config = module.config
-        body = cls.architecture.removesuffix("ForMaskedLM") + "Model"
+        body = class_prefix(cls.architecture) + "Model"
         entries = {
             "architectures": [cls.architecture if config.masked_words else body],
             "max_position_embeddings": module.before + config.length,
@@ -115,7 +109,7 @@ class Roberta:
     @classmethod
     def load(cls, config: dict[str, Any], tensors: dict[str, Tensor], where: str) -> RobertaModel:
         refuse_unless(config, EXPECTED, where)
-        theirs = with_prefix(renamed(tensors), "roberta.", rf"lm_head\.|{TASK_HEADS}")
+        theirs = renamed(tensors, "roberta.", r"lm_head\.")
         padding, rows = config.get("pad_token_id", 1), size_of(config, "max_position_embeddings", where)
         if not isinstance(padding, int) or not 0 <= padding < rows - 1:
             raise FolderError(f"{where}/config.json: pad_token_id={padding} leaves no room in {rows} positions")
@@ -131,13 +125,9 @@ class Roberta:
             "pooler": has(theirs, "roberta.pooler."),
         }
         ours = checked(RobertaConfig, settings, where)
-        with Unstarted():
-            module = RobertaModel(ours, Sizes(size_of(config, "vocab_size", where)))
         one_bias(theirs, "lm_head")
-        ignored = rf"{COUNTERS}|{TASK_HEADS}" + (r"|^lm_head\.decoder\.weight$" if ours.tied else "")
-        put_tensors(module, _names(ours, module.vocabulary), theirs, where, ignored=ignored)
-        module.other_heads = other_heads(theirs)
-        return module
+        left = ignored(ours, r"lm_head\.decoder")
+        return filled(RobertaModel, ours, size_of(config, "vocab_size", where), _names, theirs, where, ignored=left)
 
 
 class XLMRoberta(Roberta):

@@ -88,6 +88,9 @@ class WindowModel(SequenceModel):
         last = ids if batch.lengths is None else _at_the_end(ids, batch.ids.shape[1] - batch.lengths)
         return Output(self._over(ids), last[:, last.shape[1] - before.shape[1] :])
 
+    def states(self, batch: Batch) -> list[Tensor]:
+        return [self(batch).hidden]
+
     def forget(self, state: Tensor, keep: Tensor) -> Tensor:
         return state.masked_fill(~keep.unsqueeze(1), NOTHING)
 

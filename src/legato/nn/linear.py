@@ -6,6 +6,8 @@ better with weights laid out its own way. Laying them out costs about one produc
 again, so only layers that `pack` names do it, when they are first used so in evaluation, and again when their
 weights have changed. With fewer than `FEW` rows, on another device, in another precision or under autograd,
 `Linear` is `nn.Linear`.
+
+It may have low-rank adapters (`nn/low_rank.py`), which are added to whichever product was made.
 """
 
 from __future__ import annotations
@@ -16,19 +18,32 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from legato.nn.low_rank import LowRank
+
 FEW = 4  # rows from which the other layout wins; one row is bound by memory, whatever the layout
 
 
 class Linear(nn.Linear):
-    """y = x Wᵀ + b"""
+    """y = x Wᵀ + b, and with adapters + s (x Aᵀ) Bᵀ"""
+
+    low_rank: LowRank | None
 
     def __init__(self, inputs: int, outputs: int, bias: bool = True) -> None:
         super().__init__(inputs, outputs, bias)
         self.packs = False
         self._packed: Tensor | None = None
         self._of: tuple[int, int] | None = None  # which weights `_packed` was made of
+        self.low_rank = None
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.low_rank is None:
+            return self._product(x)
+        if torch.is_autocast_enabled(x.device.type):  # once for both products
+            x = x.to(torch.get_autocast_dtype(x.device.type))
+        added: Tensor = self.low_rank(x, self._product(x))
+        return added
+
+    def _product(self, x: Tensor) -> Tensor:
         if self.packs and not self.training and not torch.is_grad_enabled() and x.numel() >= FEW * x.shape[-1]:
             packed = self._laid_out(x)
             if packed is not None:

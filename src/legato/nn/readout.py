@@ -51,12 +51,12 @@ def clear_padding(table: TokenEmbedding | Readout) -> None:
         table.bias[table.vocabulary :] = 0
 
 
-def padding_parameters(module: nn.Module) -> int:
-    """How many of a model's trainable parameters are such zeros; a tied table's count once."""
+def padding_parameters(module: nn.Module, *, trainable: bool = False) -> int:
+    """How many of a model's parameters, or of those that are trained, are such zeros; a tied table's count once."""
     unused = {}
     for table in module.modules():
         if isinstance(table, TokenEmbedding | Readout):
             for part in table.parameters(recurse=False):
-                if part.requires_grad:
+                if part.requires_grad or not trainable:
                     unused[id(part)] = part[table.vocabulary :].numel()
     return sum(unused.values())

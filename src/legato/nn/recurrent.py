@@ -231,13 +231,13 @@ class Layer(nn.Module):
         if lengths is not None:
             lengths = lengths.to(x.device)
         if self.reverse:
-            x = _flip(x, lengths)
+            x = flip(x, lengths)
         recurrent = drop_connect(self.cell.weight_hh, self.recurrent_dropout, self.training)
         if self.fused and not capturing():
             y, state = self._run_fused(x, state, recurrent, lengths)
         else:
             y, state = self._run_written_out(x, state, recurrent, lengths)
-        return (_flip(y, lengths) if self.reverse else y), state
+        return (flip(y, lengths) if self.reverse else y), state
 
     def step(self, x: Tensor, state: CellState, recurrent: Tensor | None = None) -> CellState:
         """One token a row, (B, I); `recurrent` is U where dropout has changed it."""
@@ -335,9 +335,16 @@ class Recurrent(nn.Module):
         return [layer.cell.start(rows) for pair in self._pairs() for layer in pair]
 
     def forward(
-        self, x: Tensor, states: list[CellState] | None = None, lengths: Tensor | None = None
+        self,
+        x: Tensor,
+        states: list[CellState] | None = None,
+        lengths: Tensor | None = None,
+        every: list[Tensor] | None = None,
     ) -> tuple[Tensor, list[CellState]]:
-        """(T, B, I) to (T, B, D) and each layer's last state. Dropout goes between layers, not after the last."""
+        """(T, B, I) to (T, B, D) and each layer's last state. Dropout goes between layers, not after the last.
+
+        What each layer leaves (T, B, D) is added to `every`, where that is given.
+        """
         last: list[CellState] = []
         for depth, pair in enumerate(self._pairs()):
             if depth:
@@ -350,6 +357,8 @@ class Recurrent(nn.Module):
                 outputs.append(y)
                 last.append(after)
             x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)
+            if every is not None:
+                every.append(x)
         return x, last
 
     def draw(self, rows: int) -> Drawn:
@@ -381,7 +390,7 @@ def _make(cell: str, inputs: int, width: int, forget_bias: float) -> Cell:
     return CELLS[cell](inputs, width)
 
 
-def _flip(x: Tensor, lengths: Tensor | None) -> Tensor:
+def flip(x: Tensor, lengths: Tensor | None) -> Tensor:
     """Each row read from its last token to its first; padding stays where it is."""
     if lengths is None:
         return x.flip(0)

@@ -20,6 +20,7 @@ class Output:
     hidden: Tensor  # (B, T, D), what the readout reads
     state: Any = None  # for the next stream segment, gradients not yet cut
     auxiliary: dict[str, Tensor] = field(default_factory=dict)  # penalties, each a scalar mean
+    logits: Tensor | None = None  # of a task's head, where the model has one
 
 
 @dataclass

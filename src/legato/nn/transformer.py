@@ -155,11 +155,13 @@ class Stack(nn.Module):
         memory: Memory | None = None,
         *,
         documents: Tensor | None = None,
+        every: list[Tensor] | None = None,
     ) -> Tensor:
         """Whole sequences (B, T, D), padded on the right; padding changes nothing before it.
 
         A causal stack needs no `lengths`: what follows a token cannot change it. Where several texts share a row,
-        `documents` (B, T) says which token is of which; each is read as if it stood alone.
+        `documents` (B, T) says which token is of which; each is read as if it stood alone. What each block leaves is
+        added to `every`, where that is given; the last one with the norm that follows it.
         """
         packing = None if self.causal else _packing(x, lengths)
         at = slice(0, x.shape[1]) if documents is None else places_in(documents)
@@ -168,8 +170,12 @@ class Stack(nn.Module):
         looks = [Look(*views[window], rotation, packing) for window in self.windows]
         sources = None if memory is None else self.sources(memory)
         if packing is None:
-            return self._run(x, looks, sources=sources)
-        return packing.unpack(self._run(packing.pack(x), looks, sources=sources))
+            return self._run(x, looks, sources=sources, every=every)
+        kept: list[Tensor] | None = None if every is None else []
+        last = packing.unpack(self._run(packing.pack(x), looks, sources=sources, every=kept))
+        if every is not None:
+            every += [packing.unpack(state) for state in kept or []]
+        return last
 
     def _view(
         self, x: Tensor, lengths: Tensor | None, documents: Tensor | None, window: int | None
@@ -227,6 +233,7 @@ class Stack(nn.Module):
         looks: Sequence[Look],
         pasts: Sequence[Past] | None = None,
         sources: Sequence[Source] | None = None,
+        every: list[Tensor] | None = None,
     ) -> Tensor:
         for index, block in enumerate(self.layers):
             past = None if pasts is None else pasts[index]
@@ -237,7 +244,12 @@ class Stack(nn.Module):
                 else:
                     x = block(x, looks[index], past, source)
                 capture("hidden", x)
-        return x if self.norm is None else self.norm(x)
+            if every is not None:
+                every.append(x)
+        last: Tensor = x if self.norm is None else self.norm(x)
+        if every is not None:
+            every[-1] = last
+        return last
 
 
 @torch.no_grad()

@@ -17,6 +17,7 @@ from legato.config import Section
 from legato.data.tokenizers import AnyTokenizer, TokenizerConfig
 from legato.folders.model_folder import Loaded
 from legato.models.base import ModelConfig, SequenceModel, Sizes
+from legato.models.headed import HeadConfig
 from legato.training.config import TrainConfig
 from legato.training.loop import Job
 
@@ -34,6 +35,7 @@ class Plan:
     seed: int
     device: torch.device
     loaded: Loaded | None = None  # the model to go on from (`from=MODEL`), whose tokenizer and sizes count
+    head: HeadConfig = field(default_factory=HeadConfig)  # for tasks that put one on a model
 
     def tokenizer_for(self, train: Callable[[], AnyTokenizer]) -> AnyTokenizer:
         """The loaded model's tokenizer; without one, what `train` makes of the data."""
@@ -66,7 +68,11 @@ class TaskJob(Job, Protocol):
 
 
 class Task(Protocol):
-    """A job to train models for. One that can begin with a trained model (`from=MODEL`) has `continues = True`."""
+    """A job to train models for.
+
+    One that can begin with a trained model (`from=MODEL`) has `continues = True`; one that puts a head on a model
+    has `headed = True`, and its jobs have the head's shape as `head` and the answers' names as `labels`.
+    """
 
     name: ClassVar[str]
     summary: ClassVar[str]

@@ -31,6 +31,7 @@ from legato.tasks.base import Plan, Say
 from legato.tasks.lm_toys import TOY, ToyJob, evaluate_toy
 from legato.tasks.next_token import next_token_loss, write_model
 from legato.tasks.texts import TextData, read_split, read_splits
+from legato.training.adapt import adapt_name
 from legato.training.loop import Loss
 
 WINDOW = 256  # tokens that a Transformer reads at once, unless somebody says otherwise
@@ -72,6 +73,8 @@ class LanguageModelling:
         name = str(model.get("name", "")) if isinstance(model, dict) else ""
         if name in MODELS and _reads_windows(MODELS.get(name).Config):
             settings = _fill_for_transformers(settings)
+        elif name in MODELS and _two_ways(MODELS.get(name)):
+            settings = _fill_for_two_ways(settings)
         return settings
 
     @classmethod
@@ -86,12 +89,16 @@ class LanguageModelling:
             raise ConfigError(
                 "model.bidirectional=true reads the very words that lm predicts; leave it out for language modelling"
             )
-        if model.step is SequenceModel.step:
+        if model.step is SequenceModel.step and not _two_ways(model):
             raise ConfigError(
                 f"model={name} reads both ways, the very words that lm predicts, too; use model=gpt2, or the mlm task"
             )
         if plan.data.train is None:
             raise ConfigError("'data.train' is needed; set data.train=FILE, or data.train=builtin:stdlib to try")
+        if _two_ways(model):
+            from legato.tasks.two_way_lm import TwoWayJob
+
+            return TwoWayJob(plan, say)
         if plan.data.train.startswith(TOY):
             return ToyJob(plan, say)
         _check_batching(plan)
@@ -104,9 +111,14 @@ class LanguageModelling:
         if data.test.startswith(TOY):
             return evaluate_toy(loaded, data)
         model, tokenizer = loaded.module, loaded.tokenizer
-        if not model.generates:
+        two_ways = _two_ways(model)
+        if not (model.generates or two_ways):
             raise ConfigError(f"{loaded.folder} holds a model that reads both ways, so it predicts no next token")
         text = read_split(data, data.test, "test")
+        if two_ways:
+            from legato.tasks.two_way_lm import evaluate_both_ways
+
+            return {"data": text.source, "sha256": text.sha256, **evaluate_both_ways(loaded, text)}
         ids = _behind(tokenizer.prompt("")[0], cached_ids(text, tokenizer))
         window = data.window if "window" in data.model_fields_set else loaded.about.get("window")
         scores = score_text(model, ids, text, 1, tokenizer.unk_id, window, data.stride)
@@ -116,6 +128,21 @@ class LanguageModelling:
 def _reads_windows(config: type[ModelConfig]) -> bool:
     """Whether it is a Transformer's: what it reads has a length, and it carries no state."""
     return "length" in config.model_fields
+
+
+def _two_ways(model: Any) -> bool:
+    """Whether it is two language models, a forward and a backward one (`two_way_lm.py`)."""
+    return getattr(model, "two_ways", False)
+
+
+def _fill_for_two_ways(settings: dict[str, Any]) -> dict[str, Any]:
+    """Defaults of models that read both ways word by word, where nothing else was said."""
+    data, tokenizer = (settings.get(name) or {} for name in ("data", "tokenizer"))
+    if isinstance(data, dict):
+        settings = {**settings, "data": {"batching": "windows", **data}}
+    if isinstance(tokenizer, dict) and settings.get("from") is None:
+        settings = {**settings, "tokenizer": {"name": "word", **tokenizer}}
+    return settings
 
 
 def _fill_for_transformers(settings: dict[str, Any]) -> dict[str, Any]:
@@ -129,7 +156,8 @@ def _fill_for_transformers(settings: dict[str, Any]) -> dict[str, Any]:
         window = min(int(model["length"]), WINDOW) if str(model["length"]).isdigit() else WINDOW
         data = {"batching": "packed", "window": window, **data}
     if train.get("optimizer", "adamw") == "adamw":
-        rate = 1e-3 if settings.get("from") is None else 1e-4
+        little = adapt_name(settings.get("adapt")) != "full"  # what is new wants larger steps than what is trained
+        rate = 1e-3 if settings.get("from") is None or little else 1e-4
         train = {"lr": rate, "warmup": None, "weight_decay": 0.1, **train}
     return {**settings, "data": data, "model": model, "train": train}
 

@@ -37,6 +37,7 @@ from legato.registry import MODELS
 from legato.tasks.base import Plan, Prediction, Say, model_card
 from legato.tasks.hidden_words import Guesser
 from legato.tasks.texts import TextData, read_split, read_splits
+from legato.training.adapt import adapt_name
 from legato.training.loop import Loss
 
 RECURRENT = ("elman", "gru", "lstm")
@@ -91,7 +92,8 @@ class MaskedLanguageModelling:
         tokenizer = {"name": "wordpiece", "masked": True, **(settings.get("tokenizer") or {})}
         train = settings.get("train") or {}
         if isinstance(train, dict):
-            train = {**_habits(str(model["name"]), train, settings.get("from") is not None), **train}
+            whole = settings.get("from") is not None and adapt_name(settings.get("adapt")) == "full"
+            train = {**_habits(str(model["name"]), train, whole), **train}
         return {**settings, "model": model, "tokenizer": tokenizer, "train": train}
 
     @classmethod
@@ -238,13 +240,16 @@ class MaskedJob:
         return able if wanted is None else bool(wanted)
 
     def _batches(self, ids: Any) -> Batches:
-        shape = {"rows": self.rows, "window": self.plan.data.window, "seed": self.plan.seed}
+        shape = {"window": self.plan.data.window, "seed": self.plan.seed}
         name = f"data.train={self.texts['train'].source}"
         if not self.pairs:
-            return MaskedWindows(ids, self.masker, self.frame, name=name, **shape)
+            return MaskedWindows(ids, self.masker, self.frame, rows=self.rows, name=name, **shape)
         sentences = self._sentences("train")
         alike = self.plan.device.type == "cuda"
-        return SentencePairs(sentences, self.masker, self.frame, alike=alike, name=name, **shape)
+        tokens = self.plan.train.batch_tokens
+        return SentencePairs(
+            sentences, self.masker, self.frame, batch_tokens=tokens, alike=alike, name=name, **shape
+        )
 
     def _sentences(self, split: str) -> Sentences:
         return Sentences.of(self.texts[split], self.tokenizer, max((self.plan.data.window - 3) // 2, 1))

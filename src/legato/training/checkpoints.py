@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from legato.errors import CheckpointError, FolderError
 from legato.folders.atomic import NEW, OLD, recover, replacing
-from legato.folders.weights import load_tensors, save_tensors
+from legato.folders.weights import load_tensors, put_weights, save_tensors, weights_of
 
 STEP = re.compile(r"step-(\d+)$")
 FILES = (
@@ -66,6 +66,19 @@ def save_checkpoint(checkpoint: Checkpoint, folder: Path, keep: int) -> Path:
     for old in made[:-keep]:
         shutil.rmtree(old, ignore_errors=True)
     return place
+
+
+def trained_weights(module: nn.Module) -> dict[str, Tensor]:
+    """What a checkpoint holds of a model: all of it or, where something is frozen, what is not, and the buffers."""
+    frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
+    return {name: tensor for name, tensor in weights_of(module).items() if name not in frozen}
+
+
+def put_trained(module: nn.Module, tensors: dict[str, Tensor], where: str) -> None:
+    """Put back what `trained_weights` gave; what is frozen stays as it is."""
+    known = set(trained_weights(module))
+    frozen = {name: tensor for name, tensor in weights_of(module).items() if name not in known}
+    put_weights(module, {**frozen, **tensors}, where)
 
 
 def list_checkpoints(folder: Path) -> list[Path]:

@@ -17,6 +17,9 @@ class TrainConfig(Section):
     steps: int | None = Field(None, ge=1, description="updates in all; none: as many as train.epochs takes")
     epochs: float | None = Field(None, gt=0, description="passes over the data, when train.steps is none; none: 10")
     batch_tokens: int = Field(2048, ge=1, description="tokens a step, over all accumulation")
+    batch_rows: int | None = Field(
+        None, ge=1, description="rows a step instead of train.batch_tokens, for tasks whose data are rows"
+    )
     accumulate: int = Field(1, ge=1, description="split each step's batch into this many smaller ones")
 
     optimizer: Literal["adamw", "sgd", "asgd"] = Field(

@@ -29,6 +29,7 @@ class Report:
     speed: float  # tokens a second
     memory: int  # bytes
     left: float  # seconds
+    likelihood: bool = True  # whether the loss is one of tokens, so that its perplexity says something
 
     def line(self, width: int = 1000) -> str:
         """The figures in one line; in a narrow terminal the less important ones are left out."""
@@ -43,8 +44,10 @@ class Report:
             "memory": f"{self.memory / 2**30:.2f} GiB",
             "left": f"{clock(self.left)} left",
         }
+        if not self.likelihood:
+            del parts["ppl"]
         for least in ("norm", "lr", "memory", "ppl"):
-            if len("  ".join(parts.values())) > width:
+            if least in parts and len("  ".join(parts.values())) > width:
                 del parts[least]
         return "  ".join(parts.values())
 

@@ -28,7 +28,6 @@ from legato.data.batch import Batch
 from legato.data.batches import Batches, mix_seed
 from legato.errors import ConfigError, DeviceError, DivergenceError
 from legato.folders.atomic import replacing
-from legato.folders.weights import put_weights, weights_of
 from legato.models.base import SequenceModel, detach
 from legato.nn.losses import compile_loss
 from legato.nn.transformer import Stack
@@ -38,7 +37,9 @@ from legato.training.checkpoints import (
     load_checkpoint,
     move,
     newest_good,
+    put_trained,
     save_checkpoint,
+    trained_weights,
 )
 from legato.training.config import TrainConfig
 from legato.training.devices import autocast, seed_generators
@@ -51,7 +52,8 @@ from legato.training.schedules import Schedule
 
 SHOWN = (  # of a validation, on the screen
     *("loss", "perplexity", "bits_per_byte", "accuracy", "bleu", "chrf", "f1"),
-    *("masked_accuracy", "next_sentence_accuracy"),
+    *("backward_perplexity", "masked_accuracy", "next_sentence_accuracy"),
+    *("macro_f1", "micro_f1", "matthews", "pearson", "spearman", "mrr", "exact_match", "analogy_accuracy"),
 )
 
 
@@ -65,7 +67,10 @@ class Loss:
 
 
 class Job(Protocol):
-    """What the loop needs of a task: batches, a loss, a score, a model folder."""
+    """What the loop needs of a task: batches, a loss, a score, a model folder.
+
+    One whose loss is not that of tokens, so that no perplexity is shown, has `likelihood = False`.
+    """
 
     batches: Batches
     metric: str  # the validation figure that decides what is best
@@ -287,6 +292,7 @@ class Trainer:
             speed=speed,
             memory=memory_used(self.device),
             left=remaining / max(speed, 1e-9),
+            likelihood=getattr(self.job, "likelihood", True),
         )
         self.display.report(report)
         values = {"loss": loss, "lr": report.lr, "norm": norm, "tokens_per_second": round(speed, 1)}
@@ -363,7 +369,7 @@ class Trainer:
         save_checkpoint(
             Checkpoint(
                 step=self.step,
-                weights=weights_of(self.model),
+                weights=trained_weights(self.model),
                 optimizer=optimizer_tensors(self.optimizer, self.model),
                 average=average.tensors() if average else {},
                 stream=self.states,
@@ -384,7 +390,7 @@ class Trainer:
         self.run.rewind(self.step)
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        put_weights(self.model, checkpoint.weights, f"the checkpoint at step {checkpoint.step}")
+        put_trained(self.model, checkpoint.weights, f"the checkpoint at step {checkpoint.step}")
         restore_optimizer(self.optimizer, self.model, checkpoint.optimizer)
         kept = checkpoint.progress
         self.progress = Progress(**kept["progress"])

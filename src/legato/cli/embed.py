@@ -1,0 +1,90 @@
+"""`legato embed`: texts to vectors."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+
+
+def command(
+    model: Annotated[str, typer.Argument(help="A model folder, a run folder or a name on the hub.")],
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TEXT]...", help="Texts; left out: --file, or standard input.", show_default=False),
+    ] = None,
+    file: Annotated[str | None, typer.Option("--file", help="One text a line; '-' for standard input.")] = None,
+    layers: Annotated[
+        str,
+        typer.Option(
+            "--layers",
+            help="last, first (the embeddings), second-to-last, sum-last-4, concat-last-4, sum-all or mix.",
+        ),
+    ] = "last",
+    pool: Annotated[
+        str | None,
+        typer.Option(
+            "--pool",
+            help="mean, cls (the first token), last or max; none: a vector for each token (.jsonl, .npz).",
+            show_default="the encoder's own, else mean",
+        ),
+    ] = None,
+    normalize: Annotated[
+        bool | None,
+        typer.Option("--normalize/--no-normalize", help="To length one.", show_default="the encoder's own, else no"),
+    ] = None,
+    out: Annotated[
+        str | None,
+        typer.Option("--out", help="A file .npy, .npz, .jsonl or .tsv; left out: printed.", show_default=False),
+    ] = None,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Texts side by side.")] = 32,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")] = "auto",
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print one line of JSON a text; with --out, one that says what was written."),
+    ] = False,
+) -> None:
+    """A vector for each text: of sentence encoders as they are meant, of other models from any of their layers.
+
+    [dim]legato embed MODEL --file texts.txt --out vectors.npy[/dim]
+    [dim]legato embed MODEL --file texts.txt --layers concat-last-4 --pool cls --out vectors.npz[/dim]
+    [dim]legato embed MODEL "a dog runs" --json[/dim]
+
+    Texts beyond what the model reads are cut. A mix of layers weighs all alike, but where a model has learned its
+    own weights. Row N of an .npy is line N of the file; an .npz holds "vectors" and "texts".
+    """
+    from legato.cli.lines import Lines, Meter, Texts
+    from legato.errors import DataError
+    from legato.features import embed_to_file, embedded, ending_of
+    from legato.model import load
+
+    if texts and file is not None:
+        raise DataError("give texts or --file, not both")
+    ending = None if out is None else ending_of(out, pool)
+    source: Texts | Lines = Texts(texts) if texts else Lines(None if file in (None, "-") else file)
+    many: list[str] = []
+    for block in source.blocks(4096):
+        many += block
+    if source.spoilt:
+        Meter(False).note(f"legato: note: {source.unit} {source.spoilt} is not valid UTF-8; bad bytes were replaced")
+    where = "text" if texts else f"{file or 'standard input'}, line"
+    for number, text in enumerate(many, start=1):
+        if not text.strip():
+            raise DataError(f"{where} {number} is empty, and nothing has no vector; remove it")
+    if not many:
+        raise DataError(f"{file or 'standard input'} holds no text; give at least one line")
+    held = load(model, device)
+    options: dict[str, Any] = {"layers": layers, "pool": pool, "normalize": normalize, "batch_size": batch_size}
+    with Meter(enabled=not texts) as meter:
+        if out is not None:  # then nothing else is printed that it could disturb
+            meter.enabled = not texts and sys.stderr is not None and sys.stderr.isatty()
+        if out is not None:
+            shape = embed_to_file(held, many, out, done=meter.advance, **options)
+            told = {"out": out, "texts": len(many), "width": shape, "format": ending}
+            wide = f"{len(many):,} × {shape:,}" if pool != "none" else f"{len(many):,} texts, {shape:,} wide"
+            print(json.dumps(told) if as_json else f"{wide} numbers in {out}")
+            return
+        for line in embedded(held, many, as_json=as_json, **options):
+            print(line)

@@ -1,0 +1,356 @@
+"""Texts with labels, or pairs of texts with labels: what a classifier learns from.
+
+Notable here:
+- `[text, label]` or `[first, second, label]` are columns of a table, the label last; names, or numbers from 1;
+- where no columns are named they are guessed, by the names that corpora use, by elimination, and in a file without a
+  header by what stands in the columns; `note` says what was guessed;
+- a `.csv` whose first line holds tabs is a tsv, as STS-B's are, and so is a `.txt`;
+- what the labels mean is not asked here: see `labels.py`.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from legato.data.files import MAX_LINE, load_text, unify_newlines
+from legato.data.pairs import tidy
+from legato.data.tables import Column, Head, Table, kind_of, list_names, locate, read_table
+from legato.errors import DataError
+
+# In lower case. Of several that a table has, the first one here counts.
+LABEL_NAMES: Final = (
+    *("label", "labels", "gold_label", "class", "category", "sentiment", "score", "similarity_score", "similarity"),
+    *("rating", "stars", "quality", "is_duplicate", "intent", "emotion", "topic", "target", "polarity", "y"),
+)
+PAIR_NAMES: Final = (
+    *(("sentence1", "sentence2"), ("sentence_1", "sentence_2"), ("sentence_a", "sentence_b")),
+    *(("text1", "text2"), ("text_1", "text_2"), ("text_a", "text_b"), ("premise", "hypothesis")),
+    *(("question1", "question2"), ("#1 string", "#2 string"), ("question", "sentence"), ("question", "passage")),
+    *(("question", "context"), ("question", "answer"), ("query", "document"), ("query", "passage")),
+)
+TEXT_NAMES: Final = (
+    *("text", "sentence", "review", "content", "comment", "tweet", "message", "document", "body", "utterance"),
+    *("question", "query", "title", "headline", "article", "description", "sms", "post"),
+)
+NUMBERING: Final = re.compile(
+    r"(#?\d* ?id|idx|index|.*_id|guid|uid|uuid|no|nr|pair ?id|unnamed: \d+|)", re.IGNORECASE
+)
+PEEK: Final = 300  # rows that a guess looks at
+SHORT: Final = 40  # characters that a label has at most, for a guess
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Texts, perhaps a second text for each, and what stands in the column of labels."""
+
+    source: str
+    texts: list[str]
+    seconds: list[str] | None  # of pairs
+    labels: list[Any]  # as they stand: text in a csv or tsv, anything elsewhere
+    lines: list[int]  # where each row stands, counted from 1
+    unit: str  # what `lines` counts: "line" or "row"
+    columns: list[Column]  # that were read
+    sha256: str = ""
+    note: str = ""  # what was guessed in reading, for the user to check
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def where(self, row: int) -> str:
+        """Where a row stands, for messages: `train.tsv, line 17`."""
+        return f"{self.source}, {self.unit} {self.lines[row]:,}"
+
+    def joined(self) -> list[str]:
+        """Each row as one text: the parts of a pair with a tab between."""
+        if self.seconds is None:
+            return self.texts
+        return [f"{first}\t{second}" for first, second in zip(self.texts, self.seconds, strict=True)]
+
+    def all_texts(self) -> list[str]:
+        """Every text, be it the first or second of its row."""
+        return [*self.texts, *(self.seconds or [])]
+
+    def select(self, rows: Sequence[int], source: str | None = None) -> Labelled:
+        """Only these rows, in this order."""
+        return _made(
+            replace(
+                self,
+                source=source or self.source,
+                texts=[self.texts[row] for row in rows],
+                seconds=None if self.seconds is None else [self.seconds[row] for row in rows],
+                labels=[self.labels[row] for row in rows],
+                lines=[self.lines[row] for row in rows],
+            )
+        )
+
+
+def read_labelled(
+    source: str,
+    *,
+    columns: Sequence[Column] | None = None,
+    like: Sequence[Column] | None = None,
+    root: str | None = None,
+    format: str = "auto",
+    encoding: str = "utf-8",
+    max_line: int = MAX_LINE,
+    split: str = "train",
+) -> Labelled:
+    """The rows of a table or of a dataset on the hub.
+
+    Without `columns` they are those of `like` where the table has them (what training read, say), else guessed.
+
+    >>> read_labelled("dev.tsv").note  # doctest: +SKIP
+    "reading 'sentence' as text and 'label' as label"
+    """
+    if columns is not None and len(columns) not in (2, 3):
+        raise DataError(
+            f"data.columns names {len(columns)} of them; name two, [TEXT,LABEL], or three, [FIRST,SECOND,LABEL]"
+        )
+    format, notes = _format(source, root, format, encoding, max_line)
+    chosen: list[Column] = []
+    guessed = False
+
+    def choose(head: Head) -> list[Column]:
+        nonlocal guessed
+        if columns is not None:
+            chosen[:] = _named_by_number(head, columns)
+        elif like is not None and _has(head, like):
+            chosen[:] = like
+        else:
+            rows = _peek(source, root, head.kind, encoding, max_line) if head.kind in ("csv", "tsv") else []
+            chosen[:], guessed = guess_columns(head, rows), True
+        return chosen
+
+    table = read_table(source, choose, root=root, format=format, encoding=encoding, max_line=max_line, split=split)
+    if not table.lines:
+        raise DataError(f"{table.source} is empty: it holds no rows; give a file that does")
+    if guessed:
+        notes.append(_reading(table))
+    texts, *more = ([*map(tidy, _texts(table, column))] for column in range(len(chosen) - 1))
+    made = Labelled(
+        table.source,
+        texts,
+        more[0] if more else None,
+        _labels(table),
+        table.lines,
+        table.unit,
+        list(chosen),
+        note=", ".join(notes),
+    )
+    _refuse_empty(made)
+    return _made(made)
+
+
+def _reading(table: Table) -> str:
+    """What was guessed, as a person wants to read it."""
+    named = [f"'{name}'" if table.header else f"column {name}" for name in table.names]
+    *texts, label = named
+    what = "text" if len(texts) == 1 else "texts"
+    told = f"reading {' and '.join(texts)} as {what} and {label} as label"
+    return told if table.header else f"{told}, no header"
+
+
+def _texts(table: Table, column: int) -> list[str]:
+    return [unify_newlines(text) for text in table.texts(column)]
+
+
+def _labels(table: Table) -> list[Any]:
+    return [value.strip() if isinstance(value, str) else value for value in table.columns[-1]]
+
+
+def _refuse_empty(data: Labelled) -> None:
+    sides = [(data.texts, "text" if data.seconds is None else "first text")]
+    sides += [] if data.seconds is None else [(data.seconds, "second text")]
+    for row in range(len(data)):
+        for texts, name in sides:
+            if not texts[row]:
+                raise DataError(f"{data.where(row)}: the {name} is empty; write one, or remove the {data.unit}")
+
+
+def _made(data: Labelled) -> Labelled:
+    digest = hashlib.sha256()
+    for column in (data.texts, data.seconds or [], [repr(label) for label in data.labels]):
+        # The counts and lengths in front keep columns and texts apart, wherever one ends.
+        digest.update(len(column).to_bytes(8, "little"))
+        for row, text in enumerate(column):
+            try:
+                raw = text.encode("utf-8")
+            except UnicodeEncodeError as problem:
+                raise DataError(
+                    f"{data.where(row)}: half a surrogate pair at character {problem.start}, which is no text; "
+                    "remove it"
+                ) from None
+            digest.update(len(raw).to_bytes(8, "little"))
+            digest.update(raw)
+    return replace(data, sha256=digest.hexdigest())
+
+
+# --- which format ----------------------------------------------------------------------------------
+
+
+def _format(source: str, root: str | None, format: str, encoding: str, max_line: int) -> tuple[str, list[str]]:
+    """The format to read a file as, and what there is to say of it: tabs tell a tsv whatever its ending."""
+    path = locate(source, root)
+    if path is None or kind_of(path, format) not in ("csv", "text") or format != "auto":
+        return format, []
+    first = load_text(path, encoding, max_line).lstrip("\n").partition("\n")[0]
+    if first.count("\t") > first.count(","):
+        return "tsv", ["read as tsv"]
+    if kind_of(path) == "text":
+        raise DataError(
+            f"{path} is one text without columns; give a table, or set data.format if it is one: "
+            "a text and its label, with a tab between"
+        )
+    return format, []
+
+
+def _peek(source: str, root: str | None, kind: str, encoding: str, max_line: int) -> list[list[str]]:
+    """The first rows of a csv or tsv, its header among them where it has one."""
+    path = locate(source, root)
+    assert path is not None
+    lines = io.StringIO(load_text(path, encoding, max_line), newline="")
+    tabs = kind == "tsv"
+    reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if tabs else csv.reader(lines)
+    limit = csv.field_size_limit(2**31 - 1)
+    try:
+        return list(itertools.islice((row for row in reader if row), PEEK))
+    except csv.Error:
+        return []  # whoever reads all of it says what is wrong, and where
+    finally:
+        csv.field_size_limit(limit)
+
+
+# --- which columns ---------------------------------------------------------------------------------
+
+
+def _has(head: Head, columns: Sequence[Column]) -> bool:
+    """Whether a table has these columns: names that stand in it, or numbers where it shows no names."""
+    if all(isinstance(column, int) for column in columns):
+        return head.kind in ("csv", "tsv") and _by_name(head.names) is None
+    return all(isinstance(column, int) or column.split(".")[0] in head.names for column in columns)
+
+
+def _named_by_number(head: Head, columns: Sequence[Column]) -> list[Column]:
+    """The columns as they were given; numbers become names where the first line is plainly a header."""
+    numbers = [column for column in columns if isinstance(column, int)]
+    if head.kind not in ("csv", "tsv") or len(numbers) < len(columns):
+        return list(columns)
+    fields = [head.names[n - 1] for n in numbers if 0 < n <= len(head.names)]
+    known = {*LABEL_NAMES, *TEXT_NAMES, *itertools.chain(*PAIR_NAMES)}
+    if len(fields) == len(columns) == len(set(fields)) and all(_plain(field) in known for field in fields):
+        return list(fields)
+    return list(columns)
+
+
+def _plain(name: str) -> str:
+    return name.strip().lower()
+
+
+def _by_name(names: Sequence[str]) -> list[Column] | None:
+    """The columns whose names tell what they hold; None where the names do not say it all."""
+    known = {_plain(name): name for name in reversed(names)}
+    label = next((known[name] for name in LABEL_NAMES if name in known), None)
+    pair = next(([known[a], known[b]] for a, b in PAIR_NAMES if a in known and b in known), None)
+    text = next((known[name] for name in TEXT_NAMES if name in known), None)
+    texts = pair or ([] if text is None else [text])
+    if label is not None and texts:
+        return [*texts, label]
+    others = [name for name in names if name not in (*texts, label) and NUMBERING.fullmatch(_plain(name)) is None]
+    if len(others) != 1:
+        return None
+    if texts:  # what is left is the label
+        return [*texts, others[0]]
+    return [others[0], label] if label is not None else None
+
+
+def guess_columns(head: Head, rows: Sequence[Sequence[str]]) -> list[Column]:
+    """The columns of text, or of two texts, and of the label; `rows` are the first ones of a csv or tsv."""
+    found = _by_name(head.names)
+    if found is not None:
+        return found
+    separated = head.kind in ("csv", "tsv")
+    found = _by_content(rows) if separated else _by_type(head)
+    if found is None:
+        parted = {"csv": ", where commas part them", "tsv": ", where tabs part them"}.get(head.kind, "")
+        count = f"one column{parted}" if len(head.names) == 1 else f"the columns {list_names(head.names)}"
+        raise DataError(
+            f"{head.where} has {count}; say which are text and label: data.columns=[TEXT,LABEL], or for pairs "
+            "[FIRST,SECOND,LABEL], by name, or by number from 1"
+        )
+    return found
+
+
+def _by_type(head: Head) -> list[Column] | None:
+    """Of a table with typed values: the one long text, and the one that is none."""
+    row = head.first()
+    named = _by_name([name for name in head.names if not isinstance(row.get(name), dict)])
+    if named is not None:
+        return named
+    texts = [name for name in head.names if isinstance(row.get(name), str)]
+    others = [
+        name
+        for name in head.names
+        if isinstance(row.get(name), int | float | list) and NUMBERING.fullmatch(_plain(name)) is None
+    ]
+    if 1 <= len(texts) <= 2 and len(others) == 1:
+        return [*texts, others[0]]
+    return None
+
+
+def _by_content(rows: Sequence[Sequence[str]]) -> list[Column] | None:
+    """Of rows without telling names: texts are long and differ, labels are short and come again."""
+    width = min(map(len, rows), default=0)
+    body = rows[1:] if len(rows) > 2 else rows  # the first one may be a header
+    columns = [[row[place] for row in body] for place in range(width)]
+    texts = [place for place, values in enumerate(columns) if _is_text(values)]
+    labels = [place for place, values in enumerate(columns) if place not in texts and _is_label(values)]
+    if len(labels) > 1:  # a number says more than a name: CoLA has source, label, mark, sentence
+        numbers = [place for place in labels if all(is_number(value) for value in columns[place])]
+        labels = numbers if len(numbers) == 1 else labels
+    if len(texts) not in (1, 2) or len(labels) != 1:
+        return None
+    places = [*texts, labels[0]]
+    if len(rows) > 2 and _is_header(rows[0], columns, labels[0], texts):
+        return [rows[0][place] for place in places]
+    return [place + 1 for place in places]
+
+
+def _is_text(values: Sequence[str]) -> bool:
+    words = sum(len(value.split()) for value in values) / max(len(values), 1)
+    return words > 2 and len(set(values)) > len(values) / 2
+
+
+def _is_label(values: Sequence[str]) -> bool:
+    if any(len(value) > SHORT for value in values) or not any(values):
+        return False
+    numbers = all(is_number(value) for value in values)
+    repeats = len(set(values)) <= max(2, len(values) / 2)
+    return repeats or (numbers and any("." in value for value in values))
+
+
+def _is_header(first: Sequence[str], columns: list[list[str]], label: int, texts: Sequence[int]) -> bool:
+    """Whether the first row names the columns: its label is none, and its texts are names."""
+    if len(set(first)) < len(first) or first[label] in columns[label]:
+        return False
+    if all(is_number(value) for value in columns[label]):
+        return not is_number(first[label])
+    return all(len(first[place].split()) == 1 for place in texts)
+
+
+def is_number(text: Any) -> bool:
+    """Whether something is a number, or spells one.
+
+    >>> is_number("4.75"), is_number("nan"), is_number("2012test")
+    (True, False, False)
+    """
+    try:
+        return abs(float(text)) < float("inf")
+    except (TypeError, ValueError):
+        return False

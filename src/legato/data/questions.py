@@ -1,0 +1,391 @@
+"""Questions, the texts they are asked of, and the spans that answer them.
+
+Read from SQuAD's JSON (1.1 and 2.0, gzip or not), or from the columns of a csv, tsv, jsonl or parquet file or a
+dataset on the hub. An answer is a text and the character at which it begins, or a pair of characters between which
+it lies, as in SubjQA; without either it is where its text first stands.
+
+Notable here:
+- an answer must be where it is said to be: otherwise the line or question is named, or left out (`skip_bad`);
+- rows of a table with the same question and context are one question with several answers, as annotators gave them.
+
+How they are split into parts is in `question_splits.py`.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from legato.data.files import load_text
+from legato.data.tables import FORMATS, Column, Head, Table, list_names, locate, read_table
+from legato.errors import DataError, suggest
+
+QUESTION_FORMATS: Final = (*FORMATS, "squad")
+# Names by which columns are known, the likeliest first.
+QUESTION_NAMES: Final = ("question", "query", "q")
+CONTEXT_NAMES: Final = ("context", "passage", "paragraph", "review", "document", "text")
+ANSWER_NAMES: Final = ("answers", "answer", "human_ans_spans", "answer_text", "span")
+START_NAMES: Final = ("answer_start", "start", "human_ans_indices", "answer_span", "offset")
+ARTICLE_NAMES: Final = ("title", "article", "item_id", "document_id", "doc_id")
+BRIEF: Final = 60  # characters of a text in a message
+
+
+@dataclass(frozen=True)
+class Span:
+    """A part of a context."""
+
+    start: int
+    text: str
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.text)
+
+
+@dataclass
+class Question:
+    """A question, what it is asked of, and what each annotator answered: None where there is no answer."""
+
+    id: str
+    question: str
+    context: str
+    answers: list[Span | None]
+    article: str | None = None
+
+    @property
+    def answerable(self) -> bool:
+        return any(answer is not None for answer in self.answers)
+
+    @property
+    def rights(self) -> list[str]:
+        """The right answers, each once; the empty one where there is none."""
+        return list(dict.fromkeys("" if answer is None else answer.text for answer in self.answers))
+
+    @property
+    def common(self) -> Span | None:
+        """The answer that most gave; the first of those that as many gave."""
+        return Counter(self.answers).most_common(1)[0][0]
+
+
+@dataclass
+class Questions:
+    """What a file asks."""
+
+    source: str
+    questions: list[Question]
+    sha256: str = ""
+    notes: list[str] = field(default_factory=list)  # what a reader should know: columns guessed, rows left out
+
+    def __post_init__(self) -> None:
+        self.sha256 = self.sha256 or _content_hash(self.questions)
+
+    @property
+    def unanswerable(self) -> int:
+        return sum(not question.answerable for question in self.questions)
+
+
+@dataclass
+class Reading:
+    """How files are read: the same for all of a task's."""
+
+    root: str | None = None
+    format: str = "auto"
+    columns: Sequence[Column] | None = None  # question, context, answer and, where there is one, its place
+    article: Column | None = None  # what texts belong together
+    no_answer: str = "ANSWERNOTFOUND"  # the answer that means none
+    encoding: str = "utf-8"
+    skip_bad: bool = False
+
+
+def read_questions(source: str, reading: Reading, split: str = "train") -> Questions:
+    """The questions of a file, or of a dataset on the hub, each answer where it is said to be."""
+    if reading.format not in QUESTION_FORMATS:
+        raise DataError(f"there is no format '{reading.format}' of data; {suggest(reading.format, QUESTION_FORMATS)}")
+    checker = _Checker(reading)
+    notes = []
+    squad = _squad_rows(source, reading) if reading.format in ("auto", "squad") else None
+    if squad is None:
+        table, roles, note = _read_columns(source, reading, split)
+        name, rows = table.source, _table_rows(table, roles)
+        notes.append(note)
+    else:
+        name, rows = squad
+    questions = [question for row in rows if (question := checker.question(row)) is not None]
+    if checker.skipped:
+        left = f"{name}: {len(checker.skipped):,} left out, whose answers are not where they should be"
+        notes.append(f"{left}; the first is {checker.skipped[0].removeprefix(f'{name}, ')}")
+    if not questions:
+        raise DataError(f"{name} holds no questions{' that can be used' if checker.skipped else ''}")
+    if squad is None and len(grouped := _grouped(questions)) < len(questions):
+        notes.append(f"{name}: {len(questions):,} rows ask {len(grouped):,} questions, some with several answers")
+        questions = grouped
+    return Questions(name, questions, notes=notes)
+
+
+@dataclass
+class _Raw:
+    """A question as it stands in a file: answers are (text or None, place or None) pairs."""
+
+    where: str
+    id: str
+    question: Any
+    context: Any
+    answers: list[tuple[Any, Any]]
+    article: str | None
+
+
+# --- SQuAD's JSON -----------------------------------------------------------------------------------
+
+
+def _squad_rows(source: str, reading: Reading) -> tuple[str, Iterator[_Raw]] | None:
+    """The name of a SQuAD file and its questions; None where it is something else."""
+    path = locate(source, reading.root)
+    if path is None or (reading.format == "auto" and path.name.lower().removesuffix(".gz")[-5:] != ".json"):
+        return None
+    text = load_text(path, reading.encoding, max_line=0)
+    try:
+        held = json.loads(text)
+    except (ValueError, RecursionError) as problem:
+        if reading.format == "auto" and "\n" in text.strip() and text.lstrip().startswith("{"):
+            return None  # one object a line
+        raise DataError(f"{path} is not JSON ({problem}); copy it again") from None
+    articles = held.get("data") if isinstance(held, dict) else None
+    if not isinstance(articles, list):
+        if reading.format == "auto" and isinstance(held, dict) and any(name in held for name in QUESTION_NAMES):
+            return None  # a table of one line
+        there = list_names(held) if isinstance(held, dict) else type(held).__name__
+        raise DataError(
+            f"{path} is no SQuAD file: it should be an object whose 'data' is a list of articles, and has {there}; "
+            "one object a line is a .jsonl"
+        )
+    return str(path), _articles(str(path), articles)
+
+
+def _articles(path: str, articles: list[Any]) -> Iterator[_Raw]:
+    for number, article in enumerate(articles, start=1):
+        where = f"{path}, article {number}"
+        title = _entry(article, "title", where) if isinstance(article, dict) and "title" in article else str(number)
+        for place, paragraph in enumerate(_entry(article, "paragraphs", where), start=1):
+            inside = f"{where} ({title}), paragraph {place}"
+            context = _entry(paragraph, "context", inside)
+            for asked in _entry(paragraph, "qas", inside):
+                text = _entry(asked, "question", inside)
+                name = str(asked.get("id", f"{number}.{place}"))
+                answers = [] if asked.get("is_impossible") else asked.get("answers", [])
+                yield _Raw(f"{path}, question {name}", name, text, context, _pairs(answers, None, inside), str(title))
+
+
+def _entry(value: Any, key: str, where: str) -> Any:
+    if not isinstance(value, dict) or key not in value:
+        raise DataError(f"{where}: there is no '{key}', so this is no SQuAD file; see data.columns for tables")
+    return value[key]
+
+
+# --- tables -----------------------------------------------------------------------------------------
+
+
+def _read_columns(source: str, reading: Reading, split: str) -> tuple[Table, list[str], str]:
+    """The columns that hold what is needed, the role of each, and a note that says which they are."""
+    roles: list[str] = []
+
+    def choose(head: Head) -> list[Column]:
+        chosen = _named(reading) if reading.columns else _guessed(head)
+        if reading.article is not None:
+            chosen["article"] = reading.article
+        elif "article" not in chosen and (found := _first_of(ARTICLE_NAMES, head.names)) is not None:
+            numbers = all(isinstance(column, int) for column in chosen.values())
+            if not numbers:  # else there is no header
+                chosen["article"] = found
+        roles[:] = chosen
+        return list(chosen.values())
+
+    format = "auto" if reading.format == "squad" else reading.format
+    table = read_table(source, choose, root=reading.root, format=format, encoding=reading.encoding, split=split)
+    told = ", ".join(f"'{name}' as {role}" for name, role in zip(table.names, roles, strict=True))
+    return table, roles, f"{table.source}: reading {told}"
+
+
+def _named(reading: Reading) -> dict[str, Column]:
+    assert reading.columns is not None
+    roles = ("question", "context", "answer", "place")
+    if not 2 <= len(reading.columns) <= len(roles):
+        raise DataError(
+            f"data.columns has {len(reading.columns)} columns; name those of question, context, answer and, where "
+            "there is one, the answer's place"
+        )
+    return dict(zip(roles, reading.columns, strict=False))
+
+
+def _first_of(known: Iterable[str], names: Sequence[str]) -> str | None:
+    lower = {name.lower(): name for name in reversed(names)}
+    return next((lower[name] for name in known if name in lower), None)
+
+
+def _guessed(head: Head) -> dict[str, Column]:
+    chosen: dict[str, Column] = {}
+    wanted = (("question", QUESTION_NAMES), ("context", CONTEXT_NAMES), ("answer", ANSWER_NAMES))
+    for role, known in wanted:
+        found = _first_of(known, [name for name in head.names if name not in chosen.values()])
+        if found is None:
+            raise DataError(
+                f"{head.where}: no column looks like the {role}, among {list_names(head.names)}; say which are "
+                "question, context and answer: data.columns=[…,…,…]"
+            )
+        chosen[role] = found
+    place = _first_of(START_NAMES, head.names)
+    if place is not None:
+        chosen["place"] = place
+    return chosen
+
+
+def _table_rows(table: Table, roles: list[str]) -> Iterator[_Raw]:
+    columns = dict(zip(roles, table.columns, strict=True))
+    nothing: list[Any] = [None] * len(table.lines)
+    answers, places = columns.get("answer", nothing), columns.get("place", nothing)
+    articles = columns.get("article", nothing)
+    for row, (question, context) in enumerate(zip(columns["question"], columns["context"], strict=True)):
+        where = table.where(row)
+        pairs = _pairs(answers[row], places[row], where)
+        article = None if articles[row] in (None, "") else str(articles[row])
+        yield _Raw(where, str(table.lines[row]), question, context, pairs, article)
+
+
+def _pairs(value: Any, place: Any, where: str) -> list[tuple[Any, Any]]:
+    """What stands for answers as (text, place) pairs: a text, `{"text": […], "answer_start": […]}`, or a list."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        value = _literal(value)  # a csv's way to hold such an object
+    if isinstance(value, dict):
+        texts, starts = value.get("text"), value.get("answer_start", value.get("start"))
+        if texts is None:
+            raise DataError(f"{where}: the answer has no 'text'; it has {list_names(map(str, value))}")
+        return _pairs(texts, starts, where)
+    if isinstance(value, list | tuple):
+        if any(isinstance(part, dict) for part in value):
+            return [pair for part in value for pair in _pairs(part, None, where)]
+        starts = place if isinstance(place, list | tuple) else [place] * len(value)
+        if len(starts) != len(value):
+            raise DataError(f"{where}: {len(value)} answers, but {len(starts)} places where they begin")
+        return list(zip(value, starts, strict=True)) or [(None, None)]
+    return [(value, _literal(place) if isinstance(place, str) else place)]
+
+
+def _literal(text: str) -> Any:
+    """The value that a text spells, such as a pair of numbers; the text itself where it spells none."""
+    for read in (json.loads, ast.literal_eval):
+        try:
+            return read(text.strip())
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+    return text
+
+
+# --- checking ---------------------------------------------------------------------------------------
+
+
+class _Checker:
+    """Turns what a file says into questions whose answers are where they should be."""
+
+    def __init__(self, reading: Reading) -> None:
+        self.none, self.skip = reading.no_answer, reading.skip_bad
+        self.skipped: list[str] = []  # what was wrong with each
+
+    def question(self, raw: _Raw) -> Question | None:
+        question, context = self._text(raw, "question"), self._text(raw, "context")
+        if self.none:  # SubjQA's contexts end in it
+            context = context.removesuffix(self.none)
+        if not context.strip():
+            raise DataError(f"{raw.where}: the context is empty; fill it in, or remove the question")
+        try:
+            answers = [self._span(context, text, place) for text, place in raw.answers] or [None]
+        except ValueError as problem:
+            said = f"{raw.where}: {problem}"
+            if not self.skip:
+                raise DataError(f"{said}; put it right, or set data.skip_bad=true to leave such ones out") from None
+            self.skipped.append(said)
+            return None
+        return Question(raw.id, question, context, answers, raw.article)
+
+    def _text(self, raw: _Raw, role: str) -> str:
+        value = getattr(raw, role)
+        if not isinstance(value, str):
+            raise DataError(f"{raw.where}: the {role} is {type(value).__name__}, not text; set data.columns")
+        if not value.strip():
+            raise DataError(f"{raw.where}: the {role} is empty; fill it in, or remove the question")
+        return value
+
+    def _span(self, context: str, text: Any, place: Any) -> Span | None:
+        """The answer in its context; ValueError says why there is none."""
+        if text is None or text == "" or (isinstance(text, str) and text.strip() == self.none):
+            return None
+        if not isinstance(text, str):
+            text = str(text)
+        if isinstance(place, list | tuple):
+            return _between(context, text, place)
+        if place is None or place == "":
+            start = context.find(text)
+            if start < 0:
+                raise ValueError(f"the answer '{_brief(text)}' does not stand in the context")
+            return _trimmed(start, text)
+        if isinstance(place, bool) or not isinstance(place, int | float) or place != int(place):
+            raise ValueError(f"the answer begins at '{place}', which is no number")
+        start = int(place)
+        if start == -1 and not text.strip():
+            return None
+        found = context[start : start + len(text)] if start >= 0 else ""
+        if found != text:
+            raise ValueError(
+                f"the answer '{_brief(text)}' is not at character {start}, where '{_brief(found)}' stands"
+            )
+        return _trimmed(start, text)
+
+
+def _between(context: str, text: str, place: Sequence[Any]) -> Span:
+    """The answer between two characters. Its text may be written apart, or leave out words, as SubjQA's do."""
+    if len(place) != 2 or not all(isinstance(part, int) for part in place):
+        raise ValueError(f"the answer lies between {tuple(place)}, which is no pair of characters")
+    start, end = place
+    found = context[start:end] if 0 <= start < end else ""
+    if found == text:
+        return _trimmed(start, text)
+    said, there = ([c for c in part.lower() if c.isalnum()] for part in (text, found))
+    rest = iter(there)
+    same_ends = said[:1] == there[:1] and said[-1:] == there[-1:]
+    if said and same_ends and all(character in rest for character in said):
+        return _trimmed(start, found)
+    raise ValueError(f"the answer '{_brief(text)}' is not between {start} and {end}, where '{_brief(found)}' stands")
+
+
+def _trimmed(start: int, text: str) -> Span:
+    bare = text.strip()
+    if not bare:
+        raise ValueError("the answer is white space")
+    return Span(start + len(text) - len(text.lstrip()), bare)
+
+
+def _brief(text: str) -> str:
+    return text if len(text) <= BRIEF else text[: BRIEF - 1] + "…"
+
+
+def _grouped(questions: list[Question]) -> list[Question]:
+    """Rows that ask the same of the same context as one, with all their answers."""
+    known: dict[tuple[str, str], Question] = {}
+    for question in questions:
+        key = (question.question, question.context)
+        if key in known:
+            known[key].answers += question.answers
+        else:
+            known[key] = question
+    return list(known.values())
+
+
+def _content_hash(questions: Iterable[Question]) -> str:
+    digest = hashlib.sha256()
+    for question in questions:
+        answers = [None if answer is None else (answer.start, answer.text) for answer in question.answers]
+        digest.update(repr((question.question, question.context, answers)).encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()

@@ -1,0 +1,137 @@
+"""Adapters as the `peft` library keeps them: its names for tensors, and its adapter_config.json.
+
+    base_model.model.PATH.lora_A.weight     A (r, inputs) of the matrix PATH
+    base_model.model.PATH.lora_B.weight     B (outputs, r)
+    base_model.model.NAME                   a tensor that was trained as it is, such as a head's
+
+PATH and NAME are Hugging Face's. What is merged is W + s B A, with s = lora_alpha / r, or with `use_rslora`
+lora_alpha / √r (Kalajdzievski 2023).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from torch import Tensor
+
+from legato.errors import FolderError
+from legato.folders.json_files import read_json
+
+CONFIG: Final = "adapter_config.json"
+WEIGHTS: Final = "adapter_model.safetensors"
+ROOT: Final = "base_model.model."
+# Entries of adapter_config.json that change what an adapter computes, and why they are refused.
+REFUSED: Final = {
+    "use_dora": "DoRA, which also changes the lengths of the rows",
+    "lora_bias": "a bias beside B",
+    "use_qalora": "QALoRA, which needs quantised weights",
+    "use_bdlora": "block-diagonal LoRA",
+    "kasa_config": "KaSA",
+    "monteclora_config": "MonteCLoRA",
+    "layer_replication": "layers that are repeated",
+    "target_parameters": "adapters of parameters that are in no linear layer",
+    "trainable_token_indices": "rows of the embedding trained alone",
+    "alora_invocation_tokens": "adapters that a token switches on",
+    "arrow_config": "Arrow, which mixes several adapters",
+    "megatron_config": "Megatron's parallel layers",
+}
+# Ways to start an adapter that leave the base as it is; others (pissa, olora, loftq, …) change it, too.
+STARTS: Final = (True, False, None, "gaussian", "orthogonal", "eva")
+TASK_TYPES: Final = {
+    "classification": "SEQ_CLS",
+    "tagging": "TOKEN_CLS",
+    "qa": "QUESTION_ANS",
+    "embedding": "FEATURE_EXTRACTION",
+    "lm": "CAUSAL_LM",
+    "chat": "CAUSAL_LM",
+    "translation": "SEQ_2_SEQ_LM",
+}
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """adapter_config.json of a LoRA adapter; any other kind is refused with the reason."""
+    path = folder / CONFIG
+    config = read_json(path)
+    kind = config.get("peft_type")
+    if kind != "LORA":
+        raise FolderError(f"{path} describes an adapter of type '{kind}'; Legato reads LORA")
+    for entry, why in REFUSED.items():
+        if config.get(entry):
+            raise FolderError(f"{path} has {entry}: {why}, which Legato does not have; merge it with peft first")
+    start = config.get("init_lora_weights")
+    if start not in STARTS:
+        raise FolderError(
+            f"{path} has init_lora_weights={start}, which changes the base's weights, too; merge it with peft first"
+        )
+    for entry in ("r", "lora_alpha"):
+        if not isinstance(config.get(entry), int | float) or config[entry] <= 0:
+            raise FolderError(f"{path}: {entry} should be a positive number, not {config.get(entry)}")
+    return config
+
+
+def write_config(
+    *,
+    base: str,
+    task: str,
+    rank: int,
+    alpha: float,
+    dropout: float,
+    targets: Iterable[str],
+    saved: Iterable[str],
+    turned: bool,
+    plain: bool,
+) -> dict[str, Any]:
+    """adapter_config.json; `saved` are the modules trained as they are, `plain`: without any head of theirs."""
+    name, _, revision = (base, "", "") if Path(base).exists() else base.partition("@")  # on the hub
+    return {
+        "peft_type": "LORA",
+        "task_type": "FEATURE_EXTRACTION" if plain else TASK_TYPES.get(task),
+        "base_model_name_or_path": name,
+        "revision": revision or None,
+        "r": rank,
+        "lora_alpha": int(alpha) if float(alpha).is_integer() else alpha,
+        "lora_dropout": dropout,
+        "target_modules": list(targets),
+        "modules_to_save": sorted(saved) or None,
+        "fan_in_fan_out": turned,
+        "bias": "none",
+        "use_rslora": False,
+        "init_lora_weights": True,
+        "inference_mode": True,
+    }
+
+
+def split_tensors(
+    tensors: Mapping[str, Tensor], where: str
+) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, Tensor]]:
+    """A and B of each matrix by its path, and the tensors that were trained as they are by their names."""
+    pairs: dict[str, dict[str, Tensor]] = {}
+    rest: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        path = name.removeprefix(ROOT)
+        found = re.fullmatch(r"(.+)\.lora_([AB])(?:\.default)?\.weight", path)
+        if found is not None:
+            pairs.setdefault(found[1], {})[found[2]] = tensor
+        elif ".lora_" in path:
+            raise FolderError(f"{where} holds '{name}', which is no LoRA of a linear layer; merge it with peft first")
+        else:
+            path = re.sub(r"\.modules_to_save(\.default)?|\.base_layer|\.original_module", "", path)
+            rest[path] = tensor
+    for path, both in pairs.items():
+        if set(both) != {"A", "B"}:
+            raise FolderError(f"{where}: '{path}' has lora_{min(both)} only; A and B belong together")
+    return {path: (both["A"], both["B"]) for path, both in pairs.items()}, rest
+
+
+def scaling_of(config: Mapping[str, Any], path: str, rank: int) -> float:
+    """What B A is multiplied with, for the matrix `path`."""
+    alpha = float(config["lora_alpha"])
+    for pattern, own in (config.get("alpha_pattern") or {}).items():
+        if re.fullmatch(rf"(.*\.)?({pattern})", path):
+            alpha = float(own)
+            break
+    return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)

@@ -1,0 +1,220 @@
+"""A body with a task's head: any model that reads a text, and what is said of the text.
+
+    classes     y = W f(pool(h_1 … h_T)) + b         one answer a text
+    tags        y_t = W h_t + b                      one a word, at its first token; a CRF may join them (nn/crf.py)
+    spans       (s_t, e_t) = W h_t + b               where an answer begins and ends
+
+Notable: what the head reads may be any of the body's layers or a learned mix of them (nn/mix.py), with a
+bidirectional LSTM in between; so frozen layers serve as features, as ELMo's and BERT's do. The shapes that Hugging
+Face's library has are saved under its names (models/head_names.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from legato.config import Section
+from legato.data.batch import Batch
+from legato.errors import ConfigError
+from legato.models.base import SequenceModel
+from legato.nn.linear import Linear
+from legato.nn.mix import ScalarMix, check_layers, combine_layers
+from legato.nn.pooling import AttentionPool, inside, pool
+from legato.nn.recurrent import Recurrent
+from legato.nn.state import Output
+
+if TYPE_CHECKING:
+    from legato.nn.crf import CRF
+
+Layers = Literal["last", "first", "second-to-last", "sum-last-4", "concat-last-4", "sum-all", "mix"]
+Pool = Literal["auto", "pooler", "first", "last", "mean", "max", "attention"]
+
+
+class HeadConfig(Section):
+    """What lies between a body and the answer."""
+
+    layers: Layers = Field(
+        "last", description="what is read: last, first, second-to-last, sum-last-4, concat-last-4, sum-all or mix"
+    )
+    pool: Pool = Field(
+        "auto", description="classes: pooler, first, last, mean, max or attention; auto: what suits the model"
+    )
+    dropout: float = Field(0.1, ge=0, lt=1, description="before the last layer")
+    lstm: int = Field(0, ge=0, description="layers of a bidirectional LSTM over what is read; 0: none")
+    width: int = Field(256, ge=2, multiple_of=2, description="of that LSTM")
+    crf: bool = Field(False, description="tags: score neighbouring tags together")
+
+
+class HeadShape(HeadConfig):
+    """A head, whole: its settings and what the data and the body fix of it."""
+
+    kind: Literal["classes", "tags", "spans"]
+    outputs: int = Field(ge=1)
+    inner: Literal["none", "tanh", "relu"] = "none"  # a dense layer before the last, and its activation
+    bias: bool = True  # of the last layer
+    allowed: list[list[bool]] | None = None  # (outputs + 2)²: which tag may follow which, start and end last
+
+
+class Headed(SequenceModel):
+    """A body, and the head that reads it. Its config and sizes are the body's."""
+
+    crf: CRF | None
+
+    def __init__(self, body: SequenceModel, shape: HeadShape) -> None:
+        super().__init__(body.config, body.sizes)
+        body.drop_readout()
+        self.body = body
+        self.shape = shape = resolved(body, shape)
+        if shape.pool != "pooler" and getattr(body, "pooler", None) is not None:
+            cast(Any, body).drop_pooler()
+        self.config = body.config
+        states = probe(body)
+        width = _width_read(body, states, shape.layers)
+        self.mix = ScalarMix(len(states)) if shape.layers == "mix" else None
+        self.lstm = None
+        if shape.lstm:
+            sizes = [shape.width] * shape.lstm
+            self.lstm = Recurrent("lstm", width, sizes, bidirectional=True, hidden_dropout=shape.dropout)
+            width = shape.width
+        self.pooling = AttentionPool(width) if shape.kind == "classes" and shape.pool == "attention" else None
+        self.inner = Linear(width, width) if shape.inner != "none" else None
+        self.head = Linear(width, shape.outputs, shape.bias)
+        nn.init.normal_(self.head.weight, std=0.02)
+        if shape.bias:
+            nn.init.zeros_(self.head.bias)
+        self.crf = None
+        if shape.crf:
+            from legato.nn.crf import CRF
+
+            self.crf = CRF(shape.outputs, None if shape.allowed is None else torch.tensor(shape.allowed))
+
+    @property
+    def longest(self) -> int | None:
+        return self.body.longest
+
+    @property
+    def generates(self) -> bool:
+        return False
+
+    @property
+    def reads_characters(self) -> bool:
+        return self.body.reads_characters
+
+    def drop_readout(self) -> None:
+        """There is none."""
+
+    def go_on_with(self, head: Headed, labels: list[str] | None, wanted: list[str] | None) -> bool:
+        """Take over another model's head if it gave the answers that are wanted now, in whatever order."""
+        alike = head.shape.model_copy(update={"dropout": self.shape.dropout}) == self.shape
+        same = labels == wanted if self.crf is not None else sorted(labels or []) == sorted(wanted or [])
+        if not (alike and same):
+            return False
+        tensors = {name: tensor for name, tensor in head.state_dict().items() if not name.startswith("body.")}
+        if labels and wanted and labels != wanted:
+            order = torch.tensor([labels.index(label) for label in wanted], device=head.head.weight.device)
+            tensors |= {name: tensor[order] for name, tensor in tensors.items() if name.startswith("head.")}
+        self.load_state_dict(tensors, strict=False)
+        return True
+
+    def states(self, batch: Batch) -> list[Tensor]:
+        return self.body.states(batch)
+
+    def forward(self, batch: Batch, state: Any = None) -> Output:
+        """(B, T) tokens to what the head reads (B, T, D) and its logits."""
+        auxiliary: dict[str, Tensor] = {}
+        if self.shape.layers == "last":
+            output = self.body(batch)
+            hidden, auxiliary = output.hidden, output.auxiliary
+        elif self.mix is not None:
+            hidden = self.mix(self.body.states(batch))
+        else:
+            hidden = combine_layers(self.body.states(batch), self.shape.layers)
+        if self.lstm is not None:
+            hidden = F.dropout(hidden, self.shape.dropout, self.training)
+            hidden = self.lstm(hidden.transpose(0, 1), None, batch.lengths)[0].transpose(0, 1)
+        return Output(hidden, None, auxiliary, self._logits(hidden, batch))
+
+    def _logits(self, hidden: Tensor, batch: Batch) -> Tensor:
+        kind = self.shape.kind
+        if kind == "tags":
+            if batch.words is not None:
+                places = batch.words.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])
+                hidden = hidden.gather(1, places)  # (B, W, D)
+            return self._last(hidden)
+        if kind == "spans":
+            logits = self._last(hidden)  # (B, T, 2)
+            return logits.masked_fill(~inside(hidden, batch.lengths), torch.finfo(logits.dtype).min)
+        if self.shape.pool == "pooler":
+            return self._last(cast(Any, self.body).pooled(hidden))
+        if self.pooling is not None:
+            return self._last(self.pooling(hidden, batch.lengths))
+        return self._last(pool(hidden, batch.lengths, self.shape.pool))
+
+    def _last(self, x: Tensor) -> Tensor:
+        """… and the last layers, (…, D) to (…, outputs)."""
+        if self.inner is not None:
+            x = F.dropout(x, self.shape.dropout, self.training) if self.shape.inner == "tanh" else x
+            x = self.inner(x)
+            x = torch.tanh(x) if self.shape.inner == "tanh" else F.relu(x)
+        logits: Tensor = self.head(F.dropout(x, self.shape.dropout, self.training))
+        return logits
+
+
+def body_of(model: SequenceModel) -> SequenceModel:
+    """The model without its task's head, where it has one."""
+    return model.body if isinstance(model, Headed) else model
+
+
+def resolved(body: SequenceModel, shape: HeadShape) -> HeadShape:
+    """The shape with `auto` made what suits the body: what Hugging Face's library has for it, where it has it."""
+    if body.reads_source:
+        raise ConfigError(f"model={body.config.name} reads one text and writes another; use an encoder or a decoder")
+    if shape.kind != "classes":
+        return shape.model_copy(update={"pool": "first"})
+    if shape.crf:
+        raise ConfigError("head.crf=true is for tagging")
+    if shape.pool == "pooler" and getattr(body, "pooler", None) is None:
+        raise ConfigError(f"this {body.config.name} has no pooler; use head.pool=mean")
+    if shape.pool != "auto":
+        return shape
+    plain = shape.layers == "last" and not shape.lstm
+    name = body.config.name
+    told: dict[str, Any] = {"pool": "mean"}
+    if plain and getattr(body, "pooler", None) is not None:
+        told = {"pool": "pooler"}
+    elif plain and name in ("roberta", "distilbert"):
+        told = {"pool": "first", "inner": "tanh" if name == "roberta" else "relu"}
+    elif plain and name in ("gpt2", "llama"):
+        told = {"pool": "last", "bias": False}
+    elif name in ("elman", "gru", "lstm"):
+        told = {"pool": "max" if getattr(body.config, "bidirectional", False) else "last"}
+    return shape.model_copy(update=told)
+
+
+def _width_read(body: SequenceModel, states: list[Tensor], layers: str) -> int:
+    """How wide what the head reads is; layers that are not of one width cannot be mixed."""
+    check_layers(max(len(states) - 1, 1), layers)
+    try:
+        return combine_layers(states, layers).shape[-1]
+    except RuntimeError:
+        widths = ", ".join(str(state.shape[-1]) for state in states)
+        raise ConfigError(
+            f"head.layers={layers} needs layers of one width; those of this {body.config.name} are {widths} wide"
+        ) from None
+
+
+def probe(body: SequenceModel) -> list[Tensor]:
+    """The states of one token, which tell how many there are and how wide."""
+    training = body.training
+    body.eval()
+    with torch.no_grad():
+        ids = torch.zeros(1, 1, dtype=torch.long, device=body.device)
+        characters = torch.zeros(1, 1, 8, dtype=torch.long, device=body.device) if body.reads_characters else None
+        states = body.states(Batch(ids, characters=characters))
+    body.train(training)
+    return states

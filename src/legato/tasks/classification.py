@@ -1,0 +1,387 @@
+"""Classification: what kind of text is this? One class, several labels at once, or a number on a scale.
+
+The data is a table with a column of texts, or two of them for pairs, and one of labels. Any model that reads a text
+can learn it, from scratch or from a trained one (`from=MODEL`), all of it or a part (`adapt=…`).
+
+    classes       P(c | text) = softmax(y)_c           loss: -log P(true class)
+    several       P(label l | text) = sigmoid(y_l)     loss: the mean over all labels
+    regression    the value is y                       loss: (y - true value)²
+
+    legato train classification data.train=train.tsv data.valid=dev.tsv from=MODEL adapt=lora out=runs/c
+    legato predict runs/c "a gem of a film"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import Field, field_validator
+from torch import Tensor
+
+from legato import __version__
+from legato.config import Section
+from legato.data.batch import Batch
+from legato.data.batches import mix_seed
+from legato.data.cache import cached_tokenizer
+from legato.data.files import MAX_LINE, resolve_path
+from legato.data.labelled import Labelled, read_labelled
+from legato.data.labels import Labels, hold_out_rows
+from legato.data.reading import TextReader
+from legato.data.rows import RowBatches
+from legato.data.text import Text
+from legato.data.vectors import initialise_embedding
+from legato.errors import ConfigError
+from legato.evaluation.classification import METRICS, Baseline
+from legato.folders.model_folder import Loaded, save_model
+from legato.models.base import SequenceModel, count_parameters
+from legato.models.headed import HeadShape
+from legato.registry import MODELS
+from legato.tasks.base import Plan, Prediction, Say, model_card
+from legato.tasks.classifier import Classifier, answers_of, brief, check_parts, losses, rows_of
+from legato.training.loop import Loss
+
+RECURRENT = ("elman", "gru", "lstm")
+DECODERS = ("gpt2", "llama")
+LENGTH = 256  # positions of a model from scratch, unless something else is said
+LONE = 3  # classes with a single example that are named
+
+
+class ClassificationData(Section):
+    """Where the texts and labels are, and what the labels are."""
+
+    train: str | None = Field(None, description="a csv, tsv, jsonl or parquet file, or a hub name")
+    valid: str | None = Field(None, description="left out: a share of the training rows")
+    test: str | None = Field(None, description="scored at the end, with the best model")
+    root: str | None = Field(None, description="folder that relative names lie in")
+    columns: list[str | int] | None = Field(
+        None,
+        description="[text,label] or [first,second,label]: names, or numbers from 1; left out: guessed",
+    )
+    format: Literal["auto", "tsv", "csv", "jsonl", "parquet"] = Field(
+        "auto", description="auto: by the file's ending, and by its tabs"
+    )
+    encoding: str = Field("utf-8", description="of text files")
+    max_line: int = Field(MAX_LINE, ge=0, description="longest line accepted, in characters; 0 for any")
+    valid_share: float = Field(0.1, gt=0, lt=1, description="share held out when data.valid is left out")
+    kind: Literal["auto", "classes", "several", "regression"] = Field(
+        "auto", description="classes, several labels a text, or regression; auto: numbers with fractions are a scale"
+    )
+    labels: list[str] | None = Field(
+        None, description="the classes in their order, or names for the numbers 0, 1, …; left out: sorted"
+    )
+    separator: str = Field(";", min_length=1, description="what parts the labels of a text that has several")
+    vectors: str | None = Field(None, description="GloVe or word2vec text file that the embedding begins with")
+    max_length: int | None = Field(None, ge=8, description="tokens; longer texts are cut; left out: the model's")
+    metric: Literal[
+        "auto", "accuracy", "f1", "macro_f1", "micro_f1", "exact", "matthews", "pearson", "spearman", "loss"
+    ] = Field("auto", description="what decides which model is best; auto: accuracy, micro_f1 or spearman")
+    baseline: bool = Field(False, description="also score TF-IDF and logistic regression, fitted to data.train")
+
+    @field_validator("labels", mode="before")
+    @classmethod
+    def _names_are_text(cls, names: Any) -> Any:
+        """YAML reads 0 as a number, which names a class as well, and `no` as false, which does not."""
+        if not isinstance(names, list):
+            return names
+        if any(isinstance(name, bool) for name in names):
+            raise ValueError("holds a yes, no, true or false, which reads as a switch; put quotes around each name")
+        return [str(name) for name in names]
+
+
+class ClassificationOptions(Section):
+    """How to predict."""
+
+    nbest: int = Field(1, ge=1)
+
+
+class Classification:
+    """The `classification` task."""
+
+    name: ClassVar[str] = "classification"
+    summary: ClassVar[str] = "classes, labels or numbers for texts and pairs of texts"
+    Data: ClassVar[type[Section]] = ClassificationData
+    Options: ClassVar[type[Section]] = ClassificationOptions
+    continues: ClassVar[bool] = True
+    headed: ClassVar[bool] = True
+
+    @classmethod
+    def adjust(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        model = {"name": "lstm", **(settings.get("model") or {})}
+        name, trained = str(model["name"]), settings.get("from") is not None
+        tokenizer, head = settings.get("tokenizer") or {}, settings.get("head") or {}
+        if not trained:
+            encoder = "masked_words" in MODELS.get(name).Config.model_fields
+            if encoder and isinstance(head, dict):  # one token that stands for the text takes long to learn
+                head = {"pool": "mean", **head}
+            pooler = isinstance(head, dict) and head.get("pool") == "pooler"
+            model = {**_usual_model(name, settings.get("data"), pooler), **model}
+            tokenizer = {**_usual_tokenizer(name, model, settings.get("data")), **tokenizer}
+        train = settings.get("train") or {}
+        if isinstance(train, dict):
+            usual = tuning_habits(settings.get("adapt"), train) if trained else _habits(name, train)
+            train = {**usual, **train}
+        return {**settings, "model": model, "tokenizer": tokenizer, "head": head, "train": train}
+
+    @classmethod
+    def prepare(cls, plan: Plan, say: Say) -> ClassificationJob:
+        if plan.data.train is None:
+            raise ConfigError("'data.train' is needed; set data.train=FILE, a table of texts and labels")
+        if plan.data.vectors is not None and plan.loaded is not None:
+            raise ConfigError("from=MODEL brings its own embedding; leave out data.vectors")
+        return ClassificationJob(plan, say)
+
+    @classmethod
+    def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
+        if data.test is None:
+            raise ConfigError("'data.test' is needed; set data.test=FILE, a table of texts and labels")
+        classifier, like = Classifier.of(loaded), loaded.about.get("columns")
+        test = read_split(data, data.test, "test", like)
+        scores, details = classifier.score(test)
+        if data.baseline:
+            if data.train is None:
+                raise ConfigError("data.baseline=true is fitted to training rows; set data.train=FILE")
+            train, labels = read_split(data, data.train, "train", like), classifier.labels
+            plain = Baseline(labels, train.joined(), labels.encode(train))
+            scores |= plain.scores(test.joined(), labels.encode(test))
+        told = {"data": test.source, "sha256": test.sha256, "texts": len(test)}
+        told["columns"] = ", ".join(map(str, test.columns))
+        return {**told, **scores, "details": details}
+
+    @classmethod
+    def predict(cls, loaded: Loaded, texts: Sequence[str], options: Any) -> list[Prediction]:
+        return Classifier.of(loaded).predict(texts, options.nbest)
+
+
+# --- defaults --------------------------------------------------------------------------------------
+
+
+def _usual_model(name: str, data: Any, pooler: bool) -> dict[str, Any]:
+    """What a model from scratch wants for this task, beyond its own defaults."""
+    if name in RECURRENT:
+        return {"bidirectional": True}
+    if name == "window":
+        return {"around": True}
+    fields = MODELS.get(name).Config.model_fields
+    longest = data.get("max_length") if isinstance(data, dict) else None
+    usual: dict[str, Any] = {"length": longest or LENGTH} if "length" in fields else {}
+    if "masked_words" in fields:
+        usual["masked_words"] = False
+    if "next_sentence" in fields:
+        usual |= {"next_sentence": False, "pooler": pooler}
+    return usual
+
+
+def _usual_tokenizer(name: str, model: dict[str, Any], data: Any) -> dict[str, Any]:
+    vectors = isinstance(data, dict) and data.get("vectors") is not None
+    if name == "elmo" or vectors or str(model.get("characters", 0)) != "0":  # vectors and letters are of whole words
+        return {"name": "word", "min_count": 2}
+    if name in DECODERS:
+        return {"name": "bpe"}
+    return {"name": "wordpiece", "masked": "masked_words" in MODELS.get(name).Config.model_fields}
+
+
+def _habits(model: str, train: dict[str, Any]) -> dict[str, Any]:
+    """Defaults of `train.*` from scratch."""
+    defaults: dict[str, Any] = {} if "batch_tokens" in train else {"batch_rows": 32}
+    if train.get("optimizer", "adamw") == "adamw":
+        defaults |= {"lr": 1e-3 if model in (*RECURRENT, "window") else 3e-4, "weight_decay": 0.01}
+        defaults |= {"schedule": "linear"} if "schedule" not in train else {}
+        if train.get("schedule", "linear") in ("linear", "cosine", "inverse-sqrt"):
+            defaults["warmup"] = None  # as many as the run allows
+    return defaults
+
+
+def tuning_habits(adapt: Any, train: dict[str, Any]) -> dict[str, Any]:
+    """Defaults of `train.*` for a trained model: few epochs, small steps; larger ones where little of it moves."""
+    name = adapt.get("name", "full") if isinstance(adapt, dict) else adapt or "full"
+    defaults: dict[str, Any] = {} if "batch_tokens" in train else {"batch_rows": 32}
+    if train.get("steps") is None:
+        defaults["epochs"] = 3
+    if train.get("optimizer", "adamw") == "adamw":
+        defaults |= {"lr": 5e-5 if name == "full" else 1e-3, "weight_decay": 0.01, "beta2": 0.999}
+        defaults["schedule"] = "linear"
+        if train.get("schedule", "linear") in ("linear", "cosine", "inverse-sqrt"):
+            defaults["warmup"] = None
+    return defaults
+
+
+def read_split(data: Any, source: str, split: str, like: Sequence[str | int] | None = None) -> Labelled:
+    """The rows that `source` names, read as `data` says; `like` are the columns of a table that was read before."""
+    return read_labelled(
+        source,
+        columns=data.columns,
+        like=like,
+        root=data.root,
+        format=data.format,
+        encoding=data.encoding,
+        max_line=data.max_line,
+        split=split,
+    )
+
+
+# --- training --------------------------------------------------------------------------------------
+
+
+class ClassificationJob:
+    """Training on texts and their labels."""
+
+    likelihood = False  # the loss is none of tokens
+
+    def __init__(self, plan: Plan, say: Say) -> None:
+        data = plan.data
+        self.plan, self.say = plan, say
+        self.data = self._read(say)
+        self.hashes = {split: rows.sha256 for split, rows in self.data.items()}
+        train = self.data["train"]
+        self.pair = train.seconds is not None
+        self.taught = plan.loaded is not None and plan.loaded.about.get("kind") == "regression"  # a head that goes on
+        self.meaning = labels = Labels.of(train, data.kind, data.labels, data.separator)
+        self.labels = labels.names
+        self.wanted = {split: labels.encode(rows) for split, rows in self.data.items()}
+        self.metric = _metric(data.metric, labels)
+        self.lower_is_better = self.metric == "loss"
+        self._note_lone(train, say)
+        text = Text(train.source, train.all_texts(), train.sha256)
+        self.tokenizer = plan.tokenizer_for(lambda: cached_tokenizer(plan.tokenizer, text))
+        self.sizes = plan.sizes_for(self.tokenizer)
+        self.head = HeadShape(**plan.head.model_dump(), kind="classes", outputs=labels.outputs)
+        self.reader = TextReader.of(plan.model, self.tokenizer, data.max_length)
+        self.rows = {split: rows_of(self.reader, rows, self.wanted[split]) for split, rows in self.data.items()}
+        on_gpu = plan.device.type == "cuda"  # few shapes there, so that steps can be recorded
+        self.batches = RowBatches(
+            self.rows["train"],
+            batch_tokens=plan.train.batch_tokens,
+            batch_rows=plan.train.batch_rows,
+            seed=plan.seed,
+            name=f"data.train={train.source}",
+            pad=self.reader.padding,
+            pad_to=8 if on_gpu else 1,
+            alike=on_gpu,
+        )
+        self._tell(say)
+
+    def _read(self, say: Say) -> dict[str, Labelled]:
+        data = self.plan.data
+        found: dict[str, Labelled] = {}
+        for split in ("train", "valid", "test"):
+            source = getattr(data, split)
+            if source is None:
+                continue
+            found[split] = rows = read_split(data, source, split, found["train"].columns if found else None)
+            check_parts(rows, found["train"].seconds is not None)
+            if rows.note:
+                say(f"data.{split}: {rows.note}")
+        if "valid" not in found:
+            kept, held = hold_out_rows(found["train"], data.valid_share, data.kind, data.separator)
+            found = {**found, "train": kept, "valid": held}
+        return {split: found[split] for split in ("train", "valid", "test") if split in found}
+
+    def _note_lone(self, train: Labelled, say: Say) -> None:
+        lone = self.meaning.lone(train)
+        for name, where in lone[:LONE]:
+            say(f"note: the class '{name}' has one example alone ({where}), too few to be learned")
+        if len(lone) > LONE:
+            say(f"note: so have {len(lone) - LONE:,} other classes")
+
+    def _tell(self, say: Say) -> None:
+        labels = self.meaning
+        what = f"{labels.outputs} {'classes' if labels.kind == 'classes' else 'labels'}: {labels.listed()}"
+        what = what if labels.names else "numbers on a scale"
+        texts = "texts" if self.data["train"].seconds is None else "pairs"
+        counts = ", ".join(f"{len(rows):,} {split}" for split, rows in self.data.items())
+        say(f"data: {counts} {texts}; {what}; vocabulary {self.tokenizer.size:,} ({self.tokenizer.name})")
+        longest = self.reader.longest
+        full = sum(len(row.ids) == longest for row in self.rows["train"])
+        if full:
+            say(f"note: {full:,} training {texts} fill all of {longest} tokens; what is beyond is not read")
+        first = self.rows["train"][0].ids
+        shown = " ".join(self.tokenizer.token(int(token)) for token in first[:24])
+        say(f"the model will see: {shown}{' …' * (len(first) > 24)} → {labels.shown(self.wanted['train'][0])}")
+
+    def initialise(self, model: Any) -> None:
+        """Vectors of words, where there are any; and a scale begins at its mean, so nothing has to climb there."""
+        data = self.plan.data
+        if data.vectors is not None:
+            initialise_embedding(model, self.tokenizer, resolve_path(data.vectors, data.root), self.say)
+        if self.meaning.kind == "regression" and not self.taught and model.head.bias is not None:
+            with torch.no_grad():
+                model.head.bias.fill_(float(np.mean(self.wanted["train"])))
+
+    def loss(self, model: SequenceModel, batch: Batch, state: Any) -> Loss:
+        output = model(batch)
+        assert output.logits is not None
+        assert batch.labels is not None
+        total = reported = losses(self.meaning.kind, output.logits, batch.labels).sum()
+        smoothing = self.plan.train.label_smoothing
+        if smoothing and self.meaning.kind == "classes":
+            total = F.cross_entropy(output.logits.float(), batch.labels, reduction="sum", label_smoothing=smoothing)
+        for penalty in output.auxiliary.values():
+            total = total + penalty * _counted(batch.labels)
+        return Loss(total, reported)
+
+    def _classifier(self, model: SequenceModel) -> Classifier:
+        return Classifier(model, self.reader, self.meaning, self.pair)
+
+    def validate(self, model: SequenceModel) -> dict[str, float]:
+        scores, _ = self._classifier(model).scores(self.rows["valid"], self.wanted["valid"])
+        return {name: value for name, value in scores.items() if not isinstance(value, str)}
+
+    def final(self, model: SequenceModel) -> dict[str, Any]:
+        plain = None
+        if self.plan.data.baseline:
+            plain = Baseline(self.meaning, self.data["train"].joined(), self.wanted["train"])
+        scores: dict[str, Any] = {}
+        for split in (split for split in self.data if split != "train"):
+            found, _ = self._classifier(model).scores(self.rows[split], self.wanted[split])
+            if plain is not None:
+                found |= plain.scores(self.data[split].joined(), self.wanted[split])
+            scores |= {f"{split}.{name}": value for name, value in found.items()}
+        return scores
+
+    def samples(self, model: SequenceModel, count: int) -> list[str]:
+        """Validation texts, what the model says of them, and what is true."""
+        valid, rows = self.data["valid"], self.rows["valid"]
+        chosen = sorted(range(len(valid)), key=lambda row: mix_seed("sample", valid.texts[row]))[:count]
+        if not chosen:
+            return []
+        told = []
+        texts, wanted = valid.joined(), self.wanted["valid"]
+        for row, found in zip(chosen, self._classifier(model).found([rows[row] for row in chosen]), strict=True):
+            best = answers_of(self.meaning, found, 1)[0]
+            sure = f" {best.score:.2f}" if "probability" in best.more else ""
+            told.append(f"{brief(texts[row])}\n→ {best.text}{sure}   (true: {self.meaning.shown(wanted[row])})")
+        return told
+
+    def write(self, model: SequenceModel, folder: Path, metrics: dict[str, float]) -> None:
+        train = self.data["train"]
+        use = "legato predict FOLDER " + ("$'a first text\\ta second one'" if self.pair else '"a gem of a film"')
+        card = model_card("classification", model.config.name, count_parameters(model), self.hashes, metrics, use)
+        about: dict[str, Any] = {"version": __version__, "data": self.hashes, "metrics": metrics}
+        about |= {"kind": self.meaning.kind, "labels": self.labels, "numbered": self.meaning.numbered}
+        about |= {"separator": self.meaning.separator, "columns": train.columns, "pair": self.pair}
+        about |= {"max_length": self.plan.data.max_length, **self.plan.origin()}
+        save_model(folder, model, self.tokenizer, task="classification", about=about, card=card)
+
+
+def _counted(labels: Tensor) -> Tensor:
+    """Rows that are not there only to fill a batch up."""
+    if labels.is_floating_point():
+        return (~labels.isnan()).flatten(1).all(-1).sum() if labels.dim() > 1 else (~labels.isnan()).sum()
+    return (labels >= 0).sum()
+
+
+def _metric(wanted: str, labels: Labels) -> str:
+    """The figure that decides, which the kind of labels must have."""
+    known = METRICS[labels.kind]
+    if wanted == "auto":
+        return known[0]
+    if wanted == "f1" and labels.kind == "classes" and labels.outputs > 2:
+        raise ConfigError(f"data.metric=f1 is of two classes, and there are {labels.outputs}; use macro_f1")
+    if wanted not in (*known, "loss"):
+        raise ConfigError(f"data.metric={wanted} is not measured for {labels.kind}; use {', '.join(known)} or loss")
+    return wanted

@@ -1,0 +1,386 @@
+"""Question answering by spans: which part of a text answers a question, if any does.
+
+    p(start = i) = softmax(s)_i,   p(end = j) = softmax(e)_j,   (s_t, e_t) = W h_t + b
+    loss = -½ (log p(start) + log p(end))
+
+Long texts are read in windows that overlap (data/qa_windows.py); a window without the answer points at the mark that
+stands for none. Scores are SQuAD's (evaluation/spans.py). Where some questions have no answer, the threshold above
+which none is given is chosen on the validation questions.
+
+    legato train qa data.train=train.json data.valid=dev.json from=MODEL out=runs/q
+    legato predict runs/q --context article.txt "Who wrote it?"
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from legato import __version__
+from legato.config import Section
+from legato.data.batch import Batch
+from legato.data.batches import mix_seed
+from legato.data.cache import cached_tokenizer
+from legato.data.qa_windows import QuestionReader, Window
+from legato.data.question_splits import split_questions
+from legato.data.questions import Questions, Reading, Span, read_questions
+from legato.data.reading import TextReader
+from legato.data.rows import RowBatches
+from legato.data.text import Text
+from legato.errors import ConfigError, DataError, FolderError
+from legato.evaluation.spans import SPAN_SIGNATURE
+from legato.folders.model_folder import Loaded, save_model
+from legato.models.base import SequenceModel, count_parameters
+from legato.models.headed import HeadShape
+from legato.registry import MODELS
+from legato.tasks.answerer import (
+    Answerer,
+    Found,
+    answer_scores,
+    brief,
+    choose_threshold,
+    counted_rows,
+    details_of,
+    span_losses,
+)
+from legato.tasks.base import Plan, Prediction, Say, model_card
+from legato.training.loop import Loss
+
+RECURRENT = ("elman", "gru", "lstm")
+KEPT = ("columns", "article", "no_answer", "window", "stride", "longest_answer")  # that a model folder remembers
+
+
+class QuestionData(Section):
+    """Where the questions are, and how texts are read."""
+
+    train: str | None = Field(None, description="SQuAD's JSON, a csv, tsv, jsonl or parquet file, or a hub name")
+    valid: str | None = Field(None, description="left out: a share of the training questions")
+    test: str | None = Field(None, description="scored at the end, with the best model")
+    root: str | None = Field(None, description="folder that relative names lie in")
+    columns: list[str | int] | None = Field(
+        None,
+        description="[question,context,answer,place] of a table, the place optional; left out: guessed, and said",
+    )
+    article: str | int | None = Field(None, description="column that says what texts belong together")
+    format: Literal["auto", "squad", "tsv", "csv", "jsonl", "parquet"] = Field("auto", description="of the files")
+    encoding: str = Field("utf-8", description="of text files")
+    no_answer: str = Field("ANSWERNOTFOUND", description="the answer that means none; so does an empty one")
+    skip_bad: bool = Field(False, description="leave out questions whose answer is not where it should be")
+    answers: Literal["common", "all"] = Field(
+        "common", description="of several answers to a question, learn the one that most gave, or all"
+    )
+    split_by: Literal["auto", "article", "context"] = Field(
+        "auto", description="what is never on both sides when a share is held out; auto: article where there are many"
+    )
+    valid_share: float = Field(0.1, gt=0, lt=1, description="share held out when data.valid is left out")
+    test_share: float = Field(0.0, ge=0, lt=1, description="share held out for the test when data.test is left out")
+    part: Literal["all", "train", "valid", "test"] = Field(
+        "all", description="eval: the part of the file that to score, split as in training"
+    )
+    window: int = Field(384, ge=16, description="tokens of a row, question and marks included")
+    stride: int = Field(128, ge=0, description="tokens of context that neighbouring windows share")
+    longest_answer: int = Field(30, ge=1, description="tokens")
+    threshold: float | None = Field(
+        None, description="how far no answer must be ahead to be given; left out: chosen on data.valid"
+    )
+    metric: Literal["f1", "exact_match", "loss"] = Field("f1", description="what decides which model is best")
+
+
+class QuestionOptions(Section):
+    """How to predict."""
+
+    nbest: int = Field(1, ge=1)
+    context: str | None = None  # what all questions are asked of; without it each brings its own behind a tab
+
+
+class QuestionAnswering:
+    """The `qa` task."""
+
+    name: ClassVar[str] = "qa"
+    summary: ClassVar[str] = "questions to the spans of a text that answer them, or none"
+    Data: ClassVar[type[Section]] = QuestionData
+    Options: ClassVar[type[Section]] = QuestionOptions
+    continues: ClassVar[bool] = True
+    headed: ClassVar[bool] = True
+
+    @classmethod
+    def adjust(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        model = {"name": "lstm", **(settings.get("model") or {})}
+        tokenizer, train = settings.get("tokenizer") or {}, settings.get("train") or {}
+        name, trained = str(model["name"]), settings.get("from") is not None
+        if not trained:
+            fields = MODELS.get(name).Config.model_fields
+            model = {**_usual_model(name, fields, settings.get("data")), **model}
+            usual = {"name": "bpe"} if name in ("gpt2", "llama") else {"name": "wordpiece"}
+            tokenizer = {**usual, "masked": "masked_words" in fields, **tokenizer}
+        if isinstance(train, dict):
+            train = {**_habits(name, train, settings.get("adapt"), trained), **train}
+        return {**settings, "model": model, "tokenizer": tokenizer, "train": train}
+
+    @classmethod
+    def prepare(cls, plan: Plan, say: Say) -> QuestionJob:
+        if plan.data.train is None:
+            raise ConfigError("'data.train' is needed; set data.train=FILE, SQuAD's JSON or a table of questions")
+        longest, usual = getattr(plan.model, "length", None), QuestionData.model_fields["window"].default
+        if longest is not None and plan.data.window > longest and plan.data.window != usual:
+            raise ConfigError(f"data.window={plan.data.window} is longer than the model's {longest} tokens; lower it")
+        if plan.train.label_smoothing:
+            raise ConfigError("train.label_smoothing is not for qa: padding is no place for an answer; leave it out")
+        if plan.head.crf:
+            raise ConfigError("head.crf=true is for tagging; leave it out")
+        return QuestionJob(plan, say)
+
+    @classmethod
+    def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
+        if data.test is None:
+            raise ConfigError("'data.test' is needed; set data.test=FILE, SQuAD's JSON or a table of questions")
+        test = _part_of(read_split(data, data.test, "test", loaded.about), data, loaded.about)
+        for note in test.notes:
+            warnings.warn(note, stacklevel=2)
+        answerer = _answerer_of(loaded, data)
+        threshold = data.threshold if data.threshold is not None else loaded.about.get("threshold")
+        if threshold is None and test.unanswerable:
+            threshold = 0.0
+        found = answerer.ask(*_asked(answerer.reader, test))
+        scores = {**answer_scores(test, found, threshold), "signature": SPAN_SIGNATURE}
+        told = {"data": test.source, "sha256": test.sha256, "questions": len(test.questions)}
+        return {**told, **scores, "details": details_of(test.questions, found, threshold)}
+
+    @classmethod
+    def predict(cls, loaded: Loaded, texts: Sequence[str], options: Any) -> list[Prediction]:
+        answerer = _answerer_of(loaded, None)
+        return answerer.predict(texts, options.context, loaded.about.get("threshold"), options.nbest)
+
+
+# --- defaults --------------------------------------------------------------------------------------
+
+
+def _usual_model(name: str, fields: dict[str, Any], data: Any) -> dict[str, Any]:
+    """What a model from scratch wants for this task, beyond its own defaults."""
+    if name in RECURRENT:
+        return {"bidirectional": True}
+    if name == "window":
+        return {"around": True}
+    window = data.get("window") if isinstance(data, dict) else None
+    usual: dict[str, Any] = {}
+    if "length" in fields:  # as many positions as are trained
+        usual["length"] = QuestionData.model_fields["window"].default if window is None else window
+    return usual | {head: False for head in ("masked_words", "next_sentence") if head in fields}
+
+
+def _habits(model: str, train: dict[str, Any], adapt: Any, trained: bool) -> dict[str, Any]:
+    """Defaults of `train.*`: small steps for a trained model, larger ones where little of it moves."""
+    how = adapt.get("name", "full") if isinstance(adapt, dict) else adapt or "full"
+    defaults: dict[str, Any] = {} if "batch_tokens" in train else {"batch_rows": 32}
+    if trained and train.get("steps") is None:
+        defaults["epochs"] = 3
+    if train.get("optimizer", "adamw") == "adamw":
+        scratch = 2e-3 if model in (*RECURRENT, "window") else 3e-4
+        rate = scratch if not trained else 1e-4 if how == "full" else 1e-3
+        defaults |= {"lr": rate, "weight_decay": 0.01, "beta2": 0.999, "schedule": "linear"}
+        if train.get("schedule", "linear") in ("linear", "cosine", "inverse-sqrt"):
+            defaults["warmup"] = None  # as many as the run allows
+    return defaults
+
+
+# --- reading ---------------------------------------------------------------------------------------
+
+
+def read_split(data: Any, source: str, split: str, about: dict[str, Any] | None = None) -> Questions:
+    """The questions that `source` names, read as `data` says, or else as in training."""
+    kept = {name: _chosen(name, data, about or {}) for name in ("columns", "article", "no_answer")}
+    plain = {name: getattr(data, name) for name in ("root", "format", "encoding", "skip_bad")}
+    return read_questions(source, Reading(**plain, **kept), split)
+
+
+def _chosen(name: str, data: Any, about: dict[str, Any]) -> Any:
+    """A setting as `data` gives it, else as the model was trained, else as it usually is."""
+    if data is not None and name in data.model_fields_set:
+        return getattr(data, name)
+    return about.get(name, QuestionData.model_fields[name].default)
+
+
+def _part_of(test: Questions, data: Any, about: dict[str, Any]) -> Questions:
+    """The part of a file that `data.part` names, as it was in training."""
+    if data.part == "all":
+        return test
+    split = about.get("split")
+    if split is None:
+        raise ConfigError(f"data.part={data.part}: this model's training file was not split; leave it out")
+    parts, told = split_questions(test, split["by"], split["valid_share"], split["test_share"])
+    if data.part not in parts:
+        raise ConfigError(f"data.part={data.part}: there is none, {told}")
+    return replace(parts[data.part], notes=[*test.notes, told])
+
+
+def _asked(reader: QuestionReader, asked: Questions) -> tuple[list[str], list[Window]]:
+    """The contexts and the windows of questions, with the common answer as what to say."""
+    pairs = [(question.question, question.context) for question in asked.questions]
+    names = [f"{asked.source}, question {question.id}" for question in asked.questions]
+    answers = [question.common for question in asked.questions]
+    return [context for _, context in pairs], reader.windows(pairs, answers, names)
+
+
+def _answerer_of(loaded: Loaded, data: Any) -> Answerer:
+    """A loaded model, asked as it was trained unless `data` says otherwise."""
+    shape = getattr(loaded.module, "shape", None)
+    if shape is None or shape.kind != "spans":
+        raise FolderError(f"{loaded.folder} holds no model for qa: it has no head for spans; train one first")
+    window, stride, longest = (_chosen(name, data, loaded.about) for name in ("window", "stride", "longest_answer"))
+    reader = TextReader.of(loaded.module, loaded.tokenizer)
+    return Answerer(loaded.module, QuestionReader(reader, window, stride), longest)
+
+
+# --- training --------------------------------------------------------------------------------------
+
+
+class QuestionJob:
+    """Training on questions."""
+
+    likelihood = False  # the loss is none of tokens
+
+    def __init__(self, plan: Plan, say: Say) -> None:
+        data = plan.data
+        self.plan = plan
+        self.split: dict[str, Any] | None = None
+        self.questions = self._read(say)
+        self.hashes = {split: held.sha256 for split, held in self.questions.items()}
+        self.metric, self.lower_is_better = data.metric, data.metric == "loss"
+        train = self.questions["train"]
+        if train.unanswerable == len(train.questions):
+            raise DataError(f"data.train={train.source} holds no answers; is that the right column? see data.columns")
+        self.silent = any(held.unanswerable for held in self.questions.values())  # whether no answer is an answer
+        self.tokenizer = plan.tokenizer_for(lambda: cached_tokenizer(plan.tokenizer, _texts_of(train)))
+        self.sizes = plan.sizes_for(self.tokenizer)
+        self.head = HeadShape(**plan.head.model_dump(), kind="spans", outputs=2)
+        self.reader = QuestionReader(TextReader.of(plan.model, self.tokenizer), data.window, data.stride)
+        self.asked = {split: _asked(self.reader, held) for split, held in self.questions.items() if split != "train"}
+        on_gpu = plan.device.type == "cuda"  # few shapes there, so that steps can be recorded
+        self.windows = self._training_windows()
+        self.batches = RowBatches(
+            [window.row for window in self.windows],
+            batch_tokens=plan.train.batch_tokens,
+            batch_rows=plan.train.batch_rows,
+            seed=plan.seed,
+            name=f"data.train={train.source}",
+            pad=self.reader.padding,
+            pad_to=32 if on_gpu else 1,
+            alike=on_gpu,
+        )
+        self._tell(say)
+
+    def _read(self, say: Say) -> dict[str, Questions]:
+        data, found = self.plan.data, {}
+        for split in ("train", "valid", "test"):
+            source = getattr(data, split)
+            if source is not None:
+                found[split] = read_split(data, source, split)
+                for note in found[split].notes:
+                    say(note)
+        shares = {"valid_share": 0.0 if "valid" in found else data.valid_share}
+        shares["test_share"] = 0.0 if "test" in found else data.test_share
+        if any(shares.values()):
+            parts, told = split_questions(found["train"], data.split_by, **shares)
+            self.split = {"by": data.split_by, **shares}
+            say(told)
+            found |= parts
+        return {split: found[split] for split in ("train", "valid", "test") if split in found}
+
+    def _training_windows(self) -> list[Window]:
+        train, every = self.questions["train"], self.plan.data.answers == "all"
+        chosen = [(q, answer) for q in train.questions for answer in (_once(q.answers) if every else [q.common])]
+        pairs = [(question.question, question.context) for question, _ in chosen]
+        names = [f"{train.source}, question {question.id}" for question, _ in chosen]
+        return self.reader.windows(pairs, [answer for _, answer in chosen], names)
+
+    def _tell(self, say: Say) -> None:
+        counts = ", ".join(
+            f"{len(held.questions):,} {split}"
+            + (f" ({held.unanswerable:,} unanswerable)" if held.unanswerable else "")
+            for split, held in self.questions.items()
+        )
+        rows = [window.row for window in self.windows]
+        say(
+            f"data: {counts} questions; {len(rows):,} training windows of at most {self.reader.longest} tokens, "
+            f"vocabulary {self.tokenizer.size:,} ({self.tokenizer.name})"
+        )
+        lengths = [last - first + 1 for first, last in (row.span for row in rows if row.span is not None)]
+        longest, most = max(lengths), self.plan.data.longest_answer
+        if longest > most:
+            share = sum(length > most for length in lengths) / len(lengths)
+            say(
+                f"note: {share:.1%} of the answers learned are longer than data.longest_answer={most} tokens, "
+                f"{longest} at most; they cannot be found whole"
+            )
+        first = rows[0].ids
+        shown = " ".join(self.tokenizer.token(int(token)) for token in first[:24])
+        question = self.questions["train"].questions[0]
+        say(f"the model will see: {shown}{' …' * (len(first) > 24)} → {question.rights[0] or '(no answer)'}")
+
+    def loss(self, model: SequenceModel, batch: Batch, state: Any) -> Loss:
+        output = model(batch)
+        assert output.logits is not None
+        total = reported = span_losses(output.logits, batch).sum()
+        for penalty in output.auxiliary.values():
+            total = total + penalty * counted_rows(batch)
+        return Loss(total, reported)
+
+    def _ask(self, model: SequenceModel, split: str) -> list[Found]:
+        return Answerer(model, self.reader, self.plan.data.longest_answer).ask(*self.asked[split])
+
+    def _threshold(self, found: Sequence[Found]) -> float | None:
+        """What is given; else what is best on the validation questions, where some have no answer."""
+        if self.plan.data.threshold is not None or not self.silent:
+            return self.plan.data.threshold
+        valid = self.questions["valid"]
+        return choose_threshold(valid.questions, found) if valid.unanswerable else 0.0
+
+    def validate(self, model: SequenceModel) -> dict[str, float]:
+        found = self._ask(model, "valid")
+        return answer_scores(self.questions["valid"], found, self._threshold(found))
+
+    def final(self, model: SequenceModel) -> dict[str, Any]:
+        scores: dict[str, Any] = {f"valid.{name}": value for name, value in self.validate(model).items()}
+        if "test" in self.questions:
+            threshold = scores.get("valid.threshold")
+            found = answer_scores(self.questions["test"], self._ask(model, "test"), threshold)
+            found.pop("threshold", None)
+            scores |= {f"test.{name}": value for name, value in found.items()}
+        return {**scores, "signature": SPAN_SIGNATURE}
+
+    def samples(self, model: SequenceModel, count: int) -> list[str]:
+        """Validation questions, what the model answers, and what is right."""
+        questions = self.questions["valid"].questions
+        chosen = sorted(range(len(questions)), key=lambda number: mix_seed("sample", questions[number].id))[:count]
+        told = []
+        for number in chosen:
+            question = questions[number]
+            windows = self.reader.windows([(question.question, question.context)])
+            said = Answerer(model, self.reader, self.plan.data.longest_answer).ask([question.context], windows)[0]
+            best, share = said.ranked(0.0 if self.silent else None)[0]
+            rights = " ‖ ".join(right or "(no answer)" for right in question.rights)
+            told.append(f"{question.question}\n→ {best.text or '(no answer)'} {share:.2f}   (right: {brief(rights)})")
+        return told
+
+    def write(self, model: SequenceModel, folder: Path, metrics: dict[str, float]) -> None:
+        use = 'legato predict FOLDER --context article.txt "Who wrote it?"'
+        card = model_card("qa", model.config.name, count_parameters(model), self.hashes, metrics, use)
+        about: dict[str, Any] = {"version": __version__, "data": self.hashes, "metrics": metrics}
+        about |= {name: getattr(self.plan.data, name) for name in KEPT} | {"window": self.reader.longest}
+        about |= {"threshold": metrics.get("threshold"), "split": self.split, **self.plan.origin()}
+        save_model(folder, model, self.tokenizer, task="qa", about=about, card=card)
+
+
+def _once(answers: list[Span | None]) -> list[Span | None]:
+    return list(dict.fromkeys(answers))
+
+
+def _texts_of(train: Questions) -> Text:
+    """All that a vocabulary is made of: each context once, and the questions."""
+    contexts = dict.fromkeys(question.context for question in train.questions)
+    return Text(train.source, [*contexts, *(question.question for question in train.questions)], train.sha256)

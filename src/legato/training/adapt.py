@@ -1,0 +1,204 @@
+"""How much of a model is trained, `adapt=`: all of it, or almost nothing.
+
+full      every weight
+head      the task's head alone; the body gives features
+lora      two thin matrices beside some of the frozen ones (nn/low_rank.py; Hu et al. 2021), and the head
+bitfit    the biases (Ben Zaken et al. 2022), and the head
+
+What is frozen has no gradient, no place in the optimiser or a checkpoint, and none in the run's folders: they hold
+what was trained, and name the base that the rest comes from (folders/adapters.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import Field, field_validator
+from torch import nn
+
+from legato.config import Section
+from legato.errors import ConfigError
+from legato.folders.adaptation import Adaptation, digest_of
+from legato.folders.model_folder import find_model
+from legato.models.base import SequenceModel, count_parameters
+from legato.models.headed import Headed, body_of
+from legato.models.matrices import BODY, Matrix, matrices_of
+from legato.nn.linear import Linear
+from legato.nn.low_rank import LowRank, Part
+from legato.nn.readout import Readout
+from legato.training.devices import autocast
+
+# What attention asks with and what it hands on, as the families call them; peft's defaults where it has any.
+TARGETS = (
+    *(("query", "value"), ("q_lin", "v_lin"), ("q_proj", "v_proj"), ("c_attn",)),
+    ("attention.qkv",),
+)
+ALL = "all-linear"
+
+
+class AdaptConfig(Section):
+    """How much is trained."""
+
+    name: Literal["full", "head", "lora", "bitfit"] = Field(
+        "full", description="full: everything; head: the task's head; lora, bitfit: very little of the body, too"
+    )
+    rank: int = Field(8, ge=1, description="lora: rows of A and columns of B")
+    alpha: float = Field(16.0, gt=0, description="lora: B A is multiplied by alpha / rank")
+    dropout: float = Field(0.0, ge=0, lt=1, description="lora: on what A reads")
+    targets: tuple[str, ...] | None = Field(
+        None, description="lora: ends of the matrices' names, or all-linear; left out: attention's query and value"
+    )
+
+    @field_validator("targets", mode="before")
+    @classmethod
+    def _one_is_a_list(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
+
+def adapt_name(settings: Any) -> str:
+    """What `adapt` says in settings that are not checked yet."""
+    return str(settings.get("name", "full") if isinstance(settings, dict) else settings or "full")
+
+
+@dataclass(frozen=True)
+class Base:
+    """What an adapted model was before."""
+
+    place: str  # its folder, or its name on the hub
+    digest: str  # of its weights
+    names: frozenset[str]  # of its tensors
+
+    @classmethod
+    def of(cls, place: str, module: SequenceModel) -> Base:
+        found = str(find_model(place)) if Path(place).exists() else place
+        return cls(found, digest_of(module), frozenset(body_of(module).state_dict()))
+
+
+def adapt(
+    model: SequenceModel, config: AdaptConfig, base: Base, warn: Callable[[str], None] = lambda text: None
+) -> None:
+    """Freeze `model` but for what `config` says is trained, and for heads that the base did not have."""
+    if config.name == "full":
+        return
+    parameters = dict(model.named_parameters())
+    heads = head_parameters(model) | {name for name in parameters if name.removeprefix(BODY) not in base.names}
+    targets: tuple[str, ...] = ()
+    for parameter in parameters.values():
+        parameter.requires_grad_(False)
+    if config.name == "lora":
+        targets = _add_low_rank(model, config)
+    biases = _biases(parameters) - heads if config.name == "bitfit" else set()
+    if config.name == "bitfit" and not biases:
+        told = f"adapt=bitfit: this {model.config.name} has no biases"
+        if not heads:
+            raise ConfigError(f"{told}, and the task has no head, so nothing is left to train; use adapt=lora")
+        warn(f"{told}; only the task's head is trained")
+    if config.name == "head" and not heads:
+        raise ConfigError("adapt=head trains the task's head alone, and this task has none; use adapt=lora")
+    for name in heads | biases:
+        parameters[name].requires_grad_(True)
+    model.adaptation = Adaptation(  # type: ignore[assignment]
+        config.name, base.place, base.digest, config.rank, config.alpha, config.dropout, targets
+    )
+
+
+@torch.no_grad()
+def store_frozen(model: SequenceModel, device: torch.device, precision: str) -> None:
+    """Keep frozen matrices in the precision that products read them in: autocast would copy them at every step."""
+    with autocast(device, precision):
+        if not torch.is_autocast_enabled(device.type):
+            return
+        kind = torch.get_autocast_dtype(device.type)
+    for layer in model.modules():
+        # A readout may share its rows with the embedding, which is read as it is.
+        if isinstance(layer, Linear) and not isinstance(layer, Readout) and not layer.weight.requires_grad:
+            layer.weight.data = layer.weight.data.to(kind)
+
+
+def trainable_line(model: SequenceModel) -> str:
+    """What a run says of how much it trains; adapters count on both sides."""
+    trainable, total = count_parameters(model, trainable=True), count_parameters(model)
+    return f"trainable: {trainable:,} of {total:,} parameters ({100 * trainable / max(total, 1):.3g} %)"
+
+
+def head_parameters(model: SequenceModel) -> set[str]:
+    """What lies between a body and the task's answer."""
+    if not isinstance(model, Headed):
+        return set()
+    return {name for name, _ in model.named_parameters() if not name.startswith(BODY)}
+
+
+def _biases(parameters: dict[str, nn.Parameter]) -> set[str]:
+    return {name for name in parameters if name.rpartition(".")[2].startswith("bias")}
+
+
+def _add_low_rank(model: SequenceModel, config: AdaptConfig) -> tuple[str, ...]:
+    """Adapters beside the chosen matrices; how these were named."""
+    known = matrices_of(model)
+    targets = _default_targets(known) if config.targets is None else config.targets
+    chosen = _chosen(known, targets, model)
+    for name, matrix in chosen.items():
+        if config.rank > min(matrix.shape):
+            raise ConfigError(
+                f"adapt.rank={config.rank} is larger than '{name}' can have: it is a matrix of "
+                f"{matrix.shape[0]} × {matrix.shape[1]}, so at most {min(matrix.shape)}"
+            )
+    layers: dict[str, list[tuple[str, Matrix]]] = {}
+    for name, matrix in chosen.items():
+        layers.setdefault(matrix.path, []).append((name, matrix))
+    for group in layers.values():
+        layer = group[0][1].layer
+        parts = [Part(name, matrix.start, matrix.end) for name, matrix in group]
+        low = LowRank(
+            layer.in_features,
+            layer.out_features,
+            parts,
+            config.rank,
+            config.alpha / config.rank,
+            config.dropout,
+        )
+        layer.low_rank = low.to(layer.weight.device).train(layer.training)
+    return tuple(targets)
+
+
+def _default_targets(known: dict[str, Matrix]) -> tuple[str, ...]:
+    for targets in TARGETS:
+        if all(any(_ends(name, target) for name in known) for target in targets):
+            return targets
+    return ()
+
+
+def _chosen(known: dict[str, Matrix], targets: Iterable[str], model: SequenceModel) -> dict[str, Matrix]:
+    """The matrices whose names end in one of `targets`."""
+    name = model.config.name
+    there = ", ".join(sorted({_short(path) for path in known}))
+    if not known:
+        raise ConfigError(f"adapt=lora: model={name} has no matrices that adapters can be added to; use adapt=full")
+    if ALL in targets:  # of the blocks, which are numbered; what reads them is no part of the body
+        return {path: matrix for path, matrix in known.items() if _short(path) != path} or known
+    for target in targets:
+        if not any(_ends(path, target) for path in known):
+            raise ConfigError(f"adapt.targets: nothing in this {name} is called '{target}'; there is {there}")
+    chosen = {path: matrix for path, matrix in known.items() if any(_ends(path, target) for target in targets)}
+    if not chosen:
+        raise ConfigError(f"adapt=lora: say which matrices of this {name} with adapt.targets=[…]; there is {there}")
+    return chosen
+
+
+def _ends(path: str, target: str) -> bool:
+    return path == target or path.endswith(f".{target}")
+
+
+def _short(path: str) -> str:
+    """The part of a name that all layers share: what follows the last number.
+
+    >>> _short("bert.encoder.layer.3.attention.self.query")
+    'attention.self.query'
+    """
+    parts = path.split(".")
+    numbers = [index for index, part in enumerate(parts) if part.isdigit()]
+    return ".".join(parts[numbers[-1] + 1 :]) if numbers else path

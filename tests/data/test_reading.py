@@ -1,0 +1,63 @@
+"""How texts, pairs and words become rows, for encoders and for the others."""
+
+import pytest
+
+from legato.data.reading import TextReader, cut_longest_first
+from legato.data.tokenizers import Tokenizer, TokenizerConfig
+
+TEXTS = ["the cat sat on the mat", "unbelievable cats sat", "naïve Zürich — 東京 cat"]
+
+
+def trained(name: str) -> Tokenizer:
+    return Tokenizer.train(TokenizerConfig(name=name, size=300, masked=name == "wordpiece"), TEXTS)  # type: ignore[arg-type]
+
+
+def test_an_encoder_has_marks_around_a_text() -> None:
+    tokenizer = trained("wordpiece")
+    reader = TextReader(tokenizer, framed=True, segments=True)
+    row = reader.text("the cat")
+    assert row.ids == [tokenizer.cls_id, *tokenizer.encode("the cat").tolist(), tokenizer.sep_id]
+    pair = reader.pair("the cat", "sat")
+    assert pair.ids.count(tokenizer.sep_id) == 2  # type: ignore[arg-type]
+    assert pair.segments is not None
+    assert pair.segments.count(1) == len(tokenizer.encode("sat")) + 1
+
+
+def test_others_have_none() -> None:
+    tokenizer = trained("bpe")
+    reader = TextReader(tokenizer)
+    assert reader.text("the cat").ids == tokenizer.encode("the cat").tolist()
+    assert reader.text("").ids == [tokenizer.eos_id]
+    assert reader.pair("the", "cat").ids.count(tokenizer.eos_id) == 1
+
+
+@pytest.mark.parametrize("name", ["wordpiece", "bpe", "unigram", "char", "byte", "word"])
+@pytest.mark.parametrize("framed", [True, False])
+def test_a_words_tokens_begin_where_it_says(name: str, framed: bool) -> None:
+    tokenizer = trained(name)
+    words = ["the", "unbelievable", "cat", "Zürich", "東京", "…", "sat"]
+    row = TextReader(tokenizer, framed=framed).words(words)
+    assert row.words is not None
+    assert len(row.words) == len(words)
+    assert row.words == sorted(set(row.words))
+    bounds = [*row.words, len(row.ids) - framed]
+    for word, start, end in zip(words, row.words, bounds[1:], strict=True):
+        if tokenizer.unk_id not in row.ids[start:end]:
+            assert tokenizer.decode(row.ids[start:end]).strip() == word
+
+
+def test_words_that_do_not_fit_are_absent() -> None:
+    tokenizer = trained("wordpiece")
+    row = TextReader(tokenizer, longest=6, framed=True).words(["the", "cat", "sat", "on", "the", "mat"])
+    assert row.words is not None
+    assert len(row.ids) <= 6
+    assert len(row.words) < 6
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "room", "expected"),
+    [(3, 3, 10, (3, 3)), (8, 2, 6, (4, 2)), (2, 8, 6, (2, 4)), (8, 8, 6, (3, 3)), (8, 8, 7, (4, 3))],
+)
+def test_the_longer_of_a_pair_gives_way(a: int, b: int, room: int, expected: tuple[int, int]) -> None:
+    first, second = cut_longest_first(list(range(a)), list(range(b)), room)
+    assert (len(first), len(second)) == expected

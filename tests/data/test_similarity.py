@@ -1,0 +1,156 @@
+"""Pairs of texts: which columns are read, what is refused, and batches that follow from the step alone."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from legato.data.rows import Row
+from legato.data.similarity import PairBatches, Similar, collate_groups, flattened, hold_out_similar, read_similar
+from legato.errors import DataError
+
+
+def write(path: Path, *lines: str) -> str:
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return str(path)
+
+
+def test_columns_are_named_by_number(tmp_path: Path) -> None:
+    file = write(tmp_path / "sts.csv", "main\tx\t5.000\tA man, dancing.\t A dance.\textra", "main\tx\t1.5\tb\tc")
+    found = read_similar(file, columns=[4, 5, 3])
+    assert found.groups == [("A man, dancing.", "A dance."), ("b", "c")]
+    assert found.scores == [5.0, 1.5]
+    assert found.lines == [1, 2]
+    assert found.note == "column 4 as a text, column 5 as the other, column 3 as their score"
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "scores", "negatives"),
+    [
+        ("sentence1\tsentence2\tscore", "a\tb\t0.5", [0.5], None),
+        ("id\tanchor\tpositive\tnegative", "7\ta\tb\tc", None, ["c"]),
+        ("query\tanswer", "a\tb", None, None),
+        ("Quality\t#1 ID\t#2 ID\t#1 String\t#2 String", "1\t702\t703\ta\tb", [1.0], None),
+    ],
+)
+def test_usual_names_are_known(
+    header: str, row: str, scores: list[float] | None, negatives: list[str] | None, tmp_path: Path
+) -> None:
+    found = read_similar(write(tmp_path / "pairs.txt", header, row))
+    assert (found.first, found.second, found.scores, found.negatives) == (["a"], ["b"], scores, negatives)
+
+
+def test_a_table_without_a_header_has_its_columns_in_order(tmp_path: Path) -> None:
+    assert read_similar(write(tmp_path / "a.tsv", "a b\tc", "d\te")).groups == [("a b", "c"), ("d", "e")]
+    assert read_similar(write(tmp_path / "b.tsv", "a\tb\tc", "d\te\tf")).negatives == ["c", "f"]
+    assert read_similar(write(tmp_path / "c.csv", "a,b,1", "d,e,2")).scores == [1.0, 2.0]
+
+
+def test_json_and_gzip_are_read(tmp_path: Path) -> None:
+    rows = [{"left": "a", "right": "b", "grade": 3}, {"left": "c", "right": "d", "grade": 1.5}]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    assert read_similar(str(file)).scores == [3.0, 1.5]
+    (tmp_path / "p.csv.gz").write_bytes(gzip.compress(b"a\tb\nc\td\n"))
+    assert read_similar(str(tmp_path / "p.csv.gz")).second == ["b", "d"]
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "columns", "message"),
+    [
+        ("a.tsv", ["a\tb", "a\t "], None, "a.tsv, line 2: column 2 is empty"),
+        ("a.tsv", ["sentence1\tsentence2", "\tb"], None, "a.tsv, line 2: 'sentence1' is empty"),
+        ("a.csv", ["a", "b"], None, "a.csv has one column; pairs need two texts a row"),
+        ("a.tsv", ["a\tb", "c"], None, "line 2"),
+        (
+            "a.tsv",
+            ["sentence1\tsentence2\tscore", "a\tb\tmuch"],
+            None,
+            "line 2: the score is 'much', which is no num",
+        ),
+        ("a.tsv", ["a\tb\t1", "c\td\t2", "e\tf\tnan"], None, "line 3: the score is 'nan'"),
+        ("a.tsv", ["x\ty\tz", "a\tb\t1", "c\td\t2"], None, "is that a header"),
+        ("a.tsv", ["a\tb\tc\td"], None, "say which two are texts"),
+        ("a.tsv", ["a\tb"], [1], "data.columns names 1 of them"),
+        ("a.tsv", ["a\tb"], [1, 2, 3, 4], "data.columns names 4 of them"),
+        ("a.tsv", ["a\tb"], ["x", "b"], "no column 'x'"),
+        ("a.tsv", ["first\tsecond"], ["first", "second"], "holds no pairs"),
+        ("a.csv", ['"a,b', "c,d"], None, "a.csv, line"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(
+    name: str, lines: list[str], columns: list[str | int] | None, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(DataError) as caught:
+        read_similar(write(tmp_path / name, *lines), columns=columns)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def pairs(firsts: list[str]) -> Similar:
+    return Similar("x", firsts, [f"{text}!" for text in firsts], list(range(1, len(firsts) + 1)), "line", "")
+
+
+@given(st.lists(st.text("abc", min_size=1, max_size=3), min_size=2, max_size=30), st.floats(0.01, 0.99))
+def test_a_first_text_is_in_one_part_only(firsts: list[str], share: float) -> None:
+    if len(set(firsts)) < 2:
+        with pytest.raises(DataError, match="nothing can be held out"):
+            hold_out_similar(pairs(firsts), share)
+        return
+    train, valid = hold_out_similar(pairs(firsts), share)
+    assert len(train) + len(valid) == len(firsts)
+    assert train.first
+    assert valid.first
+    assert not set(train.first) & set(valid.first)
+
+
+def groups(count: int, texts: int = 2) -> list[list[Row]]:
+    return [[Row([n + 1] * (1 + (n + k) % 5)) for k in range(texts)] for n in range(count)]
+
+
+def test_a_batch_is_a_function_of_the_step() -> None:
+    made = [PairBatches(groups(23), list(range(23)), batch_rows=5, seed=3) for _ in range(2)]
+    assert made[0].steps_per_epoch == 4
+    for step in (9, 0, 9, 4):
+        one, two = made[0].at(step), made[1].at(step)
+        assert torch.equal(one.ids, two.ids)
+        assert one.ids.shape[:2] == (5, 2)
+        assert one.tokens == 5
+    assert not torch.equal(made[0].at(0).ids[:, 0, 0], made[0].at(4).ids[:, 0, 0])  # another epoch, another order
+
+
+def test_an_epoch_has_no_row_twice() -> None:
+    batches = PairBatches(groups(20), batch_rows=4, seed=0)
+    seen = torch.cat([batches.at(step).ids[:, 0, 0] for step in range(batches.steps_per_epoch)])
+    assert sorted(seen.tolist()) == list(range(1, 21))
+
+
+def test_a_batch_keeps_rows_together_when_it_is_split() -> None:
+    batch = PairBatches(groups(8, 3), list(range(8)), batch_rows=8, seed=0).at(0)
+    parts = batch.split(3)
+    assert [part.rows for part in parts] == [3, 3, 2]
+    assert torch.equal(torch.cat([part.ids for part in parts]), batch.ids)
+    assert [part.tokens for part in parts] == [3, 3, 2]
+    for part in parts:
+        assert part.labels is not None
+        assert torch.equal(part.ids[:, 0, 0], part.labels.long() + 1)
+
+
+def test_texts_lie_one_a_row_for_the_model() -> None:
+    batch = collate_groups([[Row([1, 2]), Row([3])], [Row([4]), Row([5, 6, 7])]], pad=9, pad_to=4)
+    flat = flattened(batch)
+    assert flat.ids.tolist() == [[1, 2, 9, 9], [3, 9, 9, 9], [4, 9, 9, 9], [5, 6, 7, 9]]
+    assert flat.lengths is not None
+    assert flat.lengths.tolist() == [2, 1, 1, 3]
+    assert batch.read == 7
+
+
+def test_one_pair_is_not_enough() -> None:
+    with pytest.raises(DataError, match="holds 1 pairs; give two at least"):
+        PairBatches(groups(1), batch_rows=2, seed=0)

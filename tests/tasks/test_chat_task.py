@@ -1,0 +1,241 @@
+"""Instruction tuning: the loss is on answers alone, and what was learned is asked by the same template."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import legato
+from legato.data.batch import IGNORE, Batch
+from legato.data.dialogues import read_dialogues
+from legato.data.rows import Row, collate_rows
+from legato.data.tokenizers import Tokenizer
+from legato.errors import ConfigError, DataError
+from legato.folders.chat import ChatTemplate
+from legato.folders.model_folder import load_model
+from legato.tasks.chat import answer_loss, rows_of, template_of
+from tiny_published import CHATML, END, gpt2_folder
+
+TURNS = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "the cat?"},
+    {"role": "assistant", "content": "It sat on\nthe mat, ünïcode."},
+    {"role": "user", "content": "and the dog?"},
+    {"role": "assistant", "content": "ran"},
+]
+LLAMA2 = (
+    "{% for m in messages %}{% if m.role == 'user' %}{{ bos_token + '[INST] ' + m.content + ' [/INST]' }}"
+    "{% elif m.role == 'assistant' %}{{ ' ' + m.content + ' ' + eos_token }}{% endif %}{% endfor %}"
+)
+FORGETS = (  # what was thought before is left out once others follow
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}{% if m.role == 'assistant' and loop.last %}"
+    "{{ 'hm ' }}{% endif %}{{ m.content + '<|im_end|>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+UNMARKED = "{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}"
+
+
+def jsonl(path: Path, *dialogues: Any) -> str:
+    path.write_text("".join(json.dumps({"messages": messages}) + "\n" for messages in dialogues))
+    return str(path)
+
+
+def learned(row: Row, tokenizer: Tokenizer) -> list[str]:
+    """The runs of tokens that are learned, as text with their marks."""
+    assert row.words is not None
+    assert row.targets is not None
+    runs: list[list[int]] = []
+    before = None
+    for place, token in zip(row.words, row.targets, strict=True):
+        if before is None or place != before + 1:
+            runs.append([])
+        runs[-1].append(token)
+        before = place
+    return [tokenizer.marking.decode(run, skip_special_tokens=False) for run in runs]
+
+
+def rows_with(template: str | None, folder: Path, longest: int = 10**6) -> tuple[list[Row], Any]:
+    loaded = load_model(gpt2_folder(folder / "m", template=template, length=128))
+    data = read_dialogues(jsonl(folder / "d.jsonl", TURNS))
+    chat = template_of(loaded.tokenizer, loaded)
+    return rows_of(data, loaded.tokenizer, chat, longest, print), loaded
+
+
+# --- what is learned -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("template", "answers"),
+    [
+        (CHATML, [["It sat on\nthe mat, ünïcode.<|im_end|>", "ran<|im_end|>"]]),
+        (LLAMA2, [[f" It sat on\nthe mat, ünïcode. {END}", f" ran {END}"]]),
+        (None, [[f"It sat on\nthe mat, ünïcode.{END}", f"ran{END}"]]),
+        (FORGETS, [["hm It sat on\nthe mat, ünïcode.<|im_end|>"], ["hm ran<|im_end|>"]]),
+        (UNMARKED, [["assistant: It sat on\nthe mat, ünïcode.\n", "assistant: ran\n"]]),
+    ],
+    ids=["chatml", "llama2", "plain", "forgets", "unmarked"],
+)
+def test_only_answers_are_learned_with_their_end_marks(template: Any, answers: Any, tmp_path: Path) -> None:
+    rows, loaded = rows_with(template, tmp_path)
+    assert [learned(row, loaded.tokenizer) for row in rows] == answers
+
+
+@pytest.mark.parametrize("template", [CHATML, LLAMA2, None], ids=["chatml", "llama2", "plain"])
+def test_rows_are_what_transformers_makes_of_dialogues(template: str | None, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    rows, loaded = rows_with(template, tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "m")
+    how = {} if template else {"chat_template": loaded.tokenizer.template}
+    ids = list(theirs.apply_chat_template(TURNS, return_dict=False, **how))
+    assert rows[0].ids == ids[:-1]
+
+
+def test_the_prompt_of_an_answer_is_what_stood_before_it_in_training(tmp_path: Path) -> None:
+    rows, loaded = rows_with(None, tmp_path)
+    prompt = loaded.tokenizer.encode_marked(template_of(loaded.tokenizer, loaded).render(TURNS[:2]))
+    first = rows[0].words[0]  # type: ignore[index]
+    assert rows[0].ids[: first + 1] == prompt
+
+
+def test_long_dialogues_are_cut_and_those_without_an_answer_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (whole,), _ = rows_with(CHATML, tmp_path)
+    first = whole.words[0]  # type: ignore[index]
+    (cut,), _ = rows_with(CHATML, tmp_path, longest=first + 3)
+    assert cut.ids == whole.ids[: first + 3]
+    assert cut.targets == whole.targets[:3]  # type: ignore[index]
+    assert f"1 of 1 dialogues are cut to {first + 3} tokens" in capsys.readouterr().out
+    with pytest.raises(DataError, match=r"no answer within 5 tokens; raise data\.window"):
+        rows_with(CHATML, tmp_path, longest=5)
+
+
+def test_the_loss_is_that_of_the_answers_in_the_whole_text(tmp_path: Path) -> None:
+    rows, loaded = rows_with(CHATML, tmp_path)
+    batch = collate_rows([*rows, Row(rows[0].ids[:9], words=[3], targets=[5])])
+    with torch.no_grad():
+        found = answer_loss(loaded.module, batch)
+        logp = loaded.module.readout(loaded.module(Batch(batch.ids)).hidden).log_softmax(-1)
+    wanted = -sum(
+        logp[number, place, target]
+        for number, row in enumerate([(rows[0].words, rows[0].targets), ([3], [5])])
+        for place, target in zip(*row, strict=True)  # type: ignore[arg-type]
+    )
+    assert batch.tokens == len(rows[0].words or ()) + 1 == int((batch.targets != IGNORE).sum())  # type: ignore[union-attr]
+    torch.testing.assert_close(found.total, wanted)
+
+
+# --- runs ------------------------------------------------------------------------------------------
+
+ANIMALS = {"cat": "meow", "dog": "woof", "cow": "moo", "duck": "quack"}
+
+
+def question(animal: str) -> list[dict[str, str]]:
+    asked = {"role": "user", "content": f"what does the {animal} say"}
+    return [asked, {"role": "assistant", "content": f"{ANIMALS[animal]}!"}]
+
+
+@pytest.fixture(scope="module")
+def dialogues(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("dialogues")
+    turns = [question(a) for a in ANIMALS] * 3 + [question(a) + question(b) for a in ANIMALS for b in ANIMALS]
+    return jsonl(folder / "d.jsonl", *turns)
+
+
+def chat(dialogues: str, **changes: Any) -> dict[str, Any]:
+    quick = {
+        "data.train": dialogues,
+        "data.valid": dialogues,
+        "train.batch_rows": 4,
+        "train.lr": 1e-2,
+        "train.epochs": 10,
+        "train.tensorboard": False,
+        "train.samples": 1,
+        "device": "cpu",
+        "model.dropout": 0,
+        "train.validate_every": 1000,
+    }
+    return {**quick, **{key.replace("__", "."): value for key, value in changes.items()}}
+
+
+def test_from_a_language_model_to_answers(dialogues: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    text = tmp_path / "a.txt"
+    text.write_text("".join(f"User:\nwhat does the {a} say\nAssistant:\n{b}!\n" for a, b in ANIMALS.items()) * 20)
+    window = {"model": "window", "model.width": 64, "model.context": 12, "tokenizer": "bpe", "tokenizer.size": 300}
+    quick = {"data.train": str(text), "train.steps": 4, "train.batch_tokens": 64, "data.window": 8, "device": "cpu"}
+    base = legato.train("lm", {**quick, **window}, out=str(tmp_path / "lm"), quiet=True).run
+    settings = {**chat(dialogues, train__epochs=12), "from": str(base)}
+    result = legato.train("chat", settings, out=str(tmp_path / "c"), quiet=True)
+    assert result.metrics["valid.perplexity"] < 1.5
+    model = legato.load(tmp_path / "c", "cpu")
+    assert model.task == "chat"
+    for animal, sound in ANIMALS.items():
+        assert model.chat(f"what does the {animal} say", max_tokens=20) == f"{sound}!"
+    assert model.predict("what does the cow say") == "moo!"
+    asked = [*question("cat"), *question("dog")[:1]]
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "c" / "best")
+    made = theirs.apply_chat_template(asked, add_generation_prompt=True, return_dict=False)
+    assert model.chat_ids(asked) == list(made)
+    assert model.chat(asked, max_tokens=20) == "woof!"
+    assert model.evaluate(test=dialogues)["loss"] == pytest.approx(result.metrics["valid.loss"], rel=1e-4)
+
+
+def test_a_model_that_talks_keeps_its_template_and_its_marks(dialogues: str, tmp_path: Path) -> None:
+    base = gpt2_folder(tmp_path / "m", template=CHATML, length=96)
+    settings = {**chat(dialogues, train__epochs=1), "from": str(base), "adapt": "lora"}
+    legato.train("chat", settings, out=str(tmp_path / "c"), quiet=True)
+    model = legato.load(tmp_path / "c", "cpu")
+    assert model.loaded.chat is not None
+    assert model.loaded.chat.source == CHATML
+    # The end of a turn ends an answer, though the folder named another mark only.
+    assert set(model.loaded.ends) == {model.tokenizer.id_of(END), model.tokenizer.id_of("<|im_end|>")}
+    assert model.chat_ids("hello")[0] == model.tokenizer.id_of("<|im_start|>")
+
+
+@pytest.mark.parametrize(
+    ("model", "tokenizer"), [("gpt2", "unigram"), ("window", "char"), ("llama", "bpe"), ("gpt2", "word")]
+)
+def test_models_learn_from_nothing_how_answers_look_and_end(
+    model: str, tokenizer: str, dialogues: str, tmp_path: Path
+) -> None:
+    settings = chat(dialogues, model=model, tokenizer=tokenizer, model__width=32, model__layers=1, train__epochs=8)
+    settings |= {"model.context": 12} if model == "window" else {"model.heads": 2}
+    settings |= {"model.kv_heads": 2} if model == "llama" else {}
+    legato.train("chat", settings, out=str(tmp_path / "c"), quiet=True)
+    held = legato.load(tmp_path / "c", "cpu")
+    answer = held.chat("what does the dog say", max_tokens=20).strip()
+    assert answer.endswith("!")
+    assert len(answer.split()) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"model": "bert"}, "model=bert does not continue texts"),
+        ({"model.bidirectional": True, "model": "lstm"}, "model=lstm does not continue texts"),
+        ({"data.train": None}, "'data.train' is needed"),
+        ({"data.window": 4000, "model": "gpt2", "model.length": 64}, "data.window=4000 is more than the 64 tokens"),
+        ({"data.columns": "[a,b]"}, "has no column 'a'"),
+    ],
+)
+def test_bad_settings_are_one_line(changes: dict[str, Any], line: str, dialogues: str, tmp_path: Path) -> None:
+    words = [f"{key}={'none' if value is None else value}" for key, value in {**chat(dialogues), **changes}.items()]
+    from legato.run import check, settings_for, start_run
+    from legato.training.display import Display
+
+    with pytest.raises((ConfigError, DataError), match=line) as caught:
+        start_run(check(settings_for("chat", [*words, f"out={tmp_path / 'c'}"])), Display(quiet=True))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_dialogue_that_a_template_refuses_is_named(tmp_path: Path) -> None:
+    data = read_dialogues(jsonl(tmp_path / "d.jsonl", TURNS))
+    tokenizer = load_model(gpt2_folder(tmp_path / "m")).tokenizer
+    refusing = ChatTemplate("{{ raise_exception('no system here') }}", "the template")
+    with pytest.raises(DataError, match=r"d\.jsonl, line 1: the template refuses this dialogue: no system here"):
+        rows_of(data, tokenizer, refusing, 99, print)

@@ -1,0 +1,218 @@
+"""Classifying by prompting: label scores are those of whole forward passes, whatever is shared; what fits is kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import legato
+from legato.config import validate
+from legato.data.tokenizers import Tokenizer, TokenizerConfig
+from legato.errors import ConfigError, DataError, LegatoError
+from legato.folders.model_folder import Loaded, save_model
+from legato.models.base import SequenceModel, Sizes
+from legato.registry import MODELS
+from legato.tasks.prompting import (
+    Prompter,
+    PromptOptions,
+    label_scores,
+    read_shots,
+    score_file,
+    scores_one_by_one,
+)
+
+TOKENIZER = Tokenizer.train(
+    TokenizerConfig(name="bpe", size=300),
+    ["Text: a good film\nLabel: good\n\nText: bad\nLabel: very bad indeed\n"] * 9,
+)
+SIZES: dict[str, dict[str, Any]] = {
+    "gpt2": {"layers": 2, "heads": 2, "length": 200},
+    "llama": {"layers": 2, "heads": 2, "kv_heads": 1, "length": 200},
+    "lstm": {"layers": 2},
+    "window": {"context": 5},
+}
+SHOTS = (("a good film", "good"), ("what a bore, very bad", "very bad indeed"), ("fine", "good"))
+LABELS = ("good", "very bad indeed", "so so")
+
+
+def loaded(name: str, **changes: Any) -> Loaded:
+    torch.manual_seed(0)
+    kind: type[SequenceModel] = MODELS.get(name)
+    module = kind(validate(kind.Config, {"name": name, "width": 16, **SIZES[name], **changes}), Sizes(TOKENIZER.size))
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    return Loaded(Path("m"), module.eval(), TOKENIZER, "lm")
+
+
+def asked(held: Loaded, **options: Any) -> Prompter:
+    return Prompter(held, validate(PromptOptions, {"labels": LABELS, **options}))
+
+
+@pytest.mark.parametrize("shots", [(), SHOTS], ids=["zero", "few"])
+@pytest.mark.parametrize("name", SIZES)
+def test_scores_are_those_of_whole_forward_passes(name: str, shots: Any) -> None:
+    held = loaded(name)
+    prompter = asked(held, shots=shots)
+    texts = ["a film", "", "a very long film that is not good at all", "é\tü"]
+    prompts = [prompter.prompt(text, len(shots)) for text in texts]
+    torch.testing.assert_close(
+        label_scores(held.module, prompts), scores_one_by_one(held.module, prompts), rtol=1e-4, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("tokens", [1, 120, 10**6])
+def test_how_many_are_read_together_changes_nothing(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = loaded("gpt2")
+    prompter = asked(held, shots=SHOTS)
+    prompts = [prompter.prompt("film " * count, 3) for count in (1, 7, 3, 1)]
+    wanted = label_scores(held.module, prompts)
+    monkeypatch.setattr("legato.tasks.prompting.TOKENS", tokens)
+    torch.testing.assert_close(label_scores(held.module, prompts), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_a_prompt_is_the_examples_and_the_text_and_every_label_goes_on_from_it() -> None:
+    prompter = asked(loaded("lstm"), shots=SHOTS[:2], template="{text} It was {label}.")
+    prompt = prompter.prompt("{label} film", 2)
+    for label, ids in zip(LABELS, prompt.labels, strict=True):
+        assert TOKENIZER.decode([*prompt.ids, *ids]) == (
+            "a good film It was good.\n\nwhat a bore, very bad It was very bad indeed.\n\n{label} film It was "
+            + label
+        )
+    pair = asked(loaded("lstm"), template="{first}? {second}! {label}").prompt("a\tb", 0)
+    assert TOKENIZER.decode([*pair.ids, *pair.labels[0]]) == "a? b! good"
+
+
+def test_probabilities_are_over_the_labels() -> None:
+    prompter = asked(loaded("gpt2"), nbest=2)
+    (found,) = prompter.predict(["a film"])
+    shares = found.answers[0].more["probabilities"]
+    assert list(shares) == list(LABELS)
+    assert sum(shares.values()) == pytest.approx(1)
+    assert [answer.text for answer in found.answers] == sorted(shares, key=lambda label: -shares[label])[:2]
+    scores = scores_one_by_one(prompter.loaded.module, [prompter.prompt("a film", 0)])[0]
+    assert list(shares.values()) == pytest.approx(scores.softmax(0).tolist(), abs=1e-5)
+
+
+def test_normalised_scores_are_means_over_a_labels_tokens() -> None:
+    prompter = asked(loaded("gpt2"), normalize=True)
+    prompt = prompter.prompt("a film", 0)
+    scores = scores_one_by_one(prompter.loaded.module, [prompt])[0] / torch.tensor([len(x) for x in prompt.labels])
+    shares = prompter.predict(["a film"])[0].answers[0].more["probabilities"]
+    assert list(shares.values()) == pytest.approx(scores.softmax(0).tolist(), abs=1e-5)
+
+
+def test_calibrated_a_text_that_says_nothing_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("legato.tasks.prompting.SAYS_NOTHING", ("N/A",))
+    (found,) = asked(loaded("gpt2"), calibrate=True, shots=SHOTS).predict(["N/A"])
+    assert list(found.answers[0].more["probabilities"].values()) == pytest.approx([1 / 3] * 3, abs=1e-5)
+
+
+def test_as_many_examples_as_fit_are_kept_and_it_is_said() -> None:
+    held = loaded("gpt2", length=48)
+    prompter = asked(held, shots=SHOTS * 4)
+    with pytest.warns(UserWarning, match=r"reads 48 tokens at most: 2 of 2 texts have fewer than the 12 examples"):
+        found = prompter.predict(["a film", "bad"])
+    assert all(len(prediction.answers) == 1 for prediction in found)
+    prompt = prompter._fitting("bad", found[0])
+    assert prompt is not None
+    assert 0 < prompt.shots < 12
+
+    def length(shots: int) -> int:
+        tried = prompter.prompt("bad", shots)
+        return len(tried.ids) + max(map(len, tried.labels)) - 1
+
+    assert length(prompt.shots) <= 48 < length(prompt.shots + 1)
+
+
+def test_a_text_that_does_not_fit_alone_has_a_problem() -> None:
+    (short, long) = asked(loaded("gpt2", length=30)).predict(["a film", "film " * 60])
+    assert short.problem is None
+    assert "but the model reads 30 at most" in str(long.problem)
+
+
+# --- examples from files ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.tsv", "text\tlabel\na film\tgood\nbad\tso so\n"),
+        ("a.tsv", "label\tsentence\ngood\ta film\nso so\tbad\n"),
+        ("a.tsv", "a film\tgood\nbad\tso so\n"),
+        ("a.txt", "a film\tgood\nbad\tso so\n"),
+        ("a.csv", 'text,label\n"a film",good\nbad,so so\n'),
+        ("a.jsonl", '{"text": "a film", "label": "good"}\n{"text": "bad", "label": "so so"}\n'),
+    ],
+)
+def test_examples_from_files(name: str, content: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
+    assert read_shots(str(tmp_path / name)) == [("a film", "good"), ("bad", "so so")]
+    prompter = Prompter(loaded("lstm"), PromptOptions(shots=str(tmp_path / name)))
+    assert prompter.labels == ["good", "so so"]
+
+
+def test_bad_examples_are_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "a.tsv"
+    file.write_text("text\tlabel\na film\tgood\nbad\tgod\n")
+    with pytest.raises(DataError, match=r"a\.tsv, line 3: the label 'god' is none of --labels; did you mean 'good'"):
+        read_shots(str(file), ["good", "bad"])
+    file.write_text("text\tlabel\na film\tgood\n\tgood\n")
+    with pytest.raises(DataError, match=r"a\.tsv, line 3: an example needs a text and a label"):
+        read_shots(str(file))
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"labels": "good"}, "at least two"),
+        ({"labels": None}, "at least two"),
+        ({"labels": "good,,bad"}, "a label is empty"),
+        ({"labels": "good,bad,good"}, "'good' is given twice"),
+        ({"template": "Text: {text}"}, "needs {text}, and {label} behind it"),
+        ({"template": "{label}: {text}"}, "needs {text}, and {label} behind it"),
+    ],
+)
+def test_bad_options_are_one_line(options: dict[str, Any], line: str) -> None:
+    with pytest.raises(ConfigError, match=line.replace("{", r"\{").replace("}", r"\}")):
+        asked(loaded("lstm"), **options)
+
+
+def test_a_model_that_reads_both_ways_is_refused() -> None:
+    with pytest.raises(ConfigError, match="m does not continue texts"):
+        asked(loaded("lstm", bidirectional=True))
+
+
+def test_a_file_is_scored_as_a_classifier_would_be(tmp_path: Path) -> None:
+    (tmp_path / "test.tsv").write_text("text\tlabel\n" + "a film that is good\tgood\nbad film this is\tso so\n" * 4)
+    held = loaded("gpt2")
+    scores = score_file(held, str(tmp_path / "test.tsv"), PromptOptions(labels=("good", "so so")))
+    found = asked(held, labels=("good", "so so")).predict(["a film that is good", "bad film this is"])
+    right = [a.answers[0].text == b for a, b in zip(found, ("good", "so so"), strict=True)]
+    assert scores["accuracy"] == np.mean(right)
+    assert scores["details"]
+    with pytest.raises(DataError, match=r"test\.tsv, line 3: the label 'so so' is none of good, bad"):
+        score_file(held, str(tmp_path / "test.tsv"), PromptOptions(labels=("good", "bad")))
+
+
+# --- from Python -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "m").mkdir()
+    save_model(tmp_path / "m", loaded("gpt2").module, TOKENIZER, task="lm", about={}, card="")
+    return tmp_path / "m"
+
+
+def test_from_python(folder: Path) -> None:
+    model = legato.load(folder, "cpu")
+    assert model.classify("a film", ["good", "bad"]) in ("good", "bad")
+    several = model.classify(["a film", "bad"], ["good", "bad"], shots=[("x", "good")], calibrate=True)
+    assert len(several) == 2
+    with pytest.raises(LegatoError, match="text 1: with a label it has"):
+        model.classify("film " * 300, ["good", "bad"])

@@ -1,0 +1,74 @@
+"""Small published models to adapt, adapted ones, and what they say of a few tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from legato.config import validate
+from legato.data.batch import Batch
+from legato.folders.model_folder import Loaded, load_model, save_model
+from legato.folders.shards import save_weights
+from legato.models.base import Sizes
+from legato.models.headed import Headed, HeadShape
+from legato.registry import MODELS, PUBLISHED
+from legato.training.adapt import AdaptConfig, Base, adapt
+from tiny_published import byte_level, write
+
+MARKS = {"eos_token": "<|endoftext|>", "pad_token": "<s>", "cls_token": "<s>", "sep_token": "</s>"}
+IDS = torch.tensor([[5, 17, 60, 8, 91, 33], [44, 7, 7, 120, 19, 250]])
+SMALL = {"layers": 2, "width": 16, "heads": 2, "feedforward": 32, "length": 32}
+
+
+def published_folder(folder: Path, name: str, **config: Any) -> Path:
+    """A random model in Hugging Face's form, with a tokenizer."""
+    folder.mkdir(parents=True)
+    library = byte_level()
+    library.save(str(folder / "tokenizer.json"))
+    write(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **MARKS})
+    model = MODELS.get(name)
+    torch.manual_seed(0)
+    module = model(validate(model.Config, {"name": name, **SMALL, **config}), Sizes(library.get_vocab_size()))
+    shake(module)
+    form = PUBLISHED.get(module.published)
+    entries, tensors = form.save(module)
+    save_weights(tensors, folder)
+    about = {"model_type": form.model_type, "architectures": [form.architecture], "pad_token_id": 3}
+    if module.generates:
+        about |= {"bos_token_id": 0, "eos_token_id": 0}
+    write(folder / "config.json", {**about, **entries})
+    return folder
+
+
+@torch.no_grad()
+def shake(module: nn.Module, spread: float = 0.2) -> None:
+    """Make what is trainable differ from how it started, so that it counts."""
+    for parameter in module.parameters():
+        if parameter.requires_grad:
+            parameter.add_(torch.randn_like(parameter) * spread)
+
+
+def adapted(base: Path, *, head: HeadShape | None = None, **settings: Any) -> tuple[Any, Loaded]:
+    """The model in `base`, with a head where asked for, adapted and as if trained."""
+    loaded = load_model(base)
+    before = Base.of(str(base), loaded.module)
+    model = loaded.module if head is None else Headed(loaded.module, head)
+    adapt(model, validate(AdaptConfig, settings), before)
+    shake(model)
+    return model.eval(), loaded
+
+
+def saved(folder: Path, model: Any, loaded: Loaded, task: str = "lm", **about: Any) -> Path:
+    folder.mkdir(parents=True)
+    save_model(folder, model, loaded.tokenizer, task=task, about={"published": True, **about}, card="# a card\n")
+    return folder
+
+
+@torch.no_grad()
+def answer(model: Any) -> Tensor:
+    """Logits: of the head where there is one, else of the next or the masked words."""
+    output = model(Batch(IDS))
+    return output.logits if output.logits is not None else model.readout(output.hidden)
