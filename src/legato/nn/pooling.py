@@ -1,10 +1,10 @@
 """Many to one: the states of a text's tokens as one vector.
 
-    mean        1/T Σ_t h_t
-    max         the largest of each component
-    first       h_1, which in BERT stands for the text
-    last        h_T, all that a causal model has read
-    attention   Σ_t a_t h_t,   a = softmax(w · tanh(W h_t))       (Yang et al. 2016)
+mean        1/T Σ_t h_t
+max         the largest of each component
+first       h_1, which in BERT stands for the text
+last        h_T, all that a causal model has read
+attention   Σ_t a_t h_t,   a = softmax(w · tanh(W h_t))       (Yang et al. 2016)
 """
 
 from __future__ import annotations

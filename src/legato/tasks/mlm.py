@@ -247,9 +247,7 @@ class MaskedJob:
         sentences = self._sentences("train")
         alike = self.plan.device.type == "cuda"
         tokens = self.plan.train.batch_tokens
-        return SentencePairs(
-            sentences, self.masker, self.frame, batch_tokens=tokens, alike=alike, name=name, **shape
-        )
+        return SentencePairs(sentences, self.masker, self.frame, batch_tokens=tokens, alike=alike, name=name, **shape)
 
     def _sentences(self, split: str) -> Sentences:
         return Sentences.of(self.texts[split], self.tokenizer, max((self.plan.data.window - 3) // 2, 1))
