@@ -144,7 +144,7 @@ def legato_side(folder: Path, shape: Shape, adapt: str) -> Any:
     with torch.no_grad():
         loss = float(job.loss(model, first, None).reported) / first.tokens
     model.train()
-    adapt_model(model, config.adapt, Base.of(str(folder), loaded.module))
+    adapt_model(model, config.adapt, Base.of(str(folder), loaded))
     if adapt != "full":
         store_frozen(model, device, config.train.precision)
     trainable = count_parameters(model, trainable=True)

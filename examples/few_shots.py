@@ -12,18 +12,19 @@ import argparse
 import random
 import statistics
 from collections.abc import Sequence
+from itertools import zip_longest
 
 import legato
 from legato.data.labelled import read_labelled
+from legato.errors import LegatoError
 
 
 def draw(rows: Sequence[tuple[str, str]], labels: Sequence[str], count: int, seed: int) -> list[tuple[str, str]]:
-    """So many examples in a random order, as many of each label as can be."""
+    """So many different examples in a random order, as many of each label as can be."""
     choose = random.Random(seed)
-    of_each = {label: [row for row in rows if row[1] == label] for label in labels}
-    found = [choose.choice(of_each[labels[number % len(labels)]]) for number in range(count)]
-    choose.shuffle(found)
-    return found
+    of_each = [choose.sample(own, len(own)) for label in labels if (own := [row for row in rows if row[1] == label])]
+    dealt = [row for turn in zip_longest(*of_each) for row in turn if row is not None]
+    return choose.sample(dealt[:count], min(count, len(dealt)))
 
 
 def main() -> None:
@@ -45,6 +46,9 @@ def main() -> None:
     if len(labels) != len(own):
         raise SystemExit(f"{given.train} has the labels {', '.join(own)}; name as many: --labels {','.join(own)}")
     names = dict(zip(own, labels, strict=True))
+    strange = sorted({str(label) for label in test.labels} - set(own))
+    if strange:
+        raise SystemExit(f"{given.test} has the label '{strange[0]}', which {given.train} lacks")
     rows = [(text, names[str(label)]) for text, label in zip(train.joined(), train.labels, strict=True)]
     texts, wanted = test.joined()[: given.most], [names[str(label)] for label in test.labels[: given.most]]
     how = {"template": given.template, "calibrate": given.calibrate}
@@ -60,4 +64,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except LegatoError as problem:
+        raise SystemExit(f"few_shots: {problem}") from None

@@ -15,6 +15,7 @@ import torch
 import legato
 from legato.data.reading import TextReader
 from legato.data.rows import collate_rows
+from legato.errors import LegatoError
 
 # A word, twice in one sense and once in another.
 SENSES = {
@@ -49,4 +50,7 @@ def main(places: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except LegatoError as problem:
+        raise SystemExit(f"senses: {problem}") from None

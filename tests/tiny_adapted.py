@@ -54,7 +54,7 @@ def shake(module: nn.Module, spread: float = 0.2) -> None:
 def adapted(base: Path, *, head: HeadShape | None = None, **settings: Any) -> tuple[Any, Loaded]:
     """The model in `base`, with a head where asked for, adapted and as if trained."""
     loaded = load_model(base)
-    before = Base.of(str(base), loaded.module)
+    before = Base.of(str(base), loaded)
     model = loaded.module if head is None else Headed(loaded.module, head)
     adapt(model, validate(AdaptConfig, settings), before)
     shake(model)

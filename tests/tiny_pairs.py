@@ -6,6 +6,7 @@ learns them in some hundred steps, so that tests can ask for translations that a
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ WORDS = {
     "fr": ("Un", "Le", "chien", "chat", "homme", "court", "mange", "dort", "et"),
 }
 COUNTS = {"train": 400, "val": 12, "test": 12}
+# Two of its sentences, and what they are in German.
+DOG, CAT = "A dog runs.", "The cat eats and A man sleeps."
+HUND, KATZE = "Ein Hund läuft.", "Das Katze isst und Ein Mann schläft."
 
 SMALL = {
     "model": "transformer",
@@ -46,6 +50,8 @@ SEQ2SEQ: dict[str, Any] = {
     "train__lr": 0.02,
     "train__steps": 90,
 }
+# A run that is started for what it says or leaves, not for what it learns.
+QUICK: dict[str, Any] = {"model__width": 8, "train__steps": 1}
 
 
 def sentences(draw: random.Random, count: int) -> list[dict[str, str]]:
@@ -100,3 +106,9 @@ def in_words(settings: dict[str, Any]) -> list[str]:
     """Settings as the command line takes them."""
     written = {key: f"[{','.join(value)}]" if isinstance(value, list) else value for key, value in settings.items()}
     return [f"{key}={value}" for key, value in written.items()]
+
+
+def metrics_of(run: Path) -> dict[str, Any]:
+    """What a run that has ended says of itself."""
+    metrics: dict[str, Any] = json.loads((run / "result.json").read_text())["metrics"]
+    return metrics

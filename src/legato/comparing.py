@@ -133,8 +133,8 @@ def compare(
     entries = _entries(names, given)
     _same_data(entries)
     sizes = [_sizes(entry.config) for entry in entries]
-    _same_tokens(entries, [tokens for _, tokens in sizes])
-    _match_parameters(entries, [size for size, _ in sizes], match)
+    _same_budget(entries, [tokens for _, tokens, _ in sizes], [rows for *_, rows in sizes])
+    _match_parameters(entries, [size for size, *_ in sizes], match)
     for entry in entries:
         for seed in seeds or [entry.config.seed]:
             folder = out / (_slug(entry.label) + (f"-seed{seed}" if len(seeds) > 1 else ""))
@@ -169,7 +169,12 @@ def _entries(names: list[str], given: dict[str, Any]) -> list[Entry]:
             parts = [Path(name).stem if name not in TASKS else ""] if len(names) > 1 else []
             parts += [str(value) if key in SHORT_SECTIONS else f"{key}={value}" for key, value in chosen.items()]
             alike = getattr(TASKS.get(name), "compared", {}) if name in TASKS else {}
-            config = check(settings_for(name, {**alike, **fixed, **chosen}))
+            settings = {**alike, **fixed, **chosen}
+            if (
+                "adapt" in chosen and chosen["adapt"] != "lora"
+            ):  # what is said of LoRA is for the entries that have it
+                settings = {key: value for key, value in settings.items() if not key.startswith("adapt.")}
+            config = check(settings_for(name, settings))
             label = " ".join(part for part in parts if part) or Path(name).stem
             own_width = "model.width" in given or "width" in (_written(name).get("model") or {})
             entries.append(Entry(label, config, own_width))
@@ -207,12 +212,25 @@ def _same_data(entries: list[Entry]) -> None:
         raise ConfigError("train.patience would stop each run at another length; leave it out of a comparison")
 
 
-def _same_tokens(entries: list[Entry], tokens: list[int]) -> None:
-    """Refuse to compare runs that read different numbers of tokens."""
+def _same_budget(entries: list[Entry], tokens: list[int], rows: list[int | None]) -> None:
+    """Refuse to compare runs that read different numbers of tokens or, where all count those, of texts.
+
+    The same texts are more tokens to one tokenizer than to another.
+    """
+    first = entries[0]
+    counted = [count for count in rows if count is not None]
+    if len(counted) == len(rows):
+        for entry, count in zip(entries, counted, strict=True):
+            if count != counted[0]:
+                raise ConfigError(
+                    f"'{entry.label}' would train on {count:,} texts, '{first.label}' on {counted[0]:,}; "
+                    "set train.batch_rows and train.epochs, or train.steps, for all"
+                )
+        return
     for entry, count in zip(entries, tokens, strict=True):
         if count != tokens[0]:
             raise ConfigError(
-                f"'{entry.label}' would train on {count:,} tokens, '{entries[0].label}' on {tokens[0]:,}; "
+                f"'{entry.label}' would train on {count:,} tokens, '{first.label}' on {tokens[0]:,}; "
                 "set train.steps and train.batch_tokens for all, the latter a multiple of every data.window"
             )
 
@@ -228,15 +246,16 @@ def _match_parameters(entries: list[Entry], sizes: list[Sizes], match: Any) -> N
             entry.config = _with_width(entry.config, _closest_width(entry.config, size, target))
 
 
-def _sizes(config: RunConfig) -> tuple[Sizes, int]:
-    """What the data fixes of the model, and how many tokens a run would read."""
+def _sizes(config: RunConfig) -> tuple[Sizes, int, int | None]:
+    """What the data fixes of the model, and how many tokens, and texts where these are counted, a run would read."""
     import torch
 
     from legato.training.loop import resolve_steps
 
     job = TASKS.get(config.task).prepare(plan_of(config, torch.device("cpu")), lambda text: None)
     steps = resolve_steps(config.train, job.batches.steps_per_epoch)
-    return job.sizes, steps * job.batches.tokens_per_step
+    rows = config.train.batch_rows
+    return job.sizes, steps * job.batches.tokens_per_step, None if rows is None else steps * rows
 
 
 def _parameters(config: RunConfig, sizes: Sizes) -> int:

@@ -234,13 +234,15 @@ def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool)
     job = TASKS.get(config.task).prepare(plan, display.say)
     base = None
     if config.start_from is not None and plan.loaded is not None and config.adapt.name != "full":
-        base = Base.of(config.start_from, plan.loaded.module)
+        base = Base.of(config.start_from, plan.loaded)
     torch.manual_seed(config.seed)
     model = MODELS.get(config.model.name)(config.model, job.sizes)
-    if plan.loaded is not None:
-        _copy_weights(body_of(plan.loaded.module), model)
+    drawn = set() if plan.loaded is None else _copy_weights(body_of(plan.loaded.module), model)
     if getattr(job, "head", None) is not None:
         model = with_head(model, job, plan.loaded, config.adapt.name)
+    drawn &= {name for name, _ in body_of(model).named_parameters()}
+    if drawn:
+        display.say(f"not in from={config.start_from}, so drawn at random: {', '.join(sorted(drawn))}")
     if plan.loaded is not None:
         origin.cache_clear()
         plan.loaded.module = model  # nothing holds the other one any longer, which may be large
@@ -275,10 +277,11 @@ def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool)
     return _conclude(config, run, job, trainer, progress, parameters, display)
 
 
-def _copy_weights(origin: SequenceModel, model: SequenceModel) -> None:
-    """Begin with the weights of `origin`; a head that only `model` has stays as it was made."""
+def _copy_weights(origin: SequenceModel, model: SequenceModel) -> set[str]:
+    """Begin with the weights of `origin`; a head that only `model` has stays as it was made: its tensors' names."""
     alike = all(getattr(origin.config, head, None) == getattr(model.config, head, None) for head in HEADS)
-    model.load_state_dict(origin.state_dict(), strict=alike and hasattr(origin, "output") == hasattr(model, "output"))
+    strict = alike and hasattr(origin, "output") == hasattr(model, "output")
+    return set(model.load_state_dict(origin.state_dict(), strict=strict).missing_keys)
 
 
 def with_head(body: SequenceModel, job: Any, loaded: Loaded | None, adapt: str = "full") -> SequenceModel:

@@ -105,6 +105,9 @@ def _adapt(settings: Mapping[str, Any]) -> AdaptConfig:
     adapt = validate(AdaptConfig, given, "adapt")
     if given and "name" not in given:
         raise ConfigError(f"adapt.{next(iter(given))} belongs to adapt=lora; say that, too")
+    unused = [key for key in given if key != "name" and getattr(adapt, key) != AdaptConfig.model_fields[key].default]
+    if unused and adapt.name != "lora":
+        raise ConfigError(f"adapt.{unused[0]} belongs to adapt=lora; adapt={adapt.name} has no use for it")
     if adapt.name != "full" and settings.get("from") is None:
         raise ConfigError(f"adapt={adapt.name} trains a little of a model that is there already; name it: from=MODEL")
     return adapt

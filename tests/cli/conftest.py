@@ -3,24 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import pytest
 
+from answers import Answer, Command
 from legato.cli import main
-
-
-@dataclass
-class Answer:
-    """What a command left: its exit code and what it printed."""
-
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Answer]
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Command
+from answers import Command
 from legato.folders.weights import load_tensors, save_tensors
 from tiny_adapted import published_folder
 from tiny_runs import WORDS

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import legato
-from conftest import Command
+from answers import Command
 from tiny_runs import SMALL, words, write_text
 
 NOTHING = "the text hides nothing"

@@ -11,7 +11,7 @@ import torch
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 import legato
-from conftest import Command
+from answers import Command
 from legato.errors import ConfigError
 from tiny_published import TEXT
 

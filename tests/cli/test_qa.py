@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import legato
-from conftest import Command
+from answers import Command
 from tiny_questions import SMALL, squad
 from tiny_runs import words
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import legato
-from conftest import Command
+from answers import Command
 from legato.run import check, find_recipe, list_recipes
 from tiny_runs import weights_digest, words, write_text
 from tiny_tagged import sentences, small, write_columns

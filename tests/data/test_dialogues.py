@@ -92,7 +92,7 @@ def test_some_are_held_out_and_hashes_tell_them_apart(tmp_path: Path) -> None:
         ({"messages": [*HI, "Bye"]}, "line 2, message 3: not"),
         ({"messages": [{"role": "asistant", "content": "x"}]}, "no role 'asistant'; did you mean 'assistant'"),
         ({"messages": [HI[0], {"role": "assistant", "content": " "}]}, "line 2: an answer is empty"),
-        ({"messages": [HI[0], {"role": "assistant", "content": None}]}, "its content is NoneType, not text"),
+        ({"messages": [HI[0], {"role": "assistant", "content": None}]}, "its content is missing, not text"),
         ({"messages": [HI[0], {"role": "assistant", "content": [{"type": "image"}]}]}, "not image"),
         ({"messages": [HI[0], {"role": "assistant", "content": "\ud800"}]}, "line 2: there is half a surrogate"),
     ],
@@ -108,7 +108,7 @@ def test_bad_messages_are_one_line(row: Any, line: str, tmp_path: Path) -> None:
     ("row", "line"),
     [
         ({"question": "", "answer": "a"}, "line 2: 'question' is empty"),
-        ({"question": "q", "answer": 3}, "line 2: 'answer' is int, not text"),
+        ({"question": "q", "answer": 3}, "line 2: 'answer' is a number, not text"),
         ({"question": "q", "answer": ""}, "line 2: 'answer' is empty"),
         ({"question": "q"}, "line 2: there is no 'answer'"),
     ],

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from legato.data.question_splits import split_questions
+from legato.data.question_splits import split_questions, told_shared
 from legato.data.questions import Question, Questions, Reading, Span, read_questions
 from legato.errors import DataError
 
@@ -165,6 +165,30 @@ def test_rows_that_ask_the_same_are_one_question(tmp_path: Path) -> None:
     held = read(table(tmp_path / "a.csv", ["question", "context", "answer"], *rows))
     assert [question.rights for question in held.questions] == [["milk", "drinks milk"], [""]]
     assert "3 rows ask 2 questions" in held.notes[-1]
+
+
+def test_that_one_annotator_found_nothing_counts_only_where_all_did(tmp_path: Path) -> None:
+    rows = [["And Bert?", TEXT, answer] for answer in ("", "", "milk", "drinks milk", "milk")]
+    held = read(table(tmp_path / "a.csv", ["question", "context", "answer"], *rows, ["And Anna?", TEXT, ""]))
+    one, other = held.questions
+    assert one.rights == ["milk", "drinks milk"]
+    assert one.common == Span(29, "milk")
+    assert (other.rights, other.common, other.found) == ([""], None, [None])
+    assert held.unanswerable == 1
+
+
+def test_questions_that_were_taught_already_are_told() -> None:
+    def some(*pairs: tuple[str, str]) -> Questions:
+        return Questions("a file", [Question("1", question, context, [None]) for question, context in pairs])
+
+    train = some(("Who?", "text 1"), ("When?", "text 2"))
+    assert told_shared(train, {"valid": some(("Who?", "text 3"))}) == []
+    assert told_shared(train, {"test": some(("Who?", "text 2"), ("Who?", "text 3"))}) == [
+        "note: the texts of 1 of the 2 test questions stand in data.train, too"
+    ]
+    (note,) = told_shared(train, {"valid": some(("Who?", "text 1"), ("Who?", "text 3"))})
+    assert "1 of the 2 valid questions stand in data.train, too" in note
+    assert "leave out data.valid" in note
 
 
 ROW = {"id": "7", "title": "Drinks", "question": "And Bert?", "context": TEXT}

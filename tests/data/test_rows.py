@@ -87,6 +87,13 @@ def test_rows_that_fill_a_batch_up_teach_nothing() -> None:
     assert batch.tokens == 3
 
 
+def test_no_batch_is_wider_than_the_longest_row() -> None:
+    rows = rows_of([3, 9, 10, 17, 20])
+    batches = RowBatches(rows, batch_tokens=40, seed=0, pad_to=8, alike=True)
+    widths = {batches.at(step).ids.shape[1] for step in range(batches.steps_per_epoch)}
+    assert widths == {16, 20}  # not 24: a model may have no more places than the longest row needs
+
+
 def test_scoring_meets_every_row_once() -> None:
     rows = rows_of([4, 1, 9, 2, 2])
     met = [number for numbers, batch in scoring_batches(rows, batch_tokens=9) for number in numbers]

@@ -214,7 +214,7 @@ def test_an_unknown_format_gets_a_suggestion(tmp_path: Path) -> None:
 
 
 def test_a_plain_text_is_no_table(tmp_path: Path) -> None:
-    assert "is no table by its ending; set data.format" in complaint(put(tmp_path, "a.txt", "x"), [1])
+    assert "is one text without columns; give a table" in complaint(put(tmp_path, "a.txt", "x"), [1])
 
 
 # --- the hub, of which only our side is here -------------------------------------------------------
@@ -244,3 +244,10 @@ def test_columns_of_the_hub_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_who_chooses_may_look_at_the_hubs_first_row(monkeypatch: pytest.MonkeyPatch) -> None:
     assert from_the_hub(monkeypatch, lambda head: [min(head.first())]).names == ["label"]
+
+
+def test_a_stray_quote_is_looked_for_where_its_row_begins(tmp_path: Path) -> None:
+    text = 'text,label\na,1\n"b,1\nc,0\nd "e",1\n'
+    said = complaint(put(tmp_path, "a.csv", text), ["text", "label"])
+    assert "line 5: " in said
+    assert "in the row that begins at line 3; is a quotation mark missing?" in said

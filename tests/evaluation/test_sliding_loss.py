@@ -17,6 +17,7 @@ from legato.models.base import SequenceModel, Sizes
 from legato.models.gpt2 import GPT2Config, GPT2Model
 from legato.models.recurrent import RecurrentConfig, RecurrentModel
 from legato.nn.losses import chunked_nats
+from legato.nn.low_rank import LowRank, Part
 
 V = 17
 
@@ -121,3 +122,24 @@ def test_a_model_with_a_readout_of_its_own_is_asked_for_it(monkeypatch: pytest.M
     hidden, targets = torch.randn(4, 8), text(4)
     expected = torch.nn.functional.cross_entropy(model.readout(hidden), targets, reduction="sum")
     torch.testing.assert_close(readout_loss(model, hidden, targets)[0], expected)
+
+
+def test_a_last_layer_that_is_more_than_a_product_is_never_cut_into_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = gpt()
+    assert model.plain_output is model.output
+    hidden, targets = torch.randn(3, 5, 8), text(15).view(3, 5)
+    adapter = LowRank(8, model.output.out_features, [Part("head", 0, model.output.out_features)], 2, 1.0)
+    with torch.no_grad():
+        adapter.up[0].normal_()
+    before = readout_loss(model, hidden, targets)[0]
+    model.output.low_rank = adapter  # type: ignore[assignment]
+    assert model.plain_output is None
+    at_once = readout_loss(model, hidden, targets)[0]
+    monkeypatch.setattr(language, "MANY", {"cpu": 0})
+    torch.testing.assert_close(readout_loss(model, hidden, targets)[0], at_once)
+    assert abs(float((at_once - before).detach())) > 1
+    model.output.low_rank = None  # type: ignore[assignment]
+    seen = model.output.register_forward_hook(lambda *_: None)
+    assert model.plain_output is None
+    seen.remove()
+    assert model.plain_output is model.output

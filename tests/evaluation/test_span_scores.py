@@ -51,9 +51,10 @@ def test_the_right_answer_that_fits_best_counts() -> None:
     assert f1 == pytest.approx(0.8)
 
 
-def test_where_annotators_disagree_about_there_being_an_answer_either_is_right() -> None:
-    assert best_scores("", ["tea", ""]) == (1.0, 1.0)
+def test_where_annotators_disagree_about_there_being_an_answer_there_is_one_as_in_squad_2() -> None:
+    assert best_scores("", ["tea", ""]) == (0.0, 0.0)
     assert best_scores("tea", ["tea", ""]) == (1.0, 1.0)
+    assert best_scores("", ["the", ""]) == (1.0, 1.0)  # nothing is left of the one that was found
 
 
 def test_scores_of_answerable_and_unanswerable_questions() -> None:

@@ -71,3 +71,11 @@ def test_of_many_tags_the_most_frequent_confusions_are_listed() -> None:
     _, columns, rows = confusion_table(gold, guessed, "plain")
     assert columns == ["is", "taken for", "words"]
     assert rows == [["T1", "T0", 2]]
+
+
+def test_a_tag_that_is_none_of_a_name_is_wrong_and_ends_one() -> None:
+    gold, guessed = [["B-LOC", "X", "I-LOC"]], [["B-LOC", "O", "B-LOC"]]
+    scores = tagging_scores(gold, guessed, "iob2")
+    assert (scores["f1"], scores["names"]) == (100.0, 2)
+    assert scores["accuracy"] == pytest.approx(1 / 3)
+    assert score_table(gold, guessed, "iob2")[2] == [["LOC", 100.0, 100.0, 100.0, 2]]

@@ -46,11 +46,12 @@ def test_a_head_comes_back_with_what_was_trained(
     bases: dict[str, Path], tmp_path: Path, name: str, head: HeadShape
 ) -> None:
     model, loaded = adapted(bases["bert"], head=head, name=name)
-    folder = saved(tmp_path / "a", model, loaded, task="classification", labels=["a", "b", "c"])
+    labels = list("abcde"[: head.outputs])
+    folder = saved(tmp_path / "a", model, loaded, task="classification", labels=labels)
     again = load_model(folder)
     torch.testing.assert_close(answer(again.module), answer(model), atol=1e-5, rtol=1e-5)
     assert again.task == "classification"
-    assert again.about["labels"] == ["a", "b", "c"]
+    assert again.about["labels"] == labels
     names = {file.name for file in folder.iterdir()}
     assert ("adapter_model.safetensors" in names) == (name == "lora")
     assert {"legato.json", "tokenizer.json", "README.md"} < names
@@ -74,7 +75,7 @@ def test_heads_that_the_base_lacks_are_trained_and_kept(tmp_path: Path) -> None:
     config = loaded.module.config.model_copy(update={"masked_words": True})
     model = MODELS.get("bert")(config, loaded.module.sizes)
     model.load_state_dict(loaded.module.state_dict(), strict=False)
-    adapt(model, AdaptConfig(name="head"), Base.of(str(base), loaded.module))
+    adapt(model, AdaptConfig(name="head"), Base.of(str(base), loaded))
     trained = {name for name, p in model.named_parameters() if p.requires_grad}
     assert trained == {"head.weight", "head.bias", "head_norm.weight", "head_norm.bias", "output.bias"}
     shake(model)
@@ -105,9 +106,34 @@ def test_a_run_folder_of_an_adapter_is_found(bases: dict[str, Path], tmp_path: P
 def test_an_adapter_on_an_adapter(bases: dict[str, Path], tmp_path: Path) -> None:
     model, loaded = adapted(bases["gpt2"], name="lora")
     first = saved(tmp_path / "first", model, loaded)
+    assert "`peft` loads" in (first / "README.md").read_text()
+    third, again = adapted(first, name="lora")
+    assert "`peft` loads" not in (saved(tmp_path / "third", third, again) / "README.md").read_text()
     second, again = adapted(first, name="bitfit")
     after = load_model(saved(tmp_path / "second", second, again))
     torch.testing.assert_close(answer(after.module), answer(second), atol=1e-5, rtol=1e-5)
+
+
+def test_an_adapter_on_an_adapter_stays_true_to_the_first_one_not_to_a_machine(
+    bases: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from legato.folders import adapters
+    from legato.nn.low_rank import merge
+
+    model, loaded = adapted(bases["gpt2"], name="lora")
+    first = saved(tmp_path / "first", model, loaded)
+    second, again = adapted(first, name="lora")
+    folder = saved(tmp_path / "second", second, again)
+
+    def with_other_last_bits(weight: torch.Tensor, *rest: Any) -> None:
+        merge(weight, *rest)
+        weight.copy_(torch.nextafter(weight, weight + 1))
+
+    monkeypatch.setattr(adapters, "merge", torch.no_grad()(with_other_last_bits))
+    torch.testing.assert_close(answer(load_model(folder).module), answer(second), atol=1e-4, rtol=1e-4)
+    change(first / "adapter_config.json", lora_alpha=1)
+    with pytest.raises(FolderError, match="is an adapter for another base"):
+        load_model(folder)
 
 
 def test_a_base_whose_weights_changed_is_refused(bases: dict[str, Path], tmp_path: Path) -> None:

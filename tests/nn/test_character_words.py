@@ -130,3 +130,17 @@ def test_lower_precision_inside_stays_near() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         near = model(spelt, no_ids(spelt))
     torch.testing.assert_close(near.float(), exact, rtol=0.1, atol=0.1)
+
+
+def test_words_of_like_length_together_are_what_all_together_are() -> None:
+    torch.manual_seed(0)
+    words = CharacterWords(6, [2, 3, 4], highways=1).double()
+    draw = torch.Generator().manual_seed(1)
+    spelt = torch.randint(1, 259, (40, 30), generator=draw)
+    lengths = torch.randint(0, 12, (40, 1), generator=draw)
+    lengths[7] = 30  # one long word
+    spelt *= torch.arange(30) < lengths
+    apart, together = words._by_length(spelt), words._largest(spelt)
+    torch.testing.assert_close(apart, together)
+    expected, found = (torch.autograd.grad(y.pow(2).sum(), list(words.filters)) for y in (together, apart))
+    torch.testing.assert_close(found, expected)

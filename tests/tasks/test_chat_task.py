@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,12 @@ import torch
 import legato
 from legato.data.batch import IGNORE, Batch
 from legato.data.dialogues import read_dialogues
-from legato.data.rows import Row, collate_rows
+from legato.data.rows import Row, RowBatches, collate_rows
 from legato.data.tokenizers import Tokenizer
 from legato.errors import ConfigError, DataError
 from legato.folders.chat import ChatTemplate
 from legato.folders.model_folder import load_model
-from legato.tasks.chat import answer_loss, rows_of, template_of
+from legato.tasks.chat import GPU_SHAPES, answer_loss, answers_alike, rows_of, template_of
 from tiny_published import CHATML, END, gpt2_folder
 
 TURNS = [
@@ -129,6 +130,30 @@ def test_the_loss_is_that_of_the_answers_in_the_whole_text(tmp_path: Path) -> No
     torch.testing.assert_close(found.total, wanted)
 
 
+def test_batches_of_dialogues_come_in_few_shapes_with_the_same_loss(tmp_path: Path) -> None:
+    (row,), loaded = rows_with(CHATML, tmp_path)
+    assert row.words is not None
+    assert row.targets is not None
+    longest = row.words[-1] + 1
+    cuts = [length for length in range(row.words[0] + 1, longest + 1, 3) for _ in range(2)]
+    rows = [Row(row.ids[:n], words=[w for w in row.words if w < n]) for n in cuts]
+    for part in rows:
+        part.targets = row.targets[: len(part.words or ())]
+    plain = RowBatches(rows, batch_tokens=256, seed=1)
+    alike = RowBatches(answers_alike(rows, 32), batch_tokens=256, seed=1, **GPU_SHAPES)
+
+    def total(batches: RowBatches) -> tuple[float, int]:
+        made = [batches.at(step) for step in range(batches.steps_per_epoch)]
+        with torch.no_grad():
+            losses = [float(answer_loss(loaded.module, batch, 0.1).total) for batch in made]
+        return sum(losses), sum(batch.tokens for batch in made)
+
+    assert total(alike) == pytest.approx(total(plain), rel=1e-5)
+    made = [alike.at(step) for step in range(alike.steps_per_epoch)]
+    assert all(batch.alike for batch in made)
+    assert len({(batch.ids.shape, batch.words.shape) for batch in made}) < len({len(part.ids) for part in rows}) / 2  # type: ignore[union-attr]
+
+
 # --- runs ------------------------------------------------------------------------------------------
 
 ANIMALS = {"cat": "meow", "dog": "woof", "cow": "moo", "duck": "quack"}
@@ -197,6 +222,39 @@ def test_a_model_that_talks_keeps_its_template_and_its_marks(dialogues: str, tmp
     assert model.chat_ids("hello")[0] == model.tokenizer.id_of("<|im_start|>")
 
 
+@pytest.mark.parametrize("adapt", ["full", "lora"])
+def test_a_resumed_run_ends_in_the_same_bits(adapt: str, dialogues: str, tmp_path: Path) -> None:
+    base = gpt2_folder(tmp_path / "m", template=CHATML, length=96)
+    often = {"train.epochs": None, "train.steps": 9, "train.checkpoint_every": 3, "train.keep": 9}
+    settings = {**chat(dialogues, model__dropout=0.3), **often, "from": str(base), "adapt": adapt}
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    legato.train("chat", settings, out=str(whole), quiet=True)
+    shutil.copytree(whole, cut)
+    for step in (6, 9):
+        shutil.rmtree(cut / "checkpoints" / f"step-{step}")
+    (cut / "result.json").unlink()
+    legato.train(resume=str(cut), quiet=True)
+    one, two = (
+        {file.relative_to(run): file.read_bytes() for file in run.glob("*/*.safetensors")} for run in (cut, whole)
+    )
+    assert len(one) == 2  # of best and last
+    assert one == two
+
+
+def test_what_is_read_is_cut_as_it_was_in_training(dialogues: str, tmp_path: Path) -> None:
+    settings = chat(dialogues, data__window=40, model="gpt2", tokenizer="bpe", model__width=16, model__layers=1)
+    settings |= {"model.heads": 2, "train.epochs": 1}
+    result = legato.train("chat", settings, out=str(tmp_path / "c"), quiet=True)
+    model = legato.load(tmp_path / "c", "cpu")
+    assert model.module.longest == 40  # as many positions as are trained
+    assert model.evaluate(test=dialogues)["loss"] == pytest.approx(result.metrics["valid.loss"], rel=1e-4)
+    free = {"model": "window", "model.context": 4, "model.width": 16}
+    settings = {**{k: v for k, v in settings.items() if not k.startswith("model")}, **free}
+    result = legato.train("chat", settings, out=str(tmp_path / "d"), quiet=True)
+    told = legato.load(tmp_path / "d", "cpu").evaluate(test=dialogues)
+    assert told["tokens"] == result.metrics["valid.tokens"]
+
+
 @pytest.mark.parametrize(
     ("model", "tokenizer"), [("gpt2", "unigram"), ("window", "char"), ("llama", "bpe"), ("gpt2", "word")]
 )
@@ -231,6 +289,12 @@ def test_bad_settings_are_one_line(changes: dict[str, Any], line: str, dialogues
     with pytest.raises((ConfigError, DataError), match=line) as caught:
         start_run(check(settings_for("chat", [*words, f"out={tmp_path / 'c'}"])), Display(quiet=True))
     assert "\n" not in str(caught.value)
+
+
+def test_the_date_that_a_template_writes_is_always_the_same_to_learn_from() -> None:
+    dated = ChatTemplate("{{ strftime_now('%Y-%m-%d') }} {% for m in messages %}{{ m.content }} {% endfor %}", "it")
+    assert dated.answered(question("cat"))[0][0].startswith("2024-07-26 what")
+    assert dated.render(question("cat")) > "2025"  # who asks is told today's
 
 
 def test_a_dialogue_that_a_template_refuses_is_named(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import legato
 from legato.errors import ConfigError, DataError, LegatoError
 from legato.registry import TASKS
 from legato.run import check, plan_of, settings_for
-from legato.tasks.classification import tuning_habits
 from legato.tasks.classifier import losses, parts_of
+from legato.tasks.habits import tuning
 from tiny_reviews import settings, write_pairs, write_reviews
 from tiny_runs import read_metrics, weights_digest
 
@@ -211,13 +211,8 @@ def test_trained_models_learn_in_small_steps_and_little_of_them_in_larger_ones()
     adjust = TASKS.get("classification").adjust
     assert adjust({})["model"] == {"bidirectional": True, "name": "lstm"}
     assert adjust({"model": {"name": "bert"}})["tokenizer"] == {"name": "wordpiece", "masked": True}
-    assert adjust({"from": "a folder"})["train"] == tuning_habits(None, {})
-    assert tuning_habits(None, {})["lr"] == 5e-5
-    assert tuning_habits({"name": "lora"}, {})["lr"] == 1e-3
-    assert tuning_habits("bitfit", {"steps": 5, "batch_tokens": 9}).keys() == tuning_habits("head", {}).keys() - {
-        "epochs",
-        "batch_rows",
-    }
+    assert adjust({"from": "a folder"})["train"] == tuning({}, None)
+    assert adjust({"from": "a folder", "adapt": "lora"})["train"]["lr"] == 1e-3
 
 
 def test_a_tab_parts_a_pair_only_where_pairs_are_read() -> None:

@@ -65,6 +65,18 @@ def test_every_model_that_reads_both_ways_learns_to_guess(model: str, tmp_path: 
     assert best.predict("dogs dogs dogs <mask> dogs dogs dogs") == "dogs"
 
 
+def test_a_run_whose_window_follows_a_short_model_can_go_on(tmp_path: Path) -> None:
+    base = trained(tmp_path, "bert", data__window=16, **{"train.steps": 2})
+    more = settings(tmp_path, "bert", **{"train.steps": 2, "from": str(base)})
+    more = {key: value for key, value in more.items() if key.partition(".")[0] not in ("model", "tokenizer")}
+    del more["data.window"]  # left out: as much as the model reads
+    one = legato.train("mlm", more, out=tmp_path / "more", quiet=True)
+    two = legato.train(None, {"resume": str(one.run), "train.steps": 4}, quiet=True)
+    assert two.steps == 4
+    with pytest.raises(ConfigError, match=r"data\.window=64 is longer than model\.length=16"):
+        legato.train("mlm", {**more, "data.window": 64}, out=tmp_path / "no", quiet=True)
+
+
 def test_bert_learns_from_pairs_of_sentences_too(tmp_path: Path) -> None:
     run = trained(tmp_path, "bert")
     lines = [line for line in read_metrics(run) if line["kind"] == "valid"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,30 @@ def test_a_text_that_does_not_fit_alone_has_a_problem() -> None:
     assert "but the model reads 30 at most" in str(long.problem)
 
 
+def test_calibrating_keeps_within_the_models_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("legato.tasks.prompting.SAYS_NOTHING", ("a text that says nothing", "N/A"))
+    shots = SHOTS[:2]
+    room = asked(loaded("gpt2"), shots=shots)
+    prompt = room.prompt("a", 2)
+    exact = len(prompt.ids) + max(map(len, prompt.labels)) - 1  # "a" has just room behind the examples
+    (found,) = asked(loaded("gpt2", length=exact), shots=shots, calibrate=True).predict(["a"])
+    assert found.problem is None
+    assert sum(found.answers[0].more["probabilities"].values()) == pytest.approx(1)
+
+
+def test_many_labels_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = loaded("gpt2")
+    prompter = asked(held)
+    prompts = [prompter.prompt(f"film {number}", 0) for number in range(6)]
+    wanted = label_scores(held.module, prompts)
+    rows: list[int] = []
+    start = held.module.start
+    monkeypatch.setattr(held.module, "start", lambda count, *rest: rows.append(count) or start(count, *rest))
+    monkeypatch.setattr("legato.tasks.prompting.KEPT", 40)
+    torch.testing.assert_close(label_scores(held.module, prompts), wanted, rtol=1e-4, atol=1e-4)
+    assert len(rows) > 1
+
+
 # --- examples from files ---------------------------------------------------------------------------
 
 
@@ -146,6 +171,7 @@ def test_a_text_that_does_not_fit_alone_has_a_problem() -> None:
         ("a.tsv", "a film\tgood\nbad\tso so\n"),
         ("a.txt", "a film\tgood\nbad\tso so\n"),
         ("a.csv", 'text,label\n"a film",good\nbad,so so\n'),
+        ("a.csv", 'text,label\n"a film","good"\n"bad",so so\n'),
         ("a.jsonl", '{"text": "a film", "label": "good"}\n{"text": "bad", "label": "so so"}\n'),
     ],
 )
@@ -164,6 +190,22 @@ def test_bad_examples_are_one_line(tmp_path: Path) -> None:
     file.write_text("text\tlabel\na film\tgood\n\tgood\n")
     with pytest.raises(DataError, match=r"a\.tsv, line 3: an example needs a text and a label"):
         read_shots(str(file))
+
+
+def test_quotes_in_examples_are_read_as_the_kind_of_file_has_them(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text('text\tlabel\n"gem" of a film\tgood\n5" too long\tbad\n')
+    assert read_shots(str(tmp_path / "a.tsv")) == [('"gem" of a film', "good"), ('5" too long', "bad")]
+    (tmp_path / "a.csv").write_text('text,label\n"a ""gem"", really",good\n"two\nlines","bad, very"\n')
+    assert read_shots(str(tmp_path / "a.csv")) == [('a "gem", really', "good"), ("two\nlines", "bad, very")]
+    (tmp_path / "b.csv").write_text('text,label\n"a gem,good\nbad,bad\n')
+    with pytest.raises(DataError, match=r"b\.csv, line \d+: .*is a quotation mark missing"):
+        read_shots(str(tmp_path / "b.csv"))
+
+
+def test_an_example_without_a_label_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a film", "label": "good"}\n{"text": "bad", "label": null}\n')
+    with pytest.raises(DataError, match=r"a\.jsonl, line 2: an example needs a text and a label"):
+        read_shots(str(tmp_path / "a.jsonl"))
 
 
 @pytest.mark.parametrize(
@@ -216,3 +258,29 @@ def test_from_python(folder: Path) -> None:
     assert len(several) == 2
     with pytest.raises(LegatoError, match="text 1: with a label it has"):
         model.classify("film " * 300, ["good", "bad"])
+
+
+def test_the_example_draws_each_shot_once_and_scores(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example = Path(__file__).parents[2] / "examples" / "few_shots.py"
+    spec = importlib.util.spec_from_file_location("few_shots", example)
+    assert spec is not None
+    assert spec.loader is not None
+    few_shots = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(few_shots)
+    rows = [(f"text {number}", "ab"[number % 3 == 0]) for number in range(9)]
+    drawn = few_shots.draw(rows, ["a", "b"], 6, seed=1)
+    assert len(set(drawn)) == 6
+    assert sorted(label for _, label in drawn) == ["a"] * 3 + ["b"] * 3
+    assert len(few_shots.draw(rows, ["a", "b"], 99, seed=1)) == 9
+    train, test = tmp_path / "train.tsv", tmp_path / "test.tsv"
+    train.write_text("text\tlabel\n" + "a film that is good\t1\nbad film this is\t0\n" * 3)
+    test.write_text("text\tlabel\na good film\t1\nso bad\t0\n")
+    words = ["few_shots", str(folder), str(train), str(test), "--shots", "0,2", "--labels", "bad,good"]
+    monkeypatch.setattr("sys.argv", words)
+    few_shots.main()
+    assert "  2 examples: accuracy" in capsys.readouterr().out
+    test.write_text("text\tlabel\na good film\t7\nso bad\t0\n")
+    with pytest.raises(SystemExit, match=r"has the label '7', which .*train\.tsv lacks"):
+        few_shots.main()

@@ -67,7 +67,7 @@ def test_bitfit_trains_every_bias(bases: dict[str, Path]) -> None:
 
 def test_bitfit_says_so_where_there_are_no_biases(bases: dict[str, Path]) -> None:
     loaded = load_model(bases["llama"])
-    base = Base.of(str(bases["llama"]), loaded.module)
+    base = Base.of(str(bases["llama"]), loaded)
     heard: list[str] = []
     model = Headed(loaded.module, HEAD)
     adapt(model, AdaptConfig(name="bitfit"), base, heard.append)
@@ -181,7 +181,8 @@ def settings_of(folder: Path, base: Path, **more: Any) -> dict[str, Any]:
         "train.samples": 0,
         "train.tensorboard": False,
     }
-    return {**given, **more}
+    given |= more
+    return given if given["adapt"] == "lora" else {k: v for k, v in given.items() if not k.startswith("adapt.")}
 
 
 @pytest.mark.parametrize("name", ["lora", "bitfit"])
@@ -236,3 +237,15 @@ def test_settings_that_make_no_sense_are_told(given: dict[str, Any], said: str) 
     with pytest.raises(ConfigError) as problem:
         check(settings_for("lm", {"data.train": "x.txt", **given}))
     assert said in str(problem.value)
+
+
+def test_what_only_the_new_model_has_is_known_to_be_drawn(tmp_path: Path) -> None:
+    from legato.registry import MODELS
+    from legato.run import _copy_weights
+
+    origin = load_model(published_folder(tmp_path / "bert", "bert", masked_words=False, next_sentence=False)).module
+    assert not _copy_weights(origin, MODELS.get("bert")(origin.config, origin.sizes))
+    wanted = origin.config.model_copy(update={"masked_words": True})
+    model = MODELS.get("bert")(wanted, origin.sizes)
+    drawn = _copy_weights(origin, model) & {name for name, _ in model.named_parameters()}
+    assert drawn == {"head.weight", "head.bias", "head_norm.weight", "head_norm.bias", "output.bias"}

@@ -67,6 +67,9 @@ if pytest is not None:
 
         replay: Any = None
 
+        def pool(self) -> None:
+            return None
+
     @pytest.mark.parametrize("name", ["window", "elman", "gru", "lstm"])
     def test_a_replay_reads_the_batch_and_carries_the_state(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, "CUDAGraph", Again)
@@ -114,9 +117,14 @@ if pytest is not None:
             batch = batches.at(step)
             graph = graphs.get(shape_of(batch))
             if graph is None:
-                graph = graphs[shape_of(batch)] = StepGraph(run, batch, None, parameters)
-                graph.graph.replay = lambda g=graph: ([p.grad.zero_() for p in parameters], g._recorded(run))
+                graph = graphs[shape_of(batch)] = StepGraph(
+                    run, batch, None, parameters, next(iter(graphs.values()), None)
+                )
+                graph.graph.replay = lambda g=graph: g._recorded(run)
             found = float(graph.replay(batch)), [p.grad.clone() for p in parameters]
+            first = next(iter(graphs.values()))
+            shared = zip(parameters, first.gradients, strict=True)  # one set for all shapes
+            assert all(parameter.grad is gradient for parameter, gradient in shared)
             for parameter in parameters:
                 parameter.grad = None
             expected = float(run(batch, None, torch.tensor(float(batch.tokens)))[0])

@@ -149,7 +149,7 @@ def _prompts(prompt: str, file: str | None) -> list[str]:
         raise DataError(f"{file} cannot be read: {problem}") from None
     if not text:
         raise DataError(f"{file} is empty; write one prompt a line")
-    return text.splitlines()
+    return text.removeprefix("\ufeff").removesuffix("\n").split("\n")  # a text may hold rarer kinds of line ends
 
 
 def _write(text: Any) -> None:

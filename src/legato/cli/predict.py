@@ -36,7 +36,7 @@ def command(
         typer.Option(
             "--nbest",
             help="Answers a text; above 1 each line begins with the number of its text, from 0, and a tab.",
-            show_default="1; for hidden words and search 5",
+            show_default="1; for hidden words and search 5, for words 10",
         ),
     ] = None,
     max_tokens: Annotated[

@@ -280,7 +280,8 @@ def _parts(table: Table, column: int, row: int) -> list[str]:
     if isinstance(value, str):
         return value.split()
     if isinstance(value, list) and all(isinstance(part, str | int) for part in value):
-        return [str(part) for part in value]
+        names = dict(enumerate((table.classes[column] if table.classes else None) or ()))  # of numbers on the hub
+        return [str(names.get(part, part)) for part in value]
     raise DataError(
         f"{table.where(row)}: '{table.names[column]}' is no list of {'tags' if column else 'words'}; "
         f"set data.{'tag' if column else 'word'} to a column that is"

@@ -145,7 +145,7 @@ def _said(role: str, values: list[Any], names: list[str], where: str) -> list[Me
         return _messages(values[0], where)
     for name, value in zip(names, values, strict=False):
         if not isinstance(value, str) and not (value is None and name == "input"):
-            raise DataError(f"{where}: '{name}' is {type(value).__name__}, not text; complete or remove the row")
+            raise DataError(f"{where}: '{name}' is {_kind(value)}, not text; complete or remove the row")
     text = "\n".join(value for value in values if value)
     if not text.strip():
         raise DataError(f"{where}: '{names[0]}' is empty; complete or remove the row")
@@ -177,5 +177,11 @@ def _message(entry: Any, number: int, where: str) -> Message:
             raise DataError(f"{where}: only text can be learned from, not {', '.join(map(str, kinds - {'text'}))}")
         content = "".join(str(piece.get("text", "")) for piece in content)
     if not isinstance(content, str):
-        raise DataError(f"{where}: its content is {type(content).__name__}, not text")
+        raise DataError(f"{where}: its content is {_kind(content)}, not text; complete or remove the row")
     return {"role": str(role), "content": content}
+
+
+def _kind(value: Any) -> str:
+    """What a value is, in words."""
+    known = {type(None): "missing", bool: "true or false", int: "a number", float: "a number", list: "a list"}
+    return known.get(type(value), "an object")

@@ -4,7 +4,7 @@ Notable here:
 - `[text, label]` or `[first, second, label]` are columns of a table, the label last; names, or numbers from 1;
 - where no columns are named they are guessed, by the names that corpora use, by elimination, and in a file without a
   header by what stands in the columns; `note` says what was guessed;
-- a `.csv` whose first line holds tabs is a tsv, as STS-B's are, and so is a `.txt`;
+- numbers that stand for classes on the hub have names there, in an order (`classes`);
 - what the labels mean is not asked here: see `labels.py`.
 """
 
@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from legato.data.files import MAX_LINE, load_text, unify_newlines
 from legato.data.pairs import tidy
-from legato.data.tables import Column, Head, Table, kind_of, list_names, locate, read_table
+from legato.data.tables import Column, Head, Table, format_of, list_names, locate, read_table
 from legato.errors import DataError
 
 # In lower case. Of several that a table has, the first one here counts.
@@ -59,6 +59,7 @@ class Labelled:
     columns: list[Column]  # that were read
     sha256: str = ""
     note: str = ""  # what was guessed in reading, for the user to check
+    classes: list[str] | None = None  # names of the numbers that `labels` are, where the data knows them
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -113,7 +114,8 @@ def read_labelled(
         raise DataError(
             f"data.columns names {len(columns)} of them; name two, [TEXT,LABEL], or three, [FIRST,SECOND,LABEL]"
         )
-    format, notes = _format(source, root, format, encoding, max_line)
+    told, format = format, format_of(source, root, format, encoding)
+    notes = [] if format == told else ["read as tsv"]
     chosen: list[Column] = []
     guessed = False
 
@@ -129,6 +131,9 @@ def read_labelled(
         return chosen
 
     table = read_table(source, choose, root=root, format=format, encoding=encoding, max_line=max_line, split=split)
+    if len(set(table.names)) < len(table.names):
+        twice = next(name for name in table.names if table.names.count(name) > 1)
+        raise DataError(f"data.columns names '{twice}' twice; texts and labels are different columns")
     if not table.lines:
         raise DataError(f"{table.source} is empty: it holds no rows; give a file that does")
     if guessed:
@@ -143,6 +148,7 @@ def read_labelled(
         table.unit,
         list(chosen),
         note=", ".join(notes),
+        classes=table.classes[-1] if table.classes else None,
     )
     _refuse_empty(made)
     return _made(made)
@@ -190,25 +196,6 @@ def _made(data: Labelled) -> Labelled:
             digest.update(len(raw).to_bytes(8, "little"))
             digest.update(raw)
     return replace(data, sha256=digest.hexdigest())
-
-
-# --- which format ----------------------------------------------------------------------------------
-
-
-def _format(source: str, root: str | None, format: str, encoding: str, max_line: int) -> tuple[str, list[str]]:
-    """The format to read a file as, and what there is to say of it: tabs tell a tsv whatever its ending."""
-    path = locate(source, root)
-    if path is None or kind_of(path, format) not in ("csv", "text") or format != "auto":
-        return format, []
-    first = load_text(path, encoding, max_line).lstrip("\n").partition("\n")[0]
-    if first.count("\t") > first.count(","):
-        return "tsv", ["read as tsv"]
-    if kind_of(path) == "text":
-        raise DataError(
-            f"{path} is one text without columns; give a table, or set data.format if it is one: "
-            "a text and its label, with a tab between"
-        )
-    return format, []
 
 
 def _peek(source: str, root: str | None, kind: str, encoding: str, max_line: int) -> list[list[str]]:

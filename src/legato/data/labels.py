@@ -60,6 +60,8 @@ class Labels:
             )
         if not found:
             raise DataError(f"{data.source} has no label at all; is data.columns the labels'?")
+        if names is None and data.classes is not None:  # in their own order, with those that have no example
+            return cls(kind, data.classes, separator, _is_numbered(data, found, data.classes))
         if names is None:
             return cls(kind, _ordered(found), separator)
         return cls(kind, list(names), separator, _is_numbered(data, found, list(names)))
@@ -72,6 +74,10 @@ class Labels:
             if parts is None:
                 return []
             return [_name(part) for part in (parts if isinstance(parts, list) else [parts]) if _name(part)]
+        if isinstance(label, dict):
+            raise DataError(
+                f"{data.where(row)}: the label is an object; name its field: data.columns=[text,label.FIELD]"
+            )
         if isinstance(label, list):
             raise DataError(f"{data.where(row)}: the label is a list; set data.kind=several if texts have several")
         name = "" if label is None else _name(label)
@@ -137,10 +143,17 @@ def _name(value: Any) -> str:
 
 def _kind_of(data: Labelled) -> str:
     """Numbers with fractions are a scale; whatever else there is, is classes."""
-    numbers = [label for label in data.labels if not isinstance(label, bool) and is_number(label)]
-    if len(numbers) < len(data):
+    if not all(_spells_number(label) for label in data.labels):
         return "classes"
-    return "regression" if any(not float(label).is_integer() for label in numbers) else "classes"
+    numbers = [float(label) for label in data.labels if is_number(label)]
+    return "regression" if any(not number.is_integer() for number in numbers) else "classes"
+
+
+def _spells_number(label: Any) -> bool:
+    """Whether it is a number, be it one that cannot be learned, such as nan."""
+    return not isinstance(label, bool) and (
+        is_number(label) or str(label).strip().lower().lstrip("+-") in ("nan", "inf")
+    )
 
 
 def _ordered(names: Any) -> list[str]:
@@ -154,10 +167,16 @@ def _is_numbered(data: Labelled, found: dict[str, int], names: list[str]) -> boo
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise DataError(f"data.labels names '{twice}' twice; name it once")
+    if data.classes is not None and len(names) != len(data.classes):
+        known = Labels("classes", data.classes).listed()
+        raise DataError(f"data.labels has {len(names)} names for {len(data.classes)} classes, {known}; leave it out")
+    beyond = [name for name in found if not name.isdecimal() or int(name) >= len(names)]
+    if data.classes is not None and beyond:  # the hub has -1 where labels are kept secret
+        raise DataError(f"{data.where(found[beyond[0]])}: the label {beyond[0]} stands for no class; remove the row")
     unknown = [name for name in found if name not in names]
-    if not unknown:
+    if data.classes is None and not unknown:
         return False
-    if all(name.isdecimal() and int(name) < len(names) for name in found):
+    if not beyond:
         return True
     where = data.where(found[unknown[0]])
     raise DataError(f"{where}: the label '{unknown[0]}' is not in data.labels=[{','.join(names)}]; add it")
@@ -189,7 +208,10 @@ def hold_out_rows(
             last[name] = max(last.get(name, data.texts[row]), data.texts[row], key=lambda text: (chances[text], text))
     free = sorted(set(data.texts) - set(last.values()), key=lambda text: (chances[text], text))
     if not free or len(chances) < 2:
-        raise DataError(f"{data.source} has too few rows to hold some out for validation; give data.valid")
+        raise DataError(
+            f"{data.source}: none of its {len(chances):,} different texts can be held out for validation, since each "
+            "is needed to learn a class; give data.valid"
+        )
     most = len(free) if last else len(free) - 1  # something is left to learn from
     held = set(free[: max(1, min(sum(chances[text] < share for text in free), most))])
     rows = [[row for row, text in enumerate(data.texts) if (text in held) == out] for out in (False, True)]

@@ -63,3 +63,22 @@ def _group_key(every: Questions, by: str) -> tuple[str, Callable[[Question], str
     if by == "article" or (by == "auto" and None not in articles and len(articles) >= MANY):
         return "article", lambda question: str(question.article)
     return "context", lambda question: question.context
+
+
+def told_shared(train: Questions, others: dict[str, Questions]) -> list[str]:
+    """Lines about questions of other parts that were taught, or whose text was: what they score flatters."""
+    taught = {(question.question, question.context) for question in train.questions}
+    texts = {context for _, context in taught}
+    told = []
+    for name, part in others.items():
+        count = len(part.questions)
+        again = sum((question.question, question.context) in taught for question in part.questions)
+        read = sum(question.context in texts for question in part.questions)
+        if again:
+            told.append(
+                f"note: {again:,} of the {count:,} {name} questions stand in data.train, too, with the same text, so "
+                f"scores on them say little; leave out data.{name} to hold out others"
+            )
+        elif read:
+            told.append(f"note: the texts of {read:,} of the {count:,} {name} questions stand in data.train, too")
+    return told

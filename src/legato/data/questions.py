@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from legato.data.files import load_text
-from legato.data.tables import FORMATS, Column, Head, Table, list_names, locate, read_table
+from legato.data.tables import FORMATS, Column, Head, Table, format_of, list_names, locate, read_table
 from legato.errors import DataError, suggest
 
 QUESTION_FORMATS: Final = (*FORMATS, "squad")
@@ -62,14 +62,20 @@ class Question:
         return any(answer is not None for answer in self.answers)
 
     @property
+    def found(self) -> list[Span | None]:
+        """What annotators answered; that one of them found nothing counts only where all did, as SQuAD 2.0 has it."""
+        spans: list[Span | None] = [answer for answer in self.answers if answer is not None]
+        return spans or [None]
+
+    @property
     def rights(self) -> list[str]:
-        """The right answers, each once; the empty one where there is none."""
-        return list(dict.fromkeys("" if answer is None else answer.text for answer in self.answers))
+        """The right answers, each once; the empty one alone where there is none."""
+        return list(dict.fromkeys("" if answer is None else answer.text for answer in self.found))
 
     @property
     def common(self) -> Span | None:
         """The answer that most gave; the first of those that as many gave."""
-        return Counter(self.answers).most_common(1)[0][0]
+        return Counter(self.found).most_common(1)[0][0]
 
 
 @dataclass
@@ -205,6 +211,7 @@ def _read_columns(source: str, reading: Reading, split: str) -> tuple[Table, lis
         return list(chosen.values())
 
     format = "auto" if reading.format == "squad" else reading.format
+    format = format_of(source, reading.root, format, reading.encoding)
     table = read_table(source, choose, root=reading.root, format=format, encoding=reading.encoding, split=split)
     told = ", ".join(f"'{name}' as {role}" for name, role in zip(table.names, roles, strict=True))
     return table, roles, f"{table.source}: reading {told}"

@@ -37,7 +37,8 @@ class RowBatches:
 
     Sorted by length with ties in a new order each epoch, cut into batches of at most `batch_tokens` padded tokens
     or, where that is given, of `batch_rows` rows, and the batches shuffled: how many there are is the same in every
-    epoch. Widths are multiples of `pad_to`. With `alike` batches come in few shapes: rows of nothing fill them up.
+    epoch. Widths are multiples of `pad_to`, but no more than the longest row's, since a model may read no more. With
+    `alike` batches come in few shapes: rows of nothing fill them up.
     """
 
     def __init__(
@@ -55,7 +56,9 @@ class RowBatches:
         if not rows:
             raise DataError(f"{name} holds no rows")
         self.rows, self.seed, self.pad, self.pad_to, self.alike = rows, seed, pad, pad_to, alike
-        self._lengths = _rounded(np.array([max(len(row.ids), 1) for row in rows]), pad_to)
+        lengths = np.array([max(len(row.ids), 1) for row in rows])
+        self.widest = int(lengths.max())
+        self._lengths = np.minimum(_rounded(lengths, pad_to), self.widest)
         ordered = np.sort(self._lengths)
         if batch_rows is None and ordered[-1] > batch_tokens:
             row = int(self._lengths.argmax())
@@ -83,17 +86,18 @@ class RowBatches:
             self._planned = epoch
         turn = int(self._turn[index])
         chosen = [self.rows[i] for i in self._order[self._cuts[turn] : self._cuts[turn + 1]]]
-        batch = collate_rows(chosen, pad=self.pad, pad_to=self.pad_to)
+        batch = collate_rows(chosen, pad=self.pad, pad_to=self.pad_to, widest=self.widest)
         if not self.alike:
             return batch
         width = batch.ids.shape[1]
         return _filled(batch, self.most or max(self.limit // width, batch.rows), self.pad)
 
 
-def collate_rows(rows: Sequence[Row], *, pad: int = 0, pad_to: int = 1) -> Batch:
-    """Rows padded on the right into one batch."""
+def collate_rows(rows: Sequence[Row], *, pad: int = 0, pad_to: int = 1, widest: int | None = None) -> Batch:
+    """Rows padded on the right into one batch, as wide as a multiple of `pad_to` or, where that is less, `widest`."""
     lengths = np.array([len(row.ids) for row in rows])
     width = int(_rounded(max(int(lengths.max()), 1), pad_to))
+    width = width if widest is None else min(width, widest)
     full = bool(lengths.min() == width)
     first = rows[0]
     targets = words = None

@@ -14,7 +14,6 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -22,10 +21,10 @@ import torch
 
 from legato.data.batch import Batch
 from legato.data.batches import mix_seed
-from legato.data.files import MAX_LINE, load_text
+from legato.data.files import MAX_LINE
 from legato.data.pairs import tidy
 from legato.data.rows import Row, collate_rows
-from legato.data.tables import Column, Head, Table, kind_of, list_names, locate, read_table
+from legato.data.tables import Column, Head, Table, format_of, list_names, read_table
 from legato.errors import DataError
 
 # Names that are a header where both stand in the first row.
@@ -117,7 +116,7 @@ def read_similar(
         chosen[:] = _guess(head) if columns is None else columns
         return chosen
 
-    kind = _tabs_or(format, source, root, encoding)
+    kind = format_of(source, root, format, encoding)
     table = read_table(source, choose, root=root, format=kind, encoding=encoding, max_line=max_line, split=split)
     first, second = (_texts(table, column) for column in (0, 1))
     scores = negatives = None
@@ -162,15 +161,6 @@ def _hash(pairs: Similar) -> str:
 
 
 # --- which columns -------------------------------------------------------------------------------
-
-
-def _tabs_or(format: str, source: str, root: str | None, encoding: str) -> str:
-    """`format`, but "tsv" for a file whose ending does not say so and whose lines all have tabs, as STS-B's .csv."""
-    path: Path | None = locate(source, root)
-    if format != "auto" or path is None or kind_of(path) not in ("csv", "text"):
-        return format
-    lines = [line for line in load_text(path, encoding, 0).split("\n", 20)[:20] if line.strip()]
-    return "tsv" if lines and all("\t" in line for line in lines) else format
 
 
 def _guess(head: Head) -> Sequence[Column]:

@@ -6,7 +6,9 @@ Notable here:
 - tsv has no quoting (a lone `"` is a character, as corpora use it), csv has, and strictly;
 - a column is a name, or a number from 1. A csv or tsv whose columns are all numbers has no header;
 - `translation.de` is the field `de` of the objects in the column `translation`, as the hub keeps pairs;
-- which columns are read may depend on what there is: give a function of the `Head`.
+- which columns are read may depend on what there is: give a function of the `Head`;
+- a `.csv` or `.txt` whose lines have tabs is a tsv (`format_of`), as STS-B's and MRPC's are;
+- numbers that stand for classes, on the hub and in its parquet files, come with the classes' names (`Table.classes`).
 """
 
 from __future__ import annotations
@@ -17,10 +19,11 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from legato.data.class_names import class_names, hub_features, parquet_features
 from legato.data.files import MAX_LINE, load_bytes, load_text, no_file, resolve_path
 from legato.errors import DataError, suggest
 
@@ -37,6 +40,10 @@ FORMATS: Final = ("auto", "csv", "tsv", "jsonl", "parquet")
 FILE_SUFFIXES: Final = (*KINDS, ".txt", ".text", ".gz", ".md", ".tokens", ".raw", ".yaml", ".zip")
 HUB_NAME: Final = re.compile(r"(?P<name>\w[\w.-]*(/\w[\w.-]*)?)(:(?P<config>[\w.-]+))?")
 HUB_SPLITS: Final = {"valid": ("validation", "valid", "dev")}
+
+PEEK: Final = 20  # lines that tell whether tabs part the columns
+
+MANY_LINES: Final = 200  # of one row of a csv: more are rows that a lone quotation mark has swallowed
 
 Column = str | int
 
@@ -64,6 +71,7 @@ class Table:
     lines: list[int]  # the line that each row begins at, or its number
     unit: str  # which of the two: "line" or "row"
     header: bool  # whether the columns have names
+    classes: list[list[str] | None] = field(default_factory=list)  # of each column whose numbers, from 0, have names
 
     def where(self, row: int) -> str:
         return f"{self.source}, {self.unit} {self.lines[row]}"
@@ -73,6 +81,10 @@ class Table:
         values = self.columns[column]
         for row, value in enumerate(values):
             if not isinstance(value, str):
+                if value is None:
+                    raise DataError(
+                        f"{self.where(row)}: '{self.names[column]}' is missing; complete or remove the row"
+                    )
                 kind = type(value).__name__
                 raise DataError(
                     f"{self.where(row)}: '{self.names[column]}' is {kind}, not text; set {setting} to one that is"
@@ -111,7 +123,10 @@ def read_table(
         return _read_separated(path, text, choose, kind)
     if kind == "jsonl":
         return _read_json(path, text, choose)
-    raise DataError(f"{path} is no table by its ending; set data.format to one of {', '.join(FORMATS[1:])}")
+    raise DataError(
+        f"{path} is one text without columns; give a table, or if it is one, set data.format to one of "
+        f"{', '.join(FORMATS[1:])}"
+    )
 
 
 # --- which file ----------------------------------------------------------------------------------
@@ -139,6 +154,15 @@ def kind_of(path: Path, format: str = "auto") -> str:
     if suffixes and suffixes[-1] == ".gz":
         suffixes.pop()
     return KINDS.get(suffixes[-1], "text") if suffixes else "text"
+
+
+def format_of(source: str, root: str | None = None, format: str = "auto", encoding: str = "utf-8") -> str:
+    """`format`; of a .csv, or a file whose ending says nothing, "tsv" where each of its first lines has a tab."""
+    path = locate(source, root)
+    if path is None or format != "auto" or kind_of(path) not in ("csv", "text"):
+        return format
+    lines = [line for line in load_text(path, encoding, 0).split("\n", PEEK)[:PEEK] if line.strip()]
+    return "tsv" if lines and all("\t" in line for line in lines) else format
 
 
 # --- columns -------------------------------------------------------------------------------------
@@ -205,20 +229,24 @@ def _read_separated(path: Path, text: str, choose: Choose, kind: str) -> Table:
     lines = io.StringIO(text, newline="")
     tabs = kind == "tsv"
     reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if tabs else csv.reader(lines, strict=True)
+    begins = [1]  # the line of the row that is read
     try:
-        return _separated_rows(path, _with_lines(reader), choose, kind)
+        return _separated_rows(path, _with_lines(reader, begins), choose, kind)
     except csv.Error as problem:
-        raise DataError(f"{path}, line {reader.line_num}: {problem}; is a quotation mark missing?") from None
+        # A mark that opens and does not close swallows lines until another comes; it stands where the row begins.
+        row = f" in the row that begins at line {begins[0]}" if begins[0] < reader.line_num else ""
+        raise DataError(f"{path}, line {reader.line_num}: {problem}{row}; is a quotation mark missing?") from None
     finally:
         csv.field_size_limit(limit)
 
 
-def _with_lines(reader: Any) -> Iterator[tuple[int, list[str]]]:
-    """Each row with the line it begins at: one that is quoted may go on over several."""
-    line = 1
+def _with_lines(reader: Any, begins: list[int]) -> Iterator[tuple[int, list[str]]]:
+    """Each row with the line it begins at, which `begins` holds: one that is quoted may go on over several."""
     for row in reader:
-        yield line, row
-        line = reader.line_num + 1
+        if reader.line_num - begins[0] >= MANY_LINES:
+            raise csv.Error(f"a field goes on for {reader.line_num - begins[0] + 1:,} lines")
+        yield begins[0], row
+        begins[0] = reader.line_num + 1
 
 
 def _separated_rows(path: Path, rows: Iterator[tuple[int, list[str]]], choose: Choose, kind: str) -> Table:
@@ -255,6 +283,11 @@ def _separated_rows(path: Path, rows: Iterator[tuple[int, list[str]]], choose: C
             parted = "tabs" if kind == "tsv" else "commas"
             advice = f"are its columns parted by {parted}?" if number == 1 else "complete or remove the row"
             raise DataError(f"{where}: {count}, so there is no column {last + 1}; {advice}")
+        if header and kind == "csv" and len(row) > len(fields):
+            raise DataError(
+                f"{path}, row {number} (line {line}): {len(row)} fields under {len(fields)} columns; "
+                "put what holds commas between quotation marks"
+            )
         lines.append(line)
         for those, place in zip(values, places, strict=True):
             those.append(row[place])
@@ -305,20 +338,25 @@ def _read_parquet(path: Path, data: bytes, choose: Choose) -> Table:
         tops = [_top(name, names) for name in chosen]
         read = table.read(columns=sorted(set(tops)))
         values = [read.column(top).to_pylist() for top in tops]
+        features = parquet_features(table.schema_arrow.metadata)
     except (pyarrow.ArrowException, OSError) as problem:
         raise DataError(f"{path} is not a parquet file, or is damaged ({problem}); copy it again") from None
-    return _numbered_rows(str(path), chosen, tops, values)
+    return _numbered_rows(str(path), chosen, tops, values, features)
 
 
-def _numbered_rows(source: str, names: list[str], tops: list[str], values: list[list[Any]]) -> Table:
-    """A table of rows that stand on no line."""
+def _numbered_rows(
+    source: str, names: list[str], tops: list[str], values: list[list[Any]], features: Mapping[str, Any]
+) -> Table:
+    """A table of rows that stand on no line; `features` are what the hub's library says of the columns."""
     columns = [
         [_enter(value, name, top, f"{source}, row {number}") for number, value in enumerate(column, start=1)]
         if name != top
         else column
         for name, top, column in zip(names, tops, values, strict=True)
     ]
-    return Table(source, names, columns, list(range(1, len(values[0]) + 1)), "row", True)
+    known = {top: class_names(features.get(top)) for top in tops}
+    classes = [known[top] if name == top else None for name, top in zip(names, tops, strict=True)]
+    return Table(source, names, columns, list(range(1, len(values[0]) + 1)), "row", True, classes)
 
 
 # --- the hub -------------------------------------------------------------------------------------
@@ -341,7 +379,7 @@ def _read_hub(source: str, choose: Choose, split: str, root: str | None) -> Tabl
     names = list(rows.column_names)
     chosen = _pick(Head(name, "hub", names, lambda: rows[0] if len(rows) else {}), choose)
     tops = [_top(column, names) for column in chosen]
-    return _numbered_rows(name, chosen, tops, [list(rows[top]) for top in tops])
+    return _numbered_rows(name, chosen, tops, [list(rows[top]) for top in tops], hub_features(rows))
 
 
 def _load_dataset(name: str, config: str | None, splits: Sequence[str]) -> Any:

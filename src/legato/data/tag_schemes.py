@@ -77,8 +77,9 @@ def read_spans(tags: Sequence[str]) -> list[Span]:
     kind, start = "", -1  # of the name that is open
     for place, tag in enumerate(tags):
         letter, now = _SAME.get(tag[0], tag[0]), tag[2:]
+        letter = letter if tag[1:2] == "-" and letter in "BIES" else OUTSIDE  # what is no tag for names is in none
         begins = letter in "BS" or (letter in "IE" and (start < 0 or now != kind))
-        if start >= 0 and (begins or letter == "O"):
+        if start >= 0 and (begins or letter == OUTSIDE):
             spans.append(Span(kind, start, place))
             start = -1
         if begins:
@@ -124,7 +125,7 @@ def count_repairs(tags: Sequence[str], scheme: Scheme) -> int:
 
 def kind_of(tag: str, scheme: Scheme) -> str:
     """What a tag is of: the name's kind, or the tag itself."""
-    return tag if scheme == "plain" or tag == OUTSIDE else tag[2:]
+    return tag if scheme == "plain" or tag[1:2] != "-" else tag[2:]
 
 
 def labels_of(kinds: Iterable[str], scheme: Scheme) -> list[str]:

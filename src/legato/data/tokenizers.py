@@ -19,10 +19,11 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 
+from legato.data.any_tokenizer import AnyTokenizer, Ids
 from legato.data.published_tokenizers import read_library, read_template
 from legato.data.stream_decoder import StreamDecoder
 from legato.data.vocabularies import (
@@ -34,6 +35,7 @@ from legato.data.vocabularies import (
     TokenizerConfig,
     code_points,
     cut,
+    cut_checked,
     from_byte_letters,
     lowered,
     recognise,
@@ -42,66 +44,11 @@ from legato.data.vocabularies import (
 )
 from legato.errors import DataError
 
-__all__ = ["NAMES", "AnyTokenizer", "StreamDecoder", "Tokenizer", "TokenizerConfig"]
+__all__ = ["NAMES", "AnyTokenizer", "Ids", "StreamDecoder", "Tokenizer", "TokenizerConfig"]
 
 BATCH: Final = 128  # pieces encoded side by side; what they become in memory is some 20 times larger
 # Names under which other makers' files keep their end of text.
 FOREIGN_EOS: Final = (EOS, "</s>", "<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "[SEP]", "[EOS]")
-
-Ids = np.ndarray[Any, np.dtype[np.int32]]
-
-
-class AnyTokenizer(Protocol):
-    """What every tokenizer has: ours, and those of published folders."""
-
-    name: str
-    lowercase: bool
-    size: int
-    eos_id: int
-    unk_id: int | None
-    pad_id: int | None
-    cls_id: int | None  # stands before a text that is read both ways
-    sep_id: int | None  # ends such a text, and each of a pair
-    mask_id: int | None  # stands for a word that is to be guessed
-    marks: frozenset[int]  # what no text turns into, the end mark among them
-
-    @property
-    def spaced(self) -> bool: ...
-
-    @property
-    def ends_text(self) -> bool: ...
-
-    @property
-    def pieces(self) -> list[bytes] | None: ...
-
-    @property
-    def partner(self) -> Any: ...  # a tokenizer that is saved with this one
-
-    def encode(self, text: str) -> Ids: ...
-
-    def encode_many(self, texts: Iterable[str]) -> Iterator[Ids]: ...
-
-    def prompt(self, text: str) -> list[int]: ...
-
-    def decode(self, ids: Sequence[int]) -> str: ...
-
-    def token(self, index: int) -> str: ...
-
-    def token_name(self, index: int) -> str: ...
-
-    def id_of(self, token: str) -> int | None: ...
-
-    def fingerprint(self) -> str: ...
-
-    def save(
-        self,
-        folder: Path,
-        *,
-        starts: bool = False,
-        ends: bool = False,
-        segments: bool = False,
-        longest: int | None = None,
-    ) -> None: ...
 
 
 class Tokenizer:
@@ -311,7 +258,10 @@ class Tokenizer:
 
     def encode_plain(self, text: str) -> Ids:
         """The same ids, by the library alone and in one go."""
-        return np.array(self.library.encode(text, add_special_tokens=False).ids, dtype=np.int32)
+        return np.array(self._library_ids(text), dtype=np.int32)
+
+    def _library_ids(self, text: str) -> list[int]:
+        return list(self.library.encode(text, add_special_tokens=False).ids)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`. `<eos>` leaves no trace, but for `word` it is a newline."""
@@ -390,7 +340,7 @@ class Tokenizer:
         pieces = (
             (number, piece)
             for number, text in enumerate(texts)
-            for piece in (cut(text, border) if border else (text,))
+            for piece in (cut(text, border) if border else cut_checked(text, self._library_ids))
         )
 
         def encoded() -> Iterator[tuple[int, Ids]]:

@@ -35,6 +35,9 @@ PIECE: Final = 1 << 16  # characters that the library gets at once: longer ones 
 # Every rule that splits words ends one where white space begins. Unigram marks only spaces.
 BEFORE_SPACE: Final = re.compile(r"(?<=\S) ")
 BEFORE_BLANK: Final = re.compile(r"(?<=\S)[ \n]")
+BETWEEN_WORDS: Final = re.compile(r"(?<=\S)\s(?=\S)")
+AROUND: Final = 256  # characters on each side of a border that are looked at, where nobody knows the rules
+TRIED: Final = 64  # borders looked at before a text is left in one piece
 # Python's split() also splits at these four, which are not white space to Unicode or the library.
 _SEPARATORS: Final = re.compile("[\x1c-\x1f]")
 _WORD: Final = re.compile(r"[^\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+")
@@ -108,6 +111,24 @@ def cut(text: str, border: re.Pattern[str], size: int | None = None) -> Iterator
             break
         yield text[start : found.start()]
         start = found.start()
+    yield text[start:]
+
+
+def cut_checked(text: str, encode: Callable[[str], list[int]], size: int | None = None) -> Iterator[str]:
+    """`cut` by rules that are not ours: where the words on both sides become the same ids, apart and together."""
+    size = PIECE if size is None else size
+    start = 0
+    while len(text) - start > size:
+        for found in itertools.islice(BETWEEN_WORDS.finditer(text, start + size), TRIED):
+            place = found.start()
+            before, behind = text[max(start, place - AROUND) : place], text[place : place + AROUND]
+            (before + behind).encode()  # the library's own complaint of half a character is none
+            if encode(before + behind) == encode(before) + encode(behind):
+                break
+        else:
+            break
+        yield text[start:place]
+        start = place
     yield text[start:]
 
 

@@ -7,56 +7,29 @@ lets `candidates.py` take or draw (row, token) pairs, and selects from them:
 - the first `width` candidates that are no end are the next frontier.
 
 Width 1 taken is greedy search, width 1 drawn is the random walk, so there is nothing else to write.
+`frontier.py` keeps the hypotheses and says when a prompt is done.
 
-A closed hypothesis scores log p / length^α, the end token counted in both. A prompt is done when no open one
-can still enter the n best: log-probabilities only fall and a longer length only helps, so an open hypothesis
-ends at best with log p / max_tokens^α, and that is the bound. It is also done when `width` hypotheses have
-closed that all score at least what the likeliest open one would if it ended here: a guess, without which a
-search would rarely end early, and the one that Hugging Face's `generate` makes. (To stop at `width` closed ones
-whatever they score would lose to greedy search: where the model is sure, all but the best row are unlikely, and
-a few of those end soon.) Hypotheses still open at `max_tokens` are ranked by the same score, unfinished.
-
-The model sees only `nn/state.py`'s protocol. Done prompts leave the batch once they are half of it, and a
-hypothesis that goes on stays in its row where it can: what moves is copied. The bookkeeping is on the host, in
-small arrays; the host waits for the device once a step.
+The model sees only `nn/state.py`'s protocol; the host waits for the device once a step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain, islice
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from itertools import chain
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from legato.decoding.candidates import Candidates, Chance, Chooser, Floats, Integers
+from legato.decoding.candidates import Chance, Chooser
+from legato.decoding.frontier import Constraint, Frontier, Hypothesis, ranked
 from legato.decoding.options import SearchOptions
-from legato.decoding.scores import normalise
+from legato.decoding.stop_strings import cut_at_stop
 from legato.errors import LegatoError
 from legato.nn.state import Generates
 
-BROKEN = "\ufffd"  # what decoding gives for bytes that are no character
-
-Constraint = Callable[[int, list[int]], Collection[int] | None]
-"""From a prompt's number and the tokens generated so far to those allowed next (None: all).
-
-None left ends the hypothesis there.
-"""
-
-
-@dataclass
-class Hypothesis:
-    """A continuation of a prompt."""
-
-    tokens: list[int]  # generated, without the end token
-    score: float  # what the search ranks by: log p / length^α, after the repetition penalty if there is one
-    logprob: float  # log p under the model, before any penalty or filter; the end token's included
-    finished: bool  # by an end token, a stop string or a constraint, rather than by max_tokens
-    token_logprobs: list[float]  # the terms of `logprob`: one more than tokens where it ended by a token
+__all__ = ["Constraint", "Frontier", "Hypothesis", "cut_at_stop", "search"]
 
 
 def search(
@@ -145,250 +118,7 @@ def search(
             logits = model.step(chosen, state)  # (G · W, V)
 
     of_prompt = [frontier.closed[i * options.walks : (i + 1) * options.walks] for i in range(len(prompts))]
-    return [_ranked(chain(*closed))[: options.nbest] for closed in of_prompt]
-
-
-class Step(NamedTuple):
-    """What one step added to every row. Linked by their parents, the steps are every row's history."""
-
-    tokens: Integers  # (G · W,)
-    parents: Integers  # (G · W,), which row of the step before each one continues
-    logprobs: Floats  # (G · W,)
-
-
-class Frontier:
-    """The open hypotheses, `width` rows for each of G groups, and those that have closed."""
-
-    def __init__(
-        self,
-        groups: int,
-        options: SearchOptions,
-        ends: Sequence[int],
-        vocabulary: int,
-        on_token: Callable[[int, int], None] | None,
-    ) -> None:
-        self.options = options
-        self.width = options.width
-        self.on_token = on_token
-        self.ends = np.zeros(vocabulary, dtype=bool)  # (V,)
-        self.ends[list(ends)] = True
-        self.groups = np.arange(groups)  # (G,), those still in the batch
-        self.done = np.zeros(groups, dtype=bool)  # (G,)
-        # All rows of a group are the same at first: one of them counts, or its candidates would repeat.
-        self.scores = np.full((groups, self.width), -np.inf, dtype=np.float32)  # (G, W), −∞: not a hypothesis
-        self.scores[:, 0] = 0
-        self.moved = False  # whether the rows are no longer those the model's state has
-        self.limits = np.full(groups, options.max_tokens)  # (G,), the most tokens of each group
-        self.steps: list[Step] = []
-        self.closed: list[list[Hypothesis]] = [[] for _ in range(groups)]
-
-    @property
-    def tokens(self) -> Integers:
-        return self.steps[-1].tokens
-
-    @property
-    def parents(self) -> Integers:
-        return self.steps[-1].parents
-
-    def open_rows(self) -> Iterator[int]:
-        yield from (int(row) for row in np.flatnonzero(self.scores.ravel() > -np.inf))
-
-    def history(self, row: int, last: int | None = None) -> tuple[list[int], list[float]]:
-        """The tokens that led to a row, or only the last few, and their log-probabilities."""
-        tokens, logprobs = [], []
-        for step in islice(reversed(self.steps), last):
-            tokens.append(int(step.tokens[row]))
-            logprobs.append(float(step.logprobs[row]))
-            row = int(step.parents[row])
-        return tokens[::-1], logprobs[::-1]
-
-    def allowed(self, constraint: Constraint, may_end: bool) -> NDArray[np.bool_]:
-        """What the constraint leaves each row, (G · W, V). A row left nothing closes."""
-        mask = np.ones((self.scores.size, len(self.ends)), dtype=bool)
-        for row in self.open_rows():
-            prompt = int(self.groups[row // self.width]) // self.options.walks
-            tokens = constraint(prompt, self.history(row)[0])
-            if tokens is None:
-                continue
-            mask[row] = False
-            mask[row, list(tokens)] = True
-            if not mask[row].any() or (not may_end and not (mask[row] & ~self.ends).any()):
-                self.close(row, finished=True)
-        return mask
-
-    def advance(self, candidates: Candidates) -> None:
-        """Close what ended, and make the rest the next frontier."""
-        width = self.width
-        broken = candidates.broken & ~self.done  # (G,)
-        if broken.any():
-            prompt = int(self.groups[broken.argmax()]) // self.options.walks
-            raise LegatoError(
-                f"the model's logits are not finite (prompt {prompt + 1}, token {len(self.steps) + 1}); "
-                f"its weights are damaged or overflow their number type: try float32"
-            )
-        each = np.arange(len(self.groups))[:, None]  # (G, 1)
-        parents = candidates.parents + each * width  # (G, C), rows of the batch
-        scores = self.scores[each, candidates.parents] + candidates.gains  # (G, C)
-        possible = scores > -np.inf  # (G, C)
-        ending = self.ends[candidates.tokens] & possible  # (G, C)
-        # A group that the model leaves nothing (its only token is a forbidden one) ends where it is.
-        stuck = (self.scores > -np.inf) & ~possible.any(-1, keepdims=True)  # (G, W)
-        for stuck_row in np.flatnonzero(stuck):
-            self.close(int(stuck_row), finished=True)
-        for group, place in np.argwhere(ending[:, :width]):
-            tokens, logprobs = self.history(int(parents[group, place]))
-            logprobs.append(float(candidates.logprobs[group, place]))
-            self._add(group, tokens, logprobs, float(scores[group, place]), finished=True)
-
-        order = np.argsort(ending, axis=-1, kind="stable")[:, :width]  # (G, W), what goes on, then ends
-        scores[ending] = -np.inf
-        order = order[each, _seats(candidates.parents[each, order])]
-        self.scores = scores[each, order]
-        rows = np.arange(self.scores.size)
-        step = Step(
-            tokens=candidates.tokens[each, order].ravel(),
-            # What is no hypothesis continues what was in its place, so that nothing moves for it.
-            parents=np.where(self.scores.ravel() > -np.inf, parents[each, order].ravel(), rows),
-            logprobs=candidates.logprobs[each, order].ravel(),
-        )
-        self.steps.append(step)
-        self.moved = not np.array_equal(step.parents, rows)
-        if self.on_token is not None and width == 1:
-            for row in self.open_rows():
-                self.on_token(int(self.groups[row]), int(step.tokens[row]))
-
-    def close_at_stop(self, text_of: Callable[[Sequence[int]], str]) -> None:
-        """Close every hypothesis whose newest token completes a stop string."""
-        for row in self.open_rows():
-            if self._stops(row, text_of):
-                self.close(row, finished=True)
-
-    def _stops(self, row: int, text_of: Callable[[Sequence[int]], str]) -> bool:
-        """Whether the text of a row, none of whose beginnings holds a stop string, holds one.
-
-        It would lie at the end, so the last few tokens are decoded alone: more of them, until their text
-        is long enough. The first of them may be the rest of a character, which reads as U+FFFD, or lack
-        its space; what comes after that is the end of the whole text.
-        """
-        stops, count = self.options.stop, len(self.steps)
-        if not any(BROKEN in stop for stop in stops):
-            newest = text_of(self.history(row, 1)[0])
-            needed = max(map(len, stops)) + len(newest)  # it may begin before all that is new
-            last = needed
-            while last < count:
-                text = text_of(self.history(row, last)[0]).lstrip(BROKEN)
-                if len(text) >= needed:
-                    if not cut_at_stop(text, stops)[1]:
-                        return False
-                    break
-                last *= 2
-        return cut_at_stop(text_of(self.history(row)[0]), stops)[1]
-
-    def close_spent(self) -> None:
-        """Close what has run out of tokens."""
-        spent = self.limits[self.groups] <= len(self.steps)  # (G,)
-        if spent.any():
-            for row in self.open_rows():
-                if spent[row // self.width]:
-                    self.close(row, finished=False)
-
-    def close(self, row: int, *, finished: bool) -> None:
-        group, place = divmod(row, self.width)
-        score = float(self.scores[group, place])
-        self.scores[group, place] = -np.inf
-        self._add(group, *self.history(row), score, finished=finished)
-
-    def _add(self, group: int, tokens: list[int], logprobs: list[float], score: float, *, finished: bool) -> None:
-        score = normalise(score, len(logprobs), self.options.length_penalty)
-        closed = self.closed[self.groups[group]]
-        # Where there are several end tokens, they can close the same tokens again; the likeliest counts.
-        same = next((other for other in closed if other.tokens == tokens), None)
-        if same is not None and same.score >= score:
-            return
-        if same is not None:
-            closed.remove(same)
-        closed.append(Hypothesis(tokens, score, sum(logprobs), finished, logprobs))
-
-    def settle(self) -> None:
-        """Mark the groups that are done."""
-        likeliest = self.scores.max(-1)  # (G,)
-        for group in np.flatnonzero(~self.done):
-            closed = self.closed[self.groups[group]]
-            open_score = float(likeliest[group])
-            limit = int(self.limits[self.groups[group]])
-            if (
-                open_score > -np.inf
-                and not self._full(closed, open_score)
-                and not self._settled(closed, open_score, limit)
-            ):
-                continue
-            self.done[group] = True
-            self.scores[group] = -np.inf
-            if self.on_token is not None and self.width > 1:
-                for token in _ranked(closed)[0].tokens:
-                    self.on_token(int(self.groups[group]), token)
-
-    def _full(self, closed: list[Hypothesis], open_score: float) -> bool:
-        """Whether `width` hypotheses have closed that no open one is ahead of now."""
-        if len(closed) < self.width:
-            return False
-        now = normalise(open_score, len(self.steps), self.options.length_penalty)
-        return self.width == 1 or _ranked(closed)[self.width - 1].score >= now
-
-    def _settled(self, closed: list[Hypothesis], open_score: float, limit: int) -> bool:
-        """Whether no open hypothesis can enter the n best (the bound in the docstring above)."""
-        wanted = self.options.nbest // self.options.walks
-        if len(closed) < wanted:
-            return False
-        bound = normalise(open_score, limit, self.options.length_penalty)
-        return _ranked(closed)[wanted - 1].score >= bound
-
-    def shrink(self) -> None:
-        """Drop the groups that are done, once they are half of the batch: dropping copies the state."""
-        if 2 * self.done.sum() < len(self.done):
-            return
-        kept = ~self.done
-        rows = np.repeat(kept, self.width)
-        # No other step is touched: earlier rows are reached only through the last step's parents.
-        self.steps[-1] = Step(*(column[rows] for column in self.steps[-1]))
-        self.groups, self.scores, self.done = self.groups[kept], self.scores[kept], self.done[kept]
-        self.moved = True
-
-
-def cut_at_stop(text: str, stops: Sequence[str]) -> tuple[str, bool]:
-    """The text before the first stop string in it, and whether there was one.
-
-    >>> cut_at_stop("one. two.", (".", "two"))
-    ('one', True)
-    """
-    places = [place for place in (text.find(stop) for stop in stops) if place >= 0]
-    return (text[: min(places)], True) if places else (text, False)
-
-
-def _seats(parents: Integers) -> Integers:
-    """Which child sits in each of W rows, (G, W), for the parents' rows (G, W) of W children, the best first.
-
-    The best child of each row stays in it, since only what moves has to be copied; the others take what is free.
-
-    >>> _seats(np.array([[2, 0, 2, 2]]))
-    array([[1, 2, 0, 3]])
-    """
-    each, children = np.arange(len(parents))[:, None], np.arange(parents.shape[1])
-    same = parents[:, :, None] == parents[:, None, :]  # (G, W, W)
-    stays = ~(same & (children[:, None] > children)).any(-1)  # (G, W), no better child has the same parent
-    taken = np.zeros_like(stays)  # (G, W)
-    taken[each, parents] = True
-    seats = np.empty_like(parents)
-    # The others and the free rows, each in their order; what follows them in both lists is put right below.
-    seats[each, np.argsort(taken, axis=-1, kind="stable")] = np.argsort(stays, axis=-1, kind="stable")
-    group, child = np.nonzero(stays)
-    seats[group, parents[group, child]] = child
-    return seats
-
-
-def _ranked(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
-    """Best first; of equal scores the one that closed earlier."""
-    return sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)
+    return [ranked(chain(*closed))[: options.nbest] for closed in of_prompt]
 
 
 def _check(

@@ -70,8 +70,10 @@ def classification_scores(labels: Labels, found: Array, wanted: Sequence[Any]) -
     scores = {
         "accuracy": float((true == guessed).mean()),
         "macro_f1": float(metrics.f1_score(true, guessed, labels=every, average="macro", zero_division=0)),
-        "matthews": float(metrics.matthews_corrcoef(true, guessed)),
+        "matthews": 0.0,  # where all is one class there is nothing to correlate
     }
+    if len(set(true.tolist()) | set(guessed.tolist())) > 1:
+        scores["matthews"] = float(metrics.matthews_corrcoef(true, guessed))
     if labels.outputs == 2:
         positive = labels.names[1]
         scores["f1"] = float(metrics.f1_score(true, guessed, pos_label=1, average="binary", zero_division=0))

@@ -102,21 +102,14 @@ def readout_loss(
     What the vocabulary's loss costs in memory is bounded: many logits are made and used chunk by chunk.
     """
     hidden, targets = hidden.flatten(0, -2), targets.flatten()  # (N, D), (N,)
-    if not _chunks(model, targets.numel(), hidden.device):
+    output = getattr(model, "plain_output", None)
+    if output is None or not _many(model, output, targets.numel(), hidden.device):
         return smoothed_nats(model.readout(hidden), targets, smoothing)
-    output = model.output
     return chunked_nats(model.transform(hidden), output.weight, output.bias, targets, model.vocabulary, smoothing)
 
 
-def _chunks(model: SequenceModel, tokens: int, device: torch.device) -> bool:
-    """Whether the logits of so many tokens are many, and the last layer is a plain product."""
-    if not isinstance(model, SequenceModel) or type(model).readout is not SequenceModel.readout:
-        return False
-    output = getattr(model, "output", None)
-    if not isinstance(output, nn.Linear) or output._forward_hooks or output._forward_pre_hooks:
-        return False
-    if type(output).__module__ not in ("torch.nn.modules.linear", "legato.nn.linear", "legato.nn.readout"):
-        return False
+def _many(model: SequenceModel, output: nn.Linear, tokens: int, device: torch.device) -> bool:
+    """Whether the logits of so many tokens are better made chunk by chunk."""
     rows, width = output.weight.shape
     if rows > model.vocabulary >= 4 * width:
         return True  # cutting the padding off many logits, and putting it back in their gradient, takes longer

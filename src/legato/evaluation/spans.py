@@ -4,7 +4,8 @@
 
 Both are taken over normalised texts (lower case; no punctuation, no articles, single spaces) and against the right
 answer that fits best, in percent (Rajpurkar et al. 2016). The right answer to an unanswerable question is the empty
-one, and everything else is wrong there (Rajpurkar et al. 2018).
+one, and everything else is wrong there; where one annotator found an answer and another none, there is one, and
+silence is wrong (Rajpurkar et al. 2018: their scorer drops empty answers beside others).
 """
 
 from __future__ import annotations
@@ -54,8 +55,6 @@ def word_f1(answer: str, right: str) -> float:
 def best_scores(answer: str, rights: Sequence[str]) -> tuple[float, float]:
     """Exact match and F1 against the right answer that fits best; those of which nothing is left do not count."""
     kept = [right for right in rights if normalised(right)] or [""]
-    if "" in rights:  # somebody found no answer
-        kept = list({*kept, ""})
     return max(exact_match(answer, right) for right in kept), max(word_f1(answer, right) for right in kept)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any, Final
 
-from legato.data.tag_schemes import OUTSIDE, Scheme, convert, kind_of
+from legato.data.tag_schemes import OUTSIDE, Scheme, convert, kind_of, read_spans
 
 WIDEST: Final = 20  # kinds that a table of confusions may have; beyond that, only the most frequent ones are listed
 MOST: Final = 20  # of those, and of the worst errors
@@ -60,7 +60,7 @@ def score_table(gold: Tags, guessed: Tags, scheme: Scheme) -> Table:
     columns = ["kind" if scheme != "plain" else "tag", "precision", "recall", "f1", "in the data"]
     rows: list[list[Any]] = []
     if scheme != "plain":
-        kinds = sorted({kind_of(t, scheme) for side in (gold, guessed) for tags in side for t in tags} - {OUTSIDE})
+        kinds = sorted({span.kind for side in (gold, guessed) for tags in side for span in read_spans(tags)})
         for kind, p, r, f, count in zip(kinds, *_by_seqeval(gold, guessed, None), strict=True):
             rows.append([kind, 100 * float(p), 100 * float(r), 100 * float(f), int(count)])
         return "scores by kind", columns, rows

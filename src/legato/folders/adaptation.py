@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import torch
@@ -54,7 +55,8 @@ def adapter_note(adaptation: Adaptation) -> str:
         "bitfit": "biases, and the task's head if any",
         "head": "the task's head",
     }[adaptation.name]
-    peft = "`peft` loads the adapters; " if adaptation.name == "lora" else ""
+    whole = (Path(adaptation.base) / "config.json").is_file() or not Path(adaptation.base).exists()
+    peft = "`peft` loads the adapters; " if adaptation.name == "lora" and whole else ""  # not on others' adapters
     return (
         f"{NOTE}\nOnly what was trained: {kept} (adapt={adaptation.name}). "
         f"The rest is in the model that it began with, `{adaptation.base}`. {peft}"

@@ -12,6 +12,8 @@ what comes of it is an ordinary model. `peft`'s own folders are read, too.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -25,14 +27,24 @@ from legato.data.tokenizers import Tokenizer
 from legato.errors import ConfigError, FolderError
 from legato.folders import peft_files
 from legato.folders.adaptation import Adaptation, digest_of
+from legato.folders.adapter_names import (
+    bare,
+    file_names,
+    low_rank_tensors,
+    module_of,
+    peft_has,
+    trained_tensors,
+    written_targets,
+)
 from legato.folders.chat import load_chat_template
+from legato.folders.heads import head_shape
 from legato.folders.json_files import read_json_if_there, write_json
+from legato.folders.marks import ends_of_ours
 from legato.folders.sentence_encoder import lower_marking, sentences_of
 from legato.folders.weights import load_tensors, save_tensors
 from legato.models.base import SequenceModel
 from legato.models.headed import Headed, HeadShape, body_of
-from legato.models.matrices import BODY, LOW_RANK, Matrix, matrices_of, names_of, published_head
-from legato.models.names import From, Names, give_tensors
+from legato.models.matrices import BODY, matrices_of, published_head
 from legato.nn.characters import tell_spelling
 from legato.nn.low_rank import merge
 from legato.registry import MODELS
@@ -42,7 +54,6 @@ if TYPE_CHECKING:
 
 OURS: Final = "legato.json"
 CHANGED: Final = "changed.safetensors"
-HEAD: Final = "head."  # before the names of a head's tensors, where no published form has it
 
 
 # ── writing ───────────────────────────────────────────────────────────────────────────────────────
@@ -58,26 +69,26 @@ def save_adapter(folder: Path, module: SequenceModel, adaptation: Adaptation, ab
         "adapt": {k: v for k, v in asdict(adaptation).items() if k not in ("base", "digest")},
         "base": {"path": place, "given": adaptation.base, "digest": adaptation.digest},
     }
-    write_json(folder / OURS, told)
-    trained = _trained(module)
+    trained = trained_tensors(module)
+    low, turned = low_rank_tensors(module)
+    write_json(folder / OURS, {**told, "trained": sorted([*trained, *low])})
     if adaptation.name != "lora":
         save_tensors(trained, folder / CHANGED)
         return
-    plain = not _peft_has(module, str(about.get("task")))
-    low, turned = _low_rank_tensors(module)
+    plain = not peft_has(module, str(about.get("task")))
     config = peft_files.write_config(
         base=place,
         task=str(about.get("task")),
         rank=adaptation.rank,
         alpha=adaptation.alpha,
         dropout=adaptation.dropout,
-        targets=_written_targets(module, adaptation.targets, plain),
-        saved={_module_of(name) for name in trained} if not plain else (),
+        targets=written_targets(module, adaptation.targets, plain),
+        saved={module_of(name) for name in trained} if not plain else (),
         turned=turned,
         plain=plain,
     )
     write_json(folder / peft_files.CONFIG, config)
-    known = {peft_files.ROOT + (_bare(name) if plain else name): tensor for name, tensor in low.items()}
+    known = {peft_files.ROOT + (bare(name) if plain else name): tensor for name, tensor in low.items()}
     if plain and trained:  # nothing that peft could put anywhere
         save_tensors(trained, folder / CHANGED)
     elif trained:
@@ -85,98 +96,26 @@ def save_adapter(folder: Path, module: SequenceModel, adaptation: Adaptation, ab
     save_tensors(known, folder / peft_files.WEIGHTS)
 
 
-def _peft_has(module: SequenceModel, task: str) -> bool:
-    """Whether peft can take the adapter and the head together: there is a class of theirs with such a head."""
-    if task == "embedding":
-        return False
-    return published_head(module) if isinstance(module, Headed) else True
-
-
-def _trained(module: SequenceModel) -> dict[str, Tensor]:
-    """The tensors that were trained as they are, under their names in files."""
-    wanted = {name for name, p in module.named_parameters() if p.requires_grad and LOW_RANK not in name}
-    return give_tensors(module, {name: source for name, source in _names(module).items() if name in wanted})
-
-
-def _names(module: SequenceModel) -> Names:
-    """Of all tensors; a head's that nobody else has begin with `head.`, as in whole model folders."""
-    names = dict(names_of(module))
-    if isinstance(module, Headed):
-        for name, source in names.items():
-            if not name.startswith("body.") and source.names == (name,):
-                names[name] = From((HEAD + name,))
-    return names
-
-
-def _low_rank_tensors(module: SequenceModel) -> tuple[dict[str, Tensor], bool]:
-    """A and B of every matrix, as peft names them, and whether their matrices lie the other way round."""
-    tensors: dict[str, Tensor] = {}
-    turned = False
-    for matrix in matrices_of(module).values():
-        low = matrix.layer.low_rank
-        if low is None:
-            continue
-        turned = turned or matrix.turned
-        for part, (a, b) in zip(low.parts, low.pairs(), strict=True):
-            tensors[f"{part.name}.lora_A.weight"] = a.detach().clone()
-            tensors[f"{part.name}.lora_B.weight"] = b.detach().clone()
-    return tensors, turned
-
-
-def _written_targets(module: SequenceModel, targets: tuple[str, ...], plain: bool) -> list[str]:
-    """The targets as they were given, where peft would find the same matrices by them; else every path."""
-    paths = matrices_of(module)
-    chosen = [path for path, matrix in paths.items() if _has_part(matrix, path)]
-    others = {name for source in names_of(module).values() for name in source.names}
-    others = {name.removesuffix(".weight") for name in others if name.endswith(".weight")}
-    met = {path for path in others | set(paths) if any(path == t or path.endswith(f".{t}") for t in targets)}
-    if met == set(chosen):
-        return list(targets)
-    return [_bare(path) if plain else path for path in chosen]
-
-
-def _has_part(matrix: Matrix, path: str) -> bool:
-    low = matrix.layer.low_rank
-    return low is not None and any(part.name == path for part in low.parts)
-
-
-PREFIXES: Final = ("bert", "roberta", "distilbert", "transformer", "model")  # of a body inside theirs with a head
-
-
-def _bare(path: str) -> str:
-    """The path in a model without a head: `encoder.layer.0…` for `bert.encoder.layer.0…`."""
-    first, _, rest = path.partition(".")
-    return rest if first in PREFIXES and rest else path
-
-
-def _module_of(name: str) -> str:
-    """The module of theirs that a trained tensor belongs to: `classifier`, or `bert.pooler`."""
-    parts = name.split(".")
-    return ".".join(parts[:2]) if parts[0] in PREFIXES else parts[0]
-
-
 # ── reading ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def load_adapter(folder: Path) -> Loaded:
-    """The whole model that an adapter and its base make."""
-    from legato.folders.model_folder import ends_of_ours, load_model, load_tokenizers, tokenizer_digest
+def load_adapter(folder: Path, above: tuple[Path, ...] = ()) -> Loaded:
+    """The whole model that an adapter and its base make; `above` are the adapters that it is the base of."""
+    from legato.folders.model_folder import is_adapter, load_model, load_tokenizers, tokenizer_digest
 
-    told = read_json_if_there(folder / OURS)
+    told = _told(folder)
     config = peft_files.read_config(folder) if (folder / peft_files.CONFIG).is_file() else {}
     where, given = _base_of(folder, told, config)
-    base = load_model(_find_base(folder, where, given))
+    place, above = _find_base(folder, where, given), (*above, folder.resolve())
+    if place.resolve() in above:
+        raise FolderError(f"{folder} names {place} as the model that it adapts, which is itself or made of it")
+    base = load_adapter(place, above) if is_adapter(place) else load_model(place)
+    before = base.digest or digest_of(base.module)
     if told:
-        _check_digest(folder, told, base)
-    about = _about(folder, told, config, base)
-    tensors: dict[str, Tensor] = {}
-    pairs: dict[str, tuple[Tensor, Tensor]] = {}
-    if config:
-        pairs, tensors = peft_files.split_tensors(
-            load_tensors(folder / peft_files.WEIGHTS), str(folder / peft_files.WEIGHTS)
-        )
-    if (folder / CHANGED).is_file():
-        tensors |= load_tensors(folder / CHANGED)
+        _check_digest(folder, told, base, before)
+    about = _about(told, config, base)
+    pairs, tensors, digest = _read_tensors(folder, config, before)
+    _check_trained(folder, told, pairs, tensors)
     held = frozenset(BODY + name for name in body_of(base.module).state_dict())
     if not told and isinstance(base.module, Headed):  # whose head stays as it is, where the adapter brings none
         held = frozenset(base.module.state_dict())
@@ -184,12 +123,12 @@ def load_adapter(folder: Path) -> Loaded:
     _check_whole(folder, module, held, tensors)
     names = _Parts(module)
     for path, (a, b) in pairs.items():
-        _merge(folder, base.folder, names, path, a, b, peft_files.scaling_of(config, path, len(a)))
+        _merge(folder, base.folder, names, path, a, b, config)
     for name, tensor in tensors.items():
         _put(folder, base.folder, names, name, tensor)
     module.eval()
     loaded = replace(base, folder=folder, module=module, task=str(about.get("task", base.task)), about=about)
-    loaded.chat = load_chat_template(folder) or base.chat
+    loaded.digest, loaded.chat = digest, load_chat_template(folder) or base.chat
     if told:  # peft's own folders leave all this to the base
         tokenizer, loaded.target = load_tokenizers(folder)
         if about.get("tokens") not in (None, [tokenizer_digest(tokenizer), tokenizer_digest(loaded.target)]):
@@ -207,15 +146,59 @@ def load_adapter(folder: Path) -> Loaded:
     return loaded
 
 
+def _told(folder: Path) -> dict[str, Any]:
+    """What our own file says; nothing in a folder of peft's."""
+    told = read_json_if_there(folder / OURS)
+    for name in ("legato", "model", "base") if told else ():
+        if not isinstance(told.get(name), dict):
+            raise FolderError(f"{folder / OURS}: '{name}' should hold a JSON object")
+    return told
+
+
+def _read_tensors(
+    folder: Path, config: Mapping[str, Any], base: str
+) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, Tensor], str]:
+    """Low-rank pairs, tensors as they are, and what tells the model that comes of them and the `base` from others.
+
+    Not a digest of the merged weights: their last bits are the machine's.
+    """
+    pairs: dict[str, tuple[Tensor, Tensor]] = {}
+    tensors: dict[str, Tensor] = {}
+    scaling = {name: config.get(name) for name in peft_files.SCALING}
+    digest = hashlib.sha256((base + json.dumps(scaling, sort_keys=True)).encode())
+    for name in (peft_files.WEIGHTS, CHANGED):
+        if (folder / name).is_file():
+            digest.update((folder / name).read_bytes())
+    if config:
+        file = folder / peft_files.WEIGHTS
+        pairs, tensors = peft_files.split_tensors(load_tensors(file), str(file))
+    if (folder / CHANGED).is_file():
+        tensors |= load_tensors(folder / CHANGED)
+    for name, tensor in [*tensors.items(), *((name, part) for name, pair in pairs.items() for part in pair)]:
+        if not tensor.is_floating_point():
+            raise FolderError(f"{folder}: '{name}' holds {str(tensor.dtype).removeprefix('torch.')}, not weights")
+    return pairs, tensors, digest.hexdigest()
+
+
+def _check_trained(folder: Path, told: dict[str, Any], pairs: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
+    """Refuse a folder that lacks some of what was trained; of peft's own, one that has no adapter at all."""
+    there = {*tensors, *(f"{path}.lora_{part}.weight" for path in pairs for part in "AB")}
+    wanted = told.get("trained")
+    for name in wanted if isinstance(wanted, list) else ():
+        if name not in there and bare(str(name)) not in there:
+            raise FolderError(f"{folder} lacks the tensor '{name}'")
+    if (folder / peft_files.CONFIG).is_file() and not pairs:
+        raise FolderError(f"{folder / peft_files.WEIGHTS} holds no low-rank matrices")
+
+
 def _base_of(folder: Path, told: dict[str, Any], config: dict[str, Any]) -> tuple[str, str]:
     """Where the base should be, and how it was named when the adapter was made."""
-    inside = told.get("base") or {}
+    inside = told.get("base", {})
     where = config.get("base_model_name_or_path") or inside.get("path")
     if config.get("revision") and not Path(str(where)).exists():
         where = f"{where}@{config['revision']}"
     if not isinstance(where, str) or not where:
-        file = folder / (peft_files.CONFIG if config else OURS)
-        raise FolderError(f"{file} does not say which model it is for; write its folder to base_model_name_or_path")
+        raise FolderError(f"{folder} does not say which model it is for; write its folder to {_key_of_base(folder)}")
     return where, str(inside.get("given", where))
 
 
@@ -224,39 +207,35 @@ def _find_base(folder: Path, where: str, given: str) -> Path:
 
     for place in (where, given):
         if Path(place).exists():
-            found = find_model(place)
-            if found.resolve() == folder.resolve():
-                raise FolderError(f"{folder} names itself as the model that it adapts")
-            return found
-    key = (
-        "base_model_name_or_path in adapter_config.json"
-        if (folder / peft_files.CONFIG).is_file()
-        else (f"base.path in {OURS}")
-    )
+            return find_model(place)
     try:
         return find_model(where)
     except FolderError as problem:
         raise FolderError(
             f"{folder} is an adapter for {given}, which is not there ({problem}); put it back, or write where it is "
-            f"to {key}"
+            f"to {_key_of_base(folder)}"
         ) from None
 
 
-def _check_digest(folder: Path, told: dict[str, Any], base: Loaded) -> None:
-    made = told.get("base") or {}
-    if made.get("digest") not in (None, digest_of(base.module)):
+def _key_of_base(folder: Path) -> str:
+    """Where a folder says what it is for."""
+    peft = (folder / peft_files.CONFIG).is_file()
+    return f"base_model_name_or_path in {peft_files.CONFIG}" if peft else f"base.path in {OURS}"
+
+
+def _check_digest(folder: Path, told: dict[str, Any], base: Loaded, digest: str) -> None:
+    made = told["base"]
+    if made.get("digest") not in (None, digest):
         raise FolderError(
             f"{folder} is an adapter for another base: it was trained for {made.get('given')} as that was then, and "
             f"the weights in {base.folder} are others"
         )
 
 
-def _about(folder: Path, told: dict[str, Any], config: dict[str, Any], base: Loaded) -> dict[str, Any]:
+def _about(told: dict[str, Any], config: dict[str, Any], base: Loaded) -> dict[str, Any]:
     """What our own key would say; of peft's own folders, what can be told."""
-    about = told.get("legato")
-    if told and not isinstance(about, dict):
-        raise FolderError(f"{folder / OURS}: 'legato' should hold a JSON object")
-    if isinstance(about, dict):
+    if told:
+        about: dict[str, Any] = told["legato"]
         return about
     tasks = {theirs: ours for ours, theirs in reversed(peft_files.TASK_TYPES.items())}
     task = tasks.get(str(config.get("task_type")))
@@ -278,17 +257,20 @@ def _rebuilt(
     body = body_of(base.module)
     try:
         if told.get("model") != body.config.model_dump(mode="json"):  # it was given heads that the base lacks
-            kind: type[SequenceModel] = MODELS.get(str(dict(told["model"]).get("name")))
+            kind: type[SequenceModel] = MODELS.get(str(told["model"].get("name")))
             fresh = kind(validate(kind.Config, told["model"]), body.sizes)
-            fresh.load_state_dict(body.state_dict(), strict=False)
+            try:
+                fresh.load_state_dict(body.state_dict(), strict=False)
+            except RuntimeError:  # of PyTorch's, where shapes differ
+                other = f"{folder} is an adapter for a model of another shape than {base.folder}"
+                raise FolderError(other) from None
             body = fresh
-        if about.get("head") is None:
-            return body
-        return Headed(body, validate(HeadShape, about["head"], "legato.head"))
+        shape = head_shape(about, folder / OURS)
+        return body if shape is None else Headed(body, shape)
+    except FolderError:
+        raise
     except (ConfigError, LookupError, TypeError, ValueError) as problem:
         raise FolderError(f"{folder / OURS}: {problem}") from None
-    except RuntimeError:  # of PyTorch's, where shapes differ
-        raise FolderError(f"{folder} is an adapter for a model of another shape than {base.folder}") from None
 
 
 def _peft_head(
@@ -298,8 +280,8 @@ def _peft_head(
     kinds = {"SEQ_CLS": "classes", "TOKEN_CLS": "tags", "QUESTION_ANS": "spans"}
     kind = kinds.get(str(config.get("task_type")))
     last = ("classifier.weight", "classifier.out_proj.weight", "score.weight", "qa_outputs.weight")
-    outputs = next((len(tensors[name]) for name in last if name in tensors), None)
-    if kind is None or outputs is None:
+    outputs = next((len(tensors[name]) for name in last if name in tensors and tensors[name].dim() == 2), None)
+    if kind is None or not outputs:
         return base.module
     module = Headed(base.module, validate(HeadShape, {"kind": kind, "outputs": outputs}))
     if not published_head(module):
@@ -314,9 +296,9 @@ def _peft_head(
 
 def _check_whole(folder: Path, module: SequenceModel, held: frozenset[str], tensors: Mapping[str, Tensor]) -> None:
     """Refuse to leave as it was made what the base does not have: a head."""
-    for name, source in _names(module).items():
+    for name, source in file_names(module).items():
         inside = name if isinstance(module, Headed) else BODY + name
-        missing = [their for their in source.names if their not in tensors and _bare(their) not in tensors]
+        missing = [their for their in source.names if their not in tensors and bare(their) not in tensors]
         if inside not in held and missing and name in dict(module.named_parameters()):
             raise FolderError(f"{folder} lacks the tensor '{missing[0]}'")
 
@@ -327,28 +309,31 @@ class _Parts:
     def __init__(self, module: SequenceModel) -> None:
         self.module = module
         self.matrices = matrices_of(module)
-        self.matrices |= {_bare(path): matrix for path, matrix in self.matrices.items()}
+        self.matrices |= {bare(path): matrix for path, matrix in self.matrices.items()}
         state = module.state_dict()
         self.tensors: dict[str, Tensor] = {}
-        for name, source in _names(module).items():
+        for name, source in file_names(module).items():
             whole = state[name][: source.rows]
             sizes = list(source.sizes or [len(whole) // len(source.names)] * len(source.names))
             for their, part in zip(source.names, whole.split(sizes), strict=True):
                 self.tensors[their] = part.t() if source.turned else part
-        self.tensors |= {_bare(name): tensor for name, tensor in self.tensors.items()}
+        self.tensors |= {bare(name): tensor for name, tensor in self.tensors.items()}
 
 
-def _merge(folder: Path, base: Path, parts: _Parts, path: str, a: Tensor, b: Tensor, scaling: float) -> None:
+def _merge(
+    folder: Path, base: Path, parts: _Parts, path: str, a: Tensor, b: Tensor, config: Mapping[str, Any]
+) -> None:
     """Add one adapter into the matrix that it is for."""
     matrix = parts.matrices.get(path)
     if matrix is None:
         raise FolderError(f"{folder} is an adapter for another base: {base} has no matrix '{path}'")
     rows, columns = matrix.shape
-    if b.dim() != 2 or a.dim() != 2 or (len(b), a.shape[1]) != (rows, columns) or b.shape[1] != len(a):
+    if (len(b), a.shape[1]) != (rows, columns):
         raise FolderError(
-            f"{folder} is an adapter for another base: its '{path}' is {len(b)} × {a.shape[-1]}, but in {base} "
+            f"{folder} is an adapter for another base: its '{path}' is {len(b)} × {a.shape[1]}, but in {base} "
             f"it is {rows} × {columns}"
         )
+    scaling = peft_files.scaling_of(config, path, len(a), folder / peft_files.CONFIG)
     merge(matrix.layer.weight[matrix.start : matrix.end], a, b, scaling)
 
 

@@ -31,6 +31,8 @@ PLAIN: Final = (
     "{% if add_generation_prompt %}{{ 'Assistant:\\n' }}{% endif %}"
 )
 
+LEARNED_ON: Final = datetime(2024, 7, 26)  # the date in texts to learn from, where a template writes one
+
 
 @dataclass
 class ChatTemplate:
@@ -40,15 +42,16 @@ class ChatTemplate:
     where: str  # for errors
     tokens: dict[str, str] = field(default_factory=dict)  # bos_token, eos_token and so on
 
-    def render(self, messages: Messages, *, answer: bool = True) -> str:
+    def render(self, messages: Messages, *, answer: bool = True, today: datetime | None = None) -> str:
         """The dialogue as one text; with `answer` it ends where the model's answer begins.
 
-        A message has a role (system, user, assistant) and a content.
+        A message has a role (system, user, assistant) and a content. `today` is for templates that write the date.
         """
         from jinja2 import TemplateError
 
         plain = [_plain(message) for message in messages]
-        known = {"messages": plain, "tools": None, "documents": None, "add_generation_prompt": answer}
+        known: dict[str, Any] = {"messages": plain, "tools": None, "documents": None, "add_generation_prompt": answer}
+        known["strftime_now"] = (today or datetime.now()).strftime
         compiled = self._compiled
         try:
             return str(compiled.render(**known, **self.tokens))
@@ -61,12 +64,13 @@ class ChatTemplate:
         """The dialogue as texts to learn from, and where in each the assistant's answers stand, end marks included.
 
         Mostly it is one text. A template that writes a turn differently once others follow makes one for each answer.
+        One that writes the date gets always the same one: a run that goes on tomorrow has to read the same texts.
         """
-        whole, found = self.render(messages, answer=False), []
+        whole, found = self.render(messages, answer=False, today=LEARNED_ON), []
         for number, message in enumerate(messages):
             if message["role"] == "assistant":
-                before = self.render(messages[:number])
-                after = self.render(messages[: number + 1], answer=False)
+                before = self.render(messages[:number], today=LEARNED_ON)
+                after = self.render(messages[: number + 1], answer=False, today=LEARNED_ON)
                 found.append((after, (shared_start([before, after]), len(after))))
         if all(whole.startswith(after) for after, _ in found):
             return [(whole, [span for _, span in found])]
@@ -93,7 +97,6 @@ class ChatTemplate:
         )
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _refuse
-        environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
         try:
             return environment.from_string(self.source)
         except TemplateError as problem:

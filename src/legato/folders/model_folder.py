@@ -14,7 +14,6 @@ Published folders may also have a chat template (`chat.py`) and be sentence enco
 from __future__ import annotations
 
 import hashlib
-from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,17 @@ from legato.errors import ConfigError, DataError, FolderError
 from legato.folders.adaptation import adapter_note
 from legato.folders.atomic import OLD
 from legato.folders.chat import ChatTemplate, load_chat_template
+from legato.folders.heads import head_shape
 from legato.folders.hub import fetch
 from legato.folders.json_files import read_json, read_json_if_there, write_json
+from legato.folders.marks import (
+    ends_of_ours,
+    generation_entries,
+    marks_of,
+    published_ends,
+    published_habits,
+    with_padding,
+)
 from legato.folders.sentence_encoder import (
     MODULES,
     SentenceEncoder,
@@ -64,6 +72,7 @@ class Loaded:
     ends: tuple[int, ...] = ()  # the tokens that end a continuation
     chat: ChatTemplate | None = None
     sentences: SentenceEncoder | None = None  # how a text becomes one vector, where the folder says it
+    digest: str | None = None  # of the weights, where they are not all in the folder (adapters.py)
 
     def __post_init__(self) -> None:
         self.target = self.tokenizer if self.target is None else self.target
@@ -85,9 +94,9 @@ def save_model(
     """Write every file of a model folder into `folder`, which exists; of weights, at most `largest` bytes a file."""
     if isinstance(module, Headed):
         about = {**about, "head": module.shape.model_dump(mode="json")}
-        tokenizer = _padding(tokenizer)
+        tokenizer = with_padding(tokenizer)
     written = target or tokenizer
-    marks = _marks(body_of(module), written, written.eos_id if start is None else start)
+    marks = marks_of(body_of(module), written, written.eos_id if start is None else start)
     tokens = {"tokens": [tokenizer_digest(tokenizer), tokenizer_digest(written)]}
     told = {"task": task, **about, **tokens}
     adaptation = getattr(module, "adaptation", None)
@@ -110,53 +119,10 @@ def save_model(
     if how is not None and adaptation is None and not module.generates and refusal(module) is None:
         save_sentence_encoder(folder, how, module.config.width)
     if module.generates:
-        write_json(folder / "generation_config.json", _generation(module, written, marks, about))
+        write_json(folder / "generation_config.json", generation_entries(module, written, marks, about))
     if adaptation is not None:
         card += adapter_note(adaptation)
     (folder / "README.md").write_text(card, encoding="utf-8")
-
-
-def _generation(
-    module: SequenceModel, written: AnyTokenizer, marks: dict[str, Any], about: dict[str, Any]
-) -> dict[str, Any]:
-    """What others need to know to write as we do."""
-    generation = dict(marks)
-    if module.reads_source:
-        generation["suppress_tokens"] = sorted(written.marks - {written.eos_id})
-        if module.longest is not None:
-            generation["max_length"] = module.longest
-        if about.get("beams", 1) > 1:  # so that others search as we do
-            generation |= {"num_beams": about["beams"], "length_penalty": about.get("length_penalty", 1.0)}
-    else:
-        generation = {"bos_token_id": written.prompt("")[0]}
-        ends = ends_of_ours(about, module, written)
-        if ends:
-            generation["eos_token_id"] = ends[0] if len(ends) == 1 else list(ends)
-    return generation
-
-
-def _marks(module: SequenceModel, tokenizer: AnyTokenizer, start: int) -> dict[str, Any]:
-    """The token numbers that config.json names; where it does not, Hugging Face's library takes another model's."""
-    marks: dict[str, Any] = {}
-    if module.reads_source:
-        marks = {"decoder_start_token_id": start, "eos_token_id": tokenizer.eos_id, "is_encoder_decoder": True}
-    elif refusal(module) is not None:
-        return {}
-    elif module.generates:
-        marks = {"bos_token_id": tokenizer.prompt("")[0], "eos_token_id": None}
-        if tokenizer.ends_text:
-            marks["eos_token_id"] = tokenizer.eos_id
-    return marks if tokenizer.pad_id is None else {**marks, "pad_token_id": tokenizer.pad_id}
-
-
-def _padding(tokenizer: AnyTokenizer) -> AnyTokenizer:
-    """The same tokenizer, which pads with the end mark where it has nothing else: others' classifiers look for the
-    last token that is no padding, and no text of ours ends in that mark."""
-    if tokenizer.pad_id is not None:
-        return tokenizer
-    padding = copy(tokenizer)
-    padding.pad_id = padding.eos_id
-    return padding
 
 
 def tokenizer_digest(tokenizer: AnyTokenizer) -> str:
@@ -229,7 +195,7 @@ def _load_model(folder: Path) -> Loaded:
         raise FolderError(f"{folder / 'config.json'} names no model_type")
     ours = "legato" in config
     generation = read_json_if_there(folder / "generation_config.json")
-    about = config.pop("legato", None) or _published_habits(config, generation)
+    about = config.pop("legato", None) or published_habits(config, generation)
     if not isinstance(about, dict):
         raise FolderError(f"{folder / 'config.json'}: 'legato' should hold a JSON object")
     sentences = sentences or sentences_of(about, folder / "config.json")
@@ -237,7 +203,7 @@ def _load_model(folder: Path) -> Loaded:
     _refuse_what_we_lack(folder, kind, config)
     tokenizer, target = load_tokenizers(folder)
     chat = load_chat_template(folder)
-    head = _head_shape(about, folder)
+    head = head_shape(about, folder / "config.json")
     tensors = load_weights(folder)
     of_head = {name.removeprefix(HEAD): tensors.pop(name) for name in list(tensors) if head and name.startswith(HEAD)}
     theirs = None
@@ -268,16 +234,9 @@ def _load_model(folder: Path) -> Loaded:
         if sentences is not None and sentences.lowercase:
             lower_marking(tokenizer)
     said = {**config, **generation}
-    ends = ends_of_ours(about, module, tokenizer) if ours else _ends(said, module, tokenizer)
+    ends = ends_of_ours(about, module, tokenizer) if ours else published_ends(said, module, tokenizer)
     task = str(about.get("task", "embedding" if sentences is not None else _usual_task(module)))
     return Loaded(folder, module, tokenizer, task, about, target, start, ends, chat, sentences)  # type: ignore[arg-type]
-
-
-def _head_shape(about: dict[str, Any], folder: Path) -> HeadShape | None:
-    try:
-        return None if about.get("head") is None else validate(HeadShape, about["head"], "legato.head")
-    except ConfigError as problem:
-        raise FolderError(f"{folder / 'config.json'}: {problem}") from None
 
 
 def _with_head(body: SequenceModel, shape: HeadShape, tensors: dict[str, Any], folder: Path) -> Headed:
@@ -309,31 +268,6 @@ def _usual_task(module: SequenceModel) -> str:
     if module.reads_source:
         return "translation"
     return "lm" if module.generates else "mlm"
-
-
-def _ends(said: dict[str, Any], module: SequenceModel, tokenizer: AnyTokenizer) -> tuple[int, ...]:
-    """The tokens that end a continuation. Published folders may name several (`"eos_token_id": [2, 32000]`)."""
-    named = said.get("eos_token_id")
-    return _writable(named if isinstance(named, list) else [tokenizer.eos_id if named is None else named], module)
-
-
-def ends_of_ours(about: dict[str, Any], module: SequenceModel, tokenizer: AnyTokenizer) -> tuple[int, ...]:
-    """The mark that our texts end in, and those of the published model that this one was before (`ends`)."""
-    own = [tokenizer.eos_id] if tokenizer.ends_text else []
-    before = about.get("ends")
-    return _writable([*own, *before] if isinstance(before, list) else own, module)
-
-
-def _writable(ends: list[Any], module: SequenceModel) -> tuple[int, ...]:
-    """A token that the model cannot write ends nothing."""
-    return tuple(sorted({end for end in ends if isinstance(end, int) and 0 <= end < module.vocabulary}))
-
-
-def _published_habits(config: dict[str, Any], generation: dict[str, Any]) -> dict[str, Any]:
-    """What the makers of a folder without our key say of searching; older ones say it in config.json."""
-    said = {**config, **generation}
-    ours = {"beams": said.get("num_beams"), "length_penalty": said.get("length_penalty")}
-    return {name: value for name, value in ours.items() if isinstance(value, int | float)}
 
 
 def _load_own(

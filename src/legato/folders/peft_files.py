@@ -39,6 +39,7 @@ REFUSED: Final = {
     "arrow_config": "Arrow, which mixes several adapters",
     "megatron_config": "Megatron's parallel layers",
 }
+SCALING: Final = ("r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern")  # entries that scale B A
 # Ways to start an adapter that leave the base as it is; others (pissa, olora, loftq, …) change it, too.
 STARTS: Final = (True, False, None, "gaussian", "orthogonal", "eva")
 TASK_TYPES: Final = {
@@ -68,9 +69,14 @@ def read_config(folder: Path) -> dict[str, Any]:
             f"{path} has init_lora_weights={start}, which changes the base's weights, too; merge it with peft first"
         )
     for entry in ("r", "lora_alpha"):
-        if not isinstance(config.get(entry), int | float) or config[entry] <= 0:
-            raise FolderError(f"{path}: {entry} should be a positive number, not {config.get(entry)}")
+        _positive(config.get(entry), entry, path)
     return config
+
+
+def _positive(value: Any, entry: str, path: Path) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise FolderError(f"{path}: {entry} should be a positive number, not {value}")
+    return float(value)
 
 
 def write_config(
@@ -114,24 +120,44 @@ def split_tensors(
     for name, tensor in tensors.items():
         path = name.removeprefix(ROOT)
         found = re.fullmatch(r"(.+)\.lora_([AB])(?:\.default)?\.weight", path)
-        if found is not None:
-            pairs.setdefault(found[1], {})[found[2]] = tensor
-        elif ".lora_" in path:
+        if found is None and ".lora_" in path:
             raise FolderError(f"{where} holds '{name}', which is no LoRA of a linear layer; merge it with peft first")
-        else:
-            path = re.sub(r"\.modules_to_save(\.default)?|\.base_layer|\.original_module", "", path)
-            rest[path] = tensor
+        if ".original_module" in path:  # what a module was before it was trained
+            continue
+        if found is None:
+            path = re.sub(r"\.modules_to_save(\.default)?|\.base_layer", "", path)
+        part, place = (found[2], pairs.setdefault(found[1], {})) if found is not None else (path, rest)
+        if part in place:
+            raise FolderError(f"{where} holds '{name}' under two names")
+        place[part] = tensor
     for path, both in pairs.items():
         if set(both) != {"A", "B"}:
             raise FolderError(f"{where}: '{path}' has lora_{min(both)} only; A and B belong together")
+        a, b = both["A"], both["B"]
+        if a.dim() != 2 or b.dim() != 2 or b.shape[1] != len(a) or not len(a):
+            shapes = f"{tuple(a.shape)} and {tuple(b.shape)}"
+            raise FolderError(f"{where}: A and B of '{path}' have shapes {shapes}, which do not belong together")
     return {path: (both["A"], both["B"]) for path, both in pairs.items()}, rest
 
 
-def scaling_of(config: Mapping[str, Any], path: str, rank: int) -> float:
-    """What B A is multiplied with, for the matrix `path`."""
-    alpha = float(config["lora_alpha"])
-    for pattern, own in (config.get("alpha_pattern") or {}).items():
-        if re.fullmatch(rf"(.*\.)?({pattern})", path):
-            alpha = float(own)
-            break
+def scaling_of(config: Mapping[str, Any], path: str, rank: int, where: Path) -> float:
+    """What B A, of this rank, is multiplied with, for the matrix `path`."""
+    alpha = _positive(_own(config, "alpha_pattern", path, where, config["lora_alpha"]), "lora_alpha", where)
+    told = _positive(_own(config, "rank_pattern", path, where, config["r"]), "r", where)
+    if told != rank:
+        raise FolderError(f"{where} says that '{path}' has rank {told:g}, but in the weights it has {rank}")
     return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+
+
+def _own(config: Mapping[str, Any], entry: str, path: str, where: Path, usual: Any) -> Any:
+    """What a pattern says of the matrix `path`, where one matches its end."""
+    patterns = config.get(entry) or {}
+    if not isinstance(patterns, dict):
+        raise FolderError(f"{where}: {entry} should hold a JSON object, not {patterns}")
+    for pattern, value in patterns.items():
+        try:
+            if re.fullmatch(rf"(.*\.)?({pattern})", path):
+                return value
+        except re.error as problem:
+            raise FolderError(f"{where}: '{pattern}' in {entry} is no regular expression: {problem}") from None
+    return usual

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from legato.config import Section
 from legato.data.batch import Batch
 from legato.errors import LegatoError
-from legato.nn.readout import padding_parameters
+from legato.nn.readout import padding_parameters, plain_product
 from legato.nn.state import Output
 
 
@@ -19,6 +19,11 @@ class ModelConfig(Section):
     """The settings of a model. Subclasses add theirs; `width` is the hidden size everywhere."""
 
     name: str
+
+    @classmethod
+    def has_length(cls) -> bool:
+        """Whether such models read at most `length` tokens: Transformers, which carry no state."""
+        return "length" in cls.model_fields
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,16 @@ class SequenceModel(nn.Module):
             raise LegatoError(f"this {self.config.name} guesses no words: it was trained for another task")
         logits: Tensor = self.output(states)
         return logits
+
+    @property
+    def plain_output(self) -> nn.Linear | None:
+        """The last layer, where logits are its product with what `transform` gives and nothing else.
+
+        Then a loss may make them chunk by chunk. None where something else happens on the way.
+        """
+        output = getattr(self, "output", None)
+        own = type(self).readout is not SequenceModel.readout
+        return output if not own and plain_product(output) else None
 
     def encode(self, batch: Batch) -> Any:
         """The memory of `batch.source`, one row each, for `start`."""

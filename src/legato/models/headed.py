@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from legato.config import Section
@@ -58,6 +58,13 @@ class HeadShape(HeadConfig):
     inner: Literal["none", "tanh", "relu"] = "none"  # a dense layer before the last, and its activation
     bias: bool = True  # of the last layer
     allowed: list[list[bool]] | None = None  # (outputs + 2)²: which tag may follow which, start and end last
+
+    @model_validator(mode="after")
+    def _rules_for_every_tag(self) -> HeadShape:
+        size = self.outputs + 2
+        if self.allowed is not None and [len(row) for row in self.allowed] != [size] * size:
+            raise ValueError(f"allowed should say of each of {size} tags, start and end included, which may follow")
+        return self
 
 
 class Headed(SequenceModel):

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
-import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
@@ -70,7 +69,7 @@ class Word2VecModel(SequenceModel):
         others = self._neighbours(batch.negatives.view(-1, group))  # (B / group, group, D)
         if self.config.mode == "skip-gram":
             word = self.embedding(batch.ids[:, 0])  # (B, D)
-            right = torch.einsum("bd,bcd->bc", word, self._neighbours(batch.targets.clamp(min=0)))
+            right = (self._neighbours(batch.targets.clamp(min=0)) @ word.unsqueeze(2)).squeeze(2)  # (B, C)
             found = (F.softplus(-right.float()) * near).sum()
         else:
             vectors = self.embedding(batch.targets.clamp(min=0)) * near.unsqueeze(-1)  # (B, C, D)

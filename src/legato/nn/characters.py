@@ -13,7 +13,8 @@ Notable here:
 - one window behind a word is all padding and always counts, whose W_k · 0 is 0; so how far a batch is padded
   changes nothing, and no mask is needed on the large tensor;
 - a row of zeros is no word, and its vector is zero;
-- on a CPU each different word of a batch is made once. On a GPU all are: telling them apart would make it wait.
+- on a CPU each different word of a batch is made once, with others about as long: a few long words would make all
+  wide. On a GPU all are made as they are: telling them apart would make it wait.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from torch import Tensor, nn
 from legato.data.characters import SYMBOLS, vocabulary_bytes, word_bytes
 from legato.data.tokenizers import AnyTokenizer
 from legato.nn.linear import Linear
+
+GROUPS = 8  # of words by their length, on a CPU
 
 
 class Highway(nn.Module):
@@ -93,6 +96,16 @@ class CharacterWords(nn.Module):
 
     def encode(self, words: Tensor) -> Tensor:
         """Words (N, C), each made on its own: (N, width)."""
+        found = self._by_length(words) if words.is_cpu and len(words) >= 2 * GROUPS else self._largest(words)
+        y = F.relu(found + self.bias)
+        for highway in self.highways:
+            y = highway(y)
+        if self.projection is not None:
+            y = self.projection(y)
+        return y * (words[:, :1] != 0)
+
+    def _largest(self, words: Tensor) -> Tensor:
+        """The largest product of each filter: (N, filters)."""
         windows = self._windows(words)
         shape = (words.shape[0], words.shape[1] + 1, -1)
         # A narrow filter reads what a window begins with, so that the widest windows serve all.
@@ -100,12 +113,14 @@ class CharacterWords(nn.Module):
             (windows[:, : weight.shape[1]] @ weight.t().to(windows.dtype)).view(shape).max(1).values
             for weight in self.filters
         ]
-        y = F.relu(torch.cat(found, dim=-1) + self.bias)
-        for highway in self.highways:
-            y = highway(y)
-        if self.projection is not None:
-            y = self.projection(y)
-        return y * (words[:, :1] != 0)
+        return torch.cat(found, dim=-1)
+
+    def _by_length(self, words: Tensor) -> Tensor:
+        """The same, words of like length together, no wider than the longest of them."""
+        lengths = (words != 0).sum(1)
+        order = lengths.argsort(stable=True)
+        found = [self._largest(words[group, : max(int(lengths[group[-1]]), 1)]) for group in order.chunk(GROUPS)]
+        return torch.cat(found)[order.argsort()]
 
     def _windows(self, words: Tensor) -> Tensor:
         """All windows of the widest filters, their bytes embedded: (N · (C + 1), reach · E)."""

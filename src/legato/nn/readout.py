@@ -43,6 +43,13 @@ class Readout(Linear):
         return super().forward(x)[..., : self.vocabulary]
 
 
+def plain_product(layer: nn.Module | None) -> bool:
+    """Whether a layer is y = x Wᵀ + b and nothing else: no adapter, no hook, no other kind of linear layer."""
+    if type(layer) not in (nn.Linear, Linear, Readout) or getattr(layer, "low_rank", None) is not None:
+        return False
+    return not (layer._forward_hooks or layer._forward_pre_hooks)  # type: ignore[union-attr]
+
+
 @torch.no_grad()
 def clear_padding(table: TokenEmbedding | Readout) -> None:
     """Zero the rows that no token has."""

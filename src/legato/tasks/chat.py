@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,7 +21,7 @@ from pydantic import Field
 
 from legato import __version__
 from legato.config import Section
-from legato.data.batch import Batch
+from legato.data.batch import IGNORE, Batch
 from legato.data.cache import cached_tokenizer
 from legato.data.dialogues import Dialogues, Message, hold_out_dialogues, read_dialogues
 from legato.data.published_tokenizers import read_roles
@@ -40,6 +41,9 @@ from legato.training.loop import Loss
 LONGEST = 1024  # tokens of a dialogue, unless somebody says otherwise
 SCORED = 16384  # tokens scored side by side
 BLOCK = 1024  # dialogues encoded side by side
+# Few shapes on a GPU, so that steps are recorded: widths, and quarters of those for how many tokens are answers.
+GPU_SHAPES: dict[str, Any] = {"pad_to": 32, "alike": True}
+QUARTERS = 4
 
 
 class ChatData(Section):
@@ -83,7 +87,10 @@ class Chat:
     def adjust(cls, settings: dict[str, Any]) -> dict[str, Any]:
         goes_on = settings.get("from") is not None
         model = {"name": "gpt2", **(settings.get("model") or {})}
-        train, adapt = settings.get("train") or {}, settings.get("adapt") or {}
+        data, train, adapt = (settings.get(name) or {} for name in ("data", "train", "adapt"))
+        window = data.get("window") if isinstance(data, dict) else None
+        if not goes_on and window is not None and MODELS.get(str(model["name"])).Config.has_length():
+            model = {"length": window, **model}  # as many positions as are trained
         if isinstance(train, dict) and train.get("optimizer", "adamw") == "adamw":
             little = isinstance(adapt, dict) and adapt.get("name", "full") != "full"
             rate = 1e-3 if little or not goes_on else 1e-4
@@ -111,7 +118,8 @@ class Chat:
             raise ConfigError("'data.test' is needed; set data.test=FILE")
         dialogues = _read(data, data.test, "test")
         chat = template_of(loaded.tokenizer, loaded)
-        longest = _longest(loaded.module.longest, data.window)
+        asked = loaded.about.get("window") if data.window is None else data.window  # as it was trained
+        longest = _longest(loaded.module.longest, asked)
         rows = rows_of(dialogues, loaded.tokenizer, chat, longest, lambda note: warnings.warn(note, stacklevel=2))
         scores = answer_scores(loaded.module, rows, loaded.tokenizer.pad_id or 0)
         return {"data": dialogues.source, "sha256": dialogues.sha256, **scores}
@@ -182,6 +190,20 @@ def rows_of(dialogues: Dialogues, tokenizer: AnyTokenizer, chat: ChatTemplate, l
     return rows
 
 
+def answers_alike(rows: Sequence[Row], pad_to: int) -> list[Row]:
+    """The rows with room for more answers: as many places as a quarter of the padded row has, or two, three or four.
+
+    So batches of one width come in few shapes. Nothing is learned at a place that is added.
+    """
+    found = []
+    for row in rows:
+        words, targets = row.words or [], row.targets or []
+        quarter = -(-len(row.ids) // pad_to) * pad_to // QUARTERS
+        more = -(-len(words) // quarter) * quarter - len(words)
+        found.append(replace(row, words=words + [0] * more, targets=targets + [IGNORE] * more))
+    return found
+
+
 def _encoded(texts: Sequence[str], tokenizer: Tokenizer) -> Iterator[tuple[list[int], list[tuple[int, int]]]]:
     """The ids of each text, and where in it each token stands."""
     for start in range(0, len(texts), BLOCK):  # what the library keeps of a token is large
@@ -216,8 +238,9 @@ def answer_loss(model: SequenceModel, batch: Batch, smoothing: float = 0.0) -> L
     output = model(batch)
     places = batch.words.unsqueeze(-1).expand(-1, -1, output.hidden.shape[-1])
     total, reported = readout_loss(model, output.hidden.gather(1, places), batch.targets, smoothing)
+    tokens = (batch.targets != IGNORE).sum()  # counted where they lie: a recorded step must not remember a number
     for penalty in output.auxiliary.values():
-        total = total + penalty * batch.tokens
+        total = total + penalty * tokens
     return Loss(total, reported)
 
 
@@ -291,17 +314,19 @@ class ChatJob:
         self.tokenizer = plan.tokenizer_for(lambda: cached_tokenizer(plan.tokenizer, _all_text(train)))
         self.sizes = plan.sizes_for(self.tokenizer)
         self.chat = template_of(self.tokenizer, plan.loaded)
-        longest = _longest(getattr(plan.model, "length", None), data.window)
-        self.rows = {s: rows_of(d, self.tokenizer, self.chat, longest, say) for s, d in self.dialogues.items()}
+        self.longest = _longest(getattr(plan.model, "length", None), data.window)
+        self.rows = {s: rows_of(d, self.tokenizer, self.chat, self.longest, say) for s, d in self.dialogues.items()}
         self.padding = self.tokenizer.pad_id or 0
         self.ends = self._ends(say)
+        on_gpu = plan.device.type == "cuda"
         self.batches = RowBatches(
-            self.rows["train"],
+            answers_alike(self.rows["train"], GPU_SHAPES["pad_to"]) if on_gpu else self.rows["train"],
             batch_tokens=plan.train.batch_tokens,
             batch_rows=plan.train.batch_rows,
             seed=plan.seed,
             name=f"data.train={data.train}",
             pad=self.padding,
+            **GPU_SHAPES if on_gpu else {},
         )
         learned = sum(len(row.targets or ()) for row in self.rows["train"])
         read = sum(len(row.ids) for row in self.rows["train"])
@@ -365,7 +390,7 @@ class ChatJob:
         use = 'legato generate FOLDER --chat "Who are you?"'
         card = model_card("chat", model.config.name, count_parameters(model), self.hashes, metrics, use)
         about = {"version": __version__, "data": self.hashes, "metrics": metrics, **self.plan.origin()}
-        about["ends"] = list(self.ends)
+        about |= {"ends": list(self.ends), "window": self.longest}
         save_model(folder, model, self.tokenizer, task="chat", about=about, card=card)
 
 

@@ -43,11 +43,9 @@ from legato.models.headed import HeadShape
 from legato.registry import MODELS
 from legato.tasks.base import Plan, Prediction, Say, model_card
 from legato.tasks.classifier import Classifier, answers_of, brief, check_parts, losses, rows_of
+from legato.tasks.habits import scratch_model, scratch_tokenizer, scratch_training, tuning
 from legato.training.loop import Loss
 
-RECURRENT = ("elman", "gru", "lstm")
-DECODERS = ("gpt2", "llama")
-LENGTH = 256  # positions of a model from scratch, unless something else is said
 LONE = 3  # classes with a single example that are named
 
 
@@ -114,16 +112,18 @@ class Classification:
         model = {"name": "lstm", **(settings.get("model") or {})}
         name, trained = str(model["name"]), settings.get("from") is not None
         tokenizer, head = settings.get("tokenizer") or {}, settings.get("head") or {}
+        data = settings.get("data")
+        data = data if isinstance(data, dict) else {}
         if not trained:
             encoder = "masked_words" in MODELS.get(name).Config.model_fields
             if encoder and isinstance(head, dict):  # one token that stands for the text takes long to learn
                 head = {"pool": "mean", **head}
             pooler = isinstance(head, dict) and head.get("pool") == "pooler"
-            model = {**_usual_model(name, settings.get("data"), pooler), **model}
-            tokenizer = {**_usual_tokenizer(name, model, settings.get("data")), **tokenizer}
+            model = {**scratch_model(name, data.get("max_length"), pooler), **model}
+            tokenizer = {**scratch_tokenizer(model, words=data.get("vectors") is not None), **tokenizer}
         train = settings.get("train") or {}
         if isinstance(train, dict):
-            usual = tuning_habits(settings.get("adapt"), train) if trained else _habits(name, train)
+            usual = tuning(train, settings.get("adapt")) if trained else scratch_training(name, train)
             train = {**usual, **train}
         return {**settings, "model": model, "tokenizer": tokenizer, "head": head, "train": train}
 
@@ -157,57 +157,7 @@ class Classification:
         return Classifier.of(loaded).predict(texts, options.nbest)
 
 
-# --- defaults --------------------------------------------------------------------------------------
-
-
-def _usual_model(name: str, data: Any, pooler: bool) -> dict[str, Any]:
-    """What a model from scratch wants for this task, beyond its own defaults."""
-    if name in RECURRENT:
-        return {"bidirectional": True}
-    if name == "window":
-        return {"around": True}
-    fields = MODELS.get(name).Config.model_fields
-    longest = data.get("max_length") if isinstance(data, dict) else None
-    usual: dict[str, Any] = {"length": longest or LENGTH} if "length" in fields else {}
-    if "masked_words" in fields:
-        usual["masked_words"] = False
-    if "next_sentence" in fields:
-        usual |= {"next_sentence": False, "pooler": pooler}
-    return usual
-
-
-def _usual_tokenizer(name: str, model: dict[str, Any], data: Any) -> dict[str, Any]:
-    vectors = isinstance(data, dict) and data.get("vectors") is not None
-    if name == "elmo" or vectors or str(model.get("characters", 0)) != "0":  # vectors and letters are of whole words
-        return {"name": "word", "min_count": 2}
-    if name in DECODERS:
-        return {"name": "bpe"}
-    return {"name": "wordpiece", "masked": "masked_words" in MODELS.get(name).Config.model_fields}
-
-
-def _habits(model: str, train: dict[str, Any]) -> dict[str, Any]:
-    """Defaults of `train.*` from scratch."""
-    defaults: dict[str, Any] = {} if "batch_tokens" in train else {"batch_rows": 32}
-    if train.get("optimizer", "adamw") == "adamw":
-        defaults |= {"lr": 1e-3 if model in (*RECURRENT, "window") else 3e-4, "weight_decay": 0.01}
-        defaults |= {"schedule": "linear"} if "schedule" not in train else {}
-        if train.get("schedule", "linear") in ("linear", "cosine", "inverse-sqrt"):
-            defaults["warmup"] = None  # as many as the run allows
-    return defaults
-
-
-def tuning_habits(adapt: Any, train: dict[str, Any]) -> dict[str, Any]:
-    """Defaults of `train.*` for a trained model: few epochs, small steps; larger ones where little of it moves."""
-    name = adapt.get("name", "full") if isinstance(adapt, dict) else adapt or "full"
-    defaults: dict[str, Any] = {} if "batch_tokens" in train else {"batch_rows": 32}
-    if train.get("steps") is None:
-        defaults["epochs"] = 3
-    if train.get("optimizer", "adamw") == "adamw":
-        defaults |= {"lr": 5e-5 if name == "full" else 1e-3, "weight_decay": 0.01, "beta2": 0.999}
-        defaults["schedule"] = "linear"
-        if train.get("schedule", "linear") in ("linear", "cosine", "inverse-sqrt"):
-            defaults["warmup"] = None
-    return defaults
+# --- reading ---------------------------------------------------------------------------------------
 
 
 def read_split(data: Any, source: str, split: str, like: Sequence[str | int] | None = None) -> Labelled:

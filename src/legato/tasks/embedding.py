@@ -42,11 +42,10 @@ from legato.nn import contrast
 from legato.registry import MODELS
 from legato.tasks.base import Answer, Plan, Prediction, Say, model_card
 from legato.tasks.features import POOLS, TextVectors, Vectors, rows_of
+from legato.tasks.habits import LENGTH, scratch_model, scratch_tokenizer, scratch_training, tuning
 from legato.tasks.search import search_file
 from legato.training.loop import Loss
 
-RECURRENT = ("elman", "gru", "lstm")
-LENGTH = 256  # tokens of a text, unless something else is said
 ROWS = 64  # pairs in a batch: each has 63 others as negatives
 SCORED = 64  # texts embedded side by side in scoring; changes no result
 WORST = 10  # pairs in the table of those furthest off
@@ -107,20 +106,18 @@ class Embedding:
         model = {"name": "lstm", **(settings.get("model") or {})}
         name, trained = str(model["name"]), settings.get("from") is not None
         fields = MODELS.get(name).Config.model_fields
-        model |= {
-            head: False for head in ("masked_words", "next_sentence") if head in fields
-        }  # nothing guesses words
+        guesses = [head for head in ("masked_words", "next_sentence") if head in fields]
+        model |= dict.fromkeys(guesses, False)  # a trained encoder's heads go, too: nothing guesses words
         tokenizer = settings.get("tokenizer") or {}
         if not trained:
             data = settings.get("data")
             longest = data.get("max_length") if isinstance(data, dict) else None
-            usual: dict[str, Any] = {"length": longest or LENGTH} if "length" in fields else {}
-            usual |= {"bidirectional": True} if name in RECURRENT else {"around": True} if name == "window" else {}
-            model = {**usual, **model}
-            tokenizer = {"name": "wordpiece", "masked": "masked_words" in fields, **tokenizer}
+            model = {**scratch_model(name, longest), **model}
+            tokenizer = {**scratch_tokenizer(model), **tokenizer}
         train = settings.get("train") or {}
         if isinstance(train, dict):
-            train = {**_habits(name, train, trained, settings.get("adapt")), **train}
+            scratch = scratch_training(name, train, rows=ROWS)
+            train = {**(tuning(train, settings.get("adapt"), rows=ROWS) if trained else scratch), **train}
         return {**settings, "model": model, "tokenizer": tokenizer, "train": train}
 
     @classmethod
@@ -171,20 +168,6 @@ def _problem(pair: list[str]) -> str | None:
     if len(pair) > 2:
         return f"{len(pair)} texts parted by tabs; give two"
     return None if all(pair) else "one text of the pair is empty"
-
-
-def _habits(model: str, train: dict[str, Any], trained: bool, adapt: Any) -> dict[str, Any]:
-    """Defaults of `train.*`: few epochs and small steps for a trained model, larger ones where little of it moves."""
-    part = (adapt.get("name", "full") if isinstance(adapt, dict) else adapt or "full") != "full"
-    defaults: dict[str, Any] = {} if "batch_tokens" in train else {"batch_rows": ROWS}
-    if trained and train.get("steps") is None:
-        defaults["epochs"] = 3
-    if train.get("optimizer", "adamw") == "adamw":
-        rate = (1e-3 if part else 5e-5) if trained else 1e-3 if model in (*RECURRENT, "window") else 3e-4
-        defaults |= {"lr": rate, "weight_decay": 0.01, "schedule": "linear"}
-        if train.get("schedule", "linear") in ("linear", "cosine", "inverse-sqrt"):
-            defaults["warmup"] = None  # as many as the run allows
-    return defaults
 
 
 # --- pairs and their scores ------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from legato.decoding import SearchOptions, search
 from legato.errors import ConfigError, DataError
 from legato.evaluation.language import language_metrics, sliding_loss, stream_loss
 from legato.folders.model_folder import Loaded
-from legato.models.base import ModelConfig, SequenceModel
+from legato.models.base import SequenceModel
 from legato.registry import MODELS
 from legato.tasks.base import Plan, Say
 from legato.tasks.lm_toys import TOY, ToyJob, evaluate_toy
@@ -71,7 +71,7 @@ class LanguageModelling:
             settings["tokenizer"] = {"name": "word", **(settings.get("tokenizer") or {})}
         model = settings.get("model")
         name = str(model.get("name", "")) if isinstance(model, dict) else ""
-        if name in MODELS and _reads_windows(MODELS.get(name).Config):
+        if name in MODELS and MODELS.get(name).Config.has_length():
             settings = _fill_for_transformers(settings)
         elif name in MODELS and _two_ways(MODELS.get(name)):
             settings = _fill_for_two_ways(settings)
@@ -123,11 +123,6 @@ class LanguageModelling:
         window = data.window if "window" in data.model_fields_set else loaded.about.get("window")
         scores = score_text(model, ids, text, 1, tokenizer.unk_id, window, data.stride)
         return {"data": text.source, "sha256": text.sha256, **scores}
-
-
-def _reads_windows(config: type[ModelConfig]) -> bool:
-    """Whether it is a Transformer's: what it reads has a length, and it carries no state."""
-    return "length" in config.model_fields
 
 
 def _two_ways(model: Any) -> bool:

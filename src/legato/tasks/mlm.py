@@ -40,6 +40,7 @@ from legato.tasks.texts import TextData, read_split, read_splits
 from legato.training.adapt import adapt_name
 from legato.training.loop import Loss
 
+WINDOW = 128  # tokens of a row, unless somebody says otherwise or the model reads fewer
 RECURRENT = ("elman", "gru", "lstm")
 VALID_ROWS = 64  # windows scored side by side
 MANY = 200_000  # tokens whose pseudo-perplexity takes a while: each is a pass of its own
@@ -48,7 +49,7 @@ MANY = 200_000  # tokens whose pseudo-perplexity takes a while: each is a pass o
 class MaskedData(TextData):
     """Where the text is, and what of it is hidden."""
 
-    window: int = Field(128, ge=8, description="tokens of a row, its marks included")
+    window: int = Field(WINDOW, ge=8, description="tokens of a row, its marks included")
     mask_share: float = Field(0.15, gt=0, lt=1, description="share of the tokens that is hidden")
     whole_words: bool = Field(False, description="hide all pieces of a word together")
     next_sentence: bool | None = Field(
@@ -84,17 +85,18 @@ class MaskedLanguageModelling:
             model = {"around": True, **model}
         elif model["name"] == "bert" and _says_no(settings.get("data"), "next_sentence"):
             model = {"next_sentence": False, **model}  # a head that would learn nothing
-        if settings.get("from") is None and "length" in MODELS.get(str(model["name"])).Config.model_fields:
+        data = settings.get("data") or {}
+        if isinstance(data, dict) and MODELS.get(str(model["name"])).Config.has_length():
             # As many positions as are trained: others would be read, and mean nothing.
-            data = settings.get("data")
-            window = data.get("window") if isinstance(data, dict) else None
-            model = {"length": MaskedData.model_fields["window"].default if window is None else window, **model}
+            model = {"length": data.get("window") or WINDOW, **model}
+            length = str(model["length"])
+            data = {"window": min(int(length), WINDOW) if length.isdigit() else WINDOW, **data}
         tokenizer = {"name": "wordpiece", "masked": True, **(settings.get("tokenizer") or {})}
         train = settings.get("train") or {}
         if isinstance(train, dict):
             whole = settings.get("from") is not None and adapt_name(settings.get("adapt")) == "full"
             train = {**_habits(str(model["name"]), train, whole), **train}
-        return {**settings, "model": model, "tokenizer": tokenizer, "train": train}
+        return {**settings, "data": data, "model": model, "tokenizer": tokenizer, "train": train}
 
     @classmethod
     def prepare(cls, plan: Plan, say: Say) -> MaskedJob:
@@ -102,8 +104,6 @@ class MaskedLanguageModelling:
         if plan.data.train is None:
             raise ConfigError("'data.train' is needed; set data.train=FILE, or data.train=builtin:stdlib to try")
         longest = getattr(plan.model, "length", None)
-        if longest is not None and plan.data.window > longest and "window" not in plan.data.model_fields_set:
-            plan.data = plan.data.model_copy(update={"window": longest})
         if longest is not None and plan.data.window > longest:
             raise ConfigError(f"data.window={plan.data.window} is longer than model.length={longest}; change one")
         return MaskedJob(plan, say)

@@ -43,6 +43,7 @@ FIELD: Final = re.compile(r"\{(text|first|second)\}")
 BETWEEN: Final = "\n\n"  # examples
 SAYS_NOTHING: Final = ("N/A", "", "[MASK]")  # texts that calibrate
 TOKENS: Final = 8192  # of prompts read side by side
+KEPT: Final = 1 << 15  # tokens whose keys and values lie side by side, once each label goes on in a row of its own
 WORTH: Final = 16  # tokens that prompts must share for reading them once to be worth it
 
 
@@ -131,13 +132,13 @@ class Prompter:
         parts = {"text": text, "first": first, "second": second}
         return FIELD.sub(lambda found: parts[found[1]], self.head)
 
-    def _fitting(self, text: str, prediction: Prediction) -> Prompt | None:
-        """The prompt with as many examples as fit; None, and why, where not even the text does."""
-        longest = self.loaded.module.longest
-        prompt = self.prompt(text, len(self.shots))
+    def _fitting(self, text: str, prediction: Prediction, most: int | None = None) -> Prompt | None:
+        """The prompt with as many examples as fit, or `most`; None, and why, where not even the text does."""
+        longest, most = self.loaded.module.longest, len(self.shots) if most is None else most
+        prompt = self.prompt(text, most)
         if longest is None or _length(prompt) <= longest:
             return prompt
-        low, high, best = 0, len(self.shots) - 1, None
+        low, high, best = 0, most - 1, None
         while low <= high:  # more examples are never shorter
             middle = (low + high) // 2
             tried = self.prompt(text, middle)
@@ -172,7 +173,12 @@ class Prompter:
     def _says_nothing(self, shots: int) -> Tensor:
         """log of the mean probability (labels,) that texts which say nothing give each label."""
         if shots not in self._bias:
-            scores = self._scores([self.prompt(text, shots) for text in SAYS_NOTHING])
+            # Such a text may be longer than one that has just room behind its examples.
+            fitting = [self._fitting(text, Prediction(text), shots) for text in SAYS_NOTHING]
+            scores = self._scores([prompt for prompt in fitting if prompt is not None])
+            if not len(scores):
+                longest = self.loaded.module.longest
+                raise ConfigError(f"the model reads {longest:,} tokens, too few to calibrate; leave out --calibrate")
             self._bias[shots] = scores.softmax(1).mean(0).clamp(min=1e-30).log()
         return self._bias[shots]
 
@@ -200,12 +206,18 @@ def label_scores(model: SequenceModel, prompts: Sequence[Prompt], padding: int =
     start = 0
     while start < len(order):
         end = start + 1
-        while end < len(order) and (end + 1 - start) * _length(prompts[order[end]]) <= TOKENS:
+        while end < len(order) and _fit_together(end + 1 - start, prompts[order[end]]):
             end += 1
         chosen = order[start:end]
         scores[chosen] = _read([prompts[number] for number in chosen], model, padding)
         start = end
     return scores
+
+
+def _fit_together(rows: int, longest: Prompt) -> bool:
+    """Whether so many prompts may be read side by side, of which that is the longest."""
+    tokens = rows * _length(longest)
+    return tokens <= TOKENS and tokens * sum(len(label) > 1 for label in longest.labels) <= KEPT
 
 
 def _read(prompts: Sequence[Prompt], model: SequenceModel, padding: int) -> Tensor:
@@ -272,7 +284,7 @@ def read_shots(source: str, labels: Sequence[str] | None = None) -> list[tuple[s
     table = read_table(source, choose, format="tsv" if plain else "auto")
     shots = []
     for row, (*texts, label) in enumerate(zip(*table.columns, strict=True)):
-        text, name = "\t".join(str(text).strip() for text in texts), str(label).strip()
+        text, name = ("\t".join(map(_stripped, part)) for part in (texts, [label]))
         if not text.strip() or not name:
             raise DataError(f"{table.where(row)}: an example needs a text and a label")
         if labels is not None and name not in labels:
@@ -281,6 +293,10 @@ def read_shots(source: str, labels: Sequence[str] | None = None) -> list[tuple[s
     if not shots:
         raise DataError(f"{source} holds no examples")
     return shots
+
+
+def _stripped(value: Any) -> str:
+    return "" if value is None else str(value).strip()
 
 
 def score_file(

@@ -27,7 +27,7 @@ from legato.data.batch import Batch
 from legato.data.batches import mix_seed
 from legato.data.cache import cached_tokenizer
 from legato.data.qa_windows import QuestionReader, Window
-from legato.data.question_splits import split_questions
+from legato.data.question_splits import split_questions, told_shared
 from legato.data.questions import Questions, Reading, Span, read_questions
 from legato.data.reading import TextReader
 from legato.data.rows import RowBatches
@@ -37,7 +37,6 @@ from legato.evaluation.spans import SPAN_SIGNATURE
 from legato.folders.model_folder import Loaded, save_model
 from legato.models.base import SequenceModel, count_parameters
 from legato.models.headed import HeadShape
-from legato.registry import MODELS
 from legato.tasks.answerer import (
     Answerer,
     Found,
@@ -49,9 +48,9 @@ from legato.tasks.answerer import (
     span_losses,
 )
 from legato.tasks.base import Plan, Prediction, Say, model_card
+from legato.tasks.habits import scratch_model, scratch_tokenizer, scratch_training, tuning
 from legato.training.loop import Loss
 
-RECURRENT = ("elman", "gru", "lstm")
 KEPT = ("columns", "article", "no_answer", "window", "stride", "longest_answer")  # that a model folder remembers
 
 
@@ -113,13 +112,15 @@ class QuestionAnswering:
         model = {"name": "lstm", **(settings.get("model") or {})}
         tokenizer, train = settings.get("tokenizer") or {}, settings.get("train") or {}
         name, trained = str(model["name"]), settings.get("from") is not None
+        data = settings.get("data")
         if not trained:
-            fields = MODELS.get(name).Config.model_fields
-            model = {**_usual_model(name, fields, settings.get("data")), **model}
-            usual = {"name": "bpe"} if name in ("gpt2", "llama") else {"name": "wordpiece"}
-            tokenizer = {**usual, "masked": "masked_words" in fields, **tokenizer}
+            window = data.get("window") if isinstance(data, dict) else None
+            usual = scratch_model(name, window or QuestionData.model_fields["window"].default)
+            model = {**usual, **model}  # as many positions as are trained
+            tokenizer = {**scratch_tokenizer(model), **tokenizer}
         if isinstance(train, dict):
-            train = {**_habits(name, train, settings.get("adapt"), trained), **train}
+            scratch = scratch_training(name, train, recurrent=2e-3, beta2=0.999)
+            train = {**(tuning(train, settings.get("adapt"), full=1e-4) if trained else scratch), **train}
         return {**settings, "model": model, "tokenizer": tokenizer, "train": train}
 
     @classmethod
@@ -155,37 +156,6 @@ class QuestionAnswering:
     def predict(cls, loaded: Loaded, texts: Sequence[str], options: Any) -> list[Prediction]:
         answerer = _answerer_of(loaded, None)
         return answerer.predict(texts, options.context, loaded.about.get("threshold"), options.nbest)
-
-
-# --- defaults --------------------------------------------------------------------------------------
-
-
-def _usual_model(name: str, fields: dict[str, Any], data: Any) -> dict[str, Any]:
-    """What a model from scratch wants for this task, beyond its own defaults."""
-    if name in RECURRENT:
-        return {"bidirectional": True}
-    if name == "window":
-        return {"around": True}
-    window = data.get("window") if isinstance(data, dict) else None
-    usual: dict[str, Any] = {}
-    if "length" in fields:  # as many positions as are trained
-        usual["length"] = QuestionData.model_fields["window"].default if window is None else window
-    return usual | {head: False for head in ("masked_words", "next_sentence") if head in fields}
-
-
-def _habits(model: str, train: dict[str, Any], adapt: Any, trained: bool) -> dict[str, Any]:
-    """Defaults of `train.*`: small steps for a trained model, larger ones where little of it moves."""
-    how = adapt.get("name", "full") if isinstance(adapt, dict) else adapt or "full"
-    defaults: dict[str, Any] = {} if "batch_tokens" in train else {"batch_rows": 32}
-    if trained and train.get("steps") is None:
-        defaults["epochs"] = 3
-    if train.get("optimizer", "adamw") == "adamw":
-        scratch = 2e-3 if model in (*RECURRENT, "window") else 3e-4
-        rate = scratch if not trained else 1e-4 if how == "full" else 1e-3
-        defaults |= {"lr": rate, "weight_decay": 0.01, "beta2": 0.999, "schedule": "linear"}
-        if train.get("schedule", "linear") in ("linear", "cosine", "inverse-sqrt"):
-            defaults["warmup"] = None  # as many as the run allows
-    return defaults
 
 
 # --- reading ---------------------------------------------------------------------------------------
@@ -289,11 +259,13 @@ class QuestionJob:
             self.split = {"by": data.split_by, **shares}
             say(told)
             found |= parts
+        for note in told_shared(found["train"], {split: found[split] for split in found if split != "train"}):
+            say(note)
         return {split: found[split] for split in ("train", "valid", "test") if split in found}
 
     def _training_windows(self) -> list[Window]:
         train, every = self.questions["train"], self.plan.data.answers == "all"
-        chosen = [(q, answer) for q in train.questions for answer in (_once(q.answers) if every else [q.common])]
+        chosen = [(q, answer) for q in train.questions for answer in (_once(q.found) if every else [q.common])]
         pairs = [(question.question, question.context) for question, _ in chosen]
         names = [f"{train.source}, question {question.id}" for question, _ in chosen]
         return self.reader.windows(pairs, [answer for _, answer in chosen], names)

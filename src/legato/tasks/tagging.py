@@ -38,9 +38,10 @@ from legato.models.base import SequenceModel, count_parameters
 from legato.models.headed import HeadShape
 from legato.registry import MODELS
 from legato.tasks.base import Plan, Prediction, Say, model_card
+from legato.tasks.habits import RECURRENT, tagger_model, tagger_tokenizer, tagger_training, tuning
 from legato.tasks.tagged_texts import TaggingData, read_split, read_splits, refuse_unseen, tags_in, told_repairs
 from legato.tasks.tagger import Reading, Tagger, read_words, shown_tags, spell_alike
-from legato.tasks.tagging_habits import RECURRENT, model_habits, tokenizer_habits, train_habits, tuning_habits
+from legato.training.adapt import adapt_name
 from legato.training.loop import Loss
 
 GPU_SHAPES: dict[str, Any] = {"pad_to": 8, "alike": True}  # few shapes, so that steps are recorded
@@ -69,15 +70,19 @@ class Tagging:
         if MODELS.get(name).reads_source:
             raise ConfigError(f"model={name} reads one text and writes another; use model=lstm, bert or window")
         if not goes_on:
-            tokenizer = {**tokenizer_habits(name), **tokenizer}
+            tokenizer = {**tagger_tokenizer(name), **tokenizer}
             words = tokenizer["name"] == "word"
-            model = {**model_habits(name, words), **model}
+            model = {**tagger_model(name, words), **model}
         if name in RECURRENT and isinstance(head, dict):
             head = {"dropout": 0.0, **head}  # the states have been thinned out already
         train = settings.get("train") or {}
         if isinstance(train, dict):
-            features = isinstance(head, dict) and bool(head.get("lstm"))
-            habits = tuning_habits(train, settings.get("adapt"), features) if goes_on else train_habits(name, train)
+            if goes_on:
+                adapt, features = settings.get("adapt"), isinstance(head, dict) and bool(head.get("lstm"))
+                alone = adapt_name(adapt) == "head" and not features  # a last layer, which wants the largest steps
+                habits = tuning(train, adapt, full=1e-4, part=5e-3 if alone else 1e-3, epochs=5)
+            else:
+                habits = tagger_training(name, train)
             train = {**habits, **train}
         return {**settings, "model": model, "tokenizer": tokenizer, "train": train, "head": head}
 

@@ -23,7 +23,7 @@ from torch import nn
 from legato.config import Section
 from legato.errors import ConfigError
 from legato.folders.adaptation import Adaptation, digest_of
-from legato.folders.model_folder import find_model
+from legato.folders.model_folder import Loaded, find_model
 from legato.models.base import SequenceModel, count_parameters
 from legato.models.headed import Headed, body_of
 from legato.models.matrices import BODY, Matrix, matrices_of
@@ -73,9 +73,10 @@ class Base:
     names: frozenset[str]  # of its tensors
 
     @classmethod
-    def of(cls, place: str, module: SequenceModel) -> Base:
+    def of(cls, place: str, loaded: Loaded) -> Base:
         found = str(find_model(place)) if Path(place).exists() else place
-        return cls(found, digest_of(module), frozenset(body_of(module).state_dict()))
+        module = loaded.module
+        return cls(found, loaded.digest or digest_of(module), frozenset(body_of(module).state_dict()))
 
 
 def adapt(

@@ -5,8 +5,10 @@ graph, the whole step is launched at once. This needs batches that come in few s
 one, and pairs a dozen when `PairBatches` makes them alike.
 
 A recording reads its input from fixed places: `replay` copies the batch there. Random draws follow the
-generator's seed at the time of the replay, so a step is the same function of its seed as without a graph. Each
-recording has gradients of its own, which it overwrites; `replay` hands them to the parameters.
+generator's seed at the time of the replay, so a step is the same function of its seed as without a graph. All
+recordings leave their gradients in the same places, those that the first one made; `replay` hands them to the
+parameters. Memory is so for two sets of gradients, not for one a shape: what a later recording makes before it is
+copied lies where the next recording may use it again.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from legato.data.batch import Batch
 from legato.training.checkpoints import flatten, unflatten
 
 WARM = 3  # ordinary steps before recording: libraries set themselves up in the first ones
-MOST = 24  # shapes recorded; each keeps a copy of the gradients
+MOST = 24  # shapes recorded
 
 ForwardBackward = Callable[[Batch, Any, Tensor], tuple[Tensor, Any]]
 """From a batch, a state and the number of its targets to the summed loss and the next state."""
@@ -37,9 +39,17 @@ class StepGraph:
     """Records `run(batch, state, tokens)` with its backward pass, for batches of one shape."""
 
     def __init__(
-        self, run: ForwardBackward, batch: Batch, state: Any, parameters: Sequence[nn.Parameter], pool: Any = None
+        self,
+        run: ForwardBackward,
+        batch: Batch,
+        state: Any,
+        parameters: Sequence[nn.Parameter],
+        first: StepGraph | None = None,
     ) -> None:
-        """`batch` and `state` say what shapes to expect; nothing is computed yet. Recordings may share a `pool`."""
+        """`batch` and `state` say what shapes to expect; nothing is computed yet.
+
+        Recordings after the `first` one share its memory and leave their gradients where it does.
+        """
         device = batch.ids.device
         # Where there is a state, `keep` is always there, so that forgetting is part of the recording; all True
         # means nobody forgets.
@@ -51,18 +61,32 @@ class StepGraph:
         places, self._shape = flatten(state)
         self._places = [place.clone() for place in places]
         self._parameters = list(parameters)
-        for parameter in self._parameters:
-            parameter.grad = None  # so that the recording makes its own
+        self.gradients: list[Tensor | None] | None = None if first is None else first.gradients
+        self._forget_gradients()
         self.graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
-        with torch.cuda.graph(self.graph, pool=pool):
+        with torch.cuda.graph(self.graph, pool=None if first is None else first.graph.pool()):
             self._recorded(run)
-        self._gradients = [parameter.grad for parameter in self._parameters]
 
     def _recorded(self, run: ForwardBackward) -> None:
+        self._forget_gradients()
         self.loss, after = run(self.batch, self.state, self.tokens)
         for place, new in zip(self._places, flatten(after)[0], strict=True):
             place.copy_(new)
+        made = [parameter.grad for parameter in self._parameters]
+        if self.gradients is None or [g is None for g in self.gradients] != [g is None for g in made]:
+            self.gradients = made
+            return
+        kept, new_ones = ([g for g in some if g is not None] for some in (self.gradients, made))
+        if kept:
+            torch._foreach_copy_(kept, new_ones)  # all in a few kernels
+        for parameter, gradient in zip(self._parameters, self.gradients, strict=True):
+            parameter.grad = gradient
+
+    def _forget_gradients(self) -> None:
+        """So that the backward pass makes new ones rather than adds to what is there."""
+        for parameter in self._parameters:
+            parameter.grad = None
 
     @property
     def state(self) -> Any:
@@ -78,7 +102,8 @@ class StepGraph:
         if self.batch.keep is not None and (batch.fresh or batch.keep is None):
             self.batch.keep.fill_(not batch.fresh)  # in a new epoch every row starts anew
         self.tokens.fill_(float(max(batch.tokens, 1)))
-        for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
+        assert self.gradients is not None
+        for parameter, gradient in zip(self._parameters, self.gradients, strict=True):
             parameter.grad = gradient
         self.graph.replay()
         return self.loss

@@ -184,9 +184,9 @@ class Trainer:
         if self._warm < WARM or shape not in self._met or full or (batch.keep is not None and not streaming):
             self._met.add(shape)
             return None
-        pool = next(iter(self.graphs.values())).graph.pool() if self.graphs else None
+        first = next(iter(self.graphs.values()), None)
         try:
-            graph = StepGraph(self._forward_backward, batch.to(self.device), self.states[0], self._trainable, pool)
+            graph = StepGraph(self._forward_backward, batch.to(self.device), self.states[0], self._trainable, first)
         except RuntimeError as problem:  # a model that asks the device for something, or no memory left
             self._graphable, self.graphs = False, {}
             self.display.warn(f"steps are not recorded as CUDA graphs: {str(problem).splitlines()[0]}")

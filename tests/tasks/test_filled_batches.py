@@ -1,0 +1,74 @@
+"""Rows that only fill a batch up change neither the loss nor any gradient, in any task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from legato.data.batch import Batch
+from legato.data.rows import Row, RowBatches
+from legato.models.base import Sizes
+from legato.models.headed import Headed, HeadShape
+from legato.registry import MODELS
+from legato.tasks.answerer import counted_rows, span_losses
+from legato.tasks.classifier import losses
+from legato.tasks.tagging import tagging_loss
+
+BODIES: dict[str, dict[str, Any]] = {
+    "lstm": {"width": 8, "layers": 1, "bidirectional": True, "tied": False, "dropout": 0},
+    "window": {"width": 8, "embedding": 4, "around": True, "dropout": 0},
+    "bert": {"width": 8, "heads": 2, "layers": 1, "length": 16, "dropout": 0, "dropout_attention": 0},
+    "gpt2": {"width": 8, "heads": 2, "layers": 1, "length": 16, "dropout": 0, "dropout_embedding": 0},
+}
+LENGTHS = (5, 4, 3)
+
+
+def classes(kind: str) -> Callable[[Any, Batch], Tensor]:
+    return lambda model, batch: losses(kind, model(batch).logits, batch.labels).sum()  # type: ignore[arg-type]
+
+
+def tags(model: Any, batch: Batch) -> Tensor:
+    return tagging_loss(model, batch, smoothing=0.0 if model.crf is not None else 0.1).total
+
+
+def spans(model: Any, batch: Batch) -> Tensor:
+    assert int(counted_rows(batch)) == len(LENGTHS)
+    return span_losses(model(batch).logits, batch).sum()
+
+
+TASKS: dict[str, tuple[dict[str, Any], Callable[[int], dict[str, Any]], Callable[[Any, Batch], Tensor]]] = {
+    "classes": ({"kind": "classes", "outputs": 3}, lambda row: {"label": row}, classes("classes")),
+    "several": ({"kind": "classes", "outputs": 2}, lambda row: {"label": [1.0, row % 2]}, classes("several")),
+    "regression": ({"kind": "classes", "outputs": 1}, lambda row: {"label": row / 2}, classes("regression")),
+    "tags": ({"kind": "tags", "outputs": 3}, lambda row: {"words": [0, 2], "targets": [row, 1]}, tags),
+    "crf": ({"kind": "tags", "outputs": 3, "crf": True}, lambda row: {"words": [0, 1], "targets": [row, 2]}, tags),
+    "spans": ({"kind": "spans", "outputs": 2}, lambda row: {"span": (0, row)}, spans),
+}
+
+
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("task", TASKS)
+def test_rows_that_fill_a_batch_teach_nothing(task: str, body: str) -> None:
+    shape, label, loss = TASKS[task]
+    kind = MODELS.get(body)
+    torch.manual_seed(0)
+    made = kind(kind.Config(name=body, **BODIES[body]), Sizes(20))
+    model = Headed(made, HeadShape(**shape, dropout=0, pool="mean" if shape["kind"] == "classes" else "auto"))
+    rows = [Row(list(range(3, 3 + length)), **label(number)) for number, length in enumerate(LENGTHS)]
+    found = []
+    for alike in (False, True):
+        batch = RowBatches(rows, batch_tokens=64, batch_rows=7, seed=0, alike=alike).at(0)
+        assert (batch.rows, batch.alike) == ((7, True) if alike else (3, False))
+        model.zero_grad()
+        total = loss(model, batch)
+        total.backward()
+        grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in model.parameters()]
+        found.append((batch.tokens, total.detach(), torch.cat([grad.flatten() for grad in grads])))
+    (counted, plain, slope), (counted_too, filled, slope_too) = found
+    assert counted == counted_too
+    torch.testing.assert_close(filled, plain)
+    torch.testing.assert_close(slope_too, slope, rtol=1e-4, atol=1e-6)
