@@ -67,3 +67,8 @@ def test_a_text_that_is_missing_is_said_so(tmp_path: Path) -> None:
 def test_what_only_lora_has_is_refused_elsewhere(given: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=r"belongs to adapt=lora; adapt=\w+ has no use for it"):
         check(settings_for("lm", {"data.train": "x.txt", **given}))
+
+
+def test_rows_a_step_are_for_tasks_that_have_rows() -> None:
+    with pytest.raises(ConfigError, match=r"lm fills its batches by tokens; train.batch_rows is for tagging, "):
+        check(settings_for("lm", {"data.train": "x.txt", "train.batch_rows": 8}))

@@ -71,7 +71,8 @@ class Task(Protocol):
     """A job to train models for.
 
     One that can begin with a trained model (`from=MODEL`) has `continues = True`; one that puts a head on a model
-    has `headed = True`, and its jobs have the head's shape as `head` and the answers' names as `labels`.
+    has `headed = True`, and its jobs have the head's shape as `head` and the answers' names as `labels`; one whose
+    data are rows, so that `train.batch_rows` counts, has `rows = True`.
     """
 
     name: ClassVar[str]

@@ -82,6 +82,7 @@ class Chat:
     Data: ClassVar[type[Section]] = ChatData
     Options: ClassVar[type[Section]] = ChatOptions
     continues: ClassVar[bool] = True
+    rows: ClassVar[bool] = True  # its batches may be so many rows
 
     @classmethod
     def adjust(cls, settings: dict[str, Any]) -> dict[str, Any]:

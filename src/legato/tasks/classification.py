@@ -105,6 +105,7 @@ class Classification:
     Data: ClassVar[type[Section]] = ClassificationData
     Options: ClassVar[type[Section]] = ClassificationOptions
     continues: ClassVar[bool] = True
+    rows: ClassVar[bool] = True  # its batches may be so many rows
     headed: ClassVar[bool] = True
 
     @classmethod

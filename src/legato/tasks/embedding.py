@@ -100,6 +100,7 @@ class Embedding:
     Data: ClassVar[type[Section]] = EmbeddingData
     Options: ClassVar[type[Section]] = EmbeddingOptions
     continues: ClassVar[bool] = True
+    rows: ClassVar[bool] = True  # its batches may be so many rows
 
     @classmethod
     def adjust(cls, settings: dict[str, Any]) -> dict[str, Any]:

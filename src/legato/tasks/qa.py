@@ -105,6 +105,7 @@ class QuestionAnswering:
     Data: ClassVar[type[Section]] = QuestionData
     Options: ClassVar[type[Section]] = QuestionOptions
     continues: ClassVar[bool] = True
+    rows: ClassVar[bool] = True  # its batches may be so many rows
     headed: ClassVar[bool] = True
 
     @classmethod

@@ -59,6 +59,7 @@ class Tagging:
     Data: ClassVar[type[Section]] = TaggingData
     Options: ClassVar[type[Section]] = TaggingOptions
     continues: ClassVar[bool] = True
+    rows: ClassVar[bool] = True  # its batches may be so many rows
     headed: ClassVar[bool] = True
 
     @classmethod
