@@ -84,8 +84,8 @@ def check(settings: Mapping[str, Any]) -> RunConfig:
     else:
         settings = {**task.adjust(_go_on_from(task, settings)), "tokenizer": {}}
     if _section(settings, "train").get("batch_rows") is not None and not getattr(task, "rows", False):
-        known = [name for name in TASKS.names() if getattr(TASKS.get(name), "rows", False)]
-        raise ConfigError(f"{task.name} fills its batches by tokens; train.batch_rows is for {', '.join(known)}")
+        rowed = [name for name in TASKS.names() if getattr(TASKS.get(name), "rows", False)]
+        raise ConfigError(f"{task.name} fills its batches by tokens; train.batch_rows is for {', '.join(rowed)}")
     model_settings = {"name": "lstm", **_section(settings, "model")}
     model = MODELS.get(str(model_settings["name"]))
     rest = {k: v for k, v in settings.items() if k not in ("data", "tokenizer", "model", "train", "head", "adapt")}
