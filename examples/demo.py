@@ -24,7 +24,7 @@ from rich.table import Table
 
 import legato
 from legato.comparing import Comparison, table_of
-from legato.training.loop import Stopped
+from legato.training.interrupt import Stopped
 
 MODELS = ["window", "elman", "gru", "lstm"]
 DISTANCES = (5, 20, 80)

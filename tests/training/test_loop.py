@@ -18,7 +18,8 @@ import legato
 from legato.folders.weights import load_tensors
 from legato.tasks.lm import LanguageJob
 from legato.training.checkpoints import list_checkpoints, load_checkpoint
-from legato.training.loop import Progress, Stopped, Trainer
+from legato.training.interrupt import Stopped
+from legato.training.loop import Progress, Trainer
 from tiny_runs import finish, read_metrics, small, start, wait_for, weights_digest, words
 
 Scores = Callable[..., None]

@@ -22,7 +22,9 @@ from legato.models.base import SequenceModel
 from legato.tasks.lm import LanguageJob
 from legato.training import loop
 from legato.training.checkpoints import list_checkpoints, load_checkpoint
-from legato.training.loop import Loss, Stopped, Trainer
+from legato.training.interrupt import Stopped
+from legato.training.job import Loss
+from legato.training.loop import Trainer
 from tiny_runs import read_metrics, small, weights_digest
 
 FALLING_THEN_NOT = (5.0, 6.0, 6.0, 4.0, 4.5, 4.5, 4.5, 4.5)  # of steps 2, 4, 6 …

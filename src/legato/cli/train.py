@@ -42,7 +42,7 @@ def command(
     """
     from legato.config import split_words
     from legato.run import train
-    from legato.training.loop import Stopped
+    from legato.training.interrupt import Stopped
 
     words = list(settings or [])
     if what is not None and "=" in what:

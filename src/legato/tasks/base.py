@@ -19,7 +19,7 @@ from legato.folders.model_folder import Loaded
 from legato.models.base import ModelConfig, SequenceModel, Sizes
 from legato.models.headed import HeadConfig
 from legato.training.config import TrainConfig
-from legato.training.loop import Job
+from legato.training.job import Job
 
 Say = Callable[[str], None]
 

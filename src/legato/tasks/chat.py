@@ -36,7 +36,7 @@ from legato.folders.model_folder import Loaded, save_model
 from legato.models.base import SequenceModel, count_parameters
 from legato.registry import MODELS
 from legato.tasks.base import Answer, Plan, Prediction, Say, model_card
-from legato.training.loop import Loss
+from legato.training.job import Loss
 
 LONGEST = 1024  # tokens of a dialogue, unless somebody says otherwise
 SCORED = 16384  # tokens scored side by side

@@ -44,7 +44,7 @@ from legato.registry import MODELS
 from legato.tasks.base import Plan, Prediction, Say, model_card
 from legato.tasks.classifier import Classifier, answers_of, brief, check_parts, losses, rows_of
 from legato.tasks.habits import scratch_model, scratch_tokenizer, scratch_training, tuning
-from legato.training.loop import Loss
+from legato.training.job import Loss
 
 LONE = 3  # classes with a single example that are named
 

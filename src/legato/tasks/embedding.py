@@ -44,7 +44,7 @@ from legato.tasks.base import Answer, Plan, Prediction, Say, model_card
 from legato.tasks.features import POOLS, TextVectors, Vectors, rows_of
 from legato.tasks.habits import LENGTH, scratch_model, scratch_tokenizer, scratch_training, tuning
 from legato.tasks.search import search_file
-from legato.training.loop import Loss
+from legato.training.job import Loss
 
 ROWS = 64  # pairs in a batch: each has 63 others as negatives
 SCORED = 64  # texts embedded side by side in scoring; changes no result

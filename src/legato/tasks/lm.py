@@ -32,7 +32,7 @@ from legato.tasks.lm_toys import TOY, ToyJob, evaluate_toy
 from legato.tasks.next_token import next_token_loss, write_model
 from legato.tasks.texts import TextData, read_split, read_splits
 from legato.training.adapt import adapt_name
-from legato.training.loop import Loss
+from legato.training.job import Loss
 
 WINDOW = 256  # tokens that a Transformer reads at once, unless somebody says otherwise
 CONTEXT = 2048  # and when scored at most: some models can read so many that it would take days

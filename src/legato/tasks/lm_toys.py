@@ -25,7 +25,7 @@ from legato.folders.model_folder import Loaded
 from legato.models.base import SequenceModel
 from legato.tasks.base import Plan, Say
 from legato.tasks.next_token import next_token_loss, write_model
-from legato.training.loop import Loss
+from legato.training.job import Loss
 
 TOY = "toy:"
 

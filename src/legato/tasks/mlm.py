@@ -38,7 +38,7 @@ from legato.tasks.base import Plan, Prediction, Say, model_card
 from legato.tasks.hidden_words import Guesser
 from legato.tasks.texts import TextData, read_split, read_splits
 from legato.training.adapt import adapt_name
-from legato.training.loop import Loss
+from legato.training.job import Loss
 
 WINDOW = 128  # tokens of a row, unless somebody says otherwise or the model reads fewer
 RECURRENT = ("elman", "gru", "lstm")

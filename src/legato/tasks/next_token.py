@@ -12,7 +12,7 @@ from legato.evaluation.language import readout_loss
 from legato.folders.model_folder import save_model
 from legato.models.base import SequenceModel, count_parameters
 from legato.tasks.base import model_card
-from legato.training.loop import Loss
+from legato.training.job import Loss
 
 
 def write_model(

@@ -23,7 +23,7 @@ from legato.errors import ConfigError
 from legato.evaluation.language import smoothed_nats
 from legato.models.base import SequenceModel
 from legato.registry import MODELS
-from legato.training.loop import Loss
+from legato.training.job import Loss
 
 # Sentences decoded side by side: enough to keep the device busy, few enough for the logits of a beam.
 ROWS = {"cuda": 256}

@@ -52,7 +52,7 @@ from legato.tasks.pairs import (
     pair_loss,
     require_source,
 )
-from legato.training.loop import Loss
+from legato.training.job import Loss
 
 
 class ParsingData(Section):

@@ -49,7 +49,7 @@ from legato.tasks.answerer import (
 )
 from legato.tasks.base import Plan, Prediction, Say, model_card
 from legato.tasks.habits import scratch_model, scratch_tokenizer, scratch_training, tuning
-from legato.training.loop import Loss
+from legato.training.job import Loss
 
 KEPT = ("columns", "article", "no_answer", "window", "stride", "longest_answer")  # that a model folder remembers
 

@@ -42,7 +42,7 @@ from legato.tasks.habits import RECURRENT, tagger_model, tagger_tokenizer, tagge
 from legato.tasks.tagged_texts import TaggingData, read_split, read_splits, refuse_unseen, tags_in, told_repairs
 from legato.tasks.tagger import Reading, Tagger, read_words, shown_tags, spell_alike
 from legato.training.adapt import adapt_name
-from legato.training.loop import Loss
+from legato.training.job import Loss
 
 GPU_SHAPES: dict[str, Any] = {"pad_to": 8, "alike": True}  # few shapes, so that steps are recorded
 

@@ -46,7 +46,7 @@ from legato.tasks.pairs import (
     require_source,
 )
 from legato.tasks.translator import Translator, few, tag_token, tags_of
-from legato.training.loop import Loss
+from legato.training.job import Loss
 
 TOY = "toy:"
 FEW = 100  # pairs: a score of fewer says little

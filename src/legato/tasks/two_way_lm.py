@@ -27,7 +27,7 @@ from legato.tasks.base import Plan, Say
 from legato.tasks.lm import LanguageJob
 from legato.tasks.lm_toys import TOY
 from legato.tasks.next_token import write_model
-from legato.training.loop import Loss
+from legato.training.job import Loss
 
 
 class TwoWayJob(LanguageJob):

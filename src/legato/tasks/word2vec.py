@@ -33,7 +33,7 @@ from legato.models.base import SequenceModel, count_parameters
 from legato.models.word2vec import Word2VecModel
 from legato.tasks.base import Answer, Plan, Prediction, Say, model_card
 from legato.tasks.texts import TextData, read_split, read_splits
-from legato.training.loop import Loss
+from legato.training.job import Loss
 
 VALID_SEED = 1  # of the windows and negatives that are scored: always the same ones
 SHOWN = 6  # neighbours of a sample

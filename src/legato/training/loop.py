@@ -12,20 +12,18 @@ Notable here:
 from __future__ import annotations
 
 import math
-import signal
-import threading
 import time
 from collections.abc import Hashable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from legato.data.batch import Batch
-from legato.data.batches import Batches, mix_seed
+from legato.data.batches import mix_seed
 from legato.errors import ConfigError, DeviceError, DivergenceError
 from legato.folders.atomic import replacing
 from legato.models.base import SequenceModel, detach
@@ -42,10 +40,12 @@ from legato.training.checkpoints import (
     trained_weights,
 )
 from legato.training.config import TrainConfig
-from legato.training.devices import autocast, seed_generators
+from legato.training.devices import autocast, random_states, seed_generators, set_random_states
 from legato.training.display import Display, Report, memory_used
 from legato.training.finite import NotFinite, Watch, first_bad_module
 from legato.training.graph import MOST, WARM, StepGraph, shape_of
+from legato.training.interrupt import Interrupt, Stopped
+from legato.training.job import Job
 from legato.training.optimizers import Average, make_optimizer, optimizer_tensors, restore_optimizer
 from legato.training.run_folder import RunFolder
 from legato.training.schedules import Schedule
@@ -55,34 +55,6 @@ SHOWN = (  # of a validation, on the screen
     *("backward_perplexity", "masked_accuracy", "next_sentence_accuracy"),
     *("macro_f1", "micro_f1", "matthews", "pearson", "spearman", "mrr", "exact_match", "analogy_accuracy"),
 )
-
-
-@dataclass
-class Loss:
-    """What a task makes of one batch."""
-
-    total: Tensor  # summed over the batch's tokens, penalties included: what is minimised
-    reported: Tensor  # the same without penalties: what people call the loss
-    state: Any = None  # for the next segment of the same streams
-
-
-class Job(Protocol):
-    """What the loop needs of a task: batches, a loss, a score, a model folder.
-
-    One whose loss is not that of tokens, so that no perplexity is shown, has `likelihood = False`.
-    """
-
-    batches: Batches
-    metric: str  # the validation figure that decides what is best
-    lower_is_better: bool
-
-    def loss(self, model: SequenceModel, batch: Batch, state: Any) -> Loss: ...
-
-    def validate(self, model: SequenceModel) -> dict[str, float]: ...
-
-    def samples(self, model: SequenceModel, count: int) -> list[str]: ...
-
-    def write(self, model: SequenceModel, folder: Path, metrics: dict[str, float]) -> None: ...
 
 
 @dataclass
@@ -373,7 +345,7 @@ class Trainer:
                 optimizer=optimizer_tensors(self.optimizer, self.model),
                 average=average.tensors() if average else {},
                 stream=self.states,
-                random=_random_states(self.device),
+                random=random_states(self.device),
                 progress={
                     "progress": vars(self.progress),
                     "schedule": {"cut": self.schedule.cut, "bad": self.schedule.bad},
@@ -400,7 +372,7 @@ class Trainer:
             self.average.restore(checkpoint.average, kept["average_updates"])
         self.states = move(checkpoint.stream, self.device)
         self.graphs, self._met, self._warm = {}, set(), 0
-        _set_random_states(checkpoint.random, self.device)
+        set_random_states(checkpoint.random, self.device)
         self.step = checkpoint.step
 
     def _explain(self, problem: NotFinite) -> DivergenceError:
@@ -426,37 +398,6 @@ class Trainer:
         return [p for p in places if int(p.name.removeprefix("step-")) < step][-1]
 
 
-class Stopped(Exception):
-    """Somebody asked the run to stop; everything is saved."""
-
-    def __init__(self, signum: int) -> None:
-        super().__init__(f"stopped by signal {signum}")
-        self.signum = signum
-
-
-class Interrupt:
-    """Turns SIGTERM and Ctrl-C into a flag, so that a step is never cut in half; a second Ctrl-C does."""
-
-    def __init__(self) -> None:
-        self.signal: int | None = None
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Interrupt:
-        if threading.current_thread() is threading.main_thread():
-            for signum in (signal.SIGTERM, signal.SIGINT):
-                self._before[signum] = signal.signal(signum, self._note)
-        return self
-
-    def _note(self, signum: int, frame: Any) -> None:
-        if self.signal is not None and signum == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.signal = signum
-
-    def __exit__(self, *_: object) -> None:
-        for signum, handler in self._before.items():
-            signal.signal(signum, handler)
-
-
 def recompute_blocks(model: SequenceModel) -> None:
     """Trade time for memory: activation checkpointing (Chen et al. 2016), one block at a time."""
     stacks = [module for module in model.modules() if isinstance(module, Stack)]
@@ -470,16 +411,3 @@ def resolve_steps(config: TrainConfig, steps_per_epoch: int) -> int:
     if config.steps is not None:
         return config.steps
     return max(1, math.ceil((config.epochs or 10) * steps_per_epoch))
-
-
-def _random_states(device: torch.device) -> dict[str, Tensor]:
-    states = {"cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        states["cuda"] = torch.cuda.get_rng_state(device)
-    return states
-
-
-def _set_random_states(states: dict[str, Tensor], device: torch.device) -> None:
-    torch.set_rng_state(states["cpu"])
-    if device.type == "cuda" and "cuda" in states:
-        torch.cuda.set_rng_state(states["cuda"], device)

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import legato
-from legato.training.loop import Stopped, Trainer
+from legato.training.interrupt import Stopped
+from legato.training.loop import Trainer
 from tiny_runs import small, words
 
 
