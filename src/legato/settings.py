@@ -84,7 +84,7 @@ def check(settings: Mapping[str, Any]) -> RunConfig:
     else:
         settings = {**task.adjust(_go_on_from(task, settings)), "tokenizer": {}}
     if _section(settings, "train").get("batch_rows") is not None and not getattr(task, "rows", False):
-        rowed = [name for name in TASKS.names() if getattr(TASKS.get(name), "rows", False)]
+        rowed = _tasks_with("rows")
         raise ConfigError(f"{task.name} fills its batches by tokens; train.batch_rows is for {', '.join(rowed)}")
     model_settings = {"name": "lstm", **_section(settings, "model")}
     model = MODELS.get(str(model_settings["name"]))
@@ -101,6 +101,11 @@ def check(settings: Mapping[str, Any]) -> RunConfig:
             "adapt": _adapt(settings),
         },
     )
+
+
+def _tasks_with(attribute: str) -> list[str]:
+    """The names of the tasks that say so of themselves."""
+    return [name for name in TASKS.names() if getattr(TASKS.get(name), attribute, False)]
 
 
 def _adapt(settings: Mapping[str, Any]) -> AdaptConfig:
@@ -120,7 +125,7 @@ def _head(task: Any, settings: Mapping[str, Any]) -> HeadConfig | None:
     if getattr(task, "headed", False):
         return validate(HeadConfig, _section(settings, "head"), "head")
     if settings.get("head"):
-        known = [name for name in TASKS.names() if getattr(TASKS.get(name), "headed", False)]
+        known = _tasks_with("headed")
         raise ConfigError(f"{settings['task']} puts no head on a model; head.* is for {', '.join(known)}")
     return None
 
@@ -137,7 +142,7 @@ def _go_on_from(task: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings with the model that `from=` names; beside it only dropouts and heads may be chosen."""
     place = str(settings["from"])
     if not getattr(task, "continues", False):
-        known = [name for name in TASKS.names() if getattr(TASKS.get(name), "continues", False)]
+        known = _tasks_with("continues")
         raise ConfigError(f"{settings['task']} cannot go on from a model yet; from={place} is for {', '.join(known)}")
     if validate(TokenizerConfig, _section(settings, "tokenizer"), "tokenizer") != TokenizerConfig():
         raise ConfigError(f"from={place} brings its own tokenizer; leave out tokenizer=…")

@@ -11,6 +11,7 @@ import pytest
 
 import legato
 from legato.data.tokenizers import Tokenizer
+from refusals import is_one_line
 from tiny_pairs import SEQ2SEQ, in_words, small_translation, train_translation
 from tiny_runs import snapshot
 
@@ -49,15 +50,6 @@ def refused(train: Any, tmp_path: Path) -> Any:
         return answer
 
     return run
-
-
-def is_one_line(answer: Any, *parts: str) -> None:
-    """The command was refused in one line that holds `parts`, and said nothing else."""
-    assert answer.code == 2, answer.err
-    assert answer.out == ""
-    assert len(answer.err.splitlines()) == 1, answer.err
-    for part in ("legato: ", *parts):
-        assert part in answer.err
 
 
 def write(path: Path, *lines: str) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 import legato
 from legato.data.trees import unflatten
+from refusals import is_one_line
 from tiny_runs import words
 
 SMALL = {
@@ -70,18 +71,6 @@ def train(command: Any, home: Path, tmp_path: Path) -> Any:
         return command("train", "parsing", *files, *words({**SMALL, **QUICK}), *over)
 
     return run
-
-
-def is_one_line(answer: Any, *parts: str) -> None:
-    """The command was refused in one line that holds `parts`, and said nothing else."""
-    assert answer.code == 2, answer.err
-    assert answer.out == ""
-    assert len(answer.err.splitlines()) == 1, answer.err
-    for part in ("legato: ", *parts):
-        assert part in answer.err
-
-
-# ── training, predicting, scoring ─────────────────────────────────────────────────────────────────
 
 
 def test_a_trained_parser_parses(command: Any, home: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import legato
+from refusals import is_one_line
 from tiny_published import CHATML, gpt2_folder
 
 LENGTH = 64
@@ -28,12 +29,6 @@ def model(folder: Path) -> Any:
 
 def typed(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(text))
-
-
-def is_one_line(answer: Any, *parts: str) -> None:
-    assert (answer.code, answer.out) == (2, ""), answer
-    assert len(answer.err.splitlines()) == 1
-    assert all(part in answer.err for part in parts), answer.err
 
 
 def test_a_published_folder_goes_on_with_a_text(folder: Path, model: Any, command: Any) -> None:
