@@ -73,6 +73,9 @@ def train(command: Any, home: Path, tmp_path: Path) -> Any:
     return run
 
 
+# ── training, predicting, scoring ─────────────────────────────────────────────────────────────────
+
+
 def test_a_trained_parser_parses(command: Any, home: Path) -> None:
     answer = command("predict", home / "run", SENTENCE)
     assert (answer.code, answer.out, answer.err) == (0, f"{TREE}\n", "")

@@ -1,4 +1,4 @@
-"""What a classifier made of a sentence encoder reads: the pooler where it can be trained, the vectors where it cannot."""
+"""What a classifier made of a sentence encoder reads: its pooler, or its vectors where nothing else is trained."""
 
 from types import SimpleNamespace
 
