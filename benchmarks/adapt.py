@@ -83,7 +83,7 @@ def write_classifier(model: str, data: str, folder: Path) -> None:
     torch.manual_seed(0)
     whole = transformers.AutoModelForSequenceClassification.from_pretrained(
         model, id2label=dict(enumerate(labels)), label2id={label: number for number, label in enumerate(labels)}
-    )
+    ).float()  # not the type that the weights were kept in
     whole.save_pretrained(folder)
     transformers.AutoTokenizer.from_pretrained(model).save_pretrained(folder)
 
@@ -135,6 +135,8 @@ def legato_side(folder: Path, shape: Shape, adapt: str) -> Any:
     from legato.training.run_folder import RunFolder
 
     device = torch.device(shape.device)
+    if device.type == "cuda":
+        torch.cuda.set_stream(torch.cuda.Stream(device))  # all on one stream, as in `Trainer.fit`
     config, job, loaded = prepare(folder, shape, adapt)
     model = MODELS.get(config.model.name)(config.model, job.sizes)
     _copy_weights(body_of(loaded.module), model)
@@ -166,6 +168,44 @@ def legato_side(folder: Path, shape: Shape, adapt: str) -> Any:
     return answer
 
 
+def rows_of(batch: Any, device: Any) -> tuple[dict[str, Any], Any]:
+    """The texts of Legato's batch and their labels as the peers take them, no wider than the longest text."""
+    import torch
+
+    there = batch.labels >= 0
+    lengths = batch.lengths[there] if batch.lengths is not None else torch.full((batch.rows,), batch.ids.shape[1])
+    width = int(lengths.max())
+    mask = (torch.arange(width) < lengths[:, None]).long()
+    inputs = {"input_ids": batch.ids[there, :width], "attention_mask": mask}
+    moved = {name: tensor.to(device, non_blocking=True) for name, tensor in inputs.items()}
+    return moved, batch.labels[there].to(device, non_blocking=True)
+
+
+def adapt_peer(model: Any, adapt: str, targets: Any) -> Any:
+    """What is trained of a classifier of transformers; LoRA by peft."""
+    if adapt == "lora":
+        import peft
+
+        config = peft.LoraConfig(task_type="SEQ_CLS", r=RANK, lora_alpha=ALPHA, target_modules=targets)
+        return peft.get_peft_model(model, config)
+    for name, parameter in model.named_parameters():
+        wanted = adapt == "full" or name.startswith("classifier") or (adapt == "bitfit" and name.endswith("bias"))
+        parameter.requires_grad_(wanted)
+    return model
+
+
+def peer_optimizer(model: Any) -> tuple[list[Any], Any]:
+    """The trained parameters, and AdamW that lets only matrices decay."""
+    import torch
+
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": DECAY},
+        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    return parameters, torch.optim.AdamW([g for g in groups if g["params"]], lr=RATE, betas=BETAS, fused=True)
+
+
 def peer_side(folder: Path, shape: Shape, adapt: str) -> Any:
     import torch
     import torch.nn.functional as F
@@ -176,37 +216,13 @@ def peer_side(folder: Path, shape: Shape, adapt: str) -> Any:
     device = torch.device(shape.device)
     _, job, _ = prepare(folder, shape, "full")
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).to(device)
-
-    def ready(step: int) -> tuple[dict[str, Any], Any, int]:
-        """The rows of Legato's batch, no wider than the longest text."""
-        batch = job.batches.at(step)
-        there = batch.labels >= 0
-        lengths = batch.lengths[there] if batch.lengths is not None else torch.full((batch.rows,), batch.ids.shape[1])
-        width = int(lengths.max())
-        mask = (torch.arange(width) < lengths[:, None]).long()
-        inputs = {"input_ids": batch.ids[there, :width], "attention_mask": mask}
-        moved = {name: tensor.to(device, non_blocking=True) for name, tensor in inputs.items()}
-        return moved, batch.labels[there].to(device, non_blocking=True), batch.read
-
-    inputs, labels, _ = ready(0)
+    inputs, labels = rows_of(job.batches.at(0), device)
     model.eval()
     with torch.no_grad():
         loss = float(F.cross_entropy(model(**inputs).logits, labels))
     model.train()
-    if adapt == "lora":
-        import peft
-
-        config = peft.LoraConfig(task_type="SEQ_CLS", r=RANK, lora_alpha=ALPHA, target_modules=["query", "value"])
-        model = peft.get_peft_model(model, config)
-    elif adapt == "bitfit":
-        for name, parameter in model.named_parameters():
-            parameter.requires_grad_(name.endswith("bias") or name.startswith("classifier"))
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": DECAY},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
-    ]
-    optimizer = torch.optim.AdamW([g for g in groups if g["params"]], lr=RATE, betas=BETAS, fused=True)
+    model = adapt_peer(model, adapt, ["query", "value"])
+    parameters, optimizer = peer_optimizer(model)
     trainable = sum(p.numel() for p in parameters)
     step = 0
     forget_peak(device)
@@ -215,7 +231,8 @@ def peer_side(folder: Path, shape: Shape, adapt: str) -> Any:
         nonlocal step
         started, tokens = time.monotonic(), 0
         for _ in range(steps):
-            inputs, labels, read = ready(step)
+            batch = job.batches.at(step)
+            inputs, labels = rows_of(batch, device)
             with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
                 total = F.cross_entropy(model(**inputs).logits.float(), labels)
             optimizer.zero_grad(set_to_none=True)
@@ -223,7 +240,7 @@ def peer_side(folder: Path, shape: Shape, adapt: str) -> Any:
             torch.nn.utils.clip_grad_norm_(parameters, CLIP)
             optimizer.step()
             step += 1
-            tokens += read
+            tokens += batch.read
         finish(device)
         return Round(time.monotonic() - started, tokens, *memory(device), loss, trainable)
 

@@ -132,7 +132,7 @@ def compare(
     display = Display(quiet)
     entries = _entries(names, given)
     _same_data(entries)
-    sizes = [_sizes(entry.config) for entry in entries]
+    sizes = _all_sizes(entries)
     _same_budget(entries, [tokens for _, tokens, _ in sizes], [rows for *_, rows in sizes])
     _match_parameters(entries, [size for size, *_ in sizes], match)
     for entry in entries:
@@ -244,6 +244,18 @@ def _match_parameters(entries: list[Entry], sizes: list[Sizes], match: Any) -> N
         fixed = entry.own_width or entry.config.start_from is not None
         if not fixed and "width" in type(entry.config.model).model_fields:
             entry.config = _with_width(entry.config, _closest_width(entry.config, size, target))
+
+
+def _all_sizes(entries: list[Entry]) -> list[tuple[Sizes, int, int | None]]:
+    """`_sizes` of each; entries that differ only in what is put on a model or trained of it read the data once."""
+    known: dict[str, tuple[Sizes, int, int | None]] = {}
+    found = []
+    for entry in entries:
+        key = json.dumps({k: v for k, v in dump(entry.config).items() if k not in ("head", "adapt", "expect")})
+        if key not in known:
+            known[key] = _sizes(entry.config)
+        found.append(known[key])
+    return found
 
 
 def _sizes(config: RunConfig) -> tuple[Sizes, int, int | None]:

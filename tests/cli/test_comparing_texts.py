@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from legato import comparing
 from legato.comparing import compare, table_of
 from legato.errors import ConfigError
 from tiny_adapted import published_folder
@@ -50,3 +51,15 @@ def test_more_texts_for_one_are_refused(written: tuple[Path, Path], tmp_path: Pa
         ConfigError, match=r"'encoder' would train on 24 texts, 'recurrent' on 16; set train\.batch_rows"
     ):
         compare([str(file) for file in written], quiet=True, out=tmp_path / "out")
+
+
+def test_heads_on_one_model_have_the_texts_read_once_beforehand(
+    written: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = []
+    sizes = comparing._sizes
+    monkeypatch.setattr(comparing, "_sizes", lambda config: read.append(config) or sizes(config))
+    changes = {"head.layers": ["first", "last"], "adapt": ["lora", "head"]}
+    found = compare([str(written[1])], changes, quiet=True, out=tmp_path / "out")
+    assert len(found.entries) == 4
+    assert len(read) == 1

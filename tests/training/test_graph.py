@@ -5,7 +5,7 @@ The real graph needs a GPU; that a replay reads the right batch and state is tes
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from legato.tasks.base import Plan
 from legato.tasks.next_token import next_token_loss
 from legato.tasks.pairs import pair_loss
 from legato.training.display import Display
-from legato.training.graph import StepGraph, shape_of
+from legato.training.graph import AT_ONCE, WARM, StepGraph, own_stream, shape_of
 from legato.training.loop import Trainer
 from legato.training.run_folder import RunFolder
 
@@ -54,9 +54,10 @@ def losses(model: str, graph: bool, folder: Path, steps: int = 40) -> tuple[list
     trainer = Trainer(module, job, config.train, run, seed=0, device=device, display=Display(quiet=True))
     module.train()
     found = []
-    for _ in range(steps):
-        trainer._update()
-        found.append(trainer.watch.read()[0])
+    with own_stream(device):
+        for _ in range(steps):
+            trainer._update()
+            found.append(trainer.watch.read()[0])
     return found, len(trainer.graphs)
 
 
@@ -70,11 +71,15 @@ if pytest is not None:
         def pool(self) -> None:
             return None
 
+    def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", Again)
+        monkeypatch.setattr(torch.cuda, "graph", lambda graph, pool, stream: nullcontext())
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+        monkeypatch.setattr("legato.training.graph._recordable", lambda: None)
+
     @pytest.mark.parametrize("name", ["window", "elman", "gru", "lstm"])
     def test_a_replay_reads_the_batch_and_carries_the_state(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(torch.cuda, "CUDAGraph", Again)
-        monkeypatch.setattr(torch.cuda, "graph", lambda graph, pool: nullcontext())
-        monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+        stand_in(monkeypatch)
         torch.manual_seed(0)
         model = MODELS.get(name)(MODELS.get(name).Config(name=name, width=16, dropout=0), Sizes(20))
         batches = Streams(np.arange(400) % 20, rows=4, window=8, seed=0, forget=0.3)
@@ -97,9 +102,7 @@ if pytest is not None:
     def test_pairs_of_each_shape_go_through_a_recording_of_their_own(
         name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(torch.cuda, "CUDAGraph", Again)
-        monkeypatch.setattr(torch.cuda, "graph", lambda graph, pool: nullcontext())
-        monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+        stand_in(monkeypatch)
         torch.manual_seed(0)
         model = MODELS.get(name)(MODELS.get(name).Config(name=name, width=16, layers=1, dropout=0), Sizes(20))
         drawn = np.random.default_rng(0)
@@ -132,13 +135,8 @@ if pytest is not None:
             torch.testing.assert_close(found[1], [p.grad for p in parameters])
         assert 2 <= len(graphs) <= 8
 
-    def test_a_step_that_cannot_be_recorded_is_made_all_the_same(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def refuse(*_: Any) -> None:
-            raise RuntimeError("operation not permitted when stream is capturing\nand more")
-
-        monkeypatch.setattr("legato.training.loop.StepGraph", refuse)
+    def pairs_trainer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Trainer, list[str]]:
+        """Pairs in a few shapes, whose steps are to be recorded; and the warnings to come."""
         plan_settings = {**PAIRS, "model": "seq2seq", "model.width": 16, "train.batch_tokens": 256}
         config = check(settings_for("translation", plan_settings))
         device = torch.device("cpu")
@@ -150,12 +148,77 @@ if pytest is not None:
         display = Display(quiet=True)
         warnings: list[str] = []
         monkeypatch.setattr(display, "warn", warnings.append)
-        trainer = Trainer(module, job, config.train, RunFolder(tmp_path), seed=0, device=device, display=display)
+        trainer = Trainer(module, job, config.train, RunFolder(folder), seed=0, device=device, display=display)
         trainer._graphable = True
+        return trainer, warnings
+
+    def test_a_step_that_cannot_be_recorded_is_made_all_the_same(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*_: Any) -> None:
+            raise RuntimeError("operation not permitted when stream is capturing\nand more")
+
+        monkeypatch.setattr("legato.training.loop.StepGraph", refuse)
+        trainer, warnings = pairs_trainer(tmp_path, monkeypatch)
         for _ in range(30):
             trainer._update()
         assert warnings == ["steps are not recorded as CUDA graphs: operation not permitted when stream is capturing"]
         assert trainer.step == 30
+
+    class Recording:
+        """Stands in for a recorded step, and remembers its shape and the step it was made at."""
+
+        made: ClassVar[list[tuple[Any, int]]] = []
+        trainer: ClassVar[Trainer]
+        refused: ClassVar[bool] = False
+
+        def __init__(self, run: Any, batch: Batch, *_: Any) -> None:
+            step = self.trainer.step
+            if self.refused and not any(
+                self.trainer.job.batches.at(s).ids.shape == batch.ids.shape for s in range(step)
+            ):
+                raise RuntimeError("a library sets itself up")
+            self.run = run
+            self.made.append((shape_of(batch), step))
+
+        def replay(self, batch: Batch) -> torch.Tensor:
+            self.trainer.optimizer.zero_grad()
+            return self.run(batch, None, torch.tensor(float(batch.tokens)))[0]
+
+    @pytest.mark.parametrize("at_once", [True, False])
+    def test_the_first_shapes_are_recorded_when_they_first_come(
+        at_once: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        trainer, warnings = pairs_trainer(tmp_path, monkeypatch)
+        trainer._at_once = at_once
+        monkeypatch.setattr("legato.training.loop.StepGraph", Recording)
+        monkeypatch.setattr(Recording, "made", [])
+        monkeypatch.setattr(Recording, "trainer", trainer, raising=False)
+        shapes = []
+        for step in range(40):
+            shapes.append(shape_of(trainer.job.batches.at(step)))
+            trainer._update()
+        recorded = dict(Recording.made)
+        assert len(recorded) == len(trainer.graphs) == len(Recording.made) >= 3
+        for shape, step in recorded.items():
+            due = (s for s in range(WARM, 40) if shapes[s] == shape and (at_once or shape in shapes[:s]))
+            assert step == next(due)
+        assert len(recorded) <= AT_ONCE
+        assert not warnings
+
+    def test_a_shape_that_cannot_be_recorded_at_first_is_recorded_when_it_comes_again(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        trainer, warnings = pairs_trainer(tmp_path, monkeypatch)
+        monkeypatch.setattr("legato.training.loop.StepGraph", Recording)
+        monkeypatch.setattr(Recording, "made", [])
+        monkeypatch.setattr(Recording, "refused", True)
+        monkeypatch.setattr(Recording, "trainer", trainer, raising=False)
+        for _ in range(40):
+            trainer._update()
+        assert len(trainer.graphs) >= 3
+        assert not trainer._at_once
+        assert not warnings
 
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
     @pytest.mark.parametrize("model", ["window", "elman", "gru", "lstm", "seq2seq", "transformer", "gpt2"])

@@ -9,11 +9,16 @@ generator's seed at the time of the replay, so a step is the same function of it
 recordings leave their gradients in the same places, those that the first one made; `replay` hands them to the
 parameters. Memory is so for two sets of gradients, not for one a shape: what a later recording makes before it is
 copied lies where the next recording may use it again.
+
+Ordinary and recorded steps go through one stream (`own_stream`), since cuBLAS keeps memory to work in for each; and
+what an ordinary step took lies beside what recordings take, so there should be few ordinary ones: while there are few
+recordings, a shape is recorded when it first comes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from typing import Any
 
@@ -25,6 +30,7 @@ from legato.training.checkpoints import flatten, unflatten
 
 WARM = 3  # ordinary steps before recording: libraries set themselves up in the first ones
 MOST = 24  # shapes recorded
+AT_ONCE = 12  # of those, recorded when they first come; the others when they come again
 
 ForwardBackward = Callable[[Batch, Any, Tensor], tuple[Tensor, Any]]
 """From a batch, a state and the number of its targets to the summed loss and the next state."""
@@ -33,6 +39,24 @@ ForwardBackward = Callable[[Batch, Any, Tensor], tuple[Tensor, Any]]
 def shape_of(batch: Batch) -> Hashable:
     """What two batches must have in common to go through one recording."""
     return tuple((name, tensor.shape) for name, tensor in _tensors(batch).items() if name != "keep")
+
+
+@contextmanager
+def own_stream(device: torch.device) -> Iterator[None]:
+    """Work on a stream of a GPU that can be recorded from, which the default one cannot."""
+    before, own = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+    own.wait_stream(before)
+    try:
+        with torch.cuda.stream(own):
+            yield
+    finally:
+        before.wait_stream(own)
+
+
+def _recordable() -> Any:
+    """The stream to record from: the current one, or PyTorch's choice (None) where that is the default stream."""
+    current = torch.cuda.current_stream()
+    return None if current == torch.cuda.default_stream() else current
 
 
 class StepGraph:
@@ -65,7 +89,8 @@ class StepGraph:
         self._forget_gradients()
         self.graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
-        with torch.cuda.graph(self.graph, pool=None if first is None else first.graph.pool()):
+        pool = None if first is None else first.graph.pool()
+        with torch.cuda.graph(self.graph, pool=pool, stream=_recordable()):
             self._recorded(run)
 
     def _recorded(self, run: ForwardBackward) -> None:
