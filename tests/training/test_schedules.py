@@ -96,3 +96,13 @@ def test_a_warm_up_that_is_left_to_the_run_is_a_tenth_of_it_and_a_thousand_at_mo
     made = Schedule(TrainConfig(lr=2.0, schedule="inverse-sqrt", warmup=None), steps)
     assert made.warmup == warm
     assert made.lr(max(warm - 1, 0)) == 2.0
+
+
+@pytest.mark.parametrize(("given", "warm"), [(0.06, 6), (0.5, 50), (0, 0), (1, 1), (7, 7), (0.001, 0)])
+def test_a_warm_up_below_one_is_a_share_of_the_steps(given: float, warm: int) -> None:
+    assert schedule(warmup=given).warmup == warm
+
+
+def test_a_warm_up_of_half_a_step_more_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"a number of steps, or a share of them below 1; 1\.5 is neither"):
+        TrainConfig(warmup=1.5)

@@ -29,8 +29,10 @@ class TrainConfig(Section):
     schedule: Literal["constant", "cosine", "linear", "inverse-sqrt", "plateau"] = Field(
         "cosine", description="constant, cosine, linear, inverse-sqrt or plateau"
     )
-    warmup: int | None = Field(
-        0, ge=0, description="steps over which the rate rises from zero; none: a tenth of all, at most 1000"
+    warmup: float | None = Field(
+        0,
+        ge=0,
+        description="steps over which the rate rises, or a share of all, as 0.06; none: a tenth, at most 1000",
     )
     lr_final: float = Field(0.0, ge=0, le=1, description="share of lr left at the end of cosine and linear")
     plateau_factor: float = Field(0.5, gt=0, lt=1, description="what plateau multiplies the rate with")
@@ -72,6 +74,8 @@ class TrainConfig(Section):
     def _rate(self) -> TrainConfig:
         if self.lr is None:
             object.__setattr__(self, "lr", DEFAULT_LR[self.optimizer])
+        if self.warmup is not None and self.warmup > 1 and self.warmup != int(self.warmup):
+            raise ValueError(f"warmup is a number of steps, or a share of them below 1; {self.warmup} is neither")
         if (self.ema or self.average) and self.optimizer == "asgd":
             raise ValueError("asgd averages the weights itself; use ema=0 and average=0 with it")
         if self.ema and self.average:

@@ -16,7 +16,7 @@ class Schedule:
 
     def __init__(self, config: TrainConfig, steps: int) -> None:
         self.config, self.steps = config, steps
-        self.warmup = min(1000, steps // 10) if config.warmup is None else config.warmup
+        self.warmup = _warm_up(config.warmup, steps)
         self.cut = 1.0  # plateau: the product of the cuts so far
         self.bad = 0  # plateau: validations since the last gain
 
@@ -44,3 +44,10 @@ class Schedule:
         if self.config.schedule == "plateau" and self.bad > self.config.plateau_patience:
             self.cut *= self.config.plateau_factor
             self.bad = 0
+
+
+def _warm_up(given: float | None, steps: int) -> int:
+    """Steps of warm-up: as many as given, or that share of all."""
+    if given is None:
+        return min(1000, steps // 10)
+    return round(given * steps) if 0 < given < 1 else int(given)
