@@ -263,7 +263,9 @@ def _about(shape: HeadShape, config: Mapping[str, Any], where: str) -> dict[str,
         return about
     names = _read_labels(config.get("id2label"), shape.outputs, where)
     if shape.kind == "tags":
-        return {**about, "labels": names, "scheme": guess_scheme([name] for name in names)}
+        scheme = guess_scheme([name] for name in names)
+        # With the same labels a name may begin with I- (iob1) or not (iob2): a list of them cannot tell, so all goes.
+        return {**about, "labels": names, "scheme": scheme, "valid_transitions": scheme not in ("iob1", "iob2")}
     asked = config.get("problem_type")
     kinds = {their: our for our, their in PROBLEMS.items()}
     if asked is not None and asked not in kinds:
