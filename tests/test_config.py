@@ -345,3 +345,20 @@ def test_a_resolved_config_holds_every_setting() -> None:
 
 def test_flat_settings_have_dotted_keys() -> None:
     assert flat({"a": {"b": {"c": 1}}, "d": [2]}) == {"a.b.c": 1, "d": [2]}
+
+
+@pytest.mark.parametrize(
+    ("key", "ours"),
+    [
+        ("train.learning_rate", "lr"),
+        ("train.early_stopping", "patience"),
+        ("train.gradient_checkpointing", "recompute"),
+        ("model.hidden_size", "width"),
+        ("learning_rate", "train.lr"),
+        ("epochs", "train.epochs"),
+        ("batch_size", "train.batch_rows"),
+    ],
+)
+def test_a_name_from_elsewhere_is_known(key: str, ours: str) -> None:
+    with pytest.raises(ConfigError, match=f"unknown key '{key}'; did you mean '{ours}'"):
+        check(settings_for("lm", {key: 1, "data.train": "a.txt"}))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, Final, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -142,7 +142,7 @@ def _one_line(section: type[Section], problem: ValidationError, where: str) -> s
     path = [str(part) for part in error["loc"]]
     key = ".".join([where, *path] if where else path)
     if error["type"] == "extra_forbidden":
-        return f"unknown key '{key}'; {suggest(path[-1], _known_keys(section, path[:-1]))}"
+        return f"unknown key '{key}'; {suggest_key(path[-1], _known_keys(section, path[:-1]))}"
     if error["type"] == "missing":
         return f"'{key}' is needed; set {key}=…"
     value = error["input"]
@@ -162,6 +162,57 @@ def _one_line(section: type[Section], problem: ValidationError, where: str) -> s
     if isinstance(value, Mapping):  # the settings as a whole do not go together
         return f"{key}: {plain}" if key else plain
     return f"{key}={value} {plain}"
+
+
+# What other toolkits call a setting, and what it is called here: the first that a section has.
+ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
+    "adam_epsilon": ("eps",),
+    "batch_size": ("batch_rows", "batch_tokens"),
+    "bf16": ("precision",),
+    "early_stopping": ("patience",),
+    "early_stopping_patience": ("patience",),
+    "embedding_dim": ("embedding",),
+    "eval_steps": ("validate_every",),
+    "fp16": ("precision",),
+    "gradient_accumulation_steps": ("accumulate",),
+    "gradient_checkpointing": ("recompute",),
+    "hidden_dim": ("width",),
+    "hidden_size": ("width",),
+    "learning_rate": ("lr",),
+    "logging_steps": ("log_every",),
+    "lora_alpha": ("alpha",),
+    "lora_dropout": ("dropout",),
+    "lr_scheduler_type": ("schedule",),
+    "max_epochs": ("epochs",),
+    "max_grad_norm": ("clip",),
+    "max_seq_length": ("max_length", "window"),
+    "max_steps": ("steps",),
+    "num_attention_heads": ("heads",),
+    "num_epochs": ("epochs",),
+    "num_heads": ("heads",),
+    "num_hidden_layers": ("layers",),
+    "num_layers": ("layers",),
+    "num_train_epochs": ("epochs",),
+    "per_device_train_batch_size": ("batch_rows", "batch_tokens"),
+    "r": ("rank",),
+    "save_steps": ("checkpoint_every",),
+    "target_modules": ("targets",),
+    "use_rslora": ("rslora",),
+    "vocab_size": ("size",),
+    "warmup_ratio": ("warmup",),
+    "warmup_steps": ("warmup",),
+}
+
+
+def suggest_key(word: str, known: Iterable[str]) -> str:
+    """`suggest` for a setting, which may have another name elsewhere.
+
+    >>> suggest_key("learning_rate", ["lr", "lr_final"])
+    "did you mean 'lr'?"
+    """
+    names = list(known)
+    ours = next((name for name in ELSEWHERE.get(word.lower(), ()) if name in names), None)
+    return suggest(word, names) if ours is None else f"did you mean '{ours}'?"
 
 
 def _known_keys(section: type[Section], path: list[str]) -> list[str]:

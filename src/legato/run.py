@@ -10,7 +10,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -239,7 +239,7 @@ def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool)
     model = MODELS.get(config.model.name)(config.model, job.sizes)
     drawn = set() if plan.loaded is None else _copy_weights(body_of(plan.loaded.module), model)
     if getattr(job, "head", None) is not None:
-        model = with_head(model, job, plan.loaded, config.adapt.name)
+        model = with_head(model, job, plan.loaded, config.adapt.name, display.say)
     drawn &= {name for name, _ in body_of(model).named_parameters()}
     if drawn:
         display.say(f"not in from={config.start_from}, so drawn at random: {', '.join(sorted(drawn))}")
@@ -284,7 +284,13 @@ def _copy_weights(origin: SequenceModel, model: SequenceModel) -> set[str]:
     return set(model.load_state_dict(origin.state_dict(), strict=strict).missing_keys)
 
 
-def with_head(body: SequenceModel, job: Any, loaded: Loaded | None, adapt: str = "full") -> SequenceModel:
+def with_head(
+    body: SequenceModel,
+    job: Any,
+    loaded: Loaded | None,
+    adapt: str = "full",
+    say: Callable[[str], None] = lambda text: None,
+) -> SequenceModel:
     """The body with the job's head; a head that gave the same answers before goes on with what it learned."""
     from legato.folders.sentence_encoder import POOLS
     from legato.models.headed import Headed
@@ -298,8 +304,20 @@ def with_head(body: SequenceModel, job: Any, loaded: Loaded | None, adapt: str =
         shape = shape.model_copy(update={name: getattr(was, name) for name in ("pool", "inner", "bias")})
     model = Headed(body, shape)
     if isinstance(before, Headed) and loaded is not None:
-        model.go_on_with(before, loaded.about.get("labels"), getattr(job, "labels", None))
+        known, wanted = loaded.about.get("labels"), getattr(job, "labels", None)
+        if not model.go_on_with(before, known, wanted):
+            differ = isinstance(known, list) and isinstance(wanted, list) and sorted(known) != sorted(wanted)
+            why = (
+                f"it knew {_few(known)}, and the data has {_few(wanted)}"
+                if differ
+                else "the old one had another shape"
+            )
+            say(f"note: the head is a new one: {why}")
     return model
+
+
+def _few(names: Any) -> str:
+    return ", ".join(f"'{name}'" for name in names[:4]) + (f" and {len(names) - 4:,} more" if len(names) > 4 else "")
 
 
 def _conclude(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import Field, SerializeAsAny
 
-from legato.config import Section, describe, merge, parse_words, put, read_yaml, validate
+from legato.config import ELSEWHERE, Section, describe, merge, parse_words, put, read_yaml, validate
 from legato.data.tokenizers import TokenizerConfig
 from legato.errors import ConfigError, suggest
 from legato.models.base import ModelConfig
@@ -73,7 +73,9 @@ def check(settings: Mapping[str, Any]) -> RunConfig:
     known = {field.alias or name for name, field in RunConfig.model_fields.items()}
     for key in settings:
         if key not in known:
-            raise ConfigError(f"unknown key '{key}'; {suggest(key, known)}")
+            inside = [name for name in (key, *ELSEWHERE.get(key, ())) if name in TrainConfig.model_fields]
+            near = f"did you mean 'train.{inside[0]}'?" if inside else suggest(key, known)
+            raise ConfigError(f"unknown key '{key}'; {near}")
     if not settings.get("task"):
         raise ConfigError("which task? name one, as in: legato train lm data.train=FILE")
     task = TASKS.get(str(settings["task"]))

@@ -11,6 +11,7 @@ import torch
 
 import legato
 from legato.errors import ConfigError, DataError, LegatoError
+from legato.nn.state import Output
 from legato.registry import TASKS
 from legato.run import check, plan_of, settings_for
 from legato.tasks.classifier import losses, parts_of
@@ -235,6 +236,8 @@ def test_a_tab_parts_a_pair_only_where_pairs_are_read() -> None:
         ({"data.labels": [True, False]}, "put quotes around each name"),
         ({"model": "transformer"}, "reads one text and writes another"),
         ({"head.crf": "true"}, r"head\.crf=true is for tagging"),
+        ({"train.head_lr": 0}, r"train\.head_lr=0 should be greater than 0"),
+        ({"model": "bert", "model.length": 32, "data.max_length": 64}, r"max_length=64 is more than the 32 tokens"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_line(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
@@ -260,6 +263,61 @@ def test_samples_and_preview_name_classes_that_the_data_numbers(tmp_path: Path) 
     job = TASKS.get("classification").prepare(plan_of(config, torch.device("cpu")), said.append)
     assert job.labels == ["sour", "sweet"]
     assert said[-1].endswith(("→ sour", "→ sweet"))
+
+
+def test_numbers_stand_for_the_classes_of_the_model_that_it_goes_on_from(reviewer: Path, tmp_path: Path) -> None:
+    """As in evaluation; without that the head that knows them would be thrown away."""
+    write_reviews(tmp_path / "train.tsv", seed=1, labels=("0", "1"))
+    write_reviews(tmp_path / "valid.tsv", 20, seed=2, labels=("0", "1"))
+    wanted = {k: v for k, v in settings(tmp_path).items() if not k.startswith("model")}
+    config = check(settings_for("classification", {**wanted, "from": str(reviewer / "run")}))
+    said: list[str] = []
+    job = TASKS.get("classification").prepare(plan_of(config, torch.device("cpu")), said.append)
+    assert job.labels == ["bad", "good"]
+    assert "data.train: its numbers stand for the model's classes: 0 is 'bad', 1 is 'good'" in said
+
+
+def test_a_head_that_is_thrown_away_is_told(
+    reviewer: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_reviews(tmp_path / "train.tsv", seed=1, labels=("sour", "sweet"))
+    write_reviews(tmp_path / "valid.tsv", 20, seed=2, labels=("sour", "sweet"))
+    wanted = {k: v for k, v in settings(tmp_path, train__steps=1).items() if not k.startswith("model")}
+    legato.train("classification", {**wanted, "from": str(reviewer / "run")}, out=tmp_path / "run")
+    told = "note: the head is a new one: it knew 'bad', 'good', and the data has 'sour', 'sweet'"
+    assert told in " ".join(capfd.readouterr().err.split())
+
+
+def test_a_rare_class_counts_as_much_as_a_frequent_one(tmp_path: Path) -> None:
+    table = tmp_path / "train.tsv"
+    table.write_text("sentence\tlabel\n" + "a fine film\tgood\n" * 30 + "a dull film\tbad\n" * 10)
+    plain, balanced = (
+        check(settings_for("classification", settings(tmp_path, data__class_weights=how, data__valid=str(table))))
+        for how in ("none", "balanced")
+    )
+    jobs = [TASKS.get("classification").prepare(plan_of(c, torch.device("cpu")), print) for c in (plain, balanced)]
+    assert jobs[0].weights is None
+    torch.testing.assert_close(jobs[1].weights, torch.tensor([2.0, 2 / 3]))  # 40 / (2 · 10) and 40 / (2 · 30)
+
+    class Even(torch.nn.Module):
+        def forward(self, batch: Any) -> Any:
+            return Output(hidden=torch.zeros(batch.rows, 1, 1), logits=torch.zeros(batch.rows, 2))
+
+    losses_of = [job.loss(Even(), job.batches.at(0), None) for job in jobs]
+    batch = jobs[1].batches.at(0)
+    share = sum(float(jobs[1].weights[label]) for label in batch.labels.tolist()) / batch.rows
+    assert float(losses_of[1].total) == pytest.approx(float(losses_of[0].total) * share)
+    assert float(losses_of[1].reported) == pytest.approx(float(losses_of[0].reported))
+    write_pairs(tmp_path / "scale.tsv", scale=True)
+    changes = {"data.train": str(tmp_path / "scale.tsv"), "data.valid": None, "data.class_weights": "balanced"}
+    with pytest.raises(ConfigError, match=r"data\.class_weights=balanced is for classes"):
+        legato.train("classification", settings(tmp_path) | changes, out=tmp_path / "run", quiet=True)
+
+
+def test_a_model_that_gives_one_answer_always_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    legato.train("classification", settings(tmp_path, train__steps=1, train__lr=1e-9), out=tmp_path / "run")
+    told = " ".join(capfd.readouterr().err.split())
+    assert "to every valid text; train longer, or change train.lr" in told
 
 
 def test_a_language_model_is_no_classifier(tmp_path: Path) -> None:

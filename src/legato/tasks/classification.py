@@ -46,6 +46,7 @@ from legato.tasks.classifier import Classifier, answers_of, brief, check_parts, 
 from legato.tasks.habits import scratch_model, scratch_tokenizer, scratch_training, tuning
 from legato.training.job import Loss
 
+MANY = 50_000  # texts whose tokenising takes so long that it is told
 LONE = 3  # classes with a single example that are named
 
 
@@ -73,6 +74,9 @@ class ClassificationData(Section):
         None, description="the classes in their order, or names for the numbers 0, 1, …; left out: sorted"
     )
     separator: str = Field(";", min_length=1, description="what parts the labels of a text that has several")
+    class_weights: Literal["none", "balanced"] = Field(
+        "none", description="balanced: in training a rare class counts as much as a frequent one"
+    )
     vectors: str | None = Field(None, description="GloVe or word2vec text file that the embedding begins with")
     max_length: int | None = Field(None, ge=8, description="tokens; longer texts are cut; left out: the model's")
     metric: Literal[
@@ -134,6 +138,9 @@ class Classification:
             raise ConfigError("'data.train' is needed; set data.train=FILE, a table of texts and labels")
         if plan.data.vectors is not None and plan.loaded is not None:
             raise ConfigError("from=MODEL brings its own embedding; leave out data.vectors")
+        longest, most = plan.data.max_length, getattr(plan.model, "length", None)
+        if longest is not None and most is not None and longest > most:
+            raise ConfigError(f"data.max_length={longest} is more than the {most} tokens that the model reads")
         return ClassificationJob(plan, say)
 
     @classmethod
@@ -191,17 +198,22 @@ class ClassificationJob:
         train = self.data["train"]
         self.pair = train.seconds is not None
         self.taught = plan.loaded is not None and plan.loaded.about.get("kind") == "regression"  # a head that goes on
-        self.meaning = labels = Labels.of(train, data.kind, data.labels, data.separator)
+        names = data.labels or self._numbered_as_before(train, say)
+        self.meaning = labels = Labels.of(train, data.kind, names, data.separator)
         self.labels = labels.names
         self.wanted = {split: labels.encode(rows) for split, rows in self.data.items()}
         self.metric = _metric(data.metric, labels)
         self.lower_is_better = self.metric == "loss"
         self._note_lone(train, say)
+        self.weights = self._class_weights()
         text = Text(train.source, train.all_texts(), train.sha256)
         self.tokenizer = plan.tokenizer_for(lambda: cached_tokenizer(plan.tokenizer, text))
         self.sizes = plan.sizes_for(self.tokenizer)
         self.head = HeadShape(**plan.head.model_dump(), kind="classes", outputs=labels.outputs)
         self.reader = TextReader.of(plan.model, self.tokenizer, data.max_length)
+        count = sum(map(len, self.data.values()))
+        if count >= MANY:
+            say(f"tokenising {count:,} texts …")
         self.rows = {split: rows_of(self.reader, rows, self.wanted[split]) for split, rows in self.data.items()}
         on_gpu = plan.device.type == "cuda"  # few shapes there, so that steps can be recorded
         self.batches = RowBatches(
@@ -231,6 +243,30 @@ class ClassificationJob:
             kept, held = hold_out_rows(found["train"], data.valid_share, data.kind, data.separator)
             found = {**found, "train": kept, "valid": held}
         return {split: found[split] for split in ("train", "valid", "test") if split in found}
+
+    def _numbered_as_before(self, train: Labelled, say: Say) -> list[str] | None:
+        """The classes of the model that it goes on from, where the data has numbers for those."""
+        about = {} if self.plan.loaded is None else self.plan.loaded.about
+        names = about.get("labels") if about.get("kind") == "classes" else None
+        if not isinstance(names, list) or train.classes is not None or self.plan.data.kind not in ("auto", "classes"):
+            return None
+        numbers = {str(number) for number in range(len(names))}
+        if numbers & set(names) or any(str(label).strip() not in numbers for label in train.labels):
+            return None
+        told = ", ".join(f"{number} is '{name}'" for number, name in list(enumerate(names))[:3])
+        say(f"data.train: its numbers stand for the model's classes: {told}{', …' * (len(names) > 3)}")
+        return names
+
+    def _class_weights(self) -> Tensor | None:
+        """n / (k n_c) for each class c of k, as scikit-learn has it, so that the mean over the texts is 1."""
+        if self.plan.data.class_weights == "none":
+            return None
+        if self.meaning.kind != "classes":
+            raise ConfigError("data.class_weights=balanced is for classes, and these labels are of another kind")
+        counts = np.bincount(self.wanted["train"], minlength=self.meaning.outputs)
+        there = np.maximum(counts, 1)  # a class without an example is not met
+        weights = counts.sum() / (np.count_nonzero(counts) * there)
+        return torch.tensor(weights, dtype=torch.float32, device=self.plan.device)
 
     def _note_lone(self, train: Labelled, say: Say) -> None:
         lone = self.meaning.lone(train)
@@ -269,8 +305,9 @@ class ClassificationJob:
         assert batch.labels is not None
         total = reported = losses(self.meaning.kind, output.logits, batch.labels).sum()
         smoothing = self.plan.train.label_smoothing
-        if smoothing and self.meaning.kind == "classes":
-            total = F.cross_entropy(output.logits.float(), batch.labels, reduction="sum", label_smoothing=smoothing)
+        if (smoothing or self.weights is not None) and self.meaning.kind == "classes":
+            logits = output.logits.float()
+            total = F.cross_entropy(logits, batch.labels, self.weights, reduction="sum", label_smoothing=smoothing)
         for penalty in output.auxiliary.values():
             total = total + penalty * _counted(batch.labels)
         return Loss(total, reported)
@@ -288,7 +325,12 @@ class ClassificationJob:
             plain = Baseline(self.meaning, self.data["train"].joined(), self.wanted["train"])
         scores: dict[str, Any] = {}
         for split in (split for split in self.data if split != "train"):
-            found, _ = self._classifier(model).scores(self.rows[split], self.wanted[split])
+            found, given = self._classifier(model).scores(self.rows[split], self.wanted[split])
+            if self.meaning.kind == "classes" and len(given) > 1 and len(set(given.argmax(-1).tolist())) == 1:
+                always = self.labels[int(given[0].argmax())]
+                self.say(
+                    f"note: the model answers '{always}' to every {split} text; train longer, or change train.lr"
+                )
             if plain is not None:
                 found |= plain.scores(self.data[split].joined(), self.wanted[split])
             scores |= {f"{split}.{name}": value for name, value in found.items()}

@@ -34,12 +34,15 @@ class TrainConfig(Section):
         ge=0,
         description="steps over which the rate rises, or a share of all, as 0.06; none: a tenth, at most 1000",
     )
+    layer_decay: float = Field(1.0, gt=0, le=1, description="each layer learns at this share of the one above it")
+    head_lr: float | None = Field(None, gt=0, description="highest rate of a task's head; none: as everything")
     lr_final: float = Field(0.0, ge=0, le=1, description="share of lr left at the end of cosine and linear")
     plateau_factor: float = Field(0.5, gt=0, lt=1, description="what plateau multiplies the rate with")
     plateau_patience: int = Field(0, ge=0, description="validations without gain before plateau cuts the rate")
     weight_decay: float = Field(0.0, ge=0, description="on matrices; never on biases and gains")
     beta1: float = Field(0.9, ge=0, lt=1, description="of adamw")
     beta2: float = Field(0.99, ge=0, lt=1, description="of adamw")
+    eps: float = Field(1e-8, gt=0, description="of adamw")
     momentum: float = Field(0.0, ge=0, lt=1, description="of sgd and asgd")
     clip: float = Field(1.0, ge=0, description="largest gradient norm; 0 for none")
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="share of the target spread over all tokens")

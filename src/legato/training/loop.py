@@ -178,7 +178,7 @@ class Trainer:
         """Make update number `self.step`."""
         rate = self.schedule.lr(self.step)
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group["share"]
         reported, batch = self._gradients(self.step)
         norm = torch.nn.utils.clip_grad_norm_(self._trainable, self.config.clip or math.inf)
         self.optimizer.step()

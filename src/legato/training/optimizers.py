@@ -19,20 +19,29 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from legato.models.base import SequenceModel
 from legato.training.config import TrainConfig
+from legato.training.rates import rate_shares
 
 
-def make_optimizer(model: nn.Module, config: TrainConfig, device: torch.device) -> torch.optim.Optimizer:
-    """PyTorch's optimiser over `model`'s trainable parameters; only matrices decay."""
-    trainable = [p for p in model.parameters() if p.requires_grad]
+def make_optimizer(model: SequenceModel, config: TrainConfig, device: torch.device) -> torch.optim.Optimizer:
+    """PyTorch's optimiser over `model`'s trainable parameters; only matrices decay.
+
+    A group of parameters has the schedule's rate times its `share`.
+    """
+    shares = rate_shares(model, config)
+    together: dict[tuple[float, bool], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            together.setdefault((shares[name], parameter.dim() >= 2), []).append(parameter)
     groups = [
-        {"params": [p for p in trainable if p.dim() >= 2], "weight_decay": config.weight_decay},
-        {"params": [p for p in trainable if p.dim() < 2], "weight_decay": 0.0},
+        {"params": some, "share": share, "weight_decay": config.weight_decay if decays else 0.0}
+        for (share, decays), some in sorted(together.items(), key=lambda entry: entry[0], reverse=True)
     ]
-    groups = [group for group in groups if group["params"]]
     fused = device.type in ("cuda", "cpu")
     if config.optimizer == "adamw":
-        return torch.optim.AdamW(groups, lr=config.rate, betas=(config.beta1, config.beta2), fused=fused)
+        betas = (config.beta1, config.beta2)
+        return torch.optim.AdamW(groups, lr=config.rate, betas=betas, eps=config.eps, fused=fused)
     return torch.optim.SGD(groups, lr=config.rate, momentum=config.momentum, fused=fused)
 
 

@@ -1,0 +1,94 @@
+"""Layers and heads that learn at rates of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import legato
+from legato.errors import ConfigError
+from legato.models.base import SequenceModel, Sizes
+from legato.models.headed import Headed, HeadShape
+from legato.registry import MODELS
+from legato.training.config import TrainConfig
+from legato.training.optimizers import make_optimizer
+from legato.training.rates import rate_shares
+from tiny_reviews import write_reviews
+
+
+def model_of(name: str, headed: bool = True, **changes: Any) -> SequenceModel:
+    body = MODELS.get(name)(MODELS.get(name).Config(name=name, width=8, **changes), Sizes(20))
+    return Headed(body, HeadShape(kind="classes", outputs=2)) if headed else body
+
+
+def test_all_learn_alike_unless_said() -> None:
+    assert set(rate_shares(model_of("bert", layers=2, heads=2), TrainConfig()).values()) == {1.0}
+
+
+@pytest.mark.parametrize(("name", "more"), [("bert", {"heads": 2}), ("gpt2", {"heads": 2}), ("lstm", {})])
+def test_a_layer_learns_at_a_share_of_the_one_above(name: str, more: dict[str, Any]) -> None:
+    shares = rate_shares(model_of(name, layers=3, **more), TrainConfig(layer_decay=0.5))
+    assert shares["body.embedding.weight"] == 0.125
+    of_layers = [{share for name, share in shares.items() if f"layers.{i}." in name} for i in range(3)]
+    assert of_layers == [{0.25}, {0.5}, {1.0}]
+    assert shares["head.weight"] == 1.0
+    above = [share for name, share in shares.items() if "pooler" in name or name.endswith("stack.norm.weight")]
+    assert set(above) <= {1.0}
+
+
+def test_a_head_may_have_its_own_rate() -> None:
+    shares = rate_shares(model_of("bert", layers=2, heads=2), TrainConfig(lr=0.01, head_lr=0.05))
+    assert {name for name, share in shares.items() if share == 5.0} == {"head.weight", "head.bias"}
+    assert set(shares.values()) == {1.0, 5.0}
+
+
+def test_what_does_not_fit_the_model_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"train\.head_lr is for tasks that put a head on a model"):
+        rate_shares(model_of("gpt2", headed=False, layers=1, heads=2), TrainConfig(head_lr=0.1))
+    with pytest.raises(ConfigError, match=r"train\.layer_decay is for models of layers, and model=window has none"):
+        rate_shares(model_of("window"), TrainConfig(layer_decay=0.9))
+
+
+def test_a_step_moves_each_by_its_share() -> None:
+    """The first step of Adam moves every weight by its rate."""
+    model = model_of("bert", layers=2, heads=2, dropout=0)
+    config = TrainConfig(lr=0.01, layer_decay=0.5, head_lr=0.04, eps=1e-20)
+    optimizer = make_optimizer(model, config, torch.device("cpu"))
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    for group in optimizer.param_groups:
+        group["lr"] = 0.01 * group["share"]
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    shares = rate_shares(model, config)
+    for name, parameter in model.named_parameters():
+        expected = torch.full_like(parameter, 0.01 * shares[name])
+        torch.testing.assert_close(before[name] - parameter, expected, rtol=1e-3, atol=1e-6)
+
+
+def test_a_run_with_rates_of_its_own_goes_on_where_it_was(tmp_path: Path) -> None:
+    write_reviews(tmp_path / "train.tsv", seed=1)
+    settings = {
+        "data.train": str(tmp_path / "train.tsv"),
+        "model": "bert",
+        "model.width": 8,
+        "model.heads": 2,
+        "model.layers": 2,
+        "tokenizer.size": 120,
+        "train.batch_rows": 8,
+        "train.layer_decay": 0.8,
+        "train.head_lr": 0.01,
+        "train.tensorboard": False,
+        "train.schedule": "constant",
+        "train.warmup": 0,
+        "device": "cpu",
+    }
+    whole = legato.train("classification", settings, out=tmp_path / "whole", quiet=True, **{"train.steps": 6})
+    legato.train("classification", settings, out=tmp_path / "parts", quiet=True, **{"train.steps": 3})
+    parts = legato.train(resume=str(tmp_path / "parts"), quiet=True, **{"train.steps": 6})
+    assert whole.steps == parts.steps == 6
+    weights = [(run.run / "last" / "model.safetensors").read_bytes() for run in (whole, parts)]
+    assert weights[0] == weights[1]
