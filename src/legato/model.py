@@ -259,7 +259,8 @@ class Model:
     def classify(self, text: str | Sequence[str], labels: Sequence[str] | None = None, **options: Any) -> Any:
         """The label of a text, or of each of several, by prompting a model that writes; it needs no training.
 
-        Options as in `legato predict`: shots (a file, or a list of texts and labels), template, normalize, calibrate.
+        Options as in `legato predict`: shots (a file, or a list of texts and labels), columns (of that file),
+        template, normalize, calibrate.
 
         >>> model.classify("a gem of a film", ["good", "bad"], shots=[("what a bore", "bad")])      # doctest: +SKIP
         'good'

@@ -42,6 +42,10 @@ def test_labels_behind_a_prompt(writer: Path, tmp_path: Path, command: Any) -> N
     found = [json.loads(line)["answers"][0]["probabilities"] for line in told.out.splitlines()]
     assert [set(shares) for shares in found] == [{"good", "bad"}] * 2
     assert "note: the model reads 64 tokens at most: 2 of 2 texts have fewer than the 9 examples" in told.err
+    assert f"note: {tmp_path / 'shots.tsv'}: reading column 1 as text and column 2 as label, no header" in told.err
+    (tmp_path / "shots.tsv").write_text("good\t7\tfine\n")
+    told = command("predict", writer, "a", *ASK, "--shots", tmp_path / "shots.tsv", "--columns", "3,1")
+    assert (told.code, told.err) == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -50,7 +54,8 @@ def test_labels_behind_a_prompt(writer: Path, tmp_path: Path, command: Any) -> N
         (("x", "--labels", "a,b"), "--labels is for asking a model that writes for labels: --task classification"),
         (("x", "--task", "tagging"), "is a model for lm, not for tagging; leave out --task tagging"),
         (("x", *ASK, "--beams", "3"), "asking for labels has no option 'beams'"),
-        (("x", *ASK, "--shots", "none.tsv"), "there is no file none.tsv"),
+        (("x", *ASK, "--shots", "none.tsv"), "there is no file none.tsv; --shots needs a csv, tsv or jsonl file"),
+        (("x", *ASK, "--columns", "2,1"), "--columns is for a file of examples; name it with --shots"),
         (("x" * 99, *ASK), "but the model reads 64 at most"),
     ],
 )

@@ -68,11 +68,41 @@ def test_names_as_json_have_their_place_in_the_text(command: Command, home: Path
     assert len(answer["probabilities"]) == 4
 
 
-def test_an_empty_line_has_no_tags(command: Command, home: Path, tmp_path: Path) -> None:
+def test_punctuation_is_no_part_of_a_name_in_raw_text(command: Command, home: Path) -> None:
+    text = "Anna goes to Rome, (New York City). Carl Orff sees Rome."
+    answer = json.loads(command("predict", home / "run", "--json", text).out)["answers"][0]
+    assert " ".join(answer["words"]) == "Anna goes to Rome , ( New York City ) . Carl Orff sees Rome ."
+    names = [(name["type"], text[name["start"] : name["end"]]) for name in answer["entities"]]
+    expected = [("PER", "Anna"), ("LOC", "Rome"), ("LOC", "New York City"), ("PER", "Carl Orff"), ("LOC", "Rome")]
+    assert names == expected
+    assert [name["text"] for name in answer["entities"]] == [name for _, name in expected]
+
+
+def test_a_model_of_words_with_glued_punctuation_splits_at_spaces(tmp_path: Path) -> None:
+    rows = [([*words[:-1], words[-1].rstrip(".") + ","], tags) for words, tags in sentences(20, 1)]
+    write_columns(tmp_path / "train.txt", rows)
+    write_columns(tmp_path / "valid.txt", rows)
+    run = trained(tmp_path, "run", train__epochs=1)
+    model = legato.load(run, "cpu")
+    assert model.about["splitting"] == "spaces"
+    assert model.predictions(["to Rome, Anna."])[0].answers[0].more["words"] == ["to", "Rome,", "Anna."]
+
+
+def test_a_folder_that_says_nothing_of_it_splits_raw_text(home: Path) -> None:
+    model = legato.load(home / "run", "cpu")
+    assert model.about.pop("splitting") == "treebank"
+    assert model.predictions(["to Rome."])[0].answers[0].more["words"] == ["to", "Rome", "."]
+
+
+def test_an_empty_text_is_said(command: Command, home: Path, tmp_path: Path) -> None:
+    done = command("predict", home / "run", "")
+    assert (done.code, done.out, done.err) == (2, "\n", "legato: the text is empty\n")
     (tmp_path / "in.txt").write_text("Anna\n\nRome 1996\n")
     done = command("predict", home / "run", "--file", tmp_path / "in.txt")
+    assert done.code == 2
     assert done.out.splitlines()[:2] == ["Anna/B-PER", ""]
     assert len(done.out.splitlines()) == 3
+    assert "line 2: the text is empty" in done.err
 
 
 def test_scores_have_a_signature_and_tables_below(command: Command, home: Path) -> None:
@@ -182,7 +212,7 @@ def test_a_run_resumes_to_the_same_bits(home: Path, tmp_path: Path) -> None:
 def test_recipes_are_sound(name: str, encoder: Path) -> None:
     recipe = find_recipe(name)
     assert recipe is not None
-    needs = "encoder" in name or "features" in name
+    needs = recipe.get("from") == "???"
     assert check({**recipe, "from": str(encoder)} if needs else recipe).task == "tagging"
 
 

@@ -70,6 +70,11 @@ def test_two_texts_make_a_pair(tmp_path: Path) -> None:
     assert data.joined() == ['"a\tb', 'c\td"']
 
 
+def test_our_own_words_for_a_pair_are_known(tmp_path: Path) -> None:
+    data = read_labelled(table(tmp_path / "a.tsv", ("first", "second", "label"), ("a", "b", "1"), ("c", "d", "0")))
+    assert (data.texts, data.seconds, data.labels) == (["a", "c"], ["b", "d"], ["1", "0"])
+
+
 def test_a_file_without_a_header_is_told_by_what_stands_in_it(tmp_path: Path) -> None:
     cola = [("gj04", label, "" if label == "1" else "*", text) for text, label in REVIEWS]
     data = read_labelled(table(tmp_path / "cola.tsv", *cola))

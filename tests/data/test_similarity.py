@@ -52,6 +52,34 @@ def test_a_table_without_a_header_has_its_columns_in_order(tmp_path: Path) -> No
     assert read_similar(write(tmp_path / "c.csv", "a,b,1", "d,e,2")).scores == [1.0, 2.0]
 
 
+@pytest.mark.parametrize("header", ["first\tsecond", "First\tSecond"])
+def test_our_own_words_are_known(header: str, tmp_path: Path) -> None:
+    assert read_similar(write(tmp_path / "a.tsv", header, "a\tb")).groups == [("a", "b")]
+
+
+def test_words_above_texts_are_a_header_and_it_is_said(tmp_path: Path) -> None:
+    lines = ["english\tparaphrase\tgrade", "a dog runs\tit runs\t2", "cats\ttwo cats\t1", "a b\tb\t0.5"]
+    found = read_similar(write(tmp_path / "a.tsv", *lines))
+    assert found.scores == [2, 1, 0.5]
+    assert found.note == (
+        "'english' as a text, 'paraphrase' as the other, 'grade' as their score, taking the first line for a header"
+    )
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["dog\thound", "cat\tkitten", "a big man\ta large man"],
+        ["Rain!\tIt rains", "a dog runs\tit runs", "a cat\tthe cat"],
+        ["dog\tdog", "a dog runs\tit runs", "a cat\tthe cat"],
+    ],
+)
+def test_a_first_pair_of_short_texts_is_no_header(lines: list[str], tmp_path: Path) -> None:
+    found = read_similar(write(tmp_path / "a.tsv", *lines))
+    assert len(found) == 3
+    assert "header" not in found.note
+
+
 def test_json_and_gzip_are_read(tmp_path: Path) -> None:
     rows = [{"left": "a", "right": "b", "grade": 3}, {"left": "c", "right": "d", "grade": 1.5}]
     file = tmp_path / "rows.jsonl"

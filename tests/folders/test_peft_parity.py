@@ -43,15 +43,17 @@ def logits(model: Any) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", KINDS)
-@pytest.mark.parametrize("targets", [None, "all-linear"])
+@pytest.mark.parametrize(("targets", "rslora"), [(None, False), ("all-linear", False), (None, True)])
 def test_peft_loads_our_adapter_with_the_same_output(
-    bases: dict[str, Path], tmp_path: Path, name: str, targets: str | None
+    bases: dict[str, Path], tmp_path: Path, name: str, targets: str | None, rslora: bool
 ) -> None:
-    model, loaded = adapted(bases[name], name="lora", rank=3, alpha=5, dropout=0.1, targets=targets)
+    settings = {"rank": 3, "alpha": 5, "dropout": 0.1, "targets": targets, "rslora": rslora}
+    model, loaded = adapted(bases[name], name="lora", **settings)
     task = "lm" if loaded.module.generates else "mlm"
     folder = saved(tmp_path / "a", model, loaded, task=task)
     found = peft.PeftModel.from_pretrained(theirs(name, bases[name]), folder).eval()
     torch.testing.assert_close(logits(found), answer(model), **CLOSE)
+    torch.testing.assert_close(answer(load_model(folder).module), answer(model), **CLOSE)
 
 
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out")
@@ -160,6 +162,18 @@ def test_pefts_adapter_and_head_load_here(bodies: dict[str, Path], tmp_path: Pat
     torch.testing.assert_close(answer(loaded.module), said(model), **CLOSE)
     assert loaded.task == task
     assert kind == "spans" or len(loaded.about["labels"]) == outputs
+
+
+@pytest.mark.parametrize("bias", ["all", "lora_only"])
+@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert"])
+def test_pefts_adapter_with_biases_and_a_head(bodies: dict[str, Path], tmp_path: Path, name: str, bias: str) -> None:
+    saved_too = ["pre_classifier"] if name == "distilbert" else None
+    targets = ["q_lin"] if name == "distilbert" else None
+    config = peft.LoraConfig(r=2, task_type="SEQ_CLS", bias=bias, target_modules=targets, modules_to_save=saved_too)
+    model = peft.get_peft_model(with_head("classes", bodies[name]), config)
+    train_a_little(model)
+    model.save_pretrained(tmp_path / "a")
+    torch.testing.assert_close(answer(load_model(tmp_path / "a").module), said(model), **CLOSE)
 
 
 @pytest.mark.parametrize("task_type", ["SEQ_CLS", None])

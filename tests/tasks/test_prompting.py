@@ -177,11 +177,48 @@ def test_many_labels_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> 
 )
 def test_examples_from_files(name: str, content: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(content)
-    assert read_shots(str(tmp_path / name)) == [("a film", "good"), ("bad", "so so")]
-    prompter = Prompter(loaded("lstm"), PromptOptions(shots=str(tmp_path / name)))
+    with pytest.warns(UserWarning, match=rf"{name}: reading .* as text and .* as label"):
+        assert read_shots(str(tmp_path / name)) == [("a film", "good"), ("bad", "so so")]
+    with pytest.warns(UserWarning, match="reading"):
+        prompter = Prompter(loaded("lstm"), PromptOptions(shots=str(tmp_path / name)))
     assert prompter.labels == ["good", "so so"]
 
 
+@pytest.mark.parametrize(
+    ("content", "labels"),
+    [
+        ("good\ta film to see twice\nbad\twhat a bore it is\ngood\tsuch a fine story\nbad\tgrim and dull\n", None),
+        ("0\tfilm\n1\tbore\n", None),
+        ("good\tfilm\nso so\tbore\n", LABELS),
+    ],
+    ids=["by content", "by numbers", "by the labels"],
+)
+def test_labels_may_stand_first_in_a_file_without_a_header(content: str, labels: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text(content)
+    with pytest.warns(UserWarning, match="reading column 2 as text and column 1 as label, no header"):
+        shots = read_shots(str(tmp_path / "a.tsv"), labels)
+    assert shots == [tuple(reversed(line.split("\t"))) for line in content.splitlines()]
+
+
+@pytest.mark.parametrize("columns", [(3, 1), ("said", "rank")])
+def test_columns_of_examples_can_be_named(columns: tuple[str | int, ...], tmp_path: Path) -> None:
+    header = "rank\tid\tsaid\n" if columns[0] == "said" else ""
+    (tmp_path / "a.tsv").write_text(f"{header}good\t7\ta film\nbad\t8\tbore\n")
+    assert read_shots(str(tmp_path / "a.tsv"), columns=columns) == [("a film", "good"), ("bore", "bad")]
+
+
+def test_a_name_for_no_column_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("rank\tsaid\tmore\tother\ngood\ta\tb\tc\n")
+    with pytest.raises(DataError, match="has no column 'rnk'; did you mean 'rank'"):
+        read_shots(str(tmp_path / "a.tsv"), columns=["said", "rnk"])
+    with pytest.raises(ConfigError, match="--columns names 1 of them; say --columns TEXT,LABEL"):
+        read_shots(str(tmp_path / "a.tsv"), columns=["said"])
+    with pytest.raises(DataError, match="say which are text and label: --columns TEXT,LABEL") as told:
+        read_shots(str(tmp_path / "a.tsv"))
+    assert "data." not in str(told.value).partition("; ")[2]
+
+
+@pytest.mark.filterwarnings("ignore:.*reading")
 def test_bad_examples_are_one_line(tmp_path: Path) -> None:
     file = tmp_path / "a.tsv"
     file.write_text("text\tlabel\na film\tgood\nbad\tgod\n")
@@ -192,6 +229,7 @@ def test_bad_examples_are_one_line(tmp_path: Path) -> None:
         read_shots(str(file))
 
 
+@pytest.mark.filterwarnings("ignore:.*reading")
 def test_quotes_in_examples_are_read_as_the_kind_of_file_has_them(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text('text\tlabel\n"gem" of a film\tgood\n5" too long\tbad\n')
     assert read_shots(str(tmp_path / "a.tsv")) == [('"gem" of a film', "good"), ('5" too long', "bad")]
@@ -202,6 +240,7 @@ def test_quotes_in_examples_are_read_as_the_kind_of_file_has_them(tmp_path: Path
         read_shots(str(tmp_path / "b.csv"))
 
 
+@pytest.mark.filterwarnings("ignore:.*reading")
 def test_an_example_without_a_label_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "a film", "label": "good"}\n{"text": "bad", "label": null}\n')
     with pytest.raises(DataError, match=r"a\.jsonl, line 2: an example needs a text and a label"):

@@ -94,6 +94,25 @@ def test_a_target_that_is_not_there_lists_those_that_are(bases: dict[str, Path])
         adapted(bases["bert"], name="lora", targets=["q_proj"])
 
 
+def test_names_that_end_in_a_number_are_listed_too() -> None:
+    from legato.models.base import Sizes
+    from legato.registry import MODELS
+
+    kind = MODELS.get("elmo")
+    settings = {"name": "elmo", "layers": 2, "width": 8, "embedding": 4, "filters": 1}
+    model = kind(validate(kind.Config, settings), Sizes(11))
+    base = Base("somewhere", "", frozenset(model.state_dict()))
+    with pytest.raises(ConfigError, match=r"there is change, gate, projections.0, projections.1, words.projection$"):
+        adapt(model, AdaptConfig(name="lora", rank=2), base)
+    adapt(model, AdaptConfig(name="lora", rank=2, targets=("projections.1",)), base)
+    assert sum(layer.low_rank is not None for layer in model.modules() if isinstance(layer, Linear)) == 2
+
+
+def test_rslora_divides_by_the_root_of_the_rank(bases: dict[str, Path]) -> None:
+    model, _ = adapted(bases["gpt2"], name="lora", rank=4, alpha=6, rslora=True)
+    assert {layer.low_rank.scaling for layer in model.modules() if getattr(layer, "low_rank", None)} == {6 / 2}
+
+
 @pytest.mark.parametrize(("targets", "count"), [("c_proj", 4), (["mlp.c_proj", "c_attn"], 4), ("all-linear", 8)])
 def test_targets_are_ends_of_published_names(bases: dict[str, Path], targets: Any, count: int) -> None:
     model, _ = adapted(bases["gpt2"], name="lora", targets=targets)
@@ -200,6 +219,22 @@ def test_a_run_resumes_to_the_same_bits(bases: dict[str, Path], tmp_path: Path, 
     assert whole.saved_bytes == (tmp_path / "whole" / "best" / files[name]).stat().st_size
     held = load_tensors(tmp_path / "whole" / "checkpoints" / "step-8" / "weights.safetensors")
     assert all(("low_rank" in key) if name == "lora" else key.endswith("bias") for key in held)
+
+
+def test_a_run_on_top_of_an_adapter_resumes_to_the_same_bits(bases: dict[str, Path], tmp_path: Path) -> None:
+    given = settings_of(tmp_path, bases["gpt2"])
+    train("lm", {**given, "train.steps": 2}, out=tmp_path / "below", quiet=True)
+    given |= {"from": str(tmp_path / "below"), "adapt.rank": 3, "adapt.dropout": 0.2}
+    train("lm", given, out=tmp_path / "whole", quiet=True)
+    train("lm", {**given, "train.steps": 4}, out=tmp_path / "part", quiet=True)
+    train(None, {"train.steps": 8}, resume=tmp_path / "part", quiet=True)
+    for place in ("best", "last"):
+        one, other = (tmp_path / run / place / "adapter_model.safetensors" for run in ("whole", "part"))
+        assert one.read_bytes() == other.read_bytes()
+    told = json.loads((tmp_path / "whole" / "last" / "adapter_config.json").read_text())
+    assert (told["base_model_name_or_path"], told["r"], told["lora_alpha"]) == (str(bases["gpt2"]), 5, 5)
+    held = load_tensors(tmp_path / "whole" / "checkpoints" / "step-8" / "weights.safetensors")
+    assert {tensor.shape[0] for name, tensor in held.items() if name.endswith("down")} == {3}  # not the sum
 
 
 def test_a_run_whose_base_changed_is_not_gone_on_with(bases: dict[str, Path], tmp_path: Path) -> None:

@@ -69,6 +69,10 @@ def command(
         str | None,
         typer.Option("--shots", help="File of examples for the prompt: text and label.", show_default=False),
     ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option("--columns", help="Of --shots: TEXT,LABEL by name or number.", show_default="guessed, and said"),
+    ] = None,
     template: Annotated[
         str | None,
         typer.Option("--template", help="Of the prompt, with {text} and {label}.", show_default="Text: … Label: …"),
@@ -109,7 +113,8 @@ def command(
     is empty.
 
     A parser splits sentences into words as the Penn Treebank does, punctuation and n't apart; sentences that are
-    split so already stay as they are, and brackets are written -LRB- and -RRB-.
+    split so already stay as they are, and brackets are written -LRB- and -RRB-. A tagger splits so, too, unless the
+    words that it learned from had their punctuation glued to them: then at white space only.
 
     A line that cannot be read (it is too long, say) gives an empty line and a note; the others are done, and
     the exit code is 2. With --nbest above 1 that line, too, has its number before it.
@@ -137,12 +142,13 @@ def command(
     prompting = {
         "labels": labels,
         "shots": shots,
+        "columns": columns,
         "template": template,
         "normalize": normalize or None,
         "calibrate": calibrate or None,
     }
     held = load(model, device)
-    predict = _predicting(held, task, options, {key: value for key, value in prompting.items() if value is not None})
+    asked = {key: value for key, value in prompting.items() if value is not None}
     listing = held.task in ("mlm", "word2vec") or search is not None  # several answers a text, unasked
     noted = False
     failed: list[str] = []
@@ -150,6 +156,7 @@ def command(
     with Meter(enabled=not texts) as meter, warnings.catch_warnings():
         warnings.simplefilter("default")
         warnings.showwarning = lambda message, *_: meter.note(f"legato: note: {message}")
+        predict = _predicting(held, task, options, asked)
         for block in source.blocks(BLOCK):
             if source.spoilt and not noted:
                 noted = True

@@ -34,6 +34,7 @@ PAIR_NAMES: Final = (
     *(("text1", "text2"), ("text_1", "text_2"), ("text_a", "text_b"), ("premise", "hypothesis")),
     *(("question1", "question2"), ("#1 string", "#2 string"), ("question", "sentence"), ("question", "passage")),
     *(("question", "context"), ("question", "answer"), ("query", "document"), ("query", "passage")),
+    ("first", "second"),
 )
 TEXT_NAMES: Final = (
     *("text", "sentence", "review", "content", "comment", "tweet", "message", "document", "body", "utterance"),
@@ -42,6 +43,7 @@ TEXT_NAMES: Final = (
 NUMBERING: Final = re.compile(
     r"(#?\d* ?id|idx|index|.*_id|guid|uid|uuid|no|nr|pair ?id|unnamed: \d+|)", re.IGNORECASE
 )
+SETTING: Final = "data.columns=[TEXT,LABEL], or for pairs [FIRST,SECOND,LABEL]"
 PEEK: Final = 300  # rows that a guess looks at
 SHORT: Final = 40  # characters that a label has at most, for a guess
 
@@ -122,11 +124,11 @@ def read_labelled(
     def choose(head: Head) -> list[Column]:
         nonlocal guessed
         if columns is not None:
-            chosen[:] = _named_by_number(head, columns)
+            chosen[:] = named_by_number(head, columns)
         elif like is not None and _has(head, like):
             chosen[:] = like
         else:
-            rows = _peek(source, root, head.kind, encoding, max_line) if head.kind in ("csv", "tsv") else []
+            rows = first_rows(source, root, head.kind, encoding, max_line) if head.kind in ("csv", "tsv") else []
             chosen[:], guessed = guess_columns(head, rows), True
         return chosen
 
@@ -137,7 +139,7 @@ def read_labelled(
     if not table.lines:
         raise DataError(f"{table.source} is empty: it holds no rows; give a file that does")
     if guessed:
-        notes.append(_reading(table))
+        notes.append(told_columns(table))
     texts, *more = ([*map(tidy, _texts(table, column))] for column in range(len(chosen) - 1))
     made = Labelled(
         table.source,
@@ -154,7 +156,7 @@ def read_labelled(
     return _made(made)
 
 
-def _reading(table: Table) -> str:
+def told_columns(table: Table) -> str:
     """What was guessed, as a person wants to read it."""
     named = [f"'{name}'" if table.header else f"column {name}" for name in table.names]
     *texts, label = named
@@ -198,7 +200,7 @@ def _made(data: Labelled) -> Labelled:
     return replace(data, sha256=digest.hexdigest())
 
 
-def _peek(source: str, root: str | None, kind: str, encoding: str, max_line: int) -> list[list[str]]:
+def first_rows(source: str, root: str | None, kind: str, encoding: str, max_line: int) -> list[list[str]]:
     """The first rows of a csv or tsv, its header among them where it has one."""
     path = locate(source, root)
     assert path is not None
@@ -224,7 +226,7 @@ def _has(head: Head, columns: Sequence[Column]) -> bool:
     return all(isinstance(column, int) or column.split(".")[0] in head.names for column in columns)
 
 
-def _named_by_number(head: Head, columns: Sequence[Column]) -> list[Column]:
+def named_by_number(head: Head, columns: Sequence[Column]) -> list[Column]:
     """The columns as they were given; numbers become names where the first line is plainly a header."""
     numbers = [column for column in columns if isinstance(column, int)]
     if head.kind not in ("csv", "tsv") or len(numbers) < len(columns):
@@ -257,8 +259,11 @@ def _by_name(names: Sequence[str]) -> list[Column] | None:
     return [others[0], label] if label is not None else None
 
 
-def guess_columns(head: Head, rows: Sequence[Sequence[str]]) -> list[Column]:
-    """The columns of text, or of two texts, and of the label; `rows` are the first ones of a csv or tsv."""
+def guess_columns(head: Head, rows: Sequence[Sequence[str]], setting: str = SETTING) -> list[Column]:
+    """The columns of text, or of two texts, and of the label; `rows` are the first ones of a csv or tsv.
+
+    `setting` says, in an error, how to name them.
+    """
     found = _by_name(head.names)
     if found is not None:
         return found
@@ -268,8 +273,7 @@ def guess_columns(head: Head, rows: Sequence[Sequence[str]]) -> list[Column]:
         parted = {"csv": ", where commas part them", "tsv": ", where tabs part them"}.get(head.kind, "")
         count = f"one column{parted}" if len(head.names) == 1 else f"the columns {list_names(head.names)}"
         raise DataError(
-            f"{head.where} has {count}; say which are text and label: data.columns=[TEXT,LABEL], or for pairs "
-            "[FIRST,SECOND,LABEL], by name, or by number from 1"
+            f"{head.where} has {count}; say which are text and label: {setting}, by name, or by number from 1"
         )
     return found
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -22,6 +23,7 @@ import torch
 from legato.data.batch import Batch
 from legato.data.batches import mix_seed
 from legato.data.files import MAX_LINE
+from legato.data.labelled import first_rows
 from legato.data.pairs import tidy
 from legato.data.rows import Row, collate_rows
 from legato.data.tables import Column, Head, Table, format_of, list_names, read_table
@@ -44,9 +46,11 @@ PAIR_NAMES: Final = (
     ("question", "answer"),
     ("premise", "hypothesis"),
     ("source", "target"),
+    ("first", "second"),
 )
 SCORE_NAMES: Final = ("score", "similarity", "similarity_score", "relatedness_score", "label", "quality")
 NEGATIVE_NAMES: Final = ("negative", "hard_negative", "negative_1")
+_NAME: Final = re.compile(r"\s*[^\W\d]\w*\s*")
 
 
 @dataclass(frozen=True)
@@ -111,9 +115,18 @@ def read_similar(
             "data.columns=[sentence1,sentence2,score]"
         )
     chosen: list[Column] = []
+    notes: list[str] = []
 
     def choose(head: Head) -> Sequence[Column]:
-        chosen[:] = _guess(head) if columns is None else columns
+        if columns is not None:
+            chosen[:] = columns
+            return chosen
+        chosen[:] = _guess(head)
+        if head.kind in ("csv", "tsv") and all(isinstance(column, int) for column in chosen):
+            rows = first_rows(source, root, head.kind, encoding, max_line)
+            if _looks_like_names(rows):
+                chosen[:] = rows[0]
+                notes.append("taking the first line for a header")
         return chosen
 
     kind = format_of(source, root, format, encoding)
@@ -127,7 +140,8 @@ def read_similar(
             negatives = _texts(table, 2)
     if not first:
         raise DataError(f"{table.source} holds no pairs; give a file that does")
-    found = Similar(table.source, first, second, table.lines, table.unit, "", scores, negatives, _note(table, scores))
+    note = ", ".join([_note(table, scores), *notes])
+    found = Similar(table.source, first, second, table.lines, table.unit, "", scores, negatives, note)
     return replace(found, sha256=_hash(found))
 
 
@@ -183,6 +197,14 @@ def _guess(head: Head) -> Sequence[Column]:
         f"{head.where} has the columns {list_names(head.names)}; say which two are texts, and which is their score "
         "or a negative, if any: data.columns=[sentence1,sentence2,score]"
     )
+
+
+def _looks_like_names(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether the first row names columns: words of letters, each another one, above texts of several words."""
+    if len(rows) < 3 or len(set(rows[0])) < len(rows[0]) or not all(_NAME.fullmatch(name) for name in rows[0]):
+        return False
+    texts = [field for row in rows[1:] for field in row if _as_number(field) is None]
+    return sum(len(text.split()) > 1 for text in texts) * 2 > len(texts)
 
 
 def _note(table: Table, scores: list[float] | None) -> str:

@@ -17,6 +17,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -174,6 +175,22 @@ class Tokenizer:
         template = (f"{eos} $A", f"{eos} $A $B") if starts else (f"$A {eos}", f"$A {eos} $B {eos}")
         library.post_processor = tokenizers.processors.TemplateProcessing(*template, [(eos, self.eos_id)])
         return library
+
+    def unframed(self, *, closed: bool = False) -> Tokenizer:
+        """The same tokenizer, whose file puts nothing around a text and `<eos>` between two, as rows are read here.
+
+        With `closed` there is an `<eos>` behind the second, too.
+        """
+        import tokenizers
+
+        plain = copy(self)
+        plain.library = tokenizers.Tokenizer.from_str(self.library.to_str())
+        plain.library.encode_special_tokens = True
+        plain.__dict__.pop("marking", None)
+        eos = self._tokens[self.eos_id]
+        pair = f"$A {eos} $B {eos}" if closed else f"$A {eos} $B"
+        plain.library.post_processor = tokenizers.processors.TemplateProcessing("$A", pair, [(eos, self.eos_id)])
+        return plain
 
     def with_marks(self, names: Iterable[str]) -> Tokenizer:
         """The same tokenizer with more marks: tokens that no text turns into, behind all others."""

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
+from torch import Tensor
 
 from legato.folders.weights import weights_of
 from legato.models.base import SequenceModel
+
+
+@dataclass(frozen=True, eq=False)
+class Below:
+    """What adapters have made of a whole model already. A module that was read from one carries it as `below`."""
+
+    root: str  # the folder or the hub's name of the whole model
+    digest: str  # of its weights
+    pairs: dict[tuple[str, int, int], tuple[Tensor, Tensor]]  # A and s B, by layer of the body, first and last row
+    tensors: dict[str, Tensor]  # those of the body that were trained as they are, by our names
 
 
 @dataclass(frozen=True)
@@ -18,12 +29,19 @@ class Adaptation:
     """How little of a model was trained. A module that carries one as `adaptation` is saved as an adapter."""
 
     name: str  # lora, bitfit or head
-    base: str  # the folder or the hub's name of what the model was before
+    base: str  # the folder or the hub's name of what the files are for
     digest: str  # of the base's weights
     rank: int = 0
     alpha: float = 0.0
     dropout: float = 0.0
     targets: tuple[str, ...] = ()
+    rslora: bool = False
+    below: Below | None = field(default=None, repr=False)  # lora: adapters that these are saved as one with
+
+    def told(self) -> dict[str, Any]:
+        """What legato.json says of it, beside the base."""
+        names = ("name", "rank", "alpha", "dropout", "targets", "rslora")
+        return {name: getattr(self, name) for name in names}
 
 
 SAMPLED: Final = 2**16  # of a large tensor's numbers, those whose order counts too

@@ -7,7 +7,8 @@ changed.safetensors             head, bitfit: the tensors that were trained, und
 tokenizer.json …  README.md     as in every model folder
 
 When such a folder is read, its base is read first, adapters are added into the base's matrices (W + s B A), and
-what comes of it is an ordinary model. `peft`'s own folders are read, too.
+what comes of it is an ordinary model. `peft`'s own folders are read, too. A base may be an adapter itself; what
+lora saves on top of one is the sum of both, for the whole model: `peft` loads no chains.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,13 +27,18 @@ from legato.config import validate
 from legato.data.tokenizers import Tokenizer
 from legato.errors import ConfigError, FolderError
 from legato.folders import peft_files
-from legato.folders.adaptation import Adaptation, digest_of
+from legato.folders.adaptation import Adaptation, Below, digest_of
 from legato.folders.adapter_names import (
     bare,
     file_names,
-    low_rank_tensors,
+    low_rank_pairs,
     module_of,
     peft_has,
+    pieces,
+    place_of,
+    scaled,
+    stacked,
+    tensors_below,
     trained_tensors,
     written_targets,
 )
@@ -44,7 +50,7 @@ from legato.folders.sentence_encoder import lower_marking, sentences_of
 from legato.folders.weights import load_tensors, save_tensors
 from legato.models.base import SequenceModel
 from legato.models.headed import Headed, HeadShape, body_of
-from legato.models.matrices import BODY, matrices_of, published_head
+from legato.models.matrices import BODY, Matrix, matrices_of, published_head
 from legato.nn.characters import tell_spelling
 from legato.nn.low_rank import merge
 from legato.registry import MODELS
@@ -60,40 +66,75 @@ CHANGED: Final = "changed.safetensors"
 
 
 def save_adapter(folder: Path, module: SequenceModel, adaptation: Adaptation, about: dict[str, Any]) -> None:
-    """Write what was trained of `module`, and what it takes to put it back; `about` is our own key's content."""
+    """Write what was trained of `module`, and what it takes to put it back; `about` is our own key's content.
+
+    Where lora went on from an adapter, both are written as one, for the whole model below.
+    """
     local = Path(adaptation.base)
     place = str(local.resolve()) if local.exists() else adaptation.base
     told: dict[str, Any] = {
         "legato": about,
         "model": body_of(module).config.model_dump(mode="json"),
-        "adapt": {k: v for k, v in asdict(adaptation).items() if k not in ("base", "digest")},
+        "adapt": adaptation.told(),
         "base": {"path": place, "given": adaptation.base, "digest": adaptation.digest},
     }
     trained = trained_tensors(module)
-    low, turned = low_rank_tensors(module)
-    write_json(folder / OURS, {**told, "trained": sorted([*trained, *low])})
     if adaptation.name != "lora":
+        write_json(folder / OURS, {**told, "trained": sorted(trained)})
         save_tensors(trained, folder / CHANGED)
         return
-    plain = not peft_has(module, str(about.get("task")))
+    low = _save_low_rank(folder, module, adaptation, place, str(about.get("task")), trained)
+    write_json(folder / OURS, {**told, "trained": sorted({*trained, *low})})
+
+
+def _save_low_rank(
+    folder: Path, module: SequenceModel, adaptation: Adaptation, place: str, task: str, trained: dict[str, Tensor]
+) -> list[str]:
+    """Write peft's two files, and what peft could put nowhere into a third; what adapters below changed, too.
+
+    The names of what was written, as we know them.
+    """
+    below, plain = adaptation.below, not peft_has(module, task)
+    pairs, turned = low_rank_pairs(module, below)
+    before = {} if below is None else tensors_below(module, below)
+    beside = {name for name in before if bare(name) == name} | set(trained) if plain else set()
+    saved = {module_of(name) for name in trained if name not in beside}
+    saved |= {_owner(name) for name in before if not name.endswith(".bias") and name not in beside}
+    saved -= set(pairs)
+    known = {f"{path}.lora_{part}.weight": pair["AB".index(part)] for path, pair in pairs.items() for part in "AB"}
+    known |= {name: tensor for name, tensor in {**before, **trained}.items() if name not in beside}
+    written = bare if plain else str
+    scaling = peft_files.alike(adaptation.rank, adaptation.alpha, adaptation.rslora)
+    if below is not None:
+        scaling = peft_files.unscaled({written(path): len(a) for path, (a, _) in pairs.items()})
     config = peft_files.write_config(
         base=place,
-        task=str(about.get("task")),
-        rank=adaptation.rank,
-        alpha=adaptation.alpha,
+        task=task,
+        scaling=scaling,
         dropout=adaptation.dropout,
-        targets=written_targets(module, adaptation.targets, plain),
-        saved={module_of(name) for name in trained} if not plain else (),
+        targets=written_targets(module, pairs, adaptation.targets, plain),
+        saved={written(name) for name in saved},
+        biases=any(_owner(name) not in saved for name in before if name not in beside),
         turned=turned,
         plain=plain,
     )
     write_json(folder / peft_files.CONFIG, config)
-    known = {peft_files.ROOT + (bare(name) if plain else name): tensor for name, tensor in low.items()}
-    if plain and trained:  # nothing that peft could put anywhere
-        save_tensors(trained, folder / CHANGED)
-    elif trained:
-        known |= {peft_files.ROOT + name: tensor for name, tensor in trained.items()}
-    save_tensors(known, folder / peft_files.WEIGHTS)
+    files = {peft_files.ROOT + written(_inside(name, pairs)): tensor for name, tensor in known.items()}
+    save_tensors(files, folder / peft_files.WEIGHTS)
+    if beside:
+        save_tensors({n: t for n, t in {**before, **trained}.items() if n in beside}, folder / CHANGED)
+    return [*known, *beside]
+
+
+def _owner(name: str) -> str:
+    """The module that a tensor belongs to."""
+    return name.rpartition(".")[0]
+
+
+def _inside(name: str, pairs: Mapping[str, Any]) -> str:
+    """Where peft has a tensor: a module beside which it put adapters lies one step further in."""
+    owner = _owner(name)
+    return f"{owner}.base_layer{name.removeprefix(owner)}" if owner in pairs else name
 
 
 # ── reading ───────────────────────────────────────────────────────────────────────────────────────
@@ -106,7 +147,7 @@ def load_adapter(folder: Path, above: tuple[Path, ...] = ()) -> Loaded:
     told = _told(folder)
     config = peft_files.read_config(folder) if (folder / peft_files.CONFIG).is_file() else {}
     where, given = _base_of(folder, told, config)
-    place, above = _find_base(folder, where, given), (*above, folder.resolve())
+    (place, name), above = _find_base(folder, where, given), (*above, folder.resolve())
     if place.resolve() in above:
         raise FolderError(f"{folder} names {place} as the model that it adapts, which is itself or made of it")
     base = load_adapter(place, above) if is_adapter(place) else load_model(place)
@@ -116,17 +157,25 @@ def load_adapter(folder: Path, above: tuple[Path, ...] = ()) -> Loaded:
     about = _about(told, config, base)
     pairs, tensors, digest = _read_tensors(folder, config, before)
     _check_trained(folder, told, pairs, tensors)
+    if not told:  # before a head that they lack is looked for
+        _find_matrices(folder, base, base.module, pairs)
     held = frozenset(BODY + name for name in body_of(base.module).state_dict())
     if not told and isinstance(base.module, Headed):  # whose head stays as it is, where the adapter brings none
         held = frozenset(base.module.state_dict())
     module = _rebuilt(folder, base, told, about, config, tensors)
     _check_whole(folder, module, held, tensors)
-    names = _Parts(module)
+    matrices = _find_matrices(folder, base, module, pairs)
+    below = getattr(base.module, "below", None) or Below(name, before, {}, {})
+    changed = _put(folder, base.folder, module, tensors)  # first: a matrix of a new head may have adapters, too
+    merged = {key: pair for key, pair in below.pairs.items() if f"{key[0]}.weight" not in changed}
     for path, (a, b) in pairs.items():
-        _merge(folder, base.folder, names, path, a, b, config)
-    for name, tensor in tensors.items():
-        _put(folder, base.folder, names, name, tensor)
+        matrix = matrices[path]
+        scaling = peft_files.scaling_of(config, path, len(a), folder / peft_files.CONFIG)
+        merge(matrix.layer.weight[matrix.start : matrix.end], a, b, scaling)
+        key, pair = place_of(matrix), (a, scaled(b, scaling))
+        merged[key] = stacked([merged[key], pair]) if key in merged else pair
     module.eval()
+    module.below = replace(below, pairs=merged, tensors={**below.tensors, **changed})  # type: ignore[assignment]
     loaded = replace(base, folder=folder, module=module, task=str(about.get("task", base.task)), about=about)
     loaded.digest, loaded.chat = digest, load_chat_template(folder) or base.chat
     if told:  # peft's own folders leave all this to the base
@@ -202,14 +251,16 @@ def _base_of(folder: Path, told: dict[str, Any], config: dict[str, Any]) -> tupl
     return where, str(inside.get("given", where))
 
 
-def _find_base(folder: Path, where: str, given: str) -> Path:
+def _find_base(folder: Path, where: str, given: str) -> tuple[Path, str]:
+    """The base's folder, and what others should call it."""
     from legato.folders.model_folder import find_model
 
     for place in (where, given):
         if Path(place).exists():
-            return find_model(place)
+            found = find_model(place)
+            return found, str(found.resolve())
     try:
-        return find_model(where)
+        return find_model(where), where
     except FolderError as problem:
         raise FolderError(
             f"{folder} is an adapter for {given}, which is not there ({problem}); put it back, or write where it is "
@@ -256,6 +307,9 @@ def _rebuilt(
         return base.module if isinstance(base.module, Headed) else _peft_head(folder, base, about, config, tensors)
     body = body_of(base.module)
     try:
+        shape = head_shape(about, folder / OURS)
+        if shape is not None:  # first: a readout of its own must not be taken for an embedding that is tied to none
+            body.drop_readout()
         if told.get("model") != body.config.model_dump(mode="json"):  # it was given heads that the base lacks
             kind: type[SequenceModel] = MODELS.get(str(told["model"].get("name")))
             fresh = kind(validate(kind.Config, told["model"]), body.sizes)
@@ -265,7 +319,6 @@ def _rebuilt(
                 other = f"{folder} is an adapter for a model of another shape than {base.folder}"
                 raise FolderError(other) from None
             body = fresh
-        shape = head_shape(about, folder / OURS)
         return body if shape is None else Headed(body, shape)
     except FolderError:
         raise
@@ -303,48 +356,46 @@ def _check_whole(folder: Path, module: SequenceModel, held: frozenset[str], tens
             raise FolderError(f"{folder} lacks the tensor '{missing[0]}'")
 
 
-class _Parts:
-    """Where published tensors and matrices are in a module; a body's path may lack what it begins with."""
-
-    def __init__(self, module: SequenceModel) -> None:
-        self.module = module
-        self.matrices = matrices_of(module)
-        self.matrices |= {bare(path): matrix for path, matrix in self.matrices.items()}
-        state = module.state_dict()
-        self.tensors: dict[str, Tensor] = {}
-        for name, source in file_names(module).items():
-            whole = state[name][: source.rows]
-            sizes = list(source.sizes or [len(whole) // len(source.names)] * len(source.names))
-            for their, part in zip(source.names, whole.split(sizes), strict=True):
-                self.tensors[their] = part.t() if source.turned else part
-        self.tensors |= {bare(name): tensor for name, tensor in self.tensors.items()}
-
-
-def _merge(
-    folder: Path, base: Path, parts: _Parts, path: str, a: Tensor, b: Tensor, config: Mapping[str, Any]
-) -> None:
-    """Add one adapter into the matrix that it is for."""
-    matrix = parts.matrices.get(path)
-    if matrix is None:
-        raise FolderError(f"{folder} is an adapter for another base: {base} has no matrix '{path}'")
-    rows, columns = matrix.shape
-    if (len(b), a.shape[1]) != (rows, columns):
-        raise FolderError(
-            f"{folder} is an adapter for another base: its '{path}' is {len(b)} × {a.shape[1]}, but in {base} "
-            f"it is {rows} × {columns}"
-        )
-    scaling = peft_files.scaling_of(config, path, len(a), folder / peft_files.CONFIG)
-    merge(matrix.layer.weight[matrix.start : matrix.end], a, b, scaling)
+def _find_matrices(
+    folder: Path, base: Loaded, module: SequenceModel, pairs: Mapping[str, tuple[Tensor, Tensor]]
+) -> dict[str, Matrix]:
+    """The matrices that adapters are for; a body's path may lack what it begins with."""
+    known = matrices_of(module)
+    known |= {bare(path): matrix for path, matrix in known.items()}
+    for path, (a, b) in pairs.items():
+        shape = f"{len(b)} × {a.shape[1]}"
+        if path not in known:
+            raise FolderError(
+                f"{folder} is an adapter for another base: it needs a matrix '{path}' of {shape}, and {base.folder}, "
+                "the base that it names, has none of that name"
+            )
+        rows, columns = known[path].shape
+        if (len(b), a.shape[1]) != (rows, columns):
+            raise FolderError(
+                f"{folder} is an adapter for another base: its '{path}' is {shape}, but in {base.folder}, the base "
+                f"that it names, it is {rows} × {columns}"
+            )
+    return {path: known[path] for path in pairs}
 
 
 @torch.no_grad()
-def _put(folder: Path, base: Path, parts: _Parts, name: str, tensor: Tensor) -> None:
-    place = parts.tensors.get(name)
-    if place is None:
-        raise FolderError(f"{folder} holds '{name}', which the model in {base} lacks: it is for another one")
-    if place.shape != tensor.shape:
-        raise FolderError(
-            f"{folder} is for another base: its '{name}' has shape {tuple(tensor.shape)}, but in {base} it is "
-            f"{tuple(place.shape)}"
-        )
-    place.copy_(tensor)
+def _put(folder: Path, base: Path, module: SequenceModel, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Take over what was trained as it is; copies of the body's tensors that were changed by it, by our names."""
+    state, places, names = module.state_dict(), {}, {}
+    for name, source in file_names(module).items():
+        for their, part in pieces(source, state[name]).items():
+            places[their] = places[bare(their)] = part
+            names[their] = names[bare(their)] = name
+    for their, tensor in tensors.items():
+        place = places.get(their)
+        if place is None:
+            raise FolderError(f"{folder} holds '{their}', which the model in {base} lacks: it is for another one")
+        if place.shape != tensor.shape:
+            raise FolderError(
+                f"{folder} is for another base: its '{their}' has shape {tuple(tensor.shape)}, but in {base} it is "
+                f"{tuple(place.shape)}"
+            )
+        place.copy_(tensor)
+    changed = {names[their] for their in tensors}
+    inside = BODY if isinstance(module, Headed) else ""
+    return {name.removeprefix(inside): state[name].clone() for name in sorted(changed) if name.startswith(inside)}

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from legato.config import validate
+from legato.data.reading import TextReader
 from legato.data.sentencepieces import is_marian_vocabulary, load_marian_vocabulary
 from legato.data.tokenizers import AnyTokenizer, Tokenizer
 from legato.errors import ConfigError, DataError, FolderError
@@ -92,6 +93,7 @@ def save_model(
     largest: int = LARGEST,
 ) -> None:
     """Write every file of a model folder into `folder`, which exists; of weights, at most `largest` bytes a file."""
+    target = None if target is tokenizer else target
     if isinstance(module, Headed):
         about = {**about, "head": module.shape.model_dump(mode="json")}
         tokenizer = with_padding(tokenizer)
@@ -110,12 +112,16 @@ def save_model(
 
         save_adapter(folder, module, adaptation, told)
     segments = getattr(module.config, "segments", 1) > 1
-    writes = module.generates and not module.reads_source
     own = not (isinstance(tokenizer, Tokenizer) and tokenizer.foreign)  # others' prompts begin as they say
-    tokenizer.save(folder, starts=writes and own, ends=module.reads_source, segments=segments, longest=module.longest)
-    if target is not None and target is not tokenizer and target is not tokenizer.partner:
-        target.save(folder / TARGET, longest=module.longest)
     how = sentences_of(told, folder)
+    rows = isinstance(module, Headed) or how is not None  # texts are read, none is gone on with
+    if rows and own and isinstance(tokenizer, Tokenizer) and not TextReader.of(module, tokenizer).framed:
+        # What it was read from may be a language model's file, which puts <eos> before every text.
+        tokenizer = tokenizer.unframed(closed=isinstance(module, Headed) and module.shape.kind == "spans")
+    starts = module.generates and not module.reads_source and own and not rows
+    tokenizer.save(folder, starts=starts, ends=module.reads_source, segments=segments, longest=module.longest)
+    if target is not None and target is not tokenizer.partner:
+        target.save(folder / TARGET, longest=module.longest)
     if how is not None and adaptation is None and not module.generates and refusal(module) is None:
         save_sentence_encoder(folder, how, module.config.width)
     if module.generates:

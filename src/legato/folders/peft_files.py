@@ -39,6 +39,7 @@ REFUSED: Final = {
     "arrow_config": "Arrow, which mixes several adapters",
     "megatron_config": "Megatron's parallel layers",
 }
+SAVED: Final = r"\.modules_to_save(\.default)?"  # in the names of modules that were trained as they are
 SCALING: Final = ("r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern")  # entries that scale B A
 # Ways to start an adapter that leave the base as it is; others (pissa, olora, loftq, …) change it, too.
 STARTS: Final = (True, False, None, "gaussian", "orthogonal", "eva")
@@ -83,32 +84,43 @@ def write_config(
     *,
     base: str,
     task: str,
-    rank: int,
-    alpha: float,
+    scaling: Mapping[str, Any],
     dropout: float,
     targets: Iterable[str],
     saved: Iterable[str],
+    biases: bool,
     turned: bool,
     plain: bool,
 ) -> dict[str, Any]:
-    """adapter_config.json; `saved` are the modules trained as they are, `plain`: without any head of theirs."""
+    """adapter_config.json; `scaling`: its entries of that name, `saved`: the modules trained as they are,
+    `biases`: there are some of other modules, `plain`: without any head of theirs."""
     name, _, revision = (base, "", "") if Path(base).exists() else base.partition("@")  # on the hub
     return {
         "peft_type": "LORA",
         "task_type": "FEATURE_EXTRACTION" if plain else TASK_TYPES.get(task),
         "base_model_name_or_path": name,
         "revision": revision or None,
-        "r": rank,
-        "lora_alpha": int(alpha) if float(alpha).is_integer() else alpha,
+        **scaling,
         "lora_dropout": dropout,
         "target_modules": list(targets),
         "modules_to_save": sorted(saved) or None,
         "fan_in_fan_out": turned,
-        "bias": "none",
-        "use_rslora": False,
+        "bias": "all" if biases else "none",
         "init_lora_weights": True,
         "inference_mode": True,
     }
+
+
+def alike(rank: int, alpha: float, rslora: bool) -> dict[str, Any]:
+    """The entries that scale B A where all matrices are alike."""
+    return {"r": rank, "lora_alpha": int(alpha) if float(alpha).is_integer() else alpha, "use_rslora": rslora}
+
+
+def unscaled(ranks: Mapping[str, int]) -> dict[str, Any]:
+    """The same entries where B A is added as it is, alpha being the rank, and each matrix has a rank of its own."""
+    usual = max(ranks.values(), key=list(ranks.values()).count)
+    other = {path: rank for path, rank in ranks.items() if rank != usual}
+    return {**alike(usual, usual, False), "rank_pattern": other, "alpha_pattern": other}
 
 
 def split_tensors(
@@ -117,7 +129,11 @@ def split_tensors(
     """A and B of each matrix by its path, and the tensors that were trained as they are by their names."""
     pairs: dict[str, dict[str, Tensor]] = {}
     rest: dict[str, Tensor] = {}
+    # With bias="all" a saved module's bias is there a second time, as it was before or as it is: the module counts.
+    saved = {re.sub(SAVED, "", name) for name in tensors if re.search(SAVED, name)}
     for name, tensor in tensors.items():
+        if name in saved:
+            continue
         path = name.removeprefix(ROOT)
         found = re.fullmatch(r"(.+)\.lora_([AB])(?:\.default)?\.weight", path)
         if found is None and ".lora_" in path:
@@ -125,7 +141,7 @@ def split_tensors(
         if ".original_module" in path:  # what a module was before it was trained
             continue
         if found is None:
-            path = re.sub(r"\.modules_to_save(\.default)?|\.base_layer", "", path)
+            path = re.sub(rf"{SAVED}|\.base_layer", "", path)
         part, place = (found[2], pairs.setdefault(found[1], {})) if found is not None else (path, rest)
         if part in place:
             raise FolderError(f"{where} holds '{name}' under two names")

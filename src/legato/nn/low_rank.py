@@ -1,6 +1,6 @@
 """Low-rank adapters: a frozen matrix learns by what two thin ones add to it (LoRA; Hu et al. 2021).
 
-    y = W x + b + s B A x            A (r, inputs), B (outputs, r), s = alpha / r
+    y = W x + b + s B A x            A (r, inputs), B (outputs, r), s = alpha / r, or alpha / √r (rsLoRA)
 
 A starts out random and B zero, so at first nothing is added. Where W is several published matrices, one over the
 other (query over key over value), each of them may have an adapter of its own, a `Part` of W's rows.

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -28,9 +28,17 @@ from torch import Tensor
 
 from legato.config import Section
 from legato.data.batch import Batch
-from legato.data.labelled import guess_columns, read_labelled
+from legato.data.files import MAX_LINE
+from legato.data.labelled import (
+    first_rows,
+    guess_columns,
+    is_number,
+    named_by_number,
+    read_labelled,
+    told_columns,
+)
 from legato.data.labels import Labels
-from legato.data.tables import Column, Head, kind_of, locate, read_table
+from legato.data.tables import Column, Head, format_of, kind_of, locate, read_table
 from legato.errors import ConfigError, DataError, suggest
 from legato.evaluation.classification import classification_details, classification_scores
 from legato.folders.chat import shared_start
@@ -40,6 +48,7 @@ from legato.tasks.base import Answer, Prediction
 
 TEMPLATE: Final = "Text: {text}\nLabel: {label}"
 FIELD: Final = re.compile(r"\{(text|first|second)\}")
+COLUMNS: Final = "--columns TEXT,LABEL, or for pairs FIRST,SECOND,LABEL"
 BETWEEN: Final = "\n\n"  # examples
 SAYS_NOTHING: Final = ("N/A", "", "[MASK]")  # texts that calibrate
 TOKENS: Final = 8192  # of prompts read side by side
@@ -54,10 +63,21 @@ class PromptOptions(Section):
     shots: str | tuple[tuple[str, str], ...] | None = Field(
         None, description="examples: a csv, tsv or jsonl file of texts and labels; from Python also a list of them"
     )
+    columns: tuple[str | int, ...] | None = Field(
+        None, description="of that file: text and label, by name, or by number from 1; left out: guessed, and said"
+    )
     template: str = Field(TEMPLATE, description="with {text} (or {first} and {second}) and {label}")
     normalize: bool = Field(False, description="divide a label's score by its tokens")
     calibrate: bool = Field(False, description="take from each label what a text that says nothing gets")
     nbest: int = Field(1, ge=1)
+
+    @field_validator("columns", mode="before")
+    @classmethod
+    def _numbered(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        parts = [part.strip() for part in value.strip("[]").split(",")]
+        return [int(part) if part.isdecimal() else part for part in parts]
 
     @field_validator("labels", mode="before")
     @classmethod
@@ -94,8 +114,11 @@ class Prompter:
         if not found or not ("{text}" in head or ("{first}" in head and "{second}" in head)):
             raise ConfigError(f"the template {self.options.template!r} needs {{text}}, and {{label}} behind it")
         self.head, self.gap = head.rstrip(" "), head[len(head.rstrip(" ")) :]
-        shots = self.options.shots
-        self.shots = read_shots(shots, self.options.labels) if isinstance(shots, str) else list(shots or ())
+        shots, columns = self.options.shots, self.options.columns
+        if columns is not None and not isinstance(shots, str):
+            raise ConfigError("--columns is for a file of examples; name it with --shots, or leave --columns out")
+        known = self.options.labels
+        self.shots = read_shots(shots, known, columns) if isinstance(shots, str) else list(shots or ())
         self.labels = list(self.options.labels or dict.fromkeys(label for _, label in self.shots))
         _check_labels(self.labels)
         self._bias: dict[int, Tensor] = {}
@@ -268,31 +291,64 @@ def scores_one_by_one(model: SequenceModel, prompts: Sequence[Prompt]) -> Tensor
     return scores
 
 
-def read_shots(source: str, labels: Sequence[str] | None = None) -> list[tuple[str, str]]:
-    """Examples: (text, label), in the order of the file. A file of two columns needs no header: text and label."""
+def read_shots(
+    source: str, labels: Sequence[str] | None = None, columns: Sequence[Column] | None = None
+) -> list[tuple[str, str]]:
+    """Examples: (text, label), in the order of the file; which columns were guessed is said.
+
+    A file of two columns needs no header; where nothing tells them apart the second one has the labels.
+    """
+    if columns is not None and len(columns) not in (2, 3):
+        raise ConfigError(f"--columns names {len(columns)} of them; say {COLUMNS}")
+    guessed = False
 
     def choose(head: Head) -> list[Column]:
+        nonlocal guessed
+        if columns is not None:
+            return named_by_number(head, columns)
+        guessed = True
+        separated = head.kind in ("csv", "tsv")
+        rows = first_rows(source, None, head.kind, "utf-8", MAX_LINE) if separated else []
         try:
-            return guess_columns(head, [])
+            return guess_columns(head, rows, COLUMNS)
         except DataError:
-            if len(head.names) == 2 and head.kind in ("csv", "tsv"):
-                return [1, 2]
+            if len(head.names) == 2 and separated:
+                return [2, 1] if _labels_first(rows, labels) else [1, 2]
             raise
 
-    path = locate(source)
+    try:
+        path = locate(source)
+    except DataError:
+        raise DataError(f"there is no file {source}; --shots needs a csv, tsv or jsonl file of examples") from None
     plain = path is not None and kind_of(path) == "text"
-    table = read_table(source, choose, format="tsv" if plain else "auto")
+    table = read_table(source, choose, format="tsv" if plain else format_of(source))
+    if guessed:
+        warnings.warn(f"{source}: {told_columns(table)}", stacklevel=2)
     shots = []
     for row, (*texts, label) in enumerate(zip(*table.columns, strict=True)):
         text, name = ("\t".join(map(_stripped, part)) for part in (texts, [label]))
         if not text.strip() or not name:
             raise DataError(f"{table.where(row)}: an example needs a text and a label")
         if labels is not None and name not in labels:
-            raise DataError(f"{table.where(row)}: the label '{name}' is none of --labels; {suggest(name, labels)}")
+            other = f", or name the columns: {COLUMNS}" if guessed else ""
+            near = suggest(name, labels)
+            raise DataError(f"{table.where(row)}: the label '{name}' is none of --labels; {near}{other}")
         shots.append((text, name))
     if not shots:
         raise DataError(f"{source} holds no examples")
     return shots
+
+
+def _labels_first(rows: Sequence[Sequence[str]], labels: Sequence[str] | None) -> bool:
+    """Of rows of two fields: whether the first ones are labels, since they are known, or since they are numbers."""
+    first, second = ([row[place].strip() for row in rows if len(row) > 1] for place in (0, 1))
+    tests: list[Callable[[str], bool]] = [is_number]
+    if labels is not None:
+        tests.insert(0, lambda value: value in labels)
+    for test in tests:
+        if all(map(test, first)) != all(map(test, second)):
+            return all(map(test, first))
+    return False
 
 
 def _stripped(value: Any) -> str:

@@ -26,6 +26,7 @@ from legato.evaluation.tagging import MOST, Table, confusion_table, score_table,
 from legato.models.base import SequenceModel
 from legato.nn.crf import best_paths, log_likelihood, tag_probabilities, with_rules
 from legato.tasks.base import Answer, Prediction
+from legato.tasks.tagged_words import Splitting, word_places
 
 TOKENS: Final = 16384  # read at once; changes no result
 SCORES: Final = 1 << 21  # of one tag after another held at once; the same
@@ -60,6 +61,7 @@ class Tagger:
     scheme: Scheme
     rules: bool = True  # whether only tags are chosen that may follow each other
     zero_digits: bool = False  # whether 1996 is read as 0000
+    splitting: Splitting = "treebank"  # of raw text into words
     _allowed: Tensor | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -187,29 +189,29 @@ class Tagger:
         return [score_table(gold, tags, self.scheme), confusion_table(gold, tags, self.scheme), shown]
 
     def predict(self, texts: Sequence[str]) -> list[Prediction]:
-        """The tags of texts whose words spaces part."""
-        found = [list(re.finditer(r"\S+", text)) for text in texts]
+        """The tags of texts, split into words as those were that the model has learned from."""
         problems = [_problem(text) for text in texts]
-        sentences = [
-            [] if problem else [match.group() for match in matches]
-            for matches, problem in zip(found, problems, strict=True)
+        found = [
+            [] if problem else word_places(text, self.splitting)
+            for text, problem in zip(texts, problems, strict=True)
         ]
+        sentences = [[text[start:end] for start, end in places] for text, places in zip(texts, found, strict=True)]
         guesses = self.choose(self.emissions(self.read(sentences)))
         return [
-            Prediction(text, [] if problem else [self._answer(text, matches, guess)], problem)
-            for text, matches, guess, problem in zip(texts, found, guesses, problems, strict=True)
+            Prediction(text, [] if problem else [self._answer(text, places, guess)], problem)
+            for text, places, guess, problem in zip(texts, found, guesses, problems, strict=True)
         ]
 
-    def _answer(self, text: str, matches: Sequence[re.Match[str]], guess: Guess) -> Answer:
-        words = [match.group() for match in matches]
+    def _answer(self, text: str, places: Sequence[tuple[int, int]], guess: Guess) -> Answer:
+        words = [text[start:end] for start, end in places]
         more: dict[str, Any] = {"words": words, "tags": guess.tags, "probabilities": guess.chances}
         if self.scheme != "plain":
             more["entities"] = [
                 {
                     "type": span.kind,
-                    "text": text[matches[span.start].start() : matches[span.end - 1].end()],
-                    "start": matches[span.start].start(),
-                    "end": matches[span.end - 1].end(),
+                    "text": text[places[span.start][0] : places[span.end - 1][1]],
+                    "start": places[span.start][0],
+                    "end": places[span.end - 1][1],
                     "words": [span.start, span.end],
                     "probability": sum(guess.chances[span.start : span.end]) / (span.end - span.start),
                 }
@@ -238,7 +240,7 @@ def _problem(text: str) -> str | None:
         text.encode("utf-8")
     except UnicodeEncodeError:
         return "the text holds half a surrogate pair, which is no character; remove it"
-    return None
+    return None if text.strip() else "the text is empty"
 
 
 def spell_alike(rows: Sequence[Row]) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast, get_args
 
 import torch.nn.functional as F
 
@@ -31,7 +31,7 @@ from legato.data.rows import Row, RowBatches
 from legato.data.tag_schemes import OUTSIDE, Scheme, convert, guess_scheme, kind_of, labels_of, transitions
 from legato.data.text import Text
 from legato.data.tokenizers import Tokenizer
-from legato.errors import ConfigError, DataError, FolderError
+from legato.errors import ConfigError, DataError, FolderError, suggest
 from legato.evaluation.tagging import signature
 from legato.folders.model_folder import Loaded, save_model
 from legato.models.base import SequenceModel, count_parameters
@@ -40,6 +40,7 @@ from legato.registry import MODELS
 from legato.tasks.base import Plan, Prediction, Say, model_card
 from legato.tasks.habits import RECURRENT, tagger_model, tagger_tokenizer, tagger_training, tuning
 from legato.tasks.tagged_texts import TaggingData, read_split, read_splits, refuse_unseen, tags_in, told_repairs
+from legato.tasks.tagged_words import Splitting, splitting_of
 from legato.tasks.tagger import Reading, Tagger, read_words, shown_tags, spell_alike
 from legato.training.adapt import adapt_name
 from legato.training.job import Loss
@@ -132,7 +133,10 @@ def tagger_of(loaded: Loaded, data: Any = None) -> Tagger:
         raise FolderError(f"{loaded.folder}: its config.json does not name the tags; was it trained for tagging?")
     reader = TextReader.of(loaded.module, loaded.tokenizer)
     scheme = about.get("scheme", "plain")
-    return Tagger(loaded.module, reader, labels, scheme, rules, bool(about.get("zero_digits", False)))
+    zero_digits, splitting = bool(about.get("zero_digits", False)), str(about.get("splitting", "treebank"))
+    if splitting not in get_args(Splitting):
+        raise FolderError(f"{loaded.folder}: splitting is '{splitting}'; {suggest(splitting, get_args(Splitting))}")
+    return Tagger(loaded.module, reader, labels, scheme, rules, zero_digits, cast(Splitting, splitting))
 
 
 class TaggingJob:
@@ -155,6 +159,7 @@ class TaggingJob:
             raise ConfigError("data.metric=f1 is for tags that mark names, such as B-PER; use data.metric=accuracy")
         self.lower_is_better = self.metric == "loss"
         self.zero_digits = self._zero_digits()
+        self.splitting = splitting_of(self._words("train"))
         self.tokenizer = plan.tokenizer_for(self._train_tokenizer)
         self.sizes = plan.sizes_for(self.tokenizer)
         self.reader = TextReader.of(plan.model if plan.loaded is None else plan.loaded.module, self.tokenizer)
@@ -322,7 +327,7 @@ class TaggingJob:
 
     def _tagger(self, model: SequenceModel) -> Tagger:
         rules = self.plan.data.valid_transitions
-        return Tagger(model, self.reader, self.labels, self.scheme, rules, self.zero_digits)
+        return Tagger(model, self.reader, self.labels, self.scheme, rules, self.zero_digits, self.splitting)
 
     def samples(self, model: SequenceModel, count: int) -> list[str]:
         """Validation sentences with their tags."""
@@ -338,6 +343,7 @@ class TaggingJob:
         about: dict[str, Any] = {"version": __version__, "data": self.hashes, "metrics": metrics}
         about |= {"labels": self.labels, "scheme": self.scheme, "columns": {"word": data.word, "tag": data.tag}}
         about |= {"valid_transitions": data.valid_transitions, "zero_digits": self.zero_digits}
+        about["splitting"] = self.splitting
         about |= self.plan.origin()
         save_model(folder, model, self.tokenizer, task="tagging", about=about, card=card)
 

@@ -11,6 +11,7 @@ what was trained, and name the base that the rest comes from (folders/adapters.p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from torch import nn
 
 from legato.config import Section
 from legato.errors import ConfigError
-from legato.folders.adaptation import Adaptation, digest_of
+from legato.folders.adaptation import Adaptation, Below, digest_of
 from legato.folders.model_folder import Loaded, find_model
 from legato.models.base import SequenceModel, count_parameters
 from legato.models.headed import Headed, body_of
@@ -48,6 +49,7 @@ class AdaptConfig(Section):
     )
     rank: int = Field(8, ge=1, description="lora: rows of A and columns of B")
     alpha: float = Field(16.0, gt=0, description="lora: B A is multiplied by alpha / rank")
+    rslora: bool = Field(False, description="lora: multiply by alpha / √rank instead, which suits large ranks")
     dropout: float = Field(0.0, ge=0, lt=1, description="lora: on what A reads")
     targets: tuple[str, ...] | None = Field(
         None, description="lora: ends of the matrices' names, or all-linear; left out: attention's query and value"
@@ -71,18 +73,23 @@ class Base:
     place: str  # its folder, or its name on the hub
     digest: str  # of its weights
     names: frozenset[str]  # of its tensors
+    below: Below | None = None  # what it is made of, where it is itself an adapter
 
     @classmethod
     def of(cls, place: str, loaded: Loaded) -> Base:
         found = str(find_model(place)) if Path(place).exists() else place
         module = loaded.module
-        return cls(found, loaded.digest or digest_of(module), frozenset(body_of(module).state_dict()))
+        names = frozenset(body_of(module).state_dict())
+        return cls(found, loaded.digest or digest_of(module), names, getattr(module, "below", None))
 
 
 def adapt(
     model: SequenceModel, config: AdaptConfig, base: Base, warn: Callable[[str], None] = lambda text: None
 ) -> None:
-    """Freeze `model` but for what `config` says is trained, and for heads that the base did not have."""
+    """Freeze `model` but for what `config` says is trained, and for heads that the base did not have.
+
+    Adapters beside those of an adapter are saved as one with them, for the whole model that those are for.
+    """
     if config.name == "full":
         return
     parameters = dict(model.named_parameters())
@@ -102,8 +109,19 @@ def adapt(
         raise ConfigError("adapt=head trains the task's head alone, and this task has none; use adapt=lora")
     for name in heads | biases:
         parameters[name].requires_grad_(True)
+    place, digest = base.place, base.digest
+    if base.below is not None and config.name == "lora":
+        place, digest = base.below.root, base.below.digest
     model.adaptation = Adaptation(  # type: ignore[assignment]
-        config.name, base.place, base.digest, config.rank, config.alpha, config.dropout, targets
+        name=config.name,
+        base=place,
+        digest=digest,
+        rank=config.rank,
+        alpha=config.alpha,
+        rslora=config.rslora,
+        dropout=config.dropout,
+        targets=targets,
+        below=base.below,
     )
 
 
@@ -121,9 +139,15 @@ def store_frozen(model: SequenceModel, device: torch.device, precision: str) -> 
 
 
 def trainable_line(model: SequenceModel) -> str:
-    """What a run says of how much it trains; adapters count on both sides."""
+    """What a run says of how much it trains, and on what; adapters count on both sides."""
     trainable, total = count_parameters(model, trainable=True), count_parameters(model)
-    return f"trainable: {trainable:,} of {total:,} parameters ({100 * trainable / max(total, 1):.3g} %)"
+    line = f"trainable: {trainable:,} of {total:,} parameters ({100 * trainable / max(total, 1):.3g} %)"
+    made = getattr(model, "adaptation", None)
+    if made is None or made.below is None:
+        return line
+    if made.name == "lora":
+        return f"{line}; this goes on from an adapter, and both are saved as one for {made.base}"
+    return f"{line}; this goes on from the adapter {made.base}, which is not saved with it: keep that"
 
 
 def head_parameters(model: SequenceModel) -> set[str]:
@@ -159,7 +183,7 @@ def _add_low_rank(model: SequenceModel, config: AdaptConfig) -> tuple[str, ...]:
             layer.out_features,
             parts,
             config.rank,
-            config.alpha / config.rank,
+            config.alpha / (math.sqrt(config.rank) if config.rslora else config.rank),
             config.dropout,
         )
         layer.low_rank = low.to(layer.weight.device).train(layer.training)
@@ -180,7 +204,8 @@ def _chosen(known: dict[str, Matrix], targets: Iterable[str], model: SequenceMod
     if not known:
         raise ConfigError(f"adapt=lora: model={name} has no matrices that adapters can be added to; use adapt=full")
     if ALL in targets:  # of the blocks, which are numbered; what reads them is no part of the body
-        return {path: matrix for path, matrix in known.items() if _short(path) != path} or known
+        numbered = {path: matrix for path, matrix in known.items() if any(map(str.isdigit, path.split(".")))}
+        return numbered or known
     for target in targets:
         if not any(_ends(path, target) for path in known):
             raise ConfigError(f"adapt.targets: nothing in this {name} is called '{target}'; there is {there}")
@@ -195,11 +220,15 @@ def _ends(path: str, target: str) -> bool:
 
 
 def _short(path: str) -> str:
-    """The part of a name that all layers share: what follows the last number.
+    """The part of a name that all layers share: what follows the last number, unless it ends in one.
 
     >>> _short("bert.encoder.layer.3.attention.self.query")
     'attention.self.query'
+    >>> _short("forwards.projections.0")
+    'projections.0'
     """
     parts = path.split(".")
-    numbers = [index for index, part in enumerate(parts) if part.isdigit()]
-    return ".".join(parts[numbers[-1] + 1 :]) if numbers else path
+    last = max((index for index, part in enumerate(parts) if not part.isdigit()), default=0)
+    numbers = [index for index in range(last) if parts[index].isdigit()]
+    ends = last if last < len(parts) - 1 else 0
+    return ".".join(parts[numbers[-1] + 1 if numbers else ends :])

@@ -1,0 +1,115 @@
+"""What a saved tokenizer puts around texts is what the model reads, also where it was a language model before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import legato
+from legato.data.qa_windows import QuestionReader
+from legato.data.reading import TextReader
+from legato.folders.exports import export
+from legato.folders.model_folder import load_model, save_model
+from legato.folders.sentence_encoder import SentenceEncoder, told_sentences
+from legato.models.headed import Headed, HeadShape
+from legato.tasks.features import TextVectors
+from tiny_reviews import settings, write_pairs
+from tiny_runs import small
+
+transformers = pytest.importorskip("transformers")
+
+TEXTS = ["a merry film and song", "dull", "a grim story, and a weak play"]
+
+
+def lm(folder: Path, name: str, start: Path | None = None) -> Path:
+    given = small(folder, model=name, model__heads=2, model__length=64, tokenizer="bpe", train__steps=2)
+    given = {**given, "tokenizer.size": 280} if start is None else {**given, "from": str(start)}
+    if start is not None:
+        given = {key: value for key, value in given.items() if not key.startswith(("model", "tokenizer"))}
+    out = folder / ("lm" if start is None else "lm-again")
+    legato.train("lm", given, out=out, quiet=True)
+    return out
+
+
+@pytest.fixture(scope="module", params=["gpt2", "llama"])
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A language model trained here."""
+    folder = tmp_path_factory.mktemp(request.param)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LEGATO_CACHE", str(folder / "cache"))
+        return lm(folder, request.param)
+
+
+def classifier(base: Path, folder: Path, **changes: Any) -> Path:
+    given = settings(folder, train__steps=6, train__lr=0.01, **changes)
+    given = {key: value for key, value in given.items() if not key.startswith("model")}
+    legato.train("classification", {**given, "from": str(base)}, out=folder / "run", quiet=True)
+    return folder / "run" / "best"
+
+
+def theirs(folder: Path, firsts: list[str], seconds: list[str] | None = None) -> torch.Tensor:
+    """What `transformers` says of all of them, by nothing but the folder."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    read = tokenizer(firsts, seconds, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        found: torch.Tensor = model(**read).logits.softmax(-1)
+    return found
+
+
+def ours(folder: Path, texts: list[str]) -> torch.Tensor:
+    found = legato.load(folder, "cpu").predictions(texts)
+    return torch.tensor([list(one.answers[0].more["probabilities"].values()) for one in found])
+
+
+def test_a_classifier_tuned_from_a_language_model_answers_alike_in_transformers(
+    trained: Path, tmp_path: Path
+) -> None:
+    run = classifier(trained, tmp_path)
+    torch.testing.assert_close(theirs(run, TEXTS), ours(run, TEXTS), rtol=0, atol=1e-5)
+
+
+def test_so_does_one_of_pairs(trained: Path, tmp_path: Path) -> None:
+    files = {"data.train": write_pairs(tmp_path / "train.tsv"), "data.valid": write_pairs(tmp_path / "valid.tsv", 20)}
+    run = classifier(trained, tmp_path, **{key: str(file) for key, file in files.items()})
+    pairs = [f"{text}\tgrim" for text in TEXTS]
+    torch.testing.assert_close(theirs(run, TEXTS, ["grim"] * 3), ours(run, pairs), rtol=0, atol=1e-5)
+
+
+def test_so_does_an_adapter_once_it_is_merged(trained: Path, tmp_path: Path) -> None:
+    run = classifier(trained, tmp_path, adapt="lora")
+    merged = export(run, "hf", out=tmp_path / "merged")
+    torch.testing.assert_close(theirs(merged, TEXTS), ours(run, TEXTS), rtol=0, atol=1e-5)
+    assert not (merged / "target").exists()
+
+
+@pytest.mark.parametrize("kind", ["tags", "spans"])
+def test_words_and_questions_are_framed_as_they_are_read(kind: Any, trained: Path, tmp_path: Path) -> None:
+    held = load_model(trained / "best")
+    module = Headed(held.module, HeadShape(kind=kind, outputs=2))
+    save_model(tmp_path, module, held.tokenizer, task="tagging", about={"labels": ["A", "B"]}, card="")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    reader = TextReader.of(module, held.tokenizer)
+    assert tokenizer(TEXTS[0]).input_ids == reader.text(TEXTS[0]).ids
+    if kind == "spans":
+        window = QuestionReader(reader).windows([("who did it?", "a dog.")])[0]
+        assert tokenizer("who did it?", "a dog.").input_ids == window.row.ids
+
+
+def test_vectors_are_made_of_the_tokens_that_the_file_gives(trained: Path, tmp_path: Path) -> None:
+    held, how = load_model(trained / "best"), SentenceEncoder(normalise=True)
+    about = {"sentences": told_sentences(how)}
+    save_model(tmp_path, held.module, held.tokenizer, task="embedding", about=about, card="")
+    again = load_model(tmp_path)
+    read = transformers.AutoTokenizer.from_pretrained(tmp_path)(TEXTS[0]).input_ids
+    assert TextVectors.of(again).rows(TEXTS[:1])[0].ids == read
+
+
+def test_a_language_model_goes_on_from_a_classifier_and_has_its_mark_again(trained: Path, tmp_path: Path) -> None:
+    run = classifier(trained, tmp_path)
+    again = lm(tmp_path, "", start=run) / "best"
+    ids = transformers.AutoTokenizer.from_pretrained(again)("the cat").input_ids
+    assert ids == legato.load(again, "cpu").loaded.tokenizer.prompt("the cat")
