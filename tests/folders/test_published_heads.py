@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers import processors
 
 import legato
 from legato.data.batch import Batch
@@ -21,7 +22,7 @@ from legato.folders.model_folder import load_model, save_model
 from legato.models.base import Sizes, count_parameters
 from legato.models.headed import Headed, HeadShape
 from legato.registry import MODELS
-from tiny_published import change
+from tiny_published import byte_level, change, write
 from tiny_reviews import settings as reviews
 from tiny_tagged import small as tagged
 
@@ -173,6 +174,30 @@ def test_texts_side_by_side_are_padded_there_as_here(name: str, tmp_path: Path) 
     assert [p.answers[0].more["probabilities"]["good"] for p in found] == pytest.approx(
         shares[:, 1].tolist(), abs=1e-4
     )
+
+
+def test_a_published_decoder_reads_texts_and_pairs_with_the_marks_of_its_file(tmp_path: Path) -> None:
+    library = byte_level()
+    start = library.token_to_id("<s>")
+    library.post_processor = processors.TemplateProcessing(
+        single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", start)]
+    )
+    library.save(str(tmp_path / "tokenizer.json"))
+    marks = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "</s>"}
+    write(tmp_path / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **marks})
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    sizes |= {"vocab_size": library.get_vocab_size(), "pad_token_id": library.token_to_id("</s>")}
+    other = transformers.LlamaForSequenceClassification(transformers.LlamaConfig(**sizes)).eval()
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    other.save_pretrained(tmp_path)
+    model = legato.load(tmp_path, device="cpu")
+    for texts in [TEXTS[:1], TEXTS[:2]]:
+        share = said(other, tmp_path, *texts).softmax(-1)[0]
+        found = model.predictions(["\t".join(texts)])[0].answers[0]
+        assert found.score == pytest.approx(float(share.max()), abs=1e-5)
 
 
 # --- what config.json says of labels ---------------------------------------------------------------

@@ -17,7 +17,7 @@ import numpy as np
 
 from legato.data.rows import Row
 from legato.data.tokenizers import AnyTokenizer, Tokenizer
-from legato.data.word_pieces import marks_of_pairs, pieces_of_words
+from legato.data.word_pieces import marks_between, marks_of_pairs, pieces_of_words
 
 
 @dataclass
@@ -97,9 +97,11 @@ class TextReader:
 
     @cached_property
     def between(self) -> list[int]:
-        """What stands between the two texts of a pair: RoBERTa has two marks there."""
+        """What stands between the two texts of a pair: RoBERTa has two marks there, a published decoder its own."""
         if not self.framed:
-            return [self.tokenizer.eos_id]
+            tokenizer = self.tokenizer
+            theirs = marks_between(tokenizer) if isinstance(tokenizer, Tokenizer) and tokenizer.foreign else []
+            return theirs or [tokenizer.eos_id]
         doubled = isinstance(self.tokenizer, Tokenizer) and marks_of_pairs(self.tokenizer) == 4
         return [self._marks[1]] * (2 if doubled else 1)
 

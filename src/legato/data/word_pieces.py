@@ -30,6 +30,16 @@ def marks_of_pairs(tokenizer: Tokenizer) -> int:
     return int(tokenizer.marking.num_special_tokens_to_add(True))
 
 
+def marks_between(tokenizer: Tokenizer) -> list[int]:
+    """The marks that the file puts between two texts."""
+    pair = tokenizer.marking.encode("a", "a")
+    there = pair.sequence_ids  # None for marks
+    if 0 not in there or 1 not in there:
+        return []
+    last = max(place for place, text in enumerate(there) if text == 0)
+    return list(pair.ids[last + 1 : there.index(1)])
+
+
 def _grouped(tokenizer: Tokenizer, words: Sequence[str], encoding: object) -> list[list[int]]:
     """The tokens by the word that they stand in."""
     ends = list(accumulate(len(word) + 1 for word in words))  # where the next word begins, a space between
