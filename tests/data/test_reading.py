@@ -1,6 +1,9 @@
 """How texts, pairs and words become rows, for encoders and for the others."""
 
+import itertools
+
 import pytest
+import tokenizers
 
 from legato.data.reading import TextReader, cut_longest_first
 from legato.data.tokenizers import Tokenizer, TokenizerConfig
@@ -56,8 +59,18 @@ def test_words_that_do_not_fit_are_absent() -> None:
 
 @pytest.mark.parametrize(
     ("a", "b", "room", "expected"),
-    [(3, 3, 10, (3, 3)), (8, 2, 6, (4, 2)), (2, 8, 6, (2, 4)), (8, 8, 6, (3, 3)), (8, 8, 7, (4, 3))],
+    [(3, 3, 10, (3, 3)), (8, 2, 6, (4, 2)), (2, 8, 6, (2, 4)), (8, 8, 6, (3, 3)), (8, 8, 7, (3, 4))],
 )
 def test_the_longer_of_a_pair_gives_way(a: int, b: int, room: int, expected: tuple[int, int]) -> None:
     first, second = cut_longest_first(list(range(a)), list(range(b)), room)
     assert (len(first), len(second)) == expected
+
+
+def test_a_pair_is_cut_as_the_library_cuts_it() -> None:
+    library = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, unk_token="a"))
+    library.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    for a, b, room in itertools.product(range(9), range(9), range(1, 13)):
+        library.enable_truncation(room, strategy="longest_first")
+        kept = library.encode(" ".join("a" * a), " ".join("a" * b)).sequence_ids
+        first, second = cut_longest_first(list(range(a)), list(range(b)), room)
+        assert (len(first), len(second)) == (kept.count(0), kept.count(1))

@@ -178,7 +178,7 @@ class TextReader:
 
 
 def cut_longest_first(a: list[int], b: list[int], room: int | None) -> tuple[list[int], list[int]]:
-    """Both within `room`, the longer one giving way first."""
+    """Both within `room`, the longer one giving way first; of an odd room it keeps the odd token, as in `tokenizers`."""
     if room is None or len(a) + len(b) <= room:
         return a, b
     half = room // 2
@@ -186,4 +186,5 @@ def cut_longest_first(a: list[int], b: list[int], room: int | None) -> tuple[lis
         return a, b[: room - len(a)]
     if len(b) <= half:
         return a[: room - len(b)], b
-    return a[: room - half], b[:half]
+    more = room - half
+    return (a[:more], b[:half]) if len(a) > len(b) else (a[:half], b[:more])
