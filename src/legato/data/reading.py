@@ -178,7 +178,7 @@ class TextReader:
 
 
 def cut_longest_first(a: list[int], b: list[int], room: int | None) -> tuple[list[int], list[int]]:
-    """Both within `room`, the longer one giving way first; of an odd room it keeps the odd token, as in `tokenizers`."""
+    """Both within `room`, the longer one giving way first and keeping the odd token, as in `tokenizers`."""
     if room is None or len(a) + len(b) <= room:
         return a, b
     half = room // 2
