@@ -4,10 +4,11 @@
     python benchmarks/adapt_scores.py MODEL train.tsv dev.tsv --sides "legato lora,peft lora"
 
 The sides are those of `adapt.py`, and the head alone; LoRA is on every matrix of the layers here. Model, head at the
-start, batches, their order, rates, warm-up and schedule are the same on both sides of a pair; dropouts are not.
-Each side is a process of its own, one after the other. Every `--every` steps a side is scored on the dev texts, and
-the best of these scores is shown, and that model kept. Seconds are from the first step to the last score, without
-reading and starting. The last line printed is JSON. Needs the peers: pip install -e ".[bench]"
+start, batches, their order, rates, warm-up and schedule are the same on both sides of a pair; what dropout draws is
+not. Each side is a process of its own, one after the other. Every `--every` steps a side is scored on the dev texts,
+and the best of these scores is shown, and that model kept; `transformers` keeps all of it, whatever was trained.
+Seconds are from the first step to the last score, without reading and starting. The last line printed is JSON. Needs
+the peers: pip install -e ".[bench]"
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import json
 import multiprocessing
 import tempfile
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -85,12 +87,14 @@ def settings(folder: Path, shape: Shape, adapt: str) -> dict[str, Any]:
 
 
 def legato_side(folder: Path, shape: Shape, adapt: str) -> Any:
+    import torch
+
     import legato
 
     def answer(_: None) -> Told:
         with tempfile.TemporaryDirectory() as place:
             run = legato.train("classification", settings(folder, shape, adapt), out=f"{place}/run", quiet=True)
-        peak = run.peak_memory / 2**20
+        peak = run.peak_memory / 2**20 or memory(torch.device(shape.device))[0]
         return Told(run.metrics["valid.accuracy"], run.trainable, peak, run.seconds, run.saved_bytes / 1e6)
 
     return answer
@@ -203,8 +207,9 @@ def main() -> None:
             side.process.kill()
             figures = f"{it.accuracy:10.4f}{it.trainable:12,d}{it.peak:8,.0f}{it.seconds:9.1f}{it.size:12.2f}"
             print(f"{name:22s}{figures}", flush=True)
-    sides = {name: it._asdict() for name, it in told.items()}
-    print(json.dumps({"benchmark": "adapt_scores", **vars(options), "versions": versions(), "sides": sides}))
+    figures = {name: it._asdict() for name, it in told.items()}
+    with_peft = {**versions(), "peft": version("peft")}
+    print(json.dumps({"benchmark": "adapt_scores", **vars(options), "versions": with_peft, "figures": figures}))
 
 
 if __name__ == "__main__":

@@ -357,6 +357,8 @@ def test_flat_settings_have_dotted_keys() -> None:
         ("learning_rate", "train.lr"),
         ("epochs", "train.epochs"),
         ("batch_size", "train.batch_rows"),
+        ("lora_alpha", "adapt.alpha"),
+        ("num_layers", "model.layers"),
     ],
 )
 def test_a_name_from_elsewhere_is_known(key: str, ours: str) -> None:

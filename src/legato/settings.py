@@ -68,13 +68,18 @@ class RunConfig(Section):
     expect: dict[str, Expectation] = Field(default_factory=dict)
 
 
+MODEL_KEYS = ("width", "layers", "heads", "embedding")  # that most models have
+
+
 def check(settings: Mapping[str, Any]) -> RunConfig:
     """The settings as a `RunConfig`, each section checked by the class that its names choose."""
     known = {field.alias or name for name, field in RunConfig.model_fields.items()}
     for key in settings:
         if key not in known:
-            inside = [name for name in (key, *ELSEWHERE.get(key, ())) if name in TrainConfig.model_fields]
-            near = f"did you mean 'train.{inside[0]}'?" if inside else suggest(key, known)
+            sections = {"train": TrainConfig.model_fields, "adapt": AdaptConfig.model_fields, "model": MODEL_KEYS}
+            names = (key, *ELSEWHERE.get(key, ()))
+            inside = [f"{part}.{name}" for part, fields in sections.items() for name in names if name in fields]
+            near = f"did you mean '{inside[0]}'?" if inside else suggest(key, known)
             raise ConfigError(f"unknown key '{key}'; {near}")
     if not settings.get("task"):
         raise ConfigError("which task? name one, as in: legato train lm data.train=FILE")

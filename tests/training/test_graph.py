@@ -25,7 +25,7 @@ from legato.tasks.base import Plan
 from legato.tasks.next_token import next_token_loss
 from legato.tasks.pairs import pair_loss
 from legato.training.display import Display
-from legato.training.graph import AT_ONCE, WARM, StepGraph, own_stream, shape_of
+from legato.training.graph import WARM, StepGraph, own_stream, shape_of
 from legato.training.loop import Trainer
 from legato.training.run_folder import RunFolder
 
@@ -170,27 +170,17 @@ if pytest is not None:
 
         made: ClassVar[list[tuple[Any, int]]] = []
         trainer: ClassVar[Trainer]
-        refused: ClassVar[bool] = False
 
         def __init__(self, run: Any, batch: Batch, *_: Any) -> None:
-            step = self.trainer.step
-            if self.refused and not any(
-                self.trainer.job.batches.at(s).ids.shape == batch.ids.shape for s in range(step)
-            ):
-                raise RuntimeError("a library sets itself up")
             self.run = run
-            self.made.append((shape_of(batch), step))
+            self.made.append((shape_of(batch), self.trainer.step))
 
         def replay(self, batch: Batch) -> torch.Tensor:
             self.trainer.optimizer.zero_grad()
             return self.run(batch, None, torch.tensor(float(batch.tokens)))[0]
 
-    @pytest.mark.parametrize("at_once", [True, False])
-    def test_the_first_shapes_are_recorded_when_they_first_come(
-        at_once: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_shape_is_recorded_when_it_comes_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         trainer, warnings = pairs_trainer(tmp_path, monkeypatch)
-        trainer._at_once = at_once
         monkeypatch.setattr("legato.training.loop.StepGraph", Recording)
         monkeypatch.setattr(Recording, "made", [])
         monkeypatch.setattr(Recording, "trainer", trainer, raising=False)
@@ -201,23 +191,7 @@ if pytest is not None:
         recorded = dict(Recording.made)
         assert len(recorded) == len(trainer.graphs) == len(Recording.made) >= 3
         for shape, step in recorded.items():
-            due = (s for s in range(WARM, 40) if shapes[s] == shape and (at_once or shape in shapes[:s]))
-            assert step == next(due)
-        assert len(recorded) <= AT_ONCE
-        assert not warnings
-
-    def test_a_shape_that_cannot_be_recorded_at_first_is_recorded_when_it_comes_again(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        trainer, warnings = pairs_trainer(tmp_path, monkeypatch)
-        monkeypatch.setattr("legato.training.loop.StepGraph", Recording)
-        monkeypatch.setattr(Recording, "made", [])
-        monkeypatch.setattr(Recording, "refused", True)
-        monkeypatch.setattr(Recording, "trainer", trainer, raising=False)
-        for _ in range(40):
-            trainer._update()
-        assert len(trainer.graphs) >= 3
-        assert not trainer._at_once
+            assert step == next(s for s in range(WARM, 40) if shapes[s] == shape and shape in shapes[:s])
         assert not warnings
 
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")

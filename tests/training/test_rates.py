@@ -31,9 +31,9 @@ def test_all_learn_alike_unless_said() -> None:
 @pytest.mark.parametrize(("name", "more"), [("bert", {"heads": 2}), ("gpt2", {"heads": 2}), ("lstm", {})])
 def test_a_layer_learns_at_a_share_of_the_one_above(name: str, more: dict[str, Any]) -> None:
     shares = rate_shares(model_of(name, layers=3, **more), TrainConfig(layer_decay=0.5))
-    assert shares["body.embedding.weight"] == 0.125
+    assert shares["body.embedding.weight"] == 0.0625
     of_layers = [{share for name, share in shares.items() if f"layers.{i}." in name} for i in range(3)]
-    assert of_layers == [{0.25}, {0.5}, {1.0}]
+    assert of_layers == [{0.125}, {0.25}, {0.5}]
     assert shares["head.weight"] == 1.0
     above = [share for name, share in shares.items() if "pooler" in name or name.endswith("stack.norm.weight")]
     assert set(above) <= {1.0}

@@ -257,8 +257,7 @@ def _find_base(folder: Path, where: str, given: str) -> tuple[Path, str]:
 
     for place in (where, given):
         if Path(place).exists():
-            found = find_model(place)
-            return found, str(found.resolve())
+            return (found := find_model(place)), given if Path(given).exists() else str(found.resolve())
     try:
         return find_model(where), where
     except FolderError as problem:

@@ -24,16 +24,18 @@ _ENDING: Final = re.compile(r"(?i)(n['’]t|['’](s|re|ve|ll|d|m))")
 _WITH_ENDING: Final = re.compile(r"(?i)\w+(n['’]t|['’](s|re|ve|ll|d|m))")
 _CURLED: Final = re.compile(r"(?<=\w)’(?=\w)")
 # Addresses, and marks with white space around them such as :-) and !!!, which are no punctuation of a word.
-_WHOLE: Final = re.compile(r"(?<!\S)((https?://|www\.)\S*[\w/]|[\w.+-]+@[\w.-]*\w|[^\w\s]{2,}(?!\S))")
+_WHOLE: Final = re.compile(
+    r"(?<![^\s\"'“‘(\[<])((https?://|www\.)\S*[\w/]|[\w.+-]+@[\w.-]*\w)|(?<!\S)[^\w\s]{2,}(?!\S)"
+)
 _LETTERS: Final = re.compile(r"(\w\.)+\w")  # U.S
-# A full stop behind a word with no other, and what the next word begins with.
-_STOP: Final = re.compile(r"(?<!\S)([^\s.]{2,})\.[\"'”’)\]}]*(?=\s+[\"'“‘(\[]*(\w))")
+# A full stop behind a word, but not behind a single letter, and what the next word begins with.
+_STOP: Final = re.compile(r"(?<!\S)(\S{0,99}[^\s.]{2})\.[\"'”’)\]}]*(?=\s+[\"'“‘(\[]*(\w))")
 _OPENING: Final = "\"'“‘(["
 _SHORTENED: Final = {
     *("mr", "mrs", "ms", "dr", "prof", "rev", "hon", "st", "sen", "rep", "gov", "gen", "col", "maj", "lt", "capt"),
-    *("sgt", "cpl", "adm", "pres", "jr", "sr", "mt", "ft", "co", "corp", "inc", "ltd", "bros", "vs", "no", "nos"),
-    *("vol", "pp", "fig", "jan", "feb", "mar", "apr", "jun", "jul", "aug", "sep", "sept", "oct", "nov", "dec", "etc"),
-    *("al", "approx", "dept", "est", "univ", "ave", "blvd", "nr", "bzw", "ca", "mme", "mlle", "sra"),
+    *("sgt", "cpl", "adm", "pres", "jr", "sr", "mt", "ft", "co", "corp", "inc", "ltd", "bros", "vs"),
+    *("jan", "feb", "apr", "jun", "jul", "aug", "sep", "sept", "oct", "nov", "dec", "etc"),
+    *("approx", "dept", "univ", "ave", "blvd", "nr", "bzw", "ca", "mme", "mlle", "sra"),
 }
 
 
@@ -52,7 +54,7 @@ def splitting_of(sentences: Iterable[Sequence[str]]) -> Splitting:
             whole += _WITH_ENDING.fullmatch(word) is not None
         last = _STOPPED.fullmatch(words[-1]) if words else None
         glued += last is not None and _ends(last[1])
-    if alone <= glued:
+    if glued and alone <= glued:
         return "spaces"
     return "punctuation" if whole > apart else "treebank"
 
@@ -64,12 +66,12 @@ def word_places(text: str, splitting: Splitting) -> list[tuple[int, int]]:
     ['In', 'Paris', ',', 'France', '.']
     """
     parts = text.split()
-    split_already = ("," in parts or "." in parts) and not any(part[-1] == "," != part for part in parts)
+    split_already = ("," in parts or "." in parts) and not any(_GLUED.search(part[-2:]) for part in parts)
     if splitting == "spaces" or split_already:
         return [found.span() for found in re.finditer(r"\S+", text)]
     straight = _WHOLE.sub(lambda found: "x" * len(found[0]), _CURLED.sub("'", text))
     places: list[tuple[int, int]] = []
-    for start, end in _sentences(text):
+    for start, end in _sentences(straight):
         for word in split_words(straight[start:end]):
             begin = straight.index(word, places[-1][1] if places else 0)
             before = places[-1] if places and places[-1][1] == begin else None  # the word that this one touched

@@ -34,7 +34,7 @@ class TrainConfig(Section):
         ge=0,
         description="steps over which the rate rises, or a share of all, as 0.06; none: a tenth, at most 1000",
     )
-    layer_decay: float = Field(1.0, gt=0, le=1, description="each layer learns at this share of the one above it")
+    layer_decay: float = Field(1.0, gt=0, le=1, description="each layer learns at this share of what is above it")
     head_lr: float | None = Field(None, gt=0, description="highest rate of a task's head; none: as everything")
     lr_final: float = Field(0.0, ge=0, le=1, description="share of lr left at the end of cosine and linear")
     plateau_factor: float = Field(0.5, gt=0, lt=1, description="what plateau multiplies the rate with")

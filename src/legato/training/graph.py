@@ -10,9 +10,7 @@ recordings leave their gradients in the same places, those that the first one ma
 parameters. Memory is so for two sets of gradients, not for one a shape: what a later recording makes before it is
 copied lies where the next recording may use it again.
 
-Ordinary and recorded steps go through one stream (`own_stream`), since cuBLAS keeps memory to work in for each; and
-what an ordinary step took lies beside what recordings take, so there should be few ordinary ones: while there are few
-recordings, a shape is recorded when it first comes.
+Ordinary and recorded steps go through one stream (`own_stream`), since cuBLAS keeps memory to work in for each.
 """
 
 from __future__ import annotations
@@ -20,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -30,7 +29,6 @@ from legato.training.checkpoints import flatten, unflatten
 
 WARM = 3  # ordinary steps before recording: libraries set themselves up in the first ones
 MOST = 24  # shapes recorded
-AT_ONCE = 12  # of those, recorded when they first come; the others when they come again
 
 ForwardBackward = Callable[[Batch, Any, Tensor], tuple[Tensor, Any]]
 """From a batch, a state and the number of its targets to the summed loss and the next state."""
@@ -47,7 +45,7 @@ def own_stream(device: torch.device) -> Iterator[None]:
 
     PyTorch keeps freed memory for the stream that had it, so at each change what lies idle is given back.
     """
-    before, own = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+    before, own = torch.cuda.current_stream(device), _stream(device)
     own.wait_stream(before)
     torch.cuda.empty_cache()
     try:
@@ -56,6 +54,12 @@ def own_stream(device: torch.device) -> Iterator[None]:
     finally:
         before.wait_stream(own)
         torch.cuda.empty_cache()
+
+
+@cache
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    """The same for every run of the process: what cuBLAS keeps for a stream, it keeps for good."""
+    return torch.cuda.Stream(device)
 
 
 def _recordable() -> Any:
