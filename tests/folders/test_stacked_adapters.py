@@ -88,6 +88,19 @@ def test_the_adapters_below_need_not_be_kept(bases: dict[str, Path], tmp_path: P
     assert f"began with, `{bases['llama']}`. `peft` loads" in (folder / "README.md").read_text()
 
 
+def test_a_sum_moves_with_its_base_as_a_single_adapter_does(
+    bases: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The base is named as it was given, too: beside the adapter it is found wherever both lie."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    shutil.copytree(bases["llama"], "base")
+    _, model = stack(Path("chain"), Path("base"), {"name": "lora"}, {"name": "lora"}, head=None)
+    shutil.move(tmp_path / "here", tmp_path / "there")
+    monkeypatch.chdir(tmp_path / "there")
+    torch.testing.assert_close(answer(load_model(Path("chain/1")).module), answer(model), **CLOSE)
+
+
 def test_a_chain_is_exported_as_one_whole_model(bases: dict[str, Path], tmp_path: Path) -> None:
     folder, model = stack(tmp_path, bases["bert"], {"name": "lora"}, {"name": "lora", "targets": "all-linear"})
     whole = load_model(export(folder, "hf", out=tmp_path / "whole"))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import legato
 from legato.errors import ConfigError
@@ -69,23 +70,45 @@ def test_a_step_moves_each_by_its_share() -> None:
         torch.testing.assert_close(before[name] - parameter, expected, rtol=1e-3, atol=1e-6)
 
 
-def test_a_run_with_rates_of_its_own_goes_on_where_it_was(tmp_path: Path) -> None:
-    write_reviews(tmp_path / "train.tsv", seed=1)
-    settings = {
-        "data.train": str(tmp_path / "train.tsv"),
+def test_a_small_gradient_beside_a_large_eps_moves_nothing() -> None:
+    model = model_of("window")
+    optimizer = make_optimizer(model, TrainConfig(lr=0.1, eps=1.0), torch.device("cpu"))
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, 1e-6)
+    optimizer.step()
+    torch.testing.assert_close(list(model.parameters()), before, rtol=0, atol=1e-6)
+
+
+def run_settings(folder: Path) -> dict[str, Any]:
+    write_reviews(folder / "train.tsv", seed=1)
+    return {
+        "data.train": str(folder / "train.tsv"),
         "model": "bert",
         "model.width": 8,
         "model.heads": 2,
         "model.layers": 2,
         "tokenizer.size": 120,
         "train.batch_rows": 8,
-        "train.layer_decay": 0.8,
-        "train.head_lr": 0.01,
         "train.tensorboard": False,
         "train.schedule": "constant",
         "train.warmup": 0,
         "device": "cpu",
     }
+
+
+def test_a_run_trains_a_head_at_its_own_rate(tmp_path: Path) -> None:
+    settings = {**run_settings(tmp_path), "train.steps": 2, "train.lr": 1e-30}
+    kept = []
+    for name, rate in (("still", 1e-30), ("moving", 0.01)):
+        run = legato.train("classification", {**settings, "train.head_lr": rate}, out=tmp_path / name, quiet=True)
+        kept.append(load_file(run.run / "last" / "model.safetensors"))
+    moved = {name for name in kept[0] if not torch.allclose(kept[0][name], kept[1][name], atol=1e-9)}
+    assert moved == {"classifier.weight", "classifier.bias"}
+
+
+def test_a_run_with_rates_of_its_own_goes_on_where_it_was(tmp_path: Path) -> None:
+    settings = {**run_settings(tmp_path), "train.layer_decay": 0.8, "train.head_lr": 0.01}
     whole = legato.train("classification", settings, out=tmp_path / "whole", quiet=True, **{"train.steps": 6})
     legato.train("classification", settings, out=tmp_path / "parts", quiet=True, **{"train.steps": 3})
     parts = legato.train(resume=str(tmp_path / "parts"), quiet=True, **{"train.steps": 6})
