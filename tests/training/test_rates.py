@@ -104,7 +104,7 @@ def test_a_run_trains_a_head_at_its_own_rate(tmp_path: Path) -> None:
         run = legato.train("classification", {**settings, "train.head_lr": rate}, out=tmp_path / name, quiet=True)
         kept.append(load_file(run.run / "last" / "model.safetensors"))
     moved = {name for name in kept[0] if not torch.allclose(kept[0][name], kept[1][name], atol=1e-9)}
-    assert moved == {"classifier.weight", "classifier.bias"}
+    assert moved == {"head.head.weight", "head.head.bias"}
 
 
 def test_a_run_with_rates_of_its_own_goes_on_where_it_was(tmp_path: Path) -> None:
