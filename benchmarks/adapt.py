@@ -24,7 +24,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import multiprocessing
 import resource
 import statistics
 import tempfile
@@ -32,7 +31,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpt_sides import Side, require_transformers, run_apart, versions
+from gpt_sides import Side, choose_sides, run_apart, versions
 from train_gpt import finish
 
 # Legato and its peers are imported by the process that needs them.
@@ -283,13 +282,9 @@ def main() -> None:
     parser.add_argument("--sides", default=",".join(SIDES), help="which of the six, with commas between")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    chosen = options.sides.split(",")
-    if unknown := [name for name in chosen if name not in SIDES]:
-        raise SystemExit(f"there is no side '{unknown[0]}'; there are {', '.join(SIDES)}")
-    require_transformers()
+    chosen = choose_sides(options.sides, SIDES)
     if importlib.util.find_spec("peft") is None:
         raise SystemExit('peft is not installed; the peers come with: pip install -e ".[bench]"')
-    multiprocessing.set_start_method("spawn")
     shape = Shape(options.device, options.data, options.rows, options.threads, options.seed)
 
     with tempfile.TemporaryDirectory() as place:

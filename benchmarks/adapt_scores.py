@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import tempfile
 import time
 from importlib.metadata import version
@@ -35,7 +34,7 @@ from adapt import (
     rows_of,
     write_classifier,
 )
-from gpt_sides import Side, require_transformers, run_apart, versions
+from gpt_sides import Side, choose_sides, run_apart, versions
 from train_gpt import finish
 
 RATES = {"full": 5e-5, "lora": 1e-3, "bitfit": 2e-3, "head": 5e-3}
@@ -105,6 +104,7 @@ def peer_side(folder: Path, shape: Shape, adapt: str) -> Any:
     import torch.nn.functional as F
     import transformers
 
+    from legato.data.rows import scoring_batches
     from legato.registry import TASKS
     from legato.run import check, plan_of, saved_bytes, settings_for
     from legato.training.schedules import Schedule
@@ -125,20 +125,11 @@ def peer_side(folder: Path, shape: Shape, adapt: str) -> Any:
     def accuracy() -> float:
         model.eval()
         right = total = 0
-        wanted, encoded = job.wanted["valid"], job.rows["valid"]
-        order = sorted(range(len(encoded)), key=lambda row: len(encoded[row].ids))
         with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            for at in range(0, len(order), 128):
-                some = order[at : at + 128]
-                width = max(len(encoded[row].ids) for row in some)
-                ids = torch.zeros(len(some), width, dtype=torch.long)
-                mask = torch.zeros_like(ids)
-                for place, row in enumerate(some):
-                    ids[place, : len(encoded[row].ids)] = torch.as_tensor(encoded[row].ids)
-                    mask[place, : len(encoded[row].ids)] = 1
-                found = model(input_ids=ids.to(device), attention_mask=mask.to(device)).logits.argmax(-1).tolist()
-                right += sum(int(guess == wanted[row]) for guess, row in zip(found, some, strict=True))
-                total += len(some)
+            for _, batch in scoring_batches(job.rows["valid"]):
+                inputs, labels = rows_of(batch, device)
+                right += int((model(**inputs).logits.argmax(-1) == labels).sum())
+                total += len(labels)
         model.train()
         return right / total
 
@@ -188,11 +179,7 @@ def main() -> None:
     parser.add_argument("--sides", default=",".join(SIDES), help="which of the eight, with commas between")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    chosen = options.sides.split(",")
-    if unknown := [name for name in chosen if name not in SIDES]:
-        raise SystemExit(f"there is no side '{unknown[0]}'; there are {', '.join(SIDES)}")
-    require_transformers()
-    multiprocessing.set_start_method("spawn")
+    chosen = choose_sides(options.sides, SIDES)
     shape = Shape(
         options.device, options.train, options.dev, options.rows, options.epochs, options.every, options.seed
     )

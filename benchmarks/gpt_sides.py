@@ -9,13 +9,23 @@ from __future__ import annotations
 import importlib.util
 import json
 import multiprocessing
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 VOCABULARY = 50_257
+
+
+def choose_sides(wanted: str, known: Collection[str]) -> list[str]:
+    """The sides named with commas between; each will have a process that begins with nothing of this one."""
+    chosen = wanted.split(",")
+    if unknown := [name for name in chosen if name not in known]:
+        raise SystemExit(f"there is no side '{unknown[0]}'; there are {', '.join(known)}")
+    require_transformers()
+    multiprocessing.set_start_method("spawn")
+    return chosen
 
 
 def require_transformers() -> None:

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import resource
 import statistics
 import tempfile
@@ -29,7 +28,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpt_sides import VOCABULARY, Side, read_ours, read_theirs, require_transformers, run_apart, versions, write_model
+from gpt_sides import VOCABULARY, Side, choose_sides, read_ours, read_theirs, run_apart, versions, write_model
 
 # Legato and its peer are imported by the process that needs them.
 
@@ -195,11 +194,7 @@ def main() -> None:
     parser.add_argument("--sides", default=",".join(SIDES), help="which of the three, with commas between")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    chosen = options.sides.split(",")
-    if unknown := [name for name in chosen if name not in SIDES]:
-        raise SystemExit(f"there is no side '{unknown[0]}'; there are {', '.join(SIDES)}")
-    require_transformers()
-    multiprocessing.set_start_method("spawn")
+    chosen = choose_sides(options.sides, SIDES)
     shape = Shape(options.device, options.batch, options.length, options.threads, options.seed)
 
     with tempfile.TemporaryDirectory() as place:
