@@ -68,12 +68,10 @@ if pytest is not None:
 
         replay: Any = None
 
-        def pool(self) -> None:
-            return None
-
     def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, "CUDAGraph", Again)
         monkeypatch.setattr(torch.cuda, "graph", lambda graph, pool, stream: nullcontext())
+        monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
         monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
         monkeypatch.setattr("legato.training.graph._recordable", lambda: None)
 
@@ -179,20 +177,65 @@ if pytest is not None:
             self.trainer.optimizer.zero_grad()
             return self.run(batch, None, torch.tensor(float(batch.tokens)))[0]
 
-    def test_a_shape_is_recorded_when_it_comes_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize(("at_once", "compiled"), [(12, False), (1, False), (12, True)])
+    def test_the_first_shapes_are_recorded_when_they_come_and_others_when_they_come_again(
+        at_once: int, compiled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         trainer, warnings = pairs_trainer(tmp_path, monkeypatch)
+        trainer.config = trainer.config.model_copy(update={"compile": compiled})
+        monkeypatch.setattr("legato.training.loop.AT_ONCE", at_once)
         monkeypatch.setattr("legato.training.loop.StepGraph", Recording)
         monkeypatch.setattr(Recording, "made", [])
         monkeypatch.setattr(Recording, "trainer", trainer, raising=False)
-        shapes = []
+        shapes: list[Any] = []
+        expected = {}
         for step in range(40):
-            shapes.append(shape_of(trainer.job.batches.at(step)))
+            shape = shape_of(trainer.job.batches.at(step))
+            due = shape in shapes or (len(expected) < at_once and not compiled)
+            if step >= WARM and due:
+                expected.setdefault(shape, step)
+            shapes.append(shape)
             trainer._update()
-        recorded = dict(Recording.made)
-        assert len(recorded) == len(trainer.graphs) == len(Recording.made) >= 3
-        for shape, step in recorded.items():
-            assert step == next(s for s in range(WARM, 40) if shapes[s] == shape and shape in shapes[:s])
+        assert dict(Recording.made) == expected
+        assert len(trainer.graphs) == len(Recording.made) >= 3
         assert not warnings
+
+    def test_what_failed_in_a_recording_is_said_rather_than_that_its_end_failed(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*_: Any) -> None:
+            try:
+                raise RuntimeError("operation not permitted when stream is capturing")
+            finally:
+                raise RuntimeError("operation failed due to a previous error during capture")
+
+        monkeypatch.setattr("legato.training.loop.StepGraph", refuse)
+        trainer, warnings = pairs_trainer(tmp_path, monkeypatch)
+        for _ in range(10):
+            trainer._update()
+        assert warnings == ["steps are not recorded as CUDA graphs: operation not permitted when stream is capturing"]
+
+    @pytest.mark.parametrize("told", [True, False])
+    def test_a_recording_that_failed_is_ended(told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        stand_in(monkeypatch)
+        begun: list[Any] = []
+        ended: list[Any] = []
+
+        def end(device: int, pool: Any) -> None:
+            ended.append((device, pool))
+            if told:
+                raise RuntimeError("not currently recording")
+
+        def refuse(*_: Any) -> Any:
+            raise RuntimeError("not while recording")
+
+        monkeypatch.setattr(torch.cuda, "graph", lambda graph, stream, pool=None: nullcontext(begun.append(pool)))
+        monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", end, raising=False)
+        batch = Streams(np.arange(400) % 20, rows=4, window=8, seed=0).at(0)
+        with pytest.raises(RuntimeError, match="not while recording"):
+            StepGraph(refuse, batch, None, [])
+        assert begun == [(0, 1), None]  # the one that failed, and the tiny one that sets the generator right
+        assert ended == [(0, (0, 1))]
 
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
     @pytest.mark.parametrize("model", ["window", "elman", "gru", "lstm", "seq2seq", "transformer", "gpt2"])
@@ -202,3 +245,25 @@ if pytest is not None:
         assert recorded
         assert not not_recorded
         torch.testing.assert_close(torch.tensor(with_graph), torch.tensor(plain), rtol=2e-3, atol=2e-3)
+
+    @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+    @pytest.mark.parametrize("model", ["lstm", "transformer"])
+    def test_a_run_goes_on_after_a_recording_that_failed(
+        model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        plain, _ = losses(model, False, tmp_path)
+        ordinary = Trainer._forward_backward
+
+        def asking(self: Trainer, part: Batch, state: Any, tokens: torch.Tensor) -> tuple[torch.Tensor, Any]:
+            loss, after = ordinary(self, part, state, tokens)
+            loss.item()  # not while recording
+            return loss, after
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Trainer, "_forward_backward", asking)
+            failed, recorded = losses(model, True, tmp_path)
+        assert recorded == 0
+        torch.testing.assert_close(torch.tensor(failed), torch.tensor(plain), rtol=2e-3, atol=2e-3)
+        again, recorded = losses(model, True, tmp_path)
+        assert recorded
+        torch.testing.assert_close(torch.tensor(again), torch.tensor(plain), rtol=2e-3, atol=2e-3)

@@ -10,13 +10,15 @@ recordings leave their gradients in the same places, those that the first one ma
 parameters. Memory is so for two sets of gradients, not for one a shape: what a later recording makes before it is
 copied lies where the next recording may use it again.
 
-Ordinary and recorded steps go through one stream (`own_stream`), since cuBLAS keeps memory to work in for each.
+Ordinary and recorded steps go through one stream (`own_stream`), since cuBLAS keeps memory to work in for each; and
+what ordinary steps took lies beside what recordings take, so there should be few of them: after the first steps, and
+while there are few recordings, a shape is recorded when it first comes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 from functools import cache
 from typing import Any
@@ -29,6 +31,7 @@ from legato.training.checkpoints import flatten, unflatten
 
 WARM = 3  # ordinary steps before recording: libraries set themselves up in the first ones
 MOST = 24  # shapes recorded
+AT_ONCE = 12  # of those, recorded when they first come; the others when they come again
 
 ForwardBackward = Callable[[Batch, Any, Tensor], tuple[Tensor, Any]]
 """From a batch, a state and the number of its targets to the summed loss and the next state."""
@@ -68,6 +71,19 @@ def _recordable() -> Any:
     return None if current == torch.cuda.default_stream() else current
 
 
+def _end_recording(pool: Any, device: torch.device) -> None:
+    """Let ordinary steps go on after a recording that failed.
+
+    PyTorch leaves its allocator and its generator as if that still went on: dropout then refuses to draw. The
+    allocator can be told; the generator takes it from the end of another recording, so a tiny one is made.
+    """
+    with suppress(RuntimeError):  # where PyTorch has told it
+        torch._C._cuda_endAllocateToPool(device.index or 0, pool)
+    place = torch.zeros((), device=device)
+    with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=_recordable()):
+        place.zero_()
+
+
 class StepGraph:
     """Records `run(batch, state, tokens)` with its backward pass, for batches of one shape."""
 
@@ -98,9 +114,13 @@ class StepGraph:
         self._forget_gradients()
         self.graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
-        pool = None if first is None else first.graph.pool()
-        with torch.cuda.graph(self.graph, pool=pool, stream=_recordable()):
-            self._recorded(run)
+        self.pool: Any = torch.cuda.graph_pool_handle() if first is None else first.pool
+        try:
+            with torch.cuda.graph(self.graph, pool=self.pool, stream=_recordable()):
+                self._recorded(run)
+        except RuntimeError:
+            _end_recording(self.pool, device)
+            raise
 
     def _recorded(self, run: ForwardBackward) -> None:
         self._forget_gradients()

@@ -43,7 +43,7 @@ from legato.training.config import TrainConfig
 from legato.training.devices import autocast, random_states, seed_generators, set_random_states
 from legato.training.display import Display, Report, memory_used
 from legato.training.finite import NotFinite, Watch, first_bad_module
-from legato.training.graph import MOST, WARM, StepGraph, own_stream, shape_of
+from legato.training.graph import AT_ONCE, MOST, WARM, StepGraph, own_stream, shape_of
 from legato.training.interrupt import Interrupt, Stopped
 from legato.training.job import Job
 from legato.training.optimizers import Average, make_optimizer, optimizer_tensors, restore_optimizer
@@ -105,7 +105,7 @@ class Trainer:
         self._graphable = config.graph and device.type == "cuda" and config.accumulate == 1 and not config.recompute
         self._warm = 0  # steps made in this process
         self.graphs: dict[Hashable, StepGraph] = {}
-        self._met: set[Hashable] = set()  # shapes of the batches so far
+        self._met: set[Hashable] = set()  # shapes of the ordinary steps so far
         self._trainable = [p for p in model.parameters() if p.requires_grad]
         if config.recompute:
             recompute_blocks(model)
@@ -143,7 +143,7 @@ class Trainer:
         return loss.reported.detach(), detach(loss.state)
 
     def _graph_for(self, batch: Batch) -> StepGraph | None:
-        """The recording that makes steps of this shape; made when a shape comes for the second time."""
+        """The recording that makes steps of this shape; made when a shape comes for the first or second time."""
         if not self._graphable or not (batch.lengths is None or batch.alike):
             return None
         shape = shape_of(batch)
@@ -153,7 +153,9 @@ class Trainer:
         # A stream's state lives in its one recording, so there can be no second shape; it begins with a state.
         streaming = self.states[0] is not None
         full = len(self.graphs) >= (1 if streaming else MOST)
-        if self._warm < WARM or shape not in self._met or full or (batch.keep is not None and not streaming):
+        # What is compiled is compiled anew for a new shape, which cannot be recorded.
+        due = shape in self._met or (len(self.graphs) < AT_ONCE and not self.config.compile)
+        if self._warm < WARM or not due or full or (batch.keep is not None and not streaming):
             self._met.add(shape)
             return None
         first = next(iter(self.graphs.values()), None)
@@ -161,7 +163,8 @@ class Trainer:
             graph = StepGraph(self._forward_backward, batch.to(self.device), self.states[0], self._trainable, first)
         except RuntimeError as problem:  # a model that asks the device for something, or no memory left
             self._graphable, self.graphs = False, {}
-            self.display.warn(f"steps are not recorded as CUDA graphs: {str(problem).splitlines()[0]}")
+            cause = problem.__context__ or problem  # the end of a recording that failed fails, too
+            self.display.warn(f"steps are not recorded as CUDA graphs: {str(cause).splitlines()[0]}")
             return None
         self.graphs[shape] = graph
         if streaming:
