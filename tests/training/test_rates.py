@@ -51,6 +51,11 @@ def test_what_does_not_fit_the_model_is_refused() -> None:
         rate_shares(model_of("gpt2", headed=False, layers=1, heads=2), TrainConfig(head_lr=0.1))
     with pytest.raises(ConfigError, match=r"train\.layer_decay is for models of layers, and model=window has none"):
         rate_shares(model_of("window"), TrainConfig(layer_decay=0.9))
+    frozen = model_of("bert", layers=2, heads=2)
+    for name, parameter in frozen.named_parameters():
+        parameter.requires_grad_(name.startswith("head."))
+    with pytest.raises(ConfigError, match=r"train\.layer_decay is for layers that are tuned"):
+        rate_shares(frozen, TrainConfig(layer_decay=0.9))
 
 
 def test_a_step_moves_each_by_its_share() -> None:

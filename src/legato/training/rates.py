@@ -26,7 +26,10 @@ def rate_shares(model: SequenceModel, config: TrainConfig) -> dict[str, float]:
     head = head_parameters(model)
     if config.layer_decay < 1:
         depths, above = _depths([name for name, _ in model.named_parameters() if name not in head], model.config.name)
-        shares |= {name: config.layer_decay ** (above - depths[name]) for name in names if name in depths}
+        tuned = [name for name in names if name in depths]
+        if not tuned:
+            raise ConfigError("train.layer_decay is for layers that are tuned, and here the head alone is trained")
+        shares |= {name: config.layer_decay ** (above - depths[name]) for name in tuned}
     if config.head_lr is not None:
         if not head:
             raise ConfigError("train.head_lr is for tasks that put a head on a model, such as classification")
