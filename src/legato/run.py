@@ -232,6 +232,7 @@ def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool)
         torch.cuda.reset_peak_memory_stats(device)
     plan = plan_of(config, device)
     job = TASKS.get(config.task).prepare(plan, display.say)
+    _tell_same(job.hashes, display)
     base = None
     if config.start_from is not None and plan.loaded is not None and config.adapt.name != "full":
         base = Base.of(config.start_from, plan.loaded)
@@ -275,6 +276,13 @@ def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool)
         _write_provenance(run, config, job.hashes, plan.loaded, base, device)
     progress = trainer.fit()
     return _conclude(config, run, job, trainer, progress, parameters, display)
+
+
+def _tell_same(hashes: Mapping[str, str], display: Display) -> None:
+    """Say where what is scored is what was learned: that is sometimes meant, and sometimes a slip."""
+    for split in ("valid", "test"):
+        if hashes.get(split) and hashes[split] == hashes.get("train"):
+            display.say(f"note: data.{split} holds what data.train does, so its scores say how well that was learned")
 
 
 def _copy_weights(origin: SequenceModel, model: SequenceModel) -> set[str]:
@@ -354,7 +362,8 @@ def _conclude(
         verdict = "reached" if met else "NOT reached"
         display.say(f"expected {name} {expectation.bound()}: got {figures[name]:.4g}, {verdict}")
     write_text(run.path / "result.json", json.dumps({**vars(result), "run": "."}, indent=1))
-    taken = f"{minutes:.1f} minutes" if minutes >= 1 else f"{progress.seconds:.0f} seconds"
+    seconds = round(progress.seconds)
+    taken = f"{minutes:.1f} minutes" if minutes >= 1 else f"{seconds} second{'s' * (seconds != 1)}"
     display.say(f"done in {taken}; the best model is in {run.best if run.best.exists() else run.last}")
     return result
 

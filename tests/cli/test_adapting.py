@@ -73,6 +73,17 @@ def test_one_table_for_everything_that_can_be_tuned(command: Command, place: Pat
     assert trainable[-1] == 2 * 16 + 2
 
 
+def test_scores_on_what_was_learned_are_told(command: Command, place: Path, tmp_path: Path) -> None:
+    said = "note: data.valid holds what data.train does, so its scores say how well that was learned"
+    shutil.copy(place / "train.tsv", tmp_path / "copy.tsv")
+    same = command("train", "classification", *words(place, f"data.valid={tmp_path}/copy.tsv", f"out={tmp_path}/a"))
+    assert same.code == 0
+    assert said in same.err
+    held_out = command("train", "classification", *words(place, "data.valid=null", f"out={tmp_path}/b"))
+    assert held_out.code == 0
+    assert "note: data.valid" not in held_out.err
+
+
 def test_what_does_not_fit_is_told_in_one_line(command: Command, place: Path, tmp_path: Path) -> None:
     out = f"out={tmp_path}/x"
     one_line(command("train", "classification", *words(place, "adapt=lora", "adapt.rank=64", out)), "adapt.rank=64")

@@ -116,7 +116,8 @@ def test_a_pair_task_given_one_column_says_what_it_needs(command: Any, tmp_path:
     write_pairs(tmp_path / "train.tsv")
     found = command("train", "classification", *words(wanted), f"out={tmp_path / 'c'}")
     assert found.code == 2
-    assert "valid.tsv: the model reads pairs; set data.columns=[FIRST,SECOND,LABEL]" in found.err
+    assert "valid.tsv: the model reads pairs, and these were read as single texts; " in found.err
+    assert "set data.columns=[FIRST,SECOND,LABEL]" in found.err
     write_pairs(tmp_path / "valid.tsv", 20)
     assert command("train", "classification", *words(wanted), f"out={tmp_path / 'c'}").code == 0
     lone = command("predict", tmp_path / "c", "a sad film")

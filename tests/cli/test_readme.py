@@ -54,7 +54,8 @@ def adapting() -> None:
         Path(f"{split}.json").write_text(json.dumps(book), encoding="utf-8")
     Path("texts.txt").write_text("a dog runs\nthe cat sleeps\n", encoding="utf-8")
     Path("page.txt").write_text(page, encoding="utf-8")
-    Path("pairs.tsv").write_text(pairs, encoding="utf-8")
+    for name in ("pairs.tsv", "pairs-dev.tsv"):
+        Path(name).write_text(pairs, encoding="utf-8")
     Path("dialogues.jsonl").write_text(f"{json.dumps(dialogue)}\n" * 12, encoding="utf-8")
 
 

@@ -76,6 +76,16 @@ def test_an_answer_that_is_elsewhere_is_named(tmp_path: Path) -> None:
         read(file)
 
 
+def test_a_question_that_says_nothing_of_answers_is_not_taken_for_one_without(tmp_path: Path) -> None:
+    lacking = asked()
+    del lacking["answers"]
+    with pytest.raises(DataError, match=r"question q1: there are no 'answers'.*data\.skip_bad=true"):
+        read(squad(tmp_path / "a.json", lacking))
+    held = read(squad(tmp_path / "a.json", lacking, asked(), {**lacking, "is_impossible": True}), skip_bad=True)
+    assert [question.answers for question in held.questions] == [[None], [None]]
+    assert "1 left out" in held.notes[0]
+
+
 def test_such_questions_can_be_left_out_and_are_counted(tmp_path: Path) -> None:
     file = squad(tmp_path / "a.json", asked(("milk", 30)), asked(("tea", 12), question="And Anna?"))
     held = read(file, skip_bad=True)

@@ -102,7 +102,7 @@ def test_pairs_are_read_together(tmp_path: Path) -> None:
     assert one.answers[0].text in ("0", "1")
     assert lone.problem == "this model reads pairs: write two texts with a tab between them"
     write_reviews(tmp_path / "single.tsv")
-    with pytest.raises(ConfigError, match=r"the model reads pairs; set data\.columns=\[FIRST,SECOND,LABEL\]"):
+    with pytest.raises(ConfigError, match=r"the model reads pairs, .* set data\.columns=\[FIRST,SECOND,LABEL\]"):
         held.evaluate(test=str(tmp_path / "single.tsv"))
 
 

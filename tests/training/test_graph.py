@@ -3,6 +3,8 @@
 The real graph needs a GPU; that a replay reads the right batch and state is tested without one.
 """
 
+import gc
+import weakref
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,7 +27,7 @@ from legato.tasks.base import Plan
 from legato.tasks.next_token import next_token_loss
 from legato.tasks.pairs import pair_loss
 from legato.training.display import Display
-from legato.training.graph import WARM, StepGraph, own_stream, shape_of
+from legato.training.graph import WARM, StepGraph, own_stream, shape_of, what_failed
 from legato.training.loop import Trainer
 from legato.training.run_folder import RunFolder
 
@@ -215,27 +217,70 @@ if pytest is not None:
             trainer._update()
         assert warnings == ["steps are not recorded as CUDA graphs: operation not permitted when stream is capturing"]
 
-    @pytest.mark.parametrize("told", [True, False])
+    class Keeper:
+        """Something large that a step holds."""
+
+    def test_a_recording_that_failed_keeps_nothing_of_its_step(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        held: list[Any] = []
+
+        def refuse(*_: Any) -> None:
+            activations = Keeper()
+            held.append(weakref.ref(activations))
+            try:
+                raise RuntimeError("CUDA out of memory")
+            finally:
+                raise RuntimeError("operation failed due to a previous error during capture")
+
+        monkeypatch.setattr("legato.training.loop.StepGraph", refuse)
+        trainer, warnings = pairs_trainer(tmp_path, monkeypatch)
+        gc.disable()
+        try:
+            for _ in range(10):
+                trainer._update()
+            assert [there() for there in held] == [None]
+        finally:
+            gc.enable()
+        assert warnings == ["steps are not recorded as CUDA graphs: CUDA out of memory"]
+
+    def test_an_error_without_words_is_told_by_its_name() -> None:
+        assert what_failed(AssertionError()) == "AssertionError"
+
+    @pytest.mark.parametrize("told", [True, False])  # whether PyTorch has ended the recording
     def test_a_recording_that_failed_is_ended(told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         stand_in(monkeypatch)
-        begun: list[Any] = []
-        ended: list[Any] = []
+        calls: list[Any] = []
 
         def end(device: int, pool: Any) -> None:
-            ended.append((device, pool))
+            calls.append(("end", device, pool))
             if told:
                 raise RuntimeError("not currently recording")
+
+        def release(device: int, pool: Any) -> None:
+            calls.append(("release", device, pool))
+
+        def pool_of(graph: Again) -> None:
+            if not told:
+                raise RuntimeError("no recording that ended well")
 
         def refuse(*_: Any) -> Any:
             raise RuntimeError("not while recording")
 
-        monkeypatch.setattr(torch.cuda, "graph", lambda graph, stream, pool=None: nullcontext(begun.append(pool)))
+        def begin(graph: Again, stream: Any, pool: Any = None) -> Any:
+            return nullcontext(calls.append(("begin", pool)))
+
+        monkeypatch.setattr(torch.cuda, "graph", begin)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+        monkeypatch.setattr(Again, "pool", pool_of, raising=False)
         monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", end, raising=False)
+        monkeypatch.setattr(torch._C, "_cuda_releasePool", release, raising=False)
         batch = Streams(np.arange(400) % 20, rows=4, window=8, seed=0).at(0)
         with pytest.raises(RuntimeError, match="not while recording"):
             StepGraph(refuse, batch, None, [])
-        assert begun == [(0, 1), None]  # the one that failed, and the tiny one that sets the generator right
-        assert ended == [(0, (0, 1))]
+        released = [] if told else [("release", 3, (0, 1))]
+        # The last is the tiny one that sets the generator right.
+        assert calls == [("begin", (0, 1)), ("end", 3, (0, 1)), *released, ("begin", None)]
 
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
     @pytest.mark.parametrize("model", ["window", "elman", "gru", "lstm", "seq2seq", "transformer", "gpt2"])
@@ -263,6 +308,8 @@ if pytest is not None:
             patched.setattr(Trainer, "_forward_backward", asking)
             failed, recorded = losses(model, True, tmp_path)
         assert recorded == 0
+        torch.cuda.empty_cache()
+        assert not [part for part in torch.cuda.memory_snapshot() if tuple(part["segment_pool_id"]) != (0, 0)]
         torch.testing.assert_close(torch.tensor(failed), torch.tensor(plain), rtol=2e-3, atol=2e-3)
         again, recorded = losses(model, True, tmp_path)
         assert recorded

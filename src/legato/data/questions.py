@@ -135,13 +135,13 @@ def read_questions(source: str, reading: Reading, split: str = "train") -> Quest
 
 @dataclass
 class _Raw:
-    """A question as it stands in a file: answers are (text or None, place or None) pairs."""
+    """A question as it stands in a file: answers are (text or None, place or None) pairs, or not spoken of."""
 
     where: str
     id: str
     question: Any
     context: Any
-    answers: list[tuple[Any, Any]]
+    answers: list[tuple[Any, Any]] | None
     article: str | None
 
 
@@ -182,8 +182,9 @@ def _articles(path: str, articles: list[Any]) -> Iterator[_Raw]:
             for asked in _entry(paragraph, "qas", inside):
                 text = _entry(asked, "question", inside)
                 name = str(asked.get("id", f"{number}.{place}"))
-                answers = [] if asked.get("is_impossible") else asked.get("answers", [])
-                yield _Raw(f"{path}, question {name}", name, text, context, _pairs(answers, None, inside), str(title))
+                answers = [] if asked.get("is_impossible") else asked.get("answers")
+                pairs = None if answers is None else _pairs(answers, None, inside)
+                yield _Raw(f"{path}, question {name}", name, text, context, pairs, str(title))
 
 
 def _entry(value: Any, key: str, where: str) -> Any:
@@ -308,6 +309,8 @@ class _Checker:
         if not context.strip():
             raise DataError(f"{raw.where}: the context is empty; fill it in, or remove the question")
         try:
+            if raw.answers is None:
+                raise ValueError("there are no 'answers', nor 'is_impossible', which says that there are none")
             answers = [self._span(context, text, place) for text, place in raw.answers] or [None]
         except ValueError as problem:
             said = f"{raw.where}: {problem}"

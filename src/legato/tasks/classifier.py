@@ -166,7 +166,10 @@ def check_parts(data: Labelled, pair: bool | None) -> None:
     if pair is None or pair == (data.seconds is not None):
         return
     if pair:
-        raise ConfigError(f"{data.source}: the model reads pairs; set data.columns=[FIRST,SECOND,LABEL]")
+        raise ConfigError(
+            f"{data.source}: the model reads pairs, and these were read as single texts; if the second text has a "
+            "column, set data.columns=[FIRST,SECOND,LABEL]"
+        )
     raise ConfigError(f"{data.source}: the model reads single texts, not pairs; set data.columns=[TEXT,LABEL]")
 
 

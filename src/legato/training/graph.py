@@ -71,17 +71,34 @@ def _recordable() -> Any:
     return None if current == torch.cuda.default_stream() else current
 
 
-def _end_recording(pool: Any, device: torch.device) -> None:
+def _end_recording(graph: torch.cuda.CUDAGraph, pool: Any, device: torch.device) -> None:
     """Let ordinary steps go on after a recording that failed.
 
-    PyTorch leaves its allocator and its generator as if that still went on: dropout then refuses to draw. The
-    allocator can be told; the generator takes it from the end of another recording, so a tiny one is made.
+    Where its end failed, too, PyTorch leaves its allocator and its generator as if it still went on: memory stays the
+    recording's, and dropout refuses to draw. The allocator can be told; the generator takes it from the end of
+    another recording, so a tiny one is made.
     """
+    number = torch.cuda.current_device() if device.index is None else device.index
     with suppress(RuntimeError):  # where PyTorch has told it
-        torch._C._cuda_endAllocateToPool(device.index or 0, pool)
+        torch._C._cuda_endAllocateToPool(number, pool)
+    try:
+        graph.pool()  # what ended gives its memory back itself
+    except RuntimeError:
+        with suppress(RuntimeError):
+            torch._C._cuda_releasePool(number, pool)
     place = torch.zeros((), device=device)
     with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=_recordable()):
         place.zero_()
+
+
+def what_failed(problem: BaseException) -> str:
+    """Why a recording failed, in a line: that its end then fails, too, is no news.
+
+    A caller that kept the exception would keep the memory of the step that it was raised in.
+    """
+    while "previous error during capture" in str(problem) and problem.__context__ is not None:
+        problem = problem.__context__
+    return str(problem).partition("\n")[0] or type(problem).__name__
 
 
 class StepGraph:
@@ -119,7 +136,7 @@ class StepGraph:
             with torch.cuda.graph(self.graph, pool=self.pool, stream=_recordable()):
                 self._recorded(run)
         except RuntimeError:
-            _end_recording(self.pool, device)
+            _end_recording(self.graph, self.pool, device)
             raise
 
     def _recorded(self, run: ForwardBackward) -> None:

@@ -43,7 +43,7 @@ from legato.training.config import TrainConfig
 from legato.training.devices import autocast, random_states, seed_generators, set_random_states
 from legato.training.display import Display, Report, memory_used
 from legato.training.finite import NotFinite, Watch, first_bad_module
-from legato.training.graph import AT_ONCE, MOST, WARM, StepGraph, own_stream, shape_of
+from legato.training.graph import AT_ONCE, MOST, WARM, StepGraph, own_stream, shape_of, what_failed
 from legato.training.interrupt import Interrupt, Stopped
 from legato.training.job import Job
 from legato.training.optimizers import Average, make_optimizer, optimizer_tensors, restore_optimizer
@@ -163,8 +163,7 @@ class Trainer:
             graph = StepGraph(self._forward_backward, batch.to(self.device), self.states[0], self._trainable, first)
         except RuntimeError as problem:  # a model that asks the device for something, or no memory left
             self._graphable, self.graphs = False, {}
-            cause = problem.__context__ or problem  # the end of a recording that failed fails, too
-            self.display.warn(f"steps are not recorded as CUDA graphs: {str(cause).splitlines()[0]}")
+            self.display.warn(f"steps are not recorded as CUDA graphs: {what_failed(problem)}")
             return None
         self.graphs[shape] = graph
         if streaming:
