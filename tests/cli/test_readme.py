@@ -1,4 +1,4 @@
-"""The README's commands, run as they stand there."""
+"""The README's commands, run as they stand there; the recipes that it and docs/results.md name."""
 
 import json
 import re
@@ -10,9 +10,12 @@ import pytest
 
 from legato.data.corpora import stdlib_corpus
 from legato.data.toys import ToyConfig, toy_rows
+from legato.settings import find_recipe, list_recipes
 from tiny_adapted import published_folder
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+RESULTS = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, flags=re.DOTALL)
 # Enough to run, small enough to be quick: the words stay the README's own.
 SMALL = ["model.width=16", "train.batch_tokens=256"]
@@ -89,3 +92,12 @@ def test_the_python_in_the_readme_runs(texts: Path, capsys: pytest.CaptureFixtur
 def test_the_readme_names_the_two_commands() -> None:
     assert "make demo" in README
     assert "make test" in README
+
+
+def test_results_are_of_recipes_and_every_measured_recipe_has_one() -> None:
+    named = {text: set(re.findall(r"`legato train (\w+/[\w-]+)", text)) for text in (README, RESULTS)}
+    there = set(list_recipes())
+    assert all(names <= there for names in named.values())
+    measured = {name for name in there if "not measured yet" not in str((find_recipe(name) or {}).get("about"))}
+    assert measured - named[RESULTS] == set()
+    assert named[README] <= named[RESULTS]
