@@ -301,7 +301,7 @@ def with_head(
 ) -> SequenceModel:
     """The body with the job's head; a head that gave the same answers before goes on with what it learned."""
     from legato.folders.sentence_encoder import POOLS
-    from legato.models.headed import Headed
+    from legato.models.headed import Headed, refuse_blind
 
     shape, before = job.head, None if loaded is None else loaded.module
     frozen = adapt == "head" and shape.kind == "classes" and shape.pool == "auto"
@@ -310,6 +310,7 @@ def with_head(
     was = before.shape if isinstance(before, Headed) else shape
     if shape.pool == "auto" and (was.kind, was.layers, was.lstm) == (shape.kind, shape.layers, shape.lstm):
         shape = shape.model_copy(update={name: getattr(was, name) for name in ("pool", "inner", "bias")})
+    refuse_blind(body, shape)
     model = Headed(body, shape)
     if isinstance(before, Headed) and loaded is not None:
         known, wanted = loaded.about.get("labels"), getattr(job, "labels", None)

@@ -31,6 +31,18 @@ def test_from_a_table_to_a_prediction_in_two_commands(command: Any, tmp_path: Pa
     assert 0.5 < float(share) <= 1
 
 
+def test_a_header_above_numbered_columns_is_no_class(command: Any, tmp_path: Path) -> None:
+    rows = "".join(f"a {word} film number {n};{'ab'[n % 2]}\n" for n in range(20) for word in ("fine", "grim"))
+    (tmp_path / "h.csv").write_text(f"kommentar;klasse\n{rows}")
+    wanted = settings(tmp_path, model__layers=1) | {"data.train": str(tmp_path / "h.csv"), "train.steps": 2}
+    wanted.pop("data.valid")
+    found = command("train", "classification", *words(wanted), "data.columns=[1,2]", f"out={tmp_path / 'c'}")
+    assert found.code == 0, found.err
+    told = found.out + found.err
+    assert "data.train: its columns parted by semicolons, taking the first line for a header" in told
+    assert "klasse" not in told.replace("['kommentar', 'klasse']", "")
+
+
 def test_a_trained_model_is_adapted_in_two_commands(command: Any, tmp_path: Path) -> None:
     tiny = {"model": "bert", "model.heads": 2, "tokenizer": "wordpiece", "tokenizer.size": 200, "train.steps": 2}
     legato.train("mlm", {**small(tmp_path), **tiny}, out=tmp_path / "base", quiet=True)

@@ -104,6 +104,49 @@ def test_numbers_before_a_plain_header_still_skip_it(tmp_path: Path) -> None:
     assert len(data) == len(REVIEWS)
 
 
+@pytest.mark.parametrize("labels", ["abab", "1010", ["0.5", "2", "3", "4"]])
+@pytest.mark.parametrize("by", [",", "\t", ";"])
+def test_numbers_before_an_unusual_header_skip_it_and_it_is_said(labels: list[str], by: str, tmp_path: Path) -> None:
+    rows = [(text, label) for (text, _), label in zip(REVIEWS, labels, strict=True)]
+    source = table(tmp_path / ("a.tsv" if by == "\t" else "a.csv"), ("kommentar", "klasse"), *rows, by=by)
+    data = read_labelled(source, columns=[1, 2])
+    assert list(zip(data.texts, data.labels, strict=True)) == rows
+    assert data.columns == ["kommentar", "klasse"]
+    more = "its columns parted by semicolons, " if by == ";" else ""
+    assert data.note == f"{more}taking the first line for a header"
+    assert read_labelled(source, like=[1, 2]).labels == list(labels)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        ("a gem of a film", "c"),  # a text
+        ("gem", "a"),  # a label that comes again
+        ("gem", "nan"),
+        ("gem", ""),
+    ],
+)
+def test_numbers_keep_a_first_row_that_names_nothing(first: tuple[str, str], tmp_path: Path) -> None:
+    numbers = first[1] in ("nan", "")
+    rows = [first, *((text, label if numbers else "ba"[int(label)]) for text, label in REVIEWS)]
+    data = read_labelled(table(tmp_path / "a.tsv", *rows), columns=[1, 2])
+    assert list(zip(data.texts, data.labels, strict=True)) == rows
+    assert data.note == ""
+
+
+def test_numbers_choose_among_columns_of_one_name(tmp_path: Path) -> None:
+    rows = [("x", text, label) for text, label in REVIEWS]
+    data = read_labelled(table(tmp_path / "a.tsv", ("text", "text", "label"), *rows), columns=[2, 3])
+    assert data.texts == [text for text, _ in REVIEWS]
+
+
+def test_a_quoted_tsv_says_so(tmp_path: Path) -> None:
+    rows = [(f'"""{text}"""', label) for text, label in REVIEWS]
+    data = read_labelled(table(tmp_path / "a.tsv", ("text", "label"), *rows))
+    assert data.texts[0] == '"a gem of a film"'
+    assert data.note == "its quotation marks read as a csv's, reading 'text' as text and 'label' as label"
+
+
 def test_a_second_table_is_read_like_the_first_where_it_can_be(tmp_path: Path) -> None:
     source = table(tmp_path / "a.tsv", ("text", "label", "title"), *[(t, y, "one two three") for t, y in REVIEWS])
     assert read_labelled(source, like=["title", "label"]).texts[0] == "one two three"

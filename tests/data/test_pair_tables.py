@@ -70,6 +70,11 @@ def test_a_plain_ending_with_tabs_is_a_tsv_and_says_so(tmp_path: Path) -> None:
     assert pairs.note == "read as tsv, columns 1 and 2, no header"
 
 
+def test_a_csv_parted_by_semicolons_says_so(tmp_path: Path) -> None:
+    pairs = read_pairs(put(tmp_path, "a.csv", "en;de\nGo.;Geh.\n"))
+    assert (both(pairs), pairs.note) == ([("Go.", "Geh.")], "its columns parted by semicolons, columns en and de")
+
+
 def test_the_format_may_be_said(tmp_path: Path) -> None:
     pairs = read_pairs(put(tmp_path, "deu.txt", "Go.\tGeh.\n"), format="tsv")
     assert (both(pairs), pairs.note) == ([("Go.", "Geh.")], "columns 1 and 2, no header")

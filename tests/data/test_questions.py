@@ -52,6 +52,17 @@ def test_squad_has_articles_and_several_answers(tmp_path: Path) -> None:
     assert question.article == "Drinks"
 
 
+def test_white_space_around_a_question_is_left_out_and_that_of_a_context_stays(tmp_path: Path) -> None:
+    context = f" {TEXT}\n"
+    file = squad(tmp_path / "a.json", asked(("milk", 30), question="  What does Bert drink? "), context=context)
+    rows = [["What does Bert drink?\t", context, "milk"], [" What does Bert drink?", context, "tea"]]
+    (first,) = read(file).questions
+    (second,) = read(table(tmp_path / "a.csv", ["question", "context", "answer"], *rows)).questions
+    for question in (first, second):
+        assert (question.question, question.context) == ("What does Bert drink?", context)
+    assert second.rights == ["milk", "tea"]  # one question
+
+
 def test_a_gzip_reads_the_same(tmp_path: Path) -> None:
     plain = squad(tmp_path / "a.json", asked(("milk", 29)))
     packed = tmp_path / "a.json.gz"

@@ -80,6 +80,12 @@ def test_a_first_pair_of_short_texts_is_no_header(lines: list[str], tmp_path: Pa
     assert "header" not in found.note
 
 
+def test_a_csv_parted_by_semicolons_says_so(tmp_path: Path) -> None:
+    found = read_similar(write(tmp_path / "a.csv", "first;second", "a, b;c"))
+    assert found.groups == [("a, b", "c")]
+    assert found.note == "'first' as a text, 'second' as the other, its columns parted by semicolons"
+
+
 def test_json_and_gzip_are_read(tmp_path: Path) -> None:
     rows = [{"left": "a", "right": "b", "grade": 3}, {"left": "c", "right": "d", "grade": 1.5}]
     file = tmp_path / "rows.jsonl"

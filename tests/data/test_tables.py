@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
+import io
 import json
 import sys
+import time
 import types
 from collections.abc import Sequence
 from pathlib import Path
@@ -127,8 +130,75 @@ def test_a_row_of_parquet_is_told_by_its_number(tmp_path: Path) -> None:
 def test_every_character_but_tab_and_newline_survives_a_tsv(
     tmp_path_factory: pytest.TempPathFactory, rows: list[list[str]]
 ) -> None:
+    rows = [*rows, ['a lone "', "shows that nothing is quoted"]]
     source = put(tmp_path_factory.getbasetemp(), "any.tsv", "".join("\t".join(row) + "\n" for row in rows))
     assert read_table(source, [1, 2]).columns == [[row[0] for row in rows], [row[1] for row in rows]]
+
+
+def test_a_tsv_that_is_quoted_as_a_csv_is_read_so(tmp_path: Path) -> None:
+    content = 'text\tlabel\n"he said ""no"" twice"\ta\nplain\tb\n"two\nlines"\tc\n"a\ttab"\td\n'
+    table = read_table(put(tmp_path, "a.tsv", content), ["text", "label"])
+    assert table.columns == [['he said "no" twice', "plain", "two\nlines", "a\ttab"], ["a", "b", "c", "d"]]
+    assert (table.lines, table.note) == ([2, 3, 4, 6], "its quotation marks read as a csv's")
+
+
+@given(
+    st.lists(st.tuples(st.text('ab "\t\n', min_size=1), st.text("ab", min_size=1)), min_size=1),
+    st.sampled_from(["begin", "end"]),
+)
+def test_what_a_csv_writer_writes_with_tabs_comes_back(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]], where: str
+) -> None:
+    sure = ('one "doubled" mark', "x")
+    rows = [sure, *rows] if where == "begin" else [*rows, sure]
+    out = io.StringIO(newline="")
+    csv.writer(out, delimiter="\t", lineterminator="\n").writerows(rows)
+    source = put(tmp_path_factory.getbasetemp(), "quoted.tsv", out.getvalue())
+    assert [*zip(*read_table(source, [1, 2]).columns, strict=True)] == rows
+
+
+def test_lines_in_a_quoted_tsv_need_no_doubled_mark(tmp_path: Path) -> None:
+    table = read_table(put(tmp_path, "a.tsv", 'text\tlabel\n"two\nlines"\ta\nb\tc\n'), ["text", "label"])
+    assert (table.columns, table.lines) == ([["two\nlines", "b"], ["a", "c"]], [2, 4])
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        ['"a whole field"\t1', "b\t0"],  # nothing in it needs quoting
+        ['"he said ""no"""\t1', 'a 5" disk\t0'],
+        ['"he said ""no"""\t1', '"open\t0'],
+        ['0\t"opens here', '1\tand ends here"'],  # even with quoting, and without it
+        ['"opens here\t0', "b\t1", 'c\tand ends here"'],
+        ['""quoted""\t1', "b\t0"],
+    ],
+)
+def test_quotation_marks_that_may_be_characters_are_characters(tmp_path: Path, rows: list[str]) -> None:
+    table = read_table(put(tmp_path, "a.tsv", "\n".join(rows)), [1, 2])
+    assert [*zip(*table.columns, strict=True)] == [tuple(row.split("\t")) for row in rows]
+    assert table.note == ""
+
+
+def test_marks_far_apart_are_told_to_be_characters_in_no_time(tmp_path: Path) -> None:
+    rows = "".join(f"text {n}\t{n % 2}\n" for n in range(50_000))
+    source = put(tmp_path, "a.tsv", f'"open\t0\n{rows}x\t1"\n')
+    start = time.perf_counter()
+    assert read_table(source, [1, 2]).columns[0][0] == '"open'
+    assert time.perf_counter() - start < 5
+
+
+def test_a_csv_parted_by_semicolons_is_read_so(tmp_path: Path) -> None:
+    content = 'text;label\ngood, very good;1\n"a; b";0,5\n\n"two\nlines";0\n'
+    table = read_table(put(tmp_path, "a.csv", content), ["label", "text"])
+    assert table.columns == [["1", "0,5", "0"], ["good, very good", "a; b", "two\nlines"]]
+    assert (table.lines, table.note) == ([2, 3, 5], "its columns parted by semicolons")
+
+
+@pytest.mark.parametrize("content", ["text;x,label\na;b,1\n", "text\na;b\nc;d\n", "a;b\nc\n"])
+def test_semicolons_that_do_not_part_every_row_are_characters(tmp_path: Path, content: str) -> None:
+    table = read_table(put(tmp_path, "a.csv", content), [1])
+    assert table.columns == [[line.split(",")[0] for line in content.splitlines()]]
+    assert table.note == ""
 
 
 @pytest.mark.parametrize(
@@ -171,6 +241,14 @@ def test_a_number_beyond_the_names_lists_them(tmp_path: Path, kind: str) -> None
 def test_a_short_row_is_numbered(tmp_path: Path) -> None:
     message = complaint(put(tmp_path, "a.tsv", "a\tb\n\nc\n"), [1, 2])
     assert f"{tmp_path}/a.tsv, row 3 (line 3): 1 field, so there is no column 2; complete" in message
+
+
+def test_a_short_row_with_an_open_quotation_mark_says_that_it_holds_nothing_together(tmp_path: Path) -> None:
+    source = put(tmp_path, "a.tsv", 'text\tlabel\na "b\tx\n"two\nlines"\ty\n')
+    message = complaint(source, ["text", "label"])
+    assert "row 2 (line 3): 1 of 2 fields, so there is no 'label'; complete or remove the row; quotation" in message
+    assert message.endswith("quotation marks hold no field together in this tsv")
+    assert message[-40:] in complaint(source, [1, 2])
 
 
 def test_a_short_row_under_a_header_names_what_it_lacks(tmp_path: Path) -> None:

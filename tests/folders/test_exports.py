@@ -15,6 +15,7 @@ from legato.data.tokenizers import Tokenizer, TokenizerConfig
 from legato.decoding import SearchOptions
 from legato.folders.model_folder import load_model, save_model
 from legato.models.base import SequenceModel, Sizes
+from legato.models.headed import Headed, HeadShape
 from legato.registry import MODELS
 from legato.tasks.translator import Translator
 from tiny_pairs import sentences
@@ -135,6 +136,64 @@ def test_the_folder_one_is_in_has_a_name_too(export: Any, tmp_path: Path, monkey
     monkeypatch.chdir(saved(tmp_path / "model"))
     assert export(".", "--to", "hf")[0] == 0
     assert (tmp_path / "model-hf" / "config.json").is_file()
+
+
+def headed(folder: Path, name: str, **head: Any) -> Path:
+    """A classifier or tagger, in a folder."""
+    kind = MODELS.get(name)
+    settings = {"name": name, "width": 16, "layers": 4, "heads": 2, "length": 32}
+    if name == "bert":
+        settings["pooler"] = True
+    shape = validate(HeadShape, {"kind": "classes", "outputs": 2, **head})
+    folder.mkdir(parents=True)
+    module = Headed(kind(validate(kind.Config, settings), Sizes(JOINT.size)), shape)
+    save_model(folder, module, JOINT, task="classification", about={"labels": ["a", "b"]}, card="")
+    return folder
+
+
+POOLER = "head.pool=pooler (where the model has one)"
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "found", "wanted"),
+    [
+        ("bert", {"pool": "mean"}, "head.pool=mean", POOLER),
+        ("bert", {"layers": "mix"}, "head.layers=mix and head.pool=mean", f"head.layers=last and {POOLER}"),
+        ("bert", {"kind": "tags", "lstm": 1}, "head.lstm=1", "head.lstm=0"),
+        ("bert", {"kind": "tags", "crf": True}, "head.crf=true", "head.crf=false"),
+        ("roberta", {"pool": "first"}, "head.pool=first without a dense layer", "head.pool=auto"),
+        ("gpt2", {"pool": "last"}, "head.pool=last and a bias", "head.pool=auto"),
+        ("gpt2", {"pool": "max"}, "head.pool=max", "head.pool=auto"),
+    ],
+)
+def test_a_head_that_transformers_has_not_is_told(
+    name: str, head: dict[str, Any], found: str, wanted: str, export: Any, tmp_path: Path
+) -> None:
+    folder, out = headed(tmp_path / "model", name, **head), tmp_path / "out"
+    code, printed, err = export(folder, "--to", "hf", "--out", out)
+    assert (code, printed) == (0, f"{out}\n")
+    assert err == (
+        f"legato: note: transformers loads the body in {out} alone, without its head: it has none with {found} "
+        f"(Legato loads both); what it loads whole is trained with {wanted}\n"
+    )
+    assert load_model(out).module.shape == load_model(folder).module.shape
+
+
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [
+        ("bert", {"pool": "pooler"}),
+        ("bert", {"kind": "tags", "crf": False, "lstm": 0}),
+        ("roberta", {"pool": "auto"}),
+        ("distilbert", {"pool": "auto"}),
+        ("gpt2", {"pool": "auto"}),
+        ("llama", {"kind": "spans"}),
+    ],
+)
+def test_of_a_head_that_it_has_nothing_is_said(name: str, head: dict[str, Any], export: Any, tmp_path: Path) -> None:
+    folder = headed(tmp_path / "model", name, **head)
+    assert export(folder, "--to", "hf", "--out", tmp_path / "out") == (0, f"{tmp_path}/out\n", "")
+    assert "For" in (tmp_path / "out" / "config.json").read_text().partition('"architectures"')[2][:60]
 
 
 # ── refusals ──────────────────────────────────────────────────────────────────────────────────────

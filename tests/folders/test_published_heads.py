@@ -176,18 +176,23 @@ def test_texts_side_by_side_are_padded_there_as_here(name: str, tmp_path: Path) 
     )
 
 
-def test_a_published_decoder_reads_texts_and_pairs_with_the_marks_of_its_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "template",
+    [("<s> $A", "<s> $A <s> $B"), ("<s> $A </s>", "<s> $A </s> <s> $B </s>"), ("$A </s>", "$A $B </s>"), None],
+)
+def test_a_published_decoder_reads_texts_and_pairs_with_the_marks_of_its_file(
+    template: tuple[str, str] | None, tmp_path: Path
+) -> None:
     library = byte_level()
-    start = library.token_to_id("<s>")
-    library.post_processor = processors.TemplateProcessing(
-        single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", start)]
-    )
+    if template is not None:
+        marks = [(name, library.token_to_id(name)) for name in ("<s>", "</s>")]
+        library.post_processor = processors.TemplateProcessing(*template, special_tokens=marks)
     library.save(str(tmp_path / "tokenizer.json"))
-    marks = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "</s>"}
-    write(tmp_path / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **marks})
+    roles = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+    write(tmp_path / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **roles})
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    sizes |= {"vocab_size": library.get_vocab_size(), "pad_token_id": library.token_to_id("</s>")}
+    sizes |= {"vocab_size": library.get_vocab_size() + 1, "pad_token_id": library.get_vocab_size()}
     other = transformers.LlamaForSequenceClassification(transformers.LlamaConfig(**sizes)).eval()
     with torch.no_grad():
         for parameter in other.parameters():

@@ -11,11 +11,14 @@ import torch
 import legato
 from legato.data.qa_windows import QuestionReader
 from legato.data.reading import TextReader
+from legato.data.tokenizers import Tokenizer, TokenizerConfig
+from legato.data.word_pieces import file_marks
 from legato.folders.exports import export
 from legato.folders.model_folder import load_model, save_model
 from legato.folders.sentence_encoder import SentenceEncoder, told_sentences
 from legato.models.headed import Headed, HeadShape
 from legato.tasks.features import TextVectors
+from tiny_published import gpt2_folder
 from tiny_reviews import settings, write_pairs
 from tiny_runs import small
 
@@ -113,3 +116,66 @@ def test_a_language_model_goes_on_from_a_classifier_and_has_its_mark_again(train
     again = lm(tmp_path, "", start=run) / "best"
     ids = transformers.AutoTokenizer.from_pretrained(again)("the cat").input_ids
     assert ids == legato.load(again, "cpu").loaded.tokenizer.prompt("the cat")
+
+
+def test_vectors_of_a_language_model_are_those_of_its_folder_in_transformers(trained: Path) -> None:
+    folder = trained / "best"
+    found = legato.load(folder, "cpu").embed(TEXTS)
+    model, tokenizer = (kind.from_pretrained(folder) for kind in (transformers.AutoModel, transformers.AutoTokenizer))
+    with torch.no_grad():
+        states = [model.eval()(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].mean(0) for text in TEXTS]
+    torch.testing.assert_close(torch.from_numpy(found), torch.stack(states), rtol=0, atol=1e-5)
+
+
+def head_of_theirs(trained: Path) -> Any:
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(trained / "best", num_labels=2).eval()
+    torch.manual_seed(0)
+    torch.nn.init.normal_(model.score.weight)
+    model.config.pad_token_id = transformers.AutoTokenizer.from_pretrained(trained / "best").eos_token_id
+    return model
+
+
+@pytest.mark.parametrize("pair", [False, True])
+def test_a_head_that_was_put_on_it_elsewhere_reads_what_its_file_says(
+    pair: bool, trained: Path, tmp_path: Path
+) -> None:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(trained / "best")
+    tokenizer.pad_token = tokenizer.eos_token
+    head_of_theirs(trained).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    texts = [f"{text}\tgrim" for text in TEXTS] if pair else TEXTS
+    expected = theirs(tmp_path, TEXTS, ["grim"] * 3 if pair else None)
+    torch.testing.assert_close(ours(tmp_path, texts), expected, rtol=0, atol=1e-5)
+
+
+def test_so_does_an_adapter_of_peft(trained: Path, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    torch.manual_seed(0)
+    asked = peft.LoraConfig(task_type="SEQ_CLS", r=2, target_modules="all-linear", init_lora_weights=False)
+    model = peft.get_peft_model(head_of_theirs(trained), asked).eval()
+    model.save_pretrained(tmp_path)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(trained / "best")
+    with torch.no_grad():
+        logits = [model(**tokenizer(text, return_tensors="pt")).logits for text in TEXTS]
+    torch.testing.assert_close(ours(tmp_path, TEXTS), torch.cat(logits).softmax(-1), rtol=0, atol=1e-5)
+
+
+def test_pairs_are_parted_where_a_published_file_does_not(tmp_path: Path) -> None:
+    """In training; the folder that is then saved parts them, too."""
+    base = gpt2_folder(tmp_path / "gpt2")
+    files = {"data.train": write_pairs(tmp_path / "train.tsv"), "data.valid": write_pairs(tmp_path / "valid.tsv", 20)}
+    run = classifier(base, tmp_path, **{key: str(file) for key, file in files.items()})
+    tokenizer = transformers.AutoTokenizer.from_pretrained(run)
+    eos = tokenizer.eos_token_id
+    assert tokenizer("a dog").input_ids == transformers.AutoTokenizer.from_pretrained(base)("a dog").input_ids
+    assert tokenizer("a dog", "a cat").input_ids.count(eos) == 1
+    pairs = [f"{text}\tgrim" for text in TEXTS]
+    torch.testing.assert_close(theirs(run, TEXTS, ["grim"] * 3), ours(run, pairs), rtol=0, atol=1e-5)
+
+
+def test_marks_are_found_where_the_letter_a_is_in_no_token() -> None:
+    tokenizer = Tokenizer.train(TokenizerConfig(name="char"), ["xyz zyx"])
+    framed = tokenizer.framing(([tokenizer.eos_id], []), ([tokenizer.eos_id], [tokenizer.eos_id], []))
+    assert file_marks(framed, pair=False) == ([tokenizer.eos_id], [], [])
+    assert file_marks(framed, pair=True) == ([tokenizer.eos_id], [tokenizer.eos_id], [])
+    assert file_marks(tokenizer, pair=True) == ([], [], [])

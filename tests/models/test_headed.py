@@ -1,6 +1,7 @@
 """Bodies with heads: every body, every kind of head, what padding may not change, and folders."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from legato.folders.model_folder import load_model, save_model
 from legato.models.base import SequenceModel, Sizes
 from legato.models.headed import Headed, HeadShape
 from legato.registry import MODELS
+from legato.run import with_head
 
 TEXTS = ["the cat sat on the mat", "a dog barked at the moon", "birds sing"]
 BODIES: dict[str, dict[str, Any]] = {
@@ -128,6 +130,21 @@ def test_a_translator_takes_no_head() -> None:
     made = model(model.Config(name="transformer", width=16, heads=2, layers=1), Sizes(20))
     with pytest.raises(ConfigError, match="reads one text and writes another"):
         Headed(made, HeadShape(kind="classes", outputs=2))
+
+
+@pytest.mark.parametrize("name", ["gru", "gpt2", "llama"])
+def test_a_first_token_that_has_read_nothing_is_no_ground_for_a_class(name: str) -> None:
+    shape = HeadShape(kind="classes", outputs=2, pool="first")
+    with pytest.raises(ConfigError, match=r"head\.pool=first: the first token of .* use head\.pool=last or mean"):
+        with_head(body(name), SimpleNamespace(head=shape), None)
+    assert with_head(body(name), SimpleNamespace(head=shape.model_copy(update={"lstm": 1})), None)  # it reads back
+    assert with_head(body(name), SimpleNamespace(head=HeadShape(kind="tags", outputs=2, pool="first")), None)
+
+
+@pytest.mark.parametrize("name", ["window", "lstm", "bert"])
+def test_one_that_has_read_more_is(name: str) -> None:
+    shape = HeadShape(kind="classes", outputs=2, pool="first")
+    assert with_head(body(name), SimpleNamespace(head=shape), None)
 
 
 def test_more_layers_than_there_are_is_told_at_once() -> None:

@@ -175,7 +175,30 @@ def test_a_decoder_goes_on_by_its_last_token(tmp_path: Path) -> None:
     model = legato.load(run, "cpu")
     assert model.loaded.sentences is not None
     assert model.loaded.sentences.modes == ("lasttoken",)
-    assert not (run / "best" / "modules.json").exists()
+
+
+@pytest.mark.parametrize("adapt", ["full", "lora"])
+@pytest.mark.parametrize("pool", ["mean", "last"])
+def test_a_decoder_is_read_by_sentence_transformers_too(pool: str, adapt: str, tmp_path: Path) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    pytest.importorskip("peft")
+    run = trained_from(gpt2_folder(tmp_path / "gpt2"), tmp_path, data__pool=pool, adapt=adapt, train__lr=0.01)
+    texts = ["big red car", "cat", "unseen words", "cat " * 20]  # of several lengths: some are padded
+    theirs = library.SentenceTransformer(str(run / "best"), device="cpu").encode(texts)
+    assert np.abs(legato.load(run, "cpu").embed(texts) - theirs).max() < 1e-5
+
+
+def test_adapters_are_read_by_sentence_transformers_with_their_base_and_pooling(
+    published: Path, tmp_path: Path
+) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    pytest.importorskip("peft")
+    run = trained_from(published, tmp_path, adapt="lora", data__max_length=12, data__pool="max", train__lr=0.01)
+    texts = ["a dog", "Two cats, sitting.", "word " * 40]
+    ours = legato.load(run, "cpu").embed(texts)
+    theirs = library.SentenceTransformer(str(run / "best"), device="cpu").encode(texts)
+    assert np.abs(ours - theirs).max() < 1e-5
+    assert np.abs(ours - legato.load(published, "cpu").embed(texts, pool="max")).max() > 1e-3
 
 
 # ── using it ──────────────────────────────────────────────────────────────────────────────────────

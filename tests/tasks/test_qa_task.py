@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import torch
 
 import legato
 from legato.data.qa_windows import QuestionReader
+from legato.data.questions import Reading, read_questions
 from legato.data.reading import TextReader
 from legato.data.rows import collate_rows
 from legato.errors import ConfigError, DataError, LegatoError
+from legato.evaluation.spans import span_scores
 from legato.tasks.answerer import Answerer, Candidate, Found, span_losses
 from tiny_questions import SMALL, context, squad
 
@@ -83,6 +86,22 @@ def test_a_threshold_out_of_reach_always_answers_and_a_low_one_never_does(home: 
     model, test = legato.load(home / "silent"), str(home / "test.json")
     assert model.evaluate(test=test, threshold=1e6)["unanswerable_exact_match"] == 0
     assert model.evaluate(test=test, threshold=-1e6)["unanswerable_exact_match"] == 100
+
+
+def test_what_always_answers_is_scored_so_and_this_is_said(home: Path, tmp_path: Path) -> None:
+    train(tmp_path / "run", data__train=home / "plain.json", train__steps=2)
+    model, test = legato.load(tmp_path / "run"), str(home / "test.json")
+    with pytest.warns(UserWarning, match=r"^8 of 48 questions have no answer.*data\.threshold=0"):
+        scores = model.evaluate(test=test)
+    assert "threshold" not in scores
+    assert scores["unanswerable_exact_match"] == 0
+    asked = read_questions(test, Reading()).questions
+    said = model.predict([f"{question.question}\t{question.context}" for question in asked])
+    found = span_scores(said, [question.rights for question in asked])
+    assert {name: scores[name] for name in found} == pytest.approx(found)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # nothing is to be said of it then
+        assert model.evaluate(test=test, threshold=0)["threshold"] == 0
 
 
 def test_the_part_that_was_held_out_can_be_scored_again(home: Path, tmp_path: Path) -> None:

@@ -130,8 +130,13 @@ def test_models_without_a_published_form_go_by_our_names() -> None:
     adapt(model, AdaptConfig(name="lora", rank=2), base)
     assert model.encoder.layers[0].attention.qkv.low_rank is not None
     lstm = MODELS.get("lstm")(MODELS.get("lstm").Config(width=8), Sizes(11))
-    with pytest.raises(ConfigError, match="model=lstm has no matrices that adapters can be added to"):
+    with pytest.raises(
+        ConfigError, match=r"a Transformer's matrices.*model=lstm has none; use adapt=bitfit or full$"
+    ):
         adapt(lstm, AdaptConfig(name="lora"), Base("somewhere", "", frozenset(lstm.state_dict())))
+    base = Base("somewhere", "", frozenset(lstm.state_dict()))
+    with pytest.raises(ConfigError, match=r"use adapt=head, bitfit or full$"):
+        adapt(Headed(lstm, HEAD), AdaptConfig(name="lora"), base)
 
 
 def test_the_line_of_figures(bases: dict[str, Path]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from typing import Annotated
 
 import typer
@@ -24,4 +26,7 @@ def command(
     """
     from legato.folders.exports import export
 
-    print(export(model, to, out=out, quantize=quantize, force=force))
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        warnings.showwarning = lambda message, *_: print(f"legato: note: {message}", file=sys.stderr)
+        print(export(model, to, out=out, quantize=quantize, force=force))

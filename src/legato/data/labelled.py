@@ -10,9 +10,7 @@ Notable here:
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import itertools
 import re
 from collections.abc import Sequence
@@ -21,7 +19,7 @@ from typing import Any, Final
 
 from legato.data.files import MAX_LINE, load_text, unify_newlines
 from legato.data.pairs import tidy
-from legato.data.tables import Column, Head, Table, format_of, list_names, locate, read_table
+from legato.data.tables import Column, Head, Table, format_of, list_names, locate, read_table, separated_start
 from legato.errors import DataError
 
 # In lower case. Of several that a table has, the first one here counts.
@@ -44,7 +42,8 @@ NUMBERING: Final = re.compile(
     r"(#?\d* ?id|idx|index|.*_id|guid|uid|uuid|no|nr|pair ?id|unnamed: \d+|)", re.IGNORECASE
 )
 SETTING: Final = "data.columns=[TEXT,LABEL], or for pairs [FIRST,SECOND,LABEL]"
-PEEK: Final = 300  # rows that a guess looks at
+TAKEN: Final = "taking the first line for a header"
+NO_LABEL: Final = ("nan", "none", "null", "na", "n/a")  # in lower case: what stands where a number is missing
 SHORT: Final = 40  # characters that a label has at most, for a guess
 
 
@@ -119,17 +118,16 @@ def read_labelled(
     told, format = format, format_of(source, root, format, encoding)
     notes = [] if format == told else ["read as tsv"]
     chosen: list[Column] = []
-    guessed = False
+    guessed = taken = False
 
     def choose(head: Head) -> list[Column]:
-        nonlocal guessed
-        if columns is not None:
-            chosen[:] = named_by_number(head, columns)
-        elif like is not None and _has(head, like):
-            chosen[:] = like
+        nonlocal guessed, taken
+        wanted = like if columns is None and like is not None and _has(head, like) else columns
+        if wanted is not None:
+            chosen[:] = named_by_number(head, wanted)
+            taken = chosen != list(wanted)
         else:
-            rows = first_rows(source, root, head.kind, encoding, max_line) if head.kind in ("csv", "tsv") else []
-            chosen[:], guessed = guess_columns(head, rows), True
+            chosen[:], guessed = guess_columns(head, head.rows()), True
         return chosen
 
     table = read_table(source, choose, root=root, format=format, encoding=encoding, max_line=max_line, split=split)
@@ -138,8 +136,9 @@ def read_labelled(
         raise DataError(f"data.columns names '{twice}' twice; texts and labels are different columns")
     if not table.lines:
         raise DataError(f"{table.source} is empty: it holds no rows; give a file that does")
-    if guessed:
-        notes.append(told_columns(table))
+    notes += [table.note] if table.note else []
+    notes += [TAKEN] if taken else []
+    notes += [told_columns(table)] if guessed else []
     texts, *more = ([*map(tidy, _texts(table, column))] for column in range(len(chosen) - 1))
     made = Labelled(
         table.source,
@@ -204,16 +203,7 @@ def first_rows(source: str, root: str | None, kind: str, encoding: str, max_line
     """The first rows of a csv or tsv, its header among them where it has one."""
     path = locate(source, root)
     assert path is not None
-    lines = io.StringIO(load_text(path, encoding, max_line), newline="")
-    tabs = kind == "tsv"
-    reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if tabs else csv.reader(lines)
-    limit = csv.field_size_limit(2**31 - 1)
-    try:
-        return list(itertools.islice((row for row in reader if row), PEEK))
-    except csv.Error:
-        return []  # whoever reads all of it says what is wrong, and where
-    finally:
-        csv.field_size_limit(limit)
+    return separated_start(load_text(path, encoding, max_line), kind)
 
 
 # --- which columns ---------------------------------------------------------------------------------
@@ -227,15 +217,33 @@ def _has(head: Head, columns: Sequence[Column]) -> bool:
 
 
 def named_by_number(head: Head, columns: Sequence[Column]) -> list[Column]:
-    """The columns as they were given; numbers become names where the first line is plainly a header."""
+    """The columns as they were given; numbers become names where the first line is a header."""
     numbers = [column for column in columns if isinstance(column, int)]
     if head.kind not in ("csv", "tsv") or len(numbers) < len(columns):
         return list(columns)
     fields = [head.names[n - 1] for n in numbers if 0 < n <= len(head.names)]
     known = {*LABEL_NAMES, *TEXT_NAMES, *itertools.chain(*PAIR_NAMES)}
-    if len(fields) == len(columns) == len(set(fields)) and all(_plain(field) in known for field in fields):
-        return list(fields)
-    return list(columns)
+    if not len(fields) == len(columns) == len(set(fields)):
+        return list(columns)
+    if not all(_plain(field) in known for field in fields) and not _is_headed(head.rows(), numbers):
+        return list(columns)
+    # A name that stands twice means the first of the two.
+    return [name if head.names.count(name) == 1 else n for name, n in zip(fields, numbers, strict=True)]
+
+
+def _is_headed(rows: Sequence[Sequence[str]], numbers: Sequence[int]) -> bool:
+    """Whether the first row names these columns, of texts and last of the label; where in doubt it does not."""
+    body = [row for row in rows[1:] if len(row) >= max(numbers)]
+    if len(body) < 2:
+        return False
+    columns = [[row[place] for row in body] for place in range(max(numbers))]
+    *texts, label = (number - 1 for number in numbers)
+    if not _is_header(rows[0], columns, label, texts):
+        return False
+    labels = columns[label]
+    if all(is_number(value) for value in labels):
+        return True
+    return len(set(labels)) > 1 and _is_label(labels) and any(_is_text(columns[place]) for place in texts)
 
 
 def _plain(name: str) -> str:
@@ -328,10 +336,11 @@ def _is_label(values: Sequence[str]) -> bool:
 
 def _is_header(first: Sequence[str], columns: list[list[str]], label: int, texts: Sequence[int]) -> bool:
     """Whether the first row names the columns: its label is none, and its texts are names."""
-    if len(set(first)) < len(first) or first[label] in columns[label]:
+    name = _plain(first[label])
+    if len(set(first)) < len(first) or first[label] in columns[label] or not name or name in NO_LABEL:
         return False
     if all(is_number(value) for value in columns[label]):
-        return not is_number(first[label])
+        return not is_number(name)
     return all(len(first[place].split()) == 1 for place in texts)
 
 

@@ -267,6 +267,7 @@ def _read_columns(
     table = read_table(source, choose, root=root, format=format, encoding=encoding, max_line=max_line, split=split)
     if not table.lines:
         raise DataError(f"{table.source} is empty: it holds no pairs; give a file that does")
+    notes += [table.note] if table.note else []
     if columns is None:
         names = f"columns {table.names[0]} and {table.names[1]}"
         notes.append(names if table.header else f"{names}, no header")

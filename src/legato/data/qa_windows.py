@@ -71,12 +71,8 @@ class QuestionReader:
         self.reader = replace(reader, longest=None)
         self.stride = stride
         self._contexts: dict[str, Tokens] = {}
-        empty = self.reader.pair("", "")
-        self.between = list(self.reader.between)
-        if reader.framed:
-            self.before, self.after = empty.ids[:1], empty.ids[-1:]
-        else:
-            self.before, self.after = empty.ids[: -len(self.between)], [self.tokenizer.eos_id]
+        self.before, self.between, behind = self.reader.paired
+        self.after = behind or [self.tokenizer.eos_id]
 
     @property
     def padding(self) -> int:

@@ -6,6 +6,7 @@ it lies, as in SubjQA; without either it is where its text first stands.
 
 Notable here:
 - an answer must be where it is said to be: otherwise the line or question is named, or left out (`skip_bad`);
+- white space around a question is left out, as where one is asked (tasks/answerer.py); contexts stay as they are;
 - rows of a table with the same question and context are one question with several answers, as annotators gave them.
 
 How they are split into parts is in `question_splits.py`.
@@ -303,7 +304,7 @@ class _Checker:
         self.skipped: list[str] = []  # what was wrong with each
 
     def question(self, raw: _Raw) -> Question | None:
-        question, context = self._text(raw, "question"), self._text(raw, "context")
+        question, context = self._text(raw, "question").strip(), self._text(raw, "context")
         if self.none:  # SubjQA's contexts end in it
             context = context.removesuffix(self.none)
         if not context.strip():

@@ -3,6 +3,9 @@
     encoders                    [CLS] a [SEP]       [CLS] a [SEP] b [SEP]
     decoders, recurrent models  a                   a <eos> b
 
+A decoder whose tokenizer's file puts marks around texts reads them so: that of a language model trained here has
+`<eos>` before every text, as a prompt has.
+
 Every task whose data are rows reads through this, in training and in use alike.
 """
 
@@ -17,7 +20,7 @@ import numpy as np
 
 from legato.data.rows import Row
 from legato.data.tokenizers import AnyTokenizer, Tokenizer
-from legato.data.word_pieces import marks_between, marks_of_pairs, pieces_of_words
+from legato.data.word_pieces import file_marks, marks_of_pairs, pieces_of_words
 
 
 @dataclass
@@ -90,49 +93,48 @@ class TextReader:
         return first, tokenizer.eos_id if tokenizer.sep_id is None else tokenizer.sep_id
 
     @cached_property
-    def _before(self) -> list[int]:
-        """What a decoder's published tokenizer puts before every text."""
-        tokenizer = self.tokenizer
-        return tokenizer.framed("") if isinstance(tokenizer, Tokenizer) and tokenizer.foreign else []
+    def alone(self) -> tuple[list[int], list[int]]:
+        """The marks before and behind a text."""
+        if self.framed:
+            first, last = self._marks
+            return [first], [last]
+        if not isinstance(self.tokenizer, Tokenizer):
+            return [], []
+        before, _, behind = file_marks(self.tokenizer, pair=False)
+        return before, behind
 
     @cached_property
-    def between(self) -> list[int]:
-        """What stands between the two texts of a pair: RoBERTa has two marks there, a published decoder its own."""
-        if not self.framed:
-            tokenizer = self.tokenizer
-            theirs = marks_between(tokenizer) if isinstance(tokenizer, Tokenizer) and tokenizer.foreign else []
-            return theirs or [tokenizer.eos_id]
-        doubled = isinstance(self.tokenizer, Tokenizer) and marks_of_pairs(self.tokenizer) == 4
-        return [self._marks[1]] * (2 if doubled else 1)
+    def paired(self) -> tuple[list[int], list[int], list[int]]:
+        """The marks before, between and behind two texts: RoBERTa has two in the middle, a decoder its file's."""
+        tokenizer = self.tokenizer
+        if self.framed:
+            first, last = self._marks
+            doubled = isinstance(tokenizer, Tokenizer) and marks_of_pairs(tokenizer) == 4
+            return [first], [last] * (2 if doubled else 1), [last]
+        if isinstance(tokenizer, Tokenizer) and (tokenizer.foreign or marks_of_pairs(tokenizer)):
+            return file_marks(tokenizer, pair=True)
+        return [], [tokenizer.eos_id], []
 
     def room(self, marks: int) -> int | None:
         """Tokens of text that a row with so many marks may have."""
         return None if self.longest is None else max(self.longest - marks, 1)
 
     def _one(self, ids: list[int]) -> Row:
-        if not self.framed:
-            before = self._before
-            ids = [*before, *ids[: self.room(len(before))]]
-            return Row(ids or [self.tokenizer.eos_id])
-        first, last = self._marks
-        return Row([first, *ids[: self.room(2)], last])  # a text alone is a first text
+        before, behind = self.alone
+        ids = [*before, *ids[: self.room(len(before) + len(behind))], *behind]
+        return Row(ids or [self.tokenizer.eos_id])  # a text alone is a first text
 
     def _two(self, a: list[int], b: list[int]) -> Row:
-        between = self.between
-        before = [] if self.framed else self._before
-        around = 2 if self.framed else len(before)
-        a, b = cut_longest_first(a, b, self.room(around + len(between)))
-        if not self.framed:
-            return Row([*before, *a, *between, *b])
-        first, last = self._marks
-        ids = [first, *a, *between, *b, last]
-        kinds = [0] * (1 + len(a) + len(between)) + [1] * (len(b) + 1)
-        return Row(ids, kinds if self.segments else None)
+        before, between, behind = self.paired
+        a, b = cut_longest_first(a, b, self.room(len(before) + len(between) + len(behind)))
+        ids = [*before, *a, *between, *b, *behind]
+        kinds = [0] * (len(before) + len(a) + len(between)) + [1] * (len(b) + len(behind))
+        return Row(ids or [self.tokenizer.eos_id], kinds if self.framed and self.segments else None)
 
     def _of_pieces(self, pieces: Sequence[Sequence[int]]) -> Row:
         """Words as their tokens; one that does not fit whole is left out with all behind it."""
-        before = 1 if self.framed else len(self._before)
-        room = self.room(2 if self.framed else before)
+        before, behind = self.alone
+        room = self.room(len(before) + len(behind))
         ids: list[int] = []
         starts: list[int] = []
         for word in pieces:
@@ -143,7 +145,7 @@ class TextReader:
             starts.append(len(ids))
             ids += word
         row = self._one(ids)
-        row.words = [start + before for start in starts]
+        row.words = [start + len(before) for start in starts]
         return row
 
     def _whole_words(self, words: Sequence[str]) -> Row:
@@ -163,10 +165,12 @@ class TextReader:
     def _spelt_pair(self, first: Sequence[str], second: Sequence[str]) -> Row:
         """Both, and the end mark between them, which is spelt with no letters."""
         row = self._characters([*first, "", *second])
-        if len(first) < len(row.ids):
-            row.ids[len(first)] = self.tokenizer.eos_id
+        assert row.words is not None
+        if len(first) < len(row.words):
+            middle = row.words[len(first)]
+            row.ids[middle] = self.tokenizer.eos_id
             assert row.characters is not None
-            row.characters[len(first)] = 0
+            row.characters[middle] = 0
         return row
 
     def _id(self, word: str) -> int:
@@ -175,6 +179,17 @@ class TextReader:
         if found is None or found in tokenizer.marks:  # a mark that somebody types is no mark
             found = tokenizer.unk_id
         return tokenizer.eos_id if found is None else found
+
+
+def parting(tokenizer: AnyTokenizer) -> AnyTokenizer:
+    """The same tokenizer, whose file puts a mark between two texts: where it has none, `<eos>`."""
+    if not isinstance(tokenizer, Tokenizer) or not (tokenizer.foreign or marks_of_pairs(tokenizer)):
+        return tokenizer  # one that was made here is read so
+    before, between, behind = file_marks(tokenizer, pair=True)
+    if between:
+        return tokenizer
+    first, _, last = file_marks(tokenizer, pair=False)
+    return tokenizer.framing((first, last), (before, [tokenizer.eos_id], behind))
 
 
 def cut_longest_first(a: list[int], b: list[int], room: int | None) -> tuple[list[int], list[int]]:

@@ -23,7 +23,7 @@ import torch
 from legato.data.batch import Batch
 from legato.data.batches import mix_seed
 from legato.data.files import MAX_LINE
-from legato.data.labelled import first_rows
+from legato.data.labelled import TAKEN
 from legato.data.pairs import tidy
 from legato.data.rows import Row, collate_rows
 from legato.data.tables import Column, Head, Table, format_of, list_names, read_table
@@ -123,10 +123,10 @@ def read_similar(
             return chosen
         chosen[:] = _guess(head)
         if head.kind in ("csv", "tsv") and all(isinstance(column, int) for column in chosen):
-            rows = first_rows(source, root, head.kind, encoding, max_line)
+            rows = head.rows()
             if _looks_like_names(rows):
                 chosen[:] = rows[0]
-                notes.append("taking the first line for a header")
+                notes.append(TAKEN)
         return chosen
 
     kind = format_of(source, root, format, encoding)
@@ -140,7 +140,7 @@ def read_similar(
             negatives = _texts(table, 2)
     if not first:
         raise DataError(f"{table.source} holds no pairs; give a file that does")
-    note = ", ".join([_note(table, scores), *notes])
+    note = ", ".join([_note(table, scores), *notes, *([table.note] if table.note else [])])
     found = Similar(table.source, first, second, table.lines, table.unit, "", scores, negatives, note)
     return replace(found, sha256=_hash(found))
 

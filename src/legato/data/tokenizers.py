@@ -176,20 +176,29 @@ class Tokenizer:
         library.post_processor = tokenizers.processors.TemplateProcessing(*template, [(eos, self.eos_id)])
         return library
 
-    def unframed(self, *, closed: bool = False) -> Tokenizer:
-        """The same tokenizer, whose file puts nothing around a text and `<eos>` between two, as rows are read here.
-
-        With `closed` there is an `<eos>` behind the second, too.
-        """
+    def framing(self, single: tuple[list[int], list[int]], pair: tuple[list[int], list[int], list[int]]) -> Tokenizer:
+        """The same tokenizer, whose file puts these marks before, between and behind one text, and two."""
         import tokenizers
+
+        def spelt(texts: str, marks: Sequence[list[int]]) -> str:
+            parts = [*(part for few, text in zip(marks, texts, strict=False) for part in (few, text)), marks[-1]]
+            return " ".join(
+                f"${part}" if isinstance(part, str) else " ".join(self._tokens[index] for index in part)
+                for part in parts
+                if part
+            )
 
         plain = copy(self)
         plain.library = tokenizers.Tokenizer.from_str(self.library.to_str())
         plain.library.encode_special_tokens = True
         plain.__dict__.pop("marking", None)
-        eos = self._tokens[self.eos_id]
-        pair = f"$A {eos} $B {eos}" if closed else f"$A {eos} $B"
-        plain.library.post_processor = tokenizers.processors.TemplateProcessing("$A", pair, [(eos, self.eos_id)])
+        used = sorted({index for part in (*single, *pair) for index in part})
+        names = [(self._tokens[index], index) for index in used]
+        template = tokenizers.processors.TemplateProcessing(spelt("A", single), spelt("AB", pair), names)
+        before = plain.library.post_processor
+        silent = before is not None and not any(before.num_special_tokens_to_add(two) for two in (False, True))
+        # One that adds no marks says where tokens stand in the text.
+        plain.library.post_processor = tokenizers.processors.Sequence([before, template]) if silent else template
         return plain
 
     def with_marks(self, names: Iterable[str]) -> Tokenizer:

@@ -6,7 +6,7 @@ token stands says whose it is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from legato.data.tokenizers import Tokenizer
@@ -30,14 +30,27 @@ def marks_of_pairs(tokenizer: Tokenizer) -> int:
     return int(tokenizer.marking.num_special_tokens_to_add(True))
 
 
-def marks_between(tokenizer: Tokenizer) -> list[int]:
-    """The marks that the file puts between two texts."""
-    pair = tokenizer.marking.encode("a", "a")
-    there = pair.sequence_ids  # None for marks
-    if 0 not in there or 1 not in there:
-        return []
-    last = max(place for place, text in enumerate(there) if text == 0)
-    return list(pair.ids[last + 1 : there.index(1)])
+def file_marks(tokenizer: Tokenizer, pair: bool) -> tuple[list[int], list[int], list[int]]:
+    """The marks that the file puts before, between and behind texts: one text, or a pair of them."""
+    count = int(tokenizer.marking.num_special_tokens_to_add(pair))
+    if not count:
+        return [], [], []
+    for text in _samples(tokenizer):
+        found = tokenizer.marking.encode(text, text) if pair else tokenizer.marking.encode(text)
+        whose = found.sequence_ids  # None for marks
+        if (1 if pair else 0) not in whose:
+            continue
+        first = [place for place, text in enumerate(whose) if text == 0]
+        last = [place for place, text in enumerate(whose) if text == 1] or first
+        ids = found.ids
+        return ids[: first[0]], ids[first[-1] + 1 : last[0]], ids[last[-1] + 1 :]
+    return tokenizer.framed(""), [], []
+
+
+def _samples(tokenizer: Tokenizer) -> Iterator[str]:
+    """Texts of which one should be in the vocabulary."""
+    yield "a"
+    yield from (tokenizer.decode([index]) for index in range(tokenizer.size) if index not in tokenizer.marks)
 
 
 def _grouped(tokenizer: Tokenizer, words: Sequence[str], encoding: object) -> list[list[int]]:

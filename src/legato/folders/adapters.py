@@ -4,6 +4,7 @@ legato.json                     task, labels and head; the base with a digest of
 adapter_config.json             lora: as `peft` writes and reads them (peft_files.py)
 adapter_model.safetensors
 changed.safetensors             head, bitfit: the tensors that were trained, under their published names
+modules.json, 1_Pooling …       lora of embedding: how vectors are made (sentence_encoder.py)
 tokenizer.json …  README.md     as in every model folder
 
 When such a folder is read, its base is read first, adapters are added into the base's matrices (W + s B A), and
@@ -16,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -190,6 +192,9 @@ def load_adapter(folder: Path, above: tuple[Path, ...] = ()) -> Loaded:
                 lower_marking(tokenizer)
         loaded.tokenizer = tokenizer
         loaded.ends = ends_of_ours(about, module, tokenizer)
+    elif isinstance(base.tokenizer, Tokenizer):  # and read what the base's file says
+        loaded.tokenizer = copy(base.tokenizer)
+        loaded.tokenizer.foreign = True
     if module.reads_characters:
         tell_spelling(module, loaded.tokenizer)
     return loaded

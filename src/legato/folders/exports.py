@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import math
 import shutil
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,10 +24,13 @@ from legato.data.tokenizers import AnyTokenizer
 from legato.data.vectors import save_vectors
 from legato.errors import ConfigError, FolderError, LegatoError, suggest
 from legato.folders.adaptation import NOTE
+from legato.folders.adapters import OURS
 from legato.folders.atomic import replacing
 from legato.folders.hub import hub_name
+from legato.folders.json_files import read_json_if_there
 from legato.folders.model_folder import TARGET, Loaded, find_model, is_adapter, load_model, refusal, save_model
-from legato.models.headed import body_of
+from legato.models.head_names import unlike_theirs
+from legato.models.headed import Headed, body_of
 from legato.models.transformer import TransformerModel
 
 FORMS = ("hf", "ctranslate2", "vectors")
@@ -94,6 +98,22 @@ def _export_hugging_face(loaded: Loaded, folder: Path, target: Path) -> None:
             _write_merged(loaded, folder, fresh)
         else:
             shutil.copytree(folder, fresh, dirs_exist_ok=True)
+    strange = unlike_theirs(loaded.module) if isinstance(loaded.module, Headed) else None
+    if strange is not None:
+        found, wanted = strange
+        if wanted.endswith("=auto") and _head_alone(folder):  # which chooses what makes the base's vectors
+            wanted += " and another adapt than head"
+        warnings.warn(
+            f"transformers loads the body in {target} alone, without its head: it has none with {found} (Legato "
+            f"loads both); what it loads whole is trained with {wanted}",
+            stacklevel=3,
+        )
+
+
+def _head_alone(folder: Path) -> bool:
+    """Whether nothing but a head was trained."""
+    told = read_json_if_there(folder / OURS).get("adapt")
+    return isinstance(told, dict) and told.get("name") == "head"
 
 
 def _write_merged(loaded: Loaded, folder: Path, target: Path) -> None:

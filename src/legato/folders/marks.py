@@ -45,7 +45,7 @@ def marks_of(module: SequenceModel, tokenizer: AnyTokenizer, start: int) -> dict
 
 def with_padding(tokenizer: AnyTokenizer) -> AnyTokenizer:
     """The same tokenizer, which pads with the end mark where it has nothing else: others' classifiers look for the
-    last token that is no padding, and no text of ours ends in that mark."""
+    last token that is no padding, and no text of ours ends in that mark; others' libraries of vectors pad, too."""
     if tokenizer.pad_id is not None:
         return tokenizer
     padding = copy(tokenizer)

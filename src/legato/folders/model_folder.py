@@ -96,6 +96,7 @@ def save_model(
     target = None if target is tokenizer else target
     if isinstance(module, Headed):
         about = {**about, "head": module.shape.model_dump(mode="json")}
+    if isinstance(module, Headed) or about.get("sentences") is not None:
         tokenizer = with_padding(tokenizer)
     written = target or tokenizer
     marks = marks_of(body_of(module), written, written.eos_id if start is None else start)
@@ -115,20 +116,29 @@ def save_model(
     own = not (isinstance(tokenizer, Tokenizer) and tokenizer.foreign)  # others' prompts begin as they say
     how = sentences_of(told, folder)
     rows = isinstance(module, Headed) or how is not None  # texts are read, none is gone on with
-    if rows and own and isinstance(tokenizer, Tokenizer) and not TextReader.of(module, tokenizer).framed:
-        # What it was read from may be a language model's file, which puts <eos> before every text.
-        tokenizer = tokenizer.unframed(closed=isinstance(module, Headed) and module.shape.kind == "spans")
+    if rows and own and isinstance(tokenizer, Tokenizer):
+        tokenizer = _as_read(tokenizer, TextReader.of(module, tokenizer), module)
     starts = module.generates and not module.reads_source and own and not rows
     tokenizer.save(folder, starts=starts, ends=module.reads_source, segments=segments, longest=module.longest)
     if target is not None and target is not tokenizer.partner:
         target.save(folder / TARGET, longest=module.longest)
-    if how is not None and adaptation is None and not module.generates and refusal(module) is None:
+    if how is not None and (adaptation is None or adaptation.name == "lora") and refusal(module) is None:
         save_sentence_encoder(folder, how, module.config.width)
     if module.generates:
         write_json(folder / "generation_config.json", generation_entries(module, written, marks, about))
     if adaptation is not None:
         card += adapter_note(adaptation)
     (folder / "README.md").write_text(card, encoding="utf-8")
+
+
+def _as_read(tokenizer: Tokenizer, reader: TextReader, module: SequenceModel) -> Tokenizer:
+    """The tokenizer, whose file puts around texts what a decoder's reader here does; an encoder's does already."""
+    if reader.framed:
+        return tokenizer
+    before, between, behind = reader.paired
+    if isinstance(module, Headed) and module.shape.kind == "spans":
+        behind = behind or [tokenizer.eos_id]  # it stands for no answer
+    return tokenizer.framing(reader.alone, (before, between, behind))
 
 
 def tokenizer_digest(tokenizer: AnyTokenizer) -> str:
@@ -236,7 +246,8 @@ def _load_model(folder: Path) -> Loaded:
     if start is not None and not (isinstance(start, int) and 0 <= start < module.vocabulary):
         raise FolderError(f"{folder / 'config.json'}: decoder_start_token_id is {start}")
     if isinstance(tokenizer, Tokenizer):
-        tokenizer.foreign = published
+        # A head that was trained elsewhere has read what the file says, whosever it was.
+        tokenizer.foreign = published or (theirs is not None and bool(theirs.about))
         if sentences is not None and sentences.lowercase:
             lower_marking(tokenizer)
     said = {**config, **generation}

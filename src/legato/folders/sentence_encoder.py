@@ -7,7 +7,7 @@ modules.json                     the parts in order: a Transformer, a Pooling, p
 sentence_bert_config.json        how many tokens of a text are read, and whether it is lower-cased first
 config_sentence_transformers.json        a text that is put before every other, perhaps
 
-Ours that this library cannot load (recurrent models, adapters) say the same under our own key, `"sentences"`.
+Ours that this library cannot load (recurrent models, bitfit's folders) say the same under our own key, `"sentences"`.
 """
 
 from __future__ import annotations

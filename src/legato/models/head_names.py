@@ -138,6 +138,29 @@ def write_head(module: Headed, about: Mapping[str, Any]) -> tuple[dict[str, Any]
     return entries, tensors
 
 
+def unlike_theirs(module: Headed) -> tuple[str, str] | None:
+    """What of a head no class of theirs has, and the settings of one that they have; None of one of theirs."""
+    form, shape = form_of(module.body), module.shape
+    family = None if form is None else FAMILIES.get(form.model_type)
+    if family is None or head_names(module):
+        return None
+    like = family.shape(shape.kind, shape.outputs)
+    names = [name for name in ("layers", "lstm", "crf", "pool") if getattr(shape, name) != getattr(like, name)]
+    found = [f"head.{name}={_setting(getattr(shape, name))}" for name in names]
+    wanted = [f"head.{name}={_setting(getattr(like, name))}" for name in names if name != "pool"]
+    if shape.pool == like.pool and (shape.inner, shape.bias) != (like.inner, like.bias):
+        found.append(
+            f"head.pool={shape.pool} {'without a dense layer' if shape.inner != like.inner else 'and a bias'}"
+        )
+    if shape.kind == "classes":  # of theirs, only bert's is known by its pooling alone
+        wanted.append(f"head.pool={'pooler (where the model has one)' if like.pool == 'pooler' else 'auto'}")
+    return " and ".join(found), " and ".join(wanted)
+
+
+def _setting(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def _published(module: Headed) -> tuple[type[Published] | None, Family | None]:
     """The body's form and its family, where they have a class with such a head."""
     form = form_of(module.body)

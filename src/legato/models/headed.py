@@ -203,6 +203,15 @@ def resolved(body: SequenceModel, shape: HeadShape) -> HeadShape:
     return shape.model_copy(update=told)
 
 
+def refuse_blind(body: SequenceModel, shape: HeadShape) -> None:
+    """Refuse to learn classes from a first token that knows nothing of the others: all texts would be alike."""
+    if shape.kind == "classes" and shape.pool == "first" and body.generates and not shape.lstm:
+        raise ConfigError(
+            f"head.pool=first: the first token of {body.config.name} has read nothing else, since it reads from left "
+            "to right; use head.pool=last or mean"
+        )
+
+
 def _width_read(body: SequenceModel, states: list[Tensor], layers: str) -> int:
     """How wide what the head reads is; layers that are not of one width cannot be mixed."""
     check_layers(max(len(states) - 1, 1), layers)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from legato.config import Section
+from legato.data.reading import TextReader, parting
 from legato.data.tokenizers import AnyTokenizer, TokenizerConfig
 from legato.folders.model_folder import Loaded
 from legato.models.base import ModelConfig, SequenceModel, Sizes
@@ -37,9 +38,10 @@ class Plan:
     loaded: Loaded | None = None  # the model to go on from (`from=MODEL`), whose tokenizer and sizes count
     head: HeadConfig = field(default_factory=HeadConfig)  # for tasks that put one on a model
 
-    def tokenizer_for(self, train: Callable[[], AnyTokenizer]) -> AnyTokenizer:
-        """The loaded model's tokenizer; without one, what `train` makes of the data."""
-        return train() if self.loaded is None else self.loaded.tokenizer
+    def tokenizer_for(self, train: Callable[[], AnyTokenizer], pairs: bool = False) -> AnyTokenizer:
+        """The loaded model's tokenizer; without one, what `train` makes of the data. It can part `pairs` of texts."""
+        found = train() if self.loaded is None else self.loaded.tokenizer
+        return parting(found) if pairs and not TextReader.of(self.model, found).framed else found
 
     def sizes_for(self, tokenizer: AnyTokenizer) -> Sizes:
         return Sizes(tokenizer.size) if self.loaded is None else self.loaded.module.sizes

@@ -207,7 +207,7 @@ class ClassificationJob:
         self._note_lone(train, say)
         self.weights = self._class_weights()
         text = Text(train.source, train.all_texts(), train.sha256)
-        self.tokenizer = plan.tokenizer_for(lambda: cached_tokenizer(plan.tokenizer, text))
+        self.tokenizer = plan.tokenizer_for(lambda: cached_tokenizer(plan.tokenizer, text), pairs=self.pair)
         self.sizes = plan.sizes_for(self.tokenizer)
         self.head = HeadShape(**plan.head.model_dump(), kind="classes", outputs=labels.outputs)
         self.reader = TextReader.of(plan.model, self.tokenizer, data.max_length)

@@ -147,7 +147,11 @@ class QuestionAnswering:
         answerer = _answerer_of(loaded, data)
         threshold = data.threshold if data.threshold is not None else loaded.about.get("threshold")
         if threshold is None and test.unanswerable:
-            threshold = 0.0
+            warnings.warn(
+                f"{test.unanswerable:,} of {len(test.questions):,} questions have no answer, and this model always "
+                "gives one: it has no threshold; data.threshold=0 scores it as if it could say nothing",
+                stacklevel=2,
+            )
         found = answerer.ask(*_asked(answerer.reader, test))
         scores = {**answer_scores(test, found, threshold), "signature": SPAN_SIGNATURE}
         told = {"data": test.source, "sha256": test.sha256, "questions": len(test.questions)}
@@ -226,7 +230,7 @@ class QuestionJob:
         if train.unanswerable == len(train.questions):
             raise DataError(f"data.train={train.source} holds no answers; is that the right column? see data.columns")
         self.silent = any(held.unanswerable for held in self.questions.values())  # whether no answer is an answer
-        self.tokenizer = plan.tokenizer_for(lambda: cached_tokenizer(plan.tokenizer, _texts_of(train)))
+        self.tokenizer = plan.tokenizer_for(lambda: cached_tokenizer(plan.tokenizer, _texts_of(train)), pairs=True)
         self.sizes = plan.sizes_for(self.tokenizer)
         self.head = HeadShape(**plan.head.model_dump(), kind="spans", outputs=2)
         self.reader = QuestionReader(TextReader.of(plan.model, self.tokenizer), data.window, data.stride)

@@ -97,6 +97,12 @@ def adapt(
     targets: tuple[str, ...] = ()
     for parameter in parameters.values():
         parameter.requires_grad_(False)
+    if config.name == "lora" and not matrices_of(model):
+        others = ["head"] * bool(heads) + ["bitfit"] * bool(_biases(parameters) - heads)
+        raise ConfigError(
+            "adapt=lora puts adapters into a Transformer's matrices, those of attention and feed-forward, and "
+            f"model={model.config.name} has none; use adapt={', '.join(others)}{' or ' * bool(others)}full"
+        )
     if config.name == "lora":
         targets = _add_low_rank(model, config)
     biases = _biases(parameters) - heads if config.name == "bitfit" else set()
@@ -201,8 +207,6 @@ def _chosen(known: dict[str, Matrix], targets: Iterable[str], model: SequenceMod
     """The matrices whose names end in one of `targets`."""
     name = model.config.name
     there = ", ".join(sorted({_short(path) for path in known}))
-    if not known:
-        raise ConfigError(f"adapt=lora: model={name} has no matrices that adapters can be added to; use adapt=full")
     if ALL in targets:  # of the blocks, which are numbered; what reads them is no part of the body
         numbered = {path: matrix for path, matrix in known.items() if any(map(str.isdigit, path.split(".")))}
         return numbered or known
