@@ -34,6 +34,17 @@ def test_others_have_none() -> None:
     assert reader.pair("the", "cat").ids.count(tokenizer.eos_id) == 1
 
 
+def test_a_pair_that_is_spelt_has_its_mark_in_the_middle_also_behind_a_mark() -> None:
+    plain = trained("word")
+    eos = plain.eos_id
+    for tokenizer, before in ((plain, []), (plain.framing(([eos], []), ([eos], [eos], [])), [eos])):
+        row = TextReader(tokenizer, characters=True).pair("the cat", "sat on")
+        words = [tokenizer.id_of(word) for word in ("the", "cat", "sat", "on")]
+        assert row.ids == [*before, *words[:2], eos, *words[2:]]
+        assert row.characters is not None
+        assert row.characters.any(1).tolist() == [*[False] * len(before), True, True, False, True, True]
+
+
 @pytest.mark.parametrize("name", ["wordpiece", "bpe", "unigram", "char", "byte", "word"])
 @pytest.mark.parametrize("framed", [True, False])
 def test_a_words_tokens_begin_where_it_says(name: str, framed: bool) -> None:

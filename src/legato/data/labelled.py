@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from legato.data.files import MAX_LINE, load_text, unify_newlines
+from legato.data.files import MAX_LINE, unify_newlines
 from legato.data.pairs import tidy
-from legato.data.tables import Column, Head, Table, format_of, list_names, locate, read_table, separated_start
+from legato.data.tables import Column, Head, Table, format_of, list_names, read_table
 from legato.errors import DataError
 
 # In lower case. Of several that a table has, the first one here counts.
@@ -197,13 +197,6 @@ def _made(data: Labelled) -> Labelled:
             digest.update(len(raw).to_bytes(8, "little"))
             digest.update(raw)
     return replace(data, sha256=digest.hexdigest())
-
-
-def first_rows(source: str, root: str | None, kind: str, encoding: str, max_line: int) -> list[list[str]]:
-    """The first rows of a csv or tsv, its header among them where it has one."""
-    path = locate(source, root)
-    assert path is not None
-    return separated_start(load_text(path, encoding, max_line), kind)
 
 
 # --- which columns ---------------------------------------------------------------------------------

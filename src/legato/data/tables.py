@@ -302,13 +302,8 @@ def _quoted_tsv(text: str) -> _Form | None:
     return None
 
 
-def separated_start(text: str, kind: str) -> list[list[str]]:
-    """The first rows of a csv or tsv, its header among them where it has one."""
-    with _long_fields():
-        return _start(text, _form(text, kind))
-
-
 def _start(text: str, form: _Form) -> list[list[str]]:
+    """The first rows, a header among them where there is one."""
     try:
         return list(itertools.islice((row for row in form.reader(text, strict=False) if row), FIRST_ROWS))
     except csv.Error:

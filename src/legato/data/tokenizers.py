@@ -180,25 +180,22 @@ class Tokenizer:
         """The same tokenizer, whose file puts these marks before, between and behind one text, and two."""
         import tokenizers
 
-        def spelt(texts: str, marks: Sequence[list[int]]) -> str:
-            parts = [*(part for few, text in zip(marks, texts, strict=False) for part in (few, text)), marks[-1]]
-            return " ".join(
-                f"${part}" if isinstance(part, str) else " ".join(self._tokens[index] for index in part)
-                for part in parts
-                if part
-            )
-
         plain = copy(self)
         plain.library = tokenizers.Tokenizer.from_str(self.library.to_str())
         plain.library.encode_special_tokens = True
         plain.__dict__.pop("marking", None)
-        used = sorted({index for part in (*single, *pair) for index in part})
-        names = [(self._tokens[index], index) for index in used]
-        template = tokenizers.processors.TemplateProcessing(spelt("A", single), spelt("AB", pair), names)
-        before = plain.library.post_processor
-        silent = before is not None and not any(before.num_special_tokens_to_add(two) for two in (False, True))
+        before, between, behind = ([self._tokens[index] for index in part] for part in pair)
+        first, last = ([self._tokens[index] for index in part] for part in single)
+        used = {index for part in (*single, *pair) for index in part}
+        template = tokenizers.processors.TemplateProcessing(
+            [*first, "$A", *last],
+            [*before, "$A", *between, "$B", *behind],
+            [(self._tokens[index], index) for index in sorted(used)],
+        )
+        now = plain.library.post_processor
+        silent = now is not None and not any(now.num_special_tokens_to_add(two) for two in (False, True))
         # One that adds no marks says where tokens stand in the text.
-        plain.library.post_processor = tokenizers.processors.Sequence([before, template]) if silent else template
+        plain.library.post_processor = tokenizers.processors.Sequence([now, template]) if silent else template
         return plain
 
     def with_marks(self, names: Iterable[str]) -> Tokenizer:

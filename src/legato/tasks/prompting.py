@@ -28,9 +28,7 @@ from torch import Tensor
 
 from legato.config import Section
 from legato.data.batch import Batch
-from legato.data.files import MAX_LINE
 from legato.data.labelled import (
-    first_rows,
     guess_columns,
     is_number,
     named_by_number,
@@ -307,12 +305,11 @@ def read_shots(
         if columns is not None:
             return named_by_number(head, columns)
         guessed = True
-        separated = head.kind in ("csv", "tsv")
-        rows = first_rows(source, None, head.kind, "utf-8", MAX_LINE) if separated else []
+        rows = head.rows()
         try:
             return guess_columns(head, rows, COLUMNS)
         except DataError:
-            if len(head.names) == 2 and separated:
+            if len(head.names) == 2 and head.kind in ("csv", "tsv"):
                 return [2, 1] if _labels_first(rows, labels) else [1, 2]
             raise
 

@@ -97,13 +97,13 @@ def adapt(
     targets: tuple[str, ...] = ()
     for parameter in parameters.values():
         parameter.requires_grad_(False)
-    if config.name == "lora" and not matrices_of(model):
-        others = ["head"] * bool(heads) + ["bitfit"] * bool(_biases(parameters) - heads)
-        raise ConfigError(
-            "adapt=lora puts adapters into a Transformer's matrices, those of attention and feed-forward, and "
-            f"model={model.config.name} has none; use adapt={', '.join(others)}{' or ' * bool(others)}full"
-        )
     if config.name == "lora":
+        if not matrices_of(model):
+            others = ["head"] * bool(heads) + ["bitfit"] * bool(_biases(parameters) - heads)
+            raise ConfigError(
+                "adapt=lora puts adapters into a Transformer's matrices, those of attention and feed-forward, and "
+                f"model={model.config.name} has none; use adapt={', '.join(others)}{' or ' * bool(others)}full"
+            )
         targets = _add_low_rank(model, config)
     biases = _biases(parameters) - heads if config.name == "bitfit" else set()
     if config.name == "bitfit" and not biases:
