@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import processors
 
 import legato
 from legato.data.qa_windows import QuestionReader
@@ -18,7 +19,7 @@ from legato.folders.model_folder import load_model, save_model
 from legato.folders.sentence_encoder import SentenceEncoder, told_sentences
 from legato.models.headed import Headed, HeadShape
 from legato.tasks.features import TextVectors
-from tiny_published import gpt2_folder
+from tiny_published import byte_level, gpt2_folder
 from tiny_reviews import settings, write_pairs
 from tiny_runs import small
 
@@ -171,6 +172,16 @@ def test_pairs_are_parted_where_a_published_file_does_not(tmp_path: Path) -> Non
     assert tokenizer("a dog", "a cat").input_ids.count(eos) == 1
     pairs = [f"{text}\tgrim" for text in TEXTS]
     torch.testing.assert_close(theirs(run, TEXTS, ["grim"] * 3), ours(run, pairs), rtol=0, atol=1e-5)
+
+
+def test_where_tokens_stand_is_known_as_before() -> None:
+    """A byte-level file says that the space before a word is no part of it."""
+    library = byte_level()
+    library.post_processor = processors.ByteLevel(trim_offsets=True)
+    tokenizer = Tokenizer(library, "</s>")
+    framed = tokenizer.framing(([], []), ([], [tokenizer.eos_id], []))
+    assert library.encode("a dog").offsets[1] == (2, 5)
+    assert framed.library.encode("a dog").offsets == library.encode("a dog").offsets
 
 
 def test_marks_are_found_where_the_letter_a_is_in_no_token() -> None:

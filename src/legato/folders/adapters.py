@@ -17,7 +17,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -192,9 +191,6 @@ def load_adapter(folder: Path, above: tuple[Path, ...] = ()) -> Loaded:
                 lower_marking(tokenizer)
         loaded.tokenizer = tokenizer
         loaded.ends = ends_of_ours(about, module, tokenizer)
-    elif isinstance(base.tokenizer, Tokenizer):  # and read what the base's file says
-        loaded.tokenizer = copy(base.tokenizer)
-        loaded.tokenizer.foreign = True
     if module.reads_characters:
         tell_spelling(module, loaded.tokenizer)
     return loaded

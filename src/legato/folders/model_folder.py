@@ -246,8 +246,7 @@ def _load_model(folder: Path) -> Loaded:
     if start is not None and not (isinstance(start, int) and 0 <= start < module.vocabulary):
         raise FolderError(f"{folder / 'config.json'}: decoder_start_token_id is {start}")
     if isinstance(tokenizer, Tokenizer):
-        # A head that was trained elsewhere has read what the file says, whosever it was.
-        tokenizer.foreign = published or (theirs is not None and bool(theirs.about))
+        tokenizer.foreign = published
         if sentences is not None and sentences.lowercase:
             lower_marking(tokenizer)
     said = {**config, **generation}
