@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: venv demo test lint format clean
+.PHONY: venv demo test slow lint format clean
 
 venv: $(READY)
 
@@ -19,6 +19,9 @@ demo: $(READY)
 # One thread per worker: two processes that each take both cores slow each other down.
 test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 $(ARGS)
+
+slow: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow tests/slow $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -23,6 +23,9 @@ ROOMS = [
     {"recipes"},
     {"config"},
     {"registry"},
+    {"schema"},
+    {"sandbox"},
+    {"input_files"},
     {"errors"},
 ]
 HEIGHT = {room: -level for level, rooms in enumerate(ROOMS) for room in rooms}

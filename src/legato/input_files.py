@@ -1,0 +1,59 @@
+"""Opening files that others made: regular ones, no larger than they may be.
+
+A pipe without a writer is waited for without end, and a device such as /dev/zero has no end; a file may be larger
+than memory. All three are refused before the first byte is read.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+from legato.errors import DataError, LegatoError
+
+KINDS = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def open_file(path: Path, *, error: type[LegatoError] = DataError) -> BinaryIO:
+    """A regular file, open for reading; anything else is an `error` of one line."""
+    try:
+        # Not blocking, so that opening a pipe does not wait for somebody to write to it.
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    except FileNotFoundError:
+        raise error(f"there is no file {path}") from None
+    except PermissionError:
+        raise error(f"{path} may not be read by this user; change its permissions") from None
+    except (OSError, ValueError) as problem:  # ValueError: a zero byte in the name
+        reason = problem.strerror if isinstance(problem, OSError) else problem
+        raise error(f"{path} cannot be read: {reason}") from None
+    try:
+        kind = stat.S_IFMT(os.fstat(handle).st_mode)
+        if kind == stat.S_IFDIR:
+            raise error(f"{path} is a folder; name a file in it")
+        if kind != stat.S_IFREG:
+            raise error(f"{path} is {KINDS.get(kind, 'no regular file')}; write what it gives into a file first")
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def read_bytes(path: Path, most: int | None = None, *, error: type[LegatoError] = DataError) -> bytes:
+    """What is in a regular file of at most `most` bytes."""
+    with open_file(path, error=error) as file:
+        size = os.fstat(file.fileno()).st_size
+        if most is not None and size > most:
+            raise error(f"{path} has {size:,} bytes, more than the {most:,} that a file of its kind may have")
+        try:
+            return file.read() if most is None else file.read(most)
+        except OSError as problem:
+            raise error(f"{path} cannot be read: {problem.strerror}") from None
+        except MemoryError:
+            raise error(f"{path} has {size:,} bytes, which do not fit into memory") from None

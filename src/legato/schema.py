@@ -1,0 +1,199 @@
+"""JSON and YAML from elsewhere: one reader, whose callers say what should be in it.
+
+Everything that a file, a recipe or an argument says in JSON or YAML passes here. What comes back has been held to
+
+- the file: a regular one, of a size that a file of its kind has (`input_files.py`);
+- plain values: text, numbers that fit 64 bits and are finite, true, false, null, lists and objects, no deeper and
+  no more of them than a person or a program would write, no half characters. A date of YAML is a text;
+- a schema: any type that pydantic knows, mostly a `TypedDict` of the entries that are read,
+
+      @with_config(OPEN)
+      class Pooling(TypedDict, total=False):
+          pooling_mode: str | list[str]
+          include_prompt: bool
+
+  which stays a dictionary. Other entries may be there; those that are read have their type.
+
+Whatever does not fit is one line that names the file and the key.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, TypeVar, overload
+
+import yaml
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+from typing_extensions import TypedDict  # pydantic takes the standard one from Python 3.12 on
+
+from legato.errors import ConfigError, FolderError, LegatoError, brief
+from legato.input_files import read_bytes
+
+__all__ = ["OPEN", "TypedDict", "check_values", "fit", "parse_json", "parse_yaml", "read_json", "with_config"]
+
+T = TypeVar("T")
+
+OPEN: Final = ConfigDict(extra="allow")  # entries that nobody here reads are kept as they are
+
+MAX_BYTES: Final = 1 << 28  # of a JSON or YAML file that is no data; the largest tokenizers' are a tenth of it
+MAX_DEPTH: Final = 64
+MAX_VALUES: Final = 20_000_000  # in all; a vocabulary has one or two for each token
+MAX_YAML_VALUES: Final = 100_000  # aliases make many of few
+MAX_KEY: Final = 4096  # characters in the name of an entry
+MAX_DIGITS: Final = 400  # of a number, as it is written
+LARGEST: Final = 2**63 - 1
+
+
+def read_json(path: Path, schema: type[T], *, error: type[LegatoError] = FolderError) -> T:
+    """What is in a JSON file, as a `schema`; `error` is the kind of mistake that anything else is."""
+    return parse_json(read_bytes(path, MAX_BYTES, error=error), schema, str(path), error=error)
+
+
+def parse_json(text: bytes | str, schema: type[T], where: str, *, error: type[LegatoError] = FolderError) -> T:
+    """JSON that is not a file by itself, such as a line of one; `where` is what a message calls it."""
+    try:
+        value = json.loads(text, parse_int=_whole_number, parse_constant=_no_number)
+    except _OutOfRange as problem:
+        raise error(f"{where}: {problem}") from None
+    except UnicodeDecodeError:
+        raise error(f"{where} is not UTF-8 text") from None
+    except (ValueError, RecursionError) as problem:
+        reason = "it is nested too deeply" if isinstance(problem, RecursionError) else problem
+        raise error(f"{where} is not valid JSON: {reason}") from None
+    check_values(value, where, error=error)
+    return fit(value, schema, where, error=error)
+
+
+def parse_yaml(text: bytes | str, schema: type[T], where: str, *, error: type[LegatoError] = ConfigError) -> T:
+    """A YAML text as a `schema`."""
+    try:
+        value = yaml.load(text, Loader=_PlainLoader)
+    except _OutOfRange as problem:
+        raise error(f"{where}: {problem}") from None
+    except RecursionError:
+        raise error(f"{where} is not readable YAML: it is nested too deeply") from None
+    except (
+        yaml.YAMLError,
+        ValueError,
+        TypeError,
+        OverflowError,
+    ) as problem:  # its own, and what it lets by
+        raise error(f"{where} is not readable YAML: {brief(problem, 300)}") from None
+    check_values(value, where, most=MAX_YAML_VALUES, error=error)
+    return fit(value, schema, where, error=error)
+
+
+def check_values(value: Any, where: str, *, most: int = MAX_VALUES, error: type[LegatoError] = FolderError) -> None:
+    """Refuse what JSON or YAML can say and no reader of ours expects; the key is named, as `a.b.0`."""
+    left = [most]
+
+    def walk(part: Any, path: tuple[str, ...]) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise error(f"{where} holds more than {most:,} values")
+        if isinstance(part, str):
+            if not _is_text(part):
+                raise error(f"{where}{_at(path)} holds half a character (a lone surrogate), which is no text")
+        elif part is None or isinstance(part, bool):
+            pass
+        elif isinstance(part, int):
+            if not -LARGEST <= part <= LARGEST:
+                raise error(f"{where}{_at(path)}: {brief(part)} is too large a number")
+        elif isinstance(part, float):
+            if not math.isfinite(part):
+                raise error(f"{where}{_at(path)}: {part} is no number")
+        elif isinstance(part, dict | list):
+            if len(path) >= MAX_DEPTH:
+                raise error(f"{where}{_at(path[:3])} is nested more than {MAX_DEPTH} deep")
+            for key, inner in part.items() if isinstance(part, dict) else enumerate(part):
+                if isinstance(part, dict):
+                    if not isinstance(key, str):
+                        raise error(f"{where}{_at(path)}: the name of an entry should be a text, not {brief(key)}")
+                    if len(key) > MAX_KEY or not _is_text(key):
+                        raise error(f"{where}{_at(path)} has an entry whose name is no name: {brief(key)}")
+                walk(inner, (*path, str(key)))
+        else:
+            raise error(f"{where}{_at(path)}: {brief(part)} is a {type(part).__name__}, which is no plain value")
+
+    walk(value, ())
+
+
+@overload
+def fit(value: Any, schema: type[T], where: str, *, error: type[LegatoError] = FolderError) -> T: ...
+@overload
+def fit(value: Any, schema: Any, where: str, *, error: type[LegatoError] = FolderError) -> Any: ...
+def fit(value: Any, schema: Any, where: str, *, error: type[LegatoError] = FolderError) -> Any:
+    """`value` as a `schema`: types are taken at their word, so that `"12"` and `true` are no numbers."""
+    try:
+        return _adapter(schema).validate_python(value, strict=True)
+    except ValidationError as problem:
+        first = problem.errors(include_url=False)[0]
+        path = tuple(str(part) for part in first["loc"] if not str(part).startswith(("function-", "is-instance")))
+        if first["type"] == "missing":
+            raise error(f"{where} lacks '{'.'.join(path)}'") from None
+        message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
+        given = repr(first["input"][:100]) if isinstance(first["input"], str) else first["input"]
+        raise error(f"{where}{_at(path)} {message}, not {brief(given)}") from None
+
+
+@lru_cache(maxsize=256)
+def _adapter(schema: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(schema)
+
+
+def _at(path: tuple[str, ...]) -> str:
+    return f": '{brief('.'.join(path), 100)}'" if path else ""
+
+
+class _OutOfRange(Exception):
+    """A number that no field of ours could hold."""
+
+
+def _whole_number(digits: str) -> int:
+    # Python's own limit on digits is a setting of the process, and its message speaks of it.
+    if len(digits) > MAX_DIGITS:
+        raise _OutOfRange(f"{brief(digits)} is too large a number")
+    return int(digits)
+
+
+def _no_number(name: str) -> float:
+    raise _OutOfRange(f"{name} is no number")
+
+
+def _is_text(text: str) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """YAML's safe loader without dates, sets, pairs and bytes: those stay the texts that they are written as."""
+
+
+_TEXT_TAGS: Final = ("timestamp", "binary", "omap", "pairs", "set")
+_PlainLoader.yaml_implicit_resolvers = {
+    letter: [(tag, pattern) for tag, pattern in known if not tag.endswith(_TEXT_TAGS)]
+    for letter, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def _construct_int(loader: _PlainLoader, node: yaml.ScalarNode) -> Any:
+    if len(node.value) > MAX_DIGITS:
+        raise _OutOfRange(f"{brief(node.value)} is too large a number")
+    return loader.construct_yaml_int(node)
+
+
+def _refuse_tag(loader: _PlainLoader, node: yaml.Node) -> Any:
+    raise _OutOfRange(f"line {node.start_mark.line + 1}: the tag {brief(node.tag)} is not read; write a plain value")
+
+
+_PlainLoader.add_constructor("tag:yaml.org,2002:int", _construct_int)
+for _tag in _TEXT_TAGS:
+    _PlainLoader.add_constructor(f"tag:yaml.org,2002:{_tag}", _refuse_tag)

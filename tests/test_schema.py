@@ -1,0 +1,89 @@
+"""JSON and YAML from elsewhere: what passes the reader, and how it refuses the rest."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from legato.errors import ConfigError, FolderError, LegatoError, brief, suggest
+from legato.schema import OPEN, TypedDict, parse_json, parse_yaml, read_json, with_config
+
+
+@with_config(OPEN)
+class Entries(TypedDict, total=False):
+    size: int
+    names: list[str]
+    rate: float | None
+
+
+def test_entries_that_nobody_reads_are_kept() -> None:
+    assert parse_json('{"size": 1, "other": [2.5]}', Entries, "f.json") == {"size": 1, "other": [2.5]}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"size": true}', "f.json: 'size' should be a valid integer, not True"),
+        ('{"size": "1"}', "f.json: 'size' should be a valid integer, not '1'"),
+        ('{"names": [1]}', "f.json: 'names.0' should be a valid string, not 1"),
+        ("[1]", "f.json should be a valid dictionary, not [1]"),
+        ('{"a": NaN}', "f.json: NaN is no number"),
+        ('{"a": 1e999}', "f.json: 'a': inf is no number"),
+        ('{"a": 10000000000000000000000000}', "f.json: 'a': 10000000000000000000000000 is too large a number"),
+        ('{"a": ' + "1" * 5000 + "}", "f.json: " + "1" * 59 + "… is too large a number"),
+        ('{"a": "\\ud800"}', "f.json: 'a' holds half a character"),
+        ('{"' + "k" * 5000 + '": 1}', "f.json has an entry whose name is no name"),
+        ("[" * 100_000, "f.json is not valid JSON: it is nested too deeply"),
+        ('{"a":' * 70 + "1" + "}" * 70, "f.json: 'a.a.a' is nested more than 64 deep"),
+        (b"\xff", "f.json is not UTF-8 text"),
+        ("{", "f.json is not valid JSON"),
+    ],
+)
+def test_json_that_does_not_fit_is_refused_with_its_key(text: str | bytes, message: str) -> None:
+    with pytest.raises(FolderError) as refused:
+        parse_json(text, Entries, "f.json")
+    assert str(refused.value).startswith(message)
+
+
+def test_a_date_in_yaml_is_a_text() -> None:
+    assert parse_yaml("a: 2020-99-99\nb: 2020-01-01", dict, "s.yaml") == {"a": "2020-99-99", "b": "2020-01-01"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: !!python/object:os.system x",
+        "a: !!binary abc",
+        "a: !!set {x}",
+        "a: {1: 2}",
+        "a: .inf",
+        "a: " + "1" * 5000,
+        "a: &a [*a]",
+        "a: [",
+        "\x00",
+        "[" * 10_000,
+        "a: &a [1,1,1,1,1,1,1,1]\n"
+        + "".join(f"{chr(98 + n)}: &{chr(98 + n)} [{','.join(['*' + chr(97 + n)] * 8)}]\n" for n in range(12)),
+    ],
+)
+def test_yaml_that_is_no_plain_value_is_one_line(text: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse_yaml(text, dict, "s.yaml")
+    assert str(refused.value).startswith("s.yaml")
+    assert len(str(refused.value)) < 500
+
+
+def test_pipes_devices_and_folders_are_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for place in (tmp_path / "pipe", Path("/dev/zero"), tmp_path, tmp_path / "none"):
+        with pytest.raises(FolderError, match=str(place)):
+            read_json(place, dict)
+
+
+def test_messages_stay_short_whatever_is_in_them() -> None:
+    assert len(str(LegatoError("x" * 10**6))) < 2100
+    assert brief(10**5000) == "a number of 16610 bits"
+    assert brief("a\nb\ud800") == "a b\\ud800"
+    assert suggest("zzz", [f"name{n}" for n in range(1000)]).endswith("and 960 more")
