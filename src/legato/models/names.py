@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from legato.config import validate
-from legato.errors import ConfigError, FolderError
+from legato.errors import ConfigError, FolderError, brief
 from legato.models.base import ModelConfig, Sizes
+from legato.models.building import built
 
 Config = TypeVar("Config", bound=ModelConfig)
 Module = TypeVar("Module", bound=nn.Module)
@@ -61,6 +62,15 @@ def put_tensors(
 
     What matches `ignored`, a regular expression, is left where it is.
     """
+    for part, place in matched(module, names, tensors, where, ignored=ignored):
+        place.copy_(part)
+
+
+@torch.no_grad()
+def matched(
+    module: nn.Module, names: Names, tensors: Mapping[str, Tensor], where: str, *, ignored: str = r"(?!)"
+) -> list[tuple[Tensor, Tensor]]:
+    """Each published tensor and its place in the module, which may be a sketch; all of them fit."""
     ours = module.state_dict()
     left = {name: tensor for name, tensor in tensors.items() if not re.search(ignored, name)}
     copies: list[tuple[Tensor, Tensor]] = []  # from theirs, to ours; the numbers themselves are read last
@@ -72,8 +82,7 @@ def put_tensors(
     if left:
         more = f" and {len(left) - 1} more" if len(left) > 1 else ""
         raise FolderError(f"{where} holds a tensor that this architecture lacks: '{min(left)}'{more}")
-    for part, place in copies:
-        place.copy_(part)
+    return copies
 
 
 def filled(
@@ -87,8 +96,12 @@ def filled(
     ignored: str,
 ) -> Module:
     """A model of these settings with a folder's tensors in it."""
+
+    def check(plan: nn.Module) -> None:
+        matched(plan, names(config, vocabulary), tensors, where, ignored=ignored)
+
     with Unstarted():
-        module = model(config, Sizes(vocabulary))
+        module = built(lambda: model(config, Sizes(vocabulary)), tensors, check, where)
     put_tensors(module, names(config, vocabulary), tensors, where, ignored=ignored)
     return module
 
@@ -148,11 +161,13 @@ def checked(model: type[Config], settings: dict[str, Any], where: str) -> Config
         raise FolderError(f"{where}/config.json: {problem}") from None
 
 
-def size_of(config: Mapping[str, Any], name: str, where: str) -> int:
-    """An entry that has to be there, and a positive number."""
+def size_of(config: Mapping[str, Any], name: str, where: str, most: int | None = None) -> int:
+    """An entry that has to be there, and a positive number, perhaps of `most` at the most."""
     value = config.get(name)
     if not isinstance(value, int) or value < 1:
         raise FolderError(f"{where}/config.json {f'has {name}={value}' if name in config else f'lacks {name!r}'}")
+    if most is not None and value > most:
+        raise FolderError(f"{where}/config.json has {name}={brief(value)}; Legato goes up to {most:,}")
     return value
 
 
