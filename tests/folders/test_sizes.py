@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch.overrides import TorchFunctionMode
 
 from legato import memory
@@ -18,6 +19,7 @@ from legato.config import validate
 from legato.data.tokenizers import Tokenizer, TokenizerConfig
 from legato.errors import ConfigError, FolderError
 from legato.folders.model_folder import load_model, save_model
+from legato.models import building
 from legato.models.base import SequenceModel, Sizes
 from legato.models.building import MAKING
 from legato.models.headed import Headed, HeadShape
@@ -56,7 +58,8 @@ class NothingLarge(TorchFunctionMode):
 
 
 @pytest.fixture(autouse=True)
-def nothing_large() -> Iterator[None]:
+def nothing_large(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(building, "SPARE_NUMBERS", 1 << 20)
     with NothingLarge():
         yield
 
@@ -154,6 +157,8 @@ def test_a_file_that_claims_more_than_memory_is_not_read(tmp_path: Path, monkeyp
 
 def test_a_model_that_memory_cannot_hold_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = published_folder(tmp_path / "model", "gpt2")
+    tensors = load_file(folder / "model.safetensors")
+    save_file({name: tensor.half() for name, tensor in tensors.items()}, folder / "model.safetensors")
     size = (folder / "model.safetensors").stat().st_size
     monkeypatch.setattr(memory, "available", lambda: size)
     assert "use a machine with more" in refused(folder)

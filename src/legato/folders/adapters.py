@@ -318,12 +318,12 @@ def _rebuilt(
             kind: type[SequenceModel] = MODELS.get(str(told["model"].get("name")))
             settings, state = validate(kind.Config, told["model"]), body.state_dict()
             sizes, other = body.sizes, f"{folder} is an adapter for a model of another shape than {base.folder}"
-            fresh = built(
-                lambda: kind(settings, sizes),
-                {**state, **tensors},
-                lambda plan: _check_shapes(plan, state, other),
-                str(folder / OURS),
-            )
+
+            def check(plan: SequenceModel) -> None:
+                _check_shapes(plan, state, other)
+
+            fresh = built(lambda: kind(settings, sizes), {**state, **tensors}, check, str(folder / OURS))
+            check(fresh)
             fresh.load_state_dict(state, strict=False)
             body = fresh
         if shape is None:

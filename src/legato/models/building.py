@@ -1,9 +1,9 @@
 """Making a model of the sizes that a file or a setting asks for: its shapes first, memory for it later.
 
-A config.json may ask for a million layers, or a width that no machine holds. So a model is made on PyTorch's `meta`
-device first, where tensors have shapes and nothing else; it stops as soon as there are more tensors than the weights
-could fill. Its shapes are compared with those in the weights' file, what it takes with the memory that there is, and
-only then is it made.
+A config.json may ask for a million layers, or a width that no machine holds. So whoever makes a model says how many
+tensors there are to fill it, and numbers in them; making stops where there would be far more. To say what is wrong, a
+sketch of it is made then, on PyTorch's `meta` device, where tensors have shapes and nothing else, and compared with
+the file's header. What settings ask for is sketched first, too, and compared with the memory that there is.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from legato.models.base import SequenceModel, Sizes
 
 Module = TypeVar("Module", bound=nn.Module)
 
+DRAWING: Final = ("normal_", "uniform_", "xavier_uniform_", "kaiming_uniform_")
 MAKING: Final = ("empty", "zeros", "ones", "full", "rand", "randn", "eye", "empty_strided")
 SPARE: Final = 256  # tensors of a model that its file may lack: tied ones, tables of positions, a readout not kept
-SPARE_BYTES: Final = 1 << 28  # … of tables that follow from the settings, where the file's tensors are smaller
-SPARE_NUMBERS: Final = 1 << 22  # … and numbers in them, where it is a head that is made
+SPARE_NUMBERS: Final = 1 << 26  # … and numbers in them
 MOST_TENSORS: Final = 100_000  # of a model that is made from settings
 
 
@@ -35,12 +35,15 @@ class TooLarge(Exception):
 class Limited(TorchFunctionMode):
     """While this is on, no more than so many tensors are made, and numbers in them; beyond that it is `TooLarge`.
 
-    With `shapes_only` nothing is written into them.
+    Functions that are `skipped` leave their first argument as it is; with `shapes_only` all do that write into one.
     """
 
-    def __init__(self, tensors: int, numbers: int | None = None, *, shapes_only: bool = False) -> None:
+    def __init__(
+        self, tensors: int, numbers: int | None = None, *, skipped: tuple[str, ...] = (), shapes_only: bool = False
+    ) -> None:
         super().__init__()
-        self.tensors, self.numbers, self.shapes_only = tensors, numbers, shapes_only
+        self.tensors, self.numbers = tensors, numbers
+        self.skipped, self.shapes_only = skipped, shapes_only
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -48,7 +51,7 @@ class Limited(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name in MAKING:
             self._count(args, kwargs or {})
-        elif self.shapes_only and (name == "__setitem__" or (name[-1:] == "_" and name[-2:] != "__")):
+        elif name in self.skipped or (self.shapes_only and _writes(name)):
             return args[0] if args else (kwargs or {}).get("tensor")
         return func(*args, **(kwargs or {}))
 
@@ -66,6 +69,10 @@ class Limited(TorchFunctionMode):
                 raise TooLarge
 
 
+def _writes(name: str) -> bool:
+    return name == "__setitem__" or (name[-1:] == "_" and name[-2:] != "__")
+
+
 def sketch(make: Callable[[], Module], tensors: int, numbers: int | None = None) -> Module:
     """The module that `make` makes, without memory: its tensors have shapes and no numbers."""
     with torch.device("meta"), Limited(tensors, numbers, shapes_only=True):
@@ -79,32 +86,46 @@ def bytes_of(module: nn.Module) -> int:
 
 
 def built(
-    make: Callable[[], Module], tensors: Mapping[str, Tensor], check: Callable[[Module], Any], where: str
+    make: Callable[[], Module],
+    tensors: Mapping[str, Tensor],
+    check: Callable[[Module], Any],
+    where: str,
+    *,
+    drawn: bool = True,
 ) -> Module:
-    """A module for a file's tensors: made only if `check` finds that its names and shapes are the file's.
+    """The module that a file's tensors are to fill: never much larger than they are.
 
-    `check` gets a sketch and raises a FolderError.
+    `check` says, of a module or a sketch of one, which of its names and shapes are not the file's: it raises a
+    FolderError. With `drawn=False` no parameter is drawn, since all are about to be read.
     """
+    numbers = sum(tensor.numel() for tensor in tensors.values())
+    memory.refuse_beyond(4 * numbers, f"the model in {where}", "use a machine with more", error=FolderError)
+    try:
+        with Limited(2 * len(tensors) + SPARE, 3 * numbers + SPARE_NUMBERS, skipped=() if drawn else DRAWING):
+            return make()
+    except TooLarge:
+        raise _why_too_large(make, tensors, check, where) from None
+
+
+def _why_too_large(
+    make: Callable[[], Module], tensors: Mapping[str, Tensor], check: Callable[[Module], Any], where: str
+) -> FolderError:
+    """The first tensor that is not the file's, where it can be told."""
     try:
         plan = sketch(make, 2 * len(tensors) + SPARE)
     except TooLarge:
-        raise FolderError(
+        return FolderError(
             f"{where} describes a model of far more layers than the {len(tensors):,} tensors of its weights could "
             "fill; config.json and the weights are not of one model"
-        ) from None
+        )
     except (RuntimeError, OverflowError, TypeError) as problem:  # products of sizes beyond 64 bits
         if not too_many(problem):
             raise
         reason = brief(str(problem).partition("\n")[0], 200)
-        raise FolderError(f"{where} describes a model of sizes that none can have: {reason}") from None
+        return FolderError(f"{where} describes a model of sizes that none can have: {reason}")
     check(plan)
-    tables = sum(buffer.numel() * buffer.element_size() for buffer in plan.buffers())
-    if tables > SPARE_BYTES + sum(tensor.nbytes for tensor in tensors.values()):
-        raise FolderError(
-            f"{where} describes a model whose positions alone take {memory.in_words(tables)}; shorten it"
-        )
-    memory.refuse_beyond(bytes_of(plan), f"the model in {where}", "use a machine with more", error=FolderError)
-    return make()
+    taken = memory.in_words(sum(buffer.numel() * buffer.element_size() for buffer in plan.buffers()))
+    return FolderError(f"{where} describes a model whose positions alone take {taken}; shorten it")
 
 
 def too_many(problem: BaseException) -> bool:

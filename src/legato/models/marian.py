@@ -18,7 +18,6 @@ from legato.models.base import Sizes
 from legato.models.building import built
 from legato.models.names import (
     From,
-    Unstarted,
     activation_of,
     checked,
     give_tensors,
@@ -128,13 +127,13 @@ class Marian:
             raise FolderError(
                 f"{where}: '{BIAS}' should have shape {(1, sizes.vocabulary)}, but has {tuple(bias.shape)}"
             )
-        with Unstarted():
-            module = built(
-                lambda: TransformerModel(settings, sizes),
-                tensors,
-                lambda plan: matched(plan, names, theirs, where),
-                where,
-            )
+        module = built(
+            lambda: TransformerModel(settings, sizes),
+            tensors,
+            lambda plan: matched(plan, names, theirs, where),
+            where,
+            drawn=False,
+        )
         put_tensors(module, names, theirs, where)
         with torch.no_grad():  # theirs may be left out, and is zero then
             module.output.bias.zero_() if bias is None else module.output.bias.copy_(bias[0])

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from legato.config import validate
 from legato.errors import ConfigError, FolderError, brief
@@ -100,21 +99,9 @@ def filled(
     def check(plan: nn.Module) -> None:
         matched(plan, names(config, vocabulary), tensors, where, ignored=ignored)
 
-    with Unstarted():
-        module = built(lambda: model(config, Sizes(vocabulary)), tensors, check, where)
+    module = built(lambda: model(config, Sizes(vocabulary)), tensors, check, where, drawn=False)
     put_tensors(module, names(config, vocabulary), tensors, where, ignored=ignored)
     return module
-
-
-class Unstarted(TorchFunctionMode):
-    """While this is on, modules are made without drawing their parameters, which are about to be read from a file."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if getattr(func, "__name__", "") in ("normal_", "uniform_", "xavier_uniform_", "kaiming_uniform_"):
-            return args[0] if args else (kwargs or {})["tensor"]
-        return func(*args, **(kwargs or {}))
 
 
 def with_prefix(tensors: Mapping[str, Tensor], prefix: str, heads: str) -> dict[str, Tensor]:

@@ -23,21 +23,17 @@ from torch import Tensor, nn
 At = slice | Tensor  # positions: one stretch for all rows, or (B, T) numbers
 
 
-def only_shapes() -> bool:
-    """Whether a model is made to see how large it is (models/building.py): its tables need not be computed."""
-    return torch.get_default_device().type == "meta"
-
-
 def sinusoids(length: int, width: int) -> Tensor:
     """The table of Vaswani et al. 2017, section 3.5, (length, width), with all sines before all cosines.
 
     That order is Marian's. It differs from the paper's by a permutation, which the first layer learns.
     """
-    if only_shapes():
-        return torch.empty(length, width)
+    table = torch.empty(length, width)  # first: whoever watches over memory sees how large it is
+    if table.is_meta:
+        return table
     rates = 10000 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)  # (⌈D/2⌉,)
     angles = torch.arange(length, dtype=torch.float64)[:, None] * rates  # (length, ⌈D/2⌉)
-    return torch.cat([angles.sin(), angles.cos()[:, : width // 2]], dim=1).float()
+    return table.copy_(torch.cat([angles.sin(), angles.cos()[:, : width // 2]], dim=1))
 
 
 class Sinusoidal(nn.Module):
@@ -113,13 +109,14 @@ class Rotary(nn.Module):
 
 def _turns(length: int, width: int, theta: float, slowed: Slowed | None) -> tuple[Tensor, Tensor]:
     """Cosines and sines of all angles, (length, K), in float32, as the published models were trained."""
-    if only_shapes():
-        return torch.empty(length, width), torch.empty(length, width)
+    cos, sin = torch.empty(length, width), torch.empty(length, width)
+    if cos.is_meta:
+        return cos, sin
     rates = 1 / theta ** (torch.arange(0, width, 2).float() / width)  # (K/2,)
     rates = rates if slowed is None else slowed(rates)
     angles = torch.arange(length).float()[:, None] * rates  # (length, K/2)
     angles = torch.cat([angles, angles], dim=1)
-    return angles.cos(), angles.sin()
+    return torch.cos(angles, out=cos), torch.sin(angles, out=sin)
 
 
 def rotate(x: Tensor, rotation: Rotation) -> Tensor:
