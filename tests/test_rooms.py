@@ -24,7 +24,7 @@ ROOMS = [
     {"config"},
     {"registry"},
     {"schema"},
-    {"sandbox"},
+    {"sandbox", "memory"},
     {"input_files"},
     {"errors"},
 ]

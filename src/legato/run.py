@@ -219,6 +219,7 @@ def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool)
     import torch
 
     from legato.models.base import count_parameters
+    from legato.models.building import refuse_too_large
     from legato.models.headed import body_of
     from legato.nn.characters import tell_spelling
     from legato.training.adapt import Base, adapt, store_frozen, trainable_line
@@ -237,7 +238,10 @@ def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool)
     if config.start_from is not None and plan.loaded is not None and config.adapt.name != "full":
         base = Base.of(config.start_from, plan.loaded)
     torch.manual_seed(config.seed)
-    model = MODELS.get(config.model.name)(config.model, job.sizes)
+    kind = MODELS.get(config.model.name)
+    # On a CPU there is a gradient beside each weight; optimisers that keep more are not counted.
+    refuse_too_large(kind, config.model, job.sizes, copies=2 if device.type == "cpu" and base is None else 1)
+    model = kind(config.model, job.sizes)
     drawn = set() if plan.loaded is None else _copy_weights(body_of(plan.loaded.module), model)
     if getattr(job, "head", None) is not None:
         model = with_head(model, job, plan.loaded, config.adapt.name, display.say)
@@ -301,6 +305,7 @@ def with_head(
 ) -> SequenceModel:
     """The body with the job's head; a head that gave the same answers before goes on with what it learned."""
     from legato.folders.sentence_encoder import POOLS
+    from legato.models.building import within_memory
     from legato.models.headed import Headed, refuse_blind
 
     shape, before = job.head, None if loaded is None else loaded.module
@@ -311,7 +316,7 @@ def with_head(
     if shape.pool == "auto" and (was.kind, was.layers, was.lstm) == (shape.kind, shape.layers, shape.lstm):
         shape = shape.model_copy(update={name: getattr(was, name) for name in ("pool", "inner", "bias")})
     refuse_blind(body, shape)
-    model = Headed(body, shape)
+    model = within_memory(lambda: Headed(body, shape), f"head.width={shape.width} and head.lstm={shape.lstm}")
     if isinstance(before, Headed) and loaded is not None:
         known, wanted = loaded.about.get("labels"), getattr(job, "labels", None)
         if not model.go_on_with(before, known, wanted):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ from typing import Any
 import pytest
 
 import legato
+from legato import sandbox
+from legato.data.tokenizers import Tokenizer, TokenizerConfig
 from legato.errors import FolderError, LegatoError
-from legato.folders.chat import ChatTemplate, load_chat_template
+from legato.folders.chat import ChatTemplate, load_chat_template, plain_chat
 from legato.folders.model_folder import load_model, save_model
 from tiny_published import CHATML, END, change, gpt2_folder
 
@@ -138,6 +141,45 @@ def test_a_template_can_change_nothing_and_reach_nothing(source: str) -> None:
     messages = [dict(message) for message in USER]
     complaint(source, messages)
     assert messages == USER
+
+
+DOUBLING = (
+    "{% set ns = namespace(x='aa') %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}{{ ns.x }}"
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "budget"),
+    [
+        ("{{ 10 ** (10 ** 9) }}", "0.3 s of computing"),
+        ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "0.3 s of computing"),
+        ("{{ messages[0].content | replace('a', 'b') | length + 10 ** (10 ** 9) }}", "0.3 s of computing"),
+        (DOUBLING, "256 MB of memory"),
+        ("{{ 'x' * 2 ** 30 }}", "256 MB of memory"),
+        ("{{ 'x' * 100000 }}", "0 MB of output"),
+        ("{% for i in range(9999) %}{{ messages[0].content }}{% endfor %}", "0 MB of output"),
+    ],
+)
+def test_a_template_that_would_run_away_is_ended(source: str, budget: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "memory" in budget and sys.platform == "darwin":
+        pytest.skip("macOS does not hold a process to its memory")
+    sandbox._close()  # memory is set when the process starts
+    monkeypatch.setattr(sandbox, "SECONDS", 0.3 if "computing" in budget else 20)
+    monkeypatch.setattr(sandbox, "MEMORY", 1 << 28)
+    monkeypatch.setattr(sandbox, "OUTPUT", 50_000)
+    try:
+        assert complaint(source).startswith(f"t.jinja takes more than {budget} to write a dialogue")
+        assert ChatTemplate("{{ messages[0].content }}", "x").render(USER) == USER[0]["content"]
+    finally:
+        sandbox._close()
+
+
+def test_the_plain_template_needs_no_other_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = Tokenizer.train(TokenizerConfig(name="char"), ["abc"])
+    monkeypatch.setattr(sandbox, "call", lambda *_, **__: pytest.fail("a process was asked"))
+    plain = plain_chat(tokenizer)
+    assert plain.render(USER).endswith("you, ünïcode?\nAssistant:\n")
+    assert ChatTemplate(plain.source, "chat_template.jinja", plain.tokens).render(USER) == plain.render(USER)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from legato import sandbox
 from legato.errors import FolderError
 from legato.folders.model_folder import load_model
 from legato.folders.weights import load_tensors, save_tensors
@@ -55,7 +56,7 @@ def refused(folder: Path) -> str:
         ({"model": {"name": "gru"}}, "is an adapter for a model of another shape than"),
         ({"labels": 5}, "'labels' should list the labels' names, not be 5"),
         ({"labels": ["a", "b"]}, "there are 2 labels, but the head has 3 outputs"),
-        ({"head": {"kind": "classes", "outputs": 10**12}, "labels": None}, "does not fit into memory"),
+        ({"head": {"kind": "classes", "outputs": 10**12}, "labels": None}, "outputs=1000000000000 should be less"),
         (
             {"head": {"kind": "tags", "outputs": 3, "crf": True, "allowed": [[True]]}, "labels": None},
             "allowed should say of each of 5 tags",
@@ -94,6 +95,27 @@ def test_a_config_that_lies(
     shutil.copytree(folders[kind], folder)
     change(folder / "adapter_config.json", **entries)
     assert said in refused(folder)
+
+
+@pytest.mark.parametrize("entry", ["rank_pattern", "alpha_pattern"])
+def test_a_pattern_that_would_match_for_ever_is_ended(
+    entry: str, folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "a"
+    shutil.copytree(folders["peft"], folder)
+    change(folder / "adapter_config.json", **{entry: {r"([a-z.0-9_]+)+\b!": 8}})
+    monkeypatch.setattr(sandbox, "SECONDS", 0.2)
+    assert f"in {entry} takes more than 0.2 s of computing; simplify it" in refused(folder)
+
+
+def test_a_pattern_with_a_choice_in_it_matches_as_peft_has_it(folders: dict[str, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    shutil.copytree(folders["peft"], folder)
+    before = answer(load_model(folder).module)
+    change(folder / "adapter_config.json", alpha_pattern={"layer.*(query|value)": 16})
+    assert torch.equal(answer(load_model(folder).module), before)
+    change(folder / "adapter_config.json", alpha_pattern={"(query|value)": 160})
+    assert not torch.equal(answer(load_model(folder).module), before)
 
 
 def first(tensors: Tensors, part: str) -> str:

@@ -13,11 +13,18 @@ above, and for no others.
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
 
+from legato.data.guarded_library import try_loading
 from legato.errors import DataError
+from legato.input_files import open_file, read_bytes
 
+LARGEST: Final = 1 << 28  # bytes of a file; the largest tokenizers' are a tenth of it
+LONGEST_TEMPLATE: Final = 1 << 22  # bytes
+GAPS: Final = 1_000_000  # numbers that no token has; published vocabularies leave a few thousand
 ROLES: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 BERT: Final = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
 GPT2: Final = {"bos": "<|endoftext|>", "eos": "<|endoftext|>"}
@@ -50,6 +57,17 @@ def read_library(place: Path) -> tuple[Any, dict[str, str]]:
                 f"AutoTokenizer.from_pretrained('{folder}').save_pretrained('{folder}')"
             )
     raise DataError(f"there is no tokenizer {file}; give a tokenizer.json or the folder it is in")
+
+
+def table_size(numbers: Collection[int], where: str) -> int:
+    """How many tokens a vocabulary with these numbers has, gaps included; a list of that size is about to be made."""
+    largest, count = max(numbers, default=-1), len(numbers)
+    if largest >= count + GAPS:
+        raise DataError(
+            f"{where} has {count:,} tokens, and numbers one of them {largest:,}: tokens are numbered from 0 on, with "
+            "few gaps; number them again"
+        )
+    return largest + 1
 
 
 def read_settings(file: Path) -> dict[str, Any]:
@@ -87,7 +105,7 @@ def read_template(folder: Path) -> tuple[str, str] | None:
     file = folder / "chat_template.jinja"
     if file.is_file():
         try:
-            return file.read_text(encoding="utf-8"), str(file)
+            return read_bytes(file, LONGEST_TEMPLATE).decode("utf-8"), str(file)
         except UnicodeDecodeError:
             raise DataError(f"{file} is not UTF-8 text") from None
     file = folder / "tokenizer_config.json"
@@ -101,8 +119,10 @@ def read_template(folder: Path) -> tuple[str, str] | None:
 def _read(file: Path) -> Any:
     import tokenizers
 
+    data = read_bytes(file, LARGEST)
+    try_loading(file, data)
     try:
-        return tokenizers.Tokenizer.from_file(str(file))
+        return tokenizers.Tokenizer.from_buffer(data)
     except Exception as problem:  # the library raises plain Exception
         raise DataError(f"{file} is not a tokenizer that can be read: {problem}") from None
 
@@ -113,11 +133,12 @@ def _bert(folder: Path, given: dict[str, str]) -> Any:
     settings = _settings_of(folder, ("BertTokenizer", "DistilBertTokenizer"), "vocab.txt")
     roles = {**BERT, **given}
     try:
-        lines = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
+        text = read_bytes(folder / "vocab.txt", LARGEST).decode("utf-8")
     except UnicodeDecodeError:
         raise DataError(f"{folder / 'vocab.txt'} is not UTF-8 text") from None
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     lines = lines[:-1] if lines[-1] == "" else lines
-    vocabulary = {line.rstrip("\r"): number for number, line in enumerate(lines)}
+    vocabulary = {line: number for number, line in enumerate(lines)}
     for role in ("unk", "sep", "cls"):
         if roles[role] not in vocabulary:
             raise DataError(f"{folder / 'vocab.txt'} lacks {roles[role]}, so it is not BERT's kind of vocabulary")
@@ -138,6 +159,10 @@ def _byte_level(folder: Path, given: dict[str, str]) -> tuple[Any, dict[str, str
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     settings = _settings_of(folder, ("GPT2Tokenizer", "RobertaTokenizer"), "vocab.json")
+    for name in ("vocab.json", "merges.txt"):
+        with open_file(folder / name) as file:
+            if os.fstat(file.fileno()).st_size > LARGEST:
+                raise DataError(f"{folder / name} is larger than any vocabulary: it has more than {LARGEST:,} bytes")
     try:
         model = models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
     except Exception as problem:  # the library raises plain Exception

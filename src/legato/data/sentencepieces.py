@@ -17,9 +17,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from legato.data.published_tokenizers import LARGEST, table_size
 from legato.data.tokenizers import Ids
 from legato.data.vocabularies import PAD, UNK
 from legato.errors import DataError
+from legato.input_files import read_bytes
 
 END: Final = "</s>"
 FILES: Final = ("source.spm", "target.spm", "vocab.json")
@@ -41,7 +43,7 @@ class SentencePieceTokenizer:
 
         self._processor: Any = sentencepiece.SentencePieceProcessor(model_proto=model)
         self._model, self._table, self._files = model, table, files
-        self.size = max(table.values()) + 1
+        self.size = table_size(table.values(), "the vocabulary")
         self._tokens = [""] * self.size
         for token, index in table.items():
             self._tokens[index] = token
@@ -114,7 +116,7 @@ def load_marian_vocabulary(folder: Path) -> tuple[SentencePieceTokenizer, Senten
         if not (folder / name).is_file():
             raise DataError(f"{folder} lacks {name}; a Marian vocabulary is {', '.join(FILES)}")
     kept = [*FILES, *(n for n in (TARGET_TABLE, "tokenizer_config.json") if (folder / n).is_file())]
-    files = {name: (folder / name).read_bytes() for name in kept}
+    files = {name: read_bytes(folder / name, LARGEST) for name in kept}
     tables = [_table(folder, name, files) for name in ("vocab.json", TARGET_TABLE) if name in files]
     sides = []
     for name, table in zip(("source.spm", "target.spm"), (tables[0], tables[-1]), strict=True):

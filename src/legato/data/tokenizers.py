@@ -25,7 +25,8 @@ from typing import Any, Final
 import numpy as np
 
 from legato.data.any_tokenizer import AnyTokenizer, Ids
-from legato.data.published_tokenizers import read_library, read_template
+from legato.data.guarded_library import guarded
+from legato.data.published_tokenizers import read_library, read_template, table_size
 from legato.data.stream_decoder import StreamDecoder
 from legato.data.vocabularies import (
     BEFORE_BLANK,
@@ -65,16 +66,16 @@ class Tokenizer:
     bos_id: int | None = None  # what such a prompt begins with when it is empty
     template: str | None = None  # the chat template beside the file, which is saved again
 
-    def __init__(self, library: Any, eos: str | None = None) -> None:
-        """Wrap a `tokenizers.Tokenizer`; `eos` is needed only where it has an unusual name."""
+    def __init__(self, library: Any, eos: str | None = None, where: str = "the tokenizer") -> None:
+        """Wrap a `tokenizers.Tokenizer`; `eos` is needed only where it has an unusual name, `where` for errors."""
         library.encode_special_tokens = True  # text is text, whatever it spells
         library.no_truncation()  # what a published file says of batches is not for us
         library.no_padding()
         spec = json.loads(library.to_str())
-        self.library = library
+        self.library = guarded(library, spec)
         self.name, self.lowercase = recognise(spec)
         vocabulary: dict[str, int] = library.get_vocab(with_added_tokens=True)
-        self.size = max(vocabulary.values()) + 1
+        self.size = table_size(vocabulary.values(), where)
         self._tokens = [""] * self.size
         for token, index in vocabulary.items():
             self._tokens[index] = token
@@ -107,7 +108,7 @@ class Tokenizer:
     def load(cls, path: Path) -> Tokenizer:
         """From a `tokenizer.json`, or from the folder it is in, or one of older files (`published_tokenizers.py`)."""
         library, roles = read_library(path)
-        loaded = cls(library, roles.get("eos"))
+        loaded = cls(library, roles.get("eos"), str(path))
         for role, token in roles.items():
             if role not in ("eos", "unk") and token in loaded._vocabulary:
                 setattr(loaded, f"{role}_id", loaded._vocabulary[token])
@@ -181,7 +182,7 @@ class Tokenizer:
         import tokenizers
 
         plain = copy(self)
-        plain.library = tokenizers.Tokenizer.from_str(self.library.to_str())
+        plain.library = type(self.library).from_str(self.library.to_str())
         plain.library.encode_special_tokens = True
         plain.__dict__.pop("marking", None)
         before, between, behind = ([self._tokens[index] for index in part] for part in pair)
@@ -275,9 +276,7 @@ class Tokenizer:
     @cached_property
     def marking(self) -> Any:
         """The library's tokenizer again, which finds marks in a text."""
-        import tokenizers
-
-        return tokenizers.Tokenizer.from_str(self.library.to_str())
+        return type(self.library).from_str(self.library.to_str())
 
     def encode_plain(self, text: str) -> Ids:
         """The same ids, by the library alone and in one go."""

@@ -49,7 +49,9 @@ from legato.folders.json_files import read_json_if_there, write_json
 from legato.folders.marks import ends_of_ours
 from legato.folders.sentence_encoder import lower_marking, sentences_of
 from legato.folders.weights import load_tensors, save_tensors
+from legato.input_files import open_file
 from legato.models.base import SequenceModel
+from legato.models.building import built, limited
 from legato.models.headed import Headed, HeadShape, body_of
 from legato.models.matrices import BODY, Matrix, matrices_of, published_head
 from legato.nn.characters import tell_spelling
@@ -218,7 +220,9 @@ def _read_tensors(
     digest = hashlib.sha256((base + json.dumps(scaling, sort_keys=True)).encode())
     for name in (peft_files.WEIGHTS, CHANGED):
         if (folder / name).is_file():
-            digest.update((folder / name).read_bytes())
+            with open_file(folder / name, error=FolderError) as bytes_of:
+                while part := bytes_of.read(1 << 20):
+                    digest.update(part)
     if config:
         file = folder / peft_files.WEIGHTS
         pairs, tensors = peft_files.split_tensors(load_tensors(file), str(file))
@@ -312,18 +316,30 @@ def _rebuilt(
             body.drop_readout()
         if told.get("model") != body.config.model_dump(mode="json"):  # it was given heads that the base lacks
             kind: type[SequenceModel] = MODELS.get(str(told["model"].get("name")))
-            fresh = kind(validate(kind.Config, told["model"]), body.sizes)
-            try:
-                fresh.load_state_dict(body.state_dict(), strict=False)
-            except RuntimeError:  # of PyTorch's, where shapes differ
-                other = f"{folder} is an adapter for a model of another shape than {base.folder}"
-                raise FolderError(other) from None
+            settings, state = validate(kind.Config, told["model"]), body.state_dict()
+            sizes, other = body.sizes, f"{folder} is an adapter for a model of another shape than {base.folder}"
+
+            def check(plan: SequenceModel) -> None:
+                _check_shapes(plan, state, other)
+
+            fresh = built(lambda: kind(settings, sizes), {**state, **tensors}, check, str(folder / OURS))
+            check(fresh)
+            fresh.load_state_dict(state, strict=False)
             body = fresh
-        return body if shape is None else Headed(body, shape)
+        if shape is None:
+            return body
+        more = sum(parameter.numel() for parameter in body.parameters())  # a head may be trained in part
+        return limited(lambda: Headed(body, shape), tensors, str(folder / OURS), more)
     except FolderError:
         raise
     except (ConfigError, LookupError, TypeError, ValueError) as problem:
         raise FolderError(f"{folder / OURS}: {problem}") from None
+
+
+def _check_shapes(plan: SequenceModel, state: Mapping[str, Tensor], problem: str) -> None:
+    """Refuse a model whose tensors are not of the shapes that the base has; those that it has alone may be any."""
+    if any(name in state and state[name].shape != tensor.shape for name, tensor in plan.state_dict().items()):
+        raise FolderError(problem)
 
 
 def _peft_head(

@@ -1,23 +1,24 @@
 """Chat templates: how a folder writes a dialogue as the one text that its model was trained on.
 
 The template is Jinja, in `chat_template.jinja` or in tokenizer_config.json. It comes from whoever published the
-folder, so it runs in Jinja's sandbox, sees only plain strings, and can change nothing. A model that is taught to
-talk and has none gets a plain one, which needs no tokens that its vocabulary lacks.
+folder, so it runs in Jinja's sandbox, sees only plain strings, and can change nothing; and in a process that can be
+ended (sandbox/), so that it takes no more time and memory than it may. A model that is taught to talk and has none
+gets a plain one, which needs no tokens that its vocabulary lacks.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from legato import sandbox
 from legato.data.published_tokenizers import read_roles, read_template
 from legato.data.tokenizers import Tokenizer
-from legato.errors import DataError, FolderError, LegatoError
+from legato.errors import DataError, FolderError, LegatoError, brief
+from legato.sandbox import worker
 
 Messages = Sequence[Mapping[str, str]]
 Spans = list[tuple[int, int]]
@@ -31,6 +32,8 @@ PLAIN: Final = (
     "{% if add_generation_prompt %}{{ 'Assistant:\\n' }}{% endif %}"
 )
 
+ENDS: Final = ("eos_token + ", "")  # what PLAIN writes behind an answer, where a newline is not the mark
+OWN: Final = frozenset(PLAIN.replace("END ", end) for end in ENDS)  # these need no other process
 LEARNED_ON: Final = datetime(2024, 7, 26)  # the date in texts to learn from, where a template writes one
 
 
@@ -47,18 +50,32 @@ class ChatTemplate:
 
         A message has a role (system, user, assistant) and a content. `today` is for templates that write the date.
         """
-        from jinja2 import TemplateError
+        return self._render(messages, [(len(messages), answer)], today)[0]
 
-        plain = [_plain(message) for message in messages]
-        known: dict[str, Any] = {"messages": plain, "tools": None, "documents": None, "add_generation_prompt": answer}
-        known["strftime_now"] = (today or datetime.now()).strftime
-        compiled = self._compiled
+    def _render(self, messages: Messages, views: list[tuple[int, bool]], today: datetime | None = None) -> list[str]:
+        """The same for several views at once: how many of the messages there are, and whether an answer follows."""
+        now = today or datetime.now()
+        given: dict[str, Any] = {
+            "source": self.source,
+            "messages": [_plain(message) for message in messages],
+            "views": [list(view) for view in views],
+            "tokens": self.tokens,
+            "now": [now.year, now.month, now.day, now.hour, now.minute, now.second, now.microsecond],
+        }
         try:
-            return str(compiled.render(**known, **self.tokens))
-        except TemplateError as problem:
-            raise LegatoError(f"{self.where} refuses this dialogue: {problem.message or problem}") from None
-        except Exception as problem:  # a template's own mistake may be any
-            raise FolderError(f"{self.where} fails: {type(problem).__name__}: {problem}") from None
+            texts: list[str] = worker.render(**given) if self.source in OWN else sandbox.call("render", **given)
+        except sandbox.OverBudget as problem:
+            raise FolderError(
+                f"{self.where} takes more than {problem} to write a dialogue, which no template needs; do not use it"
+            ) from None
+        except sandbox.Failed as problem:
+            said = brief(problem.message, 500)
+            if problem.stage == "compile":
+                raise FolderError(f"{self.where} is not a template that can be read: {said}") from None
+            if problem.stage == "refuse":
+                raise LegatoError(f"{self.where} refuses this dialogue: {said}") from None
+            raise FolderError(f"{self.where} fails: {problem.kind}: {said}") from None
+        return texts
 
     def answered(self, messages: Messages) -> list[tuple[str, Spans]]:
         """The dialogue as texts to learn from, and where in each the assistant's answers stand, end marks included.
@@ -66,41 +83,17 @@ class ChatTemplate:
         Mostly it is one text. A template that writes a turn differently once others follow makes one for each answer.
         One that writes the date gets always the same one: a run that goes on tomorrow has to read the same texts.
         """
-        whole, found = self.render(messages, answer=False, today=LEARNED_ON), []
-        for number, message in enumerate(messages):
-            if message["role"] == "assistant":
-                before = self.render(messages[:number], today=LEARNED_ON)
-                after = self.render(messages[: number + 1], answer=False, today=LEARNED_ON)
-                found.append((after, (shared_start([before, after]), len(after))))
+        messages = [_plain(message) for message in messages]
+        turns = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
+        views = [view for turn in turns for view in ((turn, True), (turn + 1, False))]
+        whole, *parts = self._render(messages, [(len(messages), False), *views], LEARNED_ON)
+        found = [
+            (after, (shared_start([before, after]), len(after)))
+            for before, after in zip(parts[::2], parts[1::2], strict=True)
+        ]
         if all(whole.startswith(after) for after, _ in found):
             return [(whole, [span for _, span in found])]
         return [(after, [span]) for after, span in found]
-
-    @cached_property
-    def _compiled(self) -> Any:
-        from jinja2 import TemplateError, nodes
-        from jinja2.ext import Extension
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-        class Generation(Extension):
-            """`{% generation %}` marks what an assistant says, for training; here it is just its content."""
-
-            tags = {"generation"}  # noqa: RUF012
-
-            def parse(self, parser: Any) -> nodes.Node:
-                line = next(parser.stream).lineno
-                body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-                return nodes.Scope(body).set_lineno(line)
-
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
-        )
-        environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _refuse
-        try:
-            return environment.from_string(self.source)
-        except TemplateError as problem:
-            raise FolderError(f"{self.where} is not a template that can be read: {problem}") from None
 
 
 def shared_start(rows: Sequence[Any]) -> int:
@@ -130,7 +123,7 @@ def plain_chat(tokenizer: Tokenizer, tokens: dict[str, str] | None = None) -> Ch
 
     Where a newline is a vocabulary's end mark, it is what ends an answer.
     """
-    end = "eos_token + " if tokenizer.ends_text else ""
+    end = ENDS[0] if tokenizer.ends_text else ENDS[1]
     if tokens is None:
         mark = tokenizer.token_name(tokenizer.eos_id)
         tokens = {"bos_token": mark, "eos_token": mark}
@@ -144,16 +137,3 @@ def _plain(message: Mapping[str, str]) -> dict[str, str]:
         if not isinstance(value, str):
             raise LegatoError(f"a message's {key} should be a text, not {value!r}")
     return {str(key): str(value) for key, value in message.items()}
-
-
-def _refuse(message: str) -> None:
-    from jinja2 import TemplateError
-
-    raise TemplateError(message)
-
-
-def _to_json(
-    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
-) -> str:
-    """Jinja's own would write `<` as `\\u003c`."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

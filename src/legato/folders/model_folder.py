@@ -46,8 +46,9 @@ from legato.folders.sentence_encoder import (
     sentences_of,
 )
 from legato.folders.shards import LARGEST, load_weights, save_weights, weights_name
-from legato.folders.weights import put_weights, weights_of
+from legato.folders.weights import check_weights, put_weights, weights_of
 from legato.models.base import Published, SequenceModel, Sizes
+from legato.models.building import built, limited
 from legato.models.head_names import read_head, write_head
 from legato.models.headed import Headed, HeadShape, body_of
 from legato.nn.characters import tell_spelling
@@ -256,7 +257,7 @@ def _load_model(folder: Path) -> Loaded:
 
 
 def _with_head(body: SequenceModel, shape: HeadShape, tensors: dict[str, Any], folder: Path) -> Headed:
-    module = Headed(body, shape)
+    module = limited(lambda: Headed(body, shape), tensors, str(folder))
     inside = {f"body.{name}": tensor for name, tensor in weights_of(module.body).items()}
     put_weights(module, {**inside, **tensors}, str(folder / weights_name(folder)))
     return module
@@ -310,10 +311,16 @@ def _load_own(
             raise FolderError(f"{folder / 'config.json'}: {key} is {size}")
     known_sizes = Sizes(int(sizes["vocab_size"] or 0), sizes["source_vocab_size"])
     _check_vocabularies(folder, known_sizes, tokenizer, target, exact=True)
-    module = model(checked, known_sizes)
-    if headed:
-        module.drop_readout()
-    put_weights(module, tensors, str(folder / weights_name(folder)))
+    where = str(folder / weights_name(folder))
+
+    def make() -> SequenceModel:
+        module = model(checked, known_sizes)
+        if headed:
+            module.drop_readout()
+        return module
+
+    module = built(make, tensors, lambda plan: check_weights(plan, tensors, where), str(folder))
+    put_weights(module, tensors, where)
     return module
 
 

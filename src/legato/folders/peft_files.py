@@ -18,8 +18,10 @@ from typing import Any, Final
 
 from torch import Tensor
 
-from legato.errors import FolderError
+from legato import sandbox
+from legato.errors import FolderError, brief
 from legato.folders.json_files import read_json
+from legato.sandbox import worker
 
 CONFIG: Final = "adapter_config.json"
 WEIGHTS: Final = "adapter_model.safetensors"
@@ -40,6 +42,7 @@ REFUSED: Final = {
     "megatron_config": "Megatron's parallel layers",
 }
 SAVED: Final = r"\.modules_to_save(\.default)?"  # in the names of modules that were trained as they are
+PLAIN: Final = re.compile(r"[\w.]*")  # patterns that name a module and no more
 SCALING: Final = ("r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern")  # entries that scale B A
 # Ways to start an adapter that leave the base as it is; others (pissa, olora, loftq, …) change it, too.
 STARTS: Final = (True, False, None, "gaussian", "orthogonal", "eva")
@@ -170,10 +173,24 @@ def _own(config: Mapping[str, Any], entry: str, path: str, where: Path, usual: A
     patterns = config.get(entry) or {}
     if not isinstance(patterns, dict):
         raise FolderError(f"{where}: {entry} should hold a JSON object, not {patterns}")
-    for pattern, value in patterns.items():
-        try:
-            if re.fullmatch(rf"(.*\.)?({pattern})", path):
-                return value
-        except re.error as problem:
-            raise FolderError(f"{where}: '{pattern}' in {entry} is no regular expression: {problem}") from None
-    return usual
+    found = _first_match([str(pattern) for pattern in patterns], path, f"{where}: ", f" in {entry}")
+    return usual if found is None else list(patterns.values())[found]
+
+
+def _first_match(patterns: list[str], path: str, before: str, behind: str) -> int | None:
+    """Which pattern is the first that matches the end of a path, from a dot or its beginning on.
+
+    Most are names. A regular expression can run for ever, so others are matched where they can be ended.
+    """
+    whole = [rf"(.*\.)?({pattern})" for pattern in patterns]
+    try:
+        if all(PLAIN.fullmatch(pattern) for pattern in patterns):
+            return worker.first_match(whole, path)
+        found: int | None = sandbox.call("first_match", patterns=whole, text=path)
+    except sandbox.OverBudget as problem:
+        listed = brief(", ".join(f"'{pattern}'" for pattern in patterns), 200)
+        raise FolderError(f"{before}matching {listed}{behind} takes more than {problem}; simplify it") from None
+    except sandbox.Failed as problem:
+        pattern = brief(patterns[int(problem.stage)], 100) if problem.stage else "a pattern"
+        raise FolderError(f"{before}'{pattern}'{behind} is no regular expression: {problem.message}") from None
+    return found

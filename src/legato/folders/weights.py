@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,8 +14,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from legato.errors import FolderError
+from legato.memory import refuse_beyond
 
 LFS = b"version https://git-lfs"  # how a file begins that Git has left elsewhere
+MOST_TENSORS = 100_000  # in a file
 LONGEST_HEADER = 100_000_000  # bytes; the format allows no more
 
 
@@ -71,6 +74,10 @@ def _check_size(path: Path) -> None:
             raise ValueError("its header is not that of a safetensors file") from None
     if told != size:
         raise ValueError(f"its header tells of {told:,} bytes, but the file has {size:,}; fetch or copy it again")
+    if len(ends) > MOST_TENSORS:
+        raise ValueError(f"it says that it holds {len(ends):,} tensors; Legato reads up to {MOST_TENSORS:,}")
+    # A file may claim terabytes and have none: what lies in it is only looked at when it is used.
+    refuse_beyond(size, f"reading {path}", "use a machine with more", error=FolderError)
 
 
 def weights_of(module: nn.Module) -> dict[str, Tensor]:
@@ -87,6 +94,13 @@ def weights_of(module: nn.Module) -> dict[str, Tensor]:
 @torch.no_grad()
 def put_weights(module: nn.Module, tensors: dict[str, Tensor], where: str) -> None:
     """Copy `tensors` into `module`; anything missing, left over or of another shape is named."""
+    check_weights(module, tensors, where)
+    for name, target in weights_of(module).items():
+        target.copy_(tensors[name])
+
+
+def check_weights(module: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
+    """Refuse tensors that are not the module's, which may be a sketch."""
     wanted = weights_of(module)
     tied = set(module.state_dict()) - set(wanted)
     missing = sorted(set(wanted) - set(tensors))
@@ -100,8 +114,6 @@ def put_weights(module: nn.Module, tensors: dict[str, Tensor], where: str) -> No
             raise FolderError(
                 f"{where}: '{name}' has shape {tuple(tensors[name].shape)}, but the model's is {tuple(target.shape)}"
             )
-    for name, target in wanted.items():
-        target.copy_(tensors[name])
 
 
 def _more(names: list[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,8 @@ from legato.data.batch import Batch
 from legato.errors import LegatoError
 from legato.nn.readout import padding_parameters, plain_product
 from legato.nn.state import Output
+
+DEEPEST: Final = 1000  # layers of a stack; the deepest that were published have as many
 
 
 class ModelConfig(Section):

@@ -24,7 +24,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from legato.data.batch import Batch
-from legato.models.base import ModelConfig, SequenceModel, Sizes
+from legato.models.base import DEEPEST, ModelConfig, SequenceModel, Sizes
 from legato.nn.capture import scope
 from legato.nn.characters import CharacterWords
 from legato.nn.dropout import variational_dropout
@@ -37,14 +37,14 @@ class ElmoConfig(ModelConfig):
     """Settings of ELMo. The published one has width 4096, embedding 512, filters 32 … 1024 and two highways."""
 
     name: Literal["elmo"] = "elmo"
-    layers: int = Field(2, ge=1, description="stacked layers of each direction")
+    layers: int = Field(2, ge=1, le=DEEPEST, description="stacked layers of each direction")
     width: int = Field(256, ge=1, description="hidden size of each direction's LSTMs")
     embedding: int | None = Field(
         None, ge=1, description="size of a word's vector and of each direction's states; the width when left out"
     )
     filters: int = Field(32, ge=1, description="character filters of width w: this many times w")
     reach: int = Field(6, ge=1, le=32, description="the widest filters, in bytes")
-    highways: int = Field(1, ge=0, description="highway layers over the filters")
+    highways: int = Field(1, ge=0, le=DEEPEST, description="highway layers over the filters")
     dropout: float = Field(0.1, ge=0, lt=1, description="variational dropout before, between and behind the layers")
     forget_bias: float = Field(1.0, description="added to the forget gates at the start")
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from legato.data.batch import Batch
 from legato.errors import LegatoError
-from legato.models.base import ModelConfig, SequenceModel, Sizes
+from legato.models.base import DEEPEST, ModelConfig, SequenceModel, Sizes
 from legato.models.names import From, with_prefix
 from legato.nn.feedforward import ACTIVATIONS as FUNCTIONS
 from legato.nn.linear import Linear
@@ -38,7 +38,7 @@ WORDS, POOLER, NEXT = "masked words", "pooler", "next sentence"  # the heads, as
 class EncoderConfig(ModelConfig):
     """Settings that the whole family has."""
 
-    layers: int = Field(4, ge=1, description="blocks")
+    layers: int = Field(4, ge=1, le=DEEPEST, description="blocks")
     width: int = Field(256, ge=1, description="hidden size")
     heads: int = Field(4, ge=1, description="attention heads; they divide the width")
     feedforward: int | None = Field(None, ge=1, description="units of the feed-forward layers; left out: 4 × width")

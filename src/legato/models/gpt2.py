@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from legato.models.base import ModelConfig, Sizes
+from legato.models.base import DEEPEST, ModelConfig, Sizes
 from legato.models.decoder import DecoderModel
 from legato.models.names import (
     From,
@@ -39,7 +39,7 @@ class GPT2Config(ModelConfig):
     """Settings of GPT-2."""
 
     name: Literal["gpt2"] = "gpt2"
-    layers: int = Field(4, ge=1, description="blocks")
+    layers: int = Field(4, ge=1, le=DEEPEST, description="blocks")
     width: int = Field(256, ge=1, description="hidden size")
     heads: int = Field(4, ge=1, description="attention heads; they divide the width")
     feedforward: int | None = Field(None, ge=1, description="units of the feed-forward layers; left out: 4 × width")

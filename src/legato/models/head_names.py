@@ -24,6 +24,7 @@ from legato.config import validate
 from legato.data.tag_schemes import guess_scheme
 from legato.errors import ConfigError, FolderError
 from legato.models.base import Published, SequenceModel
+from legato.models.building import limited
 from legato.models.headed import Headed, HeadShape
 from legato.models.matrices import BODY, form_of
 from legato.models.names import From, class_prefix, give_tensors, put_tensors
@@ -211,7 +212,7 @@ class PublishedHead:
     def on(self, body: SequenceModel, where: str) -> Headed:
         """The body with this head."""
         try:
-            module = Headed(body, self.shape)
+            module = limited(lambda: Headed(body, self.shape), self.tensors, where)
         except ConfigError as problem:
             raise FolderError(f"{where}: {problem}") from None
         names = {name: source for name, source in head_names(module).items() if not name.startswith(BODY)}

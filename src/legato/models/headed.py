@@ -11,7 +11,7 @@ Face's library has are saved under its names (models/head_names.py).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from legato.config import Section
 from legato.data.batch import Batch
 from legato.errors import ConfigError
-from legato.models.base import SequenceModel
+from legato.models.base import DEEPEST, SequenceModel
 from legato.nn.linear import Linear
 from legato.nn.mix import ScalarMix, check_layers, combine_layers
 from legato.nn.pooling import AttentionPool, inside, pool
@@ -31,6 +31,7 @@ from legato.nn.state import Output
 if TYPE_CHECKING:
     from legato.nn.crf import CRF
 
+MOST_OUTPUTS: Final = 1_000_000  # each has a name
 Layers = Literal["last", "first", "second-to-last", "sum-last-4", "concat-last-4", "sum-all", "mix"]
 Pool = Literal["auto", "pooler", "first", "last", "mean", "max", "attention"]
 
@@ -45,7 +46,7 @@ class HeadConfig(Section):
         "auto", description="classes: pooler, first, last, mean, max or attention; auto: what suits the model"
     )
     dropout: float = Field(0.1, ge=0, lt=1, description="before the last layer")
-    lstm: int = Field(0, ge=0, description="layers of a bidirectional LSTM over what is read; 0: none")
+    lstm: int = Field(0, ge=0, le=DEEPEST, description="layers of a bidirectional LSTM over what is read; 0: none")
     width: int = Field(256, ge=2, multiple_of=2, description="of that LSTM")
     crf: bool = Field(False, description="tags: score neighbouring tags together")
 
@@ -54,7 +55,7 @@ class HeadShape(HeadConfig):
     """A head, whole: its settings and what the data and the body fix of it."""
 
     kind: Literal["classes", "tags", "spans"]
-    outputs: int = Field(ge=1)
+    outputs: int = Field(ge=1, le=MOST_OUTPUTS)
     inner: Literal["none", "tanh", "relu"] = "none"  # a dense layer before the last, and its activation
     bias: bool = True  # of the last layer
     allowed: list[list[bool]] | None = None  # (outputs + 2)²: which tag may follow which, start and end last
@@ -62,7 +63,7 @@ class HeadShape(HeadConfig):
     @model_validator(mode="after")
     def _rules_for_every_tag(self) -> HeadShape:
         size = self.outputs + 2
-        if self.allowed is not None and [len(row) for row in self.allowed] != [size] * size:
+        if self.allowed is not None and (len(self.allowed), {len(row) for row in self.allowed}) != (size, {size}):
             raise ValueError(f"allowed should say of each of {size} tags, start and end included, which may follow")
         return self
 

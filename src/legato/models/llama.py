@@ -24,7 +24,7 @@ from torch import Tensor
 
 from legato.config import Section
 from legato.errors import FolderError
-from legato.models.base import ModelConfig, Sizes
+from legato.models.base import DEEPEST, ModelConfig, Sizes
 from legato.models.decoder import DecoderModel
 from legato.models.names import (
     From,
@@ -67,7 +67,7 @@ class LlamaConfig(ModelConfig):
 
     name: Literal["llama"] = "llama"
     family: Family = Field("llama", description="llama, mistral, qwen2 or qwen3: what it is saved as")
-    layers: int = Field(4, ge=1, description="blocks")
+    layers: int = Field(4, ge=1, le=DEEPEST, description="blocks")
     width: int = Field(256, ge=1, description="hidden size")
     heads: int = Field(4, ge=1, description="attention heads")
     kv_heads: int | None = Field(None, ge=1, description="heads of keys and values; left out: as many")
@@ -227,7 +227,7 @@ class Llama:
         theirs = with_prefix(tensors, "model.", r"lm_head\.")
         settings = {
             "family": cls.model_type,
-            "layers": size_of(config, "num_hidden_layers", where),
+            "layers": size_of(config, "num_hidden_layers", where, DEEPEST),
             "width": size_of(config, "hidden_size", where),
             "heads": size_of(config, "num_attention_heads", where),
             "kv_heads": config.get("num_key_value_heads"),

@@ -15,7 +15,16 @@ from torch import Tensor
 
 from legato.errors import FolderError
 from legato.models.base import Sizes
-from legato.models.names import From, Unstarted, activation_of, checked, give_tensors, put_tensors, size_of
+from legato.models.building import built
+from legato.models.names import (
+    From,
+    activation_of,
+    checked,
+    give_tensors,
+    matched,
+    put_tensors,
+    size_of,
+)
 from legato.models.transformer import TransformerConfig, TransformerModel
 
 # A block's modules, and theirs, in the order in which they are stacked.
@@ -101,8 +110,6 @@ class Marian:
         Source and target may have embeddings of their own here (`share_encoder_decoder_embeddings: false`).
         """
         settings, sizes = _settings(config, where)
-        with Unstarted():
-            module = TransformerModel(settings, sizes)
         theirs = {name: tensor for name, tensor in tensors.items() if name not in POSITIONS}
         copies = (TARGET, READOUT) if settings.tied else (TARGET,)
         if settings.shared:
@@ -115,15 +122,21 @@ class Marian:
             names["source_embedding.weight"] = From((SOURCE,))
         if not settings.tied:
             names["output.weight"] = From((READOUT,))
-        # Theirs may be left out, and is zero then.
-        bias = theirs.pop(BIAS, torch.zeros(1, sizes.vocabulary))
-        if tuple(bias.shape) != (1, sizes.vocabulary):
+        bias = theirs.pop(BIAS, None)
+        if bias is not None and tuple(bias.shape) != (1, sizes.vocabulary):
             raise FolderError(
                 f"{where}: '{BIAS}' should have shape {(1, sizes.vocabulary)}, but has {tuple(bias.shape)}"
             )
+        module = built(
+            lambda: TransformerModel(settings, sizes),
+            tensors,
+            lambda plan: matched(plan, names, theirs, where),
+            where,
+            drawn=False,
+        )
         put_tensors(module, names, theirs, where)
-        with torch.no_grad():
-            module.output.bias.copy_(bias[0])
+        with torch.no_grad():  # theirs may be left out, and is zero then
+            module.output.bias.zero_() if bias is None else module.output.bias.copy_(bias[0])
         return module
 
 

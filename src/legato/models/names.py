@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from legato.config import validate
-from legato.errors import ConfigError, FolderError
+from legato.errors import ConfigError, FolderError, brief
 from legato.models.base import ModelConfig, Sizes
+from legato.models.building import built
 
 Config = TypeVar("Config", bound=ModelConfig)
 Module = TypeVar("Module", bound=nn.Module)
@@ -61,6 +61,15 @@ def put_tensors(
 
     What matches `ignored`, a regular expression, is left where it is.
     """
+    for part, place in matched(module, names, tensors, where, ignored=ignored):
+        place.copy_(part)
+
+
+@torch.no_grad()
+def matched(
+    module: nn.Module, names: Names, tensors: Mapping[str, Tensor], where: str, *, ignored: str = r"(?!)"
+) -> list[tuple[Tensor, Tensor]]:
+    """Each published tensor and its place in the module, which may be a sketch; all of them fit."""
     ours = module.state_dict()
     left = {name: tensor for name, tensor in tensors.items() if not re.search(ignored, name)}
     copies: list[tuple[Tensor, Tensor]] = []  # from theirs, to ours; the numbers themselves are read last
@@ -72,8 +81,7 @@ def put_tensors(
     if left:
         more = f" and {len(left) - 1} more" if len(left) > 1 else ""
         raise FolderError(f"{where} holds a tensor that this architecture lacks: '{min(left)}'{more}")
-    for part, place in copies:
-        place.copy_(part)
+    return copies
 
 
 def filled(
@@ -87,21 +95,13 @@ def filled(
     ignored: str,
 ) -> Module:
     """A model of these settings with a folder's tensors in it."""
-    with Unstarted():
-        module = model(config, Sizes(vocabulary))
+
+    def check(plan: nn.Module) -> None:
+        matched(plan, names(config, vocabulary), tensors, where, ignored=ignored)
+
+    module = built(lambda: model(config, Sizes(vocabulary)), tensors, check, where, drawn=False)
     put_tensors(module, names(config, vocabulary), tensors, where, ignored=ignored)
     return module
-
-
-class Unstarted(TorchFunctionMode):
-    """While this is on, modules are made without drawing their parameters, which are about to be read from a file."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if getattr(func, "__name__", "") in ("normal_", "uniform_", "xavier_uniform_", "kaiming_uniform_"):
-            return args[0] if args else (kwargs or {})["tensor"]
-        return func(*args, **(kwargs or {}))
 
 
 def with_prefix(tensors: Mapping[str, Tensor], prefix: str, heads: str) -> dict[str, Tensor]:
@@ -148,11 +148,13 @@ def checked(model: type[Config], settings: dict[str, Any], where: str) -> Config
         raise FolderError(f"{where}/config.json: {problem}") from None
 
 
-def size_of(config: Mapping[str, Any], name: str, where: str) -> int:
-    """An entry that has to be there, and a positive number."""
+def size_of(config: Mapping[str, Any], name: str, where: str, most: int | None = None) -> int:
+    """An entry that has to be there, and a positive number, perhaps of `most` at the most."""
     value = config.get(name)
     if not isinstance(value, int) or value < 1:
         raise FolderError(f"{where}/config.json {f'has {name}={value}' if name in config else f'lacks {name!r}'}")
+    if most is not None and value > most:
+        raise FolderError(f"{where}/config.json has {name}={brief(value)}; Legato goes up to {most:,}")
     return value
 
 

@@ -21,7 +21,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from legato.data.batch import Batch
-from legato.models.base import ModelConfig, SequenceModel, Sizes
+from legato.models.base import DEEPEST, ModelConfig, SequenceModel, Sizes
 from legato.nn.characters import CharacterWords
 from legato.nn.dropout import embed, variational_dropout
 from legato.nn.recurrent import CellState, Recurrent
@@ -32,7 +32,7 @@ class RecurrentConfig(ModelConfig):
     """Settings of the recurrent models. The dropouts left out take `dropout`, or none where said so."""
 
     name: Literal["elman", "gru", "lstm"] = "lstm"
-    layers: int = Field(2, ge=1, description="stacked layers")
+    layers: int = Field(2, ge=1, le=DEEPEST, description="stacked layers")
     width: int = Field(256, ge=1, description="hidden size")
     embedding: int | None = Field(None, ge=1, description="embedding size; the width when left out")
     scale: float | None = Field(None, gt=0, description="spread of the embedding at the start; left out: chosen")

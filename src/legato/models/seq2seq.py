@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from legato.data.batch import Batch
 from legato.errors import LegatoError
-from legato.models.base import ModelConfig, SequenceModel, Sizes
+from legato.models.base import DEEPEST, ModelConfig, SequenceModel, Sizes
 from legato.models.recurrent import RecurrentState
 from legato.nn.attention import SCORES, Score, weigh
 from legato.nn.capture import capture, scope
@@ -46,7 +46,7 @@ class Seq2SeqConfig(ModelConfig):
     cell: Literal["elman", "gru", "lstm"] = Field(
         "lstm", description="cell of encoder and decoder: elman, gru or lstm"
     )
-    layers: int = Field(2, ge=1, description="stacked layers of the encoder, and of the decoder")
+    layers: int = Field(2, ge=1, le=DEEPEST, description="stacked layers of the encoder, and of the decoder")
     width: int = Field(256, ge=1, description="hidden size")
     embedding: int | None = Field(None, ge=1, description="embedding size; the width when left out")
     bidirectional: bool = Field(True, description="the encoder reads both ways; each direction gets half the width")

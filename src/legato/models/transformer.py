@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from legato.data.batch import Batch
 from legato.errors import LegatoError
-from legato.models.base import ModelConfig, SequenceModel, Sizes
+from legato.models.base import DEEPEST, ModelConfig, SequenceModel, Sizes
 from legato.nn.cache import KeyValueCache, right_aligned
 from legato.nn.capture import record
 from legato.nn.linear import Linear, pack
@@ -36,8 +36,8 @@ class TransformerConfig(ModelConfig):
     """Settings of the encoder–decoder Transformer."""
 
     name: Literal["transformer"] = "transformer"
-    layers: int = Field(4, ge=1, description="blocks of the encoder")
-    decoder_layers: int | None = Field(None, ge=1, description="blocks of the decoder; left out: layers")
+    layers: int = Field(4, ge=1, le=DEEPEST, description="blocks of the encoder")
+    decoder_layers: int | None = Field(None, ge=1, le=DEEPEST, description="blocks of the decoder; left out: layers")
     width: int = Field(256, ge=1, description="hidden size")
     heads: int = Field(4, ge=1, description="attention heads; they divide the width")
     feedforward: int | None = Field(

@@ -21,7 +21,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from legato.data.batch import Batch
-from legato.models.base import ModelConfig, SequenceModel, Sizes
+from legato.models.base import DEEPEST, ModelConfig, SequenceModel, Sizes
 from legato.nn.state import Output
 
 NOTHING = -1  # stands before the first word; its embedding is zero
@@ -33,7 +33,7 @@ class WindowConfig(ModelConfig):
     name: Literal["window"] = "window"
     context: int = Field(8, ge=1, description="words in the window; with around, those on each side")
     around: bool = Field(False, description="see the words on both sides, to guess a hidden one; mlm sets it")
-    layers: int = Field(1, ge=1, description="hidden layers")
+    layers: int = Field(1, ge=1, le=DEEPEST, description="hidden layers")
     width: int = Field(256, ge=1, description="hidden size")
     embedding: int = Field(64, ge=1, description="embedding size")
     dropout: float = Field(0.1, ge=0, lt=1, description="dropout on the hidden layers")

@@ -28,9 +28,12 @@ def sinusoids(length: int, width: int) -> Tensor:
 
     That order is Marian's. It differs from the paper's by a permutation, which the first layer learns.
     """
+    table = torch.empty(length, width)  # first: whoever watches over memory sees how large it is
+    if table.is_meta:
+        return table
     rates = 10000 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)  # (⌈D/2⌉,)
     angles = torch.arange(length, dtype=torch.float64)[:, None] * rates  # (length, ⌈D/2⌉)
-    return torch.cat([angles.sin(), angles.cos()[:, : width // 2]], dim=1).float()
+    return table.copy_(torch.cat([angles.sin(), angles.cos()[:, : width // 2]], dim=1))
 
 
 class Sinusoidal(nn.Module):
@@ -96,16 +99,24 @@ class Rotary(nn.Module):
 
     def __init__(self, length: int, width: int, theta: float = 10000.0, slowed: Slowed | None = None) -> None:
         super().__init__()
-        # In float32, as the published models were trained.
-        rates = 1 / theta ** (torch.arange(0, width, 2).float() / width)  # (K/2,)
-        rates = rates if slowed is None else slowed(rates)
-        angles = torch.arange(length).float()[:, None] * rates  # (length, K/2)
-        angles = torch.cat([angles, angles], dim=1)
-        self.register_buffer("cos", angles.cos(), persistent=False)
-        self.register_buffer("sin", angles.sin(), persistent=False)
+        cos, sin = _turns(length, width, theta, slowed)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
 
     def forward(self, at: At) -> Rotation:
         return Rotation(self.cos[at].unsqueeze(-2), self.sin[at].unsqueeze(-2))
+
+
+def _turns(length: int, width: int, theta: float, slowed: Slowed | None) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of all angles, (length, K), in float32, as the published models were trained."""
+    cos, sin = torch.empty(length, width), torch.empty(length, width)
+    if cos.is_meta:
+        return cos, sin
+    rates = 1 / theta ** (torch.arange(0, width, 2).float() / width)  # (K/2,)
+    rates = rates if slowed is None else slowed(rates)
+    angles = torch.arange(length).float()[:, None] * rates  # (length, K/2)
+    angles = torch.cat([angles, angles], dim=1)
+    return torch.cos(angles, out=cos), torch.sin(angles, out=sin)
 
 
 def rotate(x: Tensor, rotation: Rotation) -> Tensor:

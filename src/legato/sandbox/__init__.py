@@ -1,0 +1,158 @@
+"""A process of our own that can be ended: for what others' texts can make run for ever.
+
+A chat template, a regular expression or a tokenizer's file may ask for any time and any memory, and Python cannot
+interrupt them. So they run in a helper (worker.py): one process, started when it is first needed and kept, that has
+nothing of ours in memory. It may take so much computing and memory a call, and give back so much; beyond that it is
+ended, the call is `OverBudget`, and the next call starts another.
+
+A process that forks starts a helper of its own; one that ends takes its helper with it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import select
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, Final
+
+WORKER: Final = Path(__file__).with_name("worker.py")
+SECONDS = 4.0  # of computing, a call; the worker's clock stands still while others have the processor
+PATIENCE = 60.0  # seconds by the clock on the wall: to start, and a call
+MEMORY = 1 << 30  # bytes
+OUTPUT = 1 << 26  # bytes of an answer
+
+
+class OverBudget(Exception):
+    """The call took more than it may; the message says more than what."""
+
+
+class Failed(Exception):
+    """The call came to an end with an error."""
+
+    def __init__(self, kind: str, message: str, stage: str = "") -> None:
+        super().__init__(message)
+        self.kind, self.message, self.stage = kind, message, stage
+
+
+def call(name: str, **arguments: Any) -> Any:
+    """What the worker's function of that name gives; plain values in, plain values out."""
+    with _lock:
+        return _helper().call(name, arguments)
+
+
+class Helper:
+    """The process, and the two pipes to it."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            # -I: nothing of the user's environment or folder is looked at; -S: nor is what runs at Python's start.
+            [sys.executable, "-I", "-S", str(WORKER)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={"MALLOC_ARENA_MAX": "1", "RAYON_NUM_THREADS": "1"},  # each thread would take a share of the memory
+            start_new_session=True,  # Ctrl-C is for us; it may still be needed while we save
+        )
+        paths = [path for path in sys.path if path and Path(path).is_absolute()]
+        self._send({"paths": paths, "memory": MEMORY})
+        self._receive()
+
+    def call(self, name: str, arguments: dict[str, Any]) -> Any:
+        try:
+            self._send({"call": name, "seconds": SECONDS, "output": OUTPUT, "arguments": arguments})
+            answer = self._receive()
+        except BaseException:  # it may be in the middle of something
+            self.end()
+            raise
+        if "over" in answer:
+            self.end()
+            raise OverBudget(answer["over"])
+        if "failed" in answer:
+            raise Failed(answer["failed"], answer["message"], answer.get("stage", ""))
+        return answer["result"]
+
+    def end(self) -> None:
+        for pipe in (self.process.stdin, self.process.stdout):
+            with contextlib.suppress(OSError):
+                pipe.close()  # type: ignore[union-attr]
+        with contextlib.suppress(OSError):
+            self.process.kill()
+        self.process.wait()
+
+    def _send(self, request: dict[str, Any]) -> None:
+        data = json.dumps(request).encode()
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(struct.pack("<Q", len(data)) + data)
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            raise self._ended() from None
+
+    def _receive(self) -> dict[str, Any]:
+        until = time.monotonic() + PATIENCE
+        (size,) = struct.unpack("<Q", self._read(8, until))
+        if size > 8 * OUTPUT:  # a character may be written as six and more
+            raise OverBudget(f"{OUTPUT >> 20} MB of output")
+        answer: dict[str, Any] = json.loads(self._read(size, until))
+        return answer
+
+    def _read(self, size: int, until: float) -> bytes:
+        assert self.process.stdout is not None
+        pipe, parts, left = self.process.stdout.fileno(), [], size
+        while left:
+            ready, _, _ = select.select([pipe], [], [], max(0.0, until - time.monotonic()))
+            if not ready:
+                raise OverBudget(f"{PATIENCE:g} s of time")
+            part = os.read(pipe, min(left, 1 << 20))
+            if not part:
+                raise self._ended()
+            parts.append(part)
+            left -= len(part)
+        return b"".join(parts)
+
+    def _ended(self) -> OverBudget:
+        """Why it came to its end."""
+        try:
+            code = self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            code = 0
+        if code in (-signal.SIGPROF, -signal.SIGXCPU):
+            return OverBudget(f"{SECONDS:g} s of computing")
+        return OverBudget(f"{MEMORY >> 20} MB of memory" if code == -signal.SIGKILL else "a process can bear")
+
+
+_lock = threading.Lock()
+_kept: Helper | None = None
+
+
+def _helper() -> Helper:
+    global _kept
+    if _kept is None or _kept.process.poll() is not None:
+        if _kept is not None:
+            _kept.end()
+        _kept = Helper()
+    return _kept
+
+
+def _forked() -> None:
+    """What a forked process does: the helper is its parent's, and whoever held the lock is not there."""
+    global _kept, _lock
+    _kept, _lock = None, threading.Lock()
+
+
+def _close() -> None:
+    if _kept is not None and _kept.process.returncode is None:
+        _kept.end()
+
+
+os.register_at_fork(after_in_child=_forked)
+atexit.register(_close)

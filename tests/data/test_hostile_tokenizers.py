@@ -1,0 +1,168 @@
+"""Tokenizers of others that would take for ever, or all memory: refused in one line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
+
+from legato import sandbox
+from legato.data import guarded_library
+from legato.data.guarded_library import KNOWN, GuardedLibrary, unknown_patterns
+from legato.data.sentencepieces import SentencePieceTokenizer
+from legato.data.tokenizers import Tokenizer
+from legato.errors import DataError
+from tiny_published import byte_level
+
+SLOW = r"[ab]*[ab]*\d"  # cubic in a run of letters
+WORDS = {"a": 0, "<unk>": 1, "</s>": 2, "a b": 3, "aaaa": 4}
+TEXT = "ab" * 400
+
+
+def library(**parts: Any) -> Any:
+    made: Any = tokenizers.Tokenizer(models.WordLevel(WORDS, unk_token="<unk>"))
+    for name, part in parts.items():
+        setattr(made, name, part)
+    return made
+
+
+def file_of(folder: Path, made: Any) -> Path:
+    made.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def refused(work: Callable[[], Any]) -> str:
+    with pytest.raises(DataError) as caught:
+        work()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guarded_library, "SECONDS", 0.1)
+    monkeypatch.setattr(guarded_library, "SECONDS_A_LETTER", 0.0)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"pre_tokenizer": pre_tokenizers.Split(Regex(SLOW), "isolated")},
+        {"normalizer": normalizers.Replace(Regex(SLOW), "b")},
+        {"normalizer": normalizers.Sequence([normalizers.NFC(), normalizers.Replace(Regex(SLOW), "b")])},
+    ],
+    ids=["pre_tokenizer", "normalizer", "inside"],
+)
+def test_a_pattern_that_is_too_slow_for_a_text_is_named(parts: dict[str, Any], tmp_path: Path) -> None:
+    tokenizer = Tokenizer.load(file_of(tmp_path, library(**parts)))
+    tokenizer.foreign = True
+    said = refused(lambda: tokenizer.encode(TEXT))
+    assert said.startswith("the tokenizer takes more than 0.1 s for 800 characters or tokens: its patterns ")
+    assert SLOW in said
+    for work in (tokenizer.framed, tokenizer.encode_marked, tokenizer.prompt, tokenizer.encode_plain):
+        refused(lambda work=work: work(TEXT))  # type: ignore[misc]
+    refused(lambda: tokenizer.framed_many(["a", TEXT]))
+    assert tokenizer.encode("a").tolist() in ([0], [1])
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_pattern_that_is_too_slow_for_an_answer_is_named(tmp_path: Path) -> None:
+    made = library(decoder=decoders.Sequence([decoders.Fuse(), decoders.Replace(Regex(SLOW), "b")]))
+    tokenizer = Tokenizer.load(file_of(tmp_path, made))
+    assert "800 characters or tokens" in refused(lambda: tokenizer.decode([0] * 800))
+    assert tokenizer.decode([0]) == "a"
+
+
+def test_a_pattern_that_is_too_slow_to_load_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = library(normalizer=normalizers.Replace(Regex(SLOW), "b"))
+    file_of(tmp_path, made)
+    spec = json.loads((tmp_path / "tokenizer.json").read_text())
+    mark = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": True, "special": False}
+    spec["added_tokens"] = [{"id": 5, "content": "ab" * 600, **mark}]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
+    monkeypatch.setattr(sandbox, "SECONDS", 0.3)
+    assert "takes more than 0.3 s of computing to load; its patterns are" in refused(lambda: Tokenizer.load(tmp_path))
+
+
+def test_a_pattern_is_found_however_it_is_spelt(tmp_path: Path) -> None:
+    file_of(tmp_path, library(pre_tokenizer=pre_tokenizers.Split(Regex(SLOW), "isolated")))
+    text = (tmp_path / "tokenizer.json").read_text().replace('"Regex"', '"\\u0052egex"')
+    (tmp_path / "tokenizer.json").write_text(text)
+    assert isinstance(Tokenizer.load(tmp_path).library, GuardedLibrary)
+
+
+@pytest.mark.parametrize("pattern", sorted(KNOWN))
+def test_patterns_that_most_have_run_as_they_are(pattern: str, tmp_path: Path) -> None:
+    made = library(pre_tokenizer=pre_tokenizers.Split(Regex(pattern), "isolated"))
+    assert type(Tokenizer.load(file_of(tmp_path, made)).library) is tokenizers.Tokenizer
+    assert unknown_patterns(json.loads(made.to_str())) == []
+
+
+def test_a_guarded_tokenizer_gives_what_the_library_gives(tmp_path: Path) -> None:
+    plain = byte_level()
+    plain.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(r"\p{N}|\p{L}+"), "isolated"), pre_tokenizers.ByteLevel(use_regex=False)]
+    )
+    tokenizer = Tokenizer.load(file_of(tmp_path, plain))
+    assert isinstance(tokenizer.library, GuardedLibrary)
+    texts = ["the cat sat", "", "on 12 mats, héllo"]
+    expected = [plain.encode(text, add_special_tokens=False).ids for text in texts]
+    assert [ids.tolist() for ids in tokenizer.encode_many(texts)] == expected
+    assert [tokenizer.encode_marked(text) for text in texts] == expected
+    assert tokenizer.framed_many(texts) == expected
+    assert [tokenizer.decode(ids) for ids in expected] == [plain.decode(ids) for ids in expected]
+    assert tokenizer.library.encode("a", "b").ids == plain.encode("a", "b").ids
+
+
+# --- numbers and sizes ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [2**31, 2**32 - 1, 20_000_000])
+def test_a_token_of_a_huge_number_is_refused_before_a_list_of_that_size_is_made(number: int, tmp_path: Path) -> None:
+    file_of(tmp_path, library())
+    spec = json.loads((tmp_path / "tokenizer.json").read_text())
+    spec["model"]["vocab"]["far"] = number
+    (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
+    said = refused(lambda: Tokenizer.load(tmp_path))
+    assert said.startswith(f"{tmp_path} has 6 tokens, and numbers one of them {number:,}")
+
+
+def test_an_older_vocabulary_of_huge_numbers_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "vocab.json").write_text(json.dumps({"a": 0, "<|endoftext|>": 2**31}))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "GPT2Tokenizer"}))
+    assert "numbers one of them 2,147,483,648" in refused(lambda: Tokenizer.load(tmp_path))
+
+
+def test_added_tokens_of_huge_numbers_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "vocab.json").write_text(json.dumps({"a": 0, "<|endoftext|>": 1}))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "GPT2Tokenizer"}))
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"x": 2**31}))
+    assert "numbers 'x' 2147483648, which leaves a gap" in refused(lambda: Tokenizer.load(tmp_path))
+
+
+def test_a_table_of_marian_s_with_huge_numbers_is_refused() -> None:
+    pytest.importorskip("sentencepiece")
+    assert "numbers one of them 2,147,483,648" in refused(
+        lambda: SentencePieceTokenizer(b"", {"</s>": 0, "<unk>": 1, "a": 2**31}, {})
+    )
+
+
+@pytest.mark.parametrize("name", ["vocab.txt", "tokenizer.json", "merges.txt"])
+def test_a_vocabulary_larger_than_any_is_not_read(name: str, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"}))
+    if name == "merges.txt":
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "GPT2Tokenizer"}))
+        (tmp_path / "vocab.json").write_text("{}")
+    with (tmp_path / name).open("wb") as file:
+        file.truncate(1 << 40)
+    said = refused(lambda: Tokenizer.load(tmp_path))
+    assert name in said
+    assert "bytes" in said
