@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -61,6 +60,7 @@ def command(
     from legato.decoding import SearchOptions
     from legato.errors import ConfigError
     from legato.model import load
+    from legato.schema import to_json
 
     if system is not None and not chat:
         raise ConfigError("--system is what a model is told before a dialogue; it needs --chat")
@@ -110,7 +110,7 @@ def command(
     for text, found in zip(prompts, held.hypotheses(starts, options), strict=True):
         _note_full(held, found, options)
         if as_json:
-            print(json.dumps({"prompt": text, "results": [vars(g) for g in found]}, ensure_ascii=False))
+            print(to_json({"prompt": text, "results": [vars(g) for g in found]}, ensure_ascii=False))
             continue
         for generated in found:
             score = f"{generated.score:9.4f}  " if scores else ""

@@ -25,8 +25,10 @@ from torch import Tensor, nn
 from legato.decoding.candidates import Chance, Chooser
 from legato.decoding.frontier import Constraint, Frontier, Hypothesis, ranked
 from legato.decoding.options import SearchOptions
+from legato.decoding.sliding import Sliding
 from legato.decoding.stop_strings import cut_at_stop
 from legato.errors import LegatoError
+from legato.folders.finite import not_finite
 from legato.nn.state import Generates
 
 __all__ = ["Constraint", "Frontier", "Hypothesis", "cut_at_stop", "search"]
@@ -100,6 +102,8 @@ def search(
                 None if allowed is None else torch.from_numpy(allowed).to(device),
                 may_end,
             )
+            if (where := frontier.broken(candidates)) is not None:
+                raise not_finite(_module_of(model), where)
             frontier.advance(candidates)
             if text_of is not None and options.stop:
                 frontier.close_at_stop(text_of)
@@ -137,6 +141,11 @@ def _check(
         raise LegatoError(f"end tokens {list(ends)}: not all are in the model's vocabulary of {vocabulary}")
     if options.stop and text_of is None:
         raise LegatoError("stop strings need text; give the search text_of, from tokens to text")
+
+
+def _module_of(model: Any) -> Any:
+    """The model whose weights are searched with."""
+    return model.model if isinstance(model, Sliding) else model
 
 
 def _device_of(model: Generates) -> torch.device:

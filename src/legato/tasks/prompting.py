@@ -40,6 +40,7 @@ from legato.data.tables import Column, Head, format_of, kind_of, locate, read_ta
 from legato.errors import ConfigError, DataError, suggest
 from legato.evaluation.classification import classification_details, classification_scores
 from legato.folders.chat import shared_start
+from legato.folders.finite import check_finite
 from legato.folders.model_folder import Loaded
 from legato.models.base import SequenceModel
 from legato.tasks.base import Answer, Prediction
@@ -231,6 +232,7 @@ def label_scores(model: SequenceModel, prompts: Sequence[Prompt], padding: int =
             end += 1
         chosen = order[start:end]
         scores[chosen] = _read([prompts[number] for number in chosen], model, padding)
+        check_finite(scores[chosen], model)
         start = end
     return scores
 
