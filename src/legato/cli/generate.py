@@ -44,7 +44,7 @@ def command(
     system: Annotated[
         str | None, typer.Option("--system", help="With --chat: what the model is told first.", show_default=False)
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Same seed, same text.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Same seed and prompt, same text, alone or among others.")] = 0,
     scores: Annotated[bool, typer.Option("--scores", help="Show each text's score.")] = False,
     device: Annotated[str, typer.Option("--device")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON a prompt.")] = False,
