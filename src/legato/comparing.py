@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ from legato.run import (
     settings_for,
     start_run,
 )
+from legato.schema import to_json
 
 # Settings whose value is a list by nature; everywhere else a list means one run each.
 LISTS = (
@@ -74,7 +76,8 @@ class Entry:
         return statistics.stdev(values) if len(values) > 1 else None
 
     def _values(self, figure: str) -> list[float]:
-        return [float(r.metrics[figure] if figure in r.metrics else getattr(r, figure, 0.0)) for r in self.results]
+        found = [r.metrics[figure] if figure in r.metrics else getattr(r, figure, 0.0) for r in self.results]
+        return [math.nan if value is None else float(value) for value in found]  # None: it was not finite
 
 
 @dataclass
@@ -145,7 +148,7 @@ def compare(
             tell(f"{entry.label}: {result.parameters:,} parameters, {result.seconds:.0f} seconds")
     comparison = Comparison(entries, out, out / "compare.png", _figures(entries))
     draw(comparison)
-    (out / "compare.json").write_text(json.dumps(comparison.summary(), indent=1), encoding="utf-8")
+    (out / "compare.json").write_text(to_json(comparison.summary(), indent=1), encoding="utf-8")
     return comparison
 
 
@@ -319,6 +322,9 @@ def table_of(comparison: Comparison) -> Table:
             mean, spread = entry.mean(name), entry.spread(name)
             if name in SAVINGS:
                 cells.append(SAVINGS[name][1](mean))
+                continue
+            if not math.isfinite(mean):
+                cells.append("not finite")
                 continue
             shown = f"{mean:.3f}" if name in comparison.figures else f"{mean:,.0f}"
             cells.append(shown + (f" ± {spread:.3f}" if spread is not None and name in comparison.figures else ""))

@@ -49,6 +49,10 @@ class DivergenceError(LegatoError):
     """Training reached a loss or gradient that is not finite."""
 
 
+class NotFiniteError(LegatoError):
+    """A model whose weights or answers are not finite numbers."""
+
+
 def brief(value: Any, most: int = 60) -> str:
     """A value as a message shows it: on one line, and its beginning only where it is long.
 

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ import torch
 
 from legato.errors import ConfigError, DataError
 from legato.model import Model
+from legato.schema import to_json
 from legato.tasks.features import TOKENS, TextVectors, Vectors
 
 BLOCK: Final = 8192  # texts sorted by length together
@@ -147,13 +147,13 @@ def _lines(
                 rows = vectors.tokens(block, batch_size, done)
             for text, (tokens, matrix) in zip(block, rows, strict=True):
                 told = {"text": text, "tokens": tokens, "vectors": [_numbers(vector) for vector in matrix]}
-                yield json.dumps(told, ensure_ascii=False)
+                yield to_json(told, ensure_ascii=False)
             continue
         with torch.no_grad():
             found = vectors.embed(block, batch_size, done)
         for text, vector in zip(block, found, strict=True):
             if as_json:
-                yield json.dumps({"text": text, "vector": _numbers(vector)}, ensure_ascii=False)
+                yield to_json({"text": text, "vector": _numbers(vector)}, ensure_ascii=False)
             else:
                 yield "\t".join(f"{number:.9g}" for number in vector)
 

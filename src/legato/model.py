@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from legato.decoding import Hypothesis, SearchOptions, cut_at_stop, search
 from legato.decoding.sliding import Sliding
 from legato.errors import ConfigError, LegatoError, suggest
 from legato.folders.chat import Messages
+from legato.folders.finite import finite_scores
 from legato.folders.model_folder import Loaded, find_model, load_model
 from legato.models.base import count_parameters
 from legato.registry import TASKS
@@ -217,7 +219,7 @@ class Model:
         checked = validate(task.Data, data, "data")
         with torch.no_grad():
             scores: dict[str, Any] = task.evaluate(self.loaded, checked)
-        return scores
+        return finite_scores(scores, self.module, _note, needed=("loss",))
 
     def predict(self, text: str | Sequence[str], **options: Any) -> Any:
         """What the model's task makes of a text, or of each of several: a translation, a tree, …
@@ -325,6 +327,10 @@ class Model:
         if not self.module.generates:
             held = "reads both ways" if self.task in ("lm", "mlm") else f"was trained for {self.task}"
             raise LegatoError(f"{self.folder} holds a model that {held}, so it cannot generate")
+
+
+def _note(text: str) -> None:
+    warnings.warn(text.removeprefix("note: "), stacklevel=3)
 
 
 class _Emitter:

@@ -19,6 +19,7 @@ from legato import __version__
 from legato.config import merge
 from legato.errors import CheckpointError, ConfigError, DataError
 from legato.registry import MODELS, TASKS
+from legato.schema import to_json
 from legato.settings import (
     HEADS,
     Expectation,
@@ -341,6 +342,7 @@ def _conclude(
     import torch
 
     from legato.folders.atomic import write_text
+    from legato.folders.finite import finite_scores, shown_score
     from legato.folders.model_folder import find_model, load_model
     from legato.models.base import count_parameters
     from legato.training.display import memory_used
@@ -350,24 +352,23 @@ def _conclude(
     best = load_model(find_model(run.path)).module.to(trainer.device)
     display.say("scoring the best model …")
     with torch.no_grad():
-        metrics = job.final(best)
+        metrics = finite_scores(job.final(best), best, display.say)
     speed = progress.tokens / max(progress.training, 1e-9)
     minutes = progress.seconds / 60
     result = Result(run.path, metrics, parameters, trainer.step, progress.tokens, progress.seconds, speed)
     result.trainable, result.peak_memory, result.saved_bytes = trainable, peak, saved_bytes(find_model(run.path))
     figures = {**metrics, "minutes": minutes}
     for name, value in metrics.items():
-        shown = value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
-        display.say(f"{name.replace('.', ' ').replace('_', ' ')}: {shown}")
+        display.say(f"{name.replace('.', ' ').replace('_', ' ')}: {shown_score(value, '.4g')}")
     for name, expectation in config.expect.items():
         if name not in figures:
             result.reached[name] = False
             display.say(f"expected {name} {expectation.bound()}: not measured (is data.test set?)")
             continue
-        met = result.reached[name] = expectation.met(figures[name])
+        met = result.reached[name] = figures[name] is not None and expectation.met(figures[name])
         verdict = "reached" if met else "NOT reached"
-        display.say(f"expected {name} {expectation.bound()}: got {figures[name]:.4g}, {verdict}")
-    write_text(run.path / "result.json", json.dumps({**vars(result), "run": "."}, indent=1))
+        display.say(f"expected {name} {expectation.bound()}: got {shown_score(figures[name], '.4g')}, {verdict}")
+    write_text(run.path / "result.json", to_json({**vars(result), "run": "."}, indent=1))
     seconds = round(progress.seconds)
     taken = f"{minutes:.1f} minutes" if minutes >= 1 else f"{seconds} second{'s' * (seconds != 1)}"
     display.say(f"done in {taken}; the best model is in {run.best if run.best.exists() else run.last}")
@@ -410,7 +411,7 @@ def _write_provenance(
         about |= {"from": str(loaded.folder), "tokenizer": loaded.tokenizer.fingerprint()}
     if base is not None:
         about["base"] = base.digest
-    write_text(run.path / "provenance.json", json.dumps(about, indent=1, ensure_ascii=False))
+    write_text(run.path / "provenance.json", to_json(about, indent=1, ensure_ascii=False))
 
 
 def _commit() -> str | None:

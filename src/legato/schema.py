@@ -32,7 +32,17 @@ from typing_extensions import TypedDict  # pydantic takes the standard one from 
 from legato.errors import ConfigError, FolderError, LegatoError, brief
 from legato.input_files import read_bytes
 
-__all__ = ["OPEN", "TypedDict", "check_values", "fit", "parse_json", "parse_yaml", "read_json", "with_config"]
+__all__ = [
+    "OPEN",
+    "TypedDict",
+    "check_values",
+    "fit",
+    "parse_json",
+    "parse_yaml",
+    "read_json",
+    "to_json",
+    "with_config",
+]
 
 T = TypeVar("T")
 
@@ -47,15 +57,27 @@ MAX_DIGITS: Final = 400  # of a number, as it is written
 LARGEST: Final = 2**63 - 1
 
 
-def read_json(path: Path, schema: type[T], *, error: type[LegatoError] = FolderError) -> T:
+def read_json(path: Path, schema: type[T], *, error: type[LegatoError] = FolderError, nan_is_null: bool = False) -> T:
     """What is in a JSON file, as a `schema`; `error` is the kind of mistake that anything else is."""
-    return parse_json(read_bytes(path, MAX_BYTES, error=error), schema, str(path), error=error)
+    text = read_bytes(path, MAX_BYTES, error=error)
+    return parse_json(text, schema, str(path), error=error, nan_is_null=nan_is_null)
 
 
-def parse_json(text: bytes | str, schema: type[T], where: str, *, error: type[LegatoError] = FolderError) -> T:
-    """JSON that is not a file by itself, such as a line of one; `where` is what a message calls it."""
+def parse_json(
+    text: bytes | str,
+    schema: type[T],
+    where: str,
+    *,
+    error: type[LegatoError] = FolderError,
+    nan_is_null: bool = False,
+) -> T:
+    """JSON that is not a file by itself, such as a line of one; `where` is what a message calls it.
+
+    `nan_is_null` reads the NaN and Infinity that an earlier version wrote for a score as what is written now.
+    """
+    constant = (lambda name: None) if nan_is_null else _no_number
     try:
-        value = json.loads(text, parse_int=_whole_number, parse_constant=_no_number)
+        value = json.loads(text, parse_int=_whole_number, parse_constant=constant)
     except _OutOfRange as problem:
         raise error(f"{where}: {problem}") from None
     except UnicodeDecodeError:
@@ -84,6 +106,15 @@ def parse_yaml(text: bytes | str, schema: type[T], where: str, *, error: type[Le
         raise error(f"{where} is not readable YAML: {brief(problem, 300)}") from None
     check_values(value, where, most=MAX_YAML_VALUES, error=error)
     return fit(value, schema, where, error=error)
+
+
+def to_json(value: Any, *, indent: int | None = None, ensure_ascii: bool = True, default: Any = None) -> str:
+    """JSON that every reader takes: a number that is infinite or none, for which it has no word, is null."""
+    try:
+        return json.dumps(value, indent=indent, ensure_ascii=ensure_ascii, default=default, allow_nan=False)
+    except ValueError:
+        plain = json.loads(json.dumps(value, default=default), parse_constant=lambda name: None)
+        return json.dumps(plain, indent=indent, ensure_ascii=ensure_ascii, allow_nan=False)
 
 
 def check_values(value: Any, where: str, *, most: int = MAX_VALUES, error: type[LegatoError] = FolderError) -> None:

@@ -223,6 +223,14 @@ def test_the_same_seed_writes_the_same_text(command: Any, home: Path) -> None:
     assert first == second != other
 
 
+def test_a_prompt_is_continued_alone_as_it_is_among_others(command: Any, home: Path, tmp_path: Path) -> None:
+    words = ("--search", "sample", "--max-tokens", "30", "--seed", "4")
+    prompts = ["the cat", "a ", "one more", "the cat", "rain"]
+    (tmp_path / "prompts.txt").write_text("\n".join(prompts) + "\n")
+    together = command("generate", home / "run", "--file", tmp_path / "prompts.txt", *words).out
+    assert together == "".join(command("generate", home / "run", prompt, *words).out for prompt in prompts)
+
+
 def test_greedy_search_always_writes_the_same(command: Any, home: Path) -> None:
     words = ("generate", home / "run", "the ", "--max-tokens", "20")
     assert command(*words).out == command(*words, "--seed", 5).out

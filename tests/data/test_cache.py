@@ -109,6 +109,37 @@ def test_a_truncated_file_is_made_again(tmp_path: Path, kept: int) -> None:
     assert name.read_bytes() == data
 
 
+@pytest.mark.parametrize("damage", ["zeroed tail", "flipped bit", "flipped bit of the header", "another's content"])
+def test_ids_that_were_damaged_on_the_disk_are_made_again(tmp_path: Path, damage: str) -> None:
+    text, other = text_of(tmp_path, "some text"), text_of(tmp_path, "some tent")
+    whole = cached_ids(text, byte(), separator=True).tolist()
+    file, sound = files()[0], files()[0].read_bytes()
+    spoilt = bytearray(sound)
+    if damage == "zeroed tail":
+        spoilt[-cache.SEALED - 8 : -cache.SEALED] = bytes(8)
+    elif damage == "another's content":
+        cached_ids(other, byte(), separator=True)
+        content = next(found for found in files() if found != file).read_bytes()
+        spoilt[: -cache.SEALED] = content[: -cache.SEALED]
+    else:
+        spoilt[-cache.SEALED - 3 if damage == "flipped bit" else 70] ^= 4
+    assert bytes(spoilt) != sound
+    file.unlink()  # a new file, for the old one is mapped
+    file.write_bytes(spoilt)
+    assert cached_ids(text, byte(), separator=True).tolist() == whole
+    assert file.read_bytes() == sound
+
+
+def test_a_file_is_synced_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    sync, rename = os.fsync, Path.replace
+    monkeypatch.setattr(os, "fsync", lambda handle: done.append("sync") or sync(handle))
+    monkeypatch.setattr(Path, "replace", lambda self, place: done.append("rename") or rename(self, place))
+    text = text_of(tmp_path, "the fox")
+    cached_ids(text, cached_tokenizer(TokenizerConfig(name="char"), text))
+    assert done == ["sync", "rename"] * 2
+
+
 def _names_asked_for(text: Text) -> list[Path]:
     asked: list[Path] = []
     with pytest.MonkeyPatch.context() as patch:
@@ -168,6 +199,16 @@ def test_a_damaged_tokenizer_is_trained_again(tmp_path: Path) -> None:
     files()[0].write_text('{"version":')
     assert cached_tokenizer(config, text).fingerprint() == fingerprint
     assert files()[0].stat().st_size > 100
+
+
+def test_a_tokenizer_one_of_whose_letters_changed_is_trained_again(tmp_path: Path) -> None:
+    text, config = text_of(tmp_path, "the fox"), TokenizerConfig(name="char")
+    fingerprint = cached_tokenizer(config, text).fingerprint()
+    sound = files()[0].read_text()
+    files()[0].write_text(sound.replace('"x":', '"y":'))  # a whole tokenizer still, of other letters
+    assert files()[0].read_text() != sound
+    assert cached_tokenizer(config, text).fingerprint() == fingerprint
+    assert files()[0].read_text() == sound
 
 
 def test_a_tokenizer_with_a_path_is_not_cached(tmp_path: Path) -> None:

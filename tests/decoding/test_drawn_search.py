@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from table_model import from_seed, from_table
-from tiny_searches import EOS, PROMPTS, options, tokens_of
+from tiny_searches import EOS, PROMPTS, assert_same, options, tokens_of
 
 from legato.decoding import search
 from legato.decoding.candidates import Chance
@@ -23,6 +27,40 @@ def test_the_same_seed_gives_the_same_text(kind: str):
 def test_another_seed_gives_another_text(kind: str):
     first, second = (search(from_seed(6), PROMPTS, options(kind, seed=seed), eos=EOS) for seed in (1, 1000))
     assert tokens_of(first) != tokens_of(second)
+
+
+PROMPT = st.lists(st.integers(1, 4), min_size=1, max_size=6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(PROMPT, min_size=1, max_size=8),
+    st.randoms(use_true_random=False),
+    st.sampled_from(["sample", "beam-sample"]),
+    st.integers(0, 2**70),
+    st.integers(1, 3),
+)
+def test_what_is_drawn_depends_on_seed_and_prompt_alone(prompts: list, order: Any, kind: str, seed: int, nbest: int):
+    chosen = options(kind, seed=seed, nbest=nbest)
+    alone = {tuple(prompt): search(from_seed(6), [prompt], chosen, eos=EOS)[0] for prompt in prompts}
+    mixed = [*prompts, *prompts[: len(prompts) // 2]]  # some of them twice
+    order.shuffle(mixed)
+    for prompt, found in zip(mixed, search(from_seed(6), mixed, chosen, eos=EOS), strict=True):
+        assert_same(found, alone[tuple(prompt)])
+
+
+def test_different_prompts_draw_apart():
+    model = from_table(4, {}, otherwise=[0.25] * 4)
+    prompts = [[token] for token in range(4)]
+    found = tokens_of(search(model, prompts, options("sample"), eos=None))
+    assert len({tuple(best[0]) for best in found}) == 4
+
+
+def test_different_sources_draw_apart_and_the_same_alike():
+    model = from_table(4, {}, otherwise=[0.25] * 4)
+    sources = [[1, 2], [2, 1], [1, 2]]
+    found = tokens_of(search(model, [[1]] * 3, options("sample"), eos=None, sources=sources))
+    assert found[0] == found[2] != found[1]
 
 
 def test_a_longer_limit_only_continues_the_same_walks():
@@ -52,7 +90,8 @@ def test_walks_visit_tokens_as_often_as_their_probabilities_say():
 def test_drawn_beams_are_drawn_without_replacement():
     probabilities = [0.1, 0.2, 0.7]
     model = from_table(3, {}, otherwise=probabilities)
-    found = search(model, [[1]] * 2000, options("beam-sample", beams=2, nbest=2, max_tokens=1), eos=None)
+    prompts = [list(prompt) for prompt in itertools.islice(itertools.product(range(3), repeat=7), 2000)]
+    found = search(model, prompts, options("beam-sample", beams=2, nbest=2, max_tokens=1), eos=None)
     pairs = Counter(frozenset(h.tokens[0] for h in nbest) for nbest in found)
     # Without replacement: p(a, b) = p_a p_b / (1 - p_a) + p_b p_a / (1 - p_b).
     sets = [(0, 1), (0, 2), (1, 2)]

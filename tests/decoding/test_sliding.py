@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from table_model import TableModel, TableState, from_seed
 from torch import Tensor
 
@@ -74,6 +76,19 @@ def test_a_model_that_looks_back_a_little_never_notices(search_by: str) -> None:
         prompts = [[1, 2, 3, 4, 5, 1, 2], [4], [2, 3]]
         options = {"search": search_by, "max_tokens": 50, "min_tokens": 30}
         assert written(sliding, prompts, **options) == written(plain, prompts, **options)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=3 * LONGEST), min_size=2, max_size=5),
+    st.sampled_from(["greedy", "sample", "beam", "beam-sample"]),
+    st.integers(0, 5),
+)
+def test_a_row_slides_when_it_is_full_itself(prompts: list[list[int]], search_by: str, seed: int) -> None:
+    _, sliding = short(seed)
+    options = {"search": search_by, "max_tokens": 30, "min_tokens": 25, "seed": seed}
+    alone = [written(sliding, [prompt], **options)[0] for prompt in prompts]
+    assert written(sliding, prompts, **options) == alone
 
 
 def test_a_context_of_one_token_is_enough() -> None:

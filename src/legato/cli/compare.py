@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
@@ -31,10 +30,11 @@ def command(
     """
 
     from legato.comparing import compare_words, table_of
+    from legato.schema import to_json
 
     comparison = compare_words(what, quiet=quiet or as_json)
     if as_json:
-        print(json.dumps(comparison.summary()))
+        print(to_json(comparison.summary()))
         return
     show(table_of(comparison))
     print(f"curves: {comparison.plot}\nruns and figures: {comparison.out}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
@@ -15,10 +14,11 @@ def command(as_json: Annotated[bool, typer.Option("--json", help="JSON.")] = Fal
     from rich.table import Table
 
     from legato.diagnosis import diagnose
+    from legato.schema import to_json
 
     findings = diagnose()
     if as_json:
-        print(json.dumps({f.name: f.value for f in findings}))
+        print(to_json({f.name: f.value for f in findings}))
     else:
         table = Table("what", "found", "")
         for finding in findings:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Annotated, Any
 
@@ -59,6 +58,7 @@ def command(
     from legato.errors import DataError
     from legato.features import embed_to_file, embedded, ending_of
     from legato.model import load
+    from legato.schema import to_json
 
     if texts and file is not None:
         raise DataError("give texts or --file, not both")
@@ -84,7 +84,7 @@ def command(
             shape = embed_to_file(held, many, out, done=meter.advance, **options)
             told = {"out": out, "texts": len(many), "width": shape, "format": ending}
             wide = f"{len(many):,} × {shape:,}" if pool != "none" else f"{len(many):,} texts, {shape:,} wide"
-            print(json.dumps(told) if as_json else f"{wide} numbers in {out}")
+            print(to_json(told) if as_json else f"{wide} numbers in {out}")
             return
         for line in embedded(held, many, as_json=as_json, **options):
             print(line)

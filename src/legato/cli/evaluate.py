@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import warnings
 from typing import TYPE_CHECKING, Annotated, Any
@@ -39,7 +38,9 @@ def command(
 
     from legato.config import parse_words
     from legato.errors import ConfigError, suggest
+    from legato.folders.finite import shown_score
     from legato.model import load
+    from legato.schema import to_json
 
     given = parse_words(settings or [])
     for key in given:
@@ -56,14 +57,14 @@ def command(
     details = scores.pop("details", [])
     if as_json:
         told = [{"title": title, "columns": columns, "rows": rows} for title, columns, rows in details]
-        print(json.dumps({"model": str(held.folder), **scores, **({"details": told} if told else {})}))
+        print(to_json({"model": str(held.folder), **scores, **({"details": told} if told else {})}))
         return
     table = Table(title=escape(f"{held.folder} on {scores.pop('data')}"), title_justify="left")
     table.add_column("figure")
     table.add_column("value", justify="right")
     signatures = {name: scores.pop(name) for name in list(scores) if name.endswith("signature")}
     for name, value in scores.items():
-        shown = value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
+        shown = shown_score(value)
         table.add_row(name.replace("_", " "), escape(shown[:16] if name == "sha256" else shown))
     show(table)
     for name, value in signatures.items():  # to be copied, so each whole and on one line

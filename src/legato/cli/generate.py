@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -45,7 +44,7 @@ def command(
     system: Annotated[
         str | None, typer.Option("--system", help="With --chat: what the model is told first.", show_default=False)
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Same seed, same text.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Same seed and prompt, same text, alone or among others.")] = 0,
     scores: Annotated[bool, typer.Option("--scores", help="Show each text's score.")] = False,
     device: Annotated[str, typer.Option("--device")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON a prompt.")] = False,
@@ -61,6 +60,7 @@ def command(
     from legato.decoding import SearchOptions
     from legato.errors import ConfigError
     from legato.model import load
+    from legato.schema import to_json
 
     if system is not None and not chat:
         raise ConfigError("--system is what a model is told before a dialogue; it needs --chat")
@@ -110,7 +110,7 @@ def command(
     for text, found in zip(prompts, held.hypotheses(starts, options), strict=True):
         _note_full(held, found, options)
         if as_json:
-            print(json.dumps({"prompt": text, "results": [vars(g) for g in found]}, ensure_ascii=False))
+            print(to_json({"prompt": text, "results": [vars(g) for g in found]}, ensure_ascii=False))
             continue
         for generated in found:
             score = f"{generated.score:9.4f}  " if scores else ""

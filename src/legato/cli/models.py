@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
@@ -20,11 +19,12 @@ def command(
 
     from legato.config import describe
     from legato.registry import MODELS
+    from legato.schema import to_json
 
     if name is None:
         rows = {known: _summary(known) for known in MODELS.names()}
         if as_json:
-            print(json.dumps(rows))
+            print(to_json(rows))
             return
         table = Table("model", "what it is")
         for known, summary in rows.items():
@@ -35,7 +35,7 @@ def command(
     if as_json:
         fields = {key: field for key, field in section.model_fields.items() if key != "name"}
         defaults = {key: field.get_default(call_default_factory=True) for key, field in fields.items()}
-        print(json.dumps(defaults, default=lambda group: group.model_dump()))
+        print(to_json(defaults, default=lambda group: group.model_dump()))
         return
     table = Table("setting", "default", "meaning", title=f"model={name}", title_justify="left")
     for key, default, meaning in describe(section, "model"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -204,7 +203,9 @@ def _predicting(
 
 def _shown(prediction: Prediction, scores: bool, alignments: bool, as_json: bool) -> Iterator[str]:
     if as_json:
-        yield json.dumps(prediction.as_json(), ensure_ascii=False)
+        from legato.schema import to_json
+
+        yield to_json(prediction.as_json(), ensure_ascii=False)
         return
     if not prediction.answers:
         yield ""

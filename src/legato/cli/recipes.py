@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 import typer
@@ -20,19 +19,20 @@ def command(
 
     from legato.errors import ConfigError, suggest
     from legato.run import find_recipe, list_recipes
+    from legato.schema import to_json
 
     if name is not None:
         recipe = find_recipe(name)
         if recipe is None:
             raise ConfigError(f"there is no recipe '{name}'; {suggest(name, list_recipes())}")
         print(
-            json.dumps(recipe) if as_json else yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True),
+            to_json(recipe) if as_json else yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True),
             end="",
         )
         return
     recipes = {known: find_recipe(known) or {} for known in list_recipes()}
     if as_json:
-        print(json.dumps(recipes))
+        print(to_json(recipes))
         return
     table = Table()
     table.add_column("recipe", no_wrap=True)  # what somebody has to type

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Annotated, Any
 
@@ -42,6 +41,7 @@ def command(
     """
     from legato.config import split_words
     from legato.run import train
+    from legato.schema import to_json
     from legato.training.interrupt import Stopped
 
     words = list(settings or [])
@@ -58,7 +58,7 @@ def command(
         sys.exit(128 + stop.signum)
     if as_json:
         figures = {k: v for k, v in vars(result).items() if k != "metrics"}
-        print(json.dumps({**figures, "run": str(result.run), **result.metrics}))
+        print(to_json({**figures, "run": str(result.run), **result.metrics}))
 
 
 def _list_keys(what: str, given: dict[str, Any]) -> None:

@@ -1,9 +1,13 @@
 """Token ids and trained tokenizers on disk, so that a text is encoded once.
 
 A file's name is the hash of all that decides its content (the text, the tokenizer, the layout, the
-version of this format), so nothing here is ever out of date. Files are written under another name and
+version of this format), so nothing here is ever out of date. Files are written under another name, synced and
 renamed; ids are memory-mapped. A cache that is damaged is made anew, and one that cannot be written
 (no permission, a full disk) only means that the work is done again next time.
+
+Damage is seen: behind its content each file has the content's SHA-256, which is compared whenever it is opened. A
+flipped bit would else be another token, and nobody would know. (Of what Python brings it is the fastest but for
+CRC-32, where processors have instructions for it; the text, which is longer, goes through it as well.)
 """
 
 from __future__ import annotations
@@ -13,17 +17,20 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, cast
 
 import numpy as np
 
 from legato.data.text import Text
 from legato.data.tokenizers import AnyTokenizer, Tokenizer, TokenizerConfig
-from legato.errors import DataError
 
-VERSION: Final = 1  # raise it when the same key should give other content
+VERSION: Final = 2  # raise it when the same key should give other content
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+SEAL: Final = b"\nsha256 %s\n"  # behind the content; a memory map of the array before it does not mind
+SEALED: Final = len(SEAL) - 2 + 64  # bytes
+BLOCK: Final = 1 << 20  # bytes hashed at once
 
 
 def cache_folder() -> Path:
@@ -45,7 +52,7 @@ def cached_ids(text: Text, tokenizer: AnyTokenizer, *, separator: bool = True) -
         return there
     ids = _join(text, tokenizer, dtype, separator)
     ids.flags.writeable = False
-    if len(ids) == 0 or not _write(file, lambda out: np.save(out, ids)):
+    if len(ids) == 0 or not _write(file, lambda out: np.save(cast(Any, out), ids)):
         return ids
     mapped = _mapped(file, dtype)
     return ids if mapped is None else mapped
@@ -59,11 +66,8 @@ def cached_tokenizer(config: TokenizerConfig, text: Text) -> Tokenizer:
 
     key = _key(text.sha256, config.model_dump_json(), tokenizers.__version__)
     file = cache_folder() / f"tokenizer-{key}.json"
-    if file.is_file():
-        try:
-            return Tokenizer.load(file)
-        except DataError:
-            pass  # damaged: train again
+    if _whole(file):
+        return Tokenizer(tokenizers.Tokenizer.from_str(file.read_bytes()[:-SEALED].decode("utf-8")))
     trained = Tokenizer.train(config, text.documents)
     _write(file, lambda out: out.write(trained.library.to_str().encode("utf-8")))
     return trained
@@ -88,6 +92,8 @@ def _join(text: Text, tokenizer: AnyTokenizer, dtype: np.dtype[Any], separator: 
 
 def _mapped(file: Path, dtype: np.dtype[Any]) -> Array | None:
     """The ids in `file`; None where there are none or it is not whole."""
+    if not _whole(file):
+        return None
     try:
         ids: Array = np.load(file, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError):
@@ -95,14 +101,50 @@ def _mapped(file: Path, dtype: np.dtype[Any]) -> Array | None:
     return ids if ids.dtype == dtype and ids.ndim == 1 else None
 
 
-def _write(file: Path, write: Callable[[IO[bytes]], object]) -> bool:
+def _whole(file: Path) -> bool:
+    """Whether `file` is there and its content is what was written."""
+    digest, buffer = hashlib.sha256(), memoryview(bytearray(BLOCK))
+    try:
+        with file.open("rb", buffering=0) as held:
+            left = os.fstat(held.fileno()).st_size - SEALED
+            while left > 0:
+                count = held.readinto(buffer[: min(left, BLOCK)])
+                if not count:
+                    return False
+                digest.update(buffer[:count])
+                left -= count
+            return held.read(SEALED + 1) == SEAL % digest.hexdigest().encode()
+    except OSError:
+        return False
+
+
+class _Sealing:
+    """A file to write to, which knows the hash of what was written."""
+
+    def __init__(self, out: IO[bytes]) -> None:
+        self.out, self.digest = out, hashlib.sha256()
+
+    def write(self, data: bytes) -> int:
+        self.digest.update(data)
+        return self.out.write(data)
+
+    def seal(self) -> None:
+        """End the file, and have it on the disk before its name is."""
+        self.out.write(SEAL % self.digest.hexdigest().encode())
+        self.out.flush()
+        os.fsync(self.out.fileno())
+
+
+def _write(file: Path, write: Callable[[_Sealing], object]) -> bool:
     """Whether `file` could be written; half a file is never seen under its name."""
     temporary: Path | None = None
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=file.parent, suffix=".part", delete=False) as out:
             temporary = Path(out.name)
-            write(out)
+            sealing = _Sealing(out)
+            write(sealing)
+            sealing.seal()
         temporary.replace(file)
     except OSError:
         if temporary is not None:

@@ -15,10 +15,12 @@ import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final
 
 from legato.data.files import MAX_LINE, unify_newlines
 from legato.data.pairs import tidy
+from legato.data.strays import NO_LABEL, are_numbers, is_number
 from legato.data.tables import Column, Head, Table, format_of, list_names, read_table
 from legato.errors import DataError
 
@@ -43,7 +45,6 @@ NUMBERING: Final = re.compile(
 )
 SETTING: Final = "data.columns=[TEXT,LABEL], or for pairs [FIRST,SECOND,LABEL]"
 TAKEN: Final = "taking the first line for a header"
-NO_LABEL: Final = ("nan", "none", "null", "na", "n/a")  # in lower case: what stands where a number is missing
 SHORT: Final = 40  # characters that a label has at most, for a guess
 
 
@@ -64,6 +65,11 @@ class Labelled:
 
     def __len__(self) -> int:
         return len(self.texts)
+
+    @cached_property
+    def numeric(self) -> bool:
+        """Whether all labels that are there are numbers."""
+        return are_numbers(self.labels)
 
     def where(self, row: int) -> str:
         """Where a row stands, for messages: `train.tsv, line 17`."""
@@ -335,15 +341,3 @@ def _is_header(first: Sequence[str], columns: list[list[str]], label: int, texts
     if all(is_number(value) for value in columns[label]):
         return not is_number(name)
     return all(len(first[place].split()) == 1 for place in texts)
-
-
-def is_number(text: Any) -> bool:
-    """Whether something is a number, or spells one.
-
-    >>> is_number("4.75"), is_number("nan"), is_number("2012test")
-    (True, False, False)
-    """
-    try:
-        return abs(float(text)) < float("inf")
-    except (TypeError, ValueError):
-        return False

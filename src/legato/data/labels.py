@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from legato.data.labelled import Labelled, is_number
-from legato.errors import DataError
+from legato.data.labelled import Labelled
+from legato.data.strays import few, is_missing, is_number, told_missing
+from legato.errors import DataError, brief
 
 KINDS: Final = ("classes", "several", "regression")
 FEW: Final = 12  # names that a message lists
@@ -48,7 +49,7 @@ class Labels:
             if names:
                 raise DataError("data.labels names classes, and these labels are numbers; leave it out")
             return cls(kind)
-        asked = cls(kind, separator=separator)
+        asked = cls(kind, list(names or []), separator)
         found: dict[str, int] = {}  # each name, and the first row that has it
         for row in range(len(data)):
             for name in asked.spelt(data, row):
@@ -73,17 +74,25 @@ class Labels:
             parts = label.split(self.separator) if isinstance(label, str) else label
             if parts is None:
                 return []
-            return [_name(part) for part in (parts if isinstance(parts, list) else [parts]) if _name(part)]
+            held = parts if isinstance(parts, list) else [parts]
+            return [name for part in held if (name := self._named(data, row, part))]
         if isinstance(label, dict):
             raise DataError(
                 f"{data.where(row)}: the label is an object; name its field: data.columns=[text,label.FIELD]"
             )
         if isinstance(label, list):
             raise DataError(f"{data.where(row)}: the label is a list; set data.kind=several if texts have several")
-        name = "" if label is None else _name(label)
+        name = self._named(data, row, label)
         if not name:
             raise DataError(f"{data.where(row)}: there is no label; write one, or remove the {data.unit}")
         return [name]
+
+    def _named(self, data: Labelled, row: int, label: Any) -> str:
+        """A label's name; one that is missing is no name, unless somebody has named it."""
+        if is_missing(label, data.numeric) and str(label).strip() not in self.names:
+            other = "" if label is None else "; if it is a class, name all of them: data.labels=[…]"
+            raise DataError(f"{data.where(row)}: {told_missing(label)}; write one, or remove the {data.unit}{other}")
+        return _name(label)
 
     def encode(self, data: Labelled) -> list[Any]:
         """What a model learns each row from: a place, a list of 0 and 1, or a number."""
@@ -142,18 +151,35 @@ def _name(value: Any) -> str:
 
 
 def _kind_of(data: Labelled) -> str:
-    """Numbers with fractions are a scale; whatever else there is, is classes."""
-    if not all(_spells_number(label) for label in data.labels):
+    """Numbers with fractions are a scale; whatever else there is, is classes. A slip decides nothing."""
+    whole: list[int] = []  # rows
+    parts: list[int] = []  # rows whose number has a fraction
+    others: list[int] = []
+    for row, label in enumerate(data.labels):
+        if isinstance(label, bool) or not (is_number(label) or _spells_none(label)):
+            others.append(row)
+        elif is_number(label):
+            (whole if float(label).is_integer() else parts).append(row)
+    if others:
+        if parts and few(len(others), len(parts) + len(whole)) and data.labels[others[0]] not in (None, ""):
+            _refuse_stray(data, others, "no number", len(data) - len(others), "numbers, some with fractions")
         return "classes"
-    numbers = [float(label) for label in data.labels if is_number(label)]
-    return "regression" if any(not number.is_integer() for number in numbers) else "classes"
+    if parts and few(len(parts), len(whole)) and 2 * len({float(data.labels[row]) for row in whole}) <= len(whole):
+        _refuse_stray(data, parts, "no whole number", len(whole), "whole numbers that come again, as classes do")
+    return "regression" if parts else "classes"
 
 
-def _spells_number(label: Any) -> bool:
-    """Whether it is a number, be it one that cannot be learned, such as nan."""
-    return not isinstance(label, bool) and (
-        is_number(label) or str(label).strip().lower().lstrip("+-") in ("nan", "inf")
+def _refuse_stray(data: Labelled, rows: list[int], what: str, others: int, they: str) -> None:
+    more = f", nor are {len(rows) - 1:,} more" if len(rows) > 1 else ""
+    raise DataError(
+        f"{data.where(rows[0])}: the label '{brief(data.labels[rows[0]])}' is {what}{more}, and the other {others:,} "
+        f"are {they}, so it is not clear what they mean; correct it, or set data.kind=classes or data.kind=regression"
     )
+
+
+def _spells_none(label: Any) -> bool:
+    """Whether it is a number that cannot be learned, such as nan."""
+    return str(label).strip().lower().lstrip("+-") in ("nan", "inf")
 
 
 def _ordered(names: Any) -> list[str]:
@@ -194,7 +220,7 @@ def _number(data: Labelled, row: int) -> float:
 
 
 def hold_out_rows(
-    data: Labelled, share: float, kind: str = "auto", separator: str = ";"
+    data: Labelled, share: float, kind: str = "auto", separator: str = ";", names: Sequence[str] | None = None
 ) -> tuple[Labelled, Labelled]:
     """The rows without a `share` of them, and that share, chosen by a hash of the text: never one text in both.
 
@@ -204,7 +230,7 @@ def hold_out_rows(
     chances = {text: int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big") / 2**48 for text in data.texts}
     last: dict[str, str] = {}
     for row in range(len(data)) if kind != "regression" else ():
-        for name in Labels(kind, separator=separator).spelt(data, row):
+        for name in Labels(kind, list(names or []), separator).spelt(data, row):
             last[name] = max(last.get(name, data.texts[row]), data.texts[row], key=lambda text: (chances[text], text))
     free = sorted(set(data.texts) - set(last.values()), key=lambda text: (chances[text], text))
     if not free or len(chances) < 2:

@@ -17,12 +17,14 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from legato.data.files import load_text
+from legato.data.strays import is_missing, is_number
 from legato.data.tables import FORMATS, Column, Head, Table, format_of, list_names, locate, read_table
 from legato.errors import DataError, suggest
 
@@ -334,15 +336,20 @@ class _Checker:
         if text is None or text == "" or (isinstance(text, str) and text.strip() == self.none):
             return None
         if not isinstance(text, str):
+            if is_missing(text, False):
+                raise ValueError(f"the answer is {text}, which is none; leave it empty where there is no answer")
             text = str(text)
         if isinstance(place, list | tuple):
             return _between(context, text, place)
         if place is None or place == "":
             start = context.find(text)
+            if start >= 0 and is_missing(text, True) and not re.search(rf"\b{re.escape(text.strip())}\b", context):
+                raise ValueError(f"the answer '{text}' stands for a missing one; leave it empty where there is none")
             if start < 0:
                 raise ValueError(f"the answer '{_brief(text)}' does not stand in the context")
             return _trimmed(start, text)
-        if isinstance(place, bool) or not isinstance(place, int | float) or place != int(place):
+        whole = isinstance(place, int | float) and is_number(place) and place == int(place)
+        if isinstance(place, bool) or not whole:
             raise ValueError(f"the answer begins at '{place}', which is no number")
         start = int(place)
         if start == -1 and not text.strip():

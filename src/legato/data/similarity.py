@@ -27,7 +27,7 @@ from legato.data.labelled import TAKEN
 from legato.data.pairs import tidy
 from legato.data.rows import Row, collate_rows
 from legato.data.tables import Column, Head, Table, format_of, list_names, read_table
-from legato.errors import DataError
+from legato.errors import DataError, brief
 
 # Names that are a header where both stand in the first row.
 PAIR_NAMES: Final = (
@@ -189,6 +189,12 @@ def _guess(head: Head) -> Sequence[Column]:
         row = head.first()
         texts = [name for name in head.names if isinstance(row.get(name), str)]
         numbers = [name for name in head.names if isinstance(row.get(name), int | float)]
+        nothing = [name for name in head.names if row.get(name) is None]
+        if len(texts) == 2 and not numbers and nothing:
+            raise DataError(
+                f"{head.where}: the first row has nothing in '{brief(nothing[0])}', which may hold scores; complete "
+                "or remove it, or name the columns: data.columns=[sentence1,sentence2,score]"
+            )
         if len(texts) in (2, 3):
             return [*texts, *numbers[:1]][:3]
     if len(head.names) == 1:

@@ -67,6 +67,15 @@ def guess_scheme(sentences: Iterable[Sequence[str]]) -> Scheme:
     return "iob1" if against["iob1"] < against["iob2"] else "iob2"
 
 
+def marks_a_name(tag: str) -> bool:
+    """Whether a tag is one of a name, in any scheme.
+
+    >>> marks_a_name("B-PER"), marks_a_name("O"), marks_a_name("B_PER")
+    (True, False, False)
+    """
+    return tag != OUTSIDE and _TAG.fullmatch(tag) is not None
+
+
 def read_spans(tags: Sequence[str]) -> list[Span]:
     """The names in a sequence of tags of any of the schemes but plain.
 

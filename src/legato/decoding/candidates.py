@@ -54,9 +54,10 @@ class Picks(NamedTuple):
 
 
 class Chance:
-    """The random numbers of every group, each a pure function of (seed + prompt, walk, step).
+    """The random numbers of every group, each a pure function of (seed, prompt, walk, step).
 
-    So prompt i of a batch gets what it would get alone with the seed `seed + i`, whatever stands beside it.
+    So a prompt gets what it would get alone, wherever it stands in a batch and whatever stands beside it; one that
+    is there twice gets the same twice, and others draw apart. `seeds` are (seed and prompt in one number, walk).
     Exactly so on a CPU; another device has a generator of its own for the noise of drawn beams.
     """
 

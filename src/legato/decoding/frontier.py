@@ -26,7 +26,6 @@ from legato.decoding.candidates import Candidates, Floats, Integers
 from legato.decoding.options import SearchOptions
 from legato.decoding.scores import normalise
 from legato.decoding.stop_strings import BROKEN, cut_at_stop
-from legato.errors import LegatoError
 
 Constraint = Callable[[int, list[int]], Collection[int] | None]
 """From a prompt's number and the tokens generated so far to those allowed next (None: all).
@@ -114,16 +113,17 @@ class Frontier:
                 self.close(row, finished=True)
         return mask
 
+    def broken(self, candidates: Candidates) -> str | None:
+        """Where a hypothesis that goes on has logits that are not finite, for a message; None where all are."""
+        groups = candidates.broken & ~self.done  # (G,)
+        if not groups.any():
+            return None
+        prompt = int(self.groups[groups.argmax()]) // self.options.walks
+        return f" (prompt {prompt + 1}, token {len(self.steps) + 1})"
+
     def advance(self, candidates: Candidates) -> None:
         """Close what ended, and make the rest the next frontier."""
         width = self.width
-        broken = candidates.broken & ~self.done  # (G,)
-        if broken.any():
-            prompt = int(self.groups[broken.argmax()]) // self.options.walks
-            raise LegatoError(
-                f"the model's logits are not finite (prompt {prompt + 1}, token {len(self.steps) + 1}); "
-                f"its weights are damaged or overflow their number type: try float32"
-            )
         each = np.arange(len(self.groups))[:, None]  # (G, 1)
         parents = candidates.parents + each * width  # (G, C), rows of the batch
         scores = self.scores[each, candidates.parents] + candidates.gains  # (G, C)

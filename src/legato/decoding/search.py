@@ -22,11 +22,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from legato.data.batches import mix_seed
 from legato.decoding.candidates import Chance, Chooser
 from legato.decoding.frontier import Constraint, Frontier, Hypothesis, ranked
 from legato.decoding.options import SearchOptions
+from legato.decoding.sliding import Sliding
 from legato.decoding.stop_strings import cut_at_stop
 from legato.errors import LegatoError
+from legato.folders.finite import not_finite
 from legato.nn.state import Generates
 
 __all__ = ["Constraint", "Frontier", "Hypothesis", "cut_at_stop", "search"]
@@ -42,6 +45,7 @@ def search(
     suppress: Collection[int] = (),
     limits: Sequence[int] | None = None,
     memory: Any = None,
+    sources: Sequence[Sequence[int]] | None = None,
     constraint: Constraint | None = None,
     text_of: Callable[[Sequence[int]], str] | None = None,
     on_token: Callable[[int, int], None] | None = None,
@@ -53,12 +57,13 @@ def search(
     `cut_at_stop` cuts the text. The last tokens alone must read as they do in the whole text, but for a
     space or half a character where they begin. Tokens in `suppress` are never written. `limits` are the most
     tokens of each prompt where they differ; none is above `options.max_tokens`. `memory` is what
-    `model.encode` gave, one row a prompt.
+    `model.encode` gave of `sources`, one row a prompt.
 
     `on_token(row, token)` is called as tokens are settled: at each step for a width of 1, where row is
     prompt × nbest + walk; for beams when a prompt is done, with the tokens of its best hypothesis.
 
-    Prompt i draws with the seed `options.seed + i`, whatever else is in the batch.
+    What is drawn depends on `options.seed`, the prompt (and its source) and the number of the walk, and on nothing
+    else in the batch.
 
     >>> search(model, [[5, 2]], SearchOptions(search="beam"), eos=0)[0][0].tokens  # doctest: +SKIP
     [7, 3]
@@ -70,8 +75,8 @@ def search(
     most = options.max_tokens if limits is None else max(limits)
     device = _device_of(model)
     groups = len(prompts) * options.walks
-    seeds = [(options.seed + group // options.walks, group % options.walks) for group in range(groups)]
-    chooser = Chooser(options, ends, sorted(suppress), Chance(seeds if options.drawn else (), device))
+    seeds = _seeds(prompts, sources, options) if options.drawn else []
+    chooser = Chooser(options, ends, sorted(suppress), Chance(seeds, device))
     frontier = Frontier(groups, options, ends, model.vocabulary, on_token)
     if limits is not None:
         frontier.limits = np.repeat(np.asarray(limits), options.walks)
@@ -100,6 +105,8 @@ def search(
                 None if allowed is None else torch.from_numpy(allowed).to(device),
                 may_end,
             )
+            if (where := frontier.broken(candidates)) is not None:
+                raise not_finite(_module_of(model), where)
             frontier.advance(candidates)
             if text_of is not None and options.stop:
                 frontier.close_at_stop(text_of)
@@ -137,6 +144,23 @@ def _check(
         raise LegatoError(f"end tokens {list(ends)}: not all are in the model's vocabulary of {vocabulary}")
     if options.stop and text_of is None:
         raise LegatoError("stop strings need text; give the search text_of, from tokens to text")
+
+
+def _seeds(
+    prompts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] | None, options: SearchOptions
+) -> list[tuple[int, int]]:
+    """For each group what its draws are made from: seed and prompt, and the walk."""
+    found = []
+    for number, prompt in enumerate(prompts):
+        read = () if sources is None else sources[number]
+        seed = mix_seed("drawn", options.seed, [int(token) for token in read], [int(token) for token in prompt])
+        found += [(seed, walk) for walk in range(options.walks)]
+    return found
+
+
+def _module_of(model: Any) -> Any:
+    """The model whose weights are searched with."""
+    return model.model if isinstance(model, Sliding) else model
 
 
 def _device_of(model: Generates) -> torch.device:

@@ -1,8 +1,9 @@
 """Writing beyond a model's context: when it is full, the model goes on from what it wrote last.
 
 A model with learned or rotary positions takes `longest` tokens and no more. `Sliding` stands before such a model
-and passes everything on; when its state is full it begins a new one with the last half of the context, which costs
-a prefill once every `longest` / 2 tokens. What came before is forgotten.
+and passes everything on; when a row is full its last half goes on in a new state, which costs a prefill once every
+`longest` / 2 tokens for each length that rows have. What came before is forgotten. A row slides when it is full
+itself, not when another one is: so what it becomes does not depend on what stands beside it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Sliding:
             row.append(token)
         if state.inner.length < self.longest:
             return self.model.step(tokens, state.inner)
-        state.rows = [row[-self.kept :] for row in state.rows]
+        # The columns are as many as the longest row has tokens, or had that has left the batch.
+        state.rows = [row[-self.kept :] if len(row) > self.longest else row for row in state.rows]
         state.inner = self.model.start(len(state.rows), min(state.capacity, self.longest), state.memory)
         return self._take_in(state)
 

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from legato.errors import FolderError
+from legato.schema import to_json
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_text(to_json(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -189,13 +189,15 @@ def _own(module: SequenceModel) -> tuple[dict[str, Any], dict[str, Any]]:
 def load_model(folder: Path) -> Loaded:
     """Read a model folder; nothing is returned unless all of it fits."""
     try:
-        return _load_model(folder)
+        loaded = _load_model(folder)
     except (MemoryError, RuntimeError) as problem:
         if isinstance(problem, MemoryError) or "allocate" in str(problem):
             raise FolderError(
                 f"{folder} holds a model that does not fit into memory, or says so in config.json"
             ) from None
         raise
+    loaded.module.folder = loaded.folder
+    return loaded
 
 
 def _load_model(folder: Path) -> Loaded:

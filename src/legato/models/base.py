@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol
 
 import torch
@@ -48,6 +49,7 @@ class SequenceModel(nn.Module):
     summary: ClassVar[str]  # one line for `legato models`
     reads_source: ClassVar[bool] = False  # whether there is an encoder, which needs `batch.source`
     published: ClassVar[str | None] = None  # Hugging Face's `model_type` for what it is when so shaped
+    folder: Path | None = None  # that it was read from, for messages
 
     def __init__(self, config: Any, sizes: Sizes) -> None:
         super().__init__()

@@ -21,6 +21,7 @@ from legato.data.rows import scoring_batches
 from legato.decoding.spans import best_spans
 from legato.errors import DataError
 from legato.evaluation.spans import best_scores, best_threshold, span_scores
+from legato.folders.finite import check_finite
 from legato.models.base import SequenceModel
 from legato.tasks.base import Answer, Prediction
 
@@ -130,7 +131,11 @@ class Answerer:
             scores, begins, ends = best_spans(logits[..., 0], logits[..., 1], inside, self.longest, CONSIDERED)
             silent = logits.gather(1, none[:, None, None].expand(-1, 1, 2)).sum((1, 2))
             losses = span_losses(logits, batch) if batch.spans is not None else torch.zeros_like(silent)
-            table = [part.cpu().tolist() for part in (scores, begins, ends, silent, losses)]
+            held = [part.cpu() for part in (scores, begins, ends, silent, losses)]
+            # What is no span scores −∞; a place that is no number comes first of all.
+            check_finite(held[0].masked_fill(held[0] == -torch.inf, 0.0), self.model)
+            check_finite(held[3], self.model)
+            table = [part.tolist() for part in held]
             for window, score, begin, end, mark, loss in zip(chosen, *table, strict=True):
                 spans = [found for found in zip(score, begin, end, strict=True) if found[0] > float("-inf")]
                 yield window, spans, mark, loss

@@ -16,6 +16,7 @@ from torch import Tensor
 from legato.config import Section
 from legato.data.reading import TextReader, parting
 from legato.data.tokenizers import AnyTokenizer, TokenizerConfig
+from legato.folders.finite import shown_score
 from legato.folders.model_folder import Loaded
 from legato.models.base import ModelConfig, SequenceModel, Sizes
 from legato.models.headed import HeadConfig
@@ -131,7 +132,7 @@ def model_card(
     task: str, name: str, parameters: int, hashes: dict[str, str], metrics: dict[str, float], use: str
 ) -> str:
     """The README of a model folder: what it is, on what it was trained, how well it does, how to use it."""
-    shown = {key: f"{value:,}" if isinstance(value, int) else f"{value:.4f}" for key, value in metrics.items()}
+    shown = {key: shown_score(value) for key, value in metrics.items()}
     scores = "\n".join(f"| {key.replace('_', ' ')} | {value} |" for key, value in shown.items())
     data = "\n".join(f"- {split}: sha256 `{digest}`" for split, digest in hashes.items())
     return (

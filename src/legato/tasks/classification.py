@@ -33,9 +33,11 @@ from legato.data.labelled import Labelled, read_labelled
 from legato.data.labels import Labels, hold_out_rows
 from legato.data.reading import TextReader
 from legato.data.rows import RowBatches
+from legato.data.strays import NO_LABEL, few, is_missing
 from legato.data.text import Text
 from legato.data.vectors import initialise_embedding
-from legato.errors import ConfigError
+from legato.errors import ConfigError, DataError
+from legato.errors import brief as shorten
 from legato.evaluation.classification import METRICS, Baseline
 from legato.folders.model_folder import Loaded, save_model
 from legato.models.base import SequenceModel, count_parameters
@@ -240,7 +242,7 @@ class ClassificationJob:
             if rows.note:
                 say(f"data.{split}: {rows.note}")
         if "valid" not in found:
-            kept, held = hold_out_rows(found["train"], data.valid_share, data.kind, data.separator)
+            kept, held = hold_out_rows(found["train"], data.valid_share, data.kind, data.separator, data.labels)
             found = {**found, "train": kept, "valid": held}
         return {split: found[split] for split in ("train", "valid", "test") if split in found}
 
@@ -251,7 +253,17 @@ class ClassificationJob:
         if not isinstance(names, list) or train.classes is not None or self.plan.data.kind not in ("auto", "classes"):
             return None
         numbers = {str(number) for number in range(len(names))}
-        if numbers & set(names) or any(str(label).strip() not in numbers for label in train.labels):
+        strays = [row for row, label in enumerate(train.labels) if str(label).strip() not in numbers]
+        if numbers & set(names):
+            return None
+        if strays:
+            first, others = strays[0], len(train) - len(strays)
+            if few(len(strays), others) and not is_missing(train.labels[first], train.numeric):
+                raise DataError(
+                    f"{train.where(first)}: the label '{shorten(train.labels[first])}' is none of the numbers 0 to "
+                    f"{len(names) - 1} that the other {others:,} have for the model's classes; correct it, or name "
+                    "the classes anew: data.labels=[…]"
+                )
             return None
         told = ", ".join(f"{number} is '{name}'" for number, name in list(enumerate(names))[:3])
         say(f"data.train: its numbers stand for the model's classes: {told}{', …' * (len(names) > 3)}")
@@ -269,14 +281,32 @@ class ClassificationJob:
         return torch.tensor(weights, dtype=torch.float32, device=self.plan.device)
 
     def _note_lone(self, train: Labelled, say: Say) -> None:
+        for name in self.labels if self.plan.data.labels is None else ():
+            if name.lower() in NO_LABEL:
+                say(
+                    f"note: '{name}' is read as a class; where it stands for a label that is missing, remove the rows"
+                )
         lone = self.meaning.lone(train)
         for name, where in lone[:LONE]:
             say(f"note: the class '{name}' has one example alone ({where}), too few to be learned")
         if len(lone) > LONE:
             say(f"note: so have {len(lone) - LONE:,} other classes")
 
+    def _note_scale(self, say: Say) -> None:
+        """Say what a scale was guessed from, where most labels would be classes as well."""
+        train = self.data["train"]
+        parts = [row for row, number in enumerate(self.wanted["train"]) if not float(number).is_integer()]
+        if parts and 2 * len(parts) < len(train):
+            say(
+                f"note: {len(parts):,} of {len(train):,} labels have fractions, the first '{train.labels[parts[0]]}' "
+                f"({train.where(parts[0])}), so all are read as numbers on a scale; data.kind=classes reads them as "
+                "classes, and data.kind=regression says that this is meant"
+            )
+
     def _tell(self, say: Say) -> None:
         labels = self.meaning
+        if labels.kind == "regression" and self.plan.data.kind == "auto":
+            self._note_scale(say)
         what = f"{labels.outputs} {'classes' if labels.kind == 'classes' else 'labels'}: {labels.listed()}"
         what = what if labels.names else "numbers on a scale"
         texts = "texts" if self.data["train"].seconds is None else "pairs"

@@ -28,6 +28,7 @@ from legato.evaluation.classification import (
     classification_scores,
     probabilities,
 )
+from legato.folders.finite import check_finite
 from legato.folders.model_folder import Loaded
 from legato.models.base import SequenceModel
 from legato.tasks.base import Answer, Prediction
@@ -65,6 +66,7 @@ class Classifier:
         made: list[Tensor] = [torch.empty(0)] * len(rows)
         for numbers, batch in scoring_batches(rows, batch_tokens=SCORED, pad=self.reader.padding):
             logits = self.model(batch.to(self.model.device)).logits.float().cpu()
+            check_finite(logits, self.model)
             for number, row in zip(numbers, logits, strict=True):
                 made[number] = row
         return torch.stack(made)

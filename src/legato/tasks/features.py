@@ -24,6 +24,7 @@ from legato.data.reading import TextReader
 from legato.data.rows import Row, collate_rows
 from legato.data.tokenizers import AnyTokenizer, Tokenizer
 from legato.errors import ConfigError, DataError, LegatoError, suggest
+from legato.folders.finite import check_finite
 from legato.folders.model_folder import Loaded
 from legato.folders.sentence_encoder import SentenceEncoder
 from legato.models.base import SequenceModel
@@ -118,6 +119,7 @@ class TextVectors:
         found: Vectors | None = None
         for chosen, batch in self._batches(texts, batch_size):
             vectors = self.pooled(batch).cpu().numpy()
+            check_finite(vectors, self.module)
             if found is None:
                 found = np.empty((len(texts), vectors.shape[1]), dtype=np.float32)
             found[chosen] = vectors
@@ -137,7 +139,9 @@ class TextVectors:
             for place, row in enumerate(chosen):
                 ids = batch.ids[place, : lengths[place]].tolist()
                 names = [self.tokenizer.token(index) for index in ids]
-                found[row] = (names, hidden[place, : lengths[place]].cpu().numpy())
+                vectors = hidden[place, : lengths[place]].cpu().numpy()
+                check_finite(vectors, self.module)
+                found[row] = (names, vectors)
             if done is not None:
                 done(len(chosen))
         return found

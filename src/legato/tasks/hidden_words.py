@@ -18,6 +18,7 @@ from legato.data.batch import Batch
 from legato.data.masking import Frame
 from legato.data.tokenizers import AnyTokenizer
 from legato.evaluation.masked import guess
+from legato.folders.finite import check_finite
 from legato.models.base import SequenceModel
 from legato.tasks.base import Answer, Prediction
 
@@ -121,6 +122,7 @@ class Guesser:
         likely = guess(self.model, batch)[..., : self.tokenizer.size]  # (B, N, V)
         likely[..., list(self.tokenizer.marks)] = -1.0  # no word, so no answer
         top = likely.topk(min(nbest, self.tokenizer.size - len(self.tokenizer.marks)))
+        check_finite(top.values, self.model)  # a softmax is whole or not a number at all
         return [
             [
                 Answer(self._word(int(token)), float(share), {"mask": number + 1, "probability": float(share)})

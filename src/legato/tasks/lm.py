@@ -303,11 +303,11 @@ class LanguageJob:
         if not (count and model.generates):
             return []
         most = min(80, model.longest or 80)
-        options = SearchOptions(search="sample", temperature=0.8, max_tokens=most, seed=1)
+        options = SearchOptions(search="sample", nbest=count, temperature=0.8, max_tokens=most, seed=1)
         eos = self.tokenizer.eos_id if self.tokenizer.ends_text else None
         ends = () if self.plan.loaded is None else self.plan.loaded.ends
-        found = search(model, [[self.start]] * count, options, eos=eos, stop_tokens=ends)
-        return [self.tokenizer.decode(best[0].tokens).strip() for best in found]
+        [found] = search(model, [[self.start]], options, eos=eos, stop_tokens=ends)
+        return [self.tokenizer.decode(text.tokens).strip() for text in found]
 
     def write(self, model: SequenceModel, folder: Path, metrics: dict[str, float]) -> None:
         use = 'legato generate FOLDER "The " --search sample'

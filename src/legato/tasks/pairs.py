@@ -160,6 +160,7 @@ def decode(
                 suppress=writing.suppress,
                 limits=most,
                 memory=model.encode(batch),
+                sources=[sources[i].tolist() for i in chosen],
                 constraint=None if allowed is None else lambda prompt, made, a=allowed: a[prompt](made),  # type: ignore[misc]
             )
             for index, result in zip(chosen, results, strict=True):

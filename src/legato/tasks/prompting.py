@@ -30,16 +30,17 @@ from legato.config import Section
 from legato.data.batch import Batch
 from legato.data.labelled import (
     guess_columns,
-    is_number,
     named_by_number,
     read_labelled,
     told_columns,
 )
 from legato.data.labels import Labels
+from legato.data.strays import are_numbers, is_missing, is_number, told_missing
 from legato.data.tables import Column, Head, format_of, kind_of, locate, read_table
 from legato.errors import ConfigError, DataError, suggest
 from legato.evaluation.classification import classification_details, classification_scores
 from legato.folders.chat import shared_start
+from legato.folders.finite import check_finite
 from legato.folders.model_folder import Loaded
 from legato.models.base import SequenceModel
 from legato.tasks.base import Answer, Prediction
@@ -231,6 +232,7 @@ def label_scores(model: SequenceModel, prompts: Sequence[Prompt], padding: int =
             end += 1
         chosen = order[start:end]
         scores[chosen] = _read([prompts[number] for number in chosen], model, padding)
+        check_finite(scores[chosen], model)
         start = end
     return scores
 
@@ -322,7 +324,11 @@ def read_shots(
     if guessed:
         warnings.warn(f"{source}: {told_columns(table)}", stacklevel=2)
     shots = []
+    numeric = are_numbers(table.columns[-1])
     for row, (*texts, label) in enumerate(zip(*table.columns, strict=True)):
+        if is_missing(label, numeric) and str(label).strip() not in (labels or ()):
+            what = f"an example needs a text and a label, and {told_missing(label)}"
+            raise DataError(f"{table.where(row)}: {what}; complete or remove it")
         text, name = ("\t".join(map(_stripped, part)) for part in (texts, [label]))
         if not text.strip() or not name:
             raise DataError(f"{table.where(row)}: an example needs a text and a label")

@@ -31,6 +31,7 @@ from legato.data.question_splits import split_questions, told_shared
 from legato.data.questions import Questions, Reading, Span, read_questions
 from legato.data.reading import TextReader
 from legato.data.rows import RowBatches
+from legato.data.strays import few
 from legato.data.text import Text
 from legato.errors import ConfigError, DataError, FolderError
 from legato.evaluation.spans import SPAN_SIGNATURE
@@ -286,6 +287,16 @@ class QuestionJob:
             f"data: {counts} questions; {len(rows):,} training windows of at most {self.reader.longest} tokens, "
             f"vocabulary {self.tokenizer.size:,} ({self.tokenizer.name})"
         )
+        train = self.questions["train"]
+        silent, others = train.unanswerable, len(train.questions) - train.unanswerable
+        if silent and few(silent, others):
+            where = next(question.id for question in train.questions if not question.answerable)
+            have = "has" if silent == 1 else "have"
+            say(
+                f"note: {silent:,} of {len(train.questions):,} training questions {have} no answer ({train.source}, "
+                f"question {where}), so the model learns to give none; where that is a slip, fill it in, or remove "
+                "the question"
+            )
         lengths = [last - first + 1 for first, last in (row.span for row in rows if row.span is not None)]
         longest, most = max(lengths), self.plan.data.longest_answer
         if longest > most:

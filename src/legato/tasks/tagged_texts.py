@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Literal
 
 from pydantic import Field
@@ -9,9 +10,10 @@ from pydantic import Field
 from legato.config import Section
 from legato.data.columns import FORMATS, TaggedText, read_tagged
 from legato.data.files import MAX_LINE
+from legato.data.strays import few
 from legato.data.tables import list_names
-from legato.data.tag_schemes import OUTSIDE, Scheme, convert, count_repairs, kind_of
-from legato.errors import DataError
+from legato.data.tag_schemes import OUTSIDE, Scheme, convert, count_repairs, kind_of, marks_a_name, read_spans
+from legato.errors import DataError, brief
 
 SHOWN = 12  # tags that a message lists
 LONG = 12  # letters of a tag
@@ -52,7 +54,7 @@ class TaggingData(Section):
 
 def read_split(data: TaggingData, source: str, split: str) -> TaggedText:
     """The sentences that `source` names, read as `data` says."""
-    return read_tagged(
+    text = read_tagged(
         source,
         word=data.word,
         tag=data.tag,
@@ -62,6 +64,8 @@ def read_split(data: TaggingData, source: str, split: str) -> TaggedText:
         max_line=data.max_line,
         split=split,
     )
+    refuse_missing(text)
+    return text
 
 
 def read_splits(data: TaggingData) -> dict[str, TaggedText]:
@@ -80,6 +84,52 @@ def read_splits(data: TaggingData) -> dict[str, TaggedText]:
     if data.test is not None:
         texts["test"] = read_split(data, data.test, "test")
     return texts
+
+
+def refuse_missing(text: TaggedText) -> None:
+    """Name the first tag that is none: what programs write for what they do not have."""
+    for sentence in text.sentences:
+        for place, tag in enumerate(sentence.tags):
+            if tag in ("nan", "NaN"):
+                raise DataError(
+                    f"{text.where(sentence, place)}: the tag of '{brief(sentence.words[place])}' is missing, '{tag}' "
+                    f"stands there; write it, or remove the {text.unit}"
+                )
+
+
+def refuse_strays(text: TaggedText, asked: str) -> None:
+    """Refuse to take names for plain tags, or one scheme for another, because of a few tags that are slips.
+
+    `asked` is data.scheme. Where it names a scheme for names, a tag that is no name's is refused all the same, and
+    letters of another one are read as what they mean.
+    """
+    counts = Counter(tag for sentence in text.sentences for tag in sentence.tags)
+    odd = {tag: n for tag, n in counts.items() if tag != OUTSIDE and not marks_a_name(tag)}
+    if asked != "plain" and odd:
+        named = sum(n for tag, n in counts.items() if marks_a_name(tag))
+        if few(sum(odd.values()), named):
+            _refuse(text, odd, f"is neither O nor like B-PER, as {named:,} others are", "data.scheme=plain")
+    if asked == "auto" and not odd:
+        for scheme, letters in (("IOBES", "ES"), ("BILOU", "LU")):
+            ends = {tag: n for tag, n in counts.items() if tag != OUTSIDE and tag[0] in letters}
+            # Where names end so, each has such a tag.
+            others = sum(len(read_spans(sentence.tags)) for sentence in text.sentences) - sum(ends.values())
+            if ends and few(sum(ends.values()), others):
+                _refuse(
+                    text,
+                    ends,
+                    f"is one of {scheme}, and {others:,} names have none such",
+                    "data.scheme=iobes or iob2",
+                )
+
+
+def _refuse(text: TaggedText, tags: dict[str, int], what: str, setting: str) -> None:
+    sentence, place = next((s, i) for s in text.sentences for i, tag in enumerate(s.tags) if tag in tags)
+    more = sum(tags.values()) - 1
+    raise DataError(
+        f"{text.where(sentence, place)}: the tag '{brief(sentence.tags[place])}' of '{brief(sentence.words[place])}' "
+        f"{what}{f' (and {more} more like it)' if more else ''}; mend the line, or, where it is meant, set {setting}"
+    )
 
 
 def refuse_unseen(text: TaggedText, kinds: set[str], scheme: Scheme, where: str) -> None:

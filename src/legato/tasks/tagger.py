@@ -23,6 +23,7 @@ from legato.data.reading import TextReader
 from legato.data.rows import Row, scoring_batches
 from legato.data.tag_schemes import Scheme, read_spans, transitions
 from legato.evaluation.tagging import MOST, Table, confusion_table, score_table, tagging_scores
+from legato.folders.finite import check_finite
 from legato.models.base import SequenceModel
 from legato.nn.crf import best_paths, log_likelihood, tag_probabilities, with_rules
 from legato.tasks.base import Answer, Prediction
@@ -94,7 +95,9 @@ class Tagger:
         for numbers, batch in scoring_batches(rows, batch_tokens=TOKENS, pad=self.reader.padding):
             logits = self.model(batch.to(self.model.device)).logits
             assert logits is not None
-            for number, one in zip(numbers, logits.float().cpu(), strict=True):  # (W, C)
+            logits = logits.float().cpu()
+            check_finite(logits, self.model)
+            for number, one in zip(numbers, logits, strict=True):  # (W, C)
                 parts[number] = one[: len(rows[number].words or ())]
         found = [torch.zeros(length, len(self.labels)) for length in reading.lengths]
         ends = [0] * len(found)
@@ -109,7 +112,9 @@ class Tagger:
         """Of one tag after another: the CRF's, or zeros under rules; None where every word is for itself."""
         crf = getattr(self.model, "crf", None)
         if crf is not None:
-            return with_rules(crf.scores.detach().cpu(), self._allowed)
+            scores = crf.scores.detach().cpu()
+            check_finite(scores, self.model)
+            return with_rules(scores, self._allowed)
         count = len(self.labels)
         return None if self._allowed is None else with_rules(torch.zeros(count + 2, count + 2), self._allowed)
 

@@ -39,7 +39,15 @@ from legato.models.headed import HeadShape
 from legato.registry import MODELS
 from legato.tasks.base import Plan, Prediction, Say, model_card
 from legato.tasks.habits import RECURRENT, tagger_model, tagger_tokenizer, tagger_training, tuning
-from legato.tasks.tagged_texts import TaggingData, read_split, read_splits, refuse_unseen, tags_in, told_repairs
+from legato.tasks.tagged_texts import (
+    TaggingData,
+    read_split,
+    read_splits,
+    refuse_strays,
+    refuse_unseen,
+    tags_in,
+    told_repairs,
+)
 from legato.tasks.tagged_words import Splitting, splitting_of
 from legato.tasks.tagger import Reading, Tagger, read_words, shown_tags, spell_alike
 from legato.training.adapt import adapt_name
@@ -173,6 +181,7 @@ class TaggingJob:
     def _scheme(self) -> Scheme:
         """The scheme that is learned; what is said of the one that the files are in."""
         train, wanted = self.texts["train"], self.plan.data.scheme
+        refuse_strays(train, wanted)
         written = guess_scheme(sentence.tags for sentence in train.sentences)
         usual: dict[Scheme, Scheme] = {"iob1": "iob2", "bilou": "iobes"}
         scheme: Scheme = usual.get(written, written) if wanted == "auto" else wanted

@@ -28,6 +28,7 @@ from legato.data.text import Text
 from legato.data.tokenizers import AnyTokenizer
 from legato.errors import ConfigError, DataError
 from legato.evaluation.word_vectors import analogy_scores, nearest, similarity_scores, told
+from legato.folders.finite import check_finite
 from legato.folders.model_folder import Loaded, save_model
 from legato.models.base import SequenceModel, count_parameters
 from legato.models.word2vec import Word2VecModel
@@ -112,6 +113,7 @@ class Word2Vec:
 def _vectors_of(loaded: Loaded) -> Word2VecModel:
     if not isinstance(loaded.module, Word2VecModel):
         raise DataError(f"{loaded.folder} holds a {loaded.module.config.name}, not vectors of words")
+    check_finite(loaded.module.embedding.weight, loaded.module)
     return loaded.module
 
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from legato.errors import CheckpointError, FolderError
 from legato.folders.atomic import NEW, OLD, recover, replacing
 from legato.folders.weights import load_tensors, put_weights, save_tensors, weights_of
+from legato.schema import to_json
 
 STEP = re.compile(r"step-(\d+)$")
 FILES = (
@@ -58,9 +59,9 @@ def save_checkpoint(checkpoint: Checkpoint, folder: Path, keep: int) -> Path:
         # Cloned, because a state may hold one tensor twice and the file format refuses that.
         save_tensors({str(i): t.clone() for i, t in enumerate(tensors)}, fresh / "stream.safetensors")
         progress = {"step": checkpoint.step, "stream": shape, **checkpoint.progress}
-        (fresh / "progress.json").write_text(json.dumps(progress, indent=1))
+        (fresh / "progress.json").write_text(to_json(progress, indent=1))
         sums = {name: _digest(fresh / name) for name in FILES}
-        (fresh / "manifest.json").write_text(json.dumps(sums, indent=1))
+        (fresh / "manifest.json").write_text(to_json(sums, indent=1))
     # A later one can only be a damaged one that the run went back from: it must not push out a good one.
     made = [path for path in list_checkpoints(folder) if step_of(path) <= checkpoint.step]
     for old in made[:-keep]:

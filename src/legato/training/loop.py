@@ -24,8 +24,9 @@ from torch import Tensor
 
 from legato.data.batch import Batch
 from legato.data.batches import mix_seed
-from legato.errors import ConfigError, DeviceError, DivergenceError
+from legato.errors import ConfigError, DeviceError, DivergenceError, NotFiniteError
 from legato.folders.atomic import replacing
+from legato.folders.finite import finite_scores, shown_score
 from legato.models.base import SequenceModel, detach
 from legato.nn.losses import compile_loss
 from legato.nn.transformer import Stack
@@ -68,10 +69,10 @@ class Progress:
     best: float | None = None
     best_step: int = 0
     best_loss: float | None = None  # of the best one, which decides between equals
-    scores: list[float] = field(default_factory=list)  # of every validation
+    scores: list[float | None] = field(default_factory=list)  # of every validation; None: it was not finite
     bad: int = 0  # validations since the last gain
     finished: str = ""  # why, once it is
-    metrics: dict[str, float] = field(default_factory=dict)  # of the last validation
+    metrics: dict[str, Any] = field(default_factory=dict)  # of the last validation
 
 
 class Trainer:
@@ -209,6 +210,10 @@ class Trainer:
                 self._train(interrupt)
         except NotFinite as problem:
             raise self._explain(problem) from None
+        except NotFiniteError as problem:
+            raise DivergenceError(
+                f"validation at step {self.step}: {problem}; checkpoints are in {self.run.checkpoints}"
+            ) from None
         except torch.OutOfMemoryError as problem:
             raise DeviceError(
                 f"the GPU's memory is full at step {self.step}: raise train.accumulate (now "
@@ -282,7 +287,7 @@ class Trainer:
         self.watch.check()  # nothing that is not finite is ever scored or saved
         self.model.eval()
         with self._averaged(), torch.no_grad(), autocast(self.device, self.config.precision):
-            metrics = self.job.validate(self.model)
+            metrics = finite_scores(self.job.validate(self.model), self.model, self.display.say)
             score = metrics[self.job.metric]
             gain = self._better(score, metrics.get("loss"))
             progress = self.progress
@@ -292,7 +297,9 @@ class Trainer:
             progress.metrics = metrics
             self.run.log(self.step, "valid", dict(metrics))
             shown = {k: v for k, v in metrics.items() if k in SHOWN}
-            figures = "  ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in shown.items())
+            figures = "  ".join(
+                f"{name.replace('_', ' ')} {shown_score(value, '.4g')}" for name, value in shown.items()
+            )
             self.display.say(f"valid at step {self.step}: {figures}" + ("  (best)" if gain else ""))
             for text in self.job.samples(self.model, self.config.samples):
                 self.display.say("  | " + text.replace("\n", "\n  | "))
@@ -301,7 +308,7 @@ class Trainer:
                     self.job.write(self.model, folder, metrics)
         self.model.train()
 
-    def _decide(self, score: float, gain: bool) -> None:
+    def _decide(self, score: float | None, gain: bool) -> None:
         """What a validation's score means for the best model, the schedule, the average and the end."""
         progress, config = self.progress, self.config
         if gain:
@@ -317,16 +324,19 @@ class Trainer:
         if config.patience and progress.bad >= config.patience:
             progress.finished = f"no gain in {config.patience} validations"
 
-    def _better(self, score: float, loss: float | None) -> bool:
+    def _better(self, score: float | None, loss: float | None) -> bool:
         best, before = self.progress.best, self.progress.best_loss
-        if not math.isfinite(score):
+        if score is None:
             return False
         if score == best and loss is not None and before is not None:  # as BLEU is 0 for a while
             return loss < before
         return best is None or (score < best if self.job.lower_is_better else score > best)
 
-    def _worse(self, score: float, past: list[float]) -> bool:
-        return score > min(past) if self.job.lower_is_better else score < max(past)
+    def _worse(self, score: float | None, past: list[float | None]) -> bool:
+        known = [earlier for earlier in past if earlier is not None]
+        if score is None or not known:
+            return False
+        return score > min(known) if self.job.lower_is_better else score < max(known)
 
     # ── keeping ───────────────────────────────────────────────────────────────────────────────
 

@@ -17,6 +17,7 @@ from typing import Any
 from legato.config import read_yaml, to_yaml
 from legato.errors import FolderError
 from legato.folders.atomic import clear_errors, recover, write_text
+from legato.schema import to_json
 from legato.training.checkpoints import sweep
 
 LOCK = ".lock"  # held while a process trains
@@ -119,7 +120,7 @@ class RunFolder:
             clear_errors(self.path / "metrics.jsonl"),
             (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file,
         ):
-            file.write(json.dumps({"step": step, "kind": kind, **values}) + "\n")
+            file.write(to_json({"step": step, "kind": kind, **values}) + "\n")
         if self._events is not None:
             with clear_errors(self.path):
                 for name, value in values.items():
@@ -141,7 +142,7 @@ class RunFolder:
     def rewind(self, step: int) -> None:
         """Forget reports of steps that will be made again."""
         kept = [line for line in self.metrics() if line["step"] <= step]
-        write_text(self.path / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
+        write_text(self.path / "metrics.jsonl", "".join(to_json(line) + "\n" for line in kept))
 
     def open_events(self, step: int) -> None:
         """Start writing TensorBoard events; those after `step` are marked as withdrawn."""
