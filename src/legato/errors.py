@@ -11,8 +11,12 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
-LONGEST = 2000  # characters in a message
+LONGEST = 480  # characters in a message
+ENDING = 160  # of those, the ones at its end, which say what to do
+MATCHED = 200  # characters of a word that is compared with others, and how many others those are at most
+COMPARED = 10_000
 LISTED = 40  # names in a list of what there is
+LISTED_LENGTH = 360  # characters of that list
 
 
 class LegatoError(Exception):
@@ -21,7 +25,7 @@ class LegatoError(Exception):
     def __init__(self, message: str) -> None:
         line = " ".join(message.split())
         if len(line) > LONGEST:  # whoever wrote it should have used `brief`; the end says what to do
-            line = f"{line[: LONGEST // 2]} … {line[-LONGEST // 2 :]}"
+            line = f"{line[: LONGEST - ENDING - 3]} … {line[-ENDING:]}"
         super().__init__(line)
 
 
@@ -69,8 +73,27 @@ def suggest(word: str, known: Iterable[str]) -> str:
     "did you mean 'width'?"
     """
     names = sorted(known)
-    near = difflib.get_close_matches(word[:200], names, n=1, cutoff=0.6)
+    word = word[:MATCHED]
+    near = difflib.get_close_matches(word, [name for name in names[:COMPARED] if len(name) <= MATCHED], n=1)
     if near:
         return f"did you mean '{brief(near[0])}'?"
-    more = f" and {len(names) - LISTED:,} more" if len(names) > LISTED else ""
-    return "there is " + ", ".join(brief(name) for name in names[:LISTED]) + more if names else "there is none"
+    return f"there is {listed(names)}" if names else "there is none"
+
+
+def listed(names: Iterable[Any], most: int = LISTED, *, quote: str = "") -> str:
+    """Names for a message: the first ones, and how many more there are.
+
+    >>> listed(["a", "b", "c"], 2, quote="'")
+    "'a', 'b' and 1 more"
+    """
+    every = list(names)
+    shown: list[str] = []
+    room = LISTED_LENGTH
+    for name in every[:most]:
+        one = f"{quote}{brief(name, 40)}{quote}"
+        if shown and len(one) > room:
+            break
+        shown.append(one)
+        room -= len(one) + 2
+    rest = len(every) - len(shown)
+    return ", ".join(shown) + (f" and {rest:,} more" if rest else "")

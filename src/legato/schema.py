@@ -32,7 +32,17 @@ from typing_extensions import TypedDict  # pydantic takes the standard one from 
 from legato.errors import ConfigError, FolderError, LegatoError, brief
 from legato.input_files import read_bytes
 
-__all__ = ["OPEN", "TypedDict", "check_values", "fit", "parse_json", "parse_yaml", "read_json", "with_config"]
+__all__ = [
+    "OPEN",
+    "TypedDict",
+    "check_values",
+    "fit",
+    "is_text",
+    "parse_json",
+    "parse_yaml",
+    "read_json",
+    "with_config",
+]
 
 T = TypeVar("T")
 
@@ -95,7 +105,7 @@ def check_values(value: Any, where: str, *, most: int = MAX_VALUES, error: type[
         if left[0] < 0:
             raise error(f"{where} holds more than {most:,} values")
         if isinstance(part, str):
-            if not _is_text(part):
+            if not is_text(part):
                 raise error(f"{where}{_at(path)} holds half a character (a lone surrogate), which is no text")
         elif part is None or isinstance(part, bool):
             pass
@@ -112,7 +122,7 @@ def check_values(value: Any, where: str, *, most: int = MAX_VALUES, error: type[
                 if isinstance(part, dict):
                     if not isinstance(key, str):
                         raise error(f"{where}{_at(path)}: the name of an entry should be a text, not {brief(key)}")
-                    if len(key) > MAX_KEY or not _is_text(key):
+                    if len(key) > MAX_KEY or not is_text(key):
                         raise error(f"{where}{_at(path)} has an entry whose name is no name: {brief(key)}")
                 walk(inner, (*path, str(key)))
         else:
@@ -163,7 +173,8 @@ def _no_number(name: str) -> float:
     raise _OutOfRange(f"{name} is no number")
 
 
-def _is_text(text: str) -> bool:
+def is_text(text: str) -> bool:
+    """Whether all of it is characters; half of one (a lone surrogate) cannot be written to any file."""
     if text.isascii():
         return True
     try:

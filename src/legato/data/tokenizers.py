@@ -44,6 +44,7 @@ from legato.data.vocabularies import (
     words_of,
 )
 from legato.errors import DataError
+from legato.input_files import path_of
 
 __all__ = ["NAMES", "AnyTokenizer", "Ids", "StreamDecoder", "Tokenizer", "TokenizerConfig"]
 
@@ -100,7 +101,7 @@ class Tokenizer:
     def train(cls, config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
         """A tokenizer with the vocabulary of `texts`, or the one that `config.path` names."""
         if config.path is not None:
-            return cls.load(Path(config.path).expanduser())
+            return cls.load(path_of(config.path))
         return cls(train_library(config, texts))
 
     @classmethod

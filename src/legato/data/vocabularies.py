@@ -48,7 +48,10 @@ class TokenizerConfig(Section):
 
     name: Literal["byte", "char", "word", "bpe", "unigram", "wordpiece"] = Field("bpe", description="its kind")
     size: int | None = Field(
-        None, gt=0, description="largest vocabulary; left out: 8000 for bpe, unigram and wordpiece, else all"
+        None,
+        gt=0,
+        le=1 << 24,
+        description="largest vocabulary; left out: 8000 for bpe, unigram and wordpiece, else all",
     )
     min_count: int = Field(1, ge=1, description="char and word: rarer ones become <unk>")
     lowercase: bool = Field(False, description="read everything in lower case")

@@ -11,7 +11,7 @@ Face's library has are saved under its names (models/head_names.py).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -38,6 +38,8 @@ Pool = Literal["auto", "pooler", "first", "last", "mean", "max", "attention"]
 class HeadConfig(Section):
     """What lies between a body and the answer."""
 
+    most: ClassVar[int] = 1 << 17
+
     layers: Layers = Field(
         "last", description="what is read: last, first, second-to-last, sum-last-4, concat-last-4, sum-all or mix"
     )
@@ -45,7 +47,7 @@ class HeadConfig(Section):
         "auto", description="classes: pooler, first, last, mean, max or attention; auto: what suits the model"
     )
     dropout: float = Field(0.1, ge=0, lt=1, description="before the last layer")
-    lstm: int = Field(0, ge=0, description="layers of a bidirectional LSTM over what is read; 0: none")
+    lstm: int = Field(0, ge=0, le=1000, description="layers of a bidirectional LSTM over what is read; 0: none")
     width: int = Field(256, ge=2, multiple_of=2, description="of that LSTM")
     crf: bool = Field(False, description="tags: score neighbouring tags together")
 
