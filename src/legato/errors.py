@@ -8,6 +8,7 @@ ours, and exits with code 1.
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
 from typing import Any
 
@@ -51,6 +52,56 @@ class DeviceError(LegatoError):
 
 class DivergenceError(LegatoError):
     """Training reached a loss or gradient that is not finite."""
+
+
+# How PyTorch and NumPy say that they were asked for more than there is: in messages of their commonest errors.
+NO_MEMORY = ("allocate memory", "out of memory", "not enough memory", "unable to allocate")
+TOO_LARGE = ("overflow", "too big", "dimension exceeded", "too large to convert", "exceeds the limit")
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def reason_of(problem: BaseException) -> str | None:
+    """What is to be said of an exception that is no `LegatoError`, and yet speaks of the input or of the machine.
+
+    Memory, depth, sizes and the file system end somewhere, and nobody can look at every place beforehand. None for
+    whatever else there is, which is a fault in the program.
+    """
+    said = brief(problem, 200)
+    lower = said.lower()
+    if isinstance(problem, OSError):
+        return _file_reason(problem, said)
+    if isinstance(problem, MemoryError) or any(part in lower for part in NO_MEMORY):
+        why = f" ({said})" if said else ""
+        return f"there is not enough memory for this{why}; use smaller batches, a smaller model or less data"
+    if isinstance(problem, RecursionError):
+        return "something in the input is nested too deeply to be read; make it flatter"
+    if isinstance(problem, UnicodeError):
+        return f"a text holds what is no character ({said}); write it in UTF-8"
+    kind = (type(problem).__module__, type(problem).__name__)
+    said_so = isinstance(problem, RuntimeError | ValueError) and any(part in lower for part in TOO_LARGE)
+    if isinstance(problem, OverflowError) or kind == ("struct", "error") or said_so:
+        return f"a number is larger than can be worked with ({said}); give a smaller one"
+    if is_panic(problem):
+        return f"a library broke off over this input ({said}); look at what was given to it"
+    return None
+
+
+def is_panic(problem: BaseException) -> bool:
+    """Whether a library written in Rust broke off; what it raises is no `Exception`, and has no public name."""
+    return type(problem).__name__ == "PanicException"
+
+
+def _file_reason(problem: OSError, said: str) -> str:
+    name = brief(problem.filename, 200) if problem.filename is not None else "a file"
+    if problem.errno in FULL:
+        return f"the disk is full: {name} could not be written; free some space"
+    if problem.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"{name} may not be read or written by this user; change its permissions, or name another place"
+    if problem.errno in (errno.EMFILE, errno.ENFILE):
+        return "too many files are open; close other programs, or raise the limit (ulimit -n)"
+    if problem.errno is None:
+        return f"a file could not be used: {said}"
+    return f"{name} could not be used: {problem.strerror}; check the name and the place"
 
 
 def brief(value: Any, most: int = 60) -> str:

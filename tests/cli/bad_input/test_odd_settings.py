@@ -57,11 +57,11 @@ def messages(section: type[Section], key: str, value: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("section", "key"), [(section, key) for section, key, kind in FIELDS if kind is int], ids=lambda part: str(part)
 )
-@pytest.mark.parametrize("value", HUGE, ids=lambda value: f"{value.bit_length()} bits")
-def test_every_whole_number_of_every_section_has_an_upper_bound(section: type[Section], key: str, value: int) -> None:
-    assert messages(section, key, value)
-    if not takes(section.model_fields[key].annotation, str):
-        assert messages(section, key, str(value))
+def test_every_whole_number_of_every_section_has_an_upper_bound(section: type[Section], key: str) -> None:
+    for value in HUGE:
+        assert messages(section, key, value)
+        if not takes(section.model_fields[key].annotation, str):
+            assert messages(section, key, str(value))
 
 
 @pytest.mark.parametrize(
@@ -80,8 +80,9 @@ def test_every_number_of_every_section_is_one_that_float32_holds(
 @pytest.mark.parametrize(
     "value", ["a\0b", "caf\udce9", "\ud83d", "x" * 1_000_000], ids=["zero", "byte", "half", "long"]
 )
-def test_no_text_of_any_section_holds_what_no_file_can(section: type[Section], key: str, value: str) -> None:
-    assert messages(section, key, value)
+def test_no_text_of_any_section_holds_what_no_file_can(section: type[Section], key: str) -> None:
+    for value in ("a\0b", "caf\udce9", "\ud83d", "x" * 1_000_000):
+        assert messages(section, key, value)
 
 
 def test_a_section_that_comes_later_has_these_rules_by_itself() -> None:
