@@ -25,6 +25,7 @@ from typing import Any, Final
 import numpy as np
 
 from legato.data.any_tokenizer import AnyTokenizer, Ids
+from legato.data.libraries import Library
 from legato.data.published_tokenizers import read_library, read_template
 from legato.data.stream_decoder import StreamDecoder
 from legato.data.vocabularies import (
@@ -43,7 +44,7 @@ from legato.data.vocabularies import (
     train_library,
     words_of,
 )
-from legato.errors import DataError
+from legato.errors import DataError, listed
 from legato.input_files import path_of
 
 __all__ = ["NAMES", "AnyTokenizer", "Ids", "StreamDecoder", "Tokenizer", "TokenizerConfig"]
@@ -68,6 +69,7 @@ class Tokenizer:
 
     def __init__(self, library: Any, eos: str | None = None) -> None:
         """Wrap a `tokenizers.Tokenizer`; `eos` is needed only where it has an unusual name."""
+        library = Library(library)
         library.encode_special_tokens = True  # text is text, whatever it spells
         library.no_truncation()  # what a published file says of batches is not for us
         library.no_padding()
@@ -75,6 +77,8 @@ class Tokenizer:
         self.library = library
         self.name, self.lowercase = recognise(spec)
         vocabulary: dict[str, int] = library.get_vocab(with_added_tokens=True)
+        if not vocabulary:
+            raise DataError(f"{library.source or 'the tokenizer'} has no token at all; give one with a vocabulary")
         self.size = max(vocabulary.values()) + 1
         self._tokens = [""] * self.size
         for token, index in vocabulary.items():
@@ -82,7 +86,7 @@ class Tokenizer:
         names = (eos,) if eos else FOREIGN_EOS
         found = next((vocabulary[name] for name in names if name in vocabulary), None)
         if found is None:
-            raise DataError(f"the tokenizer has no end-of-text token; it should have one of {', '.join(names)}")
+            raise DataError(f"the tokenizer has no end-of-text token; it should have one of {listed(names)}")
         self.eos_id: int = found
         model = spec["model"]
         self.unk_id: int | None = model.get("unk_id", vocabulary.get(model.get("unk_token") or ""))
@@ -171,7 +175,7 @@ class Tokenizer:
             return self.library
         import tokenizers
 
-        library = tokenizers.Tokenizer.from_str(self.library.to_str())
+        library = self.library.copy()
         eos = self._tokens[self.eos_id]
         template = (f"{eos} $A", f"{eos} $A $B") if starts else (f"$A {eos}", f"$A {eos} $B {eos}")
         library.post_processor = tokenizers.processors.TemplateProcessing(*template, [(eos, self.eos_id)])
@@ -182,7 +186,7 @@ class Tokenizer:
         import tokenizers
 
         plain = copy(self)
-        plain.library = tokenizers.Tokenizer.from_str(self.library.to_str())
+        plain.library = self.library.copy()
         plain.library.encode_special_tokens = True
         plain.__dict__.pop("marking", None)
         before, between, behind = ([self._tokens[index] for index in part] for part in pair)
@@ -203,7 +207,7 @@ class Tokenizer:
         """The same tokenizer with more marks: tokens that no text turns into, behind all others."""
         import tokenizers
 
-        library = tokenizers.Tokenizer.from_str(self.library.to_str())
+        library = self.library.copy()
         new = [name for name in names if name not in self._vocabulary]
         # Other libraries find a mark that somebody types; the space behind it is not the text's.
         library.add_special_tokens([tokenizers.AddedToken(name, rstrip=True, normalized=False) for name in new])
@@ -276,9 +280,7 @@ class Tokenizer:
     @cached_property
     def marking(self) -> Any:
         """The library's tokenizer again, which finds marks in a text."""
-        import tokenizers
-
-        return tokenizers.Tokenizer.from_str(self.library.to_str())
+        return self.library.copy()
 
     def encode_plain(self, text: str) -> Ids:
         """The same ids, by the library alone and in one go."""

@@ -67,18 +67,13 @@ def test_every_whole_number_of_every_section_has_an_upper_bound(section: type[Se
 @pytest.mark.parametrize(
     ("section", "key"), [(section, key) for section, key, kind in FIELDS if kind is float], ids=lambda part: str(part)
 )
-@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e400", "1e300", 10**400])
-def test_every_number_of_every_section_is_one_that_float32_holds(
-    section: type[Section], key: str, value: Any
-) -> None:
-    assert messages(section, key, value)
+def test_every_number_of_every_section_is_one_that_float32_holds(section: type[Section], key: str) -> None:
+    for value in ("nan", "inf", "-inf", "1e400", "1e300", 10**400):
+        assert messages(section, key, value)
 
 
 @pytest.mark.parametrize(
     ("section", "key"), [(section, key) for section, key, kind in FIELDS if kind is str], ids=lambda part: str(part)
-)
-@pytest.mark.parametrize(
-    "value", ["a\0b", "caf\udce9", "\ud83d", "x" * 1_000_000], ids=["zero", "byte", "half", "long"]
 )
 def test_no_text_of_any_section_holds_what_no_file_can(section: type[Section], key: str) -> None:
     for value in ("a\0b", "caf\udce9", "\ud83d", "x" * 1_000_000):
