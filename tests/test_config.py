@@ -327,7 +327,7 @@ RUNS: dict[str, list[str]] = {
     "lstm": ["data.train=123", "model.width=8", "train.lr=1e-3", "model.dropout_input=0.2", "out=runs/x"],
     "window": ["data.train=a.txt", "model=window", "tokenizer=char", "tokenizer.min_count=2", "seed=-5"],
     "toy": ["data.train=toy:recall", "data.toy.length=[2,4]", "data.toy.distance=7", "model=elman"],
-    "expecting": ["expect.test.at_most=70", "expect.test.measured=68.5", "about=a: b", "train.optimizer=asgd"],
+    "expecting": ["expect.minutes.at_most=70", "expect.minutes.measured=68.5", "about=a: b", "train.optimizer=asgd"],
 }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +19,8 @@ from typing import Any
 from rich.table import Table
 
 from legato.config import SHORT_SECTIONS, read_yaml, split_words
-from legato.errors import ConfigError, FolderError
+from legato.errors import ConfigError, FolderError, brief
+from legato.input_files import path_of
 from legato.models.base import Sizes, measure
 from legato.registry import MODELS, TASKS
 from legato.run import (
@@ -43,6 +45,7 @@ LISTS = (
     *("data.toy.distance", "data.toy.length", "data.labels", "adapt.targets"),
 )
 WIDEST = 16384
+NUMBER = re.compile("[0-9]{1,15}")
 # Scores that a table shows, where all runs have them.
 FIGURES = (
     *("bits_per_byte", "perplexity", "accuracy", "masked_accuracy", "masked_perplexity", "exact_match", "f1"),
@@ -123,17 +126,19 @@ def compare(
     from legato.training.display import Display
 
     given = {**(settings or {}), **more}
-    out = Path(str(given.pop("out", None) or _free_name()))
+    out = path_of(str(given.pop("out", None) or _free_name()), error=ConfigError)
     if (out / "compare.json").exists():
         raise FolderError(f"{out} already holds a comparison; choose another out=…")
     match = given.pop("match", "parameters")
-    if match not in ("parameters", "none", None) and not str(match).isdigit():
-        raise ConfigError(f"match={match} is not known; use parameters, none, or a number of parameters")
+    if match not in ("parameters", "none", None) and not NUMBER.fullmatch(str(match)):
+        raise ConfigError(f"match={brief(match)} is not known; use parameters, none, or a number of parameters")
     seeds = given.pop("seed", [])
     seeds = seeds if isinstance(seeds, list) else [seeds]
     names = [what] if isinstance(what, str) else list(what)
     display = Display(quiet)
     entries = _entries(names, given)
+    for seed in seeds:  # before the data is read
+        check({**dump(entries[0].config), "seed": seed})
     _same_data(entries)
     sizes = _all_sizes(entries)
     _same_budget(entries, [tokens for _, tokens, _ in sizes], [rows for *_, rows in sizes])

@@ -1,6 +1,7 @@
 """Settings: YAML files and `section.key=value` words, checked by pydantic.
 
-Every section is a `Section`: unknown keys are refused with the nearest known one. This module knows
+Every section is a `Section`: unknown keys are refused with the nearest known one, and so is what no setting could
+mean, whatever its field says: half characters, zero bytes, numbers that no computer counts to. This module knows
 no section in particular; each room declares its own beside the code that reads it.
 """
 
@@ -8,25 +9,80 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar, get_args, get_origin
+from typing import Any, ClassVar, Final, TypeVar, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from annotated_types import Le, Lt
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
-from legato.errors import ConfigError, suggest
+from legato.errors import ConfigError, brief, suggest
+from legato.input_files import read_bytes
+from legato.schema import is_text, parse_yaml
 
 # `model=lstm` is short for `model.name=lstm`.
 SHORT_SECTIONS = ("model", "tokenizer", "adapt")
+
+MAX_FILE: Final = 1 << 19  # bytes of a settings file
+MAX_WORD: Final = 1 << 19  # characters of a setting's value
+MAX_PARTS: Final = 8  # of a dotted key
+MAX_NAME: Final = 200  # characters of a key
+MAX_COUNT: Final = 2**31 - 1  # of whole numbers whose field has no bound of its own
+MAX_SEED: Final = 2**63 - 1  # what PyTorch and every file of ours can hold
+MAX_NUMBER: Final = 1e38  # of other numbers: what float32 can hold
 
 S = TypeVar("S", bound="Section")
 
 
 class Section(BaseModel):
-    """A group of settings. Unknown keys are errors; fields never change after validation."""
+    """A group of settings. Unknown keys are errors; fields never change after validation.
+
+    A whole number whose field says no upper bound is at most `most`, or what `most_of` says of the end of its name;
+    other numbers are what float32 can hold.
+    """
 
     model_config = ConfigDict(
         extra="forbid", validate_default=True, frozen=True, allow_inf_nan=False, protected_namespaces=()
     )
+
+    most: ClassVar[int] = MAX_COUNT
+    most_of: ClassVar[Mapping[str, int]] = {}
+
+    @field_validator("*")
+    @classmethod
+    def _is_plain(cls, value: Any, info: ValidationInfo) -> Any:
+        name = info.field_name or ""
+        bounded = any(isinstance(rule, Le | Lt) for rule in cls.model_fields[name].metadata)
+        most = next((most for end, most in cls.most_of.items() if name.endswith(end)), cls.most)
+        _check_plain(value, None if bounded else most)
+        return value
+
+
+def _check_plain(value: Any, most: int | None) -> None:
+    """ValueError for what no setting could be; whole numbers are at most `most`, where that is not looked at yet."""
+    if isinstance(value, str):
+        if "\0" in value:
+            raise ValueError("holds a zero byte, which no setting can")
+        if not is_text(value):
+            raise ValueError("holds bytes that are no UTF-8; write it in UTF-8")
+        if len(value) > MAX_WORD:
+            raise ValueError(f"has {len(value):,} characters, and a setting at most {MAX_WORD:,}")
+    elif isinstance(value, bool):
+        pass
+    elif isinstance(value, int):
+        if most is not None and value > most:
+            raise ValueError(f"should be less than or equal to {most}")
+        if most is not None and value < -most:
+            raise ValueError(f"should be greater than or equal to {-most}")
+    elif isinstance(value, float):
+        if abs(value) > MAX_NUMBER:
+            raise ValueError(f"should be between {-MAX_NUMBER:g} and {MAX_NUMBER:g}")
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            _check_plain(key, None)
+            _check_plain(inner, most)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for inner in value:
+            _check_plain(inner, most)
 
 
 def parse_value(text: str) -> Any:
@@ -35,12 +91,15 @@ def parse_value(text: str) -> Any:
     >>> parse_value("[a.en, a.de]"), parse_value("none"), parse_value("1e-3")
     (['a.en', 'a.de'], None, '1e-3')
     """
+    if len(text) > MAX_WORD:
+        raise ConfigError(f"'{brief(text)}' has {len(text):,} characters, and a setting at most {MAX_WORD:,}")
     if text.startswith(("[", "{")):
         try:
-            return yaml.safe_load(text)
-        except yaml.YAMLError:
+            return parse_yaml(text, object, "it")
+        except ConfigError as problem:
             raise ConfigError(
-                f"'{text}' is not a list; write [a,b,c] (in quotes where the shell needs them)"
+                f"'{brief(text)}' is not a list; write [a,b,c] (in quotes where the shell needs them): "
+                f"{brief(problem, 300)}"
             ) from None
     return None if text.lower() in ("none", "null", "") else text
 
@@ -51,7 +110,7 @@ def split_words(words: Iterable[str]) -> dict[str, Any]:
     for word in words:
         key, equals, text = word.partition("=")
         if not equals or not key:
-            raise ConfigError(f"'{word}' is not a setting; settings are written key=value")
+            raise ConfigError(f"'{brief(word)}' is not a setting; settings are written key=value")
         settings[key] = parse_value(text)
     return settings
 
@@ -66,7 +125,11 @@ def parse_words(words: Iterable[str]) -> dict[str, Any]:
 
 def put(settings: dict[str, Any], key: str, value: Any) -> None:
     """Set the dotted `key` in a nested dictionary."""
+    if not isinstance(key, str) or len(key) > MAX_NAME or not is_text(key):
+        raise ConfigError(f"'{brief(key)}' is no setting's name; settings are written section.key=value")
     *sections, last = key.split(".")
+    if not last or not all(sections) or len(sections) >= MAX_PARTS:
+        raise ConfigError(f"'{brief(key)}' is no setting's name: it needs a name on both sides of each dot, of few")
     if not sections and last in SHORT_SECTIONS and not isinstance(value, dict):
         sections, last = [last], "name"
     inner = settings
@@ -74,7 +137,7 @@ def put(settings: dict[str, Any], key: str, value: Any) -> None:
         there = inner.setdefault(section, {})
         if not isinstance(there, dict):
             # `data: x` in a file, then `data.train=y` on the command line.
-            raise ConfigError(f"'{key}' is set inside '{section}', which is already the value '{there}'")
+            raise ConfigError(f"'{key}' is set inside '{section}', which is already the value '{brief(there)}'")
         inner = there
     inner[last] = value
 
@@ -91,17 +154,12 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """A settings file as a dictionary, with short forms (`model: lstm`) spelled out."""
-    try:
-        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"there is no file {path}") from None
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as problem:
-        raise ConfigError(f"{path} is not readable YAML: {problem}") from None
+    loaded = parse_yaml(read_bytes(path, MAX_FILE, error=ConfigError), object, str(path))
     if not isinstance(loaded, dict):
         raise ConfigError(f"{path} holds no settings; it should be a YAML mapping such as 'task: lm'")
     settings: dict[str, Any] = {}
     for key, value in loaded.items():
-        put(settings, str(key), value)
+        put(settings, key, value)
     return settings
 
 
@@ -116,7 +174,7 @@ def validate(section: type[S], settings: Any, where: str = "") -> S:
     if isinstance(settings, section):
         return settings
     if not isinstance(settings, Mapping):
-        raise ConfigError(f"{where or 'the settings'} should be a group of settings, not '{settings}'")
+        raise ConfigError(f"{where or 'the settings'} should be a group of settings, not '{brief(settings)}'")
     try:
         return section.model_validate(settings)
     except ValidationError as problem:
@@ -140,7 +198,7 @@ def _one_line(section: type[Section], problem: ValidationError, where: str) -> s
     # An unknown key is usually the cause of whatever else is reported.
     error = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
     path = [str(part) for part in error["loc"]]
-    key = ".".join([where, *path] if where else path)
+    key = brief(".".join([where, *path] if where else path), 100)
     if error["type"] == "extra_forbidden":
         return f"unknown key '{key}'; {suggest_key(path[-1], _known_keys(section, path[:-1]))}"
     if error["type"] == "missing":
@@ -161,7 +219,7 @@ def _one_line(section: type[Section], problem: ValidationError, where: str) -> s
         plain = message[0].lower() + message[1:] if message else "is not valid"
     if isinstance(value, Mapping):  # the settings as a whole do not go together
         return f"{key}: {plain}" if key else plain
-    return f"{key}={value} {plain}"
+    return f"{key}={brief(value)} {brief(plain, 400)}"
 
 
 # What other toolkits call a setting, and what it is called here: the first that a section has.

@@ -8,11 +8,16 @@ ours, and exits with code 1.
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
 from typing import Any
 
-LONGEST = 2000  # characters in a message
+LONGEST = 480  # characters in a message
+ENDING = 160  # of those, the ones at its end, which say what to do
+MATCHED = 200  # characters of a word that is compared with others, and how many others those are at most
+COMPARED = 10_000
 LISTED = 40  # names in a list of what there is
+LISTED_LENGTH = 360  # characters of that list
 
 
 class LegatoError(Exception):
@@ -21,7 +26,7 @@ class LegatoError(Exception):
     def __init__(self, message: str) -> None:
         line = " ".join(message.split())
         if len(line) > LONGEST:  # whoever wrote it should have used `brief`; the end says what to do
-            line = f"{line[: LONGEST // 2]} … {line[-LONGEST // 2 :]}"
+            line = f"{line[: LONGEST - ENDING - 3]} … {line[-ENDING:]}"
         super().__init__(line)
 
 
@@ -53,6 +58,56 @@ class NotFiniteError(LegatoError):
     """A model whose weights or answers are not finite numbers."""
 
 
+# How PyTorch and NumPy say that they were asked for more than there is: in messages of their commonest errors.
+NO_MEMORY = ("allocate memory", "out of memory", "not enough memory", "unable to allocate")
+TOO_LARGE = ("overflow", "too big", "dimension exceeded", "too large to convert", "exceeds the limit")
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def reason_of(problem: BaseException) -> str | None:
+    """What is to be said of an exception that is no `LegatoError`, and yet speaks of the input or of the machine.
+
+    Memory, depth, sizes and the file system end somewhere, and nobody can look at every place beforehand. None for
+    whatever else there is, which is a fault in the program.
+    """
+    said = brief(problem, 200)
+    lower = said.lower()
+    if isinstance(problem, OSError):
+        return _file_reason(problem, said)
+    if isinstance(problem, MemoryError) or any(part in lower for part in NO_MEMORY):
+        why = f" ({said})" if said else ""
+        return f"there is not enough memory for this{why}; use smaller batches, a smaller model or less data"
+    if isinstance(problem, RecursionError):
+        return "something in the input is nested too deeply to be read; make it flatter"
+    if isinstance(problem, UnicodeError):
+        return f"a text holds what is no character ({said}); write it in UTF-8"
+    kind = (type(problem).__module__, type(problem).__name__)
+    said_so = isinstance(problem, RuntimeError | ValueError) and any(part in lower for part in TOO_LARGE)
+    if isinstance(problem, OverflowError) or kind == ("struct", "error") or said_so:
+        return f"a number is larger than can be worked with ({said}); give a smaller one"
+    if is_panic(problem):
+        return f"a library broke off over this input ({said}); look at what was given to it"
+    return None
+
+
+def is_panic(problem: BaseException) -> bool:
+    """Whether a library written in Rust broke off; what it raises is no `Exception`, and has no public name."""
+    return type(problem).__name__ == "PanicException"
+
+
+def _file_reason(problem: OSError, said: str) -> str:
+    name = brief(problem.filename, 200) if problem.filename is not None else "a file"
+    if problem.errno in FULL:
+        return f"the disk is full: {name} could not be written; free some space"
+    if problem.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"{name} may not be read or written by this user; change its permissions, or name another place"
+    if problem.errno in (errno.EMFILE, errno.ENFILE):
+        return "too many files are open; close other programs, or raise the limit (ulimit -n)"
+    if problem.errno is None:
+        return f"a file could not be used: {said}"
+    return f"{name} could not be used: {problem.strerror}; check the name and the place"
+
+
 def brief(value: Any, most: int = 60) -> str:
     """A value as a message shows it: on one line, and its beginning only where it is long.
 
@@ -73,8 +128,27 @@ def suggest(word: str, known: Iterable[str]) -> str:
     "did you mean 'width'?"
     """
     names = sorted(known)
-    near = difflib.get_close_matches(word[:200], names, n=1, cutoff=0.6)
+    word = word[:MATCHED]
+    near = difflib.get_close_matches(word, [name for name in names[:COMPARED] if len(name) <= MATCHED], n=1)
     if near:
         return f"did you mean '{brief(near[0])}'?"
-    more = f" and {len(names) - LISTED:,} more" if len(names) > LISTED else ""
-    return "there is " + ", ".join(brief(name) for name in names[:LISTED]) + more if names else "there is none"
+    return f"there is {listed(names)}" if names else "there is none"
+
+
+def listed(names: Iterable[Any], most: int = LISTED, *, quote: str = "") -> str:
+    """Names for a message: the first ones, and how many more there are.
+
+    >>> listed(["a", "b", "c"], 2, quote="'")
+    "'a', 'b' and 1 more"
+    """
+    every = list(names)
+    shown: list[str] = []
+    room = LISTED_LENGTH
+    for name in every[:most]:
+        one = f"{quote}{brief(name, 40)}{quote}"
+        if shown and len(one) > room:
+            break
+        shown.append(one)
+        room -= len(one) + 2
+    rest = len(every) - len(shown)
+    return ", ".join(shown) + (f" and {rest:,} more" if rest else "")

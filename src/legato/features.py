@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from legato.errors import ConfigError, DataError
+from legato.input_files import path_of
 from legato.model import Model
 from legato.schema import to_json
 from legato.tasks.features import TOKENS, TextVectors, Vectors
@@ -53,7 +54,7 @@ def embed_to_file(
     >>> embed_to_file(legato.load("runs/m"), texts, "vectors.npy", layers="sum-last-4")     # doctest: +SKIP
     384
     """
-    kind, path = ending_of(str(out), pool), Path(out).expanduser()
+    kind, path = ending_of(str(out), pool), path_of(out)
     vectors = TextVectors.of(model.loaded, layers=layers, pool=pool, normalize=normalize)
     with torch.no_grad():
         width = vectors.width

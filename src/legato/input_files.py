@@ -1,4 +1,4 @@
-"""Opening files that others made: regular ones, no larger than they may be.
+"""Opening files that others made: regular ones, no larger than they may be; and what a name of one means.
 
 A pipe without a writer is waited for without end, and a device such as /dev/zero has no end; a file may be larger
 than memory. All three are refused before the first byte is read.
@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-from legato.errors import DataError, LegatoError
+from legato.errors import DataError, LegatoError, brief
 
 KINDS = {
     stat.S_IFIFO: "a pipe",
@@ -19,6 +19,31 @@ KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFSOCK: "a socket",
 }
+
+MAX_PART = 255  # bytes between two slashes, as nearly every file system has it
+MAX_PATH = 4095
+
+
+def path_of(name: str | Path, root: str | Path | None = None, *, error: type[LegatoError] = DataError) -> Path:
+    """The path that somebody's text names: `~` is their home; a relative one lies under `root` where there is one.
+
+    What no file could be called is an `error` of one line here, so that no later look at it fails.
+    """
+    try:
+        path = Path(name).expanduser()
+    except RuntimeError:
+        raise error(f"{brief(name)}: there is no such user's home folder; write the whole path") from None
+    if root:
+        path = path_of(root, error=error) / path
+    try:
+        raw = os.fsencode(path)
+    except UnicodeEncodeError:
+        raise error(f"{brief(path)}: half a character (a lone surrogate) is in no file's name; rename it") from None
+    if b"\0" in raw:
+        raise error(f"{brief(path)}: a zero byte is in no file's name; rename it")
+    if len(raw) > MAX_PATH or max(map(len, raw.split(os.sep.encode()))) > MAX_PART:
+        raise error(f"{brief(path)}: the name is too long: {MAX_PART} bytes between two slashes, {MAX_PATH:,} in all")
+    return path
 
 
 def open_file(path: Path, *, error: type[LegatoError] = DataError) -> BinaryIO:

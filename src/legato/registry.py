@@ -15,7 +15,7 @@ import importlib
 from importlib.metadata import entry_points
 from typing import Any
 
-from legato.errors import ConfigError, suggest
+from legato.errors import ConfigError, brief, suggest
 
 
 class Registry:
@@ -53,7 +53,7 @@ class Registry:
                 raise ConfigError(
                     f"{self.kind} '{name}' comes from '{point.value}', which does not load: {problem}"
                 ) from problem
-        raise ConfigError(f"there is no {self.kind} '{name}'; {suggest(name, self.names())}")
+        raise ConfigError(f"there is no {self.kind} '{brief(name)}'; {suggest(name, self.names())}")
 
 
 MODELS = Registry(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from legato import __version__
 from legato.config import merge
 from legato.errors import CheckpointError, ConfigError, DataError
+from legato.input_files import path_of
 from legato.registry import MODELS, TASKS
 from legato.schema import to_json
 from legato.settings import (
@@ -113,7 +114,7 @@ def train(
     if "resume" in given:
         if what is not None:
             raise ConfigError(f"resume={given['resume']} goes on with a run as it is; leave out '{what}'")
-        return resume_run(Path(str(given.pop("resume"))), settings_for(None, given), display)
+        return resume_run(path_of(str(given.pop("resume")), error=ConfigError), settings_for(None, given), display)
     return start_run(check(settings_for(what, given)), display)
 
 
@@ -123,7 +124,7 @@ def start_run(config: RunConfig, display: Display) -> Result:
     from legato.training.run_folder import RunFolder
 
     choose_device(config.device)  # before anything is written
-    out = Path(config.out) if config.out else _free_name(config)
+    out = path_of(config.out, error=ConfigError) if config.out else _free_name(config)
     run = RunFolder.create(out, dump(config))
     try:
         return _carry_out(config, run, display, resuming=False)

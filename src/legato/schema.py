@@ -37,6 +37,7 @@ __all__ = [
     "TypedDict",
     "check_values",
     "fit",
+    "is_text",
     "parse_json",
     "parse_yaml",
     "read_json",
@@ -126,7 +127,7 @@ def check_values(value: Any, where: str, *, most: int = MAX_VALUES, error: type[
         if left[0] < 0:
             raise error(f"{where} holds more than {most:,} values")
         if isinstance(part, str):
-            if not _is_text(part):
+            if not is_text(part):
                 raise error(f"{where}{_at(path)} holds half a character (a lone surrogate), which is no text")
         elif part is None or isinstance(part, bool):
             pass
@@ -143,7 +144,7 @@ def check_values(value: Any, where: str, *, most: int = MAX_VALUES, error: type[
                 if isinstance(part, dict):
                     if not isinstance(key, str):
                         raise error(f"{where}{_at(path)}: the name of an entry should be a text, not {brief(key)}")
-                    if len(key) > MAX_KEY or not _is_text(key):
+                    if len(key) > MAX_KEY or not is_text(key):
                         raise error(f"{where}{_at(path)} has an entry whose name is no name: {brief(key)}")
                 walk(inner, (*path, str(key)))
         else:
@@ -194,7 +195,8 @@ def _no_number(name: str) -> float:
     raise _OutOfRange(f"{name} is no number")
 
 
-def _is_text(text: str) -> bool:
+def is_text(text: str) -> bool:
+    """Whether all of it is characters; half of one (a lone surrogate) cannot be written to any file."""
     if text.isascii():
         return True
     try:

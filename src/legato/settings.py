@@ -7,16 +7,18 @@ They come from a task's name, a recipe or a YAML file, with `key=value` words la
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pydantic import Field, SerializeAsAny
+from pydantic import Field, SerializeAsAny, model_validator
 
-from legato.config import ELSEWHERE, Section, describe, merge, parse_words, put, read_yaml, validate
+from legato.config import ELSEWHERE, MAX_SEED, Section, describe, merge, parse_words, put, read_yaml, validate
 from legato.data.tokenizers import TokenizerConfig
-from legato.errors import ConfigError, suggest
+from legato.errors import ConfigError, brief, suggest
+from legato.input_files import path_of
 from legato.models.base import ModelConfig
 from legato.models.headed import HeadConfig
 from legato.registry import MODELS, TASKS
@@ -40,6 +42,12 @@ class Expectation(Section):
     at_least: float | None = None
     measured: float | None = None
 
+    @model_validator(mode="after")
+    def _is_bounded(self) -> Expectation:
+        if self.at_most is None and self.at_least is None:
+            raise ValueError("an expectation has a bound; write at_most or at_least")
+        return self
+
     def met(self, value: float) -> bool:
         return (self.at_most is None or value <= self.at_most) and (self.at_least is None or value >= self.at_least)
 
@@ -62,12 +70,13 @@ class RunConfig(Section):
     start_from: str | None = Field(
         None, alias="from", description="a model to go on from: its architecture, weights and tokenizer are taken"
     )
-    seed: int = Field(0, description="of everything that is drawn")
+    seed: int = Field(0, ge=-MAX_SEED, le=MAX_SEED, description="of everything that is drawn")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1 or mps")
     out: str | None = Field(None, description="the run's folder; left out: the next free name under runs/")
     expect: dict[str, Expectation] = Field(default_factory=dict)
 
 
+SECTIONS: Final = ("data", "tokenizer", "model", "train", "head", "adapt")
 MODEL_KEYS = ("width", "layers", "heads", "embedding")  # that most models have
 
 
@@ -80,22 +89,39 @@ def check(settings: Mapping[str, Any]) -> RunConfig:
             names = (key, *ELSEWHERE.get(key, ()))
             inside = [f"{part}.{name}" for part, fields in sections.items() for name in names if name in fields]
             near = f"did you mean '{inside[0]}'?" if inside else suggest(key, known)
-            raise ConfigError(f"unknown key '{key}'; {near}")
+            raise ConfigError(f"unknown key '{brief(key)}'; {near}")
     if not settings.get("task"):
         raise ConfigError("which task? name one, as in: legato train lm data.train=FILE")
     task = TASKS.get(str(settings["task"]))
+    _check_expected(task, settings.get("expect"))
     if settings.get("from") == TO_BE_NAMED:
         raise ConfigError("this recipe goes on from a trained model; name it: from=MODEL")
+    for name in SECTIONS:
+        _section(settings, name)
     if settings.get("from") is None:
-        settings = task.adjust(dict(settings))
+        settings = _adjusted(task, settings)
     else:
-        settings = {**task.adjust(_go_on_from(task, settings)), "tokenizer": {}}
+        settings = {**_adjusted(task, _go_on_from(task, settings)), "tokenizer": {}}
     if _section(settings, "train").get("batch_rows") is not None and not getattr(task, "rows", False):
         rowed = _tasks_with("rows")
         raise ConfigError(f"{task.name} fills its batches by tokens; train.batch_rows is for {', '.join(rowed)}")
+    return _validated(task, settings)
+
+
+def _adjusted(task: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What the task makes of settings that nobody has checked yet: where it trips over one, the check names it."""
+    try:
+        adjusted: dict[str, Any] = task.adjust(dict(settings))
+    except (ValueError, TypeError, OverflowError, AttributeError, KeyError):
+        _validated(task, settings)
+        raise
+    return adjusted
+
+
+def _validated(task: Any, settings: Mapping[str, Any]) -> RunConfig:
     model_settings = {"name": "lstm", **_section(settings, "model")}
     model = MODELS.get(str(model_settings["name"]))
-    rest = {k: v for k, v in settings.items() if k not in ("data", "tokenizer", "model", "train", "head", "adapt")}
+    rest = {k: v for k, v in settings.items() if k not in SECTIONS}
     return validate(
         RunConfig,
         {
@@ -108,6 +134,20 @@ def check(settings: Mapping[str, Any]) -> RunConfig:
             "adapt": _adapt(settings),
         },
     )
+
+
+def _check_expected(task: Any, expected: Any) -> None:
+    """Refuse to expect what a task will not report: who waits for a score wants to know before the training."""
+    figures = getattr(task, "figures", None)  # another package's task may not say
+    for name in expected if isinstance(expected, Mapping) else ():
+        split, _, figure = str(name).partition(".")
+        if name == "minutes" or figures is None:
+            continue
+        if split not in ("valid", "test") or not any(fnmatchcase(figure, known) for known in figures):
+            known = ["minutes", *(f"{part}.{known}" for part in ("valid", "test") for known in figures)]
+            raise ConfigError(
+                f"expect.{brief(name)}: {task.name} reports no such figure; {suggest(str(name), known)}"
+            )
 
 
 def _tasks_with(attribute: str) -> list[str]:
@@ -156,7 +196,7 @@ def _go_on_from(task: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     config = origin(place).module.config
     held, given = config.model_dump(mode="json"), _section(settings, "model")
     if given.get("name", config.name) != config.name:
-        raise ConfigError(f"from={place} holds a model '{config.name}'; leave out model={given['name']}")
+        raise ConfigError(f"from={place} holds a model '{config.name}'; leave out model={brief(given['name'])}")
     if "dropout" in given:  # where the other dropouts are no different, they follow
         given = {**{k: given["dropout"] for k, v in held.items() if _is_dropout(k) and v == held["dropout"]}, **given}
     wanted = validate(type(config), {**held, **given}, "model").model_dump(mode="json")
@@ -164,8 +204,8 @@ def _go_on_from(task: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in wanted.items():
         if value != held[key] and not _is_dropout(key) and key not in HEADS:
             raise ConfigError(
-                f"model.{key}={value} is not what from={place} holds, which is {held[key]}; of model.* only "
-                f"{choice} can be chosen with it"
+                f"model.{key}={brief(value)} is not what from={place} holds, which is {brief(held[key])}; of "
+                f"model.* only {choice} can be chosen with it"
             )
     return {**settings, "model": wanted}
 
@@ -177,7 +217,7 @@ def _is_dropout(key: str) -> bool:
 def _section(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
     section = settings.get(name) or {}
     if not isinstance(section, Mapping):
-        raise ConfigError(f"'{name}' is a group of settings, such as {name}.{_example(name)}, not '{section}'")
+        raise ConfigError(f"'{name}' is a group of settings, such as {name}.{_example(name)}, not '{brief(section)}'")
     return dict(section)
 
 
@@ -218,11 +258,11 @@ def settings_for(what: str | None, words: Iterable[str] | Mapping[str, Any] = ()
     if recipe is not None:
         return merge(recipe, over)
     if what.endswith((".yaml", ".yml")):
-        return merge(read_yaml(Path(what)), over)
+        return merge(read_yaml(path_of(what, error=ConfigError)), over)
     near = suggest(what, [*TASKS.names(), *list_recipes()])
     if not near.startswith("did you mean"):
         near = f"{suggest(what, TASKS.names())}; legato recipes lists the recipes"
-    raise ConfigError(f"'{what}' is no task, recipe or YAML file; {near}")
+    raise ConfigError(f"'{brief(what)}' is no task, recipe or YAML file; {near}")
 
 
 def list_recipes() -> list[str]:

@@ -75,7 +75,7 @@ def test_a_mistake_is_one_line(
 
 def test_texts_or_a_file(folder: Path, command: Any) -> None:
     assert "not both" in command("embed", folder, "a", "--file", "x").err
-    assert "none.txt cannot be read" in command("embed", folder, "--file", "none.txt").err
+    assert "there is no file none.txt" in command("embed", folder, "--file", "none.txt").err
 
 
 def test_train_predict_search_and_evaluate(tmp_path: Path, command: Any) -> None:

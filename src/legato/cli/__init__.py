@@ -5,7 +5,6 @@ Nothing here imports PyTorch before a verb needs it, so `legato --help` answers 
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import sys
@@ -75,22 +74,23 @@ def main() -> None:
             raise
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
         sys.exit(0)  # whoever read our output has gone, as `head` does; typer would exit with 1
-    except Exception as problem:
-        if debug:
+    except BaseException as problem:  # a library's panic is no Exception
+        if debug or isinstance(problem, KeyboardInterrupt | GeneratorExit):
             raise
         line, code = _explain(problem)
         print(f"legato: {' '.join(line.split())}", file=sys.stderr)
         sys.exit(code)
 
 
-def _explain(problem: Exception) -> tuple[str, int]:
+def _explain(problem: BaseException) -> tuple[str, int]:
     """The one line to print, and the exit code."""
-    from legato.errors import LegatoError
+    from legato.errors import LegatoError, brief, reason_of
 
     if isinstance(problem, LegatoError):
         return str(problem), 2
     if hasattr(problem, "format_message"):  # a mistake in the words themselves; the class is typer's own
-        return problem.format_message(), 2
-    if isinstance(problem, OSError) and problem.errno == errno.ENOSPC:
-        return f"the disk is full: {problem.filename or 'a file'} could not be written; free some space", 2
-    return f"this is a fault of ours: {type(problem).__name__}: {problem} (--debug shows where)", 1
+        return brief(problem.format_message(), 400), 2
+    reason = reason_of(problem)
+    if reason is not None:
+        return f"{reason} (--debug shows where)", 2
+    return f"this is a fault of ours: {type(problem).__name__}: {brief(problem, 300)} (--debug shows where)", 1

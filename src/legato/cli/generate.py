@@ -135,16 +135,16 @@ def _note_full(held: Model, found: list[Generated], options: SearchOptions) -> N
 
 
 def _prompts(prompt: str, file: str | None) -> list[str]:
-    from pathlib import Path
-
+    from legato.data.files import unify_newlines
     from legato.errors import DataError
+    from legato.input_files import path_of, read_bytes
 
     if file is None:
         return [prompt]
     if prompt:
         raise DataError("give a prompt or --file, not both")
     try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        text = sys.stdin.read() if file == "-" else unify_newlines(read_bytes(path_of(file)).decode("utf-8"))
     except (OSError, UnicodeDecodeError) as problem:
         raise DataError(f"{file} cannot be read: {problem}") from None
     if not text:

@@ -7,10 +7,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from legato.errors import DataError
+from legato.input_files import open_file, path_of
 
 FIRST = 32  # lines in the first block
 PATIENCE = 0.05  # seconds to wait for one more line before working on those that are there
@@ -98,10 +98,7 @@ class Lines:
                 return open(sys.stdin.fileno(), "rb", closefd=False)
             except OSError:  # what stands for standard input is no file
                 return sys.stdin.buffer
-        try:
-            return Path(self.path).open("rb")
-        except OSError as problem:
-            raise DataError(f"{self.path} cannot be read: {problem.strerror or problem}") from None
+        return open_file(path_of(self.path))
 
 
 def read_utf8(raw: bytes) -> tuple[str, bool]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -121,6 +120,7 @@ def command(
     from legato.cli.lines import Lines, Meter, Texts
     from legato.data.files import load_text
     from legato.errors import DataError
+    from legato.input_files import path_of
     from legato.model import load
 
     if texts and file is not None:
@@ -135,7 +135,7 @@ def command(
         "to": to,
         "search": search,
         "alignments": alignments or None,
-        "context": None if context is None else load_text(Path(context), max_line=0),
+        "context": None if context is None else load_text(path_of(context), max_line=0),
     }
     options = {key: value for key, value in given.items() if value is not None}
     prompting = {

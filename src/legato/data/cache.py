@@ -23,6 +23,7 @@ import numpy as np
 
 from legato.data.text import Text
 from legato.data.tokenizers import AnyTokenizer, Tokenizer, TokenizerConfig
+from legato.input_files import path_of
 
 VERSION: Final = 2  # raise it when the same key should give other content
 
@@ -36,8 +37,8 @@ BLOCK: Final = 1 << 20  # bytes hashed at once
 def cache_folder() -> Path:
     """`$LEGATO_CACHE`, or `legato` in the user's cache folder."""
     if own := os.environ.get("LEGATO_CACHE"):
-        return Path(own).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "legato"
+        return path_of(own)
+    return path_of(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "legato"
 
 
 def cached_ids(text: Text, tokenizer: AnyTokenizer, *, separator: bool = True) -> Array:

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Final
 
 from legato.errors import DataError
+from legato.input_files import path_of
 
 MAX_LINE: Final = 10_000_000
 
 
 def resolve_path(source: str, root: str | None = None) -> Path:
     """The path that `source` names; a relative one lies under `root` when there is a root."""
-    path = Path(source).expanduser()
-    return Path(root).expanduser() / path if root else path
+    return path_of(source, root)
 
 
 def no_file(path: Path) -> DataError:

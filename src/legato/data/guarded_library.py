@@ -60,12 +60,6 @@ def _patterns(part: Any) -> Iterator[str]:
             waiting += part
 
 
-def guarded(library: Any, spec: Any) -> Any:
-    """The library's tokenizer, held to a time where `spec`, what its file says, has patterns of its own."""
-    patterns = unknown_patterns(spec)
-    return library if not patterns else GuardedLibrary(library)
-
-
 def try_loading(path: Path, data: bytes) -> None:
     """Refuse a tokenizer.json whose patterns run away when it is loaded; `data` is what is in it."""
     try:
@@ -86,70 +80,27 @@ def try_loading(path: Path, data: bytes) -> None:
         return  # the library says what is wrong
 
 
-class GuardedLibrary:
-    """A `tokenizers.Tokenizer` that raises a DataError where it takes too long; all else is as there."""
+def within_time(work: Callable[[], Any], size: int, patterns: Sequence[str]) -> Any:
+    """What `work`, a call of the library on `size` characters or tokens, gives; an error where it takes too long."""
+    results: list[Any] = []
+    problems: list[BaseException] = []
 
-    def __init__(self, library: Any) -> None:
-        object.__setattr__(self, "_library", library)
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as problem:  # a panic of the library's is no Exception
+            problems.append(problem)
 
-    @staticmethod
-    def from_str(text: str) -> GuardedLibrary:
-        import tokenizers
-
-        return GuardedLibrary(tokenizers.Tokenizer.from_str(text))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._library, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._library, name, value)
-
-    # One text alone would keep all other threads waiting; a batch of one does not.
-
-    def encode(self, text: str, pair: str | None = None, *, add_special_tokens: bool = True) -> Any:
-        return self.encode_batch([text if pair is None else (text, pair)], add_special_tokens=add_special_tokens)[0]
-
-    def encode_batch(self, texts: Sequence[Any], *, add_special_tokens: bool = True) -> Any:
-        return self._within_time(
-            lambda: self._library.encode_batch(texts, add_special_tokens=add_special_tokens), _letters(texts)
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    allowed = SECONDS + SECONDS_A_LETTER * size
+    thread.join(allowed)
+    if problems:
+        raise problems[0]
+    if not results:
+        listed = brief(", ".join(f"'{pattern}'" for pattern in patterns), 200)
+        raise DataError(
+            f"the tokenizer takes more than {allowed:.3g} s for {size:,} characters or tokens: its patterns "
+            f"{listed} are too slow for this text; use another tokenizer, or shorten what has no spaces in it"
         )
-
-    def encode_batch_fast(self, texts: Sequence[Any], *, add_special_tokens: bool = True) -> Any:
-        return self._within_time(
-            lambda: self._library.encode_batch_fast(texts, add_special_tokens=add_special_tokens), _letters(texts)
-        )
-
-    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        found: list[str] = self._within_time(
-            lambda: self._library.decode_batch([list(ids)], skip_special_tokens=skip_special_tokens), len(ids)
-        )
-        return found[0]
-
-    def _within_time(self, work: Callable[[], Any], size: int) -> Any:
-        results: list[Any] = []
-        problems: list[BaseException] = []
-
-        def run() -> None:
-            try:
-                results.append(work())
-            except BaseException as problem:  # a panic of the library's is no Exception
-                problems.append(problem)
-
-        thread = threading.Thread(target=run, daemon=True)
-        thread.start()
-        allowed = SECONDS + SECONDS_A_LETTER * size
-        thread.join(allowed)
-        if problems:
-            raise problems[0]
-        if not results:
-            patterns = unknown_patterns(json.loads(self._library.to_str()))
-            listed = brief(", ".join(f"'{pattern}'" for pattern in patterns), 200)
-            raise DataError(
-                f"the tokenizer takes more than {allowed:.3g} s for {size:,} characters or tokens: its patterns "
-                f"{listed} are too slow for this text; use another tokenizer, or shorten what has no spaces in it"
-            )
-        return results[0]
-
-
-def _letters(texts: Sequence[Any]) -> int:
-    return sum(len(text) if isinstance(text, str) else sum(map(len, text)) for text in texts)
+    return results[0]

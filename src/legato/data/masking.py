@@ -34,9 +34,7 @@ def masked_tokenizer(tokenizer: Tokenizer) -> Tokenizer:
     """The same tokenizer, with the marks that hiding words needs added where it lacks them."""
     if None not in (tokenizer.mask_id, tokenizer.cls_id, tokenizer.sep_id):
         return tokenizer
-    import tokenizers
-
-    library = with_mask(tokenizers.Tokenizer.from_str(tokenizer.library.to_str()), tokenizer.name)
+    library = with_mask(tokenizer.library.copy(), tokenizer.name)
     return Tokenizer(library, tokenizer.token_name(tokenizer.eos_id))
 
 

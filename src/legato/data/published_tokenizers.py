@@ -18,11 +18,10 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final
 
-from legato.data.guarded_library import try_loading
+from legato.data.libraries import LARGEST, Library, clear_of_panics
 from legato.errors import DataError
 from legato.input_files import open_file, read_bytes
 
-LARGEST: Final = 1 << 28  # bytes of a file; the largest tokenizers' are a tenth of it
 LONGEST_TEMPLATE: Final = 1 << 22  # bytes
 GAPS: Final = 1_000_000  # numbers that no token has; published vocabularies leave a few thousand
 ROLES: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
@@ -45,12 +44,15 @@ def read_library(place: Path) -> tuple[Any, dict[str, str]]:
     file = place / "tokenizer.json" if place.is_dir() else place
     roles = read_roles(folder)
     if file.is_file():
-        return _read(file), roles
+        return Library.read(file), roles
     if place.is_dir():
         if (folder / "vocab.txt").is_file():
-            return _bert(folder, roles), {**BERT, **roles}
+            with clear_of_panics(f"{folder / 'vocab.txt'} is not a vocabulary that can be read"):
+                return Library(_bert(folder, roles), str(folder / "vocab.txt")), {**BERT, **roles}
         if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
-            return _byte_level(folder, roles)
+            with clear_of_panics(f"{folder} has a vocab.json and merges.txt that cannot be read"):
+                library, roles = _byte_level(folder, roles)
+            return Library(library, str(folder / "vocab.json")), roles
         if any((folder / name).is_file() for name in ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")):
             raise DataError(
                 f"{folder} has a sentencepiece tokenizer but no tokenizer.json; make one with transformers: "
@@ -116,17 +118,6 @@ def read_template(folder: Path) -> tuple[str, str] | None:
     return (found, f"the chat template in {file}") if isinstance(found, str) else None
 
 
-def _read(file: Path) -> Any:
-    import tokenizers
-
-    data = read_bytes(file, LARGEST)
-    try_loading(file, data)
-    try:
-        return tokenizers.Tokenizer.from_buffer(data)
-    except Exception as problem:  # the library raises plain Exception
-        raise DataError(f"{file} is not a tokenizer that can be read: {problem}") from None
-
-
 def _bert(folder: Path, given: dict[str, str]) -> Any:
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
@@ -163,11 +154,7 @@ def _byte_level(folder: Path, given: dict[str, str]) -> tuple[Any, dict[str, str
         with open_file(folder / name) as file:
             if os.fstat(file.fileno()).st_size > LARGEST:
                 raise DataError(f"{folder / name} is larger than any vocabulary: it has more than {LARGEST:,} bytes")
-    try:
-        model = models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
-    except Exception as problem:  # the library raises plain Exception
-        raise DataError(f"{folder} has a vocab.json and merges.txt that cannot be read: {problem}") from None
-    library: Any = Tokenizer(model)
+    library: Any = Tokenizer(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
     # RoBERTa's words are GPT-2's; it has a mask, and marks around every text.
     masked = library.token_to_id("<mask>") is not None
     roles = {**(ROBERTA if masked else GPT2), **given}

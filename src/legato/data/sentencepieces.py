@@ -17,7 +17,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from legato.data.published_tokenizers import LARGEST, table_size
+from legato.data.libraries import LARGEST, clear_of_panics
+from legato.data.published_tokenizers import table_size
 from legato.data.tokenizers import Ids
 from legato.data.vocabularies import PAD, UNK
 from legato.errors import DataError
@@ -59,7 +60,9 @@ class SentencePieceTokenizer:
 
     def encode(self, text: str) -> Ids:
         """The ids of `text`; nothing is added to it."""
-        found = [self._table.get(piece, self.unk_id) for piece in self._processor.encode(text, out_type=str)]
+        with clear_of_panics("the sentencepiece model failed on a text"):
+            pieces = self._processor.encode(text, out_type=str)
+        found = [self._table.get(piece, self.unk_id) for piece in pieces]
         if None in found:
             raise DataError("the text holds a piece that the vocabulary lacks, and it has no <unk>")
         return np.array(found, dtype=np.int32)
@@ -73,7 +76,8 @@ class SentencePieceTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`; marks leave no trace, nor does `<unk>`, as where such models are used elsewhere."""
         pieces = [self._tokens[index] for index in ids if index not in self.marks and index != self.unk_id]
-        return str(self._processor.decode_pieces(pieces)).replace("▁", " ").strip()
+        with clear_of_panics("the sentencepiece model failed to write a text"):
+            return str(self._processor.decode_pieces(pieces)).replace("▁", " ").strip()
 
     def token(self, index: int) -> str:
         """One token as a person reads it."""
@@ -120,10 +124,8 @@ def load_marian_vocabulary(folder: Path) -> tuple[SentencePieceTokenizer, Senten
     tables = [_table(folder, name, files) for name in ("vocab.json", TARGET_TABLE) if name in files]
     sides = []
     for name, table in zip(("source.spm", "target.spm"), (tables[0], tables[-1]), strict=True):
-        try:
+        with clear_of_panics(f"{folder / name} is not a sentencepiece model"):
             sides.append(SentencePieceTokenizer(files[name], table, files))
-        except (RuntimeError, OSError) as problem:
-            raise DataError(f"{folder / name} is not a sentencepiece model: {problem}") from None
     source, target = sides
     source.partner, target.partner = target, source
     return source, target

@@ -25,7 +25,8 @@ from typing import Any, Final
 import numpy as np
 
 from legato.data.any_tokenizer import AnyTokenizer, Ids
-from legato.data.guarded_library import guarded
+from legato.data.guarded_library import unknown_patterns
+from legato.data.libraries import Library
 from legato.data.published_tokenizers import read_library, read_template, table_size
 from legato.data.stream_decoder import StreamDecoder
 from legato.data.vocabularies import (
@@ -44,7 +45,8 @@ from legato.data.vocabularies import (
     train_library,
     words_of,
 )
-from legato.errors import DataError
+from legato.errors import DataError, listed
+from legato.input_files import path_of
 
 __all__ = ["NAMES", "AnyTokenizer", "Ids", "StreamDecoder", "Tokenizer", "TokenizerConfig"]
 
@@ -66,15 +68,19 @@ class Tokenizer:
     bos_id: int | None = None  # what such a prompt begins with when it is empty
     template: str | None = None  # the chat template beside the file, which is saved again
 
-    def __init__(self, library: Any, eos: str | None = None, where: str = "the tokenizer") -> None:
-        """Wrap a `tokenizers.Tokenizer`; `eos` is needed only where it has an unusual name, `where` for errors."""
+    def __init__(self, library: Any, eos: str | None = None) -> None:
+        """Wrap a `tokenizers.Tokenizer`; `eos` is needed only where it has an unusual name."""
+        library = Library(library)
         library.encode_special_tokens = True  # text is text, whatever it spells
         library.no_truncation()  # what a published file says of batches is not for us
         library.no_padding()
         spec = json.loads(library.to_str())
-        self.library = guarded(library, spec)
+        self.library = Library(library, patterns=unknown_patterns(spec))
         self.name, self.lowercase = recognise(spec)
         vocabulary: dict[str, int] = library.get_vocab(with_added_tokens=True)
+        where = library.source or "the tokenizer"
+        if not vocabulary:
+            raise DataError(f"{where} has no token at all; give one with a vocabulary")
         self.size = table_size(vocabulary.values(), where)
         self._tokens = [""] * self.size
         for token, index in vocabulary.items():
@@ -82,7 +88,7 @@ class Tokenizer:
         names = (eos,) if eos else FOREIGN_EOS
         found = next((vocabulary[name] for name in names if name in vocabulary), None)
         if found is None:
-            raise DataError(f"the tokenizer has no end-of-text token; it should have one of {', '.join(names)}")
+            raise DataError(f"the tokenizer has no end-of-text token; it should have one of {listed(names)}")
         self.eos_id: int = found
         model = spec["model"]
         self.unk_id: int | None = model.get("unk_id", vocabulary.get(model.get("unk_token") or ""))
@@ -101,14 +107,14 @@ class Tokenizer:
     def train(cls, config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
         """A tokenizer with the vocabulary of `texts`, or the one that `config.path` names."""
         if config.path is not None:
-            return cls.load(Path(config.path).expanduser())
+            return cls.load(path_of(config.path))
         return cls(train_library(config, texts))
 
     @classmethod
     def load(cls, path: Path) -> Tokenizer:
         """From a `tokenizer.json`, or from the folder it is in, or one of older files (`published_tokenizers.py`)."""
         library, roles = read_library(path)
-        loaded = cls(library, roles.get("eos"), str(path))
+        loaded = cls(library, roles.get("eos"))
         for role, token in roles.items():
             if role not in ("eos", "unk") and token in loaded._vocabulary:
                 setattr(loaded, f"{role}_id", loaded._vocabulary[token])
@@ -171,7 +177,7 @@ class Tokenizer:
             return self.library
         import tokenizers
 
-        library = tokenizers.Tokenizer.from_str(self.library.to_str())
+        library = self.library.copy()
         eos = self._tokens[self.eos_id]
         template = (f"{eos} $A", f"{eos} $A $B") if starts else (f"$A {eos}", f"$A {eos} $B {eos}")
         library.post_processor = tokenizers.processors.TemplateProcessing(*template, [(eos, self.eos_id)])
@@ -182,7 +188,7 @@ class Tokenizer:
         import tokenizers
 
         plain = copy(self)
-        plain.library = type(self.library).from_str(self.library.to_str())
+        plain.library = self.library.copy()
         plain.library.encode_special_tokens = True
         plain.__dict__.pop("marking", None)
         before, between, behind = ([self._tokens[index] for index in part] for part in pair)
@@ -203,7 +209,7 @@ class Tokenizer:
         """The same tokenizer with more marks: tokens that no text turns into, behind all others."""
         import tokenizers
 
-        library = tokenizers.Tokenizer.from_str(self.library.to_str())
+        library = self.library.copy()
         new = [name for name in names if name not in self._vocabulary]
         # Other libraries find a mark that somebody types; the space behind it is not the text's.
         library.add_special_tokens([tokenizers.AddedToken(name, rstrip=True, normalized=False) for name in new])
@@ -276,7 +282,7 @@ class Tokenizer:
     @cached_property
     def marking(self) -> Any:
         """The library's tokenizer again, which finds marks in a text."""
-        return type(self.library).from_str(self.library.to_str())
+        return self.library.copy()
 
     def encode_plain(self, text: str) -> Ids:
         """The same ids, by the library alone and in one go."""

@@ -29,6 +29,8 @@ LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 QUERY: Final = "?"
 CLOSING: Final = {"(": ")", "[": "]", "{": "}"}
 SPLITS: Final = ("train", "valid", "test")
+LONGEST: Final = 100_000  # letters of a row, and between two of them
+MOST_ROWS: Final = 100_000_000
 REDRAWS: Final = 50  # then the space is taken to be exhausted
 
 Row = tuple[str, str]
@@ -41,8 +43,8 @@ def _span(value: Any) -> tuple[int, int]:
         low, high = (int(str(part)) for part in parts)
     except ValueError:
         raise ValueError("should be a whole number, or two as in [3,9]") from None
-    if not 1 <= low <= high:
-        raise ValueError("should be at least 1, and the first of two not above the second")
+    if not 1 <= low <= high <= LONGEST:
+        raise ValueError(f"should be from 1 to {LONGEST:,}, and the first of two not above the second")
     return low, high
 
 
@@ -55,8 +57,8 @@ class ToyConfig(Section):
     symbols: int = Field(8, ge=2, le=26, description="different letters")
     length: Span = Field((4, 12), description="of copy, reverse, sort, brackets and language")
     distance: Span = Field(20, description="of recall; of a span, every doubling is equally likely")
-    count: int = Field(10_000, ge=1, description="rows to train on")
-    valid_count: int = Field(500, ge=1, description="rows of validation, and of testing")
+    count: int = Field(10_000, ge=1, le=MOST_ROWS, description="rows to train on")
+    valid_count: int = Field(500, ge=1, le=MOST_ROWS, description="rows of validation, and of testing")
 
 
 def toy_rows(name: str, config: ToyConfig, split: str, seed: int) -> list[Row]:

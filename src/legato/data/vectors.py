@@ -26,6 +26,7 @@ from legato.data.batches import Array
 from legato.data.files import no_file
 from legato.data.tokenizers import AnyTokenizer
 from legato.errors import ConfigError, DataError
+from legato.input_files import path_of
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def initialise_embedding(
     A word that the file lacks takes the vector of its lower-cased form, if that is there. The other rows stay as they
     were drawn, but as large on average as those that were found.
     """
-    path = Path(path).expanduser()
+    path = path_of(path)
     embedding = _embedding_of(model)
     if tokenizer.name != "word":
         raise ConfigError(
@@ -114,7 +115,7 @@ def save_vectors(path: str | Path, words: Sequence[str], vectors: Array | Tensor
 
     >>> save_vectors("two.txt", ["a", "b"], np.eye(2))  # doctest: +SKIP
     """
-    path = Path(path).expanduser()
+    path = path_of(path)
     table = np.asarray(vectors.detach().cpu() if isinstance(vectors, Tensor) else vectors, dtype=np.float32)
     if table.ndim != 2 or len(words) != len(table):
         raise DataError(f"{path}: {len(words):,} words do not go with vectors of shape {table.shape}")

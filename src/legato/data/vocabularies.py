@@ -22,6 +22,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from legato.config import Section
+from legato.data.libraries import clear_of_panics
 from legato.errors import ConfigError
 
 EOS: Final = "<eos>"
@@ -48,7 +49,10 @@ class TokenizerConfig(Section):
 
     name: Literal["byte", "char", "word", "bpe", "unigram", "wordpiece"] = Field("bpe", description="its kind")
     size: int | None = Field(
-        None, gt=0, description="largest vocabulary; left out: 8000 for bpe, unigram and wordpiece, else all"
+        None,
+        gt=0,
+        le=1 << 24,
+        description="largest vocabulary; left out: 8000 for bpe, unigram and wordpiece, else all",
     )
     min_count: int = Field(1, ge=1, description="char and word: rarer ones become <unk>")
     lowercase: bool = Field(False, description="read everything in lower case")
@@ -65,6 +69,11 @@ class TokenizerConfig(Section):
 
 def train_library(config: TokenizerConfig, texts: Iterable[str]) -> Any:
     """A `tokenizers.Tokenizer` with the vocabulary of `texts`."""
+    with clear_of_panics(f"tokenizer={config.name} could not be trained on this text", ConfigError):
+        return _train(config, texts)
+
+
+def _train(config: TokenizerConfig, texts: Iterable[str]) -> Any:
     if not config.masked:
         return _TRAIN[config.name](config, texts)
     if config.name == "wordpiece":  # BERT's own, so its marks come first and are all there are
@@ -313,10 +322,7 @@ def _fit(config: TokenizerConfig, texts: Iterable[str], trainer: Any) -> Any:
     unknown = "[UNK]" if config.masked and config.name == "wordpiece" else UNK
     library = assemble(config.name, config.lowercase, unknown=unknown)
     border = BEFORE_SPACE if config.name == "unigram" else BEFORE_BLANK
-    try:
-        library.train_from_iterator((piece for text in texts for piece in cut(text, border)), trainer)
-    except Exception as problem:  # the library raises plain Exception
-        raise ConfigError(f"tokenizer={config.name} could not be trained on this text: {problem}") from None
+    library.train_from_iterator((piece for text in texts for piece in cut(text, border)), trainer)
     return library
 
 

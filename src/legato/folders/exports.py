@@ -29,6 +29,7 @@ from legato.folders.atomic import replacing
 from legato.folders.hub import hub_name
 from legato.folders.json_files import read_json_if_there
 from legato.folders.model_folder import TARGET, Loaded, find_model, is_adapter, load_model, refusal, save_model
+from legato.input_files import path_of
 from legato.models.head_names import unlike_theirs
 from legato.models.headed import Headed, body_of
 from legato.models.transformer import TransformerModel
@@ -47,7 +48,7 @@ def export(
     if quantize is not None and to != "ctranslate2":
         raise ConfigError(f"--quantize is for ctranslate2; leave it out for {to}")
     folder = find_model(place)
-    target = Path(out) if out is not None else _beside(place, to)
+    target = path_of(out, error=FolderError) if out is not None else _beside(place, to)
     if to == "vectors":
         return _export_vectors(load_model(folder), target if out is not None else Path(f"{target}.txt"), force)
     with _clear_errors(target):
@@ -81,7 +82,7 @@ def _refuse_place(target: Path, folder: Path, force: bool) -> None:
 
 def _beside(given: str | Path, to: str) -> Path:
     """Where an export goes that nobody named: `runs/t-hf` for `runs/t`, `name-hf` for `org/name` on the hub."""
-    place = Path(given)
+    place = path_of(given, error=FolderError)
     asked = None if place.exists() else hub_name(given)
     if asked is not None:
         return Path(f"{asked[0].rpartition('/')[2]}-{to}")

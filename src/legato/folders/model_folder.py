@@ -47,6 +47,7 @@ from legato.folders.sentence_encoder import (
 )
 from legato.folders.shards import LARGEST, load_weights, save_weights, weights_name
 from legato.folders.weights import check_weights, put_weights, weights_of
+from legato.input_files import path_of
 from legato.models.base import Published, SequenceModel, Sizes
 from legato.models.building import built, limited
 from legato.models.head_names import read_head, write_head
@@ -358,7 +359,7 @@ def is_adapter(folder: Path) -> bool:
 
 def find_model(place: str | Path) -> Path:
     """The model folder behind a path: the folder itself, or a run's `best`, or its `last`; else a hub name's."""
-    folder = Path(place)
+    folder = path_of(place, error=FolderError)
     if not folder.exists():
         folder = fetch(place)
     # A kill between two renames leaves the best model under its other name until the run is resumed.

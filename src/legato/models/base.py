@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol
@@ -20,6 +21,15 @@ DEEPEST: Final = 1000  # layers of a stack; the deepest that were published have
 
 class ModelConfig(Section):
     """The settings of a model. Subclasses add theirs; `width` is the hidden size everywhere."""
+
+    most: ClassVar[int] = 1 << 17  # of any size: widths, heads, filters
+    most_of: ClassVar[Mapping[str, int]] = {
+        "layers": 1 << 12,
+        "highways": 1 << 12,
+        "length": 1 << 24,
+        "window": 1 << 24,
+        "memory": 1 << 24,
+    }
 
     name: str
 

@@ -11,7 +11,7 @@ Face's library has are saved under its names (models/head_names.py).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -38,6 +38,8 @@ Pool = Literal["auto", "pooler", "first", "last", "mean", "max", "attention"]
 
 class HeadConfig(Section):
     """What lies between a body and the answer."""
+
+    most: ClassVar[int] = 1 << 17
 
     layers: Layers = Field(
         "last", description="what is read: last, first, second-to-last, sum-last-4, concat-last-4, sum-all or mix"

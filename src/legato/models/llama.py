@@ -49,6 +49,8 @@ Family = Literal["llama", "mistral", "qwen2", "qwen3"]
 class Scaling(Section):
     """Rotary positions slowed, so that a model reads longer texts than those it first learned from."""
 
+    most: ClassVar[int] = 1 << 24
+
     type: Literal["none", "linear", "llama3"] = Field("none", description="none, linear or llama3")
     factor: float = Field(1.0, ge=1, description="how many times slower")
     low: float = Field(1.0, gt=0, description="llama3: what turns less often than this is slowed")

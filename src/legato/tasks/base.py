@@ -75,7 +75,8 @@ class Task(Protocol):
 
     One that can begin with a trained model (`from=MODEL`) has `continues = True`; one that puts a head on a model
     has `headed = True`, and its jobs have the head's shape as `head` and the answers' names as `labels`; one whose
-    data are rows, so that `train.batch_rows` counts, has `rows = True`.
+    data are rows, so that `train.batch_rows` counts, has `rows = True`. `figures`, where a task has it, are the names
+    that its scores may have, behind `valid.` and `test.`; `bleu_*` are all that begin so.
     """
 
     name: ClassVar[str]

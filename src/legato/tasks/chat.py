@@ -80,6 +80,7 @@ class Chat:
     name: ClassVar[str] = "chat"
     summary: ClassVar[str] = "instruction tuning: learn to answer from dialogues"
     Data: ClassVar[type[Section]] = ChatData
+    figures: ClassVar[tuple[str, ...]] = ("loss", "perplexity", "tokens")
     Options: ClassVar[type[Section]] = ChatOptions
     continues: ClassVar[bool] = True
     rows: ClassVar[bool] = True  # its batches may be so many rows

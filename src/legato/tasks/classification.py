@@ -109,6 +109,10 @@ class Classification:
     name: ClassVar[str] = "classification"
     summary: ClassVar[str] = "classes, labels or numbers for texts and pairs of texts"
     Data: ClassVar[type[Section]] = ClassificationData
+    figures: ClassVar[tuple[str, ...]] = (
+        *("loss", "accuracy", "f1", "macro_f1", "micro_f1"),
+        *("matthews", "exact", "spearman", "pearson", "baseline_*"),
+    )
     Options: ClassVar[type[Section]] = ClassificationOptions
     continues: ClassVar[bool] = True
     rows: ClassVar[bool] = True  # its batches may be so many rows

@@ -98,6 +98,7 @@ class Embedding:
     name: ClassVar[str] = "embedding"
     summary: ClassVar[str] = "vectors that are near where texts mean the same: similarity and search"
     Data: ClassVar[type[Section]] = EmbeddingData
+    figures: ClassVar[tuple[str, ...]] = ("loss", "spearman", "pearson", "accuracy", "mrr")
     Options: ClassVar[type[Section]] = EmbeddingOptions
     continues: ClassVar[bool] = True
     rows: ClassVar[bool] = True  # its batches may be so many rows

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from legato.data.batch import Batch
+from legato.data.libraries import Library
 from legato.data.masking import Frame
 from legato.data.tokenizers import AnyTokenizer
 from legato.evaluation.masked import guess
@@ -58,7 +59,7 @@ def _mask_alone(library: Any, mask: str) -> tuple[Any, Array]:
             token["id"] = top
             top += 1
     spec["added_tokens"] = kept
-    copy = type(library).from_str(json.dumps(spec))
+    copy = Library.parse(json.dumps(spec), library.source)
     first = np.arange(max(copy.get_vocab(with_added_tokens=True).values()) + 1)
     for name, number in ids.items():
         first[copy.token_to_id(name)] = number

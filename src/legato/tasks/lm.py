@@ -60,6 +60,10 @@ class LanguageModelling:
     name: ClassVar[str] = "lm"
     summary: ClassVar[str] = "language modelling: predict the next token; generate text"
     Data: ClassVar[type[Section]] = LanguageData
+    figures: ClassVar[tuple[str, ...]] = (
+        *("loss", "perplexity", "word_perplexity", "bits_per_byte", "backward_perplexity"),
+        *("accuracy", "tokens", "context", "stride", "unknown_share"),
+    )
     continues: ClassVar[bool] = True
 
     @classmethod

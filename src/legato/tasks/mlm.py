@@ -70,6 +70,9 @@ class MaskedLanguageModelling:
     name: ClassVar[str] = "mlm"
     summary: ClassVar[str] = "masked language modelling: guess hidden words from both sides"
     Data: ClassVar[type[Section]] = MaskedData
+    figures: ClassVar[tuple[str, ...]] = (
+        *("loss", "masked_perplexity", "masked_accuracy", "masked_tokens", "next_sentence_accuracy"),
+    )
     Options: ClassVar[type[Section]] = MaskedOptions
     continues: ClassVar[bool] = True
 

@@ -86,6 +86,10 @@ class Parsing:
     name: ClassVar[str] = "parsing"
     summary: ClassVar[str] = "sentences to constituency trees, every one well-formed"
     Data: ClassVar[type[Section]] = ParsingData
+    figures: ClassVar[tuple[str, ...]] = (
+        *("loss", "f1", "precision", "recall", "complete"),
+        *("well_formed", "sentences", "skipped", "too_long"),
+    )
     Options: ClassVar[type[Section]] = ParsingOptions
 
     @classmethod

@@ -104,6 +104,9 @@ class QuestionAnswering:
     name: ClassVar[str] = "qa"
     summary: ClassVar[str] = "questions to the spans of a text that answer them, or none"
     Data: ClassVar[type[Section]] = QuestionData
+    figures: ClassVar[tuple[str, ...]] = (
+        *("loss", "exact_match", "f1", "answerable_*", "unanswerable_exact_match", "threshold"),
+    )
     Options: ClassVar[type[Section]] = QuestionOptions
     continues: ClassVar[bool] = True
     rows: ClassVar[bool] = True  # its batches may be so many rows

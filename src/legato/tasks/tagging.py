@@ -66,6 +66,7 @@ class Tagging:
     name: ClassVar[str] = "tagging"
     summary: ClassVar[str] = "a tag for every word: parts of speech, names and the like"
     Data: ClassVar[type[Section]] = TaggingData
+    figures: ClassVar[tuple[str, ...]] = ("loss", "f1", "precision", "recall", "accuracy", "words", "names")
     Options: ClassVar[type[Section]] = TaggingOptions
     continues: ClassVar[bool] = True
     rows: ClassVar[bool] = True  # its batches may be so many rows

@@ -113,6 +113,10 @@ class Translation:
     name: ClassVar[str] = "translation"
     summary: ClassVar[str] = "any text to any text: translation, summaries, spelling"
     Data: ClassVar[type[Section]] = TranslationData
+    figures: ClassVar[tuple[str, ...]] = (
+        *("loss", "bleu", "bleu_lower", "chrf", "bleu_*"),
+        *("chrf_*", "hypothesis_ratio", "accuracy", "sentences", "too_long"),
+    )
     Options: ClassVar[type[Section]] = TranslationOptions
 
     @classmethod

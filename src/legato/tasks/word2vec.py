@@ -64,6 +64,9 @@ class Word2Vec:
     name: ClassVar[str] = "word2vec"
     summary: ClassVar[str] = "word vectors: one for each word, from the words near it"
     Data: ClassVar[type[Section]] = Word2VecData
+    figures: ClassVar[tuple[str, ...]] = (
+        *("loss", "analogy_accuracy", "analogies_known", "similarity_spearman", "similarities_known"),
+    )
     Options: ClassVar[type[Section]] = Word2VecOptions
 
     @classmethod

@@ -47,7 +47,7 @@ class AdaptConfig(Section):
     name: Literal["full", "head", "lora", "bitfit"] = Field(
         "full", description="full: everything; head: the task's head; lora, bitfit: very little of the body, too"
     )
-    rank: int = Field(8, ge=1, description="lora: rows of A and columns of B")
+    rank: int = Field(8, ge=1, le=1 << 17, description="lora: rows of A and columns of B")
     alpha: float = Field(16.0, gt=0, description="lora: B A is multiplied by alpha / rank")
     rslora: bool = Field(False, description="lora: multiply by alpha / √rank instead, which suits large ranks")
     dropout: float = Field(0.0, ge=0, lt=1, description="lora: on what A reads")

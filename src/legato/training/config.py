@@ -15,12 +15,14 @@ class TrainConfig(Section):
     """How to train. `steps` wins over `epochs`; without either it is ten epochs."""
 
     steps: int | None = Field(None, ge=1, description="updates in all; none: as many as train.epochs takes")
-    epochs: float | None = Field(None, gt=0, description="passes over the data, when train.steps is none; none: 10")
+    epochs: float | None = Field(
+        None, gt=0, le=1e9, description="passes over the data, when train.steps is none; none: 10"
+    )
     batch_tokens: int = Field(2048, ge=1, description="tokens a step, over all accumulation")
     batch_rows: int | None = Field(
         None, ge=1, description="rows a step instead of train.batch_tokens, for tasks whose data are rows"
     )
-    accumulate: int = Field(1, ge=1, description="split each step's batch into this many smaller ones")
+    accumulate: int = Field(1, ge=1, le=1 << 20, description="split each step's batch into this many smaller ones")
 
     optimizer: Literal["adamw", "sgd", "asgd"] = Field(
         "adamw", description="asgd: SGD, then its average, as AWD-LSTM"
@@ -70,7 +72,7 @@ class TrainConfig(Section):
     keep: int = Field(2, ge=1, description="checkpoints kept besides best and last")
     log_every: int = Field(20, ge=1, description="steps between reports")
     patience: int = Field(0, ge=0, description="stop after this many validations without gain; 0 never stops")
-    samples: int = Field(1, ge=0, description="texts written at each validation")
+    samples: int = Field(1, ge=0, le=10_000, description="texts written at each validation")
     tensorboard: bool = Field(True, description="write TensorBoard events")
 
     @model_validator(mode="after")

@@ -84,7 +84,7 @@ def test_a_search_that_makes_no_sense_is_refused(
 
 
 def test_a_prompt_file_that_is_missing_is_named(command: Any, finished: Path, tmp_path: Path) -> None:
-    is_one_line(command("generate", finished, "--file", tmp_path / "no.txt"), f"{tmp_path}/no.txt cannot be read")
+    is_one_line(command("generate", finished, "--file", tmp_path / "no.txt"), f"there is no file {tmp_path}/no.txt")
 
 
 def test_a_prompt_file_that_is_no_text_is_named(command: Any, finished: Path, tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_a_control_character_reads_as_a_space(command: Any, home: Path) -> None:
 
 
 def test_a_missing_file_is_named(command: Any, home: Path, tmp_path: Path) -> None:
-    is_one_line(command("predict", home / "t", "--file", tmp_path / "no.en"), f"{tmp_path}/no.en cannot be read")
+    is_one_line(command("predict", home / "t", "--file", tmp_path / "no.en"), f"there is no file {tmp_path}/no.en")
 
 
 def test_texts_and_a_file_together_are_refused(command: Any, home: Path) -> None:
