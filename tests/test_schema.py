@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from legato.errors import ConfigError, FolderError, LegatoError, brief, suggest
-from legato.schema import OPEN, TypedDict, parse_json, parse_yaml, read_json, with_config
+from legato.schema import (
+    OPEN,
+    TypedDict,
+    fields_of,
+    fit,
+    parse_json,
+    parse_yaml,
+    read_json,
+    read_json_if_there,
+    with_config,
+)
 
 
 @with_config(OPEN)
@@ -28,8 +39,8 @@ def test_entries_that_nobody_reads_are_kept() -> None:
         ('{"size": true}', "f.json: 'size' should be a valid integer, not True"),
         ('{"size": "1"}', "f.json: 'size' should be a valid integer, not '1'"),
         ('{"names": [1]}', "f.json: 'names.0' should be a valid string, not 1"),
-        ("[1]", "f.json should be a valid dictionary, not [1]"),
-        ('{"a": NaN}', "f.json: NaN is no number"),
+        ("[1]", "f.json should hold a JSON object, not [1]"),
+        ('{"a": NaN}', "f.json: 'a': NaN is no number"),
         ('{"a": 1e999}', "f.json: 'a': inf is no number"),
         ('{"a": 10000000000000000000000000}', "f.json: 'a': 10000000000000000000000000 is too large a number"),
         ('{"a": ' + "1" * 5000 + "}", "f.json: " + "1" * 59 + "… is too large a number"),
@@ -45,6 +56,54 @@ def test_json_that_does_not_fit_is_refused_with_its_key(text: str | bytes, messa
     with pytest.raises(FolderError) as refused:
         parse_json(text, Entries, "f.json")
     assert str(refused.value).startswith(message)
+
+
+@with_config(OPEN)
+class Choices(TypedDict, total=False):
+    ends: int | list[int] | None
+    inner: Entries
+
+
+def test_where_several_types_would_do_the_key_is_named_alone() -> None:
+    with pytest.raises(FolderError) as refused:
+        parse_json('{"ends": "x"}', Choices, "f.json")
+    assert str(refused.value) == "f.json: 'ends' should be a valid integer or a valid list, not 'x'"
+    with pytest.raises(FolderError, match=r"f\.json: 'ends\.1' should be a valid integer, not \[\]"):
+        parse_json('{"ends": [1, []]}', Choices, "f.json")
+    with pytest.raises(FolderError, match=r"f\.json: 'inner\.size' should be a valid integer, not None"):
+        parse_json('{"inner": {"size": null}}', Choices, "f.json")
+
+
+def test_numbers_beyond_all_measure_are_no_mistake_where_nobody_reads_them() -> None:
+    text = '{"model_max_length": 1000000000000000019884624838656}'
+    assert parse_json(text, Entries, "f.json", loose=True) == {"model_max_length": 1e30}
+    with pytest.raises(FolderError, match=r"'size' should be a valid integer, not 1e\+25"):
+        parse_json('{"size": 10000000000000000000000000}', Entries, "f.json", loose=True)
+    with pytest.raises(FolderError, match="is too large a number"):
+        parse_json('{"a": 1' + "0" * 350 + "}", Entries, "f.json", loose=True)
+
+
+def test_what_python_writes_of_no_number_is_refused_where_it_is_read() -> None:
+    found = parse_json('{"limits": [0.0, Infinity, NaN]}', Entries, "f.json", loose=True)
+    assert str(found["limits"]) == "[0.0, inf, nan]"  # type: ignore[typeddict-item]
+    with pytest.raises(FolderError, match=r"'size' should be a valid integer, not nan"):
+        parse_json('{"size": NaN}', Entries, "f.json", loose=True)
+
+
+def test_a_dataclass_is_a_schema_of_its_fields() -> None:
+    @dataclass
+    class Kept:
+        step: int = 0
+        scores: list[float] = field(default_factory=list)
+
+    assert fit({"scores": [1.5]}, fields_of(Kept), "f.json") == {"scores": [1.5]}
+    for value, said in (({"step": "1"}, "'step' should be a valid integer"), ({"stpe": 1}, "'stpe'")):
+        with pytest.raises(FolderError, match=said):
+            fit(value, fields_of(Kept), "f.json")
+
+
+def test_a_file_that_is_not_there_says_nothing(tmp_path: Path) -> None:
+    assert read_json_if_there(tmp_path / "none.json", Entries) == {}
 
 
 def test_a_date_in_yaml_is_a_text() -> None:

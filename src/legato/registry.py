@@ -36,6 +36,11 @@ class Registry:
         outside = [point.name for point in entry_points(group=self.group)]
         return list(dict.fromkeys([*self._builtin, *self._added, *outside]))
 
+    @property
+    def builtin(self) -> frozenset[str]:
+        """Our own names."""
+        return frozenset(self._builtin)
+
     def __contains__(self, name: str) -> bool:
         return name in self.names()
 

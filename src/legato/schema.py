@@ -23,7 +23,7 @@ import json
 import math
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final, TypeVar, get_type_hints, overload
 
 import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
@@ -36,11 +36,13 @@ __all__ = [
     "OPEN",
     "TypedDict",
     "check_values",
+    "fields_of",
     "fit",
     "is_text",
     "parse_json",
     "parse_yaml",
     "read_json",
+    "read_json_if_there",
     "to_json",
     "with_config",
 ]
@@ -58,10 +60,30 @@ MAX_DIGITS: Final = 400  # of a number, as it is written
 LARGEST: Final = 2**63 - 1
 
 
-def read_json(path: Path, schema: type[T], *, error: type[LegatoError] = FolderError, nan_is_null: bool = False) -> T:
-    """What is in a JSON file, as a `schema`; `error` is the kind of mistake that anything else is."""
-    text = read_bytes(path, MAX_BYTES, error=error)
-    return parse_json(text, schema, str(path), error=error, nan_is_null=nan_is_null)
+def read_json(
+    path: Path,
+    schema: type[T],
+    *,
+    error: type[LegatoError] = FolderError,
+    loose: bool = False,
+    nan_is_null: bool = False,
+) -> T:
+    """What is in a JSON file, as a `schema`; `error` is the kind of mistake that anything else is.
+
+    With `loose` what Python's libraries write and JSON does not have is no mistake where nobody reads it: NaN and
+    Infinity, and 10³⁰ for "as long as you like". A whole number beyond 64 bits is a float then.
+    """
+    content = read_bytes(path, MAX_BYTES, error=error)
+    return parse_json(content, schema, str(path), error=error, loose=loose, nan_is_null=nan_is_null)
+
+
+def read_json_if_there(
+    path: Path, schema: type[T], *, error: type[LegatoError] = FolderError, loose: bool = False
+) -> T:
+    """The same of a file that may be missing: its `schema` is of an object that may be empty."""
+    if not path.is_file():
+        return fit({}, schema, str(path), error=error)
+    return read_json(path, schema, error=error, loose=loose)
 
 
 def parse_json(
@@ -70,15 +92,17 @@ def parse_json(
     where: str,
     *,
     error: type[LegatoError] = FolderError,
+    loose: bool = False,
     nan_is_null: bool = False,
 ) -> T:
     """JSON that is not a file by itself, such as a line of one; `where` is what a message calls it.
 
     `nan_is_null` reads the NaN and Infinity that an earlier version wrote for a score as what is written now.
     """
-    constant = (lambda name: None) if nan_is_null else _no_number
+    constant = (lambda name: None) if nan_is_null else float
     try:
-        value = json.loads(text, parse_int=_whole_number, parse_constant=constant)
+        whole = _rounded_number if loose else _whole_number
+        value = json.loads(text, parse_int=whole, parse_constant=constant)
     except _OutOfRange as problem:
         raise error(f"{where}: {problem}") from None
     except UnicodeDecodeError:
@@ -86,7 +110,7 @@ def parse_json(
     except (ValueError, RecursionError) as problem:
         reason = "it is nested too deeply" if isinstance(problem, RecursionError) else problem
         raise error(f"{where} is not valid JSON: {reason}") from None
-    check_values(value, where, error=error)
+    check_values(value, where, error=error, finite=not loose)
     return fit(value, schema, where, error=error)
 
 
@@ -98,12 +122,7 @@ def parse_yaml(text: bytes | str, schema: type[T], where: str, *, error: type[Le
         raise error(f"{where}: {problem}") from None
     except RecursionError:
         raise error(f"{where} is not readable YAML: it is nested too deeply") from None
-    except (
-        yaml.YAMLError,
-        ValueError,
-        TypeError,
-        OverflowError,
-    ) as problem:  # its own, and what it lets by
+    except (yaml.YAMLError, ValueError, TypeError, OverflowError) as problem:  # the library's, and what it lets by
         raise error(f"{where} is not readable YAML: {brief(problem, 300)}") from None
     check_values(value, where, most=MAX_YAML_VALUES, error=error)
     return fit(value, schema, where, error=error)
@@ -118,15 +137,36 @@ def to_json(value: Any, *, indent: int | None = None, ensure_ascii: bool = True,
         return json.dumps(plain, indent=indent, ensure_ascii=ensure_ascii, allow_nan=False)
 
 
-def check_values(value: Any, where: str, *, most: int = MAX_VALUES, error: type[LegatoError] = FolderError) -> None:
+def check_values(
+    value: Any,
+    where: str,
+    *,
+    most: int = MAX_VALUES,
+    error: type[LegatoError] = FolderError,
+    finite: bool = True,
+) -> None:
     """Refuse what JSON or YAML can say and no reader of ours expects; the key is named, as `a.b.0`."""
-    left = [most]
+    left = most
 
     def walk(part: Any, path: tuple[str, ...]) -> None:
-        left[0] -= 1
-        if left[0] < 0:
-            raise error(f"{where} holds more than {most:,} values")
-        if isinstance(part, str):
+        nonlocal left
+        if isinstance(part, dict | list):
+            if len(path) >= MAX_DEPTH:
+                raise error(f"{where}{_at(path[:3])} is nested more than {MAX_DEPTH} deep")
+            left -= len(part)
+            if left < 0:
+                raise error(f"{where} holds more than {most:,} values")
+            for key, inner in part.items() if isinstance(part, dict) else enumerate(part):
+                if isinstance(part, dict):
+                    if not isinstance(key, str):
+                        raise error(f"{where}{_at(path)}: the name of an entry should be a text, not {brief(key)}")
+                    if len(key) > MAX_KEY or not is_text(key):
+                        raise error(f"{where}{_at(path)} has an entry whose name is no name: {brief(key)}")
+                kind = type(inner)
+                # Most values of a large file need no step further: vocabularies number their tokens.
+                if not ((kind is int and -LARGEST <= inner <= LARGEST) or (kind is str and inner.isascii())):
+                    walk(inner, (*path, str(key)))
+        elif isinstance(part, str):
             if not is_text(part):
                 raise error(f"{where}{_at(path)} holds half a character (a lone surrogate), which is no text")
         elif part is None or isinstance(part, bool):
@@ -135,18 +175,8 @@ def check_values(value: Any, where: str, *, most: int = MAX_VALUES, error: type[
             if not -LARGEST <= part <= LARGEST:
                 raise error(f"{where}{_at(path)}: {brief(part)} is too large a number")
         elif isinstance(part, float):
-            if not math.isfinite(part):
-                raise error(f"{where}{_at(path)}: {part} is no number")
-        elif isinstance(part, dict | list):
-            if len(path) >= MAX_DEPTH:
-                raise error(f"{where}{_at(path[:3])} is nested more than {MAX_DEPTH} deep")
-            for key, inner in part.items() if isinstance(part, dict) else enumerate(part):
-                if isinstance(part, dict):
-                    if not isinstance(key, str):
-                        raise error(f"{where}{_at(path)}: the name of an entry should be a text, not {brief(key)}")
-                    if len(key) > MAX_KEY or not is_text(key):
-                        raise error(f"{where}{_at(path)} has an entry whose name is no name: {brief(key)}")
-                walk(inner, (*path, str(key)))
+            if finite and not math.isfinite(part):
+                raise error(f"{where}{_at(path)}: {'NaN' if math.isnan(part) else part} is no number")
         else:
             raise error(f"{where}{_at(path)}: {brief(part)} is a {type(part).__name__}, which is no plain value")
 
@@ -162,13 +192,46 @@ def fit(value: Any, schema: Any, where: str, *, error: type[LegatoError] = Folde
     try:
         return _adapter(schema).validate_python(value, strict=True)
     except ValidationError as problem:
-        first = problem.errors(include_url=False)[0]
-        path = tuple(str(part) for part in first["loc"] if not str(part).startswith(("function-", "is-instance")))
+        errors = problem.errors(include_url=False)
+        # Where one of several types would do, each complains: the one that got furthest meant it.
+        about_one = [one for one in errors if one["loc"][:1] == errors[0]["loc"][:1]]
+        first = max(about_one, key=lambda one: len(_keys(value, one["loc"])))
+        path, given = _keys(value, first["loc"]), first["input"]
         if first["type"] == "missing":
-            raise error(f"{where} lacks '{'.'.join(path)}'") from None
-        message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
-        given = repr(first["input"][:100]) if isinstance(first["input"], str) else first["input"]
-        raise error(f"{where}{_at(path)} {message}, not {brief(given)}") from None
+            raise error(f"{where} lacks '{'.'.join((*path, str(first['loc'][-1])))}'") from None
+        same = (one for one in about_one if one["input"] is given)
+        messages = list(dict.fromkeys(_message(one["type"], one["msg"]) for one in same))
+        told = " or ".join([messages[0], *(message.removeprefix("should be ") for message in messages[1:])])
+        shown = repr(given[:100]) if isinstance(given, str) else given
+        raise error(f"{where}{_at(path)} {told}, not {brief(shown)}") from None
+
+
+def _message(kind: str, text: str) -> str:
+    if kind == "dict_type":
+        return "should hold a JSON object"
+    return text.removeprefix("Value error, ").removeprefix("Input ")
+
+
+def _keys(value: Any, where: tuple[Any, ...]) -> tuple[str, ...]:
+    """The keys and places on the way to what is wrong; pydantic also names which of several types it tried."""
+    path: list[str] = []
+    for part in where:
+        here = isinstance(value, list) and isinstance(part, int) and part < len(value)
+        if here or (isinstance(value, dict) and part in value):
+            value = value[part]
+            path.append(str(part))
+    return tuple(path)
+
+
+def fields_of(kind: type) -> Any:
+    """The schema of what a dataclass is made of: its fields, each of its type; none is needed, and no others."""
+    return _fields_of(kind)
+
+
+@lru_cache(maxsize=64)
+def _fields_of(kind: type) -> Any:
+    entries = TypedDict(kind.__name__, get_type_hints(kind), total=False)  # type: ignore[misc]
+    return with_config(ConfigDict(extra="forbid"))(entries)
 
 
 @lru_cache(maxsize=256)
@@ -191,8 +254,14 @@ def _whole_number(digits: str) -> int:
     return int(digits)
 
 
-def _no_number(name: str) -> float:
-    raise _OutOfRange(f"{name} is no number")
+def _rounded_number(digits: str) -> int | float:
+    number = _whole_number(digits)
+    if -LARGEST <= number <= LARGEST:
+        return number
+    try:
+        return float(number)
+    except OverflowError:
+        raise _OutOfRange(f"{brief(digits)} is too large a number") from None
 
 
 def is_text(text: str) -> bool:

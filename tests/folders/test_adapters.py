@@ -216,7 +216,7 @@ def test_a_relative_path_is_found_from_anywhere(
         ({"peft_type": "IA3"}, "of type 'IA3'; Legato reads LORA"),
         ({"use_dora": True}, "use_dora: DoRA"),
         ({"init_lora_weights": "pissa"}, "init_lora_weights=pissa, which changes the base"),
-        ({"r": 0}, "r should be a positive number, not 0"),
+        ({"r": 0}, "'r' should be greater than or equal to 1, not 0"),
         ({"target_parameters": ["experts"]}, "target_parameters"),
         ({"base_model_name_or_path": None}, "does not say which model it is for"),
     ],

@@ -300,10 +300,24 @@ def test_weights_smaller_than_the_config_says_are_named_with_both_shapes(folder:
     assert "but has" in said
 
 
-@pytest.mark.parametrize("value", [-1, 10**6, "x", 1.5])
+@pytest.mark.parametrize("value", [-1, 10**6])
 def test_a_start_that_is_no_token_is_named(folder: Path, value: Any) -> None:
     change(folder / "config.json", lambda config: config.update(decoder_start_token_id=value))
     assert complaint(folder) == f"{folder / 'config.json'}: decoder_start_token_id is {value}"
+
+
+@pytest.mark.parametrize("value", ["x", 1.5, [0], True, 10**25])
+def test_a_start_that_is_no_number_is_named(folder: Path, value: Any) -> None:
+    change(folder / "config.json", lambda config: config.update(decoder_start_token_id=value))
+    assert complaint(folder).startswith(
+        f"{folder / 'config.json'}: 'decoder_start_token_id' should be a valid integer"
+    )
+
+
+@pytest.mark.parametrize("entry", ["eos_token_id", "num_beams", "length_penalty"])
+def test_an_entry_of_the_generation_config_that_is_none_is_named(folder: Path, entry: str) -> None:
+    (folder / "generation_config.json").write_text(json.dumps({entry: {}}))
+    assert complaint(folder).startswith(f"{folder / 'generation_config.json'}: '{entry}' should be a valid ")
 
 
 def test_a_damaged_generation_config_is_named(folder: Path) -> None:

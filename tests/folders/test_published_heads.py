@@ -347,10 +347,10 @@ def test_a_heads_tensor_that_does_not_fit_is_named(changes: dict[str, Any], reas
     ("entries", "reason"),
     [
         ({"id2label": {"0": "a", "2": "c", "3": "d"}}, "id2label should name labels 0 to 2"),
-        ({"id2label": ["a", "b", "c"]}, "id2label should name labels 0 to 2, as many as the head has outputs"),
+        ({"id2label": ["a", "b", "c"]}, "'id2label' should hold a JSON object, not ['a', 'b', 'c']"),
         ({"problem_type": "ranking"}, "problem_type=ranking is unknown; there is single_label_classification"),
         ({"problem_type": "regression"}, "its head gives 3 numbers at once; Legato has only one"),
-        ({"classifier_dropout": 1.5}, "dropout=1.5 should be less than 1"),
+        ({"classifier_dropout": 1.5}, "'classifier_dropout' should be less than 1, not 1.5"),
     ],
 )
 def test_an_entry_about_the_head_that_does_not_fit_is_named(

@@ -203,9 +203,18 @@ def test_a_part_that_is_missing_is_named(there: list[str], missing: str, tmp_pat
     assert complaint(described(tmp_path / "e", parts(*there), {})).endswith(f"{MODULES} lacks a {missing}")
 
 
-@pytest.mark.parametrize("content", [3, {"a": 1}, [3], [{"type": "Transformer"}]])
-def test_a_list_of_parts_that_is_none_is_named(content: Any, tmp_path: Path) -> None:
-    assert "should list the encoder's parts" in complaint(described(tmp_path / "e", content))
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (3, " should be a valid list, not 3"),
+        ({"a": 1}, " should be a valid list, not {'a': 1}"),
+        ([3], ": '0' should hold a JSON object, not 3"),
+        ([{"type": "Transformer"}], " lacks '0.path'"),
+        ([{"type": "Transformer", "path": "x" * 300}], f": '0.path' should name a file or folder, not '{'x' * 58}…"),
+    ],
+)
+def test_a_list_of_parts_that_is_none_is_named(content: Any, said: str, tmp_path: Path) -> None:
+    assert complaint(described(tmp_path / "e", content)) == f"{tmp_path / 'e' / MODULES}{said}"
 
 
 @pytest.mark.parametrize("place", ["../elsewhere", "/etc"])
@@ -216,14 +225,14 @@ def test_a_part_lies_in_the_folder(place: str, tmp_path: Path) -> None:
 
 def test_a_missing_pooling_file_is_named(tmp_path: Path) -> None:
     folder = described(tmp_path / "e", parts("Transformer", "Pooling"))
-    assert "it has no config.json" in complaint(folder)
+    assert complaint(folder) == f"there is no file {folder / '1_Pooling' / 'config.json'}"
 
 
 @pytest.mark.parametrize("most", [0, -1, "many", 1.5])
 def test_a_length_that_is_none_is_named(most: Any, tmp_path: Path) -> None:
     folder = described(tmp_path / "e", parts("Transformer", "Pooling"), {})
     write(folder / "sentence_bert_config.json", {"max_seq_length": most})
-    assert complaint(folder).endswith(f"max_seq_length is {most}")
+    assert complaint(folder).startswith(f"{folder / 'sentence_bert_config.json'}: 'max_seq_length' should be ")
 
 
 def test_another_use_of_the_transformer_is_named(tmp_path: Path) -> None:

@@ -378,10 +378,10 @@ def test_a_tensor_that_does_not_fit_is_named(which: str, tmp_path: Path) -> None
         ("BertModel", {"position_embedding_type": "relative_key"}, "position_embedding_type is relative_key"),
         ("BertModel", {"is_decoder": True}, "is_decoder is True"),
         ("BertModel", {"hidden_act": "mish"}, "hidden_act=mish is unknown; there is gelu"),
-        ("BertModel", {"hidden_size": None}, "has hidden_size=None"),
+        ("BertModel", {"hidden_size": None}, "'hidden_size' should be a valid integer, not None"),
         ("BertModel", {"num_attention_heads": 5}, "heads=5 does not divide width=24"),
         ("RobertaModel", {"pad_token_id": 15}, "pad_token_id=15 leaves no room in 16 positions"),
-        ("RobertaModel", {"pad_token_id": None}, "pad_token_id=None"),
+        ("RobertaModel", {"pad_token_id": None}, "'pad_token_id' should be a valid integer, not None"),
         ("DistilBertModel", {"dim": 25}, "heads=4 does not divide width=25"),
     ],
 )

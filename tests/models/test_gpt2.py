@@ -91,9 +91,13 @@ def test_the_first_published_folders_have_no_prefix_and_a_mask() -> None:
         ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True; Legato has only False"),
         ({"add_cross_attention": True}, "add_cross_attention is True; Legato has only False"),
         ({"activation_function": "mish"}, "activation_function=mish is unknown; there is gelu"),
+        ({"activation_function": ["gelu"]}, "'activation_function' should be a valid string, not ['gelu']"),
+        ({"n_embd": 10**25}, "'n_embd' should be less than or equal to 16777216"),
+        ({"n_head": 0}, "'n_head' should be greater than or equal to 1, not 0"),
+        ({"layer_norm_epsilon": -1}, "'layer_norm_epsilon' should be greater than 0, not -1"),
         ({"n_head": 3}, "heads=3 does not divide width=16"),
-        ({"n_layer": None}, "has n_layer=None"),
-        ({"resid_pdrop": 1.5}, "dropout=1.5 "),
+        ({"n_layer": None}, "'n_layer' should be a valid integer, not None"),
+        ({"resid_pdrop": 1.5}, "'resid_pdrop' should be less than 1, not 1.5"),
     ],
 )
 def test_entries_that_ask_for_what_we_lack_are_refused(entries: dict[str, Any], reason: str) -> None:

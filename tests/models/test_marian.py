@@ -250,7 +250,7 @@ def test_a_tensor_too_many_is_named() -> None:
     ("entries", "said"),
     [
         ({"activation_function": "tanh"}, "activation_function=tanh is unknown"),
-        ({"d_model": None}, "has d_model=None"),
+        ({"d_model": None}, "'d_model' should be a valid integer, not None"),
         (
             {"encoder_attention_heads": 8},
             "encoder_attention_heads and decoder_attention_heads to be equal, not 8 and 4",

@@ -12,15 +12,17 @@ above, and for no others.
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from pydantic import Field
 
 from legato.data.libraries import LARGEST, Library, clear_of_panics
-from legato.errors import DataError
+from legato.errors import DataError, brief
 from legato.input_files import open_file, read_bytes
+from legato.schema import OPEN, TypedDict, read_json_if_there, with_config
 
 LONGEST_TEMPLATE: Final = 1 << 22  # bytes
 GAPS: Final = 1_000_000  # numbers that no token has; published vocabularies leave a few thousand
@@ -36,6 +38,44 @@ ROBERTA: Final = {
     "cls": "<s>",
     "mask": "<mask>",
 }
+
+
+TokenNumber = Annotated[int, Field(ge=0, lt=2**24)]
+
+
+@with_config(OPEN)
+class AddedToken(TypedDict):
+    """A token with how it is found in texts."""
+
+    content: str
+
+
+class Template(TypedDict):
+    """One of several chat templates."""
+
+    name: str
+    template: str
+
+
+@with_config(OPEN)
+class TokenizerSettings(TypedDict, total=False):
+    """What is read of tokenizer_config.json, special_tokens_map.json and, of a tokenizer, config.json."""
+
+    bos_token: str | AddedToken | None
+    eos_token: str | AddedToken | None
+    unk_token: str | AddedToken | None
+    sep_token: str | AddedToken | None
+    pad_token: str | AddedToken | None
+    cls_token: str | AddedToken | None
+    mask_token: str | AddedToken | None
+    chat_template: str | list[Template] | dict[str, Any] | None
+    tokenizer_class: str | None
+    model_type: str
+    model_max_length: int | float | None
+    do_lower_case: bool | None
+    strip_accents: bool | None
+    tokenize_chinese_chars: bool | None
+    add_prefix_space: bool | None
 
 
 def read_library(place: Path) -> tuple[Any, dict[str, str]]:
@@ -72,33 +112,20 @@ def table_size(numbers: Collection[int], where: str) -> int:
     return largest + 1
 
 
-def read_settings(file: Path) -> dict[str, Any]:
-    """A JSON object; nothing where there is no such file."""
-    if not file.is_file():
-        return {}
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as problem:
-        raise DataError(f"{file} cannot be read: {problem.strerror}") from None
-    except (ValueError, RecursionError) as problem:
-        raise DataError(f"{file} is not valid JSON: {problem}") from None
-    if not isinstance(found, dict):
-        raise DataError(f"{file} should hold a JSON object")
-    return found
+def read_settings(file: Path) -> TokenizerSettings:
+    """What one of the files beside a tokenizer says; nothing where there is no such file."""
+    return read_json_if_there(file, TokenizerSettings, error=DataError, loose=True)
 
 
 def read_roles(folder: Path) -> dict[str, str]:
     """The tokens that the files beside a tokenizer name, by what they are for."""
-    said = {
-        **read_settings(folder / "special_tokens_map.json"),
-        **{key: value for key, value in read_settings(folder / "tokenizer_config.json").items() if value is not None},
-    }
     roles = {}
-    for role in ROLES:
-        token = said.get(f"{role}_token")
-        token = token.get("content") if isinstance(token, dict) else token
-        if isinstance(token, str):
-            roles[role] = token
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):  # the second counts where both speak
+        said: Mapping[str, Any] = read_settings(folder / name)
+        for role in ROLES:
+            token = said.get(f"{role}_token")
+            if token is not None:
+                roles[role] = token["content"] if isinstance(token, dict) else token
     return roles
 
 
@@ -111,10 +138,9 @@ def read_template(folder: Path) -> tuple[str, str] | None:
         except UnicodeDecodeError:
             raise DataError(f"{file} is not UTF-8 text") from None
     file = folder / "tokenizer_config.json"
-    found = read_settings(file).get("chat_template")
+    found: Any = read_settings(file).get("chat_template")
     if isinstance(found, list):  # several, for tools and the like
-        named = {entry.get("name"): entry.get("template") for entry in found if isinstance(entry, dict)}
-        found = named.get("default")
+        found = {entry["name"]: entry["template"] for entry in found}.get("default")
     return (found, f"the chat template in {file}") if isinstance(found, str) else None
 
 
@@ -168,18 +194,18 @@ def _byte_level(folder: Path, given: dict[str, str]) -> tuple[Any, dict[str, str
     return library, roles
 
 
-def _settings_of(folder: Path, kinds: tuple[str, ...], file: str) -> dict[str, Any]:
+def _settings_of(folder: Path, kinds: tuple[str, ...], file: str) -> TokenizerSettings:
     """tokenizer_config.json, if the tokenizer is one of those that `file` alone tells enough of."""
     settings = read_settings(folder / "tokenizer_config.json")
     named = settings.get("tokenizer_class") or read_settings(folder / "config.json").get("tokenizer_class")
-    kind = str(named or "").removesuffix("Fast")
+    kind = (named or "").removesuffix("Fast")
     if not kind:
-        model = str(read_settings(folder / "config.json").get("model_type", "nameless model"))
+        model = read_settings(folder / "config.json").get("model_type", "nameless model")
         kind = next((known for known in kinds if known.lower() == f"{model}tokenizer"), f"{model}'s tokenizer")
     if kind not in kinds:
         raise DataError(
-            f"{folder} has no tokenizer.json, and how a {kind} cuts text its {file} does not say; make one with "
-            f"transformers: AutoTokenizer.from_pretrained('{folder}').save_pretrained('{folder}')"
+            f"{folder} has no tokenizer.json, and how a {brief(kind)} cuts text its {file} does not say; make one "
+            f"with transformers: AutoTokenizer.from_pretrained('{folder}').save_pretrained('{folder}')"
         )
     return settings
 
@@ -187,12 +213,12 @@ def _settings_of(folder: Path, kinds: tuple[str, ...], file: str) -> dict[str, A
 def _add(library: Any, folder: Path, marks: list[str]) -> None:
     """Make `marks` special, and add what added_tokens.json lists."""
     library.add_special_tokens(marks)
-    more = read_settings(folder / "added_tokens.json")
+    more = read_json_if_there(folder / "added_tokens.json", dict[str, TokenNumber], error=DataError)
     more = {token: number for token, number in more.items() if library.token_to_id(token) != number}
-    library.add_tokens(sorted(more, key=lambda token: int(more[token])))
+    library.add_tokens(sorted(more, key=lambda token: more[token]))
     for token, number in more.items():
         if library.token_to_id(token) != number:
-            raise DataError(f"{folder / 'added_tokens.json'} numbers '{token}' {number}, which leaves a gap")
+            raise DataError(f"{folder / 'added_tokens.json'} numbers '{brief(token)}' {number}, which leaves a gap")
 
 
 def _frame(library: Any, first: str, last: str, between: int = 1) -> None:

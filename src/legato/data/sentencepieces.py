@@ -18,11 +18,12 @@ from typing import Any, Final
 import numpy as np
 
 from legato.data.libraries import LARGEST, clear_of_panics
-from legato.data.published_tokenizers import table_size
+from legato.data.published_tokenizers import TokenNumber, table_size
 from legato.data.tokenizers import Ids
 from legato.data.vocabularies import PAD, UNK
 from legato.errors import DataError
 from legato.input_files import read_bytes
+from legato.schema import parse_json
 
 END: Final = "</s>"
 FILES: Final = ("source.spm", "target.spm", "vocab.json")
@@ -133,10 +134,9 @@ def load_marian_vocabulary(folder: Path) -> tuple[SentencePieceTokenizer, Senten
 
 def _table(folder: Path, name: str, files: dict[str, bytes]) -> dict[str, int]:
     try:
-        table = json.loads(files[name])
-    except ValueError as problem:
-        raise DataError(f"{folder / name} is not valid JSON: {problem}") from None
-    whole = isinstance(table, dict) and all(isinstance(index, int) and index >= 0 for index in table.values())
-    if not whole or END not in table:
+        table = parse_json(files[name], dict[str, TokenNumber], str(folder / name), error=DataError)
+    except DataError as problem:
+        raise DataError(f"{folder / name} is no vocabulary: it should number every piece ({problem})") from None
+    if END not in table:
         raise DataError(f"{folder / name} is no vocabulary: it should number every piece, {END} among them")
-    return {str(token): int(index) for token, index in table.items()}
+    return table

@@ -19,15 +19,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Required
 
 import torch
 from torch import Tensor
 
 from legato.config import validate
 from legato.data.tokenizers import Tokenizer
-from legato.errors import ConfigError, FolderError
+from legato.errors import ConfigError, FolderError, brief
 from legato.folders import peft_files
+from legato.folders.about import check_about
 from legato.folders.adaptation import Adaptation, Below, digest_of
 from legato.folders.adapter_names import (
     bare,
@@ -45,24 +46,54 @@ from legato.folders.adapter_names import (
 )
 from legato.folders.chat import load_chat_template
 from legato.folders.heads import head_shape
-from legato.folders.json_files import read_json_if_there, write_json
+from legato.folders.json_files import write_json
 from legato.folders.marks import ends_of_ours
+from legato.folders.places import Place
 from legato.folders.sentence_encoder import lower_marking, sentences_of
 from legato.folders.weights import load_tensors, save_tensors
 from legato.input_files import open_file
 from legato.models.base import SequenceModel
 from legato.models.building import built, limited
+from legato.models.entries import Setting
 from legato.models.headed import Headed, HeadShape, body_of
 from legato.models.matrices import BODY, Matrix, matrices_of, published_head
 from legato.nn.characters import tell_spelling
 from legato.nn.low_rank import merge
 from legato.registry import MODELS
+from legato.schema import OPEN, TypedDict, read_json, with_config
 
 if TYPE_CHECKING:
     from legato.folders.model_folder import Loaded
 
 OURS: Final = "legato.json"
 CHANGED: Final = "changed.safetensors"
+
+
+@with_config(OPEN)
+class BaseEntries(TypedDict, total=False):
+    """Where the model lies that was adapted, and what tells its weights from others."""
+
+    path: Place | None
+    given: Place | None
+    digest: str | None
+
+
+@with_config(OPEN)
+class AdaptEntries(TypedDict, total=False):
+    """How little was trained."""
+
+    name: str
+
+
+@with_config(OPEN)
+class AdapterFile(TypedDict, total=False):
+    """legato.json."""
+
+    legato: Required[dict[str, Any]]
+    model: Required[dict[str, Setting]]
+    base: Required[BaseEntries]
+    adapt: AdaptEntries
+    trained: list[str] | None
 
 
 # ── writing ───────────────────────────────────────────────────────────────────────────────────────
@@ -200,11 +231,11 @@ def load_adapter(folder: Path, above: tuple[Path, ...] = ()) -> Loaded:
 
 def _told(folder: Path) -> dict[str, Any]:
     """What our own file says; nothing in a folder of peft's."""
-    told = read_json_if_there(folder / OURS)
-    for name in ("legato", "model", "base") if told else ():
-        if not isinstance(told.get(name), dict):
-            raise FolderError(f"{folder / OURS}: '{name}' should hold a JSON object")
-    return told
+    file = folder / OURS
+    if not file.is_file():
+        return {}
+    told: dict[str, Any] = {**read_json(file, AdapterFile, loose=True)}
+    return {**told, "legato": check_about(told["legato"], file)}
 
 
 def _read_tensors(
@@ -237,10 +268,9 @@ def _read_tensors(
 def _check_trained(folder: Path, told: dict[str, Any], pairs: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
     """Refuse a folder that lacks some of what was trained; of peft's own, one that has no adapter at all."""
     there = {*tensors, *(f"{path}.lora_{part}.weight" for path in pairs for part in "AB")}
-    wanted = told.get("trained")
-    for name in wanted if isinstance(wanted, list) else ():
-        if name not in there and bare(str(name)) not in there:
-            raise FolderError(f"{folder} lacks the tensor '{name}'")
+    for name in told.get("trained") or ():
+        if name not in there and bare(name) not in there:
+            raise FolderError(f"{folder} lacks the tensor '{brief(name)}'")
     if (folder / peft_files.CONFIG).is_file() and not pairs:
         raise FolderError(f"{folder / peft_files.WEIGHTS} holds no low-rank matrices")
 
@@ -248,12 +278,12 @@ def _check_trained(folder: Path, told: dict[str, Any], pairs: Mapping[str, Any],
 def _base_of(folder: Path, told: dict[str, Any], config: dict[str, Any]) -> tuple[str, str]:
     """Where the base should be, and how it was named when the adapter was made."""
     inside = told.get("base", {})
-    where = config.get("base_model_name_or_path") or inside.get("path")
-    if config.get("revision") and not Path(str(where)).exists():
-        where = f"{where}@{config['revision']}"
-    if not isinstance(where, str) or not where:
+    where: str | None = config.get("base_model_name_or_path") or inside.get("path")
+    if not where:
         raise FolderError(f"{folder} does not say which model it is for; write its folder to {_key_of_base(folder)}")
-    return where, str(inside.get("given", where))
+    if config.get("revision") and not Path(where).exists():
+        where = f"{where}@{config['revision']}"
+    return where, inside.get("given") or where
 
 
 def _find_base(folder: Path, where: str, given: str) -> tuple[Path, str]:
@@ -293,7 +323,7 @@ def _about(told: dict[str, Any], config: dict[str, Any], base: Loaded) -> dict[s
         about: dict[str, Any] = told["legato"]
         return about
     tasks = {theirs: ours for ours, theirs in reversed(peft_files.TASK_TYPES.items())}
-    task = tasks.get(str(config.get("task_type")))
+    task = tasks.get(config.get("task_type") or "")
     kept = {name: value for name, value in base.about.items() if name != "tokens"}
     return {**kept, "published": True} | ({} if task is None else {"task": task})
 
@@ -347,7 +377,7 @@ def _peft_head(
 ) -> SequenceModel:
     """The head that peft saved beside an adapter: its kind is in the config, its size in its last tensor."""
     kinds = {"SEQ_CLS": "classes", "TOKEN_CLS": "tags", "QUESTION_ANS": "spans"}
-    kind = kinds.get(str(config.get("task_type")))
+    kind = kinds.get(config.get("task_type") or "")
     last = ("classifier.weight", "classifier.out_proj.weight", "score.weight", "qa_outputs.weight")
     outputs = next((len(tensors[name]) for name in last if name in tensors and tensors[name].dim() == 2), None)
     if kind is None or not outputs:

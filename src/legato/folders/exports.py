@@ -24,15 +24,15 @@ from legato.data.tokenizers import AnyTokenizer
 from legato.data.vectors import save_vectors
 from legato.errors import ConfigError, FolderError, LegatoError, suggest
 from legato.folders.adaptation import NOTE
-from legato.folders.adapters import OURS
+from legato.folders.adapters import OURS, AdapterFile
 from legato.folders.atomic import replacing
 from legato.folders.hub import hub_name
-from legato.folders.json_files import read_json_if_there
 from legato.folders.model_folder import TARGET, Loaded, find_model, is_adapter, load_model, refusal, save_model
 from legato.input_files import path_of
 from legato.models.head_names import unlike_theirs
 from legato.models.headed import Headed, body_of
 from legato.models.transformer import TransformerModel
+from legato.schema import read_json
 
 FORMS = ("hf", "ctranslate2", "vectors")
 BESIDE = ("chat_template.jinja",)  # what a folder may also have, and a merged one then, too
@@ -113,8 +113,8 @@ def _export_hugging_face(loaded: Loaded, folder: Path, target: Path) -> None:
 
 def _head_alone(folder: Path) -> bool:
     """Whether nothing but a head was trained."""
-    told = read_json_if_there(folder / OURS).get("adapt")
-    return isinstance(told, dict) and told.get("name") == "head"
+    file = folder / OURS
+    return file.is_file() and read_json(file, AdapterFile, loose=True).get("adapt", {}).get("name") == "head"
 
 
 def _write_merged(loaded: Loaded, folder: Path, target: Path) -> None:

@@ -21,8 +21,6 @@ def head_shape(about: dict[str, Any], file: Path) -> HeadShape | None:
     labels = about.get("labels")
     if labels is None or shape.kind == "spans":
         return shape
-    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
-        raise FolderError(f"{file}: 'labels' should list the labels' names, not be {labels}")
     if labels and len(labels) != shape.outputs:
         raise FolderError(f"{file}: there are {len(labels)} labels, but the head has {shape.outputs} outputs")
     return shape

@@ -62,17 +62,16 @@ def published_ends(said: dict[str, Any], module: SequenceModel, tokenizer: AnyTo
 def ends_of_ours(about: dict[str, Any], module: SequenceModel, tokenizer: AnyTokenizer) -> tuple[int, ...]:
     """The mark that our texts end in, and those of the published model that this one was before (`ends`)."""
     own = [tokenizer.eos_id] if tokenizer.ends_text else []
-    before = about.get("ends")
-    return _writable([*own, *before] if isinstance(before, list) else own, module)
+    return _writable([*own, *(about.get("ends") or [])], module)
 
 
-def _writable(ends: list[Any], module: SequenceModel) -> tuple[int, ...]:
+def _writable(ends: list[int], module: SequenceModel) -> tuple[int, ...]:
     """A token that the model cannot write ends nothing."""
-    return tuple(sorted({end for end in ends if isinstance(end, int) and 0 <= end < module.vocabulary}))
+    return tuple(sorted({end for end in ends if 0 <= end < module.vocabulary}))
 
 
 def published_habits(config: dict[str, Any], generation: dict[str, Any]) -> dict[str, Any]:
     """What the makers of a folder without our key say of searching; older ones say it in config.json."""
     said = {**config, **generation}
     ours = {"beams": said.get("num_beams"), "length_penalty": said.get("length_penalty")}
-    return {name: value for name, value in ours.items() if isinstance(value, int | float)}
+    return {name: value for name, value in ours.items() if value is not None}

@@ -22,13 +22,14 @@ from legato.config import validate
 from legato.data.reading import TextReader
 from legato.data.sentencepieces import is_marian_vocabulary, load_marian_vocabulary
 from legato.data.tokenizers import AnyTokenizer, Tokenizer
-from legato.errors import ConfigError, DataError, FolderError
+from legato.errors import ConfigError, DataError, FolderError, brief
+from legato.folders.about import Generation, check_about
 from legato.folders.adaptation import adapter_note
 from legato.folders.atomic import OLD
 from legato.folders.chat import ChatTemplate, load_chat_template
 from legato.folders.heads import head_shape
 from legato.folders.hub import fetch
-from legato.folders.json_files import read_json, read_json_if_there, write_json
+from legato.folders.json_files import write_json
 from legato.folders.marks import (
     ends_of_ours,
     generation_entries,
@@ -50,10 +51,12 @@ from legato.folders.weights import check_weights, put_weights, weights_of
 from legato.input_files import path_of
 from legato.models.base import Published, SequenceModel, Sizes
 from legato.models.building import built, limited
+from legato.models.entries import Entries, OwnEntries, Setting
 from legato.models.head_names import read_head, write_head
 from legato.models.headed import Headed, HeadShape, body_of
 from legato.nn.characters import tell_spelling
 from legato.registry import MODELS, PUBLISHED
+from legato.schema import fit, read_json, read_json_if_there
 
 PREFIX = "legato-"
 HEAD = "head."  # before the names of the tensors of a task's head, where no published form has it
@@ -209,15 +212,14 @@ def _load_model(folder: Path) -> Loaded:
     sentences = load_sentence_encoder(folder)
     if sentences is not None:
         folder = folder / sentences.transformer
-    config = read_json(folder / "config.json")
+    config = read_entries(folder)
     kind = config.get("model_type")
-    if not isinstance(kind, str):
+    if kind is None:
         raise FolderError(f"{folder / 'config.json'} names no model_type")
     ours = "legato" in config
-    generation = read_json_if_there(folder / "generation_config.json")
-    about = config.pop("legato", None) or published_habits(config, generation)
-    if not isinstance(about, dict):
-        raise FolderError(f"{folder / 'config.json'}: 'legato' should hold a JSON object")
+    generation: dict[str, Any] = {**read_json_if_there(folder / "generation_config.json", Generation, loose=True)}
+    told = config.pop("legato", None)
+    about = published_habits(config, generation) if told is None else check_about(told, folder / "config.json")
     sentences = sentences or sentences_of(about, folder / "config.json")
     published = not ours or bool(about.get("published"))  # others made it, whoever trained it last
     _refuse_what_we_lack(folder, kind, config)
@@ -247,7 +249,7 @@ def _load_model(folder: Path) -> Loaded:
         tell_spelling(module, tokenizer)
     module.eval()
     start = config.get("decoder_start_token_id")
-    if start is not None and not (isinstance(start, int) and 0 <= start < module.vocabulary):
+    if start is not None and not 0 <= start < module.vocabulary:
         raise FolderError(f"{folder / 'config.json'}: decoder_start_token_id is {start}")
     if isinstance(tokenizer, Tokenizer):
         tokenizer.foreign = published
@@ -257,6 +259,19 @@ def _load_model(folder: Path) -> Loaded:
     ends = ends_of_ours(about, module, tokenizer) if ours else published_ends(said, module, tokenizer)
     task = str(about.get("task", "embedding" if sentences is not None else _usual_task(module)))
     return Loaded(folder, module, tokenizer, task, about, target, start, ends, chat, sentences)  # type: ignore[arg-type]
+
+
+def read_entries(folder: Path) -> dict[str, Any]:
+    """config.json, whose entries are what the family that it names has."""
+    file = folder / "config.json"
+    if not file.exists():
+        raise FolderError(f"{folder} is no model folder: it has no config.json")
+    config: dict[str, Any] = {**read_json(file, Entries, loose=True)}
+    kind = config.get("model_type", "")
+    if kind in PUBLISHED:
+        form: type[Published] = PUBLISHED.get(kind)
+        return fit(config, getattr(form, "Entries", Entries), str(file))
+    return fit(config, OwnEntries, str(file)) if kind.startswith(PREFIX) else config
 
 
 def _with_head(body: SequenceModel, shape: HeadShape, tensors: dict[str, Any], folder: Path) -> Headed:
@@ -281,7 +296,7 @@ def _refuse_what_we_lack(folder: Path, kind: str, config: dict[str, Any]) -> Non
         return
     known = ", ".join([*PUBLISHED.names(), *(PREFIX + name for name in MODELS.names())])
     brings = f" and {own_code}" if config.get("auto_map") else ""
-    raise FolderError(f"{folder} holds a '{kind}', which Legato does not have{brings}; it has {known}")
+    raise FolderError(f"{folder} holds a '{brief(kind)}', which Legato does not have{brings}; it has {known}")
 
 
 def _usual_task(module: SequenceModel) -> str:
@@ -301,18 +316,16 @@ def _load_own(
     headed: bool,
 ) -> SequenceModel:
     name = kind.removeprefix(PREFIX)
-    sizes = {key: config.pop(key, None) for key in ("vocab_size", "source_vocab_size")}
+    sizes: dict[str, Any] = {key: config.pop(key, None) for key in ("vocab_size", "source_vocab_size")}
     skipped = ("model_type", "architectures", "is_encoder_decoder", *IDS)
     settings = {k: v for k, v in config.items() if k not in skipped}
     model: type[SequenceModel] = MODELS.get(name)
+    fit(settings, dict[str, Setting], str(folder / "config.json"))
     try:
         checked = validate(model.Config, {"name": name, **settings})
     except ConfigError as problem:
         raise FolderError(f"{folder / 'config.json'}: {problem}") from None
-    for key, size in sizes.items():
-        if (size is not None or key == "vocab_size") and not (isinstance(size, int) and size >= 1):
-            raise FolderError(f"{folder / 'config.json'}: {key} is {size}")
-    known_sizes = Sizes(int(sizes["vocab_size"] or 0), sizes["source_vocab_size"])
+    known_sizes = Sizes(sizes["vocab_size"], sizes["source_vocab_size"])
     _check_vocabularies(folder, known_sizes, tokenizer, target, exact=True)
     where = str(folder / weights_name(folder))
 

@@ -14,14 +14,17 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Required
 
+from pydantic import Field
 from torch import Tensor
 
 from legato import sandbox
 from legato.errors import FolderError, brief
-from legato.folders.json_files import read_json
+from legato.folders.places import Place
+from legato.models.entries import Flag, Size
 from legato.sandbox import worker
+from legato.schema import OPEN, TypedDict, read_json, with_config
 
 CONFIG: Final = "adapter_config.json"
 WEIGHTS: Final = "adapter_model.safetensors"
@@ -57,30 +60,48 @@ TASK_TYPES: Final = {
 }
 
 
+Alpha = Annotated[int | float, Field(gt=0, le=1e9)]  # a whole one stays one: digests are of what is written
+
+
+@with_config(OPEN)
+class AnyAdapter(TypedDict, total=False):
+    """What adapter_config.json says of an adapter of any kind."""
+
+    peft_type: str | None
+
+
+@with_config(OPEN)
+class LoraEntries(AnyAdapter, total=False):
+    """… and of LoRA's."""
+
+    base_model_name_or_path: Place | None
+    revision: Annotated[str, Field(max_length=200)] | None
+    task_type: str | None
+    r: Required[Size]
+    lora_alpha: Required[Alpha]
+    use_rslora: Flag | None
+    rank_pattern: dict[str, Size] | None
+    alpha_pattern: dict[str, Alpha] | None
+    init_lora_weights: bool | str | None
+
+
 def read_config(folder: Path) -> dict[str, Any]:
     """adapter_config.json of a LoRA adapter; any other kind is refused with the reason."""
     path = folder / CONFIG
-    config = read_json(path)
-    kind = config.get("peft_type")
+    kind = read_json(path, AnyAdapter, loose=True).get("peft_type")
     if kind != "LORA":
-        raise FolderError(f"{path} describes an adapter of type '{kind}'; Legato reads LORA")
+        raise FolderError(f"{path} describes an adapter of type '{brief(kind)}'; Legato reads LORA")
+    config: dict[str, Any] = {**read_json(path, LoraEntries, loose=True)}
     for entry, why in REFUSED.items():
         if config.get(entry):
             raise FolderError(f"{path} has {entry}: {why}, which Legato does not have; merge it with peft first")
     start = config.get("init_lora_weights")
     if start not in STARTS:
         raise FolderError(
-            f"{path} has init_lora_weights={start}, which changes the base's weights, too; merge it with peft first"
+            f"{path} has init_lora_weights={brief(start)}, which changes the base's weights, too; merge it with peft "
+            "first"
         )
-    for entry in ("r", "lora_alpha"):
-        _positive(config.get(entry), entry, path)
     return config
-
-
-def _positive(value: Any, entry: str, path: Path) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise FolderError(f"{path}: {entry} should be a positive number, not {value}")
-    return float(value)
 
 
 def write_config(
@@ -161,19 +182,17 @@ def split_tensors(
 
 def scaling_of(config: Mapping[str, Any], path: str, rank: int, where: Path) -> float:
     """What B A, of this rank, is multiplied with, for the matrix `path`."""
-    alpha = _positive(_own(config, "alpha_pattern", path, where, config["lora_alpha"]), "lora_alpha", where)
-    told = _positive(_own(config, "rank_pattern", path, where, config["r"]), "r", where)
+    alpha: float = _own(config, "alpha_pattern", path, where, config["lora_alpha"])
+    told: int = _own(config, "rank_pattern", path, where, config["r"])
     if told != rank:
-        raise FolderError(f"{where} says that '{path}' has rank {told:g}, but in the weights it has {rank}")
+        raise FolderError(f"{where} says that '{path}' has rank {told}, but in the weights it has {rank}")
     return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
 
 
 def _own(config: Mapping[str, Any], entry: str, path: str, where: Path, usual: Any) -> Any:
     """What a pattern says of the matrix `path`, where one matches its end."""
     patterns = config.get(entry) or {}
-    if not isinstance(patterns, dict):
-        raise FolderError(f"{where}: {entry} should hold a JSON object, not {patterns}")
-    found = _first_match([str(pattern) for pattern in patterns], path, f"{where}: ", f" in {entry}")
+    found = _first_match(list(patterns), path, f"{where}: ", f" in {entry}")
     return usual if found is None else list(patterns.values())[found]
 
 

@@ -21,10 +21,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from legato.data.published_tokenizers import TokenizerSettings
 from legato.data.tokenizers import Tokenizer
-from legato.errors import FolderError
-from legato.folders.json_files import read_any_json, read_json, read_json_if_there, write_json
+from legato.errors import FolderError, brief
+from legato.folders.json_files import write_json
+from legato.folders.places import Place
+from legato.models.entries import Flag, Size
 from legato.nn.pooling import pool
+from legato.schema import OPEN, TypedDict, read_json, read_json_if_there, with_config
 
 MODULES: Final = "modules.json"
 MODES: Final = ("cls", "lasttoken", "max", "mean")
@@ -39,6 +43,45 @@ OLDER: Final = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
+
+
+@with_config(OPEN)
+class Module(TypedDict):
+    """One of the parts in modules.json."""
+
+    type: str
+    path: Place
+
+
+@with_config(OPEN)
+class PoolingEntries(TypedDict, total=False):
+    """The config.json of a Pooling."""
+
+    pooling_mode: str | list[str] | None
+    include_prompt: Flag
+    pooling_mode_cls_token: Flag | None
+    pooling_mode_max_tokens: Flag | None
+    pooling_mode_mean_tokens: Flag | None
+    pooling_mode_mean_sqrt_len_tokens: Flag | None
+    pooling_mode_weightedmean_tokens: Flag | None
+    pooling_mode_lasttoken: Flag | None
+
+
+@with_config(OPEN)
+class TransformerEntries(TypedDict, total=False):
+    """sentence_bert_config.json."""
+
+    max_seq_length: Size | None
+    do_lower_case: Flag | None
+    transformer_task: str
+
+
+@with_config(OPEN)
+class PromptEntries(TypedDict, total=False):
+    """config_sentence_transformers.json."""
+
+    prompts: dict[str, str] | None
+    default_prompt_name: str | None
 
 
 @dataclass(frozen=True)
@@ -68,8 +111,9 @@ def load_sentence_encoder(folder: Path) -> SentenceEncoder | None:
         if kind == "Transformer" and transformer is None:
             transformer = path
         elif kind == "Pooling" and transformer is not None and not modes:
-            config = read_json(folder / path / "config.json")
-            modes, included = _modes(config, folder / path / "config.json"), config.get("include_prompt", True)
+            config = read_json(folder / path / "config.json", PoolingEntries, loose=True)
+            modes = _modes(config, folder / path / "config.json")
+            included = bool(config.get("include_prompt", True))
         elif kind == "Normalize" and modes:
             normalise = True
         else:
@@ -79,17 +123,15 @@ def load_sentence_encoder(folder: Path) -> SentenceEncoder | None:
     if transformer is None or not modes:
         raise FolderError(f"{folder / MODULES} lacks a {'Transformer' if transformer is None else 'Pooling'}")
     file = folder / transformer / "sentence_bert_config.json"
-    settings = read_json_if_there(file)
-    if settings.get("transformer_task", "feature-extraction") != "feature-extraction":
-        raise FolderError(
-            f"{file}: transformer_task is {settings['transformer_task']}; Legato has feature-extraction"
-        )
+    settings = read_json_if_there(file, TransformerEntries, loose=True)
+    job = settings.get("transformer_task", "feature-extraction")
+    if job != "feature-extraction":
+        raise FolderError(f"{file}: transformer_task is {brief(job)}; Legato has feature-extraction")
     most = settings.get("max_seq_length")
     if most is None:  # newer folders say it with the tokenizer, where it may be a number beyond all texts
-        said = read_json_if_there(folder / transformer / "tokenizer_config.json").get("model_max_length")
+        beside = folder / transformer / "tokenizer_config.json"
+        said = read_json_if_there(beside, TokenizerSettings, loose=True).get("model_max_length")
         most = said if isinstance(said, int) and 1 <= said < 10**9 else None
-    elif not (isinstance(most, int) and most >= 1):
-        raise FolderError(f"{file}: max_seq_length is {most}")
     before = _before(folder)
     if before and not included:
         raise FolderError(f"{folder}: its vectors leave out the text before every text, which Legato cannot do")
@@ -131,9 +173,9 @@ def sentences_of(about: dict[str, Any], where: Path) -> SentenceEncoder | None:
     try:
         how = SentenceEncoder(**{**told, "modes": tuple(told["modes"])})
     except (TypeError, KeyError):
-        raise FolderError(f"{where}: 'sentences' should say how texts become vectors, not {told}") from None
+        raise FolderError(f"{where}: 'sentences' should say how texts become vectors, not {brief(told)}") from None
     if not how.modes or not set(how.modes) <= set(MODES):
-        raise FolderError(f"{where} asks for pooling by {list(how.modes)}; there is {', '.join(MODES)}")
+        raise FolderError(f"{where} asks for pooling by {brief(list(how.modes))}; there is {', '.join(MODES)}")
     return how
 
 
@@ -149,18 +191,14 @@ def lower_marking(tokenizer: Tokenizer) -> None:
 
 def _modules(path: Path) -> list[tuple[str, str]]:
     """Each part's class and subfolder, in order."""
-    listed = read_any_json(path)
-    try:
-        parts = [(str(part["type"]).rpartition(".")[2], str(part["path"])) for part in listed]
-    except (TypeError, LookupError):
-        raise FolderError(f"{path} should list the encoder's parts, each with its type and path") from None
+    parts = [(part["type"].rpartition(".")[2], part["path"]) for part in read_json(path, list[Module], loose=True)]
     for kind, place in parts:
         if Path(place).is_absolute() or ".." in Path(place).parts:
             raise FolderError(f"{path}: the {kind} should be inside the folder, not in '{place}'")
     return parts
 
 
-def _modes(config: dict[str, Any], path: Path) -> tuple[str, ...]:
+def _modes(config: PoolingEntries, path: Path) -> tuple[str, ...]:
     asked = config.get("pooling_mode")
     if asked is None:
         asked = [mode for key, mode in OLDER.items() if config.get(key)] or ["mean"]
@@ -169,11 +207,13 @@ def _modes(config: dict[str, Any], path: Path) -> tuple[str, ...]:
     modes += tuple(key for key in unknown if key not in OLDER)
     for mode in modes:
         if mode not in MODES:
-            raise FolderError(f"{path} asks for pooling by '{mode}', which Legato lacks; it has {', '.join(MODES)}")
+            raise FolderError(
+                f"{path} asks for pooling by '{brief(mode)}', which Legato lacks; it has {', '.join(MODES)}"
+            )
     return modes
 
 
 def _before(folder: Path) -> str:
-    settings = read_json_if_there(folder / "config_sentence_transformers.json")
-    name, prompts = settings.get("default_prompt_name"), settings.get("prompts")
-    return str(prompts.get(name, "")) if name is not None and isinstance(prompts, dict) else ""
+    settings = read_json_if_there(folder / "config_sentence_transformers.json", PromptEntries, loose=True)
+    name = settings.get("default_prompt_name")
+    return "" if name is None else (settings.get("prompts") or {}).get(name, "")

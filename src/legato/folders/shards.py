@@ -12,8 +12,10 @@ from pathlib import Path
 
 from torch import Tensor
 
-from legato.errors import FolderError
+from legato.errors import FolderError, brief
+from legato.folders.places import Place
 from legato.folders.weights import load_tensors, save_tensors
+from legato.schema import OPEN, TypedDict, read_json, with_config
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -21,6 +23,13 @@ LARGEST = 5 * 10**9  # bytes in a file
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")  # how others keep weights
 # Other libraries' own weights, which are no pickles of PyTorch.
 ELSEWHERE = {"tf_model.h5": "TensorFlow", "flax_model.msgpack": "Flax", "*.gguf": "llama.cpp"}
+
+
+@with_config(OPEN)
+class Index(TypedDict):
+    """The index of several files."""
+
+    weight_map: dict[str, Place]
 
 
 def load_weights(folder: Path) -> dict[str, Tensor]:
@@ -84,15 +93,19 @@ def _load_shards(folder: Path) -> dict[str, Tensor]:
 def _read_index(path: Path) -> dict[str, str]:
     """Which file each tensor is in."""
     try:
-        places = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
-    except (ValueError, LookupError, TypeError, RecursionError):
-        places = None
-    if not isinstance(places, dict) or not places:
+        places = read_json(path, Index, loose=True)["weight_map"]
+    except FolderError as problem:
+        raise FolderError(
+            f"{path} is no index of weights: {str(problem).removeprefix(str(path)).lstrip(': ')}"
+        ) from None
+    if not places:
         raise FolderError(f"{path} is no index of weights: it should map every tensor to its file under 'weight_map'")
     for name, file in places.items():
         # A name with a folder in it could lead anywhere.
-        if not isinstance(file, str) or not file.endswith(".safetensors") or Path(file).name != file:
-            raise FolderError(f"{path}: '{name}' should be in a safetensors file beside the index, not in '{file}'")
+        if not file.endswith(".safetensors") or Path(file).name != file:
+            raise FolderError(
+                f"{path}: '{brief(name)}' should be in a safetensors file beside the index, not in '{brief(file)}'"
+            )
     return places
 
 

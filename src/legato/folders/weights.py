@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import errno
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from legato.errors import FolderError
 from legato.memory import refuse_beyond
+from legato.schema import TypedDict, fit, parse_json
 
 LFS = b"version https://git-lfs"  # how a file begins that Git has left elsewhere
 MOST_TENSORS = 100_000  # in a file
 LONGEST_HEADER = 100_000_000  # bytes; the format allows no more
+
+
+class TensorEntry(TypedDict):
+    """What a header says of a tensor."""
+
+    dtype: str
+    shape: list[Annotated[int, Field(ge=0)]]
+    data_offsets: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=2, max_length=2)]
 
 
 def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
@@ -67,15 +77,16 @@ def _check_size(path: Path) -> None:
             raise ValueError(f"its header says it is {header:,} bytes long; {LONGEST_HEADER:,} is the most allowed")
         file.seek(8)
         try:
-            entries = json.loads(file.read(header))
-            ends = [entry["data_offsets"][1] for name, entry in entries.items() if name != "__metadata__"]
-            told = 8 + header + max(ends, default=0)
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            raise ValueError("its header is not that of a safetensors file") from None
+            entries = parse_json(file.read(header), dict[str, dict[str, Any]], "header")
+            entries.pop("__metadata__", None)
+            tensors = fit(entries, dict[str, TensorEntry], "header")
+        except FolderError as problem:
+            raise ValueError(f"its header is not that of a safetensors file ({problem})") from None
+        told = 8 + header + max((entry["data_offsets"][1] for entry in tensors.values()), default=0)
     if told != size:
         raise ValueError(f"its header tells of {told:,} bytes, but the file has {size:,}; fetch or copy it again")
-    if len(ends) > MOST_TENSORS:
-        raise ValueError(f"it says that it holds {len(ends):,} tensors; Legato reads up to {MOST_TENSORS:,}")
+    if len(tensors) > MOST_TENSORS:
+        raise ValueError(f"it says that it holds {len(tensors):,} tensors; Legato reads up to {MOST_TENSORS:,}")
     # A file may claim terabytes and have none: what lies in it is only looked at when it is used.
     refuse_beyond(size, f"reading {path}", "use a machine with more", error=FolderError)
 

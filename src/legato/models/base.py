@@ -152,6 +152,7 @@ class Published(Protocol):
 
     model_type: ClassVar[str]
     architecture: ClassVar[str]  # the class that loads it there
+    Entries: ClassVar[Any]  # the schema of what is read of config.json (`models/entries.py`)
 
     @classmethod
     def refusal(cls, module: Any) -> str | None:

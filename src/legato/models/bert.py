@@ -7,7 +7,7 @@ heads of pre-training (`BertForPreTraining`) or with a task's head: what there i
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Required
 
 from pydantic import Field, model_validator
 from torch import Tensor
@@ -22,18 +22,20 @@ from legato.models.encoder import (
     ignored,
     renamed,
 )
+from legato.models.entries import Entries, Epsilon, Share, Size
 from legato.models.names import (
     From,
     Names,
     activation_of,
     checked,
+    entries_of,
     filled,
     give_tensors,
     is_tied,
     refuse_unless,
-    size_of,
     written_activation,
 )
+from legato.schema import OPEN, with_config
 
 
 class BertConfig(EncoderConfig):
@@ -88,11 +90,29 @@ WORD = "embeddings.word_embeddings.weight"
 EXPECTED = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
 
 
+@with_config(OPEN)
+class BertEntries(Entries, total=False):
+    """What is read of config.json; RoBERTa spells it alike."""
+
+    vocab_size: Required[Size]
+    hidden_size: Required[Size]
+    num_hidden_layers: Required[Size]
+    num_attention_heads: Required[Size]
+    intermediate_size: Required[Size]
+    max_position_embeddings: Required[Size]
+    type_vocab_size: Size
+    hidden_act: str
+    hidden_dropout_prob: Share
+    attention_probs_dropout_prob: Share
+    layer_norm_eps: Epsilon
+
+
 class Bert:
     """The map between `BertModel` and Hugging Face's, with whatever heads."""
 
     model_type: ClassVar[str] = "bert"
     architecture: ClassVar[str] = "BertForPreTraining"
+    Entries: ClassVar[type[Entries]] = BertEntries
 
     @classmethod
     def refusal(cls, module: BertModel) -> str | None:
@@ -124,11 +144,12 @@ class Bert:
 
     @classmethod
     def load(cls, config: dict[str, Any], tensors: dict[str, Tensor], where: str) -> BertModel:
+        entries_of(cls.Entries, config, where)
         refuse_unless(config, EXPECTED, where)
         theirs = renamed(tensors, "bert.", r"cls\.")
         settings = {
             **common_settings(config, where),
-            "length": size_of(config, "max_position_embeddings", where),
+            "length": config["max_position_embeddings"],
             "segments": config.get("type_vocab_size", 2),
             "eps": config.get("layer_norm_eps", 1e-12),
             "tied": is_tied(config, theirs, f"bert.{WORD}", "cls.predictions.decoder.weight"),
@@ -140,7 +161,7 @@ class Bert:
         ours = checked(BertConfig, settings, where)
         one_bias(theirs, "cls.predictions")
         left = ignored(ours, r"cls\.predictions\.decoder")
-        return filled(BertModel, ours, size_of(config, "vocab_size", where), _names, theirs, where, ignored=left)
+        return filled(BertModel, ours, config["vocab_size"], _names, theirs, where, ignored=left)
 
 
 def common_entries(module: EncoderModel) -> dict[str, Any]:
@@ -162,10 +183,10 @@ def common_entries(module: EncoderModel) -> dict[str, Any]:
 def common_settings(config: dict[str, Any], where: str) -> dict[str, Any]:
     """The settings that those entries mean."""
     return {
-        "layers": size_of(config, "num_hidden_layers", where),
-        "width": size_of(config, "hidden_size", where),
-        "heads": size_of(config, "num_attention_heads", where),
-        "feedforward": size_of(config, "intermediate_size", where),
+        "layers": config["num_hidden_layers"],
+        "width": config["hidden_size"],
+        "heads": config["num_attention_heads"],
+        "feedforward": config["intermediate_size"],
         "activation": activation_of(config, "hidden_act", "gelu", where),
         "dropout": config.get("hidden_dropout_prob", 0.1),
         "dropout_attention": config.get("attention_probs_dropout_prob", 0.1),

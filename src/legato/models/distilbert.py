@@ -6,7 +6,7 @@ table in the file all the same.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Required
 
 import torch
 from pydantic import Field
@@ -22,18 +22,20 @@ from legato.models.encoder import (
     ignored,
     renamed,
 )
+from legato.models.entries import Entries, Flag, Share, Size
 from legato.models.names import (
     From,
     Names,
     activation_of,
     checked,
+    entries_of,
     filled,
     give_tensors,
     is_tied,
-    size_of,
     written_activation,
 )
 from legato.nn.positions import sinusoids
+from legato.schema import OPEN, with_config
 
 EPS = 1e-12  # in the norms' denominators; their config has no entry for it
 
@@ -82,11 +84,28 @@ WORD = f"{BODY}embeddings.word_embeddings.weight"
 READOUT = "vocab_projector"
 
 
+@with_config(OPEN)
+class DistilBertEntries(Entries, total=False):
+    """What is read of config.json."""
+
+    vocab_size: Required[Size]
+    dim: Required[Size]
+    n_layers: Required[Size]
+    n_heads: Required[Size]
+    hidden_dim: Required[Size]
+    max_position_embeddings: Required[Size]
+    activation: str
+    dropout: Share
+    attention_dropout: Share
+    sinusoidal_pos_embds: Flag
+
+
 class DistilBert:
     """The map between `DistilBertModel` and `DistilBertForMaskedLM`, or theirs of that name without the head."""
 
     model_type: ClassVar[str] = "distilbert"
     architecture: ClassVar[str] = "DistilBertForMaskedLM"
+    Entries: ClassVar[type[Entries]] = DistilBertEntries
 
     @classmethod
     def refusal(cls, module: DistilBertModel) -> str | None:
@@ -117,14 +136,15 @@ class DistilBert:
 
     @classmethod
     def load(cls, config: dict[str, Any], tensors: dict[str, Tensor], where: str) -> DistilBertModel:
+        entries_of(cls.Entries, config, where)
         theirs = renamed(tensors, BODY, "vocab_")
         settings = {
-            "layers": size_of(config, "n_layers", where),
-            "width": size_of(config, "dim", where),
-            "heads": size_of(config, "n_heads", where),
-            "feedforward": size_of(config, "hidden_dim", where),
+            "layers": config["n_layers"],
+            "width": config["dim"],
+            "heads": config["n_heads"],
+            "feedforward": config["hidden_dim"],
             "activation": activation_of(config, "activation", "gelu", where),
-            "length": size_of(config, "max_position_embeddings", where),
+            "length": config["max_position_embeddings"],
             "dropout": config.get("dropout", 0.1),
             "dropout_attention": config.get("attention_dropout", 0.1),
             "sinusoidal": config.get("sinusoidal_pos_embds", False),
@@ -133,9 +153,7 @@ class DistilBert:
         }
         ours = checked(DistilBertConfig, settings, where)
         left = ignored(ours, READOUT)
-        return filled(
-            DistilBertModel, ours, size_of(config, "vocab_size", where), _names, theirs, where, ignored=left
-        )
+        return filled(DistilBertModel, ours, config["vocab_size"], _names, theirs, where, ignored=left)
 
 
 def _names(config: DistilBertConfig, vocabulary: int) -> Names:

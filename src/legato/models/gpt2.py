@@ -9,30 +9,32 @@ The map to Hugging Face's names is below. Their matrices lie the other way round
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Required
 
 from pydantic import Field, model_validator
 from torch import Tensor
 
 from legato.models.base import DEEPEST, ModelConfig, Sizes
 from legato.models.decoder import DecoderModel
+from legato.models.entries import Entries, Epsilon, Share, Size
 from legato.models.names import (
     From,
     Names,
     activation_of,
     checked,
     class_prefix,
+    entries_of,
     filled,
     give_tensors,
     is_tied,
     refuse_unless,
-    size_of,
     with_prefix,
     written_activation,
 )
 from legato.nn.positions import Learned
 from legato.nn.readout import Readout, TokenEmbedding
 from legato.nn.transformer import BlockShape, Stack, start_normal
+from legato.schema import OPEN, with_config
 
 
 class GPT2Config(ModelConfig):
@@ -103,11 +105,29 @@ BLOCK = {
 }
 
 
+@with_config(OPEN)
+class GPT2Entries(Entries, total=False):
+    """What is read of config.json."""
+
+    vocab_size: Required[Size]
+    n_positions: Required[Size]
+    n_embd: Required[Size]
+    n_layer: Required[Size]
+    n_head: Required[Size]
+    n_inner: Size | None
+    activation_function: str
+    resid_pdrop: Share
+    embd_pdrop: Share
+    attn_pdrop: Share
+    layer_norm_epsilon: Epsilon
+
+
 class GPT2:
     """The map between `GPT2Model` and `GPT2LMHeadModel`."""
 
     model_type: ClassVar[str] = "gpt2"
     architecture: ClassVar[str] = "GPT2LMHeadModel"
+    Entries: ClassVar[type[Entries]] = GPT2Entries
 
     @classmethod
     def refusal(cls, module: GPT2Model) -> str | None:
@@ -141,6 +161,7 @@ class GPT2:
 
     @classmethod
     def load(cls, config: dict[str, Any], tensors: dict[str, Tensor], where: str) -> GPT2Model:
+        entries_of(cls.Entries, config, where)
         expected = {
             "scale_attn_weights": True,
             "scale_attn_by_inverse_layer_idx": False,
@@ -149,12 +170,12 @@ class GPT2:
         refuse_unless(config, expected, where)
         theirs = with_prefix(tensors, "transformer.", r"lm_head\.")
         settings = {
-            "layers": size_of(config, "n_layer", where),
-            "width": size_of(config, "n_embd", where),
-            "heads": size_of(config, "n_head", where),
+            "layers": config["n_layer"],
+            "width": config["n_embd"],
+            "heads": config["n_head"],
             "feedforward": config.get("n_inner"),
             "activation": activation_of(config, "activation_function", "gelu_new", where),
-            "length": size_of(config, "n_positions", where),
+            "length": config["n_positions"],
             "dropout": config.get("resid_pdrop", 0.1),
             "dropout_embedding": config.get("embd_pdrop", 0.1),
             "dropout_attention": config.get("attn_pdrop", 0.1),
@@ -164,7 +185,7 @@ class GPT2:
         ours = checked(GPT2Config, settings, where)
         # What looks ahead was kept as a tensor once; a tied readout is the embedding.
         left = r"\.attn\.(masked_)?bias$" + (r"|^lm_head\." if ours.tied else "")
-        return filled(GPT2Model, ours, size_of(config, "vocab_size", where), _names, theirs, where, ignored=left)
+        return filled(GPT2Model, ours, config["vocab_size"], _names, theirs, where, ignored=left)
 
 
 def _names(config: GPT2Config, vocabulary: int) -> Names:

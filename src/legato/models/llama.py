@@ -17,31 +17,33 @@ The map to Hugging Face's names is below. Their query, key and value matrices ar
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Required
 
 from pydantic import Field, model_validator
 from torch import Tensor
 
 from legato.config import Section
-from legato.errors import FolderError
+from legato.errors import FolderError, brief
 from legato.models.base import DEEPEST, ModelConfig, Sizes
 from legato.models.decoder import DecoderModel
+from legato.models.entries import Entries, Epsilon, Flag, Share, Size
 from legato.models.names import (
     From,
     Names,
     activation_of,
     checked,
     class_prefix,
+    entries_of,
     filled,
     give_tensors,
     is_tied,
     refuse_unless,
-    size_of,
     with_prefix,
 )
 from legato.nn.positions import Rotary, Slowed
 from legato.nn.readout import Readout, TokenEmbedding
 from legato.nn.transformer import BlockShape, Stack, start_normal
+from legato.schema import OPEN, TypedDict, with_config
 
 Family = Literal["llama", "mistral", "qwen2", "qwen3"]
 
@@ -176,11 +178,55 @@ class LlamaModel(DecoderModel):
         return self.config.family
 
 
+Positive = Annotated[float, Field(gt=0, le=1e12)]
+
+
+@with_config(OPEN)
+class RotaryEntries(TypedDict, total=False):
+    """What is said of rotary positions; null is as good as nothing."""
+
+    rope_type: str
+    type: str  # as it was called before
+    rope_theta: Positive
+    factor: Positive
+    low_freq_factor: Positive
+    high_freq_factor: Positive
+    original_max_position_embeddings: Size
+
+
+@with_config(OPEN)
+class LlamaEntries(Entries, total=False):
+    """What is read of config.json, of all relatives."""
+
+    vocab_size: Required[Size]
+    hidden_size: Required[Size]
+    num_hidden_layers: Required[Size]
+    num_attention_heads: Required[Size]
+    num_key_value_heads: Size | None
+    head_dim: Size | None
+    intermediate_size: Required[Size]
+    max_position_embeddings: Required[Size]
+    hidden_act: str
+    rms_norm_eps: Epsilon
+    resid_pdrop: Share
+    attention_dropout: Share
+    attention_bias: Flag
+    mlp_bias: Flag
+    rope_theta: Positive
+    rope_scaling: RotaryEntries | None
+    rope_parameters: RotaryEntries | None
+    use_sliding_window: Flag | None
+    sliding_window: Size | None
+    max_window_layers: int | None
+    layer_types: list[str] | None
+
+
 class Llama:
     """The map between `LlamaModel` and `LlamaForCausalLM`; its relatives' differ in a few entries."""
 
     model_type: ClassVar[Family] = "llama"
     architecture: ClassVar[str] = "LlamaForCausalLM"
+    Entries: ClassVar[type[Entries]] = LlamaEntries
     # What an entry is where config.json leaves it out.
     defaults: ClassVar[Mapping[str, Any]] = {}
 
@@ -223,19 +269,19 @@ class Llama:
 
     @classmethod
     def load(cls, config: dict[str, Any], tensors: dict[str, Tensor], where: str) -> LlamaModel:
-        config = {**cls.defaults, **config}
+        config = {**cls.defaults, **entries_of(cls.Entries, config, where)}
         refuse_unless(config, {"partial_rotary_factor": 1.0}, where)
         activation_of(config, "hidden_act", "silu", where, {"silu": "swiglu", "swish": "swiglu"})
         theirs = with_prefix(tensors, "model.", r"lm_head\.")
         settings = {
             "family": cls.model_type,
-            "layers": size_of(config, "num_hidden_layers", where, DEEPEST),
-            "width": size_of(config, "hidden_size", where),
-            "heads": size_of(config, "num_attention_heads", where),
+            "layers": config["num_hidden_layers"],
+            "width": config["hidden_size"],
+            "heads": config["num_attention_heads"],
             "kv_heads": config.get("num_key_value_heads"),
             "head_width": config.get("head_dim"),
-            "feedforward": size_of(config, "intermediate_size", where),
-            "length": size_of(config, "max_position_embeddings", where),
+            "feedforward": config["intermediate_size"],
+            "length": config["max_position_embeddings"],
             "dropout": config.get("resid_pdrop", 0.0),
             "dropout_attention": config.get("attention_dropout", 0.0),
             "eps": config.get("rms_norm_eps", 1e-6),
@@ -246,7 +292,7 @@ class Llama:
         ours = checked(LlamaConfig, settings, where)
         # The positions' angles were kept as a tensor once; a tied readout is the embedding.
         left = r"\.rotary_emb\.inv_freq$" + (r"|^lm_head\." if ours.tied else "")
-        return filled(LlamaModel, ours, size_of(config, "vocab_size", where), _names, theirs, where, ignored=left)
+        return filled(LlamaModel, ours, config["vocab_size"], _names, theirs, where, ignored=left)
 
     @classmethod
     def _own_settings(cls, config: dict[str, Any], where: str) -> dict[str, Any]:
@@ -296,9 +342,9 @@ class Qwen2(Llama):
         layers = config["num_hidden_layers"]
         kinds, first = config.get("layer_types"), config["max_window_layers"]
         if kinds is None:
-            whole = layers if window is None or not isinstance(first, int) else max(0, min(first, layers))
+            whole = layers if window is None or first is None else max(0, min(first, layers))
             kinds = [LAYER_TYPES[False]] * whole + [LAYER_TYPES[True]] * (layers - whole)
-        if not isinstance(kinds, list) or len(kinds) != layers or any(k not in LAYER_TYPES.values() for k in kinds):
+        if len(kinds) != layers or any(kind not in LAYER_TYPES.values() for kind in kinds):
             wanted = f"{' or '.join(LAYER_TYPES.values())} for each of {layers} layers"
             raise FolderError(f"{where}/config.json: layer_types should name {wanted}")
         chosen = [layer for layer, kind in enumerate(kinds) if kind == LAYER_TYPES[True]]
@@ -346,13 +392,11 @@ def _rope(config: LlamaConfig) -> dict[str, Any]:
 
 def _read_rope(config: dict[str, Any], where: str) -> dict[str, Any]:
     found = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    if not isinstance(found, dict):
-        raise FolderError(f"{where}/config.json: the entries about rotary positions are no JSON object")
     refuse_unless(found, {"partial_rotary_factor": 1.0}, where)
     kind = found.get("rope_type", found.get("type", "default"))
     if kind not in ("default", "linear", "llama3"):
         raise FolderError(
-            f"{where}/config.json: rotary positions of type '{kind}', which Legato does not have; "
+            f"{where}/config.json: rotary positions of type '{brief(kind)}', which Legato does not have; "
             "it has default, linear and llama3"
         )
     settings: dict[str, Any] = {"theta": found.get("rope_theta", config.get("rope_theta", 10000.0))}

@@ -7,8 +7,7 @@ In memory several of their matrices are one of ours, stacked; the map says which
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Required
 
 import torch
 from torch import Tensor
@@ -16,16 +15,10 @@ from torch import Tensor
 from legato.errors import FolderError
 from legato.models.base import Sizes
 from legato.models.building import built
-from legato.models.names import (
-    From,
-    activation_of,
-    checked,
-    give_tensors,
-    matched,
-    put_tensors,
-    size_of,
-)
+from legato.models.entries import Entries, Flag, Share, Size
+from legato.models.names import From, activation_of, checked, entries_of, give_tensors, matched, put_tensors
 from legato.models.transformer import TransformerConfig, TransformerModel
+from legato.schema import OPEN, with_config
 
 # A block's modules, and theirs, in the order in which they are stacked.
 BLOCK = {
@@ -49,11 +42,37 @@ SOURCE, TARGET, READOUT = "model.encoder.embed_tokens.weight", "model.decoder.em
 POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 
 
+@with_config(OPEN)
+class MarianEntries(Entries, total=False):
+    """What is read of config.json."""
+
+    vocab_size: Required[Size]
+    decoder_vocab_size: Size | None
+    d_model: Required[Size]
+    encoder_layers: Required[Size]
+    decoder_layers: Required[Size]
+    encoder_attention_heads: Required[Size]
+    decoder_attention_heads: Required[Size]
+    encoder_ffn_dim: Required[Size]
+    decoder_ffn_dim: Required[Size]
+    max_position_embeddings: Size
+    activation_function: str
+    dropout: Share
+    attention_dropout: Share
+    activation_dropout: Share
+    scale_embedding: Flag | None
+    share_encoder_decoder_embeddings: Flag | None
+    normalize_before: Flag | None
+    normalize_embedding: Flag | None
+    add_final_layer_norm: Flag | None
+
+
 class Marian:
     """The map between `TransformerModel` and `MarianMTModel`."""
 
     model_type: ClassVar[str] = "marian"
     architecture: ClassVar[str] = "MarianMTModel"
+    Entries: ClassVar[type[Entries]] = MarianEntries
 
     @classmethod
     def refusal(cls, module: TransformerModel) -> str | None:
@@ -156,13 +175,13 @@ def _names(config: TransformerConfig) -> dict[str, From]:
 
 def _settings(config: dict[str, Any], where: str) -> tuple[TransformerConfig, Sizes]:
     """Our settings for their config.json. What it leaves out is as in `MarianConfig`, but for the sizes."""
-    size = partial(size_of, config, where=where)
+    entries_of(Marian.Entries, config, where)
     for ours, theirs in (
         ("encoder_attention_heads", "decoder_attention_heads"),
         ("encoder_ffn_dim", "decoder_ffn_dim"),
     ):
-        if size(ours) != size(theirs):
-            counts = f"{size(ours)} and {size(theirs)}"
+        if config[ours] != config[theirs]:
+            counts = f"{config[ours]} and {config[theirs]}"
             raise FolderError(f"{where}/config.json: Legato needs {ours} and {theirs} to be equal, not {counts}")
     for name in ("normalize_before", "normalize_embedding", "add_final_layer_norm"):
         if config.get(name):
@@ -172,11 +191,11 @@ def _settings(config: dict[str, Any], where: str) -> tuple[TransformerConfig, Si
     shared = bool(config.get("share_encoder_decoder_embeddings", True))
     tied = bool(config.get("tie_word_embeddings", True))
     settings = {
-        "layers": size("encoder_layers"),
-        "decoder_layers": size("decoder_layers"),
-        "width": size("d_model"),
-        "heads": size("encoder_attention_heads"),
-        "feedforward": size("encoder_ffn_dim"),
+        "layers": config["encoder_layers"],
+        "decoder_layers": config["decoder_layers"],
+        "width": config["d_model"],
+        "heads": config["encoder_attention_heads"],
+        "feedforward": config["encoder_ffn_dim"],
         "activation": activation,
         "length": config.get("max_position_embeddings", 1024),
         "dropout": config.get("dropout", 0.1),
@@ -187,7 +206,7 @@ def _settings(config: dict[str, Any], where: str) -> tuple[TransformerConfig, Si
         "tied": tied,
     }
     found = checked(TransformerConfig, settings, where)
-    vocabulary = size("vocab_size")
+    vocabulary = config["vocab_size"]
     if shared:
         return found, Sizes(vocabulary)
     return found, Sizes(config.get("decoder_vocab_size") or vocabulary, source=vocabulary)

@@ -18,6 +18,8 @@ from legato.config import validate
 from legato.errors import ConfigError, FolderError, brief
 from legato.models.base import ModelConfig, Sizes
 from legato.models.building import built
+from legato.models.entries import Entries
+from legato.schema import fit
 
 Config = TypeVar("Config", bound=ModelConfig)
 Module = TypeVar("Module", bound=nn.Module)
@@ -148,14 +150,9 @@ def checked(model: type[Config], settings: dict[str, Any], where: str) -> Config
         raise FolderError(f"{where}/config.json: {problem}") from None
 
 
-def size_of(config: Mapping[str, Any], name: str, where: str, most: int | None = None) -> int:
-    """An entry that has to be there, and a positive number, perhaps of `most` at the most."""
-    value = config.get(name)
-    if not isinstance(value, int) or value < 1:
-        raise FolderError(f"{where}/config.json {f'has {name}={value}' if name in config else f'lacks {name!r}'}")
-    if most is not None and value > most:
-        raise FolderError(f"{where}/config.json has {name}={brief(value)}; Legato goes up to {most:,}")
-    return value
+def entries_of(schema: type[Entries], config: Mapping[str, Any], where: str) -> Entries:
+    """A folder's config.json, whose entries are what a family's `schema` says."""
+    return fit(dict(config), schema, f"{where}/config.json")
 
 
 def activation_of(
@@ -164,7 +161,8 @@ def activation_of(
     """Our name for the activation that an entry names; `known` is from theirs to ours."""
     value = config.get(name, default)
     if value not in known:
-        raise FolderError(f"{where}/config.json: {name}={value} is unknown; there is {', '.join(sorted(known))}")
+        there = ", ".join(sorted(known))
+        raise FolderError(f"{where}/config.json: {name}={brief(value)} is unknown; there is {there}")
     return known[value]
 
 
@@ -172,7 +170,7 @@ def refuse_unless(config: Mapping[str, Any], expected: Mapping[str, Any], where:
     """Refuse a folder whose entries, where there are any, ask for what we do not have."""
     for name, value in expected.items():
         if config.get(name, value) != value:
-            raise FolderError(f"{where}/config.json: {name} is {config[name]}; Legato has only {value}")
+            raise FolderError(f"{where}/config.json: {name} is {brief(config[name])}; Legato has only {value}")
 
 
 def is_tied(

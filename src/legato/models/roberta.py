@@ -18,6 +18,7 @@ from legato.models.base import ModelConfig, Sizes
 from legato.models.bert import (
     EXPECTED,
     WORD,
+    BertEntries,
     body_names,
     common_entries,
     common_settings,
@@ -25,17 +26,19 @@ from legato.models.bert import (
     two_biases,
 )
 from legato.models.encoder import EncoderConfig, EncoderModel, both, has, ignored, renamed
+from legato.models.entries import Entries, Token
 from legato.models.names import (
     From,
     Names,
     checked,
     class_prefix,
+    entries_of,
     filled,
     give_tensors,
     is_tied,
     refuse_unless,
-    size_of,
 )
+from legato.schema import OPEN, with_config
 
 Family = Literal["roberta", "xlm-roberta", "camembert"]
 
@@ -76,11 +79,19 @@ class RobertaModel(EncoderModel):
         return self.config.family
 
 
+@with_config(OPEN)
+class RobertaEntries(BertEntries, total=False):
+    """What is read of config.json."""
+
+    pad_token_id: Token
+
+
 class Roberta:
     """The map between `RobertaModel` and `RobertaForMaskedLM`, or `RobertaModel` where the head is missing."""
 
     model_type: ClassVar[Family] = "roberta"
     architecture: ClassVar[str] = "RobertaForMaskedLM"
+    Entries: ClassVar[type[Entries]] = RobertaEntries
 
     @classmethod
     def refusal(cls, module: RobertaModel) -> str | None:
@@ -108,10 +119,11 @@ class Roberta:
 
     @classmethod
     def load(cls, config: dict[str, Any], tensors: dict[str, Tensor], where: str) -> RobertaModel:
+        entries_of(cls.Entries, config, where)
         refuse_unless(config, EXPECTED, where)
         theirs = renamed(tensors, "roberta.", r"lm_head\.")
-        padding, rows = config.get("pad_token_id", 1), size_of(config, "max_position_embeddings", where)
-        if not isinstance(padding, int) or not 0 <= padding < rows - 1:
+        padding, rows = config.get("pad_token_id", 1), config["max_position_embeddings"]
+        if not 0 <= padding < rows - 1:
             raise FolderError(f"{where}/config.json: pad_token_id={padding} leaves no room in {rows} positions")
         settings = {
             **common_settings(config, where),
@@ -127,7 +139,7 @@ class Roberta:
         ours = checked(RobertaConfig, settings, where)
         one_bias(theirs, "lm_head")
         left = ignored(ours, r"lm_head\.decoder")
-        return filled(RobertaModel, ours, size_of(config, "vocab_size", where), _names, theirs, where, ignored=left)
+        return filled(RobertaModel, ours, config["vocab_size"], _names, theirs, where, ignored=left)
 
 
 class XLMRoberta(Roberta):

@@ -117,7 +117,7 @@ class MaskedLanguageModelling:
             raise ConfigError("'data.test' is needed; set data.test=FILE")
         text = read_split(data, data.test, "test")
         model, tokenizer = loaded.module, loaded.tokenizer
-        window = data.window if "window" in data.model_fields_set else loaded.about.get("window", data.window)
+        window = data.window if "window" in data.model_fields_set else loaded.about.get("window") or data.window
         window = min(window, model.longest or window)
         scores = score_text(model, tokenizer, text, window, data.mask_share)
         told = pseudo_scores(model, tokenizer, text, window, data.max_sentences)

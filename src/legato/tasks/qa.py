@@ -181,7 +181,8 @@ def _chosen(name: str, data: Any, about: dict[str, Any]) -> Any:
     """A setting as `data` gives it, else as the model was trained, else as it usually is."""
     if data is not None and name in data.model_fields_set:
         return getattr(data, name)
-    return about.get(name, QuestionData.model_fields[name].default)
+    kept = about.get(name)
+    return QuestionData.model_fields[name].default if kept is None else kept
 
 
 def _part_of(test: Questions, data: Any, about: dict[str, Any]) -> Questions:

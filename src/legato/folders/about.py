@@ -1,0 +1,114 @@
+"""What a model folder says of itself under our own key, `"legato"`, and how to search: types of what is read.
+
+Each task writes what it needs to read, predict and score again. Other packages' tasks may write what they like, and
+what theirs and ours have in common is in `About`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from legato.data.tag_schemes import Scheme
+from legato.models.entries import Beams, Flag, Setting, Size, Token, Tokens
+from legato.registry import TASKS
+from legato.schema import OPEN, TypedDict, fit, with_config
+
+Column = str | int
+
+
+@with_config(OPEN)
+class Generation(TypedDict, total=False):
+    """generation_config.json."""
+
+    eos_token_id: Tokens | None
+    num_beams: Beams | None
+    length_penalty: float | None
+
+
+@with_config(OPEN)
+class Sentences(TypedDict, total=False):
+    """How a text becomes one vector (sentence_encoder.py)."""
+
+    modes: Annotated[list[str], Field(min_length=1)]
+    normalise: bool
+    most: Size | None
+    lowercase: bool
+    before: str
+
+
+@with_config(OPEN)
+class About(TypedDict, total=False):
+    """What every task may say."""
+
+    task: str
+    published: Flag  # others made the model, whoever trained it last
+    tokens: list[str] | None  # digests of the tokenizers
+    ends: list[Token] | None
+    head: dict[str, Setting] | None
+    labels: list[str] | None
+    sentences: Sentences | None
+
+
+class Toy(TypedDict, total=False):
+    settings: dict[str, Setting]
+    seed: Annotated[int, Field(ge=0)]
+
+
+class Split(TypedDict):
+    by: str
+    valid_share: Annotated[float, Field(ge=0, lt=1)]
+    test_share: Annotated[float, Field(ge=0, lt=1)]
+
+
+@with_config(OPEN)
+class TagColumns(TypedDict, total=False):
+    word: Column | None
+    tag: Column | None
+
+
+@with_config(OPEN)
+class OwnAbout(About, total=False):
+    """What our own tasks say."""
+
+    window: Size | None  # lm, mlm, chat, qa, word2vec
+    toy: Toy  # lm, translation
+    beams: Beams  # translation, parsing
+    length_penalty: Annotated[float, Field(ge=0, le=10)]
+    directions: list[str] | None
+    kind: Literal["classes", "several", "regression"]  # classification
+    numbered: bool
+    separator: Annotated[str, Field(min_length=1)]
+    max_length: Size | None
+    pair: bool | None
+    columns: list[Column] | TagColumns | None  # classification, qa; tagging
+    scheme: Scheme  # tagging
+    valid_transitions: Flag
+    zero_digits: Flag
+    splitting: str
+    stride: Annotated[int, Field(ge=0, le=2**24)]  # qa
+    longest_answer: Size
+    article: Column | None
+    no_answer: str
+    threshold: Annotated[float, Field(allow_inf_nan=False)] | None
+    split: Split | None
+
+
+@with_config(OPEN)
+class _Holder(TypedDict):
+    legato: About
+
+
+@with_config(OPEN)
+class _OwnHolder(TypedDict):
+    legato: OwnAbout
+
+
+def check_about(about: Any, where: Path) -> dict[str, Any]:
+    """What is under our own key in the file `where`."""
+    found: Any = fit({"legato": about}, _Holder, str(where))["legato"]
+    if found.get("task", "lm") in TASKS.builtin:
+        found = fit({"legato": about}, _OwnHolder, str(where))["legato"]
+    return dict(found)
