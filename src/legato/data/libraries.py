@@ -1,7 +1,7 @@
 """Other people's libraries that read files and texts, held so that whatever they raise is one line.
 
 `tokenizers` raises plain `Exception`s, and panics where it had not thought of something: that is a `BaseException`,
-which passes by every `except Exception`. All that it does here goes through a `Library`, so that no caller can forget.
+which passes by every `except Exception`. Everything that it does goes through a `Library`: no caller can forget.
 What is called before there is one, and other libraries, stand inside `clear_of_panics`.
 """
 
