@@ -146,6 +146,8 @@ def check_values(
     finite: bool = True,
 ) -> None:
     """Refuse what JSON or YAML can say and no reader of ours expects; the key is named, as `a.b.0`."""
+    if _are_plain(value, most):
+        return
     left = most
 
     def walk(part: Any, path: tuple[str, ...]) -> None:
@@ -181,6 +183,41 @@ def check_values(
             raise error(f"{where}{_at(path)}: {brief(part)} is a {type(part).__name__}, which is no plain value")
 
     walk(value, ())
+
+
+def _are_plain(value: Any, most: int) -> bool:
+    """What `check_values` finds, level by level and without the way there: large files hold millions of values."""
+    level: list[Any] = [value]
+    for depth in range(MAX_DEPTH + 1):
+        most -= len(level)
+        if most < 0:
+            return False
+        below: list[Any] = []
+        for part in level:
+            kind = type(part)
+            if kind is str:
+                if not part.isascii() and not is_text(part):
+                    return False
+            elif kind is int:
+                if not -LARGEST <= part <= LARGEST:
+                    return False
+            elif kind is float:
+                if not math.isfinite(part):
+                    return False
+            elif kind is dict or kind is list:
+                if depth >= MAX_DEPTH or (kind is dict and not all(map(_is_key, part))):
+                    return False
+                below.extend(part.values() if kind is dict else part)
+            elif part is not None and kind is not bool:
+                return False
+        if not below:
+            return True
+        level = below
+    return False
+
+
+def _is_key(key: Any) -> bool:
+    return type(key) is str and len(key) <= MAX_KEY and (key.isascii() or is_text(key))
 
 
 @overload

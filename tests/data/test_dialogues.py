@@ -94,7 +94,7 @@ def test_some_are_held_out_and_hashes_tell_them_apart(tmp_path: Path) -> None:
         ({"messages": [HI[0], {"role": "assistant", "content": " "}]}, "line 2: an answer is empty"),
         ({"messages": [HI[0], {"role": "assistant", "content": None}]}, "its content is missing, not text"),
         ({"messages": [HI[0], {"role": "assistant", "content": [{"type": "image"}]}]}, "not image"),
-        ({"messages": [HI[0], {"role": "assistant", "content": "\ud800"}]}, "line 2: there is half a surrogate"),
+        ({"messages": [HI[0], {"role": "assistant", "content": "\ud800"}]}, "line 2: half a surrogate"),
     ],
 )
 def test_bad_messages_are_one_line(row: Any, line: str, tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_where_all_are_left_out_nothing_is_left(tmp_path: Path) -> None:
     [
         ('{"rows": [1]}', "is no SQuAD file: .* has rows"),
         ("[1, 2]", "is no SQuAD file: .* has list"),
-        ('{"data": [', "is not JSON"),
+        ('{"data": [', "is not valid JSON"),
         ('{"data": [{"title": "x"}]}', "article 1: there is no 'paragraphs'"),
         ('{"data": [{"paragraphs": [{"qas": []}]}]}', "article 1 .1., paragraph 1: there is no 'context'"),
         ('{"data": []}', "holds no questions"),

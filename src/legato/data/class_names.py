@@ -5,33 +5,49 @@ features = {"label": {"names": ["not_equivalent", "equivalent"], "_type": "Class
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
+from legato.errors import DataError
+from legato.schema import OPEN, TypedDict, fit, parse_json, with_config
 
-def class_names(feature: Any) -> list[str] | None:
+
+@with_config(OPEN)
+class Info(TypedDict, total=False):
+    """What the hub's library keeps of a dataset, as far as it is read here."""
+
+    features: dict[str, Any]
+
+
+@with_config(OPEN)
+class Metadata(TypedDict, total=False):
+    info: Info
+
+
+def class_names(feature: Any, where: str = "the classes") -> list[str] | None:
     """The names that a column's numbers stand for, or those of the lists in it; None where they are numbers.
 
     >>> class_names({"feature": {"names": ["O", "B-LOC"], "_type": "ClassLabel"}, "_type": "List"})
     ['O', 'B-LOC']
     """
-    while isinstance(feature, list) and len(feature) == 1:
-        feature = feature[0]
-    if not isinstance(feature, dict):
-        return None
-    if feature.get("_type") == "ClassLabel" and feature.get("names"):
-        return [str(name) for name in feature["names"]]
-    return class_names(feature.get("feature"))
+    while True:
+        if isinstance(feature, list) and len(feature) == 1:
+            feature = feature[0]
+        elif not isinstance(feature, dict):
+            return None
+        elif feature.get("_type") == "ClassLabel" and feature.get("names"):
+            return fit(feature["names"], list[str], f"{where}: the names of its classes", error=DataError)
+        else:
+            feature = feature.get("feature")
 
 
-def parquet_features(metadata: Mapping[bytes, bytes] | None) -> Mapping[str, Any]:
+def parquet_features(metadata: Mapping[bytes, bytes] | None, where: str) -> Mapping[str, Any]:
     """What the hub's library says of the columns in the parquet files that it writes."""
-    try:
-        features = json.loads((metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
-    except (ValueError, TypeError, KeyError):
+    held = (metadata or {}).get(b"huggingface")
+    if held is None:
         return {}
-    return features if isinstance(features, dict) else {}
+    where = f"{where}: what it says of its columns (huggingface)"
+    return parse_json(held, Metadata, where, error=DataError).get("info", {}).get("features", {})
 
 
 def hub_features(rows: Any) -> Mapping[str, Any]:

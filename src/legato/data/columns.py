@@ -13,6 +13,7 @@ its tag; in CoNLL-U they have names (FORM and UPOS are read), and comments, mult
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import Any, Final
 from legato.data.files import MAX_LINE, load_text, no_file, resolve_path
 from legato.data.tables import FORMATS as TABLES
 from legato.data.tables import Column, Head, Table, kind_of, list_names, locate, read_table
-from legato.errors import DataError, suggest
+from legato.errors import DataError, brief, suggest
 
 # CoNLL-U's columns, in their order.
 CONLLU: Final = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
@@ -151,8 +152,8 @@ def _columns(path: Path, text: str, word: Column | None, tag: Column | None) -> 
             width = len(fields)
             if width < 2:
                 raise DataError(
-                    f"{path}, line {number}: one column, '{fields[0]}', where a word and its tag should stand; "
-                    "is it a file of tagged words?"
+                    f"{path}, line {number}: one column, '{brief(fields[0])}', where a word and its tag should "
+                    "stand; is it a file of tagged words?"
                 )
             if max(first, last) >= width:
                 raise DataError(f"{path} has {width} columns, so there is no column {max(first, last) + 1}")
@@ -161,7 +162,7 @@ def _columns(path: Path, text: str, word: Column | None, tag: Column | None) -> 
             wanted = f"the file has {width}" if places[1] is None else f"column {max(first, last) + 1} is read"
             count = "1 column" if len(fields) == 1 else f"{len(fields)} columns"
             raise DataError(
-                f"{path}, line {number}: {count} where {wanted}, so '{fields[0]}' has no tag for certain; "
+                f"{path}, line {number}: {count} where {wanted}, so '{brief(fields[0])}' has no tag for certain; "
                 "complete or remove the line"
             )
         if not fields[first].strip() or not fields[last].strip():
@@ -179,12 +180,11 @@ def _named(word: Column | None, tag: Column | None) -> list[tuple[Column | None,
 
 def _number(path: Path, column: Column, setting: str) -> int:
     """The place of a column, from 0."""
-    try:
-        number = int(column)
-    except ValueError:
+    if not re.fullmatch(r"-?[0-9]{1,9}", str(column)):
         raise DataError(
-            f"{path} has no names for its columns; set {setting} to a number from 1, not '{column}'"
-        ) from None
+            f"{path} has no names for its columns; set {setting} to a number from 1, not '{brief(column)}'"
+        )
+    number = int(column)
     if number < 1:
         raise DataError(f"{setting}={number}: columns are counted from 1")
     return number - 1
@@ -194,10 +194,10 @@ def _conllu(path: Path, text: str, word: Column | None, tag: Column | None) -> T
     names = []
     for column, setting, usual in ((word, "data.word", "form"), (tag, "data.tag", "upos")):
         name = usual if column is None else str(column).lower()
-        if name.isdigit() and 1 <= int(name) <= len(CONLLU):
+        if re.fullmatch(r"[0-9]{1,2}", name) and 1 <= int(name) <= len(CONLLU):
             name = CONLLU[int(name) - 1]
         if name not in CONLLU:
-            raise DataError(f"{setting}={column} is no column of CoNLL-U; {suggest(name, CONLLU)}")
+            raise DataError(f"{setting}={brief(column)} is no column of CoNLL-U; {suggest(name, CONLLU)}")
         names.append(name)
     first, last = (CONLLU.index(name) for name in names)
     gathered = _Gathered()
@@ -264,13 +264,13 @@ def _count(parts: list[str], what: str) -> str:
 
 def _choose(head: Head, column: Column | None, role: str, usual: Sequence[str]) -> Column:
     if column is not None:
-        return int(column) if str(column).isdigit() else column
+        return int(column) if re.fullmatch(r"[0-9]{1,9}", str(column)) else column
     lower = {name.lower(): name for name in head.names}
     found = next((lower[name] for name in usual if name in lower), None)
     if found is None:
         raise DataError(
             f"{head.where} has the columns {list_names(head.names)}; say which are the {role}s: "
-            f"data.{role}={head.names[-1 if role == 'tag' else 0]}"
+            f"data.{role}={brief(head.names[-1 if role == 'tag' else 0])}"
         )
     return found
 
@@ -283,6 +283,6 @@ def _parts(table: Table, column: int, row: int) -> list[str]:
         names = dict(enumerate((table.classes[column] if table.classes else None) or ()))  # of numbers on the hub
         return [str(names.get(part, part)) for part in value]
     raise DataError(
-        f"{table.where(row)}: '{table.names[column]}' is no list of {'tags' if column else 'words'}; "
+        f"{table.where(row)}: '{brief(table.names[column])}' is no list of {'tags' if column else 'words'}; "
         f"set data.{'tag' if column else 'word'} to a column that is"
     )

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from legato.data.tables import Column, Head, Table, list_names, read_table
-from legato.errors import DataError, suggest
+from legato.errors import DataError, brief, suggest
+from legato.schema import OPEN, TypedDict, fit, is_text, parse_json, with_config
 
 ROLES: Final = ("system", "user", "assistant", "tool", "developer")
 OTHER_ROLES: Final = {"human": "user", "gpt": "assistant", "bot": "assistant", "model": "assistant"}
@@ -28,6 +29,13 @@ ASKED: Final[tuple[str, ...]] = ("instruction", "prompt", "question", "user", "i
 SYSTEM: Final = ("system", "system_prompt")
 
 Message = dict[str, str]
+
+
+@with_config(OPEN)
+class Piece(TypedDict, total=False):
+    """A part of a message that is written as parts."""
+
+    text: str
 
 
 @dataclass(frozen=True)
@@ -134,7 +142,7 @@ def _dialogue(table: Table, number: int, system: str | None) -> list[Message]:
     for message in messages:
         if message["role"] == "assistant" and not message["content"].strip():
             raise DataError(f"{where}: an answer is empty; complete or remove the row")
-        if any("\ud800" <= letter <= "\udfff" for letter in message["content"]):
+        if not is_text(message["content"]):
             raise DataError(f"{where}: there is half a surrogate pair, which is no character; remove it")
     return messages
 
@@ -155,9 +163,9 @@ def _said(role: str, values: list[Any], names: list[str], where: str) -> list[Me
 def _messages(value: Any, where: str) -> list[Message]:
     if isinstance(value, str):  # in a csv or tsv
         try:
-            value = json.loads(value)
-        except ValueError:
-            raise DataError(f"{where}: '{value[:40]}' is no list of messages; write them as JSON") from None
+            value = parse_json(value, object, where, error=DataError)
+        except DataError:
+            raise DataError(f"{where}: '{brief(value, 40)}' is no list of messages; write them as JSON") from None
     if not isinstance(value, list) or not value:
         raise DataError(f'{where}: there are no messages; write [{{"role": "user", "content": "…"}}, …]')
     return [_message(entry, number, where) for number, entry in enumerate(value, start=1)]
@@ -166,16 +174,17 @@ def _messages(value: Any, where: str) -> list[Message]:
 def _message(entry: Any, number: int, where: str) -> Message:
     where = f"{where}, message {number}"
     if not isinstance(entry, Mapping):
-        raise DataError(f'{where}: not {{"role": …, "content": …}} but {str(entry)[:40]!r}')
+        raise DataError(f'{where}: not {{"role": …, "content": …}} but {brief(entry, 40)!r}')
     role, content = entry.get("role", entry.get("from")), entry.get("content", entry.get("value"))
     role = OTHER_ROLES.get(str(role), role)
     if role not in ROLES:
-        raise DataError(f"{where}: there is no role '{role}'; {suggest(str(role), ROLES)}")
+        raise DataError(f"{where}: there is no role '{brief(role)}'; {suggest(str(role), ROLES)}")
     if isinstance(content, list):  # pieces, of which there may be others than text
-        kinds = {piece.get("type") for piece in content if isinstance(piece, Mapping)}
-        if kinds - {"text"} or not all(isinstance(piece, Mapping) for piece in content):
-            raise DataError(f"{where}: only text can be learned from, not {', '.join(map(str, kinds - {'text'}))}")
-        content = "".join(str(piece.get("text", "")) for piece in content)
+        for piece in content:
+            kind = piece.get("type") if isinstance(piece, Mapping) else type(piece).__name__
+            if kind != "text":
+                raise DataError(f"{where}: only text can be learned from, not {brief(kind)}")
+        content = "".join(piece.get("text", "") for piece in fit(content, list[Piece], where, error=DataError))
     if not isinstance(content, str):
         raise DataError(f"{where}: its content is {_kind(content)}, not text; complete or remove the row")
     return {"role": str(role), "content": content}

@@ -14,8 +14,9 @@ import zlib
 from pathlib import Path
 from typing import Final
 
-from legato.errors import DataError
+from legato.errors import DataError, brief
 from legato.input_files import path_of
+from legato.schema import is_text
 
 MAX_LINE: Final = 10_000_000
 
@@ -74,9 +75,9 @@ def decode(path: Path, data: bytes, encoding: str) -> str:
     """The text that the bytes of a file are in this encoding, without its byte-order mark; `path` is for messages."""
     try:
         codec = codecs.lookup(encoding).name
-    except LookupError:
+    except (LookupError, ValueError, OSError, ImportError):  # a codec's name is looked up as a module's
         raise DataError(
-            f"there is no encoding '{encoding}'; set data.encoding to utf-8, latin-1, utf-16, …"
+            f"there is no encoding '{brief(encoding)}'; set data.encoding to utf-8, latin-1, utf-16, …"
         ) from None
     # Wide encodings hold zero bytes by nature; in any other a zero byte means that this is no text.
     if not codec.startswith(("utf-16", "utf-32")):
@@ -93,8 +94,12 @@ def decode(path: Path, data: bytes, encoding: str) -> str:
             f"{path}, line {line}: the byte at offset {problem.start} is not {encoding}; "
             "set data.encoding to what the file is in, such as data.encoding=latin-1"
         ) from None
-    except LookupError:  # a codec that is none of text, such as 'hex'
-        raise DataError(f"'{encoding}' is not an encoding of text; set data.encoding=utf-8") from None
+    except (LookupError, ValueError):  # a codec that is none of text, such as 'hex', or that says no more
+        raise DataError(f"{path}: '{encoding}' is not an encoding of text; set data.encoding=utf-8") from None
+    if codec != "utf-8" and not is_text(text):  # some codecs spell half characters
+        raise DataError(
+            f"{path} holds half a surrogate pair in {encoding}, which is no text; set data.encoding=utf-8"
+        )
     return text.removeprefix("\ufeff")
 
 

@@ -22,7 +22,7 @@ from legato.data.files import MAX_LINE, unify_newlines
 from legato.data.pairs import tidy
 from legato.data.strays import NO_LABEL, are_numbers, is_number
 from legato.data.tables import Column, Head, Table, format_of, list_names, read_table
-from legato.errors import DataError
+from legato.errors import DataError, brief
 
 # In lower case. Of several that a table has, the first one here counts.
 LABEL_NAMES: Final = (
@@ -139,7 +139,7 @@ def read_labelled(
     table = read_table(source, choose, root=root, format=format, encoding=encoding, max_line=max_line, split=split)
     if len(set(table.names)) < len(table.names):
         twice = next(name for name in table.names if table.names.count(name) > 1)
-        raise DataError(f"data.columns names '{twice}' twice; texts and labels are different columns")
+        raise DataError(f"data.columns names '{brief(twice)}' twice; texts and labels are different columns")
     if not table.lines:
         raise DataError(f"{table.source} is empty: it holds no rows; give a file that does")
     notes += [table.note] if table.note else []

@@ -9,6 +9,7 @@ regression   a number                                  the number itself
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,8 +17,9 @@ from typing import Any, Final
 
 from legato.data.labelled import Labelled
 from legato.data.strays import few, is_missing, is_number, told_missing
-from legato.errors import DataError, brief
+from legato.errors import DataError, brief, listed
 
+WHOLE: Final = re.compile(r"-?\d{1,300}")  # a whole number, in any script
 KINDS: Final = ("classes", "several", "regression")
 FEW: Final = 12  # names that a message lists
 
@@ -56,8 +58,8 @@ class Labels:
                 found.setdefault(name, row)
         if kind == "classes" and len(found) < 2:
             raise DataError(
-                f"{data.source} has one class alone, '{next(iter(found))}', so there is nothing to tell apart; "
-                "is data.columns the label's?"
+                f"{data.source} has one class alone, '{brief(next(iter(found)))}', so there is nothing to tell "
+                "apart; is data.columns the label's?"
             )
         if not found:
             raise DataError(f"{data.source} has no label at all; is data.columns the labels'?")
@@ -74,8 +76,12 @@ class Labels:
             parts = label.split(self.separator) if isinstance(label, str) else label
             if parts is None:
                 return []
-            held = parts if isinstance(parts, list) else [parts]
-            return [name for part in held if (name := self._named(data, row, part))]
+            every = parts if isinstance(parts, list) else [parts]
+            if any(isinstance(part, list | dict) for part in every):
+                raise DataError(
+                    f"{data.where(row)}: the labels should be names, not {brief(label)}; is it data.columns?"
+                )
+            return [name for part in every if (name := self._named(data, row, part))]
         if isinstance(label, dict):
             raise DataError(
                 f"{data.where(row)}: the label is an object; name its field: data.columns=[text,label.FIELD]"
@@ -107,7 +113,7 @@ class Labels:
             for name in self.spelt(data, row):
                 if name not in places:
                     raise DataError(
-                        f"{data.where(row)}: the label '{name}' is not among those learned, which are "
+                        f"{data.where(row)}: the label '{brief(name)}' is not among those learned, which are "
                         f"{self.listed()}; correct it, or add examples of it to data.train"
                     )
                 numbers.append(places[name])
@@ -128,8 +134,7 @@ class Labels:
 
     def listed(self) -> str:
         """The names, for a message."""
-        shown = ", ".join(f"'{name}'" for name in self.names[:FEW])
-        return shown if len(self.names) <= FEW else f"{shown} and {len(self.names) - FEW:,} more"
+        return listed(self.names, FEW, quote="'")
 
     def lone(self, data: Labelled) -> list[tuple[str, str]]:
         """Classes with a single example, and where that stands."""
@@ -184,7 +189,7 @@ def _spells_none(label: Any) -> bool:
 
 def _ordered(names: Any) -> list[str]:
     """By number where all are whole numbers, else by the alphabet."""
-    whole = all(name.lstrip("-").isdecimal() for name in names)
+    whole = all(WHOLE.fullmatch(name) for name in names)
     return sorted(names, key=(lambda name: (int(name), name)) if whole else None)
 
 
@@ -192,26 +197,28 @@ def _is_numbered(data: Labelled, found: dict[str, int], names: list[str]) -> boo
     """Whether data.labels names numbers from 0; refuses names that are neither the data's nor fit its numbers."""
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise DataError(f"data.labels names '{twice}' twice; name it once")
+        raise DataError(f"data.labels names '{brief(twice)}' twice; name it once")
     if data.classes is not None and len(names) != len(data.classes):
         known = Labels("classes", data.classes).listed()
         raise DataError(f"data.labels has {len(names)} names for {len(data.classes)} classes, {known}; leave it out")
-    beyond = [name for name in found if not name.isdecimal() or int(name) >= len(names)]
+    beyond = [name for name in found if name.startswith("-") or not WHOLE.fullmatch(name) or int(name) >= len(names)]
     if data.classes is not None and beyond:  # the hub has -1 where labels are kept secret
-        raise DataError(f"{data.where(found[beyond[0]])}: the label {beyond[0]} stands for no class; remove the row")
+        raise DataError(
+            f"{data.where(found[beyond[0]])}: the label {brief(beyond[0])} stands for no class; remove the row"
+        )
     unknown = [name for name in found if name not in names]
     if data.classes is None and not unknown:
         return False
     if not beyond:
         return True
     where = data.where(found[unknown[0]])
-    raise DataError(f"{where}: the label '{unknown[0]}' is not in data.labels=[{','.join(names)}]; add it")
+    raise DataError(f"{where}: the label '{brief(unknown[0])}' is not in data.labels=[{listed(names)}]; add it")
 
 
 def _number(data: Labelled, row: int) -> float:
     label = data.labels[row]
     if isinstance(label, bool) or not is_number(label):
-        told = "there is no label" if label in (None, "") else f"the label '{label}' is not a number"
+        told = "there is no label" if label in (None, "") else f"the label '{brief(label)}' is not a number"
         raise DataError(f"{data.where(row)}: {told}, as data.kind=regression needs; is data.columns the label's?")
     return float(label)
 

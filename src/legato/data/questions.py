@@ -17,16 +17,20 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from legato.data.files import load_text
 from legato.data.strays import is_missing, is_number
 from legato.data.tables import FORMATS, Column, Head, Table, format_of, list_names, locate, read_table
-from legato.errors import DataError, suggest
+from legato.errors import DataError, brief, suggest
+from legato.schema import check_values, parse_json
+
+E = TypeVar("E")
 
 QUESTION_FORMATS: Final = (*FORMATS, "squad")
 # Names by which columns are known, the likeliest first.
@@ -35,7 +39,7 @@ CONTEXT_NAMES: Final = ("context", "passage", "paragraph", "review", "document",
 ANSWER_NAMES: Final = ("answers", "answer", "human_ans_spans", "answer_text", "span")
 START_NAMES: Final = ("answer_start", "start", "human_ans_indices", "answer_span", "offset")
 ARTICLE_NAMES: Final = ("title", "article", "item_id", "document_id", "doc_id")
-BRIEF: Final = 60  # characters of a text in a message
+MAX_LITERAL: Final = 1_000_000  # characters of an object that a csv holds in a field
 
 
 @dataclass(frozen=True)
@@ -158,11 +162,11 @@ def _squad_rows(source: str, reading: Reading) -> tuple[str, Iterator[_Raw]] | N
         return None
     text = load_text(path, reading.encoding, max_line=0)
     try:
-        held = json.loads(text)
-    except (ValueError, RecursionError) as problem:
+        held: Any = parse_json(text, object, str(path), error=DataError)
+    except DataError as problem:
         if reading.format == "auto" and "\n" in text.strip() and text.lstrip().startswith("{"):
             return None  # one object a line
-        raise DataError(f"{path} is not JSON ({problem}); copy it again") from None
+        raise DataError(f"{problem}; put it right, or copy the file again") from None
     articles = held.get("data") if isinstance(held, dict) else None
     if not isinstance(articles, list):
         if reading.format == "auto" and isinstance(held, dict) and any(name in held for name in QUESTION_NAMES):
@@ -178,22 +182,27 @@ def _squad_rows(source: str, reading: Reading) -> tuple[str, Iterator[_Raw]] | N
 def _articles(path: str, articles: list[Any]) -> Iterator[_Raw]:
     for number, article in enumerate(articles, start=1):
         where = f"{path}, article {number}"
-        title = _entry(article, "title", where) if isinstance(article, dict) and "title" in article else str(number)
-        for place, paragraph in enumerate(_entry(article, "paragraphs", where), start=1):
-            inside = f"{where} ({title}), paragraph {place}"
-            context = _entry(paragraph, "context", inside)
-            for asked in _entry(paragraph, "qas", inside):
-                text = _entry(asked, "question", inside)
+        title = str(article["title"]) if isinstance(article, dict) and "title" in article else str(number)
+        for place, paragraph in enumerate(_entry(article, "paragraphs", list, where), start=1):
+            inside = f"{where} ({brief(title)}), paragraph {place}"
+            context = _entry(paragraph, "context", str, inside)
+            for asked in _entry(paragraph, "qas", list, inside):
+                text = _entry(asked, "question", str, inside)
                 name = str(asked.get("id", f"{number}.{place}"))
                 answers = [] if asked.get("is_impossible") else asked.get("answers")
                 pairs = None if answers is None else _pairs(answers, None, inside)
-                yield _Raw(f"{path}, question {name}", name, text, context, pairs, str(title))
+                yield _Raw(f"{path}, question {brief(name)}", name, text, context, pairs, title)
 
 
-def _entry(value: Any, key: str, where: str) -> Any:
+def _entry(value: Any, key: str, kind: type[E], where: str) -> E:
+    """What stands under a key; of the kind that SQuAD's files have there."""
     if not isinstance(value, dict) or key not in value:
         raise DataError(f"{where}: there is no '{key}', so this is no SQuAD file; see data.columns for tables")
-    return value[key]
+    found = value[key]
+    if not isinstance(found, kind):
+        wanted = "a list" if kind is list else "a text"
+        raise DataError(f"{where}: '{key}' should be {wanted}, not {brief(json.dumps(found))}")
+    return found
 
 
 # --- tables -----------------------------------------------------------------------------------------
@@ -272,11 +281,13 @@ def _pairs(value: Any, place: Any, where: str) -> list[tuple[Any, Any]]:
         value = _literal(value)  # a csv's way to hold such an object
     if isinstance(value, dict):
         texts, starts = value.get("text"), value.get("answer_start", value.get("start"))
-        if texts is None:
+        if texts is None or isinstance(texts, dict):
             raise DataError(f"{where}: the answer has no 'text'; it has {list_names(map(str, value))}")
         return _pairs(texts, starts, where)
     if isinstance(value, list | tuple):
         if any(isinstance(part, dict) for part in value):
+            if not all(isinstance(part, dict) for part in value):
+                raise DataError(f"{where}: the answers should all be objects with a 'text', and some are not")
             return [pair for part in value for pair in _pairs(part, None, where)]
         starts = place if isinstance(place, list | tuple) else [place] * len(value)
         if len(starts) != len(value):
@@ -287,10 +298,15 @@ def _pairs(value: Any, place: Any, where: str) -> list[tuple[Any, Any]]:
 
 def _literal(text: str) -> Any:
     """The value that a text spells, such as a pair of numbers; the text itself where it spells none."""
+    bare = text.strip()
+    if len(bare) > MAX_LITERAL:
+        return text
     for read in (json.loads, ast.literal_eval):
         try:
-            return read(text.strip())
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            found = read(bare)
+            check_values(json.loads(json.dumps(found)), "it", error=DataError)  # pairs as lists, and nothing odd
+            return found
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError, DataError):
             continue
     return text
 
@@ -335,6 +351,8 @@ class _Checker:
         """The answer in its context; ValueError says why there is none."""
         if text is None or text == "" or (isinstance(text, str) and text.strip() == self.none):
             return None
+        if isinstance(text, list | dict) or (isinstance(text, float) and not math.isfinite(text)):
+            raise ValueError(f"the answer is {brief(text)}, which is no text")
         if not isinstance(text, str):
             if is_missing(text, False):
                 raise ValueError(f"the answer is {text}, which is none; leave it empty where there is no answer")
@@ -346,26 +364,24 @@ class _Checker:
             if start >= 0 and is_missing(text, True) and not re.search(rf"\b{re.escape(text.strip())}\b", context):
                 raise ValueError(f"the answer '{text}' stands for a missing one; leave it empty where there is none")
             if start < 0:
-                raise ValueError(f"the answer '{_brief(text)}' does not stand in the context")
+                raise ValueError(f"the answer '{brief(text)}' does not stand in the context")
             return _trimmed(start, text)
         whole = isinstance(place, int | float) and is_number(place) and place == int(place)
         if isinstance(place, bool) or not whole:
-            raise ValueError(f"the answer begins at '{place}', which is no number")
+            raise ValueError(f"the answer begins at '{brief(place)}', which is no number")
         start = int(place)
         if start == -1 and not text.strip():
             return None
         found = context[start : start + len(text)] if start >= 0 else ""
         if found != text:
-            raise ValueError(
-                f"the answer '{_brief(text)}' is not at character {start}, where '{_brief(found)}' stands"
-            )
+            raise ValueError(f"the answer '{brief(text)}' is not at character {start}, where '{brief(found)}' stands")
         return _trimmed(start, text)
 
 
 def _between(context: str, text: str, place: Sequence[Any]) -> Span:
     """The answer between two characters. Its text may be written apart, or leave out words, as SubjQA's do."""
-    if len(place) != 2 or not all(isinstance(part, int) for part in place):
-        raise ValueError(f"the answer lies between {tuple(place)}, which is no pair of characters")
+    if len(place) != 2 or not all(isinstance(part, int) and not isinstance(part, bool) for part in place):
+        raise ValueError(f"the answer lies between {brief(tuple(place))}, which is no pair of characters")
     start, end = place
     found = context[start:end] if 0 <= start < end else ""
     if found == text:
@@ -375,7 +391,7 @@ def _between(context: str, text: str, place: Sequence[Any]) -> Span:
     same_ends = said[:1] == there[:1] and said[-1:] == there[-1:]
     if said and same_ends and all(character in rest for character in said):
         return _trimmed(start, found)
-    raise ValueError(f"the answer '{_brief(text)}' is not between {start} and {end}, where '{_brief(found)}' stands")
+    raise ValueError(f"the answer '{brief(text)}' is not between {start} and {end}, where '{brief(found)}' stands")
 
 
 def _trimmed(start: int, text: str) -> Span:
@@ -383,10 +399,6 @@ def _trimmed(start: int, text: str) -> Span:
     if not bare:
         raise ValueError("the answer is white space")
     return Span(start + len(text) - len(text.lstrip()), bare)
-
-
-def _brief(text: str) -> str:
-    return text if len(text) <= BRIEF else text[: BRIEF - 1] + "…"
 
 
 def _grouped(questions: list[Question]) -> list[Question]:

@@ -239,7 +239,7 @@ def _holds_scores(table: Table) -> bool:
 def _as_number(value: Any) -> float | None:
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None
 

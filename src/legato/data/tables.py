@@ -19,7 +19,6 @@ import contextlib
 import csv
 import io
 import itertools
-import json
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +27,9 @@ from typing import Any, Final
 
 from legato.data.class_names import class_names, hub_features, parquet_features
 from legato.data.files import MAX_LINE, load_bytes, load_text, no_file, resolve_path
-from legato.errors import DataError, suggest
+from legato.data.libraries import clear_of_panics
+from legato.data.plain_values import parse_line, plain_value
+from legato.errors import DataError, brief, listed, suggest
 
 KINDS: Final = {
     ".csv": "csv",
@@ -90,12 +91,11 @@ class Table:
             if not isinstance(value, str):
                 if value is None:
                     raise DataError(
-                        f"{self.where(row)}: '{self.names[column]}' is missing; complete or remove the row"
+                        f"{self.where(row)}: '{brief(self.names[column])}' is missing; complete or remove the row"
                     )
                 kind = type(value).__name__
-                raise DataError(
-                    f"{self.where(row)}: '{self.names[column]}' is {kind}, not text; set {setting} to one that is"
-                )
+                name = brief(self.names[column])
+                raise DataError(f"{self.where(row)}: '{name}' is {kind}, not text; set {setting} to one that is")
         return values
 
 
@@ -193,7 +193,7 @@ def _resolve(where: str, names: Sequence[str], columns: Sequence[Column], *, obj
         elif column in names or (objects and _top(column, names) in names):
             found.append(column)
         else:
-            raise DataError(f"{where} has no column '{column}'; {suggest(column, map(_brief, names))}")
+            raise DataError(f"{where} has no column '{brief(column)}'; {suggest(column, names)}")
     return found
 
 
@@ -203,13 +203,8 @@ def _check_number(column: int) -> None:
 
 
 def list_names(names: Iterable[str]) -> str:
-    """Names for a message."""
-    return ", ".join(map(_brief, names))
-
-
-def _brief(name: str) -> str:
-    # What a file without a header has in place of names may be whole sentences.
-    return name if len(name) <= 40 else name[:39] + "…"
+    """Names for a message: what a file without a header has in place of them may be whole sentences."""
+    return listed(names)
 
 
 def _top(column: str, names: Container[str]) -> str:
@@ -224,8 +219,8 @@ def _enter(value: Any, column: str, top: str, where: str) -> Any:
         if value is None:
             return None
         if not isinstance(value, dict) or key not in value:
-            there = [f"{top}.{key}" for key in value] if isinstance(value, dict) else [top]
-            raise DataError(f"{where}: there is no '{column}'; {suggest(column, there)}")
+            there = [f"{top}.{key}" for key in list(value)[:1000]] if isinstance(value, dict) else [top]
+            raise DataError(f"{where}: there is no '{brief(column)}'; {suggest(column, there)}")
         value = value[key]
     return value
 
@@ -367,7 +362,7 @@ def _separated_rows(
             if header:
                 missing = fields[next(place for place in places if place >= len(row))]
                 raise DataError(
-                    f"{where}: {len(row)} of {len(fields)} fields, so there is no '{missing}'; "
+                    f"{where}: {len(row)} of {len(fields)} fields, so there is no '{brief(missing)}'; "
                     f"complete or remove the row{quotes}"
                 )
             count = "1 field" if len(row) == 1 else f"{len(row)} fields"
@@ -396,10 +391,7 @@ def _read_json(path: Path, text: str, choose: Choose) -> Table:
         if not line.strip():
             continue
         where = f"{path}, line {number}"
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as problem:
-            raise DataError(f"{where}: not JSON ({problem}); write one object per line") from None
+        row = parse_line(line, where)
         if not isinstance(row, dict):
             raise DataError(f'{where}: not a JSON object; write one per line, such as {{"text": "…"}}')
         if names is None:
@@ -407,10 +399,11 @@ def _read_json(path: Path, text: str, choose: Choose) -> Table:
             columns = [[] for _ in names]
         lines.append(number)
         for name, column in zip(names, columns, strict=True):
-            top = _top(name, row)
+            top = name if name in row else _top(name, row)
             if top not in row:
-                raise DataError(f"{where}: there is no '{name}'; {suggest(name, row)}")
-            column.append(_enter(row[top], name, top, where))
+                raise DataError(f"{where}: there is no '{brief(name)}'; {suggest(name, row)}")
+            value = row[top] if name == top else _enter(row[top], name, top, where)
+            column.append(value if type(value) is str and value.isascii() else plain_value(value, where, name))
     if names is None:
         raise DataError(f"{path} is empty; give a file that holds text")
     return Table(str(path), names, columns, lines, "line", True)
@@ -420,36 +413,43 @@ def _read_parquet(path: Path, data: bytes, choose: Choose) -> Table:
     import pyarrow
     import pyarrow.parquet
 
-    def first() -> Mapping[str, Any]:
-        batch = next(table.iter_batches(batch_size=1), None)
-        return batch.to_pylist()[0] if batch is not None and batch.num_rows else {}
+    broken = f"{path} is not a parquet file, or is damaged; copy it again"
 
-    try:
+    def first() -> Mapping[str, Any]:
+        with clear_of_panics(broken):
+            batch = next(table.iter_batches(batch_size=1), None)
+            return batch.to_pylist()[0] if batch is not None and batch.num_rows else {}
+
+    with clear_of_panics(broken):
         table = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(data))
         names = table.schema_arrow.names
-        chosen = _pick(Head(str(path), "parquet", names, first), choose)
-        tops = [_top(name, names) for name in chosen]
+        metadata = table.schema_arrow.metadata
+    chosen = _pick(Head(str(path), "parquet", names, first), choose)
+    tops = [_top(name, names) for name in chosen]
+    with clear_of_panics(broken):
         read = table.read(columns=sorted(set(tops)))
         values = [read.column(top).to_pylist() for top in tops]
-        features = parquet_features(table.schema_arrow.metadata)
-    except (pyarrow.ArrowException, OSError) as problem:
-        raise DataError(f"{path} is not a parquet file, or is damaged ({problem}); copy it again") from None
-    return _numbered_rows(str(path), chosen, tops, values, features)
+    return _numbered_rows(str(path), chosen, tops, values, parquet_features(metadata, str(path)))
 
 
 def _numbered_rows(
     source: str, names: list[str], tops: list[str], values: list[list[Any]], features: Mapping[str, Any]
 ) -> Table:
     """A table of rows that stand on no line; `features` are what the hub's library says of the columns."""
-    columns = [
-        [_enter(value, name, top, f"{source}, row {number}") for number, value in enumerate(column, start=1)]
-        if name != top
-        else column
-        for name, top, column in zip(names, tops, values, strict=True)
-    ]
-    known = {top: class_names(features.get(top)) for top in tops}
+    columns = [_plain_rows(source, name, top, column) for name, top, column in zip(names, tops, values, strict=True)]
+    known = {top: class_names(features.get(top), f"{source}: '{brief(top)}'") for top in tops}
     classes = [known[top] if name == top else None for name, top in zip(names, tops, strict=True)]
     return Table(source, names, columns, list(range(1, len(values[0]) + 1)), "row", True, classes)
+
+
+def _plain_rows(source: str, name: str, top: str, column: list[Any]) -> list[Any]:
+    found = []
+    for number, value in enumerate(column, start=1):
+        if name != top:
+            value = _enter(value, name, top, f"{source}, row {number}")
+        known = type(value) is str and value.isascii()
+        found.append(value if known else plain_value(value, f"{source}, row {number}", name))
+    return found
 
 
 # --- the hub -------------------------------------------------------------------------------------
@@ -469,10 +469,18 @@ def _read_hub(source: str, choose: Choose, split: str, root: str | None) -> Tabl
         raise DataError(
             f"{file}the hub did not give a dataset '{name}' ({reason}); check the name and the connection"
         ) from None
+    broken = f"the rows of '{name}' from the hub cannot be read; fetch the dataset again"
+
+    def first() -> Mapping[str, Any]:
+        with clear_of_panics(broken):
+            return rows[0] if len(rows) else {}
+
     names = list(rows.column_names)
-    chosen = _pick(Head(name, "hub", names, lambda: rows[0] if len(rows) else {}), choose)
+    chosen = _pick(Head(name, "hub", names, first), choose)
     tops = [_top(column, names) for column in chosen]
-    return _numbered_rows(name, chosen, tops, [list(rows[top]) for top in tops], hub_features(rows))
+    with clear_of_panics(broken):
+        values = [list(rows[top]) for top in tops]
+    return _numbered_rows(name, chosen, tops, values, hub_features(rows))
 
 
 def _load_dataset(name: str, config: str | None, splits: Sequence[str]) -> Any:

@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, Final, cast
 
 import numpy as np
 import torch
@@ -27,6 +27,8 @@ from legato.data.files import no_file
 from legato.data.tokenizers import AnyTokenizer
 from legato.errors import ConfigError, DataError
 from legato.input_files import path_of
+
+WIDEST: Final = 1_000_000  # numbers of a vector
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ def read_vectors(path: Path, wanted: Iterable[str]) -> Vectors:
     for number, raw in _lines(path):
         line = raw.rstrip()
         if number == 1 and _is_header(line):
-            width = int(line.split()[1])
+            width = _width_of_header(path, line)
             continue
         if not line:
             continue
@@ -154,6 +156,14 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
 def _is_header(line: bytes) -> bool:
     parts = line.split()
     return len(parts) == 2 and all(part.isdigit() for part in parts)
+
+
+def _width_of_header(path: Path, line: bytes) -> int:
+    said = line.split()[1]
+    width = int(said) if len(said) <= len(str(WIDEST)) else 0
+    if not 1 <= width <= WIDEST:
+        raise DataError(f"{path}, line 1: vectors of {_shown(said)} numbers; there can be from 1 to {WIDEST:,}")
+    return width
 
 
 def _width_of_first(path: Path, number: int, line: bytes) -> int:

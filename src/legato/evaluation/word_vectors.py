@@ -7,6 +7,7 @@ similarity      Spearman's rank correlation of cosines with people's scores (a f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -76,6 +77,8 @@ def similarity_scores(vectors: Tensor, find: Find, path: Path) -> dict[str, floa
             if number == 1:
                 continue  # names of columns
             raise DataError(f"{path}, line {number}: not two words and a score; found '{line[:60]}'") from None
+        if not math.isfinite(score):
+            raise DataError(f"{path}, line {number}: the score {score} is no number; correct it, or remove the line")
         asked += 1
         known = [_known(find, word) for word in (first, second)]
         if None not in known:
