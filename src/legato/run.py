@@ -122,8 +122,10 @@ def start_run(config: RunConfig, display: Display) -> Result:
     from legato.training.run_folder import RunFolder
 
     choose_device(config.device)  # before anything is written
-    out = Path(config.out) if config.out else _free_name(config)
-    run = RunFolder.create(out, dump(config))
+    if config.out:
+        run = RunFolder.create(Path(config.out), dump(config))
+    else:
+        run = RunFolder.create_next(Path("runs") / f"{config.task}-{config.model.name}", dump(config))
     try:
         return _carry_out(config, run, display, resuming=False)
     except Exception:
@@ -335,7 +337,6 @@ def _conclude(
     """Score the best model on whole texts, and say whether the recipe's promise was kept."""
     import torch
 
-    from legato.folders.atomic import write_text
     from legato.folders.model_folder import find_model, load_model
     from legato.models.base import count_parameters
     from legato.training.display import memory_used
@@ -362,7 +363,7 @@ def _conclude(
         met = result.reached[name] = expectation.met(figures[name])
         verdict = "reached" if met else "NOT reached"
         display.say(f"expected {name} {expectation.bound()}: got {figures[name]:.4g}, {verdict}")
-    write_text(run.path / "result.json", json.dumps({**vars(result), "run": "."}, indent=1))
+    run.write("result.json", json.dumps({**vars(result), "run": "."}, indent=1))
     seconds = round(progress.seconds)
     taken = f"{minutes:.1f} minutes" if minutes >= 1 else f"{seconds} second{'s' * (seconds != 1)}"
     display.say(f"done in {taken}; the best model is in {run.best if run.best.exists() else run.last}")
@@ -374,19 +375,11 @@ def saved_bytes(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
 
 
-def _free_name(config: RunConfig) -> Path:
-    number = 1
-    while (path := Path("runs") / f"{config.task}-{config.model.name}-{number}").exists():
-        number += 1
-    return path
-
-
 def _write_provenance(
     run: Any, config: RunConfig, hashes: dict[str, str], loaded: Loaded | None, base: Base | None, device: Any
 ) -> None:
     import torch
 
-    from legato.folders.atomic import write_text
     from legato.training.devices import describe
 
     about = {
@@ -405,7 +398,7 @@ def _write_provenance(
         about |= {"from": str(loaded.folder), "tokenizer": loaded.tokenizer.fingerprint()}
     if base is not None:
         about["base"] = base.digest
-    write_text(run.path / "provenance.json", json.dumps(about, indent=1, ensure_ascii=False))
+    run.write("provenance.json", json.dumps(about, indent=1, ensure_ascii=False))
 
 
 def _commit() -> str | None:

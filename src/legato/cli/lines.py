@@ -7,10 +7,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from legato.errors import DataError
+from legato.interrupts import CODE
 
 FIRST = 32  # lines in the first block
 PATIENCE = 0.05  # seconds to wait for one more line before working on those that are there
@@ -102,6 +104,17 @@ class Lines:
             return Path(self.path).open("rb")
         except OSError as problem:
             raise DataError(f"{self.path} cannot be read: {problem.strerror or problem}") from None
+
+
+@contextmanager
+def leaving(source: Texts | Lines) -> Iterator[None]:
+    """Somebody who types leaves by Ctrl-C, of which nothing is said; elsewhere it interrupts."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if isinstance(source, Lines) and source.path is None:
+            sys.exit(CODE)
+        raise
 
 
 def read_utf8(raw: bytes) -> tuple[str, bool]:

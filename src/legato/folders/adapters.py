@@ -48,6 +48,7 @@ from legato.folders.heads import head_shape
 from legato.folders.json_files import read_json_if_there, write_json
 from legato.folders.marks import ends_of_ours
 from legato.folders.sentence_encoder import lower_marking, sentences_of
+from legato.folders.steady import read_steadily
 from legato.folders.weights import load_tensors, save_tensors
 from legato.models.base import SequenceModel
 from legato.models.headed import Headed, HeadShape, body_of
@@ -151,7 +152,7 @@ def load_adapter(folder: Path, above: tuple[Path, ...] = ()) -> Loaded:
     (place, name), above = _find_base(folder, where, given), (*above, folder.resolve())
     if place.resolve() in above:
         raise FolderError(f"{folder} names {place} as the model that it adapts, which is itself or made of it")
-    base = load_adapter(place, above) if is_adapter(place) else load_model(place)
+    base = read_steadily(place, lambda at: load_adapter(at, above)) if is_adapter(place) else load_model(place)
     before = base.digest or digest_of(base.module)
     if told:
         _check_digest(folder, told, base, before)
