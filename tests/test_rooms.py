@@ -26,7 +26,7 @@ ROOMS = [
     {"schema"},
     {"sandbox", "memory"},
     {"input_files"},
-    {"errors"},
+    {"errors", "interrupts"},
 ]
 HEIGHT = {room: -level for level, rooms in enumerate(ROOMS) for room in rooms}
 FILES = [path for path in sorted(SOURCE.rglob("*.py")) if path != SOURCE / "__init__.py"]

@@ -12,6 +12,7 @@ import math
 import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from rich.table import Table
 
 from legato.config import SHORT_SECTIONS, read_yaml, split_words
 from legato.errors import ConfigError, FolderError, brief
+from legato.folders.atomic import clear_errors, write_text
 from legato.input_files import path_of
 from legato.models.base import Sizes, measure
 from legato.registry import MODELS, TASKS
@@ -46,6 +48,7 @@ LISTS = (
 )
 WIDEST = 16384
 NUMBER = re.compile("[0-9]{1,15}")
+PLOT = "compare.png"
 # Scores that a table shows, where all runs have them.
 FIGURES = (
     *("bits_per_byte", "perplexity", "accuracy", "masked_accuracy", "masked_perplexity", "exact_match", "f1"),
@@ -123,12 +126,27 @@ def compare(
 
     >>> legato.compare("lm", {"model": ["elman", "lstm"], "data.train": "a.txt"}, seed=[1, 2])  # doctest: +SKIP
     """
+    given = {**(settings or {}), **more}
+    named = given.pop("out", None)
+    if named:
+        return _compare(what, given, path_of(str(named), error=ConfigError), quiet, tell)
+    out = _make_next()
+    try:
+        return _compare(what, given, out, quiet, tell)
+    finally:
+        with suppress(OSError):  # it holds something, as it should
+            out.rmdir()
+
+
+def _compare(
+    what: str | Iterable[str], given: dict[str, Any], out: Path, quiet: bool, tell: Callable[[str], None]
+) -> Comparison:
     from legato.training.display import Display
 
-    given = {**(settings or {}), **more}
-    out = path_of(str(given.pop("out", None) or _free_name()), error=ConfigError)
     if (out / "compare.json").exists():
         raise FolderError(f"{out} already holds a comparison; choose another out=…")
+    if (out / PLOT).exists():  # ours comes last
+        raise FolderError(f"{out / PLOT} is there already, and is of no comparison; choose another out=…")
     match = given.pop("match", "parameters")
     if match not in ("parameters", "none", None) and not NUMBER.fullmatch(str(match)):
         raise ConfigError(f"match={brief(match)} is not known; use parameters, none, or a number of parameters")
@@ -151,9 +169,10 @@ def compare(
             result = _run(config, folder, Display(quiet))
             entry.results.append(result)
             tell(f"{entry.label}: {result.parameters:,} parameters, {result.seconds:.0f} seconds")
-    comparison = Comparison(entries, out, out / "compare.png", _figures(entries))
+    comparison = Comparison(entries, out, out / PLOT, _figures(entries))
+    out.mkdir(parents=True, exist_ok=True)
+    write_text(out / "compare.json", to_json(comparison.summary(), indent=1))
     draw(comparison)
-    (out / "compare.json").write_text(to_json(comparison.summary(), indent=1), encoding="utf-8")
     return comparison
 
 
@@ -377,8 +396,13 @@ def _slug(label: str) -> str:
     return "".join(c if c.isalnum() or c in "-._" else "-" for c in label)
 
 
-def _free_name() -> Path:
-    number = 1
-    while (path := Path("runs") / f"compare-{number}").exists():
-        number += 1
+def _make_next() -> Path:
+    """A new folder of the next free number; of two that ask at one moment each gets its own."""
+    for number in itertools.count(1):
+        path = Path("runs") / f"compare-{number}"
+        with clear_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError):
+                path.mkdir()
+                break
     return path

@@ -18,7 +18,7 @@ from legato.decoding.sliding import Sliding
 from legato.errors import ConfigError, LegatoError, suggest
 from legato.folders.chat import Messages
 from legato.folders.finite import finite_scores
-from legato.folders.model_folder import Loaded, find_model, load_model
+from legato.folders.model_folder import Loaded, read_model
 from legato.models.base import count_parameters
 from legato.registry import TASKS
 from legato.tasks.base import Prediction
@@ -367,4 +367,4 @@ def load(place: str | Path, device: str = "auto") -> Model:
     chosen = choose_device(device)
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
-    return Model(load_model(find_model(place)), chosen)
+    return Model(read_model(place), chosen)

@@ -124,8 +124,10 @@ def start_run(config: RunConfig, display: Display) -> Result:
     from legato.training.run_folder import RunFolder
 
     choose_device(config.device)  # before anything is written
-    out = path_of(config.out, error=ConfigError) if config.out else _free_name(config)
-    run = RunFolder.create(out, dump(config))
+    if config.out:
+        run = RunFolder.create(path_of(config.out, error=ConfigError), dump(config))
+    else:
+        run = RunFolder.create_next(Path("runs") / f"{config.task}-{config.model.name}", dump(config))
     try:
         return _carry_out(config, run, display, resuming=False)
     except Exception:
@@ -342,7 +344,6 @@ def _conclude(
     """Score the best model on whole texts, and say whether the recipe's promise was kept."""
     import torch
 
-    from legato.folders.atomic import write_text
     from legato.folders.finite import finite_scores, shown_score
     from legato.folders.model_folder import find_model, load_model
     from legato.models.base import count_parameters
@@ -369,7 +370,7 @@ def _conclude(
         met = result.reached[name] = figures[name] is not None and expectation.met(figures[name])
         verdict = "reached" if met else "NOT reached"
         display.say(f"expected {name} {expectation.bound()}: got {shown_score(figures[name], '.4g')}, {verdict}")
-    write_text(run.path / "result.json", to_json({**vars(result), "run": "."}, indent=1))
+    run.write("result.json", to_json({**vars(result), "run": "."}, indent=1))
     seconds = round(progress.seconds)
     taken = f"{minutes:.1f} minutes" if minutes >= 1 else f"{seconds} second{'s' * (seconds != 1)}"
     display.say(f"done in {taken}; the best model is in {run.best if run.best.exists() else run.last}")
@@ -381,19 +382,11 @@ def saved_bytes(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
 
 
-def _free_name(config: RunConfig) -> Path:
-    number = 1
-    while (path := Path("runs") / f"{config.task}-{config.model.name}-{number}").exists():
-        number += 1
-    return path
-
-
 def _write_provenance(
     run: Any, config: RunConfig, hashes: dict[str, str], loaded: Loaded | None, base: Base | None, device: Any
 ) -> None:
     import torch
 
-    from legato.folders.atomic import write_text
     from legato.training.devices import describe
 
     about = {
@@ -412,7 +405,7 @@ def _write_provenance(
         about |= {"from": str(loaded.folder), "tokenizer": loaded.tokenizer.fingerprint()}
     if base is not None:
         about["base"] = base.digest
-    write_text(run.path / "provenance.json", to_json(about, indent=1, ensure_ascii=False))
+    run.write("provenance.json", to_json(about, indent=1, ensure_ascii=False))
 
 
 def _commit() -> str | None:

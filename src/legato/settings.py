@@ -180,9 +180,9 @@ def _head(task: Any, settings: Mapping[str, Any]) -> HeadConfig | None:
 @lru_cache(maxsize=1)
 def origin(place: str) -> Loaded:
     """The model that `from=` names, read once; it is copied from, never trained."""
-    from legato.folders.model_folder import find_model, load_model
+    from legato.folders.model_folder import read_model
 
-    return load_model(find_model(place))
+    return read_model(place)
 
 
 def _go_on_from(task: Any, settings: Mapping[str, Any]) -> dict[str, Any]:

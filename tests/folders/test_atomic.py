@@ -55,11 +55,97 @@ def test_a_new_folder_appears_when_the_block_ends(tmp_path: Path) -> None:
     assert snapshot(tmp_path) == {"not/yet/there/a.txt": b"new"}
 
 
+@pytest.fixture(params=["one exchange", "two renames"])
+def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Systems that can exchange two folders at once, and those that cannot."""
+    if request.param == "two renames":
+        monkeypatch.setattr(atomic, "exchange", lambda *_: False)
+
+
+@pytest.mark.usefixtures("either_way")
 def test_a_folder_is_replaced_whole(place: Path) -> None:
-    with replacing(place) as fresh:
-        (fresh / "c.txt").write_text("new")
-    assert snapshot(place.parent) == {"best/c.txt": b"new"}
+    with replacing(place, drop={"inner/b.txt"}) as fresh:
+        (fresh / "a.txt").write_text("new")
+    assert snapshot(place.parent) == {"best/a.txt": b"new"}
     assert [path.name for path in place.parent.iterdir()] == ["best"]
+    assert [path.name for path in place.iterdir()] == ["a.txt"]
+
+
+@pytest.mark.usefixtures("either_way")
+def test_what_somebody_put_into_a_folder_is_in_its_successor(place: Path) -> None:
+    (place / "notes").mkdir()
+    (place / "notes" / "mine.txt").write_text("mine")
+    (place / "notes" / "link").symlink_to("/nowhere")
+    (place / "empty").mkdir()
+    with replacing(place) as fresh:
+        (fresh / "a.txt").write_text("new")
+        (place / "late.txt").write_text("mine, too")
+    assert snapshot(place) == {
+        "a.txt": b"new",
+        "inner/b.txt": b"old too",
+        "notes/mine.txt": b"mine",
+        "late.txt": b"mine, too",
+    }
+    assert os.readlink(place / "notes" / "link") == "/nowhere"
+    assert (place / "empty").is_dir()
+    assert [path.name for path in place.parent.iterdir()] == ["best"]
+
+
+def test_what_comes_while_the_new_folder_takes_its_place_is_kept(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slowly(one: Path, other: Path) -> bool:
+        (place / "late.txt").write_text("mine")
+        return exchange(one, other)
+
+    exchange = atomic.exchange
+    monkeypatch.setattr(atomic, "exchange", slowly)
+    with replacing(place) as fresh:
+        (fresh / "a.txt").write_text("new")
+    assert (place / "late.txt").read_text() == "mine"
+
+
+def test_a_reader_never_meets_a_moment_without_the_folder(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    probe = [place.parent / name for name in ("one", "other")]
+    for folder in probe:
+        folder.mkdir()
+    if not atomic.exchange(*probe):
+        pytest.skip("this system cannot exchange two folders at once")
+    renamed: list[Path] = []
+    monkeypatch.setattr(Path, "rename", lambda self, target: renamed.append(self))
+    with replacing(place) as fresh:
+        (fresh / "a.txt").write_text("new")
+    assert (place / "a.txt").read_text() == "new"
+    assert renamed == []
+
+
+def test_two_processes_never_write_one_folder_at_once(place: Path) -> None:
+    with replacing(place) as fresh:
+        (fresh / "a.txt").write_text("new")
+        with pytest.raises(FolderError, match=f"{place} is being written by another process"), replacing(place):
+            pass
+        assert (fresh / "a.txt").read_text() == "new"
+    assert (place / "a.txt").read_text() == "new"
+
+
+def test_names_are_synced_as_files_are(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    real = os.fsync
+
+    def note(handle: int) -> None:
+        synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{handle}")))
+        real(handle)
+
+    if not Path("/proc/self/fd").is_dir():
+        pytest.skip("this system does not tell what a handle is of")
+    monkeypatch.setattr(atomic.os, "fsync", note)
+    with replacing(place) as fresh:
+        (fresh / "inner").mkdir()
+        (fresh / "inner" / "b.txt").write_text("new")
+    assert sorted(synced) == [".new-best", "b.txt", "inner", "run"]
+    synced.clear()
+    write_text(place / "a.txt", "new")
+    assert synced == [".new-a.txt", "best"]
 
 
 @pytest.mark.parametrize("problem", [ValueError, KeyboardInterrupt, Killed])
@@ -80,6 +166,7 @@ def test_nothing_is_left_when_the_first_writing_fails(tmp_path: Path) -> None:
 @pytest.mark.parametrize("failing", [1, 2])
 def test_the_old_folder_stays_when_a_rename_fails(place: Path, monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
     before = snapshot(place.parent)
+    monkeypatch.setattr(atomic, "exchange", lambda *_: False)
     real, calls = Path.rename, []
 
     def rename(self: Path, target: Path) -> Path:
@@ -101,7 +188,7 @@ def test_leftovers_of_a_kill_do_not_stop_the_next_writing(place: Path) -> None:
     with replacing(place) as fresh:
         assert list(fresh.iterdir()) == []
         (fresh / "a.txt").write_text("new")
-    assert snapshot(place.parent) == {"best/a.txt": b"new"}
+    assert snapshot(place.parent) == {"best/a.txt": b"new", "best/inner/b.txt": b"old too"}
 
 
 # --- after a kill ----------------------------------------------------------------------------------
@@ -144,7 +231,7 @@ def test_a_kill_between_the_renames_does_not_stop_the_next_writing(place: Path) 
     kill_between_renames(place)
     with replacing(place) as fresh:
         (fresh / "a.txt").write_text("newest")
-    assert snapshot(place.parent) == {"best/a.txt": b"newest"}
+    assert snapshot(place.parent) == {"best/a.txt": b"newest", "best/inner/b.txt": b"old too"}
 
 
 def test_there_is_nothing_to_put_right_in_a_whole_folder(place: Path) -> None:

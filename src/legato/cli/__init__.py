@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from legato.cli import compare, doctor, embed, evaluate, export, generate, models, predict, recipes, train
+from legato.interrupts import CODE, CTRL_C, Stopped
 
 app = typer.Typer(
     name="legato",
@@ -55,7 +56,8 @@ app.command("doctor")(doctor.command)
 
 
 def main() -> None:
-    """Run a command: exit code 0 when it went well, 2 for the user's mistake, 1 for ours."""
+    """Run a command: exit code 0 when it went well, 2 for the user's mistake, 1 for ours, 128 + N for signal N."""
+    CTRL_C.install()
     # --debug may stand anywhere on the line.
     debug = "--debug" in sys.argv
     sys.argv = [word for word in sys.argv if word != "--debug"]
@@ -66,6 +68,8 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")  # what a terminal cannot show is no reason to stop
     try:
         code = app(standalone_mode=False)
+        if code == CODE:  # what typer makes of KeyboardInterrupt
+            raise KeyboardInterrupt
         if sys.stdout is not None:
             sys.stdout.flush()  # Python's own flush at the end would be too late to fail quietly
         sys.exit(code)
@@ -74,8 +78,13 @@ def main() -> None:
             raise
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
         sys.exit(0)  # whoever read our output has gone, as `head` does; typer would exit with 1
+    except KeyboardInterrupt:
+        CTRL_C.tell()
+        sys.exit(CODE)
+    except Stopped as stop:
+        sys.exit(128 + stop.signum)
     except BaseException as problem:  # a library's panic is no Exception
-        if debug or isinstance(problem, KeyboardInterrupt | GeneratorExit):
+        if debug or isinstance(problem, GeneratorExit):
             raise
         line, code = _explain(problem)
         print(f"legato: {' '.join(line.split())}", file=sys.stderr)

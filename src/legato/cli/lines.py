@@ -7,10 +7,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, BinaryIO, TextIO
 
 from legato.errors import DataError
 from legato.input_files import open_file, path_of
+from legato.interrupts import CODE
 
 FIRST = 32  # lines in the first block
 PATIENCE = 0.05  # seconds to wait for one more line before working on those that are there
@@ -99,6 +101,17 @@ class Lines:
             except OSError:  # what stands for standard input is no file
                 return sys.stdin.buffer
         return open_file(path_of(self.path))
+
+
+@contextmanager
+def leaving(source: Texts | Lines) -> Iterator[None]:
+    """Somebody who types leaves by Ctrl-C, of which nothing is said; elsewhere it interrupts."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if isinstance(source, Lines) and source.path is None:
+            sys.exit(CODE)
+        raise
 
 
 def read_utf8(raw: bytes) -> tuple[str, bool]:

@@ -117,7 +117,7 @@ def command(
     A line that cannot be read (it is too long, say) gives an empty line and a note; the others are done, and
     the exit code is 2. With --nbest above 1 that line, too, has its number before it.
     """
-    from legato.cli.lines import Lines, Meter, Texts
+    from legato.cli.lines import Lines, Meter, Texts, leaving
     from legato.data.files import load_text
     from legato.errors import DataError
     from legato.input_files import path_of
@@ -152,7 +152,7 @@ def command(
     noted = False
     failed: list[str] = []
     number = 0
-    with Meter(enabled=not texts) as meter, warnings.catch_warnings():
+    with leaving(source), Meter(enabled=not texts) as meter, warnings.catch_warnings():
         warnings.simplefilter("default")
         warnings.showwarning = lambda message, *_: meter.note(f"legato: note: {message}")
         predict = _predicting(held, task, options, asked)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -42,7 +41,6 @@ def command(
     from legato.config import split_words
     from legato.run import train
     from legato.schema import to_json
-    from legato.training.interrupt import Stopped
 
     words = list(settings or [])
     if what is not None and "=" in what:
@@ -52,10 +50,7 @@ def command(
     if keys:
         _list_keys(what or "lm", given)
         return
-    try:
-        result = train(what, given, quiet=quiet)
-    except Stopped as stop:
-        sys.exit(128 + stop.signum)
+    result = train(what, given, quiet=quiet)
     if as_json:
         figures = {k: v for k, v in vars(result).items() if k != "metrics"}
         print(to_json({**figures, "run": str(result.run), **result.metrics}))

@@ -50,6 +50,7 @@ from legato.folders.json_files import write_json
 from legato.folders.marks import ends_of_ours
 from legato.folders.places import Place
 from legato.folders.sentence_encoder import lower_marking, sentences_of
+from legato.folders.steady import read_steadily
 from legato.folders.weights import load_tensors, save_tensors
 from legato.input_files import open_file
 from legato.models.base import SequenceModel
@@ -184,7 +185,7 @@ def load_adapter(folder: Path, above: tuple[Path, ...] = ()) -> Loaded:
     (place, name), above = _find_base(folder, where, given), (*above, folder.resolve())
     if place.resolve() in above:
         raise FolderError(f"{folder} names {place} as the model that it adapts, which is itself or made of it")
-    base = load_adapter(place, above) if is_adapter(place) else load_model(place)
+    base = read_steadily(place, lambda at: load_adapter(at, above)) if is_adapter(place) else load_model(place)
     before = base.digest or digest_of(base.module)
     if told:
         _check_digest(folder, told, base, before)

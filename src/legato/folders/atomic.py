@@ -1,7 +1,10 @@
 """Writing folders so that a kill at any moment leaves the old one or the new one, never half of one.
 
-A folder is written under a temporary name beside its place and renamed when it is complete.
-Replacing an existing folder takes two renames; `recover` finishes what a kill between them left.
+A folder is written under a temporary name beside its place, and takes the place when it is complete. Where there is
+one already the two are exchanged in one operation of the system, so that a reader never meets a moment without it.
+Where the system has no such operation it takes two renames; `recover` finishes what a kill between them left.
+
+What somebody else put into a folder is in its successor, too: nothing is lost that was not written here.
 """
 
 from __future__ import annotations
@@ -9,47 +12,145 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
 
 from legato.errors import FolderError
+from legato.folders.locks import Held, hold, let_go
 
-NEW = ".new-"  # being written; worthless until renamed
+NEW = ".new-"  # being written, or what was replaced; worthless until renamed
 OLD = ".old-"  # stepped aside for its replacement
+AT_FDCWD: Final = -100  # Linux: a path is taken from the working directory
+EXCHANGE: Final = 2  # RENAME_EXCHANGE of Linux, and RENAME_SWAP of macOS
 
 
 @contextmanager
-def replacing(place: Path) -> Iterator[Path]:
-    """A folder to write into; it becomes `place` when the block ends well, and vanishes when it does not."""
+def replacing(place: Path, drop: Collection[str] = ()) -> Iterator[Path]:
+    """A folder to write into; it becomes `place` when the block ends well, and vanishes when it does not.
+
+    Of what `place` holds already and the new folder lacks, all is taken over but the files named in `drop`.
+    """
+    if place.is_symlink():
+        place = place.resolve()
     fresh = place.parent / f"{NEW}{place.name}"
-    aside = place.parent / f"{OLD}{place.name}"
     with clear_errors(place):
         place.parent.mkdir(parents=True, exist_ok=True)
-        recover(place)
-        fresh.mkdir()
+        held = _make(fresh, place)
         try:
-            yield fresh
-            _sync(fresh)
-            if place.exists():
-                place.rename(aside)
-            fresh.rename(place)
-        except BaseException:
-            shutil.rmtree(fresh, ignore_errors=True)
-            recover(place)
-            raise
-        shutil.rmtree(aside, ignore_errors=True)
+            try:
+                yield fresh
+                _sync(fresh)
+                if place.exists():
+                    _carry(place, fresh, drop)
+                left = _put(fresh, place)
+            except BaseException:
+                shutil.rmtree(fresh, ignore_errors=True)
+                _step_back(place)
+                raise
+            _sync_entry(place.parent)
+            if left is not None:
+                _carry(left, place, drop, move=True)  # what somebody put there since
+                shutil.rmtree(left, ignore_errors=True)
+        finally:
+            let_go(held)
 
 
 def recover(place: Path) -> None:
     """Put right what a kill in the middle of `replacing` left behind."""
+    fresh = place.parent / f"{NEW}{place.name}"
+    with clear_errors(place):
+        _step_back(place)
+        with suppress(FileNotFoundError):  # there is none, or another process has just removed it
+            if fresh.is_dir():
+                let_go(_hold(fresh, place))
+                shutil.rmtree(fresh)
+
+
+def _step_back(place: Path) -> None:
+    """Of two renames, undo the first where the second did not come."""
     aside = place.parent / f"{OLD}{place.name}"
     if aside.exists():
         if place.exists():
             shutil.rmtree(aside)
         else:
             aside.rename(place)
-    shutil.rmtree(place.parent / f"{NEW}{place.name}", ignore_errors=True)
+
+
+def _make(fresh: Path, place: Path) -> int | None:
+    """The empty folder, locked so that another process does not take it for what a kill left."""
+    while True:
+        recover(place)
+        try:
+            fresh.mkdir()
+            return _hold(fresh, place)
+        except FileNotFoundError:  # another process took it for a leftover
+            place.parent.stat()
+        except FileExistsError:  # another process was faster
+            if not fresh.is_dir():
+                raise
+
+
+def _hold(fresh: Path, place: Path) -> int | None:
+    try:
+        return hold(fresh)
+    except Held:
+        raise FolderError(f"{place} is being written by another process; wait for it or stop it") from None
+
+
+def _put(fresh: Path, place: Path) -> Path | None:
+    """Give the new folder its place; where the old one is now, if there was one."""
+    if not place.exists():
+        fresh.rename(place)
+        return None
+    if exchange(fresh, place):
+        return fresh
+    aside = place.parent / f"{OLD}{place.name}"
+    place.rename(aside)
+    fresh.rename(place)
+    return aside
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Let two paths swap what they lead to, at once; False where the system or the file system cannot."""
+    import ctypes
+
+    try:
+        library = ctypes.CDLL(None, use_errno=True)
+        if sys.platform == "darwin":
+            failed = library.renamex_np(os.fsencode(one), os.fsencode(other), EXCHANGE)
+        else:
+            failed = library.renameat2(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), EXCHANGE)
+    except (AttributeError, OSError, TypeError):  # a library without it, or none
+        return False
+    return not failed
+
+
+def _carry(old: Path, new: Path, drop: Collection[str], *, move: bool = False) -> None:
+    """Take over what the old folder has and the new one lacks; files are linked, not copied, unless moved."""
+    for folder, inner, files in os.walk(old):
+        below = Path(folder).relative_to(old)
+        links = [name for name in inner if os.path.islink(os.path.join(folder, name))]
+        for name in (*files, *links):
+            source, target = old / below / name, new / below / name
+            if (below / name).as_posix() in drop or os.path.lexists(target):
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if move:
+                source.rename(target)
+            elif source.is_symlink() or source.is_file():
+                _link(source, target)
+        if not inner and not files:
+            (new / below).mkdir(parents=True, exist_ok=True)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except (OSError, NotImplementedError):  # a file system without links
+        shutil.copy2(source, target, follow_symlinks=False)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -58,10 +159,12 @@ def write_text(path: Path, text: str) -> None:
     with clear_errors(path):
         try:
             fresh.write_text(text, encoding="utf-8")
+            _sync_entry(fresh)
             os.replace(fresh, path)
         except BaseException:
             fresh.unlink(missing_ok=True)
             raise
+        _sync_entry(path.parent)
 
 
 @contextmanager
@@ -74,13 +177,27 @@ def clear_errors(place: Path) -> Iterator[None]:
             raise FolderError(
                 f"the disk is full: {place} could not be written; free some space and go on from the last checkpoint"
             ) from problem
-        if problem.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+        if problem.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ELOOP):
             raise FolderError(f"{place} cannot be written: {problem.strerror}") from problem
         raise
 
 
 def _sync(folder: Path) -> None:
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
+    """Have the disk hold what was written, names included, before it is given its place."""
+    for path in (*folder.rglob("*"), folder):
+        if not path.is_symlink() and (path.is_file() or path.is_dir()):
+            _sync_entry(path)
+
+
+def _sync_entry(path: Path) -> None:
+    if os.name == "nt" and path.is_dir():  # which opens no folders
+        return
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    try:
+        os.fsync(handle)
+    except OSError as problem:
+        # Of folders, some file systems know nothing.
+        if not (path.is_dir() and problem.errno in (errno.EINVAL, errno.EBADF, errno.ENOTSUP)):
+            raise
+    finally:
+        os.close(handle)

@@ -47,6 +47,7 @@ from legato.folders.sentence_encoder import (
     sentences_of,
 )
 from legato.folders.shards import LARGEST, load_weights, save_weights, weights_name
+from legato.folders.steady import find_and_read, read_steadily
 from legato.folders.weights import check_weights, put_weights, weights_of
 from legato.input_files import path_of
 from legato.models.base import Published, SequenceModel, Sizes
@@ -190,8 +191,17 @@ def _own(module: SequenceModel) -> tuple[dict[str, Any], dict[str, Any]]:
     return {**head, **settings}, weights_of(module)
 
 
+def read_model(place: str | Path) -> Loaded:
+    """The model behind a path (`find_model`), even while a run replaces it."""
+    return find_and_read(Path(place), lambda: find_model(place), _load)
+
+
 def load_model(folder: Path) -> Loaded:
-    """Read a model folder; nothing is returned unless all of it fits."""
+    """Read a model folder; nothing is returned unless all of it fits, and is of one version of it."""
+    return read_steadily(folder, _load)
+
+
+def _load(folder: Path) -> Loaded:
     try:
         loaded = _load_model(folder)
     except (MemoryError, RuntimeError) as problem:
@@ -373,8 +383,9 @@ def is_adapter(folder: Path) -> bool:
 def find_model(place: str | Path) -> Path:
     """The model folder behind a path: the folder itself, or a run's `best`, or its `last`; else a hub name's."""
     folder = path_of(place, error=FolderError)
+    aside = folder.with_name(f"{OLD}{folder.name}") if folder.name else folder
     if not folder.exists():
-        folder = fetch(place)
+        folder = aside if aside.is_dir() else fetch(place)
     # A kill between two renames leaves the best model under its other name until the run is resumed.
     for candidate in (folder, folder / "best", folder / f"{OLD}best", folder / "last", folder / f"{OLD}last"):
         if (candidate / "config.json").exists() or (candidate / MODULES).exists() or is_adapter(candidate):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import shutil
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ FILES = (
     "stream.safetensors",
     "progress.json",
 )
+MANIFEST = "manifest.json"  # the checksums of those
 
 
 @dataclass
@@ -61,12 +62,28 @@ def save_checkpoint(checkpoint: Checkpoint, folder: Path, keep: int) -> Path:
         progress = {"step": checkpoint.step, "stream": shape, **checkpoint.progress}
         (fresh / "progress.json").write_text(to_json(progress, indent=1))
         sums = {name: _digest(fresh / name) for name in FILES}
-        (fresh / "manifest.json").write_text(to_json(sums, indent=1))
+        (fresh / MANIFEST).write_text(to_json(sums, indent=1))
     # A later one can only be a damaged one that the run went back from: it must not push out a good one.
-    made = [path for path in list_checkpoints(folder) if step_of(path) <= checkpoint.step]
+    made = [path for path in list_checkpoints(folder) if step_of(path) <= checkpoint.step and is_checkpoint(path)]
     for old in made[:-keep]:
-        shutil.rmtree(old, ignore_errors=True)
+        _remove(old)
     return place
+
+
+def is_checkpoint(place: Path) -> bool:
+    """Whether a folder was written here, by what it holds; its name alone anybody could have given."""
+    return not place.is_symlink() and (place / MANIFEST).is_file()
+
+
+def _remove(place: Path) -> None:
+    """Remove a checkpoint's own files, and the folder unless somebody put others there; its manifest last.
+
+    So a kill in between leaves what is still known as a checkpoint, and goes next time.
+    """
+    with suppress(OSError):
+        for name in (*FILES, MANIFEST):
+            (place / name).unlink(missing_ok=True)
+        place.rmdir()
 
 
 def trained_weights(module: nn.Module) -> dict[str, Tensor]:
@@ -99,16 +116,17 @@ def sweep(folder: Path) -> None:
     if folder.is_dir():
         for path in list(folder.iterdir()):
             for prefix in (NEW, OLD):
-                if path.name.startswith(prefix):
-                    recover(folder / path.name.removeprefix(prefix))
+                name = path.name.removeprefix(prefix)
+                if path.name.startswith(prefix) and STEP.match(name):
+                    recover(folder / name)
 
 
 def load_checkpoint(place: Path) -> Checkpoint:
     """Read a checkpoint after checking every byte; raises CheckpointError where it is damaged."""
     try:
-        sums = json.loads((place / "manifest.json").read_text())
+        sums = json.loads((place / MANIFEST).read_text())
         if not isinstance(sums, dict):
-            raise CheckpointError(f"{place / 'manifest.json'} is damaged: it is no table of checksums")
+            raise CheckpointError(f"{place / MANIFEST} is damaged: it is no table of checksums")
         for name in FILES:
             if _digest(place / name) != sums.get(name):
                 raise CheckpointError(f"{place / name} is damaged: its checksum is wrong")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import sys
@@ -53,7 +54,18 @@ class Report:
 
 
 class Screen(Console):
-    """A console that falls silent once nobody reads it, as after `2>&1 | head`: a run goes on unwatched."""
+    """A console that falls silent once nobody reads it, as after `2>&1 | head`: a run goes on unwatched.
+
+    So it does where the terminal has gone, until the signal of that has made it save its work.
+    """
+
+    def _check_buffer(self) -> None:
+        try:
+            super()._check_buffer()
+        except OSError as problem:
+            if problem.errno != errno.EIO:
+                raise
+            self.on_broken_pipe()
 
     def on_broken_pipe(self) -> None:
         self.quiet = True

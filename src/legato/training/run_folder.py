@@ -10,18 +10,25 @@ best/  last/       model folders
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from legato.config import read_yaml, to_yaml
-from legato.errors import FolderError
-from legato.folders.atomic import clear_errors, recover, write_text
+from legato.errors import FolderError, brief
+from legato.folders.atomic import NEW, clear_errors, recover, write_text
+from legato.folders.locks import Held, hold, let_go, same_file
 from legato.schema import to_json
 from legato.training.checkpoints import sweep
 
 LOCK = ".lock"  # held while a process trains
 STARTING = ".starting"  # there from the first moment until the first checkpoint
+CONFIG = "config.yaml"
+# What a start leaves that was killed before there was a run; all of it is made again.
+BEGUN: Final = frozenset({LOCK, STARTING, NEW + STARTING, NEW + CONFIG})
 
 
 class RunFolder:
@@ -33,78 +40,130 @@ class RunFolder:
         self.best = path / "best"
         self.last = path / "last"
         self._events: Any = None
-        self._lock: Any = None
+        self._lock: int | None = None
+        self._claimed = False
+        # What this process made, which is all that it may take back.
+        self._made_folder = False
+        self._made: list[str] = []
 
     def claim(self) -> None:
         """Make this process the only one that writes to the run, until `release` or its end."""
         try:
-            import fcntl
-        except ImportError:  # not on Windows
-            return
-        with clear_errors(self.path):
-            self._lock = (self.path / LOCK).open("w")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._lock.close()
-            self._lock = None
+            self._claim()
+        except Held:
             raise FolderError(f"{self.path} is being trained by another process; wait for it or stop it") from None
 
+    def _claim(self) -> None:
+        with clear_errors(self.path):
+            self._lock, self._claimed = hold(self.path / LOCK, make=True), True
+
     def release(self) -> None:
-        if self._lock is not None:
+        """Give up the claim, with which everything ends that this process does here."""
+        if self._claimed:
+            self._unlink_lock()
+            self._let_go()
+
+    def _unlink_lock(self) -> None:
+        """Remove the file while it is locked (locks.py), unless somebody did and it is another's by now."""
+        if self._lock is not None and same_file(os.fstat(self._lock), self.path / LOCK):
             (self.path / LOCK).unlink(missing_ok=True)
-            self._lock.close()
-            self._lock = None
+
+    def _let_go(self) -> None:
+        let_go(self._lock)
+        self._lock, self._claimed = None, False
 
     @classmethod
     def create(cls, path: Path, settings: dict[str, Any]) -> RunFolder:
-        """A new run at `path`, which must not hold one yet."""
-        if (path / "config.yaml").exists():
-            raise FolderError(f"{path} already holds a run; go on with resume={path}, or choose another out=…")
-        if path.exists() and not path.is_dir():
-            raise FolderError(f"out={path} is a file; a run needs a folder")
+        """A new run at `path`, which must not hold one yet, nor anything else."""
+        refuse_taken(path)  # before anything is touched there
         run = cls(path)
+        while not run._claimed:
+            run._make_folder()
+            with suppress(FileNotFoundError):  # whoever made the folder has just taken it back
+                run.claim()
+        return run._begin(settings)
+
+    @classmethod
+    def create_next(cls, stem: Path, settings: dict[str, Any]) -> RunFolder:
+        """A new run at `stem`-1, or at the next number that nobody has."""
+        for number in itertools.count(1):
+            run = cls(stem.with_name(f"{stem.name}-{number}"))
+            if not os.path.lexists(run.path):
+                run._make_folder()
+            if run._made_folder:  # otherwise it is another's
+                with suppress(FileNotFoundError, Held):  # somebody who named it was faster
+                    run._claim()
+                    break
+        return run._begin(settings)
+
+    def _make_folder(self) -> None:
         try:
-            try:
-                path.mkdir(parents=True, exist_ok=True)
-            except OSError as problem:
-                raise FolderError(f"out={path} cannot be made: {problem.strerror}") from None
-            run.claim()
-            write_text(path / STARTING, "")
-            run.save_settings(settings)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir()
+            self._made_folder = True
+        except FileExistsError as problem:
+            if not self.path.is_dir():
+                raise FolderError(f"out={self.path} cannot be made: {problem.strerror}") from None
+        except OSError as problem:
+            raise FolderError(f"out={self.path} cannot be made: {problem.strerror}") from None
+
+    def _begin(self, settings: dict[str, Any]) -> RunFolder:
+        """What makes a claimed folder a run."""
+        try:
+            refuse_taken(self.path)  # again, since nobody else can change it now
+            self.write(STARTING, "")
+            self.save_settings(settings)
         except Exception:
-            run.withdraw()
+            self.withdraw()
             raise
-        return run
+        return self
 
     def withdraw(self) -> None:
-        """Take back a run that never reached its first checkpoint, so that its name is free again."""
-        if self.starting:
-            for name in (STARTING, "config.yaml", "provenance.json"):
+        """Take back a run that never reached its first checkpoint, so that its name is free again.
+
+        Only what this process made is removed, and only while it has the claim.
+        """
+        if not self._claimed:
+            return
+        if STARTING in self._made:
+            for name in self._made:
                 (self.path / name).unlink(missing_ok=True)
-        self.release()
-        for folder in (self.checkpoints, self.path):
-            if folder.is_dir() and not any(folder.iterdir()):
-                folder.rmdir()
+            with suppress(OSError):
+                self.checkpoints.rmdir()  # it is empty, or somebody's
+        self._unlink_lock()
+        if self._made_folder:
+            with suppress(OSError):
+                self.path.rmdir()
+        self._let_go()
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
         """An existing run, with whatever a kill left half-done put right."""
-        if not (path / "config.yaml").exists():
-            raise FolderError(f"{path} holds no run: it has no config.yaml")
+        if not (path / CONFIG).exists():
+            raise FolderError(f"{path} holds no run: it has no {CONFIG}")
         run = cls(path)
         run.claim()
-        for folder in (run.best, run.last):
-            recover(folder)
-        sweep(run.checkpoints)
+        try:
+            for folder in (run.best, run.last):
+                recover(folder)
+            sweep(run.checkpoints)
+        except BaseException:
+            run.release()
+            raise
         return run
+
+    def write(self, name: str, text: str) -> None:
+        """Write a small file of the run's own, at once."""
+        if name in BEGUN or not os.path.lexists(self.path / name):
+            self._made.append(name)
+        write_text(self.path / name, text)
 
     @property
     def settings(self) -> dict[str, Any]:
-        return read_yaml(self.path / "config.yaml")
+        return read_yaml(self.path / CONFIG)
 
     def save_settings(self, settings: dict[str, Any]) -> None:
-        write_text(self.path / "config.yaml", to_yaml(settings))
+        self.write(CONFIG, to_yaml(settings))
 
     @property
     def starting(self) -> bool:
@@ -113,6 +172,7 @@ class RunFolder:
 
     def started(self) -> None:
         (self.path / STARTING).unlink(missing_ok=True)
+        self._made.clear()  # from now on it is a run, which nothing takes back
 
     def log(self, step: int, kind: str, values: dict[str, Any]) -> None:
         """Append a line to metrics.jsonl and the same numbers to TensorBoard's events."""
@@ -156,3 +216,27 @@ class RunFolder:
             events, self._events = self._events, None
             with clear_errors(self.path):
                 events.close()
+
+
+def refuse_taken(path: Path) -> None:
+    """Refuse a place for a new run that holds a run already, or anything that is not ours."""
+    if not path.is_dir():
+        if os.path.lexists(path):
+            raise FolderError(f"out={path} is {'a file' if path.exists() else 'a broken link'}; a run needs a folder")
+        return
+    if (path / CONFIG).exists():
+        raise FolderError(f"{path} already holds a run; go on with resume={path}, or choose another out=…")
+    with clear_errors(path):
+        others = sorted(entry.name for entry in os.scandir(path) if not _is_begun(entry))
+    if others:
+        raise FolderError(
+            f"{path} is not empty and holds no run (it has {brief(others[0])}{' and more' * (len(others) > 1)}); "
+            "choose another out=… or empty it"
+        )
+
+
+def _is_begun(entry: os.DirEntry[str]) -> bool:
+    """Whether a file is what a killed start left; of ours, those that only need to be there are empty."""
+    if entry.name not in BEGUN or not entry.is_file(follow_symlinks=False):
+        return False
+    return entry.name.startswith(NEW) or entry.stat(follow_symlinks=False).st_size == 0
