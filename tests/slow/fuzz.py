@@ -1,7 +1,7 @@
 """The fuzzer by hand: run one case again, see how many there are, or run as many as there is time for.
 
-    python tests/slow/fuzz.py --case "predict-lm run/best/config.json=json.value#3"
-    python tests/slow/fuzz.py --count 2000 --only train-lm --report found.json
+python tests/slow/fuzz.py --case "predict-lm run/best/config.json=json.value#3"
+python tests/slow/fuzz.py --count 2000 --only train-lm --report found.json
 """
 
 from __future__ import annotations

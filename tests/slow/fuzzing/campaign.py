@@ -163,7 +163,9 @@ def _one(home: Path, line: str) -> dict[str, Any]:
     outcome, failure = shop.run(case)
     print(outcome.out, end="")
     print(outcome.err, end="", file=sys.stderr)
-    print(f"exit code {outcome.code}, {outcome.seconds:.2f} s, {outcome.peak >> 20} MB above the start, {outcome.problem}")
+    print(
+        f"exit code {outcome.code}, {outcome.seconds:.2f} s, {outcome.peak >> 20} MB above the start, {outcome.problem}"
+    )
     print(f"failure: {failure}")
     return {"failures": [str(case)] if failure else []}
 

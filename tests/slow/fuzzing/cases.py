@@ -1,19 +1,24 @@
 """Cases: a scenario and what is damaged in it, written on one line, so that any can be run again.
 
-    predict-lm run/best/config.json=json.value#3            a file
-    train-lm setting:model.width=word#17                    a setting
-    generate-greedy option:--top-k=word#4 gpt2/config.json=json.delete#2      two at once
+predict-lm run/best/config.json=json.value#3            a file
+train-lm setting:model.width=word#17                    a setting
+generate-greedy option:--top-k=word#4 gpt2/config.json=json.delete#2      two at once
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
+import pickle
 import random
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+import traceback
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from fuzzing import trial
 from fuzzing.damage import damage, kinds_of, prepare_outside
@@ -79,21 +84,36 @@ class Workshop:
         self.home = home
         self.examples: dict[str, Example] = {}
 
-    def prepare(self, names: Iterable[str]) -> None:
+    def prepare(self, names: Iterable[str], workers: int = 2) -> None:
         """Make what these scenarios start from, run each whole, and see what it reads."""
         known = scenarios()
-        broken = []
-        for name in names:
-            try:
-                self.examples[name] = self._prepare(known[name])
-            except AssertionError as problem:
-                broken.append(str(problem))
+        shares: list[list[Scenario]] = [[] for _ in range(workers)]
+        turns: dict[str, int] = {}
+        for name in names:  # those that start from the same are made by the same process
+            shares[turns.setdefault(_start_of(known[name]), len(turns)) % workers].append(known[name])
+        results = [self.home / f"prepared-{number}" for number in range(workers)]
+        _in_children([partial(self._prepare_all, *pair) for pair in zip(shares, results, strict=True)])
+        broken: list[str] = []
+        for result in results:
+            found, problems = pickle.loads(result.read_bytes())
+            broken += problems
+            for name, parts in found.items():
+                self.examples[name] = Example(known[name], *parts)
         if broken:
             raise AssertionError("\n".join(broken))
 
-    def _prepare(self, scenario: Scenario) -> Example:
-        made = self._made(scenario)
-        root = self._fresh("probe", made)
+    def _prepare_all(self, share: list[Scenario], result: Path) -> None:
+        found, broken = {}, []
+        for scenario in share:
+            try:
+                found[scenario.name] = self._prepare(scenario, result.name)
+            except AssertionError as problem:
+                broken.append(str(problem))
+        result.write_bytes(pickle.dumps((found, broken)))
+
+    def _prepare(self, scenario: Scenario, worker: str) -> tuple[Path, dict[str, list[str]], dict[str, str]]:
+        made = self._made(scenario, f"making-{worker}")
+        root = self._fresh(f"probe-{worker}", made)
         watch = Watch(root / "in")
         outcome = trial.run(root, list(scenario.words), scenario.stdin, scenario.own)
         opened = watch.opened()
@@ -105,21 +125,19 @@ class Workshop:
         meanings = _settings(scenario) | _options(scenario)
         targets |= {name: ["word", "word-2", "word-3"] for name in meanings}
         targets |= {f"argument:{place}": ["word", "drop"] for place in range(1, min(len(scenario.words), 6))}
-        return Example(scenario, made, targets, meanings)
+        return made, targets, meanings
 
-    def _made(self, scenario: Scenario) -> Path:
+    def _made(self, scenario: Scenario, where: str) -> Path:
         """The folder before the command; scenarios that start from the same share it."""
-        key = "-".join([*(make.__qualname__ + repr(make.__closure__ and [c.cell_contents for c in make.__closure__])
-                          for make in scenario.makes), repr(scenario.first), repr(scenario.keep)])
-        folder = self.home / "made" / f"{_digest(key)}"
+        folder = self.home / "made" / _start_of(scenario)
         if folder.exists():
             return folder
-        root = self.home / "making"
+        root = self.home / where
         trial.clean(root)
         inside = root / "in"
         inside.mkdir(parents=True)
         prepare_outside(root)
-        _in_a_child(lambda: [make(inside) for make in scenario.makes])
+        _in_children([partial(make, inside) for make in scenario.makes])
         for words in scenario.first:
             outcome = trial.run(root, list(words), "", ("",))
             if outcome.code != 0:
@@ -155,7 +173,9 @@ class Workshop:
                 damage(root / "in" / part.target, part.kind, draw)
         outcome = trial.run(root, words, scenario.stdin, scenario.own)
         if free:  # a place that it was told to write to; what was there before is not its own
-            outcome.changed = [name for name in outcome.changed if (example.folder / name.removeprefix("in/")).exists()]
+            outcome.changed = [
+                name for name in outcome.changed if (example.folder / name.removeprefix("in/")).exists()
+            ]
         return outcome, self._judge(scenario, root, outcome, words=words, damaged=not free)
 
     def _judge(
@@ -165,7 +185,7 @@ class Workshop:
         reworded = words != list(scenario.words)
         counts = None if reworded else _answers(scenario, root)
         json_lines = "--json" in words and outcome.code == 0 and "--keys" not in words and "--help" not in words
-        return trial.failure(outcome, root, json_lines=json_lines, answers=counts, own=scenario.own, verb=scenario.verb)
+        return trial.failure(outcome, root, json_lines=json_lines, answers=counts, verb=scenario.verb)
 
     def cases(self, count: int, seed: int = 0) -> Iterator[Case]:
         """Every target once, each in a way of its own, then once more in another way, until there are `count`."""
@@ -199,7 +219,7 @@ def _settings(scenario: Scenario) -> dict[str, str]:
     from legato.config import parse_words
     from legato.settings import describe_settings
 
-    if not scenario.keys or scenario.verb not in ("train", "compare", "eval"):
+    if not scenario.keys:
         return {}
     task = scenario.words[1] if "=" not in scenario.words[1] else "lm"
     if scenario.verb == "eval":
@@ -207,17 +227,14 @@ def _settings(scenario: Scenario) -> dict[str, str]:
     told = parse_words([part for part in scenario.words[2:] if "=" in part and not part.startswith("--")])
     told = {key: value for key, value in told.items() if key == "model" and not str(value).startswith("{'name': [")}
     found = describe_settings({"task": task, **told})
-    if scenario.verb == "eval":
-        found = [row for row in found if row[0].startswith(("data.", "device"))]
-    if "resume=run" in scenario.words:
-        found = [row for row in found if row[0].startswith(("train.", "data.", "from", "out", "seed", "device"))]
+    found = [row for row in found if row[0].startswith(scenario.keys)]
     return {f"setting:{key}": f"{default} {meaning}" for key, default, meaning in found}
 
 
 def _options(scenario: Scenario) -> dict[str, str]:
     """The options that the verb has, by click's own declaration."""
     found = {}
-    for parameter in verbs()[scenario.verb].params if scenario.keys else ():
+    for parameter in verbs()[scenario.verb].params if scenario.options else ():
         if parameter.param_type_name == "option":
             shape = "flag" if parameter.is_flag else ""
             for name in (*parameter.opts, *parameter.secondary_opts):
@@ -252,17 +269,22 @@ def _is_much(made: str) -> bool:
         return False
 
 
-def _digest(text: str) -> str:
-    import hashlib
+def _start_of(scenario: Scenario) -> str:
+    """A name for what a scenario starts from; the same for those that start from the same."""
+    makes = [(make.__qualname__, [cell.cell_contents for cell in make.__closure__ or ()]) for make in scenario.makes]
+    key = repr((makes, scenario.first, scenario.keep))
+    return hashlib.sha256(key.encode()).hexdigest()[:16]
 
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+def _in_children(works: Iterable[Callable[[], object]]) -> None:
+    """Do this in forked processes side by side, so that this one starts no threads and draws no random numbers."""
+    children = [_fork(work) for work in works]
+    for child in children:
+        if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0:
+            raise AssertionError("the files of a scenario could not be made")
 
 
-def _in_a_child(work: Any) -> None:
-    """Do something in a forked process, so that this one starts no threads and draws no random numbers."""
-    import os
-    import traceback
-
+def _fork(work: Callable[[], object]) -> int:
     child = os.fork()
     if child == 0:
         code = 1
@@ -273,5 +295,4 @@ def _in_a_child(work: Any) -> None:
             traceback.print_exc()
         finally:
             os._exit(code)
-    if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0:
-        raise AssertionError("the files of a scenario could not be made")
+    return child

@@ -30,7 +30,8 @@ class Scenario:
     stdin: str = ""
     own: tuple[str, ...] = ("out",)  # what the command may write to, beside its cache
     texts: str | int | None = None  # how many answers there are to be: a number, or a file with one text a line
-    keys: bool = True  # whether its settings are damaged, too: one scenario of each kind is enough
+    keys: tuple[str, ...] = ()  # which of its settings are damaged, too: those that begin so
+    options: bool = False  # whether its options are
     keep: tuple[str, ...] = ("*",)  # what of the folder is left of the first commands; the cache is not, unless named
     reads: str = ""  # what of the files that it reads is damaged: those whose names begin so
     code: int = 0
@@ -63,7 +64,12 @@ FILE: Final = ("--file", "texts.txt", "--json")
 
 JOBS: Final[dict[str, Job]] = {
     "lm": Job(
-        (stock.text, stock.texts), {**WINDOWED, **LSTM}, "valid.txt", (*FILE, "--max-tokens", "8"), "generate", "texts.txt"
+        (stock.text, stock.texts),
+        {**WINDOWED, **LSTM},
+        "valid.txt",
+        (*FILE, "--max-tokens", "8"),
+        "generate",
+        "texts.txt",
     ),
     "mlm": Job(
         (stock.text,),
@@ -74,7 +80,14 @@ JOBS: Final[dict[str, Job]] = {
     ),
     "translation": Job(
         (stock.pairs,),
-        {**ENGLISH, "model": "transformer", **ATTENDING, "tokenizer.size": 300, "train.batch_tokens": 128, "data.beams": 1},
+        {
+            **ENGLISH,
+            "model": "transformer",
+            **ATTENDING,
+            "tokenizer.size": 300,
+            "train.batch_tokens": 128,
+            "data.beams": 1,
+        },
         ["valid.en", "valid.de"],
         ("A dog runs.", "The cat eats.", "--beams", "2", "--nbest", "2", "--max-tokens", "10", "--json"),
         answers=2,
@@ -170,19 +183,47 @@ def _of_tasks() -> Iterator[Scenario]:
     for task, job in JOBS.items():
         covers = frozenset({f"task:{task}"})
         trained = _train(task, {**job.settings, "train.schedule": "constant"}, out="run")
-        yield Scenario(f"train-{task}", _train(task, job.settings), job.makes, covers=covers)
+        keys = ("data.", "tokenizer.", "train.", "head.", "adapt.", "model.name", "from", "seed", "device", "out")
         yield Scenario(
-            f"train-{task}-again", _train(task, job.settings), job.makes, (trained,), covers, keep=("*", "cache"), keys=False,
+            f"train-{task}", _train(task, job.settings), job.makes, covers=covers, keys=keys, options=task == "lm"
+        )
+        yield Scenario(
+            f"train-{task}-again",
+            _train(task, job.settings),
+            job.makes,
+            (trained,),
+            covers,
+            keep=("*", "cache"),
             reads="cache/",
         )
         yield Scenario(
-            f"resume-{task}", ("train", "resume=run", "train.steps=3", "--json"), job.makes, (trained,), covers, own=("run",)
+            f"resume-{task}",
+            ("train", "resume=run", "train.steps=3", "--json"),
+            job.makes,
+            (trained,),
+            covers,
+            own=("run",),
+            keys=("data.", "train.", "from", "out", "seed", "device", "resume") if task in ("lm", "chat") else (),
         )
         yield Scenario(
-            f"{job.verb}-{task}", (job.verb, "run", *job.asks), job.makes, (trained,), covers, texts=job.answers
+            f"{job.verb}-{task}",
+            (job.verb, "run", *job.asks),
+            job.makes,
+            (trained,),
+            covers,
+            texts=job.answers,
+            options=True,
         )
         test = words_of({"data.test": job.test})
-        yield Scenario(f"eval-{task}", ("eval", "run/best", *test, "device=cpu", "--json"), job.makes, (trained,), covers)
+        yield Scenario(
+            f"eval-{task}",
+            ("eval", "run/best", *test, "device=cpu", "--json"),
+            job.makes,
+            (trained,),
+            covers,
+            keys=("data.", "device"),
+            options=task == "lm",
+        )
 
 
 def _of_models() -> Iterator[Scenario]:
@@ -202,7 +243,7 @@ def _of_models() -> Iterator[Scenario]:
         if name == "elmo":
             settings |= {"tokenizer": "word"}
         covers = frozenset({f"model:{name}"})
-        yield Scenario(f"train-{task}-{name}", _train(task, settings), job.makes, covers=covers)
+        yield Scenario(f"train-{task}-{name}", _train(task, settings), job.makes, covers=covers, keys=("model.",))
         trained = _train(task, settings, out="run")
         use = ("predict", "run", *FILE, "--max-tokens", "8") if model.reads_source else ("embed", "run", *FILE)
         yield Scenario(f"use-{name}", use, (*job.makes, stock.texts), (trained,), covers, texts="texts.txt")
@@ -223,25 +264,39 @@ def _of_families() -> Iterator[Scenario]:
         covers, makes = frozenset({f"family:{family}"}), (stock.published(family), stock.texts)
         name = RELATIVES[family][0]
         if name in ("gpt2", "llama"):
-            words: tuple[str, ...] = ("generate", family, *FILE, "--max-tokens", "5", "--search", "beam", "--beams", "2")
+            words: tuple[str, ...] = (
+                "generate",
+                family,
+                *FILE,
+                "--max-tokens",
+                "5",
+                "--search",
+                "beam",
+                "--beams",
+                "2",
+            )
             yield Scenario(f"use-published-{family}", words, makes, covers=covers, texts="texts.txt")
         elif family == "marian":
             words = ("predict", family, *FILE, "--max-tokens", "8")
             yield Scenario(f"use-published-{family}", words, makes, covers=covers, texts="texts.txt")
         else:
             words = ("embed", family, *FILE, "--pool", "cls")
-            yield Scenario(f"use-published-{family}", words, makes, covers=covers, texts="texts.txt")
-        yield Scenario(f"export-published-{family}", ("export", family, "--to", "hf", "--out", "out"), makes, covers=covers, keys=False)
+            yield Scenario(
+                f"use-published-{family}", words, makes, covers=covers, texts="texts.txt", options=family == "bert"
+            )
+        yield Scenario(
+            f"export-published-{family}", ("export", family, "--to", "hf", "--out", "out"), makes, covers=covers
+        )
 
 
 def _of_formats() -> Iterator[Scenario]:
     """Every other kind of file that is read."""
     for ending in ("csv", "jsonl", "parquet", "tsv.gz"):
         files = {"data.train": f"train.{ending}", "data.valid": f"valid.{ending}", "train.batch_rows": 8}
-        yield Scenario(f"train-classification-{ending}", _train("classification", {**files, **LSTM}), (stock.tables,), keys=False)
+        yield Scenario(f"train-classification-{ending}", _train("classification", {**files, **LSTM}), (stock.tables,))
     files = {"data.train": "train.csv", "data.valid": "valid.parquet", "data.column": "text"}
     small = {**LSTM, "tokenizer": "char", "data.window": 16, "train.batch_tokens": 64}
-    yield Scenario("train-lm-tables", _train("lm", {**files, **small}), (stock.tables,), keys=False)
+    yield Scenario("train-lm-tables", _train("lm", {**files, **small}), (stock.tables,))
     started = {**TABLE, "model": "lstm", "model.width": 8, "model.embedding": 8, "tokenizer": "word"}
     begun = {**started, "data.vectors": "vectors.txt", "data.baseline": "true"}
     yield Scenario("train-from-vectors", _train("classification", begun), (stock.reviews, stock.vectors))
@@ -256,62 +311,92 @@ def _of_formats() -> Iterator[Scenario]:
     ):
         settings = {"data.train": file, "data.valid_share": 0.3, "train.batch_rows": 4, **more}
         makes = (stock.rows, stock.published("gpt2")) if task == "chat" else (stock.rows,)
-        yield Scenario(f"train-{task}-{file}", _train(task, settings), makes, keys=False)
+        yield Scenario(f"train-{task}-{file}", _train(task, settings), makes)
     for file, columns in (("moved.tsv", ["1", "2"]), ("moved.parquet", ["translation.en", "translation.de"])):
         settings = {"data.train": file, "data.columns": columns, "data.valid_share": 0.3, "model": "transformer"}
         settings |= {**ATTENDING, "tokenizer.size": 300, "train.batch_tokens": 64}
-        yield Scenario(f"train-translation-{file}", _train("translation", settings), (stock.rows,), keys=False)
+        yield Scenario(f"train-translation-{file}", _train("translation", settings), (stock.rows,))
     own = {**TEXT, **LSTM, "tokenizer.path": "tokenizer.json", "data.window": 16, "train.batch_tokens": 64}
-    yield Scenario("train-own-tokenizer", _train("lm", own), (stock.text, stock.tokenizer), keys=False)
+    yield Scenario("train-own-tokenizer", _train("lm", own), (stock.text, stock.tokenizer))
     yield Scenario(
-        "generate-sharded", ("generate", "gpt2", *FILE, "--max-tokens", "5"), (stock.sharded, stock.texts), texts="texts.txt"
+        "generate-sharded",
+        ("generate", "gpt2", *FILE, "--max-tokens", "5"),
+        (stock.sharded, stock.texts),
+        texts="texts.txt",
     )
     yield Scenario(
-        "embed-sentences", ("embed", "bert", "--file", "texts.txt", "--json"), (stock.sentence_encoder, stock.texts), texts="texts.txt"
+        "embed-sentences",
+        ("embed", "bert", "--file", "texts.txt", "--json"),
+        (stock.sentence_encoder, stock.texts),
+        texts="texts.txt",
     )
     yield Scenario(
-        "embed-to-file", ("embed", "bert", "--file", "texts.txt", "--out", "out.npz"), (stock.sentence_encoder, stock.texts),
+        "embed-to-file",
+        ("embed", "bert", "--file", "texts.txt", "--out", "out.npz"),
+        (stock.sentence_encoder, stock.texts),
         own=("out.npz",),
+        options=True,
     )
 
 
 def _of_adapting() -> Iterator[Scenario]:
     for kind in ("full", "head", "lora", "bitfit"):
         settings = {**TABLE, "from": "bert", "adapt": kind}
-        yield Scenario(f"adapt-{kind}", _train("classification", settings), (stock.reviews, stock.published("bert")), keys=kind == "lora")
+        yield Scenario(
+            f"adapt-{kind}",
+            _train("classification", settings),
+            (stock.reviews, stock.published("bert")),
+            keys=("adapt.", "head.", "model."),
+        )
     makes = (stock.adapter, stock.texts)
-    yield Scenario("predict-adapter", ("predict", "adapter", *FILE), makes, texts="texts.txt", keys=False)
-    yield Scenario("export-adapter", ("export", "adapter", "--to", "hf", "--out", "out"), makes, keys=False)
+    yield Scenario("predict-adapter", ("predict", "adapter", *FILE), makes, texts="texts.txt")
+    yield Scenario("export-adapter", ("export", "adapter", "--to", "hf", "--out", "out"), makes)
     further = {**TABLE, "from": "adapter", "adapt": "lora"}
-    yield Scenario("adapt-adapter", _train("classification", further), (stock.adapter, stock.reviews), keys=False)
-    trained = _train("classification", {**TABLE, "from": "bert", "adapt": "lora", "train.schedule": "constant"}, out="run")
+    yield Scenario("adapt-adapter", _train("classification", further), (stock.adapter, stock.reviews))
+    trained = _train(
+        "classification", {**TABLE, "from": "bert", "adapt": "lora", "train.schedule": "constant"}, out="run"
+    )
     resumed = ("train", "resume=run", "train.steps=3", "--json")
-    yield Scenario("resume-adapted", resumed, (stock.reviews, stock.published("bert")), (trained,), own=("run",), keys=False)
+    yield Scenario("resume-adapted", resumed, (stock.reviews, stock.published("bert")), (trained,), own=("run",))
 
 
 def _of_verbs() -> Iterator[Scenario]:
     made = stock.published("gpt2")
     for search in ("greedy", "sample", "beam-sample"):
         words = ("generate", "gpt2", "the cat", "--search", search, "--max-tokens", "5", "--json")
-        yield Scenario(f"generate-{search}", words, (made,), texts=1)
-    yield Scenario("generate-talking", ("generate", "gpt2", "--chat", "--max-tokens", "5"), (made,), stdin="hello\nand?\n")
+        yield Scenario(f"generate-{search}", words, (made,), texts=1, options=True)
+    yield Scenario(
+        "generate-talking", ("generate", "gpt2", "--chat", "--max-tokens", "5"), (made,), stdin="hello\nand?\n"
+    )
     asked = ("predict", "gpt2", "--task", "classification", "--shots", "train.tsv", "--labels", "good,bad", *FILE)
-    yield Scenario("predict-prompting", asked, (made, stock.reviews, stock.texts), texts="texts.txt")
+    yield Scenario("predict-prompting", asked, (made, stock.reviews, stock.texts), texts="texts.txt", options=True)
     yield Scenario("predict-typed", ("predict", "adapter", "--scores"), (stock.adapter,), stdin="a merry film\nsad\n")
     small = {**WINDOWED, **LSTM}
     compared = {**small, **QUICK, "model": "[elman,gru]", "out": "out"}
-    yield Scenario("compare-words", ("compare", "lm", *words_of(compared), "--json"), (stock.text,))
-    yield Scenario("compare-files", ("compare", "a.yaml", "b.yaml", "out=out", "--json"), (stock.recipe,), keys=False)
-    yield Scenario("train-recipe", ("train", "a.yaml", "out=out", "--json"), (stock.recipe,), keys=False)
+    yield Scenario(
+        "compare-words",
+        ("compare", "lm", *words_of(compared), "--json"),
+        (stock.text,),
+        keys=("data.", "model.name", "seed", "out"),
+        options=True,
+    )
+    yield Scenario("compare-files", ("compare", "a.yaml", "b.yaml", "out=out", "--json"), (stock.recipe,))
+    yield Scenario("train-recipe", ("train", "a.yaml", "out=out", "--json"), (stock.recipe,))
     pairs = {**JOBS["translation"].settings}
     yield Scenario(
-        "export-ctranslate2", ("export", "run", "--to", "ctranslate2", "--out", "out", "--quantize", "int8"), (stock.pairs,),
+        "export-ctranslate2",
+        ("export", "run", "--to", "ctranslate2", "--out", "out", "--quantize", "int8"),
+        (stock.pairs,),
         (_train("translation", pairs, out="run"),),
+        options=True,
     )
     yield Scenario(
-        "export-vectors", ("export", "run", "--to", "vectors", "--out", "out.txt"), (stock.topics,),
-        (_train("word2vec", JOBS["word2vec"].settings, out="run"),), own=("out.txt",),
+        "export-vectors",
+        ("export", "run", "--to", "vectors", "--out", "out.txt"),
+        (stock.topics,),
+        (_train("word2vec", JOBS["word2vec"].settings, out="run"),),
+        own=("out.txt",),
     )
-    yield Scenario("models", ("models", "lstm", "--json"))
-    yield Scenario("recipes", ("recipes", "lm/ptb-lstm", "--json"))
-    yield Scenario("doctor", ("doctor", "--json"))
+    yield Scenario("models", options=True, words=("models", "lstm", "--json"))
+    yield Scenario("recipes", options=True, words=("recipes", "lm/ptb-lstm", "--json"))
+    yield Scenario("doctor", options=True, words=("doctor", "--json"))

@@ -135,7 +135,9 @@ def tables(folder: Path) -> None:
         made = [line.split("\t") for line in (folder / "x.tsv").read_text().splitlines()[1:]]
         (folder / f"{name}.csv").write_text("text,label\n" + "".join(f'"{a}",{b}\n' for a, b in made))
         (folder / f"{name}.jsonl").write_text("".join(json.dumps({"text": a, "label": b}) + "\n" for a, b in made))
-        pq.write_table(pa.table({"text": [a for a, _ in made], "label": [b for _, b in made]}), folder / f"{name}.parquet")
+        pq.write_table(
+            pa.table({"text": [a for a, _ in made], "label": [b for _, b in made]}), folder / f"{name}.parquet"
+        )
         (folder / "x.tsv").unlink()
 
 
@@ -154,7 +156,8 @@ def rows(folder: Path) -> None:
     import pyarrow.parquet as pq
 
     asked = [
-        {"question": "Who did it?", "context": f"Anna did it in 18{n}0.", "answer": "Anna", "id": str(n)} for n in range(8)
+        {"question": "Who did it?", "context": f"Anna did it in 18{n}0.", "answer": "Anna", "id": str(n)}
+        for n in range(8)
     ]
     (folder / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in asked))
     pq.write_table(pa.Table.from_pylist(asked), folder / "questions.parquet")
@@ -227,7 +230,11 @@ def _marian(folder: Path) -> None:
     for side in ("source", "target"):
         made = io.BytesIO()
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(words * 20), model_writer=made, vocab_size=40, minloglevel=2, hard_vocab_limit=False
+            sentence_iterator=iter(words * 20),
+            model_writer=made,
+            vocab_size=40,
+            minloglevel=2,
+            hard_vocab_limit=False,
         )
         (folder / f"{side}.spm").write_bytes(made.getvalue())
         processor = sentencepiece.SentencePieceProcessor(model_proto=made.getvalue())
@@ -309,7 +316,13 @@ def recipe(folder: Path) -> None:
             "data": {"train": "train.txt", "valid": "valid.txt", "window": 16},
             "model": {"name": model, "width": 8, "layers": 1},
             "tokenizer": "char",
-            "train": {"steps": 2, "batch_tokens": 64, "validate_every": 1, "tensorboard": False, "schedule": "constant"},
+            "train": {
+                "steps": 2,
+                "batch_tokens": 64,
+                "validate_every": 1,
+                "tensorboard": False,
+                "schedule": "constant",
+            },
             "seed": 3,
             "device": "cpu",
             "expect": {"valid.perplexity": {"at_most": 1000, "measured": 30.5}},

@@ -47,6 +47,7 @@ class Outcome:
     peak: int  # bytes above the start
     problem: str = ""  # the exception behind a refusal, and where it was raised
     changed: list[str] = field(default_factory=list)  # files that are not the command's own
+    written: list[str] = field(default_factory=list)  # files that are
 
 
 def tree_of(root: Path) -> dict[str, Stamp]:
@@ -85,14 +86,12 @@ def run(root: Path, words: list[str], stdin: str, own: tuple[str, ...]) -> Outco
     start = int((root / "start").read_text() or 0) if (root / "start").exists() else 0
     ours = [f"in/{name}" for name in (*own, "cache", "runs")] + ["tmp", "home", "out", "err", "start", "problem"]
     after = tree_of(root)
-    changed = [
-        name
-        for name in sorted(before.keys() | after.keys())
-        if before.get(name) != after.get(name) and not any(name == o or name.startswith(f"{o}/") for o in ours)
-    ]
+    differing = [name for name in sorted(before.keys() | after.keys()) if before.get(name) != after.get(name)]
+    written = [name for name in differing if any(name == place or name.startswith(f"{place}/") for place in ours)]
+    changed = [name for name in differing if name not in written]
     problem = (root / "problem").read_text() if (root / "problem").exists() else ""
     out, err = ((root / name).read_bytes().decode("utf-8", "replace") for name in ("out", "err"))
-    return Outcome(code, out, err, max(seconds, 0), max(0, usage.ru_maxrss * 1024 - start), problem, changed)
+    return Outcome(code, out, err, max(seconds, 0), max(0, usage.ru_maxrss * 1024 - start), problem, changed, written)
 
 
 def _wait(child: int, began: float) -> tuple[int, Any]:
@@ -185,7 +184,7 @@ def _place(problem: BaseException) -> str:
 # --- what may be ---------------------------------------------------------------------------------------
 
 
-def failure(outcome: Outcome, root: Path, *, json_lines: bool, answers: set[int] | None, own: tuple[str, ...], verb: str) -> str | None:
+def failure(outcome: Outcome, root: Path, *, json_lines: bool, answers: set[int] | None, verb: str) -> str | None:
     """Why an outcome is none that may be; None where it is one."""
     if outcome.code < 0:
         name = signal.Signals(-outcome.code).name
@@ -198,13 +197,13 @@ def failure(outcome: Outcome, root: Path, *, json_lines: bool, answers: set[int]
             return f"fault: {outcome.problem or sign}"
     if outcome.changed:
         return f"changed: {', '.join(outcome.changed[:3])}"
-    if verb == "export" and (leak := _leaks(root, own)):
+    if verb == "export" and (leak := _leak(outcome, root)):
         return f"leak: {leak}"
     if outcome.code == 2:
         return _refusal(outcome)
     if outcome.code != 0:
         return f"exit code {outcome.code}"
-    return _answer(outcome, root, json_lines, answers, own)
+    return _answer(outcome, root, json_lines, answers)
 
 
 def _refusal(outcome: Outcome) -> str | None:
@@ -226,7 +225,7 @@ def _noise(outcome: Outcome) -> str | None:
     return None
 
 
-def _answer(outcome: Outcome, root: Path, json_lines: bool, answers: set[int] | None, own: tuple[str, ...]) -> str | None:
+def _answer(outcome: Outcome, root: Path, json_lines: bool, answers: set[int] | None) -> str | None:
     if json_lines:
         told = outcome.out.splitlines()
         for line in told:
@@ -236,14 +235,13 @@ def _answer(outcome: Outcome, root: Path, json_lines: bool, answers: set[int] | 
                 return f"no JSON: {problem}"
         if answers is not None and len(told) not in answers:
             return f"{len(told)} answers to {sorted(answers)} texts"
-    for name in own:
-        for file in sorted((root / "in" / name).rglob("*.json*")) if (root / "in" / name).is_dir() else []:
-            if file.is_file() and not file.is_symlink():
-                try:
-                    for line in file.read_text().splitlines() if file.suffix == ".jsonl" else [file.read_text()]:
-                        _strict(line)
-                except ValueError as problem:
-                    return f"no JSON in {file.relative_to(root / 'in' / name)}: {problem}"
+    for file in _files(outcome, root):
+        if file.suffix in (".json", ".jsonl"):
+            try:
+                for line in file.read_text().splitlines() if file.suffix == ".jsonl" else [file.read_text()]:
+                    _strict(line)
+            except ValueError as problem:
+                return f"no JSON in {file.name}: {problem}"
     return _noise(outcome)
 
 
@@ -254,14 +252,18 @@ def _strict(line: str) -> Any:
     return json.loads(line, parse_constant=refuse)
 
 
-def _leaks(root: Path, own: tuple[str, ...]) -> str | None:
+def _files(outcome: Outcome, root: Path) -> list[Path]:
+    """What the command wrote where people will read it."""
+    return [file for name in outcome.written if name.startswith("in/") and _is_plain(file := root / name)]
+
+
+def _is_plain(file: Path) -> bool:
+    return file.is_file() and not file.is_symlink()
+
+
+def _leak(outcome: Outcome, root: Path) -> str | None:
     """A file of the command's own that holds what was outside of its folder."""
-    for name in own:
-        place = root / "in" / name
-        for file in [place] if place.is_file() else place.rglob("*") if place.is_dir() else []:
-            if file.is_file() and not file.is_symlink() and SECRET.encode() in file.read_bytes():
-                return str(file.relative_to(root / "in"))
-    return None
+    return next((file.name for file in _files(outcome, root) if SECRET.encode() in file.read_bytes()), None)
 
 
 def clean(root: Path) -> None:

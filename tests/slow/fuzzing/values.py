@@ -89,7 +89,18 @@ def word(draw: random.Random, meaning: str = "") -> str:
     if kind == 3:
         return draw.choice(
             [
-                *("none", "[]", "[1]", "[a,b]", "[null]", "[[a,b],[c]]", "[1,-1,1e400]", "[2020-99-99]", "{a: 1}", "{"),
+                *(
+                    "none",
+                    "[]",
+                    "[1]",
+                    "[a,b]",
+                    "[null]",
+                    "[[a,b],[c]]",
+                    "[1,-1,1e400]",
+                    "[2020-99-99]",
+                    "{a: 1}",
+                    "{",
+                ),
                 *("[a,", "[!!python/name:os.system ]", "[&a [*a]]", "[.nan]", "['', '']", "[" * 2000, "[x, x, x, x]"),
                 *("true", "false", "auto", "all", "cpu", "cuda", "cuda:99", "mps", "meta"),
             ]

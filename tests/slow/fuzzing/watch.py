@@ -23,7 +23,9 @@ class Watch:
         if self._handle < 0:
             raise OSError(ctypes.get_errno(), "inotify is not to be had")
         inside = [folder, *(path for path in folder.rglob("*") if path.is_dir() and not path.is_symlink())]
-        self._folders = {self._libc.inotify_add_watch(self._handle, os.fsencode(path), IN_OPEN): path for path in inside}
+        self._folders = {
+            self._libc.inotify_add_watch(self._handle, os.fsencode(path), IN_OPEN): path for path in inside
+        }
 
     def opened(self) -> list[str]:
         """The names, in the folder, of the files that were opened; the watch ends."""
