@@ -1,7 +1,7 @@
-"""Whatever is wrong with a file or a setting: a clear refusal or a right answer, soon, and nobody's files are touched.
+"""Whatever is wrong with a file or a setting: a clear refusal or a right answer, soon, and no other file is touched.
 
-What is run is in `fuzzing/`; `python tests/slow/fuzz.py --case LINE` repeats one case. LEGATO_FUZZ_CASES sets how many
-there are, LEGATO_FUZZ_SEED which.
+What is run is in `fuzzing/`; `python tests/slow/fuzz.py --case LINE` repeats one case. LEGATO_FUZZ_CASES says how
+many there are, LEGATO_FUZZ_SEED which.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from fuzzing import damage, trial
 from fuzzing.campaign import COUNT, told
 from fuzzing.cases import Case, Damage
 from fuzzing.scenarios import lacking
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 CONTENTS = {
     "json": b'{"a": {"b": [1, 2.5, "x", null, true]}, "c": "d"}',
@@ -69,11 +68,13 @@ def test_a_case_is_the_same_whenever_it_is_run(structure: str, number: int) -> N
     content = CONTENTS[structure]
     kinds = [kind for kind in damage.kinds_of(content) if not kind.startswith("file.")]
     kind = kinds[number % len(kinds)]
-    assert damage.changed(content, kind, random.Random(number)) == damage.changed(content, kind, random.Random(number))
+    one, other = (damage.changed(content, kind, random.Random(number)) for _ in range(2))
+    assert one == other
 
 
 def test_a_case_is_written_on_a_line_and_read_again() -> None:
-    case = Case("predict-lm", (Damage("run/best/config.json", "json.value", 3), Damage("option:--top-k", "word-2", 0)))
+    damages = Damage("run/best/config.json", "json.value", 3), Damage("option:--top-k", "word-2", 0)
+    case = Case("predict-lm", damages)
     assert str(case) == "predict-lm run/best/config.json=json.value#3 option:--top-k=word-2#0"
     assert Case.read(str(case)) == case
 

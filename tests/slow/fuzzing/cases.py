@@ -8,6 +8,7 @@ generate-greedy option:--top-k=word#4 gpt2/config.json=json.delete#2      two at
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import pickle
 import random
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from fuzzing import trial
 from fuzzing.damage import damage, kinds_of, prepare_outside
@@ -75,6 +76,7 @@ class Example:
     folder: Path  # as it is before the command
     targets: dict[str, list[str]]  # files, settings, options, arguments: each with its kinds of damage
     meanings: dict[str, str]
+    figures: dict[str, Any]  # what it says of a model that it trains
 
 
 class Workshop:
@@ -111,21 +113,24 @@ class Workshop:
                 broken.append(str(problem))
         result.write_bytes(pickle.dumps((found, broken)))
 
-    def _prepare(self, scenario: Scenario, worker: str) -> tuple[Path, dict[str, list[str]], dict[str, str]]:
+    def _prepare(
+        self, scenario: Scenario, worker: str
+    ) -> tuple[Path, dict[str, list[str]], dict[str, str], dict[str, Any]]:
         made = self._made(scenario, f"making-{worker}")
         root = self._fresh(f"probe-{worker}", made)
         watch = Watch(root / "in")
         outcome = trial.run(root, list(scenario.words), scenario.stdin, scenario.own)
         opened = watch.opened()
-        problem = self._judge(scenario, root, outcome, damaged=False)
+        problem = self._judge(scenario, root, outcome, list(scenario.words))
         if problem is not None or outcome.code != scenario.code:
             raise AssertionError(f"{scenario.name} fails with nothing damaged: {problem}\n{outcome.err}{outcome.out}")
         files = [name for name in opened if (made / name).is_file()]
         targets = {name: kinds_of((made / name).read_bytes()) for name in files if name.startswith(scenario.reads)}
         meanings = _settings(scenario) | _options(scenario)
         targets |= {name: ["word", "word-2", "word-3"] for name in meanings}
-        targets |= {f"argument:{place}": ["word", "drop"] for place in range(1, min(len(scenario.words), 6))}
-        return made, targets, meanings
+        if scenario.options:
+            targets |= {f"argument:{place}": ["word", "drop"] for place in range(1, min(len(scenario.words), 6))}
+        return made, targets, meanings, _figures(outcome.out)
 
     def _made(self, scenario: Scenario, where: str) -> Path:
         """The folder before the command; scenarios that start from the same share it."""
@@ -176,30 +181,52 @@ class Workshop:
             outcome.changed = [
                 name for name in outcome.changed if (example.folder / name.removeprefix("in/")).exists()
             ]
-        return outcome, self._judge(scenario, root, outcome, words=words, damaged=not free)
+        problem = self._judge(scenario, root, outcome, words)
+        cached = all(part.target.startswith("cache/") for part in case.damages)
+        if problem is None and outcome.code == 0 and cached and _figures(outcome.out) != example.figures:
+            problem = "a damaged cache makes another model"
+        return outcome, problem
 
-    def _judge(
-        self, scenario: Scenario, root: Path, outcome: trial.Outcome, *, words: list[str] | None = None, damaged: bool
-    ) -> str | None:
-        words = list(scenario.words) if words is None else words
+    def _judge(self, scenario: Scenario, root: Path, outcome: trial.Outcome, words: list[str]) -> str | None:
         reworded = words != list(scenario.words)
         counts = None if reworded else _answers(scenario, root)
         json_lines = "--json" in words and outcome.code == 0 and "--keys" not in words and "--help" not in words
         return trial.failure(outcome, root, json_lines=json_lines, answers=counts, verb=scenario.verb)
 
     def cases(self, count: int, seed: int = 0) -> Iterator[Case]:
-        """Every target once, each in a way of its own, then once more in another way, until there are `count`."""
+        """Every target once, each in a way of its own, then once more in another way, until there are `count`.
+
+        Files take turns four times as often as words: there is more that can be wrong with one.
+        """
         turn = 0
         while count > 0:
             found = []
             for name, example in self.examples.items():
                 for target, kinds in example.targets.items():
-                    order = random.Random(f"{seed} {name} {target}").sample(kinds, len(kinds))
-                    number, place = divmod(turn, len(order))
-                    found.append(Case(name, (Damage(target, order[place], 1000 * seed + number),)))
+                    turns, rest = divmod(turn, 4 if _is_word(target) else 1)
+                    if rest == 0:
+                        order = _mixed(kinds, random.Random(f"{seed} {name} {target}"))
+                        number, place = divmod(turns, len(order))
+                        found.append(Case(name, (Damage(target, order[place], 1000 * seed + number),)))
             yield from random.Random(f"{seed} {turn}").sample(found, len(found))[:count]
             count -= len(found)
             turn += 1
+
+
+def _is_word(target: str) -> bool:
+    return target.startswith(("setting:", "option:", "argument:"))
+
+
+def _mixed(kinds: list[str], draw: random.Random) -> list[str]:
+    """Kinds in any order, but of three, two that follow what is in the file and one that any file can take."""
+    common = [kind for kind in kinds if kind.startswith(("bytes.", "file."))]
+    own = [kind for kind in kinds if kind not in common]
+    common, own = (draw.sample(part, len(part)) for part in (common, own))
+    order = []
+    while common or own:
+        order += [*own[:2], *common[:1]]
+        common, own = common[1:], own[2:]
+    return order
 
 
 def _answers(scenario: Scenario, root: Path) -> set[int] | None:
@@ -212,6 +239,15 @@ def _answers(scenario: Scenario, root: Path) -> set[int] | None:
     content = file.read_bytes()
     plain = content.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     return {len(part.removesuffix(b"\n").split(b"\n")) for part in (content, plain)} | {content.count(b"\n")}
+
+
+def _figures(out: str) -> dict[str, Any]:
+    """The scores of a model, as `train --json` tells them."""
+    try:
+        told = json.loads(out.splitlines()[-1])
+    except (ValueError, IndexError):
+        return {}
+    return {key: value for key, value in told.items() if "." in key} if isinstance(told, dict) else {}
 
 
 def _settings(scenario: Scenario) -> dict[str, str]:
@@ -246,7 +282,7 @@ def _reworded(words: list[str], kind: str, name: str, how: str, draw: random.Ran
     """The command's words with one that is something else."""
     if kind == "argument":
         place = int(name)
-        if place < len(words):
+        if place < len(words) and words[place].partition("=")[0] not in ASKED_FOR:
             words = words[:place] + ([] if how == "drop" else [word(draw)]) + words[place + 1 :]
         return words
     made = word(draw, meaning)

@@ -1,4 +1,4 @@
-"""Damage to what holds other things: safetensors, zip, gzip, parquet, npy. What is inside is damaged as its kind is."""
+"""Damage to what holds other things: safetensors, zip, gzip, parquet, npy; what is inside is damaged in its way."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def _parquet_bomb(names: tuple[str, ...]) -> bytes:
     rows, text = 3_000_000, "x" * 3000
     packed = pa.DictionaryArray.from_arrays(_zeros(rows), [text])
     made = io.BytesIO()
-    pq.write_table(pa.table({name: packed for name in names}), made)
+    pq.write_table(pa.table(dict.fromkeys(names, packed)), made)
     return made.getvalue()
 
 

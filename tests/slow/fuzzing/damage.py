@@ -168,7 +168,7 @@ def _is_json(text: str) -> bool:
 def _is_yaml(text: str) -> bool:
     import yaml
 
-    if ": " not in text and ":\n" not in text or len(text) > 100_000:
+    if (": " not in text and ":\n" not in text) or len(text) > 100_000:
         return False
     try:
         return isinstance(yaml.safe_load(text), dict)

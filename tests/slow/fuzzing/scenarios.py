@@ -95,8 +95,14 @@ JOBS: Final[dict[str, Job]] = {
     "parsing": Job(
         (stock.trees,),
         {
-            **{"data.train": "trees.zip!**/train*.mrg", "data.valid": "valid.mrg", "tokenizer": "word"},
-            **{"model": "seq2seq", "model.width": 8, "model.layers": 1, "train.batch_tokens": 128, "data.beams": 1},
+            "data.train": "trees.zip!**/train*.mrg",
+            "data.valid": "valid.mrg",
+            "tokenizer": "word",
+            "model": "seq2seq",
+            "model.width": 8,
+            "model.layers": 1,
+            "train.batch_tokens": 128,
+            "data.beams": 1,
         },
         "valid.mrg",
         ("the dog sees a cat .", "--json"),
@@ -130,8 +136,12 @@ JOBS: Final[dict[str, Job]] = {
     "word2vec": Job(
         (stock.topics,),
         {
-            **{"data.train": "train.txt", "data.analogies": "analogies.txt", "data.similarity": "similarity.tsv"},
-            **{"model.width": 8, "train.batch_tokens": 64, "data.subsample": 0},
+            "data.train": "train.txt",
+            "data.analogies": "analogies.txt",
+            "data.similarity": "similarity.tsv",
+            "model.width": 8,
+            "train.batch_tokens": 64,
+            "data.subsample": 0,
         },
         "train.txt",
         ("boat", "cow - hay + sail", "--json"),
@@ -169,13 +179,14 @@ def lacking() -> list[str]:
 def verbs() -> dict[str, Any]:
     """Every verb of the command line, with click's own declaration of it."""
     import typer
+
     from legato.cli import app
 
     group: Any = typer.main.get_command(app)
     return dict(group.commands)
 
 
-def _train(task: str, settings: dict[str, Any], *, steps: int = 2, out: str = "out") -> tuple[str, ...]:
+def _train(task: str, settings: dict[str, Any], *, steps: int = 1, out: str = "out") -> tuple[str, ...]:
     return ("train", task, *words_of({**QUICK, **settings, "train.steps": steps, "out": out}), "--json")
 
 
@@ -198,7 +209,7 @@ def _of_tasks() -> Iterator[Scenario]:
         )
         yield Scenario(
             f"resume-{task}",
-            ("train", "resume=run", "train.steps=3", "--json"),
+            ("train", "resume=run", "train.steps=2", "--json"),
             job.makes,
             (trained,),
             covers,
@@ -356,7 +367,7 @@ def _of_adapting() -> Iterator[Scenario]:
     trained = _train(
         "classification", {**TABLE, "from": "bert", "adapt": "lora", "train.schedule": "constant"}, out="run"
     )
-    resumed = ("train", "resume=run", "train.steps=3", "--json")
+    resumed = ("train", "resume=run", "train.steps=2", "--json")
     yield Scenario("resume-adapted", resumed, (stock.reviews, stock.published("bert")), (trained,), own=("run",))
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 TESTS: Final = Path(__file__).parents[2]
 
 QUICK: Final[dict[str, Any]] = {
-    "train.steps": 2,
+    "train.steps": 1,
     "train.validate_every": 1,
     "train.checkpoint_every": 1,
     "train.tensorboard": "false",
@@ -127,6 +127,7 @@ def tables(folder: Path) -> None:
     """Labelled texts in every kind of table."""
     import pyarrow as pa
     import pyarrow.parquet as pq
+
     from tiny_reviews import write_reviews
 
     for name, rows in (("train", 24), ("valid", 8)):
@@ -219,6 +220,7 @@ def _marian(folder: Path) -> None:
 
     import sentencepiece
     import torch
+
     from legato.config import validate
     from legato.folders.shards import save_weights
     from legato.models.base import Sizes

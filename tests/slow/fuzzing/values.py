@@ -85,7 +85,7 @@ def word(draw: random.Random, meaning: str = "") -> str:
     if kind == 0 and known:
         return draw.choice(known)
     if kind <= 2:
-        return str(draw.choice(NUMBERS[:-3] + ["nan", "inf", "-inf", "1e5", "0x10", "1_000", "١"]))
+        return str(draw.choice([*NUMBERS[:-3], "nan", "inf", "-inf", "1e5", "0x10", "1_000", "١"]))
     if kind == 3:
         return draw.choice(
             [
