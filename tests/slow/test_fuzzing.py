@@ -38,7 +38,7 @@ def test_no_damage_brings_anything_but_a_refusal_or_a_right_answer(tmp_path: Pat
     count, seed = os.environ.get("LEGATO_FUZZ_CASES", str(COUNT)), os.environ.get("LEGATO_FUZZ_SEED", "0")
     script, report = Path(__file__).parent / "fuzz.py", tmp_path / "report.json"
     done = subprocess.run(
-        [sys.executable, str(script), "--count", count, "--seed", seed, "--report", str(report)],
+        [sys.executable, str(script), "--quiet", "--count", count, "--seed", seed, "--report", str(report)],
         capture_output=True,
         text=True,
     )
@@ -91,7 +91,7 @@ def test_a_case_is_written_on_a_line_and_read_again() -> None:
         (trial.Outcome(1, "", "legato: this is a fault of ours: KeyError: 'x'\n", 1, 0), "fault"),
         (trial.Outcome(1, "", "", 1, 0), "exit code 1"),
         (trial.Outcome(-24, "", "", 10, 0), "killed: more than 10 s"),
-        (trial.Outcome(-9, "", "", 30, 0), "killed: no end"),
+        (trial.Outcome(-9, "", "", 30, 0), "killed: waits without end"),
         (trial.Outcome(0, "{}\n", "", 1, 3 << 30), "memory"),
         (trial.Outcome(0, "{}\n", "", 1, 0, changed=["in/train.txt"]), "changed: in/train.txt"),
         (trial.Outcome(0, '{"score": NaN}\n', "", 1, 0), "no JSON: NaN is no number"),

@@ -8,6 +8,7 @@ import gc
 import importlib
 import json
 import multiprocessing
+import multiprocessing.connection
 import os
 import pkgutil
 import shutil
@@ -42,11 +43,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of another set of cases")
     parser.add_argument("--only", help="scenarios whose names hold this")
     parser.add_argument("--report", help="a JSON file for what was found")
+    parser.add_argument("--quiet", action="store_true", help="say nothing on the way")
     parser.add_argument("--keep", action="store_true", help="leave the last case's folder, and say where it is")
     given = parser.parse_args()
     home = prepare_process()
     try:
-        report = _one(home, given.case) if given.case else campaign(home, given.count, given.seed, given.only or "")
+        report = (
+            _one(home, given.case)
+            if given.case
+            else campaign(home, given.count, given.seed, given.only or "", not given.quiet)
+        )
         if given.report:
             Path(given.report).write_text(json.dumps(report, indent=1))
         if not given.case:
@@ -85,7 +91,7 @@ def _import(name: str) -> None:
         importlib.import_module(name)
 
 
-def campaign(home: Path, count: int, seed: int = 0, only: str = "") -> dict[str, Any]:
+def campaign(home: Path, count: int, seed: int = 0, only: str = "", show: bool = False) -> dict[str, Any]:
     """Run `count` cases; what failed, and how long it took."""
     from fuzzing.cases import Workshop
     from fuzzing.scenarios import scenarios
@@ -107,8 +113,11 @@ def campaign(home: Path, count: int, seed: int = 0, only: str = "") -> dict[str,
     ]
     for worker in workers:
         worker.start()
-    for worker in workers:
-        worker.join()
+    while any(worker.is_alive() for worker in workers):
+        multiprocessing.connection.wait([worker.sentinel for worker in workers if worker.is_alive()], 20)
+        if show:
+            done = [len(log.read_bytes().splitlines()) for log in logs if log.exists()]
+            print(f"{sum(done):,} of {count:,} after {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     rows = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
     seconds = time.monotonic() - began
     codes: dict[str, int] = {}
@@ -140,7 +149,9 @@ def _by_scenario(rows: list[dict[str, Any]]) -> dict[str, list[float]]:
 def _work(shop: Any, cases: list[Any], following: Any, log: Path, drawn: int, number: int) -> None:
     """One of the processes side by side: its share of the cases, then some that hypothesis draws."""
     from fuzzing.combinations import combine
+    from fuzzing.trial import end_with_parent
 
+    end_with_parent()
     with log.open("w", buffering=1) as file:
 
         def record(case: Any, outcome: Any, failure: str | None) -> None:

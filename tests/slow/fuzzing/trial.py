@@ -7,6 +7,7 @@ to itself, a crash, an endless loop or all memory, is its alone.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import re
@@ -25,7 +26,7 @@ from typing import Any, Final, NoReturn
 from fuzzing.damage import SECRET
 
 SECONDS: Final = 10  # of computing
-WALL: Final = 30  # seconds for whatever a busy machine adds to them, and for what waits without computing
+WALL: Final = 60  # seconds on a machine that is busy with other things; what only waits is ended at the former
 MEMORY: Final = 2 << 30  # bytes above the start
 MOST_MEMORY: Final = 5 << 30  # that the process is given at all, so that the machine survives
 LONGEST: Final = 2200  # characters in a refusal
@@ -97,11 +98,16 @@ def run(root: Path, words: list[str], stdin: str, own: tuple[str, ...]) -> Outco
 def _wait(child: int, began: float) -> tuple[int, Any]:
     """The exit code, once it has ended or its time is over; whatever it started ends with it."""
     handle = os.pidfd_open(child)
+    idle = 0
     try:
         poll = select.poll()
         poll.register(handle, select.POLLIN)
-        if not poll.poll(max(0.0, WALL - (time.monotonic() - began)) * 1000):
-            os.killpg(child, signal.SIGKILL)
+        wait = SECONDS
+        while not poll.poll(wait * 1000):
+            wait = 0.2
+            idle = 0 if _computes(child) else idle + 1
+            if idle > 10 or time.monotonic() - began > WALL:
+                os.killpg(child, signal.SIGKILL)
         _, status, usage = os.wait4(child, 0)
     finally:
         os.close(handle)
@@ -110,11 +116,24 @@ def _wait(child: int, began: float) -> tuple[int, Any]:
     return os.waitstatus_to_exitcode(status), usage
 
 
+def _computes(leader: int) -> bool:
+    """Whether the process or one that it started is computing, or would if the machine had time for it."""
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                _, _, rest = Path(entry.path, "stat").read_text().rpartition(") ")
+                state, _, group, *_ = rest.split()
+                if int(group) == leader and state == "R":
+                    return True
+    return False
+
+
 def _inside(root: Path, words: list[str]) -> NoReturn:
     """What the forked process does; it never returns."""
     code = 70
     try:
         os.setsid()
+        end_with_parent()
         os.chdir(root / "in")
         for handle, name, how in ((0, "stdin", os.O_RDONLY), (1, "out", _WRITE), (2, "err", _WRITE)):
             opened = os.open(root / name, how, 0o644)
@@ -141,6 +160,11 @@ def _inside(root: Path, words: list[str]) -> NoReturn:
             sys.stderr.flush()
     finally:
         os._exit(code)
+
+
+def end_with_parent() -> None:
+    """Have the system end this process when the one that forked it ends."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 _WRITE: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
@@ -188,7 +212,7 @@ def failure(outcome: Outcome, root: Path, *, json_lines: bool, answers: set[int]
     """Why an outcome is none that may be; None where it is one."""
     if outcome.code < 0:
         name = signal.Signals(-outcome.code).name
-        over = {"SIGXCPU": f"more than {SECONDS} s of computing", "SIGKILL": f"no end after {WALL} s"}
+        over = {"SIGXCPU": f"more than {SECONDS} s of computing", "SIGKILL": "waits without end"}
         return f"killed: {over.get(name, name)}"
     if outcome.peak > MEMORY:
         return f"memory: more than {MEMORY >> 30} GB above the start"
