@@ -102,7 +102,7 @@ class Workshop:
             for name, parts in found.items():
                 self.examples[name] = Example(known[name], *parts)
         if broken:
-            raise AssertionError("\n".join(broken))
+            raise AssertionError("\n".join(broken[:20]))
 
     def _prepare_all(self, share: list[Scenario], result: Path) -> None:
         found, broken = {}, []
@@ -123,7 +123,7 @@ class Workshop:
         opened = watch.opened()
         problem = self._judge(scenario, root, outcome, list(scenario.words))
         if problem is not None or outcome.code != scenario.code:
-            raise AssertionError(f"{scenario.name} fails with nothing damaged: {problem}\n{outcome.err}{outcome.out}")
+            raise AssertionError(f"{scenario.name} fails with nothing damaged: {problem}\n{outcome.err[-800:]}")
         files = [name for name in opened if (made / name).is_file()]
         targets = {name: kinds_of((made / name).read_bytes()) for name in files if name.startswith(scenario.reads)}
         meanings = _settings(scenario) | _options(scenario)

@@ -277,8 +277,9 @@ def _strict(line: str) -> Any:
 
 
 def _files(outcome: Outcome, root: Path) -> list[Path]:
-    """What the command wrote where people will read it."""
-    return [file for name in outcome.written if name.startswith("in/") and _is_plain(file := root / name)]
+    """What the command wrote where others will read it; what it keeps for itself has a form of its own."""
+    told = [name for name in outcome.written if name.startswith("in/") and not name.startswith("in/cache/")]
+    return [file for name in told if _is_plain(file := root / name)]
 
 
 def _is_plain(file: Path) -> bool:
