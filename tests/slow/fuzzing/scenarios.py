@@ -1,0 +1,413 @@
+"""Real commands on small examples: every verb, every task, every model, every published family.
+
+A scenario is a folder of files and a command that reads them. `lacking` says what is registered and has none: whoever
+adds a task, a model, a family or a verb adds its scenario here, and everything that the scenario reads is damaged
+from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from fuzzing import stock
+from fuzzing.stock import QUICK, RELATIVES, words_of
+
+Make = Callable[[Path], None]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A command, and how the folder is made that it runs in."""
+
+    name: str
+    words: tuple[str, ...]
+    makes: tuple[Make, ...] = ()
+    first: tuple[tuple[str, ...], ...] = ()  # commands whose results it starts from, such as a trained model
+    covers: frozenset[str] = frozenset()  # "task:lm", "model:lstm", "family:gpt2"
+    stdin: str = ""
+    own: tuple[str, ...] = ("out",)  # what the command may write to, beside its cache
+    texts: str | int | None = None  # how many answers there are to be: a number, or a file with one text a line
+    keys: tuple[str, ...] = ()  # which of its settings are damaged, too: those that begin so
+    options: bool = False  # whether its options are
+    keep: tuple[str, ...] = ("*",)  # what of the folder is left of the first commands; the cache is not, unless named
+    reads: str = ""  # what of the files that it reads is damaged: those whose names begin so
+    code: int = 0
+
+    @property
+    def verb(self) -> str:
+        return self.words[0]
+
+
+@dataclass(frozen=True)
+class Job:
+    """How a task is trained on something small."""
+
+    makes: tuple[Make, ...]
+    settings: dict[str, Any]
+    test: Any  # data.test of an evaluation
+    asks: tuple[str, ...] = ()  # the words of `predict` behind the model
+    verb: str = "predict"
+    answers: str | int | None = None
+    more: tuple[Make, ...] = field(default=())
+
+
+LSTM: Final = {"model": "lstm", "model.width": 8, "model.layers": 1}
+ATTENDING: Final = {"model.width": 8, "model.layers": 1, "model.heads": 2, "model.length": 64}
+TEXT: Final = {"data.train": "train.txt", "data.valid": "valid.txt"}
+WINDOWED: Final = {**TEXT, "tokenizer": "char", "data.window": 16, "train.batch_tokens": 64}
+ENGLISH: Final = {"data.train": ["train.en", "train.de"], "data.valid": ["valid.en", "valid.de"]}
+TABLE: Final = {"data.train": "train.tsv", "data.valid": "valid.tsv", "train.batch_rows": 8}
+FILE: Final = ("--file", "texts.txt", "--json")
+
+JOBS: Final[dict[str, Job]] = {
+    "lm": Job(
+        (stock.text, stock.texts),
+        {**WINDOWED, **LSTM},
+        "valid.txt",
+        (*FILE, "--max-tokens", "8"),
+        "generate",
+        "texts.txt",
+    ),
+    "mlm": Job(
+        (stock.text,),
+        {**TEXT, "model": "bert", **ATTENDING, "data.window": 16, "train.batch_tokens": 64, "data.max_sentences": 4},
+        "valid.txt",
+        ("the <mask> sat on a <mask>", "one <mask>", "--json"),
+        answers=2,
+    ),
+    "translation": Job(
+        (stock.pairs,),
+        {
+            **ENGLISH,
+            "model": "transformer",
+            **ATTENDING,
+            "tokenizer.size": 300,
+            "train.batch_tokens": 128,
+            "data.beams": 1,
+        },
+        ["valid.en", "valid.de"],
+        ("A dog runs.", "The cat eats.", "--beams", "2", "--nbest", "2", "--max-tokens", "10", "--json"),
+        answers=2,
+    ),
+    "parsing": Job(
+        (stock.trees,),
+        {
+            "data.train": "trees.zip!**/train*.mrg",
+            "data.valid": "valid.mrg",
+            "tokenizer": "word",
+            "model": "seq2seq",
+            "model.width": 8,
+            "model.layers": 1,
+            "train.batch_tokens": 128,
+            "data.beams": 1,
+        },
+        "valid.mrg",
+        ("the dog sees a cat .", "--json"),
+        answers=1,
+    ),
+    "tagging": Job(
+        (stock.tagged, stock.texts),
+        {**TEXT, **LSTM, "train.batch_rows": 8, "head.crf": "true"},
+        "valid.txt",
+        FILE,
+        answers="texts.txt",
+    ),
+    "classification": Job(
+        (stock.reviews, stock.texts), {**TABLE, **LSTM}, "valid.tsv", (*FILE, "--nbest", "2"), answers="texts.txt"
+    ),
+    "qa": Job(
+        (stock.questions, stock.context),
+        {"data.train": "train.json", "data.valid": "valid.json", **LSTM, "train.batch_rows": 8},
+        "valid.json",
+        ("--context", "context.txt", "Who did it?", "When was it?", "--json"),
+        answers=2,
+    ),
+    "chat": Job(
+        (stock.dialogues, stock.published("gpt2")),
+        {"data.train": "train.jsonl", "from": "gpt2", "data.valid_share": 0.3, "train.batch_rows": 2},
+        "train.jsonl",
+        ("--chat", "who are you?", "--system", "Be brief.", "--max-tokens", "5", "--json"),
+        "generate",
+        answers=1,
+    ),
+    "word2vec": Job(
+        (stock.topics,),
+        {
+            "data.train": "train.txt",
+            "data.analogies": "analogies.txt",
+            "data.similarity": "similarity.tsv",
+            "model.width": 8,
+            "train.batch_tokens": 64,
+            "data.subsample": 0,
+        },
+        "train.txt",
+        ("boat", "cow - hay + sail", "--json"),
+        answers=2,
+    ),
+    "embedding": Job(
+        (stock.alike, stock.search),
+        {**TABLE, **LSTM, "tokenizer": "word"},
+        "valid.tsv",
+        ("big car", "--search", "lines.txt", "--json"),
+        answers=1,
+    ),
+}
+
+
+def scenarios() -> dict[str, Scenario]:
+    """Every scenario by its name."""
+    made: list[Scenario] = []
+    for part in (_of_tasks, _of_models, _of_families, _of_formats, _of_adapting, _of_verbs):
+        made += part()
+    return {scenario.name: scenario for scenario in made}
+
+
+def lacking() -> list[str]:
+    """What is registered and has no scenario."""
+    from legato.registry import MODELS, PUBLISHED, TASKS
+
+    covered = {name for scenario in scenarios().values() for name in scenario.covers}
+    covered |= {f"verb:{scenario.verb}" for scenario in scenarios().values()}
+    wanted = [f"task:{name}" for name in TASKS.names()] + [f"model:{name}" for name in MODELS.names()]
+    wanted += [f"family:{name}" for name in PUBLISHED.names()] + [f"verb:{name}" for name in verbs()]
+    return [name for name in wanted if name not in covered]
+
+
+def verbs() -> dict[str, Any]:
+    """Every verb of the command line, with click's own declaration of it."""
+    import typer
+
+    from legato.cli import app
+
+    group: Any = typer.main.get_command(app)
+    return dict(group.commands)
+
+
+def _train(task: str, settings: dict[str, Any], *, steps: int = 1, out: str = "out") -> tuple[str, ...]:
+    return ("train", task, *words_of({**QUICK, **settings, "train.steps": steps, "out": out}), "--json")
+
+
+def _of_tasks() -> Iterator[Scenario]:
+    for task, job in JOBS.items():
+        covers = frozenset({f"task:{task}"})
+        trained = _train(task, {**job.settings, "train.schedule": "constant"}, out="run")
+        keys = ("data.", "tokenizer.", "train.", "head.", "adapt.", "model.name", "from", "seed", "device", "out")
+        yield Scenario(
+            f"train-{task}", _train(task, job.settings), job.makes, covers=covers, keys=keys, options=task == "lm"
+        )
+        yield Scenario(
+            f"train-{task}-again",
+            _train(task, job.settings),
+            job.makes,
+            (trained,),
+            covers,
+            keep=("*", "cache"),
+            reads="cache/",
+        )
+        yield Scenario(
+            f"resume-{task}",
+            ("train", "resume=run", "train.steps=2", "--json"),
+            job.makes,
+            (trained,),
+            covers,
+            own=("run",),
+            keys=("data.", "train.", "from", "out", "seed", "device", "resume") if task in ("lm", "chat") else (),
+        )
+        yield Scenario(
+            f"{job.verb}-{task}",
+            (job.verb, "run", *job.asks),
+            job.makes,
+            (trained,),
+            covers,
+            texts=job.answers,
+            options=True,
+        )
+        test = words_of({"data.test": job.test})
+        yield Scenario(
+            f"eval-{task}",
+            ("eval", "run/best", *test, "device=cpu", "--json"),
+            job.makes,
+            (trained,),
+            covers,
+            keys=("data.", "device"),
+            options=task == "lm",
+        )
+
+
+def _of_models() -> Iterator[Scenario]:
+    """A model that is registered is trained on what it can be trained on, and used."""
+    from legato.registry import MODELS
+
+    for name in MODELS.names():
+        model = MODELS.get(name)
+        fields = model.Config.model_fields
+        task = "word2vec" if name == "word2vec" else "translation" if model.reads_source else "lm"
+        if task == "lm" and not _writes(model) and name != "elmo":
+            task = "mlm"
+        job = JOBS[task]
+        settings = {key: value for key, value in job.settings.items() if not key.startswith("model")}
+        small = {"width": 8, "layers": 1, "heads": 2, "feedforward": 16, "length": 64, "embedding": 8}
+        settings |= {"model": name, **{f"model.{key}": value for key, value in small.items() if key in fields}}
+        if name == "elmo":
+            settings |= {"tokenizer": "word"}
+        covers = frozenset({f"model:{name}"})
+        yield Scenario(f"train-{task}-{name}", _train(task, settings), job.makes, covers=covers, keys=("model.",))
+        trained = _train(task, settings, out="run")
+        use = ("predict", "run", *FILE, "--max-tokens", "8") if model.reads_source else ("embed", "run", *FILE)
+        yield Scenario(f"use-{name}", use, (*job.makes, stock.texts), (trained,), covers, texts="texts.txt")
+
+
+def _writes(model: Any) -> bool:
+    from legato.models.base import SequenceModel
+
+    return model.step is not SequenceModel.step
+
+
+def _of_families() -> Iterator[Scenario]:
+    from legato.registry import PUBLISHED
+
+    for family in PUBLISHED.names():
+        if family not in RELATIVES:
+            continue
+        covers, makes = frozenset({f"family:{family}"}), (stock.published(family), stock.texts)
+        name = RELATIVES[family][0]
+        if name in ("gpt2", "llama"):
+            words: tuple[str, ...] = (
+                "generate",
+                family,
+                *FILE,
+                "--max-tokens",
+                "5",
+                "--search",
+                "beam",
+                "--beams",
+                "2",
+            )
+            yield Scenario(f"use-published-{family}", words, makes, covers=covers, texts="texts.txt")
+        elif family == "marian":
+            words = ("predict", family, *FILE, "--max-tokens", "8")
+            yield Scenario(f"use-published-{family}", words, makes, covers=covers, texts="texts.txt")
+        else:
+            words = ("embed", family, *FILE, "--pool", "cls")
+            yield Scenario(
+                f"use-published-{family}", words, makes, covers=covers, texts="texts.txt", options=family == "bert"
+            )
+        yield Scenario(
+            f"export-published-{family}", ("export", family, "--to", "hf", "--out", "out"), makes, covers=covers
+        )
+
+
+def _of_formats() -> Iterator[Scenario]:
+    """Every other kind of file that is read."""
+    for ending in ("csv", "jsonl", "parquet", "tsv.gz"):
+        files = {"data.train": f"train.{ending}", "data.valid": f"valid.{ending}", "train.batch_rows": 8}
+        yield Scenario(f"train-classification-{ending}", _train("classification", {**files, **LSTM}), (stock.tables,))
+    files = {"data.train": "train.csv", "data.valid": "valid.parquet", "data.column": "text"}
+    small = {**LSTM, "tokenizer": "char", "data.window": 16, "train.batch_tokens": 64}
+    yield Scenario("train-lm-tables", _train("lm", {**files, **small}), (stock.tables,))
+    started = {**TABLE, "model": "lstm", "model.width": 8, "model.embedding": 8, "tokenizer": "word"}
+    begun = {**started, "data.vectors": "vectors.txt", "data.baseline": "true"}
+    yield Scenario("train-from-vectors", _train("classification", begun), (stock.reviews, stock.vectors))
+    for task, file, more in (
+        ("qa", "questions.jsonl", LSTM),
+        ("qa", "questions.parquet", LSTM),
+        ("tagging", "tagged.jsonl", LSTM),
+        ("tagging", "tagged.parquet", LSTM),
+        ("tagging", "tagged.conllu", LSTM),
+        ("chat", "dialogues.parquet", {"from": "gpt2"}),
+        ("chat", "told.jsonl", {"from": "gpt2"}),
+    ):
+        settings = {"data.train": file, "data.valid_share": 0.3, "train.batch_rows": 4, **more}
+        makes = (stock.rows, stock.published("gpt2")) if task == "chat" else (stock.rows,)
+        yield Scenario(f"train-{task}-{file}", _train(task, settings), makes)
+    for file, columns in (("moved.tsv", ["1", "2"]), ("moved.parquet", ["translation.en", "translation.de"])):
+        settings = {"data.train": file, "data.columns": columns, "data.valid_share": 0.3, "model": "transformer"}
+        settings |= {**ATTENDING, "tokenizer.size": 300, "train.batch_tokens": 64}
+        yield Scenario(f"train-translation-{file}", _train("translation", settings), (stock.rows,))
+    own = {**TEXT, **LSTM, "tokenizer.path": "tokenizer.json", "data.window": 16, "train.batch_tokens": 64}
+    yield Scenario("train-own-tokenizer", _train("lm", own), (stock.text, stock.tokenizer))
+    yield Scenario(
+        "generate-sharded",
+        ("generate", "gpt2", *FILE, "--max-tokens", "5"),
+        (stock.sharded, stock.texts),
+        texts="texts.txt",
+    )
+    yield Scenario(
+        "embed-sentences",
+        ("embed", "bert", "--file", "texts.txt", "--json"),
+        (stock.sentence_encoder, stock.texts),
+        texts="texts.txt",
+    )
+    yield Scenario(
+        "embed-to-file",
+        ("embed", "bert", "--file", "texts.txt", "--out", "out.npz"),
+        (stock.sentence_encoder, stock.texts),
+        own=("out.npz",),
+        options=True,
+    )
+
+
+def _of_adapting() -> Iterator[Scenario]:
+    for kind in ("full", "head", "lora", "bitfit"):
+        settings = {**TABLE, "from": "bert", "adapt": kind}
+        yield Scenario(
+            f"adapt-{kind}",
+            _train("classification", settings),
+            (stock.reviews, stock.published("bert")),
+            keys=("adapt.", "head.", "model."),
+        )
+    makes = (stock.adapter, stock.texts)
+    yield Scenario("predict-adapter", ("predict", "adapter", *FILE), makes, texts="texts.txt")
+    yield Scenario("export-adapter", ("export", "adapter", "--to", "hf", "--out", "out"), makes)
+    further = {**TABLE, "from": "adapter", "adapt": "lora"}
+    yield Scenario("adapt-adapter", _train("classification", further), (stock.adapter, stock.reviews))
+    trained = _train(
+        "classification", {**TABLE, "from": "bert", "adapt": "lora", "train.schedule": "constant"}, out="run"
+    )
+    resumed = ("train", "resume=run", "train.steps=2", "--json")
+    yield Scenario("resume-adapted", resumed, (stock.reviews, stock.published("bert")), (trained,), own=("run",))
+
+
+def _of_verbs() -> Iterator[Scenario]:
+    made = stock.published("gpt2")
+    for search in ("greedy", "sample", "beam-sample"):
+        words = ("generate", "gpt2", "the cat", "--search", search, "--max-tokens", "5", "--json")
+        yield Scenario(f"generate-{search}", words, (made,), texts=1, options=True)
+    yield Scenario(
+        "generate-talking", ("generate", "gpt2", "--chat", "--max-tokens", "5"), (made,), stdin="hello\nand?\n"
+    )
+    asked = ("predict", "gpt2", "--task", "classification", "--shots", "train.tsv", "--labels", "good,bad", *FILE)
+    yield Scenario("predict-prompting", asked, (made, stock.reviews, stock.texts), texts="texts.txt", options=True)
+    yield Scenario("predict-typed", ("predict", "adapter", "--scores"), (stock.adapter,), stdin="a merry film\nsad\n")
+    small = {**WINDOWED, **LSTM}
+    compared = {**small, **QUICK, "model": "[elman,gru]", "out": "out"}
+    yield Scenario(
+        "compare-words",
+        ("compare", "lm", *words_of(compared), "--json"),
+        (stock.text,),
+        keys=("data.", "model.name", "seed", "out"),
+        options=True,
+    )
+    yield Scenario("compare-files", ("compare", "a.yaml", "b.yaml", "out=out", "--json"), (stock.recipe,))
+    yield Scenario("train-recipe", ("train", "a.yaml", "out=out", "--json"), (stock.recipe,))
+    pairs = {**JOBS["translation"].settings}
+    yield Scenario(
+        "export-ctranslate2",
+        ("export", "run", "--to", "ctranslate2", "--out", "out", "--quantize", "int8"),
+        (stock.pairs,),
+        (_train("translation", pairs, out="run"),),
+        options=True,
+    )
+    yield Scenario(
+        "export-vectors",
+        ("export", "run", "--to", "vectors", "--out", "out.txt"),
+        (stock.topics,),
+        (_train("word2vec", JOBS["word2vec"].settings, out="run"),),
+        own=("out.txt",),
+    )
+    yield Scenario("models", options=True, words=("models", "lstm", "--json"))
+    yield Scenario("recipes", options=True, words=("recipes", "lm/ptb-lstm", "--json"))
+    yield Scenario("doctor", options=True, words=("doctor", "--json"))
