@@ -173,7 +173,7 @@ def _work(shop: Any, cases: list[Any], following: Any, log: Path, drawn: int, nu
             if place >= len(cases):
                 break
             record(cases[place], *shop.run(cases[place], log.stem))
-        combine(shop, drawn, number, Path(log.stem), record)
+        combine(shop, drawn, number, log.stem, record)
 
 
 def _one(home: Path, line: str) -> dict[str, Any]:

@@ -175,7 +175,10 @@ class Workshop:
                 words = _reworded(words, kind, name, part.kind, draw, example.meanings.get(part.target, ""))
                 free = free or name in WRITES or kind == "argument"
             elif (root / "in" / part.target).is_file():
-                damage(root / "in" / part.target, part.kind, draw)
+                try:
+                    damage(root / "in" / part.target, part.kind, draw)
+                except Exception as problem:
+                    raise AssertionError(f"the fuzzer cannot do this: {case}") from problem
         outcome = trial.run(root, words, scenario.stdin, scenario.own)
         if free:  # a place that it was told to write to; what was there before is not its own
             outcome.changed = [

@@ -1,24 +1,16 @@
-"""Several damages at once, drawn by hypothesis: what fails is made as small as a few more runs can make it."""
+"""Several damages at once, drawn by hypothesis; of what fails, the one that is enough for it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
-from hypothesis.errors import HypothesisException
 
 from fuzzing.cases import Case, Damage, Example, Workshop
 
-SHRINKING: Final = 25  # runs spent on making one failure smaller
-
 Record = Callable[[Case, Any, str | None], None]
-
-
-class Failed(AssertionError):
-    """A case that ended as none may."""
 
 
 def damages(example: Example) -> st.SearchStrategy[tuple[Damage, ...]]:
@@ -38,49 +30,33 @@ def cases(shop: Workshop) -> st.SearchStrategy[Case]:
     )
 
 
-def combine(shop: Workshop, count: int, number: int, where: Path, record: Record) -> None:
-    """Run `count` drawn cases in a folder of their own; what is found once is not looked into again."""
-    known: set[str] = set()
-    left, turn = count, 0
-    while left > 0:
-        spent = _search(shop, left, number * 1000 + turn, where, record, known)
-        left -= max(spent, 1)
-        turn += 1
-
-
-def _search(shop: Workshop, count: int, number: int, where: Path, record: Record, known: set[str]) -> int:
-    """Draw until something new fails and is small; how many cases were run."""
-    spent = 0
-    failing: str | None = None
-    shrinking = 0
+def combine(shop: Workshop, count: int, number: int, where: str, record: Record) -> None:
+    """Run `count` drawn cases in a folder of their own, and note what each left."""
 
     @seed(number)
     @settings(
         max_examples=count,
         database=None,
         deadline=None,
-        phases=(Phase.generate, Phase.shrink),
+        phases=(Phase.generate,),
         suppress_health_check=list(HealthCheck),
-        verbosity=Verbosity.quiet,
-        report_multiple_bugs=False,
     )
     @given(case=cases(shop))
-    def holds(case: Case) -> None:
-        nonlocal spent, failing, shrinking
-        if failing is not None:
-            shrinking += 1
-            if shrinking > SHRINKING:
-                return
-        outcome, failure = shop.run(case, where.name)
-        spent += 1
+    def run(case: Case) -> None:
+        outcome, failure = shop.run(case, where)
+        if failure is not None and len(case.damages) > 1:
+            case, outcome, failure = _smaller(shop, case, where) or (case, outcome, failure)
         record(case, outcome, failure)
-        if failure is not None and failure not in known and failing in (None, failure):
-            failing = failure
-            raise Failed(failure)
 
-    try:
-        holds()
-    except (Failed, HypothesisException, ExceptionGroup):  # the record has it; what did not repeat is there, too
-        if failing is not None:
-            known.add(failing)
-    return spent
+    if count:
+        run()
+
+
+def _smaller(shop: Workshop, case: Case, where: str) -> tuple[Case, Any, str] | None:
+    """One of the damages alone, if that fails, too; hypothesis would find it with many more runs."""
+    for damage in case.damages:
+        alone = Case(case.scenario, (damage,))
+        outcome, failure = shop.run(alone, where)
+        if failure is not None:
+            return alone, outcome, failure
+    return None

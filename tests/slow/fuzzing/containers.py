@@ -7,6 +7,7 @@ import io
 import json
 import random
 import struct
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -45,15 +46,16 @@ def change_safetensors(content: bytes, kind: str, draw: random.Random) -> bytes:
         return struct.pack("<Q", draw.choice(LENGTHS)) + content[8:]
     if kind in ("not-finite", "one-not-finite"):
         return content[: len(content) - len(body)] + _not_finite(json.loads(header), body, kind, draw)
-    if kind == "shapes":
-        tree = json.loads(header)
-        entry = tree[draw.choice([name for name in tree if name != "__metadata__"])]
+    tree = json.loads(header)
+    named = [name for name in tree if name != "__metadata__"]
+    if kind == "shapes" and named:
+        entry = tree[draw.choice(named)]
         entry["shape"] = draw.choice(
             [[], [0], [-1], entry["shape"][::-1], [*entry["shape"], 1], [2**40, 2**40], [10**25], ["x"], None]
         )
         changed = json.dumps(tree)
     else:
-        changed = change_json(header, kind, draw)
+        changed = change_json(header, "value" if kind == "shapes" else kind, draw)
     head = changed.encode("utf-8", "surrogatepass")
     return struct.pack("<Q", len(head)) + head + body
 
@@ -102,7 +104,8 @@ def change_zip(content: bytes, kind: str, draw: random.Random, inner: Inner) -> 
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", draw.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])) as new:
         for name, data in members:
-            new.writestr(zipfile.ZipInfo(name), data)
+            with warnings.catch_warnings(action="ignore"):  # that a name is there twice is what is wanted
+                new.writestr(zipfile.ZipInfo(name), data)
     return made.getvalue()
 
 
