@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
@@ -138,13 +139,17 @@ def _prompts(prompt: str, file: str | None) -> list[str]:
     from pathlib import Path
 
     from legato.errors import DataError
+    from legato.input_files import read_bytes
 
     if file is None:
         return [prompt]
     if prompt:
         raise DataError("give a prompt or --file, not both")
     try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        if file == "-":
+            text = sys.stdin.read()
+        else:
+            text = io.TextIOWrapper(io.BytesIO(read_bytes(Path(file))), encoding="utf-8").read()
     except (OSError, UnicodeDecodeError) as problem:
         raise DataError(f"{file} cannot be read: {problem}") from None
     if not text:

@@ -10,9 +10,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
+from legato.data.unpacking import lines_of
 from legato.errors import DataError
+from legato.input_files import open_file
 
 FIRST = 32  # lines in the first block
+LONGEST = 1 << 26  # bytes of a line
 PATIENCE = 0.05  # seconds to wait for one more line before working on those that are there
 
 
@@ -73,7 +76,7 @@ class Lines:
     def _read(self, arrived: queue.Queue[Any]) -> None:
         try:
             with self._open() as stream:
-                for number, raw in enumerate(stream, start=1):
+                for number, raw in lines_of(stream, self.path or "standard input", LONGEST):
                     text, whole = read_utf8(raw)
                     if not whole and self.spoilt is None:
                         self.spoilt = number
@@ -98,10 +101,7 @@ class Lines:
                 return open(sys.stdin.fileno(), "rb", closefd=False)
             except OSError:  # what stands for standard input is no file
                 return sys.stdin.buffer
-        try:
-            return Path(self.path).open("rb")
-        except OSError as problem:
-            raise DataError(f"{self.path} cannot be read: {problem.strerror or problem}") from None
+        return open_file(Path(self.path))
 
 
 def read_utf8(raw: bytes) -> tuple[str, bool]:

@@ -28,6 +28,7 @@ from typing import Any, Final
 
 from legato.data.class_names import class_names, hub_features, parquet_features
 from legato.data.files import MAX_LINE, load_bytes, load_text, no_file, resolve_path
+from legato.data.parquet import ParquetFile, read_parquet
 from legato.errors import DataError, suggest
 
 KINDS: Final = {
@@ -417,24 +418,16 @@ def _read_json(path: Path, text: str, choose: Choose) -> Table:
 
 
 def _read_parquet(path: Path, data: bytes, choose: Choose) -> Table:
-    import pyarrow
-    import pyarrow.parquet
+    chosen: list[str] = []
 
-    def first() -> Mapping[str, Any]:
-        batch = next(table.iter_batches(batch_size=1), None)
-        return batch.to_pylist()[0] if batch is not None and batch.num_rows else {}
+    def columns(file: ParquetFile) -> list[str]:
+        chosen[:] = _pick(Head(str(path), "parquet", file.names, file.first), choose)
+        return [_top(name, file.names) for name in chosen]
 
-    try:
-        table = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(data))
-        names = table.schema_arrow.names
-        chosen = _pick(Head(str(path), "parquet", names, first), choose)
-        tops = [_top(name, names) for name in chosen]
-        read = table.read(columns=sorted(set(tops)))
-        values = [read.column(top).to_pylist() for top in tops]
-        features = parquet_features(table.schema_arrow.metadata)
-    except (pyarrow.ArrowException, OSError) as problem:
-        raise DataError(f"{path} is not a parquet file, or is damaged ({problem}); copy it again") from None
-    return _numbered_rows(str(path), chosen, tops, values, features)
+    file, values = read_parquet(path, data, columns)
+    tops = [_top(name, file.names) for name in chosen]
+    features = parquet_features(file.metadata)
+    return _numbered_rows(str(path), chosen, tops, [values[top] for top in tops], features)
 
 
 def _numbered_rows(
