@@ -24,8 +24,9 @@ ROOMS = [
     {"config"},
     {"registry"},
     {"schema"},
-    {"sandbox", "memory"},
+    {"sandbox"},
     {"input_files"},
+    {"memory"},
     {"errors", "interrupts"},
 ]
 HEIGHT = {room: -level for level, rooms in enumerate(ROOMS) for room in rooms}

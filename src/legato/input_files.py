@@ -11,7 +11,12 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
+<<<<<<< HEAD
 from legato.errors import DataError, LegatoError, brief
+=======
+from legato import memory
+from legato.errors import DataError, LegatoError
+>>>>>>> budgets
 
 KINDS = {
     stat.S_IFIFO: "a pipe",
@@ -74,6 +79,7 @@ def read_bytes(path: Path, most: int | None = None, *, error: type[LegatoError] 
     """What is in a regular file of at most `most` bytes."""
     with open_file(path, error=error) as file:
         size = os.fstat(file.fileno()).st_size
+        memory.refuse_beyond(size, f"reading {path}", "give a smaller file", error=error)
         if most is not None and size > most:
             raise error(f"{path} has {size:,} bytes, more than the {most:,} that a file of its kind may have")
         try:

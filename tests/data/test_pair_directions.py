@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from legato.data import files
 from legato.data.pairs import read_pairs
 from tiny_pair_files import both, complaint, put
 
@@ -30,8 +31,8 @@ def test_a_pair_of_several_directions_says_which_it_is_of(languages: str) -> Non
 
 def test_each_file_is_read_once(languages: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    read = Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", lambda path: seen.append(path.name) or read(path))  # type: ignore[func-returns-value]
+    read = files.read_bytes
+    monkeypatch.setattr(files, "read_bytes", lambda path: seen.append(path.name) or read(path))  # type: ignore[func-returns-value]
     read_pairs("train.{}", root=languages, directions=["en-de", "de-en", "en-fr"])
     assert sorted(seen) == ["train.de", "train.en", "train.fr"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import subprocess
 import sys
 import types
@@ -232,20 +233,20 @@ def test_a_damaged_gzip_is_named(tmp_path: Path) -> None:
 
 
 def test_a_file_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: Path) -> bytes:
+    def refuse(*_: Any) -> int:
         raise PermissionError(13, "Permission denied")
 
     source = put(tmp_path, "a.txt", "x")
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     assert f"{source} may not be read" in complaint(source)
 
 
 def test_a_file_that_fails_while_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: Path) -> bytes:
+    def fail(*_: Any) -> int:
         raise OSError(5, "Input/output error")
 
     source = put(tmp_path, "a.txt", "x")
-    monkeypatch.setattr(Path, "read_bytes", fail)
+    monkeypatch.setattr(os, "open", fail)
     assert "Input/output error" in complaint(source)
 
 

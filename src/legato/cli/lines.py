@@ -10,11 +10,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO, TextIO
 
+from legato.data.unpacking import lines_of
 from legato.errors import DataError
+<<<<<<< HEAD
 from legato.input_files import open_file, path_of
 from legato.interrupts import CODE
+=======
+from legato.input_files import open_file
+>>>>>>> budgets
 
 FIRST = 32  # lines in the first block
+LONGEST = 1 << 26  # bytes of a line
 PATIENCE = 0.05  # seconds to wait for one more line before working on those that are there
 
 
@@ -75,7 +81,7 @@ class Lines:
     def _read(self, arrived: queue.Queue[Any]) -> None:
         try:
             with self._open() as stream:
-                for number, raw in enumerate(stream, start=1):
+                for number, raw in lines_of(stream, self.path or "standard input", LONGEST):
                     text, whole = read_utf8(raw)
                     if not whole and self.spoilt is None:
                         self.spoilt = number
@@ -100,6 +106,7 @@ class Lines:
                 return open(sys.stdin.fileno(), "rb", closefd=False)
             except OSError:  # what stands for standard input is no file
                 return sys.stdin.buffer
+<<<<<<< HEAD
         return open_file(path_of(self.path))
 
 
@@ -112,6 +119,9 @@ def leaving(source: Texts | Lines) -> Iterator[None]:
         if isinstance(source, Lines) and source.path is None:
             sys.exit(CODE)
         raise
+=======
+        return open_file(Path(self.path))
+>>>>>>> budgets
 
 
 def read_utf8(raw: bytes) -> tuple[str, bool]:

@@ -9,14 +9,19 @@ empty, binary, in another encoding, or has a line so long that it must be someth
 from __future__ import annotations
 
 import codecs
-import gzip
-import zlib
+import os
 from pathlib import Path
 from typing import Final
 
+<<<<<<< HEAD
 from legato.errors import DataError, brief
 from legato.input_files import path_of
 from legato.schema import is_text
+=======
+from legato.data.unpacking import gunzip
+from legato.errors import DataError
+from legato.input_files import open_file, read_bytes
+>>>>>>> budgets
 
 MAX_LINE: Final = 10_000_000
 
@@ -32,9 +37,11 @@ def no_file(path: Path) -> DataError:
 
 def load_bytes(path: Path) -> bytes:
     """What is in a file, unpacked if it is a gzip."""
-    data = _read_bytes(path)
     if path.suffix.lower() == ".gz":
-        data = _decompress(path, data)
+        with open_file(path) as file:
+            data = gunzip(path, file, os.fstat(file.fileno()).st_size)
+    else:
+        data = read_bytes(path)
     if not data:
         raise DataError(f"{path} is empty; give a file that holds text")
     return data
@@ -49,26 +56,6 @@ def load_text(path: Path, encoding: str = "utf-8", max_line: int = MAX_LINE) -> 
 
 def unify_newlines(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
-
-
-def _read_bytes(path: Path) -> bytes:
-    if path.is_dir():
-        raise DataError(f"{path} is a folder; name a file in it")
-    try:
-        return path.read_bytes()
-    except PermissionError:
-        raise DataError(f"{path} may not be read by this user; change its permissions") from None
-    except OSError as problem:
-        raise DataError(f"{path} cannot be read: {problem.strerror or problem}") from None
-
-
-def _decompress(path: Path, data: bytes) -> bytes:
-    try:
-        return gzip.decompress(data)
-    except EOFError:
-        raise DataError(f"{path} is truncated: its gzip stream does not end; copy the file again") from None
-    except (gzip.BadGzipFile, zlib.error) as problem:
-        raise DataError(f"{path} is not a gzip file, or is damaged ({problem}); copy it again or rename it") from None
 
 
 def decode(path: Path, data: bytes, encoding: str) -> str:

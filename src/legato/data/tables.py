@@ -27,9 +27,14 @@ from typing import Any, Final
 
 from legato.data.class_names import class_names, hub_features, parquet_features
 from legato.data.files import MAX_LINE, load_bytes, load_text, no_file, resolve_path
+<<<<<<< HEAD
 from legato.data.libraries import clear_of_panics
 from legato.data.plain_values import parse_line, plain_value
 from legato.errors import DataError, brief, listed, suggest
+=======
+from legato.data.parquet import ParquetFile, read_parquet
+from legato.errors import DataError, suggest
+>>>>>>> budgets
 
 KINDS: Final = {
     ".csv": "csv",
@@ -410,9 +415,9 @@ def _read_json(path: Path, text: str, choose: Choose) -> Table:
 
 
 def _read_parquet(path: Path, data: bytes, choose: Choose) -> Table:
-    import pyarrow
-    import pyarrow.parquet
+    chosen: list[str] = []
 
+<<<<<<< HEAD
     broken = f"{path} is not a parquet file, or is damaged; copy it again"
 
     def first() -> Mapping[str, Any]:
@@ -430,6 +435,16 @@ def _read_parquet(path: Path, data: bytes, choose: Choose) -> Table:
         read = table.read(columns=sorted(set(tops)))
         values = [read.column(top).to_pylist() for top in tops]
     return _numbered_rows(str(path), chosen, tops, values, parquet_features(metadata, str(path)))
+=======
+    def columns(file: ParquetFile) -> list[str]:
+        chosen[:] = _pick(Head(str(path), "parquet", file.names, file.first), choose)
+        return [_top(name, file.names) for name in chosen]
+
+    file, values = read_parquet(path, data, columns)
+    tops = [_top(name, file.names) for name in chosen]
+    features = parquet_features(file.metadata)
+    return _numbered_rows(str(path), chosen, tops, [values[top] for top in tops], features)
+>>>>>>> budgets
 
 
 def _numbered_rows(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import gzip
 import math
-import zlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +25,17 @@ from torch import Tensor, nn
 from legato.data.batches import Array
 from legato.data.files import no_file
 from legato.data.tokenizers import AnyTokenizer
+from legato.data.unpacking import Budget, lines_of, not_damaged
 from legato.errors import ConfigError, DataError
+<<<<<<< HEAD
 from legato.input_files import path_of
 
 WIDEST: Final = 1_000_000  # numbers of a vector
+=======
+from legato.input_files import open_file
+
+LONGEST: Final = 1 << 24  # bytes of a line: a word and its numbers
+>>>>>>> budgets
 
 
 @dataclass(frozen=True)
@@ -139,18 +146,13 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """The file's lines with their numbers from 1, unpacked if it is a gzip."""
     if not path.exists():
         raise no_file(path)
-    if path.is_dir():
-        raise DataError(f"{path} is a folder; name the file of vectors in it")
-    packed = path.suffix.lower() == ".gz"
-    try:
-        with cast(IO[bytes], gzip.open(path, "rb") if packed else path.open("rb")) as file:
+    with open_file(path) as file, not_damaged(path):
+        if path.suffix.lower() == ".gz":
+            budget = Budget(str(path), os.fstat(file.fileno()).st_size)
+            with gzip.GzipFile(fileobj=file) as unpacked:
+                yield from lines_of(unpacked, str(path), LONGEST, budget)
+        else:
             yield from enumerate(file, 1)
-    except EOFError:
-        raise DataError(f"{path} is truncated: its gzip stream does not end; copy the file again") from None
-    except (gzip.BadGzipFile, zlib.error) as problem:
-        raise DataError(f"{path} is not a gzip file, or is damaged ({problem}); copy it again") from None
-    except PermissionError:
-        raise DataError(f"{path} may not be read by this user; change its permissions") from None
 
 
 def _is_header(line: bytes) -> bool:

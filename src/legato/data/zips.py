@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import zipfile
 import zlib
@@ -10,7 +11,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from legato.data.files import no_file
+from legato.data.unpacking import Budget
 from legato.errors import DataError
+from legato.input_files import open_file
 
 SHOWN = 3  # names in a message
 IN_ZIP = re.compile(r"(?P<zip>.+\.zip)!(?P<pattern>.*)", re.IGNORECASE)
@@ -18,20 +21,20 @@ IN_ZIP = re.compile(r"(?P<zip>.+\.zip)!(?P<pattern>.*)", re.IGNORECASE)
 
 def zip_members(path: Path, pattern: str) -> Iterator[tuple[str, bytes]]:
     """The files of a zip that match the pattern."""
-    if not path.is_file():
+    if not path.exists():
         raise no_file(path)
     name = str(path)
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_file(path) as packed, zipfile.ZipFile(packed) as archive:
+            budget = Budget(str(path), os.fstat(packed.fileno()).st_size)
             files = sorted(info.filename for info in archive.infolist() if not info.is_dir())
             found = _matching(files, pattern)
             if not found:
                 raise DataError(f"{path}: no file in it matches '{pattern}'{_hint(files, pattern)}")
             for file in found:
                 name = f"{path}!{file}"
-                yield name, archive.read(file)
-    except PermissionError:
-        raise DataError(f"{path} may not be read by this user; change its permissions") from None
+                with archive.open(file) as member:
+                    yield name, budget.read(member)
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as problem:
         reason = str(problem) or "it ends early"
         raise DataError(f"{name}: not a zip file, or damaged ({reason}); copy it again") from None
@@ -54,8 +57,10 @@ def _hint(files: list[str], pattern: str) -> str:
 
 def _matches(parts: list[str], patterns: list[str]) -> bool:
     """Whether a name matches folder by folder, so that `*` stays within one; `**` is any number of them."""
-    if not patterns:
-        return not parts
-    if patterns[0] == "**":
-        return any(_matches(parts[skipped:], patterns[1:]) for skipped in range(len(parts) + 1))
-    return bool(parts) and fnmatchcase(parts[0], patterns[0]) and _matches(parts[1:], patterns[1:])
+    reached = {0}  # how many parts what was read of the pattern may match
+    for pattern in patterns:
+        if pattern == "**":
+            reached = set(range(min(reached), len(parts) + 1)) if reached else reached
+        else:
+            reached = {at + 1 for at in reached if at < len(parts) and fnmatchcase(parts[at], pattern)}
+    return len(parts) in reached

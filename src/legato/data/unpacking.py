@@ -1,0 +1,82 @@
+"""What was packed, unpacked, but no further than any text goes.
+
+A few kilobytes can hold petabytes: a gzip or a zip of zeros, a parquet file whose one long text is named a billion
+times. Deflate makes text 2 to 10 times smaller, and tables that repeat themselves perhaps 100 times; 1,032 times is
+what it does to zeros. So what is small may be anything, and what is large may be so many times as large as the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from legato import memory
+from legato.errors import DataError
+
+SMALL = 1 << 26  # bytes that anything may become
+RATIO: Final = 200
+BLOCK: Final = 1 << 20
+VALUE: Final = 16  # bytes that a value of a table takes at least, once it is read
+
+
+class Budget:
+    """How many bytes may come of a file of this size."""
+
+    def __init__(self, where: str, packed: int, small: int | None = None) -> None:
+        self.where, self.packed = where, packed
+        self.left = self.most = (SMALL if small is None else small) + RATIO * packed
+        free = memory.available()
+        if free is not None and free < self.most:
+            self.left = self.most = free
+
+    def take(self, size: int) -> None:
+        """Count what was unpacked, or is about to be."""
+        self.left -= size
+        if self.left < 0:
+            raise DataError(
+                f"{self.where} becomes more than {memory.in_words(self.most)} of {memory.in_words(self.packed)} when "
+                "it is unpacked, which no text does, or memory does not hold; unpack it yourself if it is meant so"
+            )
+
+    def read(self, file: Any) -> bytes:
+        """All that an open file gives."""
+        parts = []
+        while part := file.read(BLOCK):
+            self.take(len(part))
+            parts.append(part)
+        return b"".join(parts)
+
+
+def gunzip(path: Path, file: BinaryIO, size: int) -> bytes:
+    """What a gzip of `size` bytes holds."""
+    with not_damaged(path), gzip.GzipFile(fileobj=file) as packed:
+        return Budget(str(path), size).read(packed)
+
+
+@contextlib.contextmanager
+def not_damaged(path: Path) -> Iterator[None]:
+    """Say in one line what is wrong with a gzip that is read inside."""
+    try:
+        yield
+    except EOFError:
+        raise DataError(f"{path} is truncated: its gzip stream does not end; copy the file again") from None
+    except (gzip.BadGzipFile, zlib.error) as problem:
+        raise DataError(f"{path} is not a gzip file, or is damaged ({problem}); copy it again or rename it") from None
+    except OSError as problem:
+        raise DataError(f"{path} cannot be read: {problem.strerror or problem}") from None
+
+
+def lines_of(file: Any, where: str, longest: int, budget: Budget | None = None) -> Iterator[tuple[int, bytes]]:
+    """The lines of an open file and their numbers from 1, none of which may be longer than so many bytes."""
+    number = 0
+    while line := file.readline(longest + 1):
+        number += 1
+        if len(line) > longest:
+            raise DataError(f"{where}, line {number}: more than {longest:,} bytes in one line; give a text in lines")
+        if budget is not None:
+            budget.take(len(line))
+        yield number, line

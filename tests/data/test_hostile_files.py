@@ -1,0 +1,243 @@
+"""Files that never end, or become far more than they are: refused in one line, before memory is full."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import socket
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from legato import memory
+from legato.cli.lines import Lines
+from legato.data import unpacking
+from legato.data.tables import read_table
+from legato.data.text import read_text
+from legato.data.tokenizers import Tokenizer
+from legato.data.treebanks import read_trees
+from legato.data.vectors import read_vectors
+from legato.data.zips import _matches
+from legato.errors import DataError
+
+ZEROS = b"a" * (1 << 25)
+TREE = b"(S (NP (DT the) (NN cat)) (VP (VBD sat)))\n"
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpacking, "SMALL", 1 << 20)
+
+
+def refused(work: Callable[[], Any]) -> str:
+    with pytest.raises(DataError) as caught:
+        work()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+READERS: dict[str, Callable[[str], Any]] = {
+    "text": read_text,
+    "trees": read_trees,
+    "table": lambda path: read_table(path, ["text"], format="csv"),
+    "parquet": lambda path: read_table(path, ["text"], format="parquet"),
+    "vectors": lambda path: read_vectors(Path(path), ["a"]),
+    "lines": lambda path: list(Lines(path).blocks(4)),
+}
+
+
+# --- what never ends -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_pipe_that_nobody_writes_to_is_not_waited_for(reader: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "data")
+    assert f"{tmp_path / 'data'} is a pipe" in refused(lambda: READERS[reader](str(tmp_path / "data")))
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zip"])
+def test_nor_is_a_pipe_of_something_packed(suffix: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / f"data{suffix}")
+    assert "is a pipe" in refused(lambda: read_trees(str(tmp_path / f"data{suffix}")))
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="there is no such device")
+@pytest.mark.parametrize("reader", READERS)
+def test_a_device_that_never_ends_is_not_read(reader: str) -> None:
+    assert "/dev/zero is a device" in refused(lambda: READERS[reader]("/dev/zero"))
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_socket_is_no_file(reader: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # its name must be short
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind("data")
+        refused(lambda: READERS[reader]("data"))
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="there is no such device")
+def test_a_tokenizer_is_no_device() -> None:
+    refused(lambda: Tokenizer.load(Path("/dev/zero")))
+
+
+def test_a_line_that_never_ends_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("legato.cli.lines.LONGEST", 1000)
+    (tmp_path / "a.txt").write_bytes(b"short\n" + b"x" * 5000)
+    given: list[str] = []
+
+    def read() -> None:
+        for block in Lines(str(tmp_path / "a.txt")).blocks(8):
+            given.extend(block)
+
+    assert "line 2: more than 1,000 bytes in one line" in refused(read)
+    assert given == ["short"]
+
+
+@pytest.mark.parametrize("reader", ["text", "trees", "table", "parquet"])
+def test_a_file_larger_than_memory_is_not_read(reader: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (tmp_path / "data").open("wb") as file:
+        file.truncate(1 << 40)  # it takes nothing on disk
+    monkeypatch.setattr(memory, "available", lambda: 10**9)
+    assert "takes 1.1 TB of memory, and 1 GB is available" in refused(lambda: READERS[reader](str(tmp_path / "data")))
+
+
+# --- what becomes far more than it is ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reader", ["text", "table", "trees", "vectors"])
+def test_a_gzip_of_one_letter_is_refused(reader: str, tmp_path: Path) -> None:
+    (tmp_path / "a.gz").write_bytes(gzip.compress(ZEROS))
+    said = refused(lambda: READERS[reader](str(tmp_path / "a.gz")))
+    assert "when it is unpacked, which no text does" in said or "bytes in one line" in said
+
+
+def test_a_gzip_of_lines_of_vectors_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.gz").write_bytes(gzip.compress(b"word 0.5 0.5\n" * (1 << 21)))
+    assert "becomes more than" in refused(lambda: read_vectors(tmp_path / "a.gz", ["word"]))
+
+
+def test_a_zip_of_one_letter_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.mrg", ZEROS)
+    assert "which no text does" in refused(lambda: read_trees(str(tmp_path / "a.zip")))
+
+
+def test_a_zip_of_many_small_ones_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for number in range(40):
+            archive.writestr(f"{number}.mrg", TREE * (1 << 14))
+    assert "which no text does" in refused(lambda: read_trees(str(tmp_path / "a.zip")))
+
+
+def test_what_memory_does_not_hold_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.gz").write_bytes(gzip.compress(os.urandom(1 << 16)))
+    monkeypatch.setattr(memory, "available", lambda: 1 << 17)
+    read = unpacking.gunzip(tmp_path / "a.gz", (tmp_path / "a.gz").open("rb"), 1 << 16)
+    assert len(read) == 1 << 16
+    monkeypatch.setattr(memory, "available", lambda: 1 << 15)
+    refused(lambda: unpacking.gunzip(tmp_path / "a.gz", (tmp_path / "a.gz").open("rb"), 1 << 16))
+
+
+def test_ordinary_texts_are_unpacked_as_before(tmp_path: Path) -> None:
+    text = "".join(f"line {number} of a text that is like no other\n" for number in range(5000))
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(text[:9].encode()) + gzip.compress(text[9:].encode()) + b"\0\0")
+    assert read_text(str(tmp_path / "a.txt.gz")).documents == [text]
+
+
+def parquet(path: Path, **columns: Any) -> str:
+    import pyarrow
+    import pyarrow.parquet
+
+    packed = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table(columns), packed, store_schema=False)
+    path.write_bytes(packed.getvalue())
+    return str(path)
+
+
+@pytest.mark.parametrize("rows", [None, 500], ids=["alone", "in messages"])
+def test_a_parquet_file_whose_one_text_is_named_often_is_refused(rows: int | None, tmp_path: Path) -> None:
+    import numpy
+    import pyarrow
+
+    texts = pyarrow.DictionaryArray.from_arrays(numpy.zeros(20_000, dtype=numpy.int32), ["x" * 500_000])
+    column: Any = texts
+    if rows is not None:
+        messages = pyarrow.StructArray.from_arrays([texts], ["content"])
+        column = pyarrow.ListArray.from_arrays(numpy.arange(0, 20_001, 20_000 // rows, dtype=numpy.int32), messages)
+    path = parquet(tmp_path / "a.parquet", text=column)
+    assert (tmp_path / "a.parquet").stat().st_size < 1 << 20
+    assert "which no text does" in refused(lambda: read_table(path, ["text"]))
+
+
+def test_a_parquet_file_of_very_many_rows_of_nothing_is_refused(tmp_path: Path) -> None:
+    import pyarrow
+
+    zeros = pyarrow.array(bytearray(1 << 25), type=pyarrow.uint8())
+    path = parquet(tmp_path / "a.parquet", n=zeros)
+    assert "which no text does" in refused(lambda: read_table(path, ["n"]))
+
+
+def test_an_ordinary_parquet_file_is_read_as_before(tmp_path: Path) -> None:
+    import pyarrow
+
+    columns: dict[str, Any] = {
+        "text": ["a", None, "b", "a", ""],
+        "label": [1, 2, None, 1, 0],
+        "raw": [b"a", b"", None, b"\xff", b"a"],
+        "messages": [[{"role": "user", "content": "x"}], [], None, [{"role": None, "content": "y"}], []],
+        "tags": [["O", "B"], [], None, ["O", None], ["O"]],
+        "nested": [
+            {"en": "a", "de": {"x": ["b"]}},
+            None,
+            {"en": None, "de": None},
+            {"en": "c", "de": {"x": []}},
+            None,
+        ],
+        "kind": pyarrow.array(["u", "v", None, "u", "u"]).dictionary_encode(),
+        "large": pyarrow.array(["u", "v", None, "u", "u"], type=pyarrow.large_string()),
+    }
+    path = parquet(tmp_path / "a.parquet", **columns)
+    table = read_table(path, list(columns))
+    expected = [column if isinstance(column, list) else column.to_pylist() for column in columns.values()]
+    assert table.columns == expected
+
+
+# --- patterns ------------------------------------------------------------------------------------------
+
+
+def test_a_pattern_of_many_stars_is_matched_at_once() -> None:
+    parts = ["a"] * 60
+    assert not _matches(parts, ["**", "a"] * 25 + ["b"])
+    assert _matches(parts, ["**", "a"] * 25)
+    assert _matches(parts, ["**"] * 50)
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern", "expected"),
+    [
+        ("a/b.mrg", "**/*.mrg", True),
+        ("b.mrg", "**/*.mrg", True),
+        ("a/b.mrg", "*.mrg", False),
+        ("a/b/c", "a/**", True),
+        ("a", "a/**", True),
+        ("a/b/c", "**/b", False),
+        ("", "**", True),
+        ("a/b/a/c", "**/a/c", True),
+    ],
+)
+def test_stars_stand_for_what_they_did(name: str, pattern: str, expected: bool) -> None:
+    assert _matches(name.split("/"), pattern.split("/")) is expected
+
+
+def test_a_pattern_of_many_stars_for_files_is_matched_at_once(tmp_path: Path) -> None:
+    folder = tmp_path
+    for _ in range(12):
+        folder = folder / "a"
+    folder.mkdir(parents=True)
+    (folder / "x.txt").write_bytes(TREE)
+    found = read_trees(str(tmp_path / Path(*["**"] * 14) / "*.txt"))
+    assert len(found.trees) == 1
