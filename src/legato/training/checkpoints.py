@@ -13,14 +13,16 @@ import re
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
-from legato.errors import CheckpointError, FolderError
+from legato.errors import CheckpointError, FolderError, brief
 from legato.folders.atomic import NEW, OLD, recover, replacing
 from legato.folders.weights import load_tensors, put_weights, save_tensors, weights_of
+from legato.schema import OPEN, TypedDict, read_json, with_config
 
 STEP = re.compile(r"step-(\d+)$")
 FILES = (
@@ -31,6 +33,14 @@ FILES = (
     "stream.safetensors",
     "progress.json",
 )
+
+
+@with_config(OPEN)
+class AnyProgress(TypedDict):
+    """What every progress.json has; the rest is the loop's (loop.py)."""
+
+    step: Annotated[int, Field(ge=0)]
+    stream: Any
 
 
 @dataclass
@@ -104,14 +114,17 @@ def sweep(folder: Path) -> None:
 
 def load_checkpoint(place: Path) -> Checkpoint:
     """Read a checkpoint after checking every byte; raises CheckpointError where it is damaged."""
+    for name in ("manifest.json", *FILES):
+        if not (place / name).is_file():
+            raise CheckpointError(f"{place} is damaged: {name} is missing")
     try:
-        sums = json.loads((place / "manifest.json").read_text())
-        if not isinstance(sums, dict):
-            raise CheckpointError(f"{place / 'manifest.json'} is damaged: it is no table of checksums")
+        sums = read_json(place / "manifest.json", dict[str, str])
         for name in FILES:
             if _digest(place / name) != sums.get(name):
                 raise CheckpointError(f"{place / name} is damaged: its checksum is wrong")
-        progress = json.loads((place / "progress.json").read_text())
+        progress: dict[str, Any] = {**read_json(place / "progress.json", AnyProgress, loose=True)}
+        if progress["step"] != step_of(place):
+            raise CheckpointError(f"{place} is damaged: its progress.json is of step {progress['step']}")
         tensors = load_tensors(place / "stream.safetensors")
         return Checkpoint(
             step=progress["step"],
@@ -124,8 +137,6 @@ def load_checkpoint(place: Path) -> Checkpoint:
         )
     except CheckpointError:
         raise
-    except FileNotFoundError as problem:
-        raise CheckpointError(f"{place} is damaged: {Path(problem.filename).name} is missing") from None
     except (FolderError, ValueError, KeyError, OSError) as problem:
         raise CheckpointError(f"{place} is damaged: {problem}") from None
 
@@ -162,11 +173,15 @@ def flatten(state: Any) -> tuple[list[Tensor], Any]:
 
 
 def unflatten(tensors: list[Tensor], shape: Any) -> Any:
+    """What `flatten` had; a ValueError where `shape` is no such description."""
     if shape is None:
         return None
-    if isinstance(shape, int):
+    if isinstance(shape, int) and 0 <= shape < len(tensors):
         return tensors[shape]
-    ((kind, parts),) = shape.items()
+    kinds = list(shape.items()) if isinstance(shape, dict) else []
+    if len(kinds) != 1 or kinds[0][0] not in ("tuple", "list") or not isinstance(kinds[0][1], list):
+        raise ValueError(f"the state of its stream is no nesting of {len(tensors)} tensors: {brief(shape)}")
+    kind, parts = kinds[0]
     inner = [unflatten(tensors, part) for part in parts]
     return tuple(inner) if kind == "tuple" else inner
 
