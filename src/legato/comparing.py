@@ -82,8 +82,17 @@ class Entry:
         return statistics.stdev(values) if len(values) > 1 else None
 
     def _values(self, figure: str) -> list[float]:
-        found = [r.metrics[figure] if figure in r.metrics else getattr(r, figure, 0.0) for r in self.results]
-        return [math.nan if value is None else float(value) for value in found]  # None: it was not finite
+        return [_figure_of(result, figure) for result in self.results]
+
+
+def _figure_of(result: Result, figure: str) -> float:
+    value = result.metrics.get(figure, getattr(result, figure, 0.0))
+    if value is None:  # it was not finite
+        return math.nan
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        file = result.run / "result.json"
+        raise FolderError(f"{file}: 'metrics.{figure}' should be a number, not {brief(value)}; remove the file")
+    return float(value)
 
 
 @dataclass
@@ -375,6 +384,7 @@ def draw(comparison: Comparison) -> None:
             known = ("f1", "bleu", "accuracy", "spearman", "masked_accuracy", "bits_per_byte")
             name = next((figure for figure in known if figure in told), "loss")
             per_step = result.tokens / max(result.steps, 1)
+            lines = [line for line in lines if isinstance(line.get(name), int | float)]
             axes.plot(
                 [line["step"] * per_step for line in lines],
                 [line[name] for line in lines],

@@ -11,12 +11,8 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-<<<<<<< HEAD
-from legato.errors import DataError, LegatoError, brief
-=======
 from legato import memory
-from legato.errors import DataError, LegatoError
->>>>>>> budgets
+from legato.errors import DataError, LegatoError, brief
 
 KINDS = {
     stat.S_IFIFO: "a pipe",

@@ -5,7 +5,6 @@ A run is described by a `RunConfig`, which `settings.py` makes.
 
 from __future__ import annotations
 
-import json
 import platform
 import subprocess
 import sys
@@ -17,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from legato import __version__
 from legato.config import merge
-from legato.errors import CheckpointError, ConfigError, DataError
+from legato.errors import CheckpointError, ConfigError, DataError, FolderError
 from legato.input_files import path_of
 from legato.registry import MODELS, TASKS
-from legato.schema import to_json
+from legato.schema import OPEN, TypedDict, fields_of, fit, read_json, read_json_if_there, to_json, with_config
 from legato.settings import (
     HEADS,
     Expectation,
@@ -100,6 +99,16 @@ class Result:
     reached: dict[str, bool] = field(default_factory=dict)  # of what the recipe expects
 
 
+@with_config(OPEN)
+class Provenance(TypedDict, total=False):
+    """What is read again of provenance.json."""
+
+    data: dict[str, str]  # hashes
+    device: str
+    tokenizer: str
+    base: str
+
+
 def train(
     what: str | None = None, settings: Mapping[str, Any] | None = None, *, quiet: bool = False, **more: Any
 ) -> Result:
@@ -162,10 +171,15 @@ def resume_run(path: Path, changes: dict[str, Any], display: Display) -> Result:
 
 def finished_result(path: Path) -> Result | None:
     """What the run in `path` left, if it has come to its end."""
-    try:
-        return Result(**{**json.loads((path / "result.json").read_text(encoding="utf-8")), "run": path})
-    except (OSError, ValueError, TypeError):
+    file = path / "result.json"
+    if not file.is_file():
         return None
+    try:
+        found = {**read_json(file, dict[str, Any], loose=True), "run": path}
+        fit(found, fields_of(Result), str(file))
+    except FolderError as problem:
+        raise FolderError(f"{problem}; remove it, and train resume={path} measures the run again") from None
+    return Result(**found)
 
 
 def _finished(path: Path) -> ConfigError:
@@ -182,11 +196,10 @@ def _refuse_changes(before: dict[str, Any], after: dict[str, Any], path: Path) -
 
 
 def _refuse_other_data(run: Any, hashes: dict[str, str], loaded: Loaded | None, base: Base | None) -> None:
-    try:
-        about = json.loads((run.path / "provenance.json").read_text(encoding="utf-8"))
-        before = about["data"]
-    except (OSError, ValueError, KeyError):
+    about = read_json_if_there(run.path / "provenance.json", Provenance, loose=True)
+    if "data" not in about:
         return
+    before = about["data"]
     if loaded is not None and about.get("tokenizer", "") != loaded.tokenizer.fingerprint():
         raise DataError(f"{loaded.folder} has not the tokenizer that {run.path} began with; name that model: from=…")
     if base is not None and about.get("base", base.digest) != base.digest:
@@ -201,11 +214,8 @@ def _refuse_other_data(run: Any, hashes: dict[str, str], loaded: Loaded | None, 
 def _warn_of_other_device(run: Any, device: Any, display: Display) -> None:
     from legato.training.devices import describe
 
-    try:
-        before = json.loads((run.path / "provenance.json").read_text(encoding="utf-8"))["device"]
-    except (OSError, ValueError, KeyError):
-        return
-    if before != describe(device):
+    before = read_json_if_there(run.path / "provenance.json", Provenance, loose=True).get("device")
+    if before is not None and before != describe(device):
         display.warn(f"{run.path} began on {before} and goes on on {describe(device)}: the last bits may differ")
 
 

@@ -21,9 +21,10 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import MISSING, fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, TypeVar, get_type_hints, overload
+from typing import Any, Final, Required, TypeVar, get_type_hints, overload
 
 import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
@@ -261,13 +262,16 @@ def _keys(value: Any, where: tuple[Any, ...]) -> tuple[str, ...]:
 
 
 def fields_of(kind: type) -> Any:
-    """The schema of what a dataclass is made of: its fields, each of its type; none is needed, and no others."""
+    """The schema of what a dataclass is made of: its fields, each of its type, and no others."""
     return _fields_of(kind)
 
 
 @lru_cache(maxsize=64)
 def _fields_of(kind: type) -> Any:
-    entries = TypedDict(kind.__name__, get_type_hints(kind), total=False)  # type: ignore[misc]
+    types = get_type_hints(kind)
+    needed = {f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING}
+    typed = {name: Required[hint] if name in needed else hint for name, hint in types.items()}
+    entries = TypedDict(kind.__name__, typed, total=False)  # type: ignore[misc]
     return with_config(ConfigDict(extra="forbid"))(entries)
 
 

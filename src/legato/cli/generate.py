@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
-=======
-import io
-import json
->>>>>>> budgets
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -142,25 +137,14 @@ def _note_full(held: Model, found: list[Generated], options: SearchOptions) -> N
 def _prompts(prompt: str, file: str | None) -> list[str]:
     from legato.data.files import unify_newlines
     from legato.errors import DataError
-<<<<<<< HEAD
     from legato.input_files import path_of, read_bytes
-=======
-    from legato.input_files import read_bytes
->>>>>>> budgets
 
     if file is None:
         return [prompt]
     if prompt:
         raise DataError("give a prompt or --file, not both")
     try:
-<<<<<<< HEAD
         text = sys.stdin.read() if file == "-" else unify_newlines(read_bytes(path_of(file)).decode("utf-8"))
-=======
-        if file == "-":
-            text = sys.stdin.read()
-        else:
-            text = io.TextIOWrapper(io.BytesIO(read_bytes(Path(file))), encoding="utf-8").read()
->>>>>>> budgets
     except (OSError, UnicodeDecodeError) as problem:
         raise DataError(f"{file} cannot be read: {problem}") from None
     if not text:

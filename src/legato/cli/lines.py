@@ -12,12 +12,8 @@ from typing import Any, BinaryIO, TextIO
 
 from legato.data.unpacking import lines_of
 from legato.errors import DataError
-<<<<<<< HEAD
 from legato.input_files import open_file, path_of
 from legato.interrupts import CODE
-=======
-from legato.input_files import open_file
->>>>>>> budgets
 
 FIRST = 32  # lines in the first block
 LONGEST = 1 << 26  # bytes of a line
@@ -106,7 +102,6 @@ class Lines:
                 return open(sys.stdin.fileno(), "rb", closefd=False)
             except OSError:  # what stands for standard input is no file
                 return sys.stdin.buffer
-<<<<<<< HEAD
         return open_file(path_of(self.path))
 
 
@@ -119,9 +114,6 @@ def leaving(source: Texts | Lines) -> Iterator[None]:
         if isinstance(source, Lines) and source.path is None:
             sys.exit(CODE)
         raise
-=======
-        return open_file(Path(self.path))
->>>>>>> budgets
 
 
 def read_utf8(raw: bytes) -> tuple[str, bool]:

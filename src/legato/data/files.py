@@ -13,15 +13,10 @@ import os
 from pathlib import Path
 from typing import Final
 
-<<<<<<< HEAD
-from legato.errors import DataError, brief
-from legato.input_files import path_of
-from legato.schema import is_text
-=======
 from legato.data.unpacking import gunzip
-from legato.errors import DataError
-from legato.input_files import open_file, read_bytes
->>>>>>> budgets
+from legato.errors import DataError, brief
+from legato.input_files import open_file, path_of, read_bytes
+from legato.schema import is_text
 
 MAX_LINE: Final = 10_000_000
 

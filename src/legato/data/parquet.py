@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from legato.data.libraries import clear_of_panics
 from legato.data.unpacking import VALUE, Budget
-from legato.errors import DataError
 
 
 class ParquetFile:
@@ -103,10 +103,6 @@ def read_parquet(
     path: Path, data: bytes, choose: Callable[[ParquetFile], Sequence[str]]
 ) -> tuple[ParquetFile, dict[str, list[Any]]]:
     """The file, and the columns that `choose` names of it; whatever is wrong with the file is said in one line."""
-    import pyarrow
-
-    try:
+    with clear_of_panics(f"{path} is not a parquet file, or is damaged; copy it again"):
         file = ParquetFile(path, data)
         return file, file.read(choose(file))
-    except (pyarrow.ArrowException, OSError) as problem:
-        raise DataError(f"{path} is not a parquet file, or is damaged ({problem}); copy it again") from None

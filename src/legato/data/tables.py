@@ -27,14 +27,10 @@ from typing import Any, Final
 
 from legato.data.class_names import class_names, hub_features, parquet_features
 from legato.data.files import MAX_LINE, load_bytes, load_text, no_file, resolve_path
-<<<<<<< HEAD
 from legato.data.libraries import clear_of_panics
+from legato.data.parquet import ParquetFile, read_parquet
 from legato.data.plain_values import parse_line, plain_value
 from legato.errors import DataError, brief, listed, suggest
-=======
-from legato.data.parquet import ParquetFile, read_parquet
-from legato.errors import DataError, suggest
->>>>>>> budgets
 
 KINDS: Final = {
     ".csv": "csv",
@@ -417,34 +413,14 @@ def _read_json(path: Path, text: str, choose: Choose) -> Table:
 def _read_parquet(path: Path, data: bytes, choose: Choose) -> Table:
     chosen: list[str] = []
 
-<<<<<<< HEAD
-    broken = f"{path} is not a parquet file, or is damaged; copy it again"
-
-    def first() -> Mapping[str, Any]:
-        with clear_of_panics(broken):
-            batch = next(table.iter_batches(batch_size=1), None)
-            return batch.to_pylist()[0] if batch is not None and batch.num_rows else {}
-
-    with clear_of_panics(broken):
-        table = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(data))
-        names = table.schema_arrow.names
-        metadata = table.schema_arrow.metadata
-    chosen = _pick(Head(str(path), "parquet", names, first), choose)
-    tops = [_top(name, names) for name in chosen]
-    with clear_of_panics(broken):
-        read = table.read(columns=sorted(set(tops)))
-        values = [read.column(top).to_pylist() for top in tops]
-    return _numbered_rows(str(path), chosen, tops, values, parquet_features(metadata, str(path)))
-=======
     def columns(file: ParquetFile) -> list[str]:
         chosen[:] = _pick(Head(str(path), "parquet", file.names, file.first), choose)
         return [_top(name, file.names) for name in chosen]
 
     file, values = read_parquet(path, data, columns)
     tops = [_top(name, file.names) for name in chosen]
-    features = parquet_features(file.metadata)
+    features = parquet_features(file.metadata, str(path))
     return _numbered_rows(str(path), chosen, tops, [values[top] for top in tops], features)
->>>>>>> budgets
 
 
 def _numbered_rows(

@@ -85,7 +85,7 @@ def read_spans(tags: Sequence[str]) -> list[Span]:
     spans: list[Span] = []
     kind, start = "", -1  # of the name that is open
     for place, tag in enumerate(tags):
-        letter, now = _SAME.get(tag[0], tag[0]), tag[2:]
+        letter, now = _SAME.get(tag[:1], tag[:1]), tag[2:]
         letter = letter if tag[1:2] == "-" and letter in "BIES" else OUTSIDE  # what is no tag for names is in none
         begins = letter in "BS" or (letter in "IE" and (start < 0 or now != kind))
         if start >= 0 and (begins or letter == OUTSIDE):

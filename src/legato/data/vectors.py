@@ -27,15 +27,10 @@ from legato.data.files import no_file
 from legato.data.tokenizers import AnyTokenizer
 from legato.data.unpacking import Budget, lines_of, not_damaged
 from legato.errors import ConfigError, DataError
-<<<<<<< HEAD
-from legato.input_files import path_of
-
-WIDEST: Final = 1_000_000  # numbers of a vector
-=======
-from legato.input_files import open_file
+from legato.input_files import open_file, path_of
 
 LONGEST: Final = 1 << 24  # bytes of a line: a word and its numbers
->>>>>>> budgets
+WIDEST: Final = 1_000_000  # numbers of a vector
 
 
 @dataclass(frozen=True)

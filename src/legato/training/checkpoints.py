@@ -8,20 +8,20 @@ recognised by its checksums and the one before it is used.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
-from legato.errors import CheckpointError, FolderError
+from legato.errors import CheckpointError, FolderError, brief
 from legato.folders.atomic import NEW, OLD, recover, replacing
 from legato.folders.weights import load_tensors, put_weights, save_tensors, weights_of
-from legato.schema import to_json
+from legato.schema import OPEN, TypedDict, read_json, to_json, with_config
 
 STEP = re.compile(r"step-(\d+)$")
 FILES = (
@@ -33,6 +33,14 @@ FILES = (
     "progress.json",
 )
 MANIFEST = "manifest.json"  # the checksums of those
+
+
+@with_config(OPEN)
+class AnyProgress(TypedDict):
+    """What every progress.json has; the rest is the loop's (loop.py)."""
+
+    step: Annotated[int, Field(ge=0)]
+    stream: Any
 
 
 @dataclass
@@ -123,14 +131,17 @@ def sweep(folder: Path) -> None:
 
 def load_checkpoint(place: Path) -> Checkpoint:
     """Read a checkpoint after checking every byte; raises CheckpointError where it is damaged."""
+    for name in ("manifest.json", *FILES):
+        if not (place / name).is_file():
+            raise CheckpointError(f"{place} is damaged: {name} is missing")
     try:
-        sums = json.loads((place / MANIFEST).read_text())
-        if not isinstance(sums, dict):
-            raise CheckpointError(f"{place / MANIFEST} is damaged: it is no table of checksums")
+        sums = read_json(place / MANIFEST, dict[str, str])
         for name in FILES:
             if _digest(place / name) != sums.get(name):
                 raise CheckpointError(f"{place / name} is damaged: its checksum is wrong")
-        progress = json.loads((place / "progress.json").read_text())
+        progress: dict[str, Any] = {**read_json(place / "progress.json", AnyProgress, loose=True)}
+        if progress["step"] != step_of(place):
+            raise CheckpointError(f"{place} is damaged: its progress.json is of step {progress['step']}")
         tensors = load_tensors(place / "stream.safetensors")
         return Checkpoint(
             step=progress["step"],
@@ -143,8 +154,6 @@ def load_checkpoint(place: Path) -> Checkpoint:
         )
     except CheckpointError:
         raise
-    except FileNotFoundError as problem:
-        raise CheckpointError(f"{place} is damaged: {Path(problem.filename).name} is missing") from None
     except (FolderError, ValueError, KeyError, OSError) as problem:
         raise CheckpointError(f"{place} is damaged: {problem}") from None
 
@@ -181,11 +190,15 @@ def flatten(state: Any) -> tuple[list[Tensor], Any]:
 
 
 def unflatten(tensors: list[Tensor], shape: Any) -> Any:
+    """What `flatten` had; a ValueError where `shape` is no such description."""
     if shape is None:
         return None
-    if isinstance(shape, int):
+    if isinstance(shape, int) and 0 <= shape < len(tensors):
         return tensors[shape]
-    ((kind, parts),) = shape.items()
+    kinds = list(shape.items()) if isinstance(shape, dict) else []
+    if len(kinds) != 1 or kinds[0][0] not in ("tuple", "list") or not isinstance(kinds[0][1], list):
+        raise ValueError(f"the state of its stream is no nesting of {len(tensors)} tensors: {brief(shape)}")
+    kind, parts = kinds[0]
     inner = [unflatten(tensors, part) for part in parts]
     return tuple(inner) if kind == "tuple" else inner
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-from legato.errors import ConfigError, DeviceError
+from legato.errors import CheckpointError, ConfigError, DeviceError, brief
 
 
 def choose_device(name: str = "auto") -> torch.device:
@@ -71,7 +71,12 @@ def random_states(device: torch.device) -> dict[str, Tensor]:
     return states
 
 
-def set_random_states(states: dict[str, Tensor], device: torch.device) -> None:
-    torch.set_rng_state(states["cpu"])
-    if device.type == "cuda" and "cuda" in states:
-        torch.cuda.set_rng_state(states["cuda"], device)
+def set_random_states(states: dict[str, Tensor], device: torch.device, where: str = "the checkpoint") -> None:
+    if "cpu" not in states:
+        raise CheckpointError(f"{where} lacks the state of the random numbers")
+    try:
+        torch.set_rng_state(states["cpu"])
+        if device.type == "cuda" and "cuda" in states:
+            torch.cuda.set_rng_state(states["cuda"], device)
+    except (RuntimeError, TypeError) as problem:  # PyTorch's, of a state of another length or kind
+        raise CheckpointError(f"{where} holds no state of random numbers: {brief(problem)}") from None

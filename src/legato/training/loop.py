@@ -17,21 +17,32 @@ from collections.abc import Hashable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from legato.data.batch import Batch
 from legato.data.batches import mix_seed
-from legato.errors import ConfigError, DeviceError, DivergenceError, NotFiniteError
+from legato.errors import (
+    CheckpointError,
+    ConfigError,
+    DeviceError,
+    DivergenceError,
+    LegatoError,
+    NotFiniteError,
+    brief,
+)
 from legato.folders.atomic import replacing
 from legato.folders.finite import finite_scores, shown_score
 from legato.models.base import SequenceModel, detach
 from legato.nn.losses import compile_loss
 from legato.nn.transformer import Stack
+from legato.schema import OPEN, TypedDict, fields_of, fit, with_config
 from legato.training.checkpoints import (
     Checkpoint,
+    flatten,
     list_checkpoints,
     load_checkpoint,
     move,
@@ -73,6 +84,20 @@ class Progress:
     bad: int = 0  # validations since the last gain
     finished: str = ""  # why, once it is
     metrics: dict[str, Any] = field(default_factory=dict)  # of the last validation
+
+
+class ScheduleEntries(TypedDict):
+    cut: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    bad: Annotated[int, Field(ge=0)]
+
+
+@with_config(OPEN)
+class KeptProgress(TypedDict):
+    """What the loop puts into a checkpoint's progress.json."""
+
+    progress: dict[str, Any]
+    schedule: ScheduleEntries
+    average_updates: Annotated[int, Field(ge=0)] | None
 
 
 class Trainer:
@@ -374,18 +399,45 @@ class Trainer:
         self.run.rewind(self.step)
 
     def _restore(self, checkpoint: Checkpoint) -> None:
-        put_trained(self.model, checkpoint.weights, f"the checkpoint at step {checkpoint.step}")
-        restore_optimizer(self.optimizer, self.model, checkpoint.optimizer)
-        kept = checkpoint.progress
+        where = f"the checkpoint at step {checkpoint.step}"
+        kept = fit(checkpoint.progress, KeptProgress, where, error=CheckpointError)
+        fit(kept["progress"], fields_of(Progress), f"{where}, in 'progress'", error=CheckpointError)
+        put_trained(self.model, checkpoint.weights, where)
+        restore_optimizer(self.optimizer, self.model, checkpoint.optimizer, where)
         self.progress = Progress(**kept["progress"])
         self.schedule.cut, self.schedule.bad = kept["schedule"]["cut"], kept["schedule"]["bad"]
         if kept["average_updates"] is not None:
             self.average = self.average or Average(self.model, None)
-            self.average.restore(checkpoint.average, kept["average_updates"])
-        self.states = move(checkpoint.stream, self.device)
+            self.average.restore(checkpoint.average, kept["average_updates"], where)
         self.graphs, self._met, self._warm = {}, set(), 0
-        set_random_states(checkpoint.random, self.device)
         self.step = checkpoint.step
+        self.states = move(checkpoint.stream, self.device)
+        self._check_states(where)
+        set_random_states(checkpoint.random, self.device, where)
+
+    @torch.no_grad()
+    def _check_states(self, where: str) -> None:
+        """Refuse a stream's state that this model cannot go on from: only the model knows what it is like."""
+        parts = self.config.accumulate
+        if not isinstance(self.states, list) or len(self.states) != parts:
+            raise CheckpointError(
+                f"{where} is another run's: it carries no state for each of {parts} parts of a step"
+            )
+        if self.step >= self.steps or not flatten(self.states)[0]:
+            return
+        batch = self.job.batches.at(self.step)
+        if batch.fresh:
+            return
+        try:
+            with autocast(self.device, self.config.precision):
+                for part, state in zip(batch.to(self.device).split(parts), self.states, strict=True):
+                    self.job.loss(self.model, part, state)
+        except (LegatoError, torch.OutOfMemoryError):
+            raise
+        except Exception as problem:  # whatever a model makes of a state that is none
+            raise CheckpointError(
+                f"{where} is another run's: the model cannot go on from its state ({brief(problem)})"
+            ) from None
 
     def _explain(self, problem: NotFinite) -> DivergenceError:
         """Go back to the last checkpoint, make the bad step again and name the module where it began."""

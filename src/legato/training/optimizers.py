@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
+from legato.errors import CheckpointError, brief
 from legato.models.base import SequenceModel
 from legato.training.config import TrainConfig
 from legato.training.rates import rate_shares
@@ -45,6 +46,18 @@ def make_optimizer(model: SequenceModel, config: TrainConfig, device: torch.devi
     return torch.optim.SGD(groups, lr=config.rate, momentum=config.momentum, fused=fused)
 
 
+SLOTS: Final = {torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"}, torch.optim.SGD: {"momentum_buffer"}}
+"""What each optimiser keeps of a parameter that it has moved."""
+
+
+def _check_alike(name: str, tensor: Tensor, like: Tensor, where: str) -> None:
+    if tensor.shape != like.shape or not tensor.is_floating_point():
+        raise CheckpointError(
+            f"{where} is another run's: its '{brief(name)}' is {tensor.dtype} of shape {tuple(tensor.shape)}, not a "
+            f"float of shape {tuple(like.shape)}".replace("torch.", "")
+        )
+
+
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
     """The optimiser's state as `parameter/slot` tensors."""
     tensors = {}
@@ -55,15 +68,25 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
     return tensors
 
 
-def restore_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: dict[str, Tensor]) -> None:
-    """Put back what `optimizer_tensors` gave."""
+def restore_optimizer(
+    optimizer: torch.optim.Optimizer, model: nn.Module, tensors: dict[str, Tensor], where: str = "the checkpoint"
+) -> None:
+    """Put back what `optimizer_tensors` gave; what no optimiser of this model gave is a CheckpointError."""
     parameters = dict(model.named_parameters())
     state: dict[Any, dict[str, Tensor]] = {}
     for key, value in tensors.items():
-        name, slot = key.rsplit("/", 1)
-        parameter = parameters[name]
+        name, _, slot = key.rpartition("/")
+        parameter = parameters.get(name)
+        if parameter is None or slot not in SLOTS.get(type(optimizer), {slot}):
+            raise CheckpointError(f"{where} is another run's: this optimiser keeps nothing called '{brief(key)}'")
+        _check_alike(key, value, torch.zeros(()) if slot == "step" else parameter, where)
         # A step count stays where PyTorch keeps it: beside the parameter for fused kernels.
         state.setdefault(parameter, {})[slot] = value.to(parameter.device)
+    for parameter, slots in state.items():
+        missing = SLOTS.get(type(optimizer), set()) - set(slots)
+        if missing:
+            name = next(name for name, other in parameters.items() if other is parameter)
+            raise CheckpointError(f"{where} lacks '{name}/{min(missing)}', which this optimiser keeps")
     optimizer.state.clear()  # at step 0 there is nothing to put back, and what is there must go
     optimizer.state.update(state)
 
@@ -104,7 +127,10 @@ class Average:
         names = [name for name, p in self.model.named_parameters() if p.requires_grad]
         return dict(zip(names, self.weights, strict=True))
 
-    def restore(self, tensors: dict[str, Tensor], updates: int) -> None:
-        for weight, saved in zip(self.weights, (tensors[name] for name in self.tensors()), strict=True):
-            weight.copy_(saved)
+    def restore(self, tensors: dict[str, Tensor], updates: int, where: str = "the checkpoint") -> None:
+        for name, weight in self.tensors().items():
+            if name not in tensors:
+                raise CheckpointError(f"{where} lacks the average of '{name}'")
+            _check_alike(name, tensors[name], weight, where)
+            weight.copy_(tensors[name])
         self.updates = updates

@@ -11,17 +11,19 @@ best/  last/       model folders
 from __future__ import annotations
 
 import itertools
-import json
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from pydantic import Field
 
 from legato.config import read_yaml, to_yaml
 from legato.errors import FolderError, brief
 from legato.folders.atomic import NEW, clear_errors, recover, write_text
 from legato.folders.locks import Held, hold, let_go, same_file
-from legato.schema import to_json
+from legato.input_files import read_bytes
+from legato.schema import OPEN, TypedDict, parse_json, to_json, with_config
 from legato.training.checkpoints import sweep
 
 LOCK = ".lock"  # held while a process trains
@@ -29,6 +31,14 @@ STARTING = ".starting"  # there from the first moment until the first checkpoint
 CONFIG = "config.yaml"
 # What a start leaves that was killed before there was a run; all of it is made again.
 BEGUN: Final = frozenset({LOCK, STARTING, NEW + STARTING, NEW + CONFIG})
+
+
+@with_config(OPEN)
+class MetricsLine(TypedDict):
+    """A report in metrics.jsonl; figures follow."""
+
+    step: Annotated[int, Field(ge=0)]
+    kind: str
 
 
 class RunFolder:
@@ -188,15 +198,13 @@ class RunFolder:
                         self._events.add_scalar(f"{kind}/{name}", value, step)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Every line of metrics.jsonl; one that a kill cut short is left out."""
+        """Every line of metrics.jsonl; one that a kill cut short, or that is no report, is left out."""
         path = self.path / "metrics.jsonl"
-        lines = []
+        lines: list[dict[str, Any]] = []
         if path.exists():
-            for line in path.read_text(encoding="utf-8").splitlines():
-                try:
-                    lines.append(json.loads(line))
-                except json.JSONDecodeError:
-                    continue
+            for line in read_bytes(path, error=FolderError).split(b"\n"):
+                with suppress(FolderError):
+                    lines.append({**parse_json(line, MetricsLine, str(path), loose=True)})
         return lines
 
     def rewind(self, step: int) -> None:
