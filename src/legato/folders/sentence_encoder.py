@@ -117,9 +117,8 @@ def load_sentence_encoder(folder: Path) -> SentenceEncoder | None:
         elif kind == "Normalize" and modes:
             normalise = True
         else:
-            raise FolderError(
-                f"{folder / MODULES} has a {kind}; Legato reads a Transformer, a Pooling and perhaps a Normalize"
-            )
+            read = "Legato reads a Transformer, a Pooling and perhaps a Normalize"
+            raise FolderError(f"{folder / MODULES} has a {brief(kind)}; {read}")
     if transformer is None or not modes:
         raise FolderError(f"{folder / MODULES} lacks a {'Transformer' if transformer is None else 'Pooling'}")
     file = folder / transformer / "sentence_bert_config.json"
@@ -194,7 +193,7 @@ def _modules(path: Path) -> list[tuple[str, str]]:
     parts = [(part["type"].rpartition(".")[2], part["path"]) for part in read_json(path, list[Module], loose=True)]
     for kind, place in parts:
         if Path(place).is_absolute() or ".." in Path(place).parts:
-            raise FolderError(f"{path}: the {kind} should be inside the folder, not in '{place}'")
+            raise FolderError(f"{path}: the {brief(kind)} should be inside the folder, not in '{brief(place)}'")
     return parts
 
 

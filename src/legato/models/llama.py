@@ -183,7 +183,7 @@ Positive = Annotated[float, Field(gt=0, le=1e12)]
 
 @with_config(OPEN)
 class RotaryEntries(TypedDict, total=False):
-    """What is said of rotary positions; null is as good as nothing."""
+    """What is said of rotary positions."""
 
     rope_type: str
     type: str  # as it was called before
