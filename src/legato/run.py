@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from legato import __version__
 from legato.config import merge
-from legato.errors import CheckpointError, ConfigError, DataError
+from legato.errors import CheckpointError, ConfigError, DataError, brief, listed
 from legato.input_files import path_of
 from legato.registry import MODELS, TASKS
 from legato.settings import (
@@ -112,7 +112,9 @@ def train(
     display = Display(quiet)
     if "resume" in given:
         if what is not None:
-            raise ConfigError(f"resume={given['resume']} goes on with a run as it is; leave out '{what}'")
+            raise ConfigError(
+                f"resume={brief(given['resume'])} goes on with a run as it is; leave out '{brief(what)}'"
+            )
         return resume_run(path_of(str(given.pop("resume")), error=ConfigError), settings_for(None, given), display)
     return start_run(check(settings_for(what, given)), display)
 
@@ -173,8 +175,8 @@ def _refuse_changes(before: dict[str, Any], after: dict[str, Any], path: Path) -
     for key in sorted(set(before) | set(after)):
         if before.get(key) != after.get(key) and key not in RESUMABLE:
             raise ConfigError(
-                f"{key} is {before.get(key)} in {path} and cannot become {after.get(key)}: a resumed run keeps its "
-                "settings; start a new run for that"
+                f"{key} is {brief(before.get(key))} in {path} and cannot become {brief(after.get(key))}: a resumed "
+                "run keeps its settings; start a new run for that"
             )
 
 
@@ -225,6 +227,7 @@ def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool)
     from legato.training.adapt import Base, adapt, store_frozen, trainable_line
     from legato.training.devices import choose_device
     from legato.training.loop import Trainer
+    from legato.training.memory import refuse_too_large
 
     device = choose_device(config.device)
     if device.type == "cuda":
@@ -237,14 +240,16 @@ def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool)
     base = None
     if config.start_from is not None and plan.loaded is not None and config.adapt.name != "full":
         base = Base.of(config.start_from, plan.loaded)
+    architecture = MODELS.get(config.model.name)
+    refuse_too_large(architecture, config.model, job.sizes, trained=config.adapt.name == "full")
     torch.manual_seed(config.seed)
-    model = MODELS.get(config.model.name)(config.model, job.sizes)
+    model = architecture(config.model, job.sizes)
     drawn = set() if plan.loaded is None else _copy_weights(body_of(plan.loaded.module), model)
     if getattr(job, "head", None) is not None:
         model = with_head(model, job, plan.loaded, config.adapt.name, display.say)
     drawn &= {name for name, _ in body_of(model).named_parameters()}
     if drawn:
-        display.say(f"not in from={config.start_from}, so drawn at random: {', '.join(sorted(drawn))}")
+        display.say(f"not in from={config.start_from}, so drawn at random: {listed(sorted(drawn))}")
     if plan.loaded is not None:
         origin.cache_clear()
         plan.loaded.module = model  # nothing holds the other one any longer, which may be large
@@ -327,7 +332,7 @@ def with_head(
 
 
 def _few(names: Any) -> str:
-    return ", ".join(f"'{name}'" for name in names[:4]) + (f" and {len(names) - 4:,} more" if len(names) > 4 else "")
+    return listed(names, 4, quote="'")
 
 
 def _conclude(

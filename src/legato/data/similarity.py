@@ -27,7 +27,7 @@ from legato.data.labelled import TAKEN
 from legato.data.pairs import tidy
 from legato.data.rows import Row, collate_rows
 from legato.data.tables import Column, Head, Table, format_of, list_names, read_table
-from legato.errors import DataError
+from legato.errors import DataError, brief
 
 # Names that are a header where both stand in the first row.
 PAIR_NAMES: Final = (
@@ -209,7 +209,7 @@ def _looks_like_names(rows: Sequence[Sequence[str]]) -> bool:
 
 def _note(table: Table, scores: list[float] | None) -> str:
     kinds = ["a text", "the other", "their score" if scores is not None else "what is unlike the first"]
-    named = [f"'{name}'" if table.header else f"column {name}" for name in table.names]
+    named = [f"'{brief(name)}'" if table.header else f"column {name}" for name in table.names]
     return ", ".join(f"{name} as {kind}" for name, kind in zip(named, kinds, strict=False))
 
 
@@ -245,7 +245,7 @@ def _number(table: Table, row: int) -> float:
         names = ",".join(table.names[:2])
         header = "" if table.header or row else "; is that a header? then name its columns: data.columns=[a,b,score]"
         raise DataError(
-            f"{table.where(row)}: the score is '{str(value)[:40]}', which is no number; correct it, or train on "
+            f"{table.where(row)}: the score is '{brief(value, 40)}', which is no number; correct it, or train on "
             f"pairs without scores: data.columns=[{names}]{header}"
         )
     return number

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from legato.data.batches import Array
 from legato.data.files import no_file
 from legato.data.tokenizers import AnyTokenizer
-from legato.errors import ConfigError, DataError
+from legato.errors import ConfigError, DataError, brief
 from legato.input_files import path_of
 
 WIDEST: Final = 1_000_000  # numbers of a vector
@@ -123,7 +123,7 @@ def save_vectors(path: str | Path, words: Sequence[str], vectors: Array | Tensor
         raise DataError(f"{path}: {len(words):,} words do not go with vectors of shape {table.shape}")
     for word in words:
         if not word.strip() or "\n" in word or "\r" in word or word != word.strip():
-            raise DataError(f"{path}: {word!r} cannot be written as the name of a vector; leave it out")
+            raise DataError(f"{path}: {brief(repr(word))} cannot be written as the name of a vector; leave it out")
     path.parent.mkdir(parents=True, exist_ok=True)
     with cast(IO[bytes], gzip.open(path, "wb") if path.suffix.lower() == ".gz" else path.open("wb")) as file:
         file.write(f"{len(words)} {table.shape[1]}\n".encode())

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from legato.data.files import no_file
-from legato.errors import DataError
+from legato.errors import DataError, listed
 
 SHOWN = 3  # names in a message
 IN_ZIP = re.compile(r"(?P<zip>.+\.zip)!(?P<pattern>.*)", re.IGNORECASE)
@@ -48,8 +48,7 @@ def _hint(files: list[str], pattern: str) -> str:
     anywhere = f"**/{pattern}"
     better = len(_matching(files, anywhere))
     advice = f", but '{anywhere}' matches {better:,}" if better else ""
-    rest = f" and {len(files) - SHOWN:,} more" if len(files) > SHOWN else ""
-    return f"{advice}; it has {', '.join(files[:SHOWN])}{rest}" if files else "; it is empty"
+    return f"{advice}; it has {listed(files, SHOWN)}" if files else "; it is empty"
 
 
 def _matches(parts: list[str], patterns: list[str]) -> bool:

@@ -56,7 +56,7 @@ class HeadShape(HeadConfig):
     """A head, whole: its settings and what the data and the body fix of it."""
 
     kind: Literal["classes", "tags", "spans"]
-    outputs: int = Field(ge=1)
+    outputs: int = Field(ge=1, le=1 << 24)
     inner: Literal["none", "tanh", "relu"] = "none"  # a dense layer before the last, and its activation
     bias: bool = True  # of the last layer
     allowed: list[list[bool]] | None = None  # (outputs + 2)²: which tag may follow which, start and end last
