@@ -243,7 +243,9 @@ def _same_data(entries: list[Entry]) -> None:
         for key in ("train", "valid", "root", "column"):
             mine, theirs = (flat(dump(e.config)["data"]).get(key) for e in (entry, first))
             if mine != theirs:
-                raise ConfigError(f"'{entry.label}' has data.{key}={mine}, '{first.label}' {theirs}; set one for all")
+                raise ConfigError(
+                    f"'{entry.label}' has data.{key}={brief(mine)}, '{first.label}' {brief(theirs)}; set one for all"
+                )
     if any(entry.config.train.patience for entry in entries):
         raise ConfigError("train.patience would stop each run at another length; leave it out of a comparison")
 

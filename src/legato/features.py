@@ -16,7 +16,7 @@ from typing import IO, Any, Final
 import numpy as np
 import torch
 
-from legato.errors import ConfigError, DataError
+from legato.errors import ConfigError, DataError, brief
 from legato.input_files import path_of
 from legato.model import Model
 from legato.schema import to_json
@@ -32,7 +32,7 @@ def ending_of(out: str, pool: str | None = None) -> str:
     """The kind of a file by its name: npy, npz, jsonl or tsv."""
     ending = Path(out).suffix.lower()
     if ending not in ENDINGS:
-        raise ConfigError(f"--out {out} should end in one of {', '.join(ENDINGS)}, which says what is written")
+        raise ConfigError(f"--out {brief(out)} should end in one of {', '.join(ENDINGS)}, which says what is written")
     if pool == TOKENS and ending not in (".npz", ".jsonl"):
         raise ConfigError(f"texts have different numbers of tokens, which {out} cannot hold; write .npz or .jsonl")
     return ending[1:]

@@ -15,7 +15,7 @@ from legato.config import validate
 from legato.data.tokenizers import StreamDecoder, Tokenizer
 from legato.decoding import Hypothesis, SearchOptions, cut_at_stop, search
 from legato.decoding.sliding import Sliding
-from legato.errors import ConfigError, LegatoError, suggest
+from legato.errors import ConfigError, LegatoError, brief, suggest
 from legato.folders.chat import Messages
 from legato.folders.finite import finite_scores
 from legato.folders.model_folder import Loaded, read_model
@@ -146,13 +146,15 @@ class Model:
         if isinstance(prompt, str):
             return self.tokenizer.prompt(prompt)
         if not isinstance(prompt, Sequence | np.ndarray | torch.Tensor):
-            raise LegatoError(f"a prompt is a text or a list of tokens, not {prompt!r}")
+            raise LegatoError(f"a prompt is a text or a list of tokens, not {brief(repr(prompt))}")
         return [self._token(token) for token in prompt]
 
     def _token(self, token: Any) -> int:
         number = int(token) if isinstance(token, int | np.integer) else -1
         if not 0 <= number < self.module.vocabulary:
-            raise LegatoError(f"{token!r} is no token of {self.folder}: it has 0 to {self.module.vocabulary - 1}")
+            raise LegatoError(
+                f"{brief(repr(token))} is no token of {self.folder}: it has 0 to {self.module.vocabulary - 1}"
+            )
         return number
 
     def begin(self, prompt: Prompt, options: SearchOptions) -> list[int]:
@@ -213,7 +215,7 @@ class Model:
         found = index.search([queries] if isinstance(queries, str) else list(queries), nbest)
         return found[0] if isinstance(queries, str) else found
 
-    def evaluate(self, **data: Any) -> dict[str, Any]:
+    def evaluate(self, /, **data: Any) -> dict[str, Any]:
         """The task's scores, as `legato eval`: `model.evaluate(test="c.txt")`."""
         task = TASKS.get(self.task)
         checked = validate(task.Data, data, "data")
@@ -231,7 +233,7 @@ class Model:
         ['Ein Hund rennt.']
         """
         if not isinstance(text, Sequence | np.ndarray):
-            raise LegatoError(f"predict takes a text or a list of texts, not {text!r}")
+            raise LegatoError(f"predict takes a text or a list of texts, not {brief(repr(text))}")
         many = [text] if isinstance(text, str) else list(text)
         shaped: list[Any] = []
         for number, prediction in enumerate(self.predictions(many, **options), start=1):
@@ -246,7 +248,7 @@ class Model:
         """The same with scores and all else that the task tells; a text may have a problem instead of answers."""
         for number, text in enumerate(texts, start=1):
             if not isinstance(text, str):
-                raise LegatoError(f"text {number} is no text: {text!r}")
+                raise LegatoError(f"text {number} is no text: {brief(repr(text))}")
         task = TASKS.get(self.task)
         if not hasattr(task, "predict"):
             self.check_generates()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from legato import __version__
 from legato.config import merge
-from legato.errors import CheckpointError, ConfigError, DataError, FolderError
+from legato.errors import CheckpointError, ConfigError, DataError, FolderError, brief, listed
 from legato.input_files import path_of
 from legato.registry import MODELS, TASKS
 from legato.schema import OPEN, TypedDict, fields_of, fit, read_json, read_json_if_there, to_json, with_config
@@ -122,7 +122,9 @@ def train(
     display = Display(quiet)
     if "resume" in given:
         if what is not None:
-            raise ConfigError(f"resume={given['resume']} goes on with a run as it is; leave out '{what}'")
+            raise ConfigError(
+                f"resume={brief(given['resume'])} goes on with a run as it is; leave out '{brief(what)}'"
+            )
         return resume_run(path_of(str(given.pop("resume")), error=ConfigError), settings_for(None, given), display)
     return start_run(check(settings_for(what, given)), display)
 
@@ -190,8 +192,8 @@ def _refuse_changes(before: dict[str, Any], after: dict[str, Any], path: Path) -
     for key in sorted(set(before) | set(after)):
         if before.get(key) != after.get(key) and key not in RESUMABLE:
             raise ConfigError(
-                f"{key} is {before.get(key)} in {path} and cannot become {after.get(key)}: a resumed run keeps its "
-                "settings; start a new run for that"
+                f"{key} is {brief(before.get(key))} in {path} and cannot become {brief(after.get(key))}: a resumed "
+                "run keeps its settings; start a new run for that"
             )
 
 
@@ -261,7 +263,7 @@ def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool)
         model = with_head(model, job, plan.loaded, config.adapt.name, display.say)
     drawn &= {name for name, _ in body_of(model).named_parameters()}
     if drawn:
-        display.say(f"not in from={config.start_from}, so drawn at random: {', '.join(sorted(drawn))}")
+        display.say(f"not in from={config.start_from}, so drawn at random: {listed(sorted(drawn))}")
     if plan.loaded is not None:
         origin.cache_clear()
         plan.loaded.module = model  # nothing holds the other one any longer, which may be large
@@ -345,7 +347,7 @@ def with_head(
 
 
 def _few(names: Any) -> str:
-    return ", ".join(f"'{name}'" for name in names[:4]) + (f" and {len(names) - 4:,} more" if len(names) > 4 else "")
+    return listed(names, 4, quote="'")
 
 
 def _conclude(

@@ -37,7 +37,7 @@ def command(
     from rich.table import Table
 
     from legato.config import parse_words
-    from legato.errors import ConfigError, suggest
+    from legato.errors import ConfigError, brief, suggest
     from legato.folders.finite import shown_score
     from legato.model import load
     from legato.schema import to_json
@@ -45,10 +45,10 @@ def command(
     given = parse_words(settings or [])
     for key in given:
         if key not in ("data", "device"):
-            raise ConfigError(f"unknown key '{key}'; {suggest(key, ['data', 'device'])}")
+            raise ConfigError(f"unknown key '{brief(key)}'; {suggest(key, ['data', 'device'])}")
     data = given.get("data", {})
     if not isinstance(data, dict):
-        raise ConfigError(f"'data' is a group of settings, such as data.test=FILE, not '{data}'")
+        raise ConfigError(f"'data' is a group of settings, such as data.test=FILE, not '{brief(data)}'")
     held = load(model, str(given.get("device", "auto")))
     with warnings.catch_warnings():
         warnings.simplefilter("default")

@@ -58,7 +58,7 @@ def command(
     from legato.cli.chatting import opening, talk
     from legato.config import validate
     from legato.decoding import SearchOptions
-    from legato.errors import ConfigError
+    from legato.errors import ConfigError, brief
     from legato.model import load
     from legato.schema import to_json
 
@@ -100,7 +100,9 @@ def command(
     starts = [_begin(held, text, options, file, line) for line, text in enumerate(asked, start=1)]
     for text, start in zip(prompts, starts, strict=True):
         if held.tokenizer.unk_id is not None and held.tokenizer.unk_id in start:
-            print(f"legato: note: the model does not know all of '{text}'; it sees <unk> there", file=sys.stderr)
+            print(
+                f"legato: note: the model does not know all of '{brief(text)}'; it sees <unk> there", file=sys.stderr
+            )
     if streaming and len(prompts) == 1:
         _write("" if chat else prompts[0])
         written = [held.write(starts[0], options, _write)]

@@ -27,7 +27,7 @@ class Texts:
 
     def __init__(self, texts: Sequence[str]) -> None:
         # Bytes that are no UTF-8 reach Python as half characters; here they read as in a file.
-        read = [read_utf8(text.encode("utf-8", "surrogateescape")) for text in texts]
+        read = [read_utf8(_raw(text)) for text in texts]
         self.texts = [text for text, _ in read]
         self.spoilt = next((number for number, (_, whole) in enumerate(read, start=1) if not whole), None)
 
@@ -114,6 +114,14 @@ def leaving(source: Texts | Lines) -> Iterator[None]:
         if isinstance(source, Lines) and source.path is None:
             sys.exit(CODE)
         raise
+
+
+def _raw(text: str) -> bytes:
+    """The bytes that a word of the command line was; half a character that stands for none stays one that is none."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
 
 
 def read_utf8(raw: bytes) -> tuple[str, bool]:

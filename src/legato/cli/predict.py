@@ -185,7 +185,7 @@ def _predicting(
 ) -> Callable[[list[str]], list[Prediction]]:
     """What makes predictions of texts: the model's task, or prompting for labels."""
     from legato.config import validate
-    from legato.errors import ConfigError
+    from legato.errors import ConfigError, brief
     from legato.tasks.prompting import Prompter, PromptOptions
 
     if task == "classification" and held.task != task:
@@ -194,7 +194,7 @@ def _predicting(
             raise ConfigError(f"asking for labels has no option '{others[0]}'; leave it out")
         return Prompter(held.loaded, validate(PromptOptions, {**options, **prompting})).predict
     if task not in (None, held.task):
-        raise ConfigError(f"{held.folder} is a model for {held.task}, not for {task}; leave out --task {task}")
+        raise ConfigError(f"{held.folder} is a model for {held.task}, not for {brief(task)}; leave out --task")
     if prompting:
         name = next(iter(prompting))
         raise ConfigError(f"--{name} is for asking a model that writes for labels: --task classification")

@@ -17,14 +17,14 @@ def command(
     import yaml
     from rich.table import Table
 
-    from legato.errors import ConfigError, suggest
+    from legato.errors import ConfigError, brief, suggest
     from legato.run import find_recipe, list_recipes
     from legato.schema import to_json
 
     if name is not None:
         recipe = find_recipe(name)
         if recipe is None:
-            raise ConfigError(f"there is no recipe '{name}'; {suggest(name, list_recipes())}")
+            raise ConfigError(f"there is no recipe '{brief(name)}'; {suggest(name, list_recipes())}")
         print(
             to_json(recipe) if as_json else yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True),
             end="",

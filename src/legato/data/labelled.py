@@ -163,7 +163,7 @@ def read_labelled(
 
 def told_columns(table: Table) -> str:
     """What was guessed, as a person wants to read it."""
-    named = [f"'{name}'" if table.header else f"column {name}" for name in table.names]
+    named = [f"'{brief(name)}'" if table.header else f"column {name}" for name in table.names]
     *texts, label = named
     what = "text" if len(texts) == 1 else "texts"
     told = f"reading {' and '.join(texts)} as {what} and {label} as label"

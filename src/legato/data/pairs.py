@@ -23,7 +23,7 @@ import numpy as np
 
 from legato.data.files import MAX_LINE, load_text, no_file, resolve_path, unify_newlines
 from legato.data.tables import Column, Head, Table, kind_of, list_names, locate, read_table
-from legato.errors import DataError
+from legato.errors import DataError, brief, listed
 
 # Names that are a header when both stand in the first row, source first.
 KNOWN_NAMES: Final = (
@@ -129,13 +129,17 @@ def read_pairs(
     if directions:
         if not isinstance(source, str) or "{}" not in source:
             named = source if isinstance(source, str) else list_names(source)
-            raise DataError(f"'{named}' has no {{}} for the language, as data.directions needs: write train.{{}}")
+            raise DataError(
+                f"'{brief(named)}' has no {{}} for the language, as data.directions needs: write train.{{}}"
+            )
         if columns or tag_column is not None:
             raise DataError("data.directions reads aligned files, which have no columns; leave out one of the two")
         return _read_directions(source, directions, lines_of)
     if isinstance(source, str):
         if "{}" in source:
-            raise DataError(f"'{source}' stands for several languages; say which: data.directions=[en-de,de-en]")
+            raise DataError(
+                f"'{brief(source)}' stands for several languages; say which: data.directions=[en-de,de-en]"
+            )
         if columns is not None and len(columns) != 2:
             raise DataError(f"data.columns names {len(columns)} of them; name two, source and target")
         return _read_columns(source, columns, tag_column, root, format, encoding, max_line, split)
@@ -212,7 +216,7 @@ def _read_directions(
 ) -> Pairs:
     if len(set(directions)) < len(directions):
         twice = next(each for each in directions if directions.count(each) > 1)
-        raise DataError(f"data.directions names '{twice}' twice; name it once")
+        raise DataError(f"data.directions names '{brief(twice)}' twice; name it once")
     files: dict[str, tuple[Path, list[str]]] = {}
     sources: list[str] = []
     targets: list[str] = []
@@ -222,7 +226,9 @@ def _read_directions(
     for direction in directions:
         languages = direction.split("-")
         if len(languages) != 2 or not all(re.fullmatch(r"\w+", language) for language in languages):
-            raise DataError(f"data.directions: '{direction}' is no direction; write source-target, such as en-de")
+            raise DataError(
+                f"data.directions: '{brief(direction)}' is no direction; write source-target, such as en-de"
+            )
         for language in languages:
             if language not in files:
                 files[language] = lines_of(template.replace("{}", language))
@@ -233,7 +239,7 @@ def _read_directions(
         lines += range(1, len(here) + 1)
         tags += [languages[1]] * len(here)
         origins += [direction] * len(here)
-    name = f"{template} ({', '.join(directions)})"
+    name = f"{template} ({listed(directions)})"
     return _tidied(name, sources, targets, lines, tags=tags, origins=origins)
 
 

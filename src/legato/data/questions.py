@@ -226,7 +226,7 @@ def _read_columns(source: str, reading: Reading, split: str) -> tuple[Table, lis
     format = "auto" if reading.format == "squad" else reading.format
     format = format_of(source, reading.root, format, reading.encoding)
     table = read_table(source, choose, root=reading.root, format=format, encoding=reading.encoding, split=split)
-    told = ", ".join(f"'{name}' as {role}" for name, role in zip(table.names, roles, strict=True))
+    told = ", ".join(f"'{brief(name)}' as {role}" for name, role in zip(table.names, roles, strict=True))
     return table, roles, f"{table.source}: reading {told}"
 
 

@@ -215,7 +215,7 @@ def _looks_like_names(rows: Sequence[Sequence[str]]) -> bool:
 
 def _note(table: Table, scores: list[float] | None) -> str:
     kinds = ["a text", "the other", "their score" if scores is not None else "what is unlike the first"]
-    named = [f"'{name}'" if table.header else f"column {name}" for name in table.names]
+    named = [f"'{brief(name)}'" if table.header else f"column {name}" for name in table.names]
     return ", ".join(f"{name} as {kind}" for name, kind in zip(named, kinds, strict=False))
 
 
@@ -251,7 +251,7 @@ def _number(table: Table, row: int) -> float:
         names = ",".join(table.names[:2])
         header = "" if table.header or row else "; is that a header? then name its columns: data.columns=[a,b,score]"
         raise DataError(
-            f"{table.where(row)}: the score is '{str(value)[:40]}', which is no number; correct it, or train on "
+            f"{table.where(row)}: the score is '{brief(value, 40)}', which is no number; correct it, or train on "
             f"pairs without scores: data.columns=[{names}]{header}"
         )
     return number

@@ -14,7 +14,7 @@ from functools import cached_property
 from legato.data.corpora import CORPORA
 from legato.data.files import MAX_LINE, load_text, resolve_path, unify_newlines
 from legato.data.tables import Head, kind_of, list_names, locate, read_table
-from legato.errors import DataError, suggest
+from legato.errors import DataError, brief, suggest
 
 __all__ = ["MAX_LINE", "Text", "hold_out", "read_text", "resolve_path"]
 
@@ -111,7 +111,8 @@ def _choose_column(head: Head, wanted: str | None) -> str:
     if len(head.names) == 1:
         return head.names[0]
     raise DataError(
-        f"{head.where} has the columns {list_names(head.names)}; say which is the text: data.column={head.names[0]}"
+        f"{head.where} has the columns {list_names(head.names)}; say which is the text: "
+        f"data.column={brief(head.names[0])}"
     )
 
 
@@ -119,5 +120,5 @@ def _read_builtin(source: str, split: str) -> list[str]:
     name = source.removeprefix("builtin:")
     if name not in CORPORA:
         known = [f"builtin:{corpus}" for corpus in CORPORA]
-        raise DataError(f"there is no built-in text '{source}'; {suggest(source, known)}")
+        raise DataError(f"there is no built-in text '{brief(source)}'; {suggest(source, known)}")
     return CORPORA[name](split)

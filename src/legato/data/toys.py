@@ -23,7 +23,7 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator, Field
 
 from legato.config import Section
-from legato.errors import ConfigError, suggest
+from legato.errors import ConfigError, brief, suggest
 
 LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 QUERY: Final = "?"
@@ -68,7 +68,7 @@ def toy_rows(name: str, config: ToyConfig, split: str, seed: int) -> list[Row]:
     [('g a f', 'f a g')]
     """
     if name not in _DRAW:
-        raise ConfigError(f"there is no toy task '{name}'; {suggest(name, TOYS)}")
+        raise ConfigError(f"there is no toy task '{brief(name)}'; {suggest(name, TOYS)}")
     if split not in SPLITS:
         raise ConfigError(f"a toy task has no split '{split}'; {suggest(split, SPLITS)}")
     draw = _DRAW[name]

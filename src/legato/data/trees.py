@@ -275,7 +275,7 @@ def _grow(symbols: Iterable[str], word_of: Callable[[str], str | None]) -> Tree:
         else:
             root = node
     if root is None:
-        unclosed = " ".join(f"({label}" for label, _ in opened)
+        unclosed = " ".join(f"({_short(label)}" for label, _ in opened[:10])
         raise DataError(f"the tree is incomplete: '{_short(unclosed)}' is open" if opened else "there are no symbols")
     return root
 

@@ -26,7 +26,7 @@ from legato.data.batches import Array
 from legato.data.files import no_file
 from legato.data.tokenizers import AnyTokenizer
 from legato.data.unpacking import Budget, lines_of, not_damaged
-from legato.errors import ConfigError, DataError
+from legato.errors import ConfigError, DataError, brief
 from legato.input_files import open_file, path_of
 
 LONGEST: Final = 1 << 24  # bytes of a line: a word and its numbers
@@ -125,7 +125,7 @@ def save_vectors(path: str | Path, words: Sequence[str], vectors: Array | Tensor
         raise DataError(f"{path}: {len(words):,} words do not go with vectors of shape {table.shape}")
     for word in words:
         if not word.strip() or "\n" in word or "\r" in word or word != word.strip():
-            raise DataError(f"{path}: {word!r} cannot be written as the name of a vector; leave it out")
+            raise DataError(f"{path}: {brief(repr(word))} cannot be written as the name of a vector; leave it out")
     path.parent.mkdir(parents=True, exist_ok=True)
     with cast(IO[bytes], gzip.open(path, "wb") if path.suffix.lower() == ".gz" else path.open("wb")) as file:
         file.write(f"{len(words)} {table.shape[1]}\n".encode())

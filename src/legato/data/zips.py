@@ -12,7 +12,7 @@ from pathlib import Path
 
 from legato.data.files import no_file
 from legato.data.unpacking import Budget
-from legato.errors import DataError
+from legato.errors import DataError, listed
 from legato.input_files import open_file
 
 SHOWN = 3  # names in a message
@@ -51,8 +51,7 @@ def _hint(files: list[str], pattern: str) -> str:
     anywhere = f"**/{pattern}"
     better = len(_matching(files, anywhere))
     advice = f", but '{anywhere}' matches {better:,}" if better else ""
-    rest = f" and {len(files) - SHOWN:,} more" if len(files) > SHOWN else ""
-    return f"{advice}; it has {', '.join(files[:SHOWN])}{rest}" if files else "; it is empty"
+    return f"{advice}; it has {listed(files, SHOWN)}" if files else "; it is empty"
 
 
 def _matches(parts: list[str], patterns: list[str]) -> bool:

@@ -17,9 +17,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from legato.config import Section
+from legato.config import MAX_SEED, Section
 
 DEFAULT_BEAMS = 4
+MAX_BEAMS = 1 << 10  # rows side by side for each prompt
+MAX_NBEST = 1 << 14
+MAX_TOKENS = 1 << 24
 
 DRAWN = ("sample", "beam-sample")
 WIDE = ("beam", "beam-sample")
@@ -38,19 +41,19 @@ class SearchOptions(Section):
     """
 
     search: Literal["greedy", "beam", "sample", "beam-sample"] = "greedy"
-    beams: int | None = Field(None, ge=1)  # None: 4 where the search has beams
-    nbest: int = Field(1, ge=1)  # hypotheses a prompt; for `sample`, independent walks
+    beams: int | None = Field(None, ge=1, le=MAX_BEAMS)  # None: 4 where the search has beams
+    nbest: int = Field(1, ge=1, le=MAX_NBEST)  # hypotheses a prompt; for `sample`, independent walks
     length_penalty: Finite = Field(1.0, ge=0, le=10)  # score = log p / length ** length_penalty
     temperature: Finite = Field(1.0, gt=0)
     top_k: int = Field(0, ge=0)  # 0: all
     top_p: Finite = Field(1.0, gt=0, le=1)
     min_p: Finite = Field(0.0, ge=0, le=1)
     repetition_penalty: Finite = Field(1.0, gt=0)
-    max_tokens: int = Field(200, ge=1)
+    max_tokens: int = Field(200, ge=1, le=MAX_TOKENS)
     min_tokens: int = Field(0, ge=0)
     stop: tuple[str, ...] = ()
     slide: bool = False  # beyond the model's context, go on from the last tokens
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, le=MAX_SEED)
 
     @property
     def width(self) -> int:

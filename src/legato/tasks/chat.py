@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from legato import __version__
-from legato.config import Section
+from legato.config import Section, validate
 from legato.data.batch import IGNORE, Batch
 from legato.data.cache import cached_tokenizer
 from legato.data.dialogues import Dialogues, Message, hold_out_dialogues, read_dialogues
@@ -29,6 +29,7 @@ from legato.data.rows import Row, RowBatches, scoring_batches
 from legato.data.text import Text
 from legato.data.tokenizers import AnyTokenizer, StreamDecoder, Tokenizer
 from legato.decoding import SearchOptions, search
+from legato.decoding.options import MAX_BEAMS, MAX_NBEST, MAX_TOKENS
 from legato.errors import ConfigError, DataError, LegatoError
 from legato.evaluation.language import readout_loss, safe_exp
 from legato.folders.chat import ChatTemplate, plain_chat
@@ -68,10 +69,10 @@ class ChatData(Section):
 class ChatOptions(Section):
     """How to answer."""
 
-    beams: int = Field(1, ge=1)
-    nbest: int = Field(1, ge=1)
-    length_penalty: float = 1.0
-    max_tokens: int = Field(200, ge=1)
+    beams: int = Field(1, ge=1, le=MAX_BEAMS)
+    nbest: int = Field(1, ge=1, le=MAX_NBEST)
+    length_penalty: float = Field(1.0, ge=0, le=10)
+    max_tokens: int = Field(200, ge=1, le=MAX_TOKENS)
 
 
 class Chat:
@@ -268,14 +269,9 @@ def answer(
     fits = [number for number, ids in enumerate(prompts) if longest is None or len(ids) <= longest]
     for number in sorted(set(range(len(prompts))) - set(fits)):
         found[number].problem = f"it has {len(prompts[number]):,} tokens, but the model reads {longest:,} at most"
-    kind = "greedy" if options.beams == 1 else "beam"
-    how = SearchOptions(
-        search=kind,
-        beams=None if options.beams == 1 else options.beams,
-        nbest=options.nbest,
-        length_penalty=options.length_penalty,
-        max_tokens=options.max_tokens,
-    )
+    alone = options.beams == options.nbest == 1
+    kind = {"search": "greedy"} if alone else {"search": "beam", "beams": options.beams}
+    how = validate(SearchOptions, {**options.model_dump(exclude={"beams"}), **kind})
     chosen = [prompts[number] for number in fits]
     for number, best in zip(fits, _written(loaded.module, chosen, how, loaded.ends), strict=True):
         answers = [Answer(_text(tokenizer, prompts[number], h.tokens), h.score) for h in best]

@@ -24,7 +24,7 @@ from pydantic import Field, field_validator
 from torch import Tensor
 
 from legato import __version__
-from legato.config import Section
+from legato.config import Section, validate
 from legato.data.batch import Batch
 from legato.data.batches import mix_seed
 from legato.data.cache import cached_tokenizer
@@ -215,7 +215,9 @@ class ClassificationJob:
         text = Text(train.source, train.all_texts(), train.sha256)
         self.tokenizer = plan.tokenizer_for(lambda: cached_tokenizer(plan.tokenizer, text), pairs=self.pair)
         self.sizes = plan.sizes_for(self.tokenizer)
-        self.head = HeadShape(**plan.head.model_dump(), kind="classes", outputs=labels.outputs)
+        self.head = validate(
+            HeadShape, {**plan.head.model_dump(), "kind": "classes", "outputs": labels.outputs}, "head"
+        )
         self.reader = TextReader.of(plan.model, self.tokenizer, data.max_length)
         count = sum(map(len, self.data.values()))
         if count >= MANY:

@@ -35,6 +35,7 @@ from legato.data.tokenizers import AnyTokenizer, Ids, Tokenizer, TokenizerConfig
 from legato.data.treebanks import Treebank, read_trees
 from legato.data.trees import WORD, Tree, clean, escape, fill, flatten, skeleton
 from legato.decoding import Hypothesis, SearchOptions
+from legato.decoding.options import MAX_BEAMS, MAX_NBEST
 from legato.decoding.tree_constraint import TreeConstraint
 from legato.errors import ConfigError, DataError
 from legato.evaluation.parsing import BRACKET_SIGNATURE, bracket_scores
@@ -68,15 +69,15 @@ class ParsingData(Section):
     valid_share: float = Field(0.1, gt=0, lt=1, description="share held out when data.valid is left out")
     max_length: int = Field(400, ge=8, description="tokens; training trees with longer sequences are left out")
     metric: Literal["f1", "loss"] = Field("f1", description="what decides which model is best")
-    beams: int = Field(4, ge=1, description="of the scores at the end, and of legato predict")
+    beams: int = Field(4, ge=1, le=MAX_BEAMS, description="of the scores at the end, and of legato predict")
     length_penalty: float = Field(0.0, ge=0, le=10, description="of the same: scores are log p / length^this")
 
 
 class ParsingOptions(Section):
     """How to predict."""
 
-    beams: int | None = Field(None, ge=1)
-    nbest: int = Field(1, ge=1)
+    beams: int | None = Field(None, ge=1, le=MAX_BEAMS)
+    nbest: int = Field(1, ge=1, le=MAX_NBEST)
     length_penalty: float | None = Field(None, ge=0, le=10)
 
 

@@ -37,7 +37,7 @@ from legato.data.labelled import (
 from legato.data.labels import Labels
 from legato.data.strays import are_numbers, is_missing, is_number, told_missing
 from legato.data.tables import Column, Head, format_of, kind_of, locate, read_table
-from legato.errors import ConfigError, DataError, suggest
+from legato.errors import ConfigError, DataError, brief, listed, suggest
 from legato.evaluation.classification import classification_details, classification_scores
 from legato.folders.chat import shared_start
 from legato.folders.finite import check_finite
@@ -111,7 +111,9 @@ class Prompter:
             )
         head, found, self.behind = self.options.template.replace("\\n", "\n").partition("{label}")
         if not found or not ("{text}" in head or ("{first}" in head and "{second}" in head)):
-            raise ConfigError(f"the template {self.options.template!r} needs {{text}}, and {{label}} behind it")
+            raise ConfigError(
+                f"the template {brief(repr(self.options.template))} needs {{text}}, and {{label}} behind it"
+            )
         self.head, self.gap = head.rstrip(" "), head[len(head.rstrip(" ")) :]
         shots, columns = self.options.shots, self.options.columns
         if columns is not None and not isinstance(shots, str):
@@ -367,7 +369,7 @@ def score_file(
     wanted = []
     for row, label in enumerate(map(str, rows.labels)):
         if label not in prompter.labels:
-            raise DataError(f"{rows.where(row)}: the label '{label}' is none of {', '.join(prompter.labels)}")
+            raise DataError(f"{rows.where(row)}: the label '{brief(label)}' is none of {listed(prompter.labels)}")
         wanted.append(prompter.labels.index(label))
     texts = rows.joined()
     found = np.full((len(texts), len(prompter.labels)), 1 / len(prompter.labels))

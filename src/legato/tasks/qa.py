@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from legato import __version__
-from legato.config import Section
+from legato.config import Section, validate
 from legato.data.batch import Batch
 from legato.data.batches import mix_seed
 from legato.data.cache import cached_tokenizer
@@ -237,7 +237,7 @@ class QuestionJob:
         self.silent = any(held.unanswerable for held in self.questions.values())  # whether no answer is an answer
         self.tokenizer = plan.tokenizer_for(lambda: cached_tokenizer(plan.tokenizer, _texts_of(train)), pairs=True)
         self.sizes = plan.sizes_for(self.tokenizer)
-        self.head = HeadShape(**plan.head.model_dump(), kind="spans", outputs=2)
+        self.head = validate(HeadShape, {**plan.head.model_dump(), "kind": "spans", "outputs": 2}, "head")
         self.reader = QuestionReader(TextReader.of(plan.model, self.tokenizer), data.window, data.stride)
         self.asked = {split: _asked(self.reader, held) for split, held in self.questions.items() if split != "train"}
         on_gpu = plan.device.type == "cuda"  # few shapes there, so that steps can be recorded

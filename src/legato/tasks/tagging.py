@@ -20,7 +20,7 @@ from typing import Any, ClassVar, cast, get_args
 import torch.nn.functional as F
 
 from legato import __version__
-from legato.config import Section
+from legato.config import Section, validate
 from legato.data.batch import IGNORE, Batch
 from legato.data.batches import Batches
 from legato.data.cache import cached_tokenizer
@@ -174,8 +174,8 @@ class TaggingJob:
         self.reader = TextReader.of(plan.model if plan.loaded is None else plan.loaded.module, self.tokenizer)
         rules = self.scheme != "plain" and data.valid_transitions and plan.head.crf
         allowed = transitions(self.labels, self.scheme).tolist() if rules else None
-        settings = plan.head.model_dump()
-        self.head = HeadShape(**settings, kind="tags", outputs=len(self.labels), allowed=allowed)
+        shape = {"kind": "tags", "outputs": len(self.labels), "allowed": allowed}
+        self.head = validate(HeadShape, {**plan.head.model_dump(), **shape}, "head")
         self.batches = self._batches()
         self._tell()
 

@@ -33,6 +33,7 @@ from legato.data.tokenizers import Tokenizer, TokenizerConfig
 from legato.data.toys import ToyConfig, toy_rows
 from legato.data.vocabularies import DEFAULT_SIZE, PAD
 from legato.decoding import SearchOptions
+from legato.decoding.options import MAX_BEAMS, MAX_NBEST, MAX_TOKENS
 from legato.errors import ConfigError, suggest
 from legato.folders.model_folder import Loaded, save_model
 from legato.models.base import SequenceModel, Sizes, count_parameters
@@ -84,7 +85,7 @@ class TranslationData(Section):
     max_ratio: float = Field(6.0, ge=0, description="longer side over shorter; beyond it left out; 0 for any")
     metric: Literal["bleu", "loss"] = Field("bleu", description="what decides which model is best")
     scored: int = Field(1000, ge=1, description="validation sentences that are translated for bleu, greedily")
-    beams: int = Field(4, ge=1, description="of the scores at the end, and of legato predict")
+    beams: int = Field(4, ge=1, le=MAX_BEAMS, description="of the scores at the end, and of legato predict")
     length_penalty: float = Field(1.0, ge=0, le=10, description="of the same: scores are log p / length^this")
     toy: ToyConfig = ToyConfig()
 
@@ -99,10 +100,10 @@ class TranslationData(Section):
 class TranslationOptions(Section):
     """How to predict."""
 
-    beams: int | None = Field(None, ge=1)
-    nbest: int = Field(1, ge=1)
+    beams: int | None = Field(None, ge=1, le=MAX_BEAMS)
+    nbest: int = Field(1, ge=1, le=MAX_NBEST)
     length_penalty: float | None = Field(None, ge=0, le=10)
-    max_tokens: int | None = Field(None, ge=1)
+    max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     to: str | None = None  # the language to write, for a model of many
     alignments: bool = False
 

@@ -22,7 +22,7 @@ from pydantic import Field, field_validator
 from torch import nn
 
 from legato.config import Section
-from legato.errors import ConfigError
+from legato.errors import ConfigError, listed
 from legato.folders.adaptation import Adaptation, Below, digest_of
 from legato.folders.model_folder import Loaded, find_model
 from legato.models.base import SequenceModel, count_parameters
@@ -206,7 +206,7 @@ def _default_targets(known: dict[str, Matrix]) -> tuple[str, ...]:
 def _chosen(known: dict[str, Matrix], targets: Iterable[str], model: SequenceModel) -> dict[str, Matrix]:
     """The matrices whose names end in one of `targets`."""
     name = model.config.name
-    there = ", ".join(sorted({_short(path) for path in known}))
+    there = listed(sorted({_short(path) for path in known}))
     if ALL in targets:  # of the blocks, which are numbered; what reads them is no part of the body
         numbered = {path: matrix for path, matrix in known.items() if any(map(str.isdigit, path.split(".")))}
         return numbered or known

@@ -18,8 +18,8 @@ def choose_device(name: str = "auto") -> torch.device:
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except RuntimeError:
-        raise ConfigError(f"device={name} is not a device; use auto, cpu, cuda, cuda:1 or mps") from None
+    except (RuntimeError, ValueError, OverflowError):
+        raise ConfigError(f"device={brief(name)} is not a device; use auto, cpu, cuda, cuda:1 or mps") from None
     if device.type == "cuda":
         if not torch.cuda.is_available():
             raise DeviceError("device=cuda, but PyTorch sees no CUDA device here; use device=auto or device=cpu")
@@ -30,7 +30,7 @@ def choose_device(name: str = "auto") -> torch.device:
     elif device.type == "mps" and not torch.backends.mps.is_available():
         raise DeviceError("device=mps, but this machine has no Apple GPU; use device=auto or device=cpu")
     elif device.type not in ("cpu", "cuda", "mps"):
-        raise ConfigError(f"device={name} is not a device Legato knows; use auto, cpu, cuda, cuda:1 or mps")
+        raise ConfigError(f"device={brief(name)} is not a device Legato knows; use auto, cpu, cuda, cuda:1 or mps")
     return device
 
 
