@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ from legato.cli import main
 from legato.config import validate
 from legato.data.tokenizers import Tokenizer, TokenizerConfig
 from legato.decoding import SearchOptions
+from legato.folders import exports
+from legato.folders.exports import RECORD
 from legato.folders.model_folder import load_model, save_model
 from legato.models.base import SequenceModel, Sizes
 from legato.models.headed import Headed, HeadShape
@@ -253,7 +257,121 @@ def test_a_folder_that_is_there_is_left_alone_unless_forced(export: Any, tmp_pat
     is_one_line(export(*words), f"{tmp_path}/out is there already", "--force")
     assert snapshot(tmp_path / "out") == {"mine.txt": b"mine"}
     assert export(*words, "--force")[0] == 0
-    assert snapshot(tmp_path / "out") == snapshot(folder)
+    assert exported(tmp_path / "out") == {**snapshot(folder), "mine.txt": b"mine"}
+
+
+def exported(folder: Path) -> dict[str, bytes]:
+    """The files of an export, without the list of them."""
+    return {name: content for name, content in snapshot(folder).items() if name != RECORD}
+
+
+@pytest.mark.parametrize("to", ["hf", "ctranslate2"])
+def test_a_forced_export_takes_the_place_of_the_one_before_and_of_nothing_else(
+    to: str, export: Any, tmp_path: Path
+) -> None:
+    if to == "ctranslate2":
+        pytest.importorskip("ctranslate2")
+    out = tmp_path / "out"
+    one, other = saved(tmp_path / "one", apart=to != "hf"), saved(tmp_path / "other", width=8)
+    (one / "added_tokens.json").write_text("{}")
+    assert export(one, "--to", to, "--out", out)[0] == 0
+    assert (out / ("added_tokens.json" if to == "hf" else "target/tokenizer.json")).is_file()
+    mine = {"notes.txt": b"mine", "target/notes.txt": b"mine", "data/config.json": b"mine"}
+    for name, content in mine.items():
+        (out / name).parent.mkdir(exist_ok=True)
+        (out / name).write_bytes(content)
+    assert export(other, "--to", to, "--out", out, "--force")[0] == 0
+    assert export(other, "--to", to, "--out", tmp_path / "plain")[0] == 0
+    assert exported(out) == {**exported(tmp_path / "plain"), **mine}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["model-00001-of-00002.safetensors", "pytorch_model.bin", "vocab.json", "target/tokenizer.json", "legato.json"],
+)
+def test_a_part_of_another_model_is_neither_removed_nor_mixed_in(name: str, export: Any, tmp_path: Path) -> None:
+    folder, out = saved(tmp_path / "model"), tmp_path / "out"
+    (out / name).parent.mkdir(parents=True)
+    (out / name).write_text("mine")
+    before = snapshot(out)
+    answer = export(folder, "--to", "hf", "--out", out, "--force")
+    is_one_line(answer, f"{out}/{name} would be read as a part of the exported model", "give another --out")
+    assert snapshot(out) == before
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["model", "out"]
+
+
+def test_a_file_that_no_export_wrote_is_never_written_over(export: Any, tmp_path: Path) -> None:
+    folder, out = saved(tmp_path / "model"), tmp_path / "out"
+    out.mkdir()
+    (out / "README.md").write_text("# my project")
+    answer = export(folder, "--to", "hf", "--out", out, "--force")
+    is_one_line(answer, f"{out}/README.md is there, and no export wrote it")
+    assert snapshot(out) == {"README.md": b"# my project"}
+
+
+def test_a_folder_of_many_files_is_no_place_for_an_export(
+    export: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exports, "MOST", 3)
+    folder, out = saved(tmp_path / "model"), tmp_path / "home"
+    out.mkdir()
+    for number in range(4):
+        (out / str(number)).touch()
+    is_one_line(export(folder, "--to", "hf", "--out", out, "--force"), f"{out} holds 3 files and more")
+
+
+def test_the_folder_one_is_in_is_no_place_for_an_export(
+    export: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = saved(tmp_path / "model")
+    (tmp_path / "here" / "inner").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here" / "inner")
+    for out in (".", ".."):
+        is_one_line(export(folder, "--to", "hf", "--out", out, "--force"), f"{out} is the folder that you are in")
+
+
+def test_an_export_that_fails_leaves_the_one_before(
+    export: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other, out = saved(tmp_path / "one"), saved(tmp_path / "other", width=8), tmp_path / "out"
+    assert export(one, "--to", "hf", "--out", out)[0] == 0
+    before = snapshot(tmp_path)
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("shutil.copyfile", full)
+    is_one_line(export(other, "--to", "hf", "--out", out, "--force"), "the disk is full")
+    assert snapshot(tmp_path) == before
+
+
+def test_vectors_on_a_full_disk_leave_the_file_before(
+    export: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, out = saved(tmp_path / "model"), tmp_path / "vectors.txt"
+    assert export(folder, "--to", "vectors", "--out", out)[0] == 0
+    before = snapshot(tmp_path)
+    write = exports.save_vectors
+
+    def full(path: Path, *rest: Any) -> None:
+        write(path, *rest)
+        os.truncate(path, 10)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(exports, "save_vectors", full)
+    is_one_line(export(folder, "--to", "vectors", "--out", out, "--force"), "the disk is full", str(out))
+    assert snapshot(tmp_path) == before
+    is_one_line(export(folder, "--to", "vectors", "--out", tmp_path / "new.txt"), "the disk is full")
+    assert snapshot(tmp_path) == before
+
+
+def test_vectors_never_take_the_place_of_a_file_of_the_model(export: Any, tmp_path: Path) -> None:
+    folder = saved(tmp_path / "model")
+    before = snapshot(folder)
+    for name in ("config.json", "vectors.txt"):
+        answer = export(folder, "--to", "vectors", "--out", folder / name, "--force")
+        is_one_line(answer, f"{folder}/{name} lies in {folder}, the model itself")
+    assert snapshot(folder) == before
 
 
 def test_a_file_is_left_alone_even_when_forced(export: Any, tmp_path: Path) -> None:
@@ -263,14 +381,24 @@ def test_a_file_is_left_alone_even_when_forced(export: Any, tmp_path: Path) -> N
     assert (tmp_path / "file").read_text() == "mine"
 
 
-@pytest.mark.parametrize("out", ["run/best", "run", "."])
+@pytest.mark.parametrize("out", ["run/best", "run", ".", "link"])
 def test_an_export_never_takes_the_place_of_its_model(
     out: str, export: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved(tmp_path / "run" / "best")
+    (tmp_path / "link").symlink_to("run")
     before = snapshot(tmp_path)
     monkeypatch.chdir(tmp_path)
     is_one_line(export("run", "--to", "ctranslate2", "--out", out, "--force"), "holds the model itself")
+    assert snapshot(tmp_path) == before
+
+
+@pytest.mark.parametrize("out", ["run/best/hf", "link/hf"])
+def test_an_export_never_lies_in_its_model(out: str, export: Any, tmp_path: Path) -> None:
+    saved(tmp_path / "run" / "best")
+    (tmp_path / "link").symlink_to("run/best")
+    before = snapshot(tmp_path)
+    is_one_line(export(tmp_path / "run", "--to", "hf", "--out", tmp_path / out), "lies in", "the model itself")
     assert snapshot(tmp_path) == before
 
 

@@ -47,6 +47,7 @@ from legato.folders.adapter_names import (
 from legato.folders.chat import load_chat_template
 from legato.folders.heads import head_shape
 from legato.folders.json_files import write_json
+from legato.folders.links import refuse_links_out
 from legato.folders.marks import ends_of_ours
 from legato.folders.places import Place
 from legato.folders.sentence_encoder import lower_marking, sentences_of
@@ -185,7 +186,7 @@ def load_adapter(folder: Path, above: tuple[Path, ...] = ()) -> Loaded:
     (place, name), above = _find_base(folder, where, given), (*above, folder.resolve())
     if place.resolve() in above:
         raise FolderError(f"{folder} names {place} as the model that it adapts, which is itself or made of it")
-    base = read_steadily(place, lambda at: load_adapter(at, above)) if is_adapter(place) else load_model(place)
+    base = read_steadily(place, lambda at: _load_below(at, above)) if is_adapter(place) else load_model(place)
     before = base.digest or digest_of(base.module)
     if told:
         _check_digest(folder, told, base, before)
@@ -212,6 +213,7 @@ def load_adapter(folder: Path, above: tuple[Path, ...] = ()) -> Loaded:
     module.eval()
     module.below = replace(below, pairs=merged, tensors={**below.tensors, **changed})  # type: ignore[assignment]
     loaded = replace(base, folder=folder, module=module, task=str(about.get("task", base.task)), about=about)
+    loaded.bases = (place, *base.bases)
     loaded.digest, loaded.chat = digest, load_chat_template(folder) or base.chat
     if told:  # peft's own folders leave all this to the base
         tokenizer, loaded.target = load_tokenizers(folder)
@@ -228,6 +230,12 @@ def load_adapter(folder: Path, above: tuple[Path, ...] = ()) -> Loaded:
     if module.reads_characters:
         tell_spelling(module, loaded.tokenizer)
     return loaded
+
+
+def _load_below(folder: Path, above: tuple[Path, ...]) -> Loaded:
+    """An adapter that another one is for."""
+    refuse_links_out(folder)
+    return load_adapter(folder, above)
 
 
 def _told(folder: Path) -> dict[str, Any]:

@@ -44,6 +44,7 @@ def replacing(place: Path, drop: Collection[str] = ()) -> Iterator[Path]:
                 yield fresh
                 _sync(fresh)
                 if place.exists():
+                    shutil.copymode(place, fresh)
                     _carry(place, fresh, drop)
                 left = _put(fresh, place)
             except BaseException:
@@ -85,12 +86,12 @@ def _make(fresh: Path, place: Path) -> int | None:
         recover(place)
         try:
             fresh.mkdir()
-            return _hold(fresh, place)
-        except FileNotFoundError:  # another process took it for a leftover
-            place.parent.stat()
         except FileExistsError:  # another process was faster
             if not fresh.is_dir():
                 raise
+            continue
+        with suppress(FileNotFoundError):  # another process took it for a leftover
+            return _hold(fresh, place)
 
 
 def _hold(fresh: Path, place: Path) -> int | None:
@@ -155,10 +156,17 @@ def _link(source: Path, target: Path) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Replace one file at once."""
+    with replacing_file(path) as fresh:
+        fresh.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def replacing_file(path: Path) -> Iterator[Path]:
+    """A file to write, which becomes `path` when the block ends well; it ends as `path` does."""
     fresh = path.with_name(f"{NEW}{path.name}")
     with clear_errors(path):
         try:
-            fresh.write_text(text, encoding="utf-8")
+            yield fresh
             _sync_entry(fresh)
             os.replace(fresh, path)
         except BaseException:

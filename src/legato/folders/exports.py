@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
 import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatch
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +28,35 @@ from legato.data.vectors import save_vectors
 from legato.errors import ConfigError, FolderError, LegatoError, suggest
 from legato.folders.adaptation import NOTE
 from legato.folders.adapters import OURS, AdapterFile
-from legato.folders.atomic import replacing
+from legato.folders.atomic import replacing, replacing_file
 from legato.folders.hub import hub_name
+from legato.folders.json_files import write_json
+from legato.folders.links import copy_folder
 from legato.folders.model_folder import TARGET, Loaded, find_model, is_adapter, load_model, refusal, save_model
+from legato.folders.steady import read_steadily
 from legato.input_files import path_of
 from legato.models.head_names import unlike_theirs
 from legato.models.headed import Headed, body_of
 from legato.models.transformer import TransformerModel
-from legato.schema import read_json
+from legato.schema import TypedDict, read_json
 
 FORMS = ("hf", "ctranslate2", "vectors")
 BESIDE = ("chat_template.jinja",)  # what a folder may also have, and a merged one then, too
+RECORD = ".legato-export.json"  # which files an export wrote
+MOST = 1000  # files of others' in a folder that is exported into
+# What programs look for in a model's folder: settings, weights and tokenizers.
+READ = (
+    *("*config*.json", "legato.json", "modules.json", "*.index.json", "*.safetensors", "*.bin", "*.pt", "*.pth"),
+    *("*.ckpt", "*.h5", "*.msgpack", "*.gguf", "tokenizer*", "*token*.json", "*vocab*.json", "*vocab*.txt"),
+    *("merges.txt", "*.spm", "*.model", "*.jinja"),
+)
 NEVER = -1e9  # the bias of a token that is never written
+
+
+class Record(TypedDict):
+    """What is in `RECORD`."""
+
+    files: list[str]
 
 
 def export(
@@ -50,10 +70,17 @@ def export(
     folder = find_model(place)
     target = path_of(out, error=FolderError) if out is not None else _beside(place, to)
     if to == "vectors":
-        return _export_vectors(load_model(folder), target if out is not None else Path(f"{target}.txt"), force)
+        target = target if out is not None else Path(f"{target}.txt")
     with _clear_errors(target):
-        _refuse_place(target, folder, force)
+        _refuse_loss(target, folder, "the model itself")
+        if to != "vectors":
+            _refuse_place(target, force)
     loaded = load_model(folder)
+    with _clear_errors(target):
+        for base in loaded.bases:
+            _refuse_loss(target, base, "a base of the adapter")
+    if to == "vectors":
+        return _export_vectors(loaded, target, force)
     with _clear_errors(target):
         if to == "hf":
             _export_hugging_face(loaded, folder, target)
@@ -71,13 +98,40 @@ def _clear_errors(target: Path) -> Iterator[None]:
         raise FolderError(f"{target} cannot be written: {problem.strerror or problem}") from problem
 
 
-def _refuse_place(target: Path, folder: Path, force: bool) -> None:
+def _refuse_loss(target: Path, folder: Path, what: str) -> None:
+    """Refuse to write onto, around or into a folder that the export is made of."""
     if folder.resolve().is_relative_to(target.resolve()):
-        raise FolderError(f"{target} holds the model itself, which would be lost; give another --out")
+        raise FolderError(f"{target} holds {what}, which would be lost; give another --out")
+    if target.resolve().is_relative_to(folder.resolve()):
+        raise FolderError(f"{target} lies in {folder}, {what}, which would be changed; give another --out")
+
+
+def _refuse_place(target: Path, force: bool) -> None:
     if target.exists() and not target.is_dir():
         raise FolderError(f"{target} is a file; give --out the name of a folder")
     if target.exists() and not force:
         raise FolderError(f"{target} is there already; give another --out, or --force to write over it")
+
+    if target.exists() and Path.cwd().is_relative_to(target.resolve()):
+        raise FolderError(f"{target} is the folder that you are in, or holds it; give another --out")
+    if target.exists() and len(list(islice(_others(target, _written(target)), MOST))) == MOST:
+        raise FolderError(f"{target} holds {MOST:,} files and more that no export wrote; give another --out")
+
+
+def _written(target: Path) -> set[str]:
+    """The files of the export that is in a folder already."""
+    return {RECORD, *read_json(target / RECORD, Record)["files"]} if (target / RECORD).is_file() else set()
+
+
+def _others(target: Path, written: set[str]) -> Iterator[Path]:
+    """The files in a folder that no export wrote, by their path in it."""
+    for place, inner, files in os.walk(target):
+        inner.sort()
+        links = [name for name in inner if os.path.islink(os.path.join(place, name))]
+        for name in sorted((*files, *links)):
+            path = Path(place, name).relative_to(target)
+            if path.as_posix() not in written:
+                yield path
 
 
 def _beside(given: str | Path, to: str) -> Path:
@@ -94,11 +148,11 @@ def _export_hugging_face(loaded: Loaded, folder: Path, target: Path) -> None:
     reason = refusal(body_of(loaded.module))
     if reason is not None:
         raise LegatoError(f"{folder} cannot be a folder that transformers loads: {reason}")
-    with replacing(target) as fresh:
+    with _writing(target) as fresh:
         if is_adapter(folder):
             _write_merged(loaded, folder, fresh)
         else:
-            shutil.copytree(folder, fresh, dirs_exist_ok=True)
+            read_steadily(folder, lambda at: _copy(at, fresh))
     strange = unlike_theirs(loaded.module) if isinstance(loaded.module, Headed) else None
     if strange is not None:
         found, wanted = strange
@@ -109,6 +163,37 @@ def _export_hugging_face(loaded: Loaded, folder: Path, target: Path) -> None:
             f"loads both); what it loads whole is trained with {wanted}",
             stacklevel=3,
         )
+
+
+def _copy(folder: Path, fresh: Path) -> None:
+    for path in fresh.iterdir():  # of a version that was replaced meanwhile
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    copy_folder(folder, fresh)
+
+
+@contextmanager
+def _writing(target: Path) -> Iterator[Path]:
+    """A folder to export into. Of what is in `target`, what an earlier export wrote gives way; all else stays."""
+    written = _written(target)
+    with replacing(target, drop=written) as fresh:
+        yield fresh
+        files = sorted(path.relative_to(fresh).as_posix() for path in fresh.rglob("*") if path.is_file())
+        for path in _others(target, written):
+            if os.path.lexists(fresh / path):
+                raise FolderError(
+                    f"{target / path} is there, and no export wrote it; move it away, or give another --out"
+                )
+            if _is_read(path):
+                raise FolderError(
+                    f"{target / path} would be read as a part of the exported model, and no export wrote it; move it "
+                    "away, or give another --out"
+                )
+        write_json(fresh / RECORD, {"files": files})
+
+
+def _is_read(path: Path) -> bool:
+    """Whether a program that loads a folder might take a file in it for one of the model's."""
+    return path.parent.name in ("", TARGET) and any(fnmatch(path.name, pattern) for pattern in READ)
 
 
 def _head_alone(folder: Path) -> bool:
@@ -145,8 +230,8 @@ def _export_vectors(loaded: Loaded, target: Path, force: bool) -> Path:
     tokenizer = loaded.tokenizer
     unread = {*tokenizer.marks, tokenizer.unk_id, tokenizer.eos_id}
     words = {n: name for n in range(tokenizer.size) if n not in unread and (name := tokenizer.token_name(n)).strip()}
-    with _clear_errors(target):
-        save_vectors(target, list(words.values()), table.weight[list(words)])
+    with _clear_errors(target), replacing_file(target) as fresh:
+        save_vectors(fresh, list(words.values()), table.weight[list(words)])
     return target
 
 
@@ -168,7 +253,7 @@ def _export_ctranslate2(loaded: Loaded, target: Path, quantize: str | None) -> N
         spec = _specification(loaded, module, importlib.import_module("ctranslate2.specs"))
     except ImportError:
         raise LegatoError("CTranslate2 is not installed; install it with: pip install ctranslate2") from None
-    with replacing(target) as fresh:
+    with _writing(target) as fresh:
         try:
             spec.validate()
             spec.optimize(quantization=quantize)

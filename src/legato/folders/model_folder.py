@@ -30,6 +30,7 @@ from legato.folders.chat import ChatTemplate, load_chat_template
 from legato.folders.heads import head_shape
 from legato.folders.hub import fetch
 from legato.folders.json_files import write_json
+from legato.folders.links import leads_out, refuse_links_out
 from legato.folders.marks import (
     ends_of_ours,
     generation_entries,
@@ -80,6 +81,7 @@ class Loaded:
     chat: ChatTemplate | None = None
     sentences: SentenceEncoder | None = None  # how a text becomes one vector, where the folder says it
     digest: str | None = None  # of the weights, where they are not all in the folder (adapters.py)
+    bases: tuple[Path, ...] = ()  # the folders of the models below, where it is an adapter
 
     def __post_init__(self) -> None:
         self.target = self.tokenizer if self.target is None else self.target
@@ -215,6 +217,7 @@ def _load(folder: Path) -> Loaded:
 
 
 def _load_model(folder: Path) -> Loaded:
+    refuse_links_out(folder)
     if is_adapter(folder):
         from legato.folders.adapters import load_adapter
 
@@ -389,6 +392,8 @@ def find_model(place: str | Path) -> Path:
     # A kill between two renames leaves the best model under its other name until the run is resumed.
     for candidate in (folder, folder / "best", folder / f"{OLD}best", folder / "last", folder / f"{OLD}last"):
         if (candidate / "config.json").exists() or (candidate / MODULES).exists() or is_adapter(candidate):
+            if leads_out(candidate, folder):
+                raise FolderError(f"{candidate} is a link out of the run's folder; name the model's own folder")
             return candidate
     if (folder / "config.yaml").exists():
         raise FolderError(f"{folder} is a run that has not saved a model yet")

@@ -29,6 +29,7 @@ from legato.training.checkpoints import sweep
 LOCK = ".lock"  # held while a process trains
 STARTING = ".starting"  # there from the first moment until the first checkpoint
 CONFIG = "config.yaml"
+TIMES: Final = 100  # that a folder is made which others take back
 # What a start leaves that was killed before there was a run; all of it is made again.
 BEGUN: Final = frozenset({LOCK, STARTING, NEW + STARTING, NEW + CONFIG})
 
@@ -87,11 +88,12 @@ class RunFolder:
         """A new run at `path`, which must not hold one yet, nor anything else."""
         refuse_taken(path)  # before anything is touched there
         run = cls(path)
-        while not run._claimed:
+        for _ in range(TIMES):
             run._make_folder()
             with suppress(FileNotFoundError):  # whoever made the folder has just taken it back
                 run.claim()
-        return run._begin(settings)
+                return run._begin(settings)
+        raise FolderError(f"out={path} cannot be written: it is gone whenever it is made")
 
     @classmethod
     def create_next(cls, stem: Path, settings: dict[str, Any]) -> RunFolder:

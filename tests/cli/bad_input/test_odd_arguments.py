@@ -170,5 +170,5 @@ def test_resuming_what_cannot_be_is_one_line(command: Any, tmp_path: Path, monke
 def test_a_model_that_is_larger_than_the_machine_is_one_line(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from refusals import ends_in_one_line
 
-    monkeypatch.setattr("legato.training.memory.machine_memory", lambda: 1 << 30)
-    ends_in_one_line(train("model.width=16384"), "parameters, which take", "GiB", "lower model.width")
+    monkeypatch.setattr("legato.memory.available", lambda: 1 << 30)
+    ends_in_one_line(train("model.width=16384"), "parameters, takes", "GB of memory", "make it smaller: model.layers")
