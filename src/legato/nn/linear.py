@@ -12,6 +12,7 @@ It may have low-rank adapters (`nn/low_rank.py`), which are added to whichever p
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -19,6 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from legato.nn.low_rank import LowRank
+
+# A CPU without bf16 products makes them another way, which is slower and right; PyTorch tells of it in a page of text.
+warnings.filterwarnings("ignore", message="mkldnn_matmul failed", category=UserWarning)
 
 FEW = 4  # rows from which the other layout wins; one row is bound by memory, whatever the layout
 
