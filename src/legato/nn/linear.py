@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from legato.nn.low_rank import LowRank
 
-# A CPU without bf16 products makes them another way, which is slower and right; PyTorch tells of it in a page of text.
+# A CPU without bf16 products makes them another way, slower and right; PyTorch tells of it in a page of text.
 warnings.filterwarnings("ignore", message="mkldnn_matmul failed", category=UserWarning)
 
 FEW = 4  # rows from which the other layout wins; one row is bound by memory, whatever the layout
