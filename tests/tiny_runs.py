@@ -79,12 +79,16 @@ def snapshot(folder: Path) -> dict[str, bytes]:
 
 def start(arguments: list[str], log: Path, prepare: Callable[..., None] | None = None, *more: Any) -> BaseProcess:
     """`legato ARGUMENTS` in a process of its own; `prepare(*more)` is called in it first."""
+    return fork(_inside, arguments, str(log), os.environ["LEGATO_CACHE"], prepare, more)
+
+
+def fork(target: Callable[..., None], *args: Any) -> BaseProcess:
+    """`target(*args)` in a process of its own."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["legato.model", "legato.run", "legato.training.loop", "legato.tasks.lm", "torch._dynamo"]
+        ["legato.cli", "legato.model", "legato.run", "legato.training.loop", "legato.tasks.lm", "torch._dynamo"]
     )
-    inside = (arguments, str(log), os.environ["LEGATO_CACHE"], prepare, more)
-    process = context.Process(target=_inside, args=inside)
+    process = context.Process(target=target, args=args)
     process.start()
     return process
 
@@ -104,6 +108,37 @@ def wait_for(condition: Callable[[], Any], process: BaseProcess, limit: float = 
     while not condition() and process.is_alive():
         assert time.monotonic() < end, "what the test waits for never came"
         time.sleep(0.002)
+
+
+def hurry() -> None:
+    """Leave out what takes time and makes no difference between processes on one machine; for one of many runs."""
+    import functools
+
+    import torch
+
+    from legato import registry, run
+
+    torch.set_num_threads(1)
+    os.fsync = lambda handle: None  # type: ignore[assignment]  # a kill, unlike a power cut, loses no written page
+    run._commit = lambda: None
+    registry.entry_points = functools.cache(registry.entry_points)
+
+
+def command(arguments: list[str], log: Path) -> int:
+    """`legato ARGUMENTS` in this process; its exit code, and what it said in `log`."""
+    from legato.cli import main
+
+    before = sys.stdout, sys.stderr
+    with log.open("a", buffering=1) as said:
+        sys.stdout = sys.stderr = said
+        sys.argv = ["legato", *arguments]
+        try:
+            main()
+        except SystemExit as ended:
+            return ended.code if isinstance(ended.code, int) else 0
+        finally:
+            sys.stdout, sys.stderr = before
+    return 0
 
 
 def _inside(

@@ -1,0 +1,133 @@
+"""A run of every task that takes a fraction of a second, for tests that go over all tasks."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tiny_pairs
+import tiny_questions
+import tiny_reviews
+import tiny_runs
+import tiny_tagged
+from legato.registry import TASKS
+
+TREES = (
+    "(S (NP (DT the) (NN dog)) (VP (VBZ sees) (NP (NNS cats))) (. .))",
+    "(S (NP (NNS birds)) (VP (VBP sing) (PP (IN in) (NP (NNS trees)))) (. .))",
+    "(S (NP (DT a) (NN cat)) (VP (VBZ sings)) (. .))",
+)
+ANIMALS = {"cat": "meow", "dog": "woof", "cow": "moo", "duck": "quack"}
+TINY = {
+    "model.width": 8,
+    "model.dropout": 0.2,
+    "train.steps": 4,
+    "train.validate_every": 2,
+    "train.checkpoint_every": 2,
+    "train.keep": 1,
+    "train.log_every": 1,
+    "train.samples": 0,
+    "train.tensorboard": "false",
+    "device": "cpu",
+}
+
+
+def _texts(folder: Path) -> dict[str, Any]:
+    return {key: value for key, value in tiny_runs.small(folder).items() if key.startswith("data.")}
+
+
+def _lm(folder: Path) -> dict[str, Any]:
+    return {**_texts(folder), "model": "lstm", "model.layers": 1, "tokenizer": "char", "train.batch_tokens": 64}
+
+
+def _mlm(folder: Path) -> dict[str, Any]:
+    return {**_texts(folder), "model": "lstm", "model.layers": 1, "tokenizer": "word", "train.batch_tokens": 64}
+
+
+def _translation(folder: Path) -> dict[str, Any]:
+    more = {"model__layers": 1, "tokenizer__size": 300, "train__batch_tokens": 96}
+    return tiny_pairs.small_translation(folder, **{**tiny_pairs.SEQ2SEQ, **more})
+
+
+def _parsing(folder: Path) -> dict[str, Any]:
+    draw = random.Random(1)
+    for name, count in (("train.mrg", 30), ("valid.mrg", 3)):
+        (folder / name).write_text("".join(draw.choice(TREES) + "\n" for _ in range(count)))
+    files = {"data.train": str(folder / "train.mrg"), "data.valid": str(folder / "valid.mrg")}
+    return {**files, "model": "seq2seq", "model.layers": 1, "tokenizer.size": 280, "train.batch_tokens": 64}
+
+
+def _tagging(folder: Path) -> dict[str, Any]:
+    dropped = ("train.epochs",)
+    return {key: value for key, value in tiny_tagged.small(folder).items() if key not in dropped}
+
+
+def _classification(folder: Path) -> dict[str, Any]:
+    return tiny_reviews.settings(folder)
+
+
+def _qa(folder: Path) -> dict[str, Any]:
+    train, valid = tiny_questions.squad(folder / "train.json"), tiny_questions.squad(folder / "valid.json", 1, seed=2)
+    return {**tiny_questions.SMALL, "data.train": str(train), "data.valid": str(valid), "train.batch_rows": 4}
+
+
+def _chat(folder: Path) -> dict[str, Any]:
+    asked = [
+        [
+            {"role": "user", "content": f"what does the {animal} say"},
+            {"role": "assistant", "content": f"{sound}!"},
+        ]
+        for animal, sound in ANIMALS.items()
+    ]
+    for name, times in (("train.jsonl", 4), ("valid.jsonl", 1)):
+        lines = [json.dumps({"messages": turns}) + "\n" for turns in asked * times]
+        (folder / name).write_text("".join(lines))
+    files = {"data.train": str(folder / "train.jsonl"), "data.valid": str(folder / "valid.jsonl")}
+    return {**files, "model": "lstm", "model.layers": 1, "tokenizer": "char", "train.batch_rows": 4}
+
+
+def _word2vec(folder: Path) -> dict[str, Any]:
+    return {**{k: v for k, v in _texts(folder).items() if k != "data.window"}, "train.batch_tokens": 64}
+
+
+def _embedding(folder: Path) -> dict[str, Any]:
+    draw = random.Random(3)
+    words = ("big", "fast", "glad", "red", "old", "dog", "cat", "car", "ship", "man")
+    for name, count in (("train.tsv", 40), ("valid.tsv", 8)):
+        rows = [draw.sample(words, 4) for _ in range(count)]
+        (folder / name).write_text("".join(f"{' '.join(row[:3])}\t{' '.join(row[1:])}\n" for row in rows))
+    files = {"data.train": str(folder / "train.tsv"), "data.valid": str(folder / "valid.tsv")}
+    return {**files, "model": "lstm", "model.layers": 1, "tokenizer": "word", "train.batch_rows": 8}
+
+
+EXAMPLES: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "lm": _lm,
+    "mlm": _mlm,
+    "translation": _translation,
+    "parsing": _parsing,
+    "tagging": _tagging,
+    "classification": _classification,
+    "qa": _qa,
+    "chat": _chat,
+    "word2vec": _word2vec,
+    "embedding": _embedding,
+}
+NO_DROPOUT = ("word2vec",)
+
+
+def tiny(task: str, folder: Path, **changes: Any) -> dict[str, Any]:
+    """Settings of a tiny run of a task, on files in `folder`; `train__lr` is train.lr."""
+    assert task in EXAMPLES, f"the task {task} has no example yet: add one to EXAMPLES in {__file__}"
+    folder.mkdir(parents=True, exist_ok=True)
+    made = {**EXAMPLES[task](folder), **TINY, **{key.replace("__", "."): value for key, value in changes.items()}}
+    if task in NO_DROPOUT:
+        del made["model.dropout"]
+    return made
+
+
+def all_tasks() -> list[str]:
+    """Those that are registered, each of which needs an example."""
+    return list(TASKS.names())
