@@ -33,6 +33,11 @@ NAMES: Final = ("byte", "char", "word", "bpe", "unigram", "wordpiece")
 DEFAULT_SIZE: Final = 8000
 PIECE: Final = 1 << 16  # characters that the library gets at once: longer ones cost it more than their share
 
+# Letters of the longest words that vocabularies are trained on whole. Unigram knows only spaces, which not all
+# languages have: it gets as much as sentencepiece takes for a sentence.
+LONGEST_WORD: Final = {"bpe": 1000, "wordpiece": 1000, "unigram": 4192}
+LONG_RUN: Final = re.compile(r"(?<!\S)\S{1000}|(?<!\s)\s{1000}")
+
 # Every rule that splits words ends one where white space begins. Unigram marks only spaces.
 BEFORE_SPACE: Final = re.compile(r"(?<=\S) ")
 BEFORE_BLANK: Final = re.compile(r"(?<=\S)[ \n]")
@@ -322,8 +327,26 @@ def _fit(config: TokenizerConfig, texts: Iterable[str], trainer: Any) -> Any:
     unknown = "[UNK]" if config.masked and config.name == "wordpiece" else UNK
     library = assemble(config.name, config.lowercase, unknown=unknown)
     border = BEFORE_SPACE if config.name == "unigram" else BEFORE_BLANK
-    library.train_from_iterator((piece for text in texts for piece in cut(text, border)), trainer)
+    pieces = (piece for text in texts for piece in cut(text, border))
+    rules = assemble(config.name, config.lowercase)  # of its own: the library holds what it trains
+    parts = (part for piece in pieces for part in _shortened(piece, rules, config.name))
+    library.train_from_iterator(parts, trainer)
     return library
+
+
+def _shortened(piece: str, rules: Any, name: str) -> list[str]:
+    """The piece, parted inside the words that are longer than any: the trainers are quadratic in a word's length.
+
+    What such a word gives to the vocabulary are then the parts of its parts. Whoever has no such word gets what the
+    library alone would give.
+    """
+    if LONG_RUN.search(piece) is None:
+        return [piece]
+    most = LONGEST_WORD[name]
+    text = piece if rules.normalizer is None else rules.normalizer.normalize_str(piece)  # lower case stays so
+    words = [place for _, place in rules.pre_tokenizer.pre_tokenize_str(text)]
+    cuts = [at for start, end in words for at in range(start + most, end, most)]
+    return [text[start:end] for start, end in itertools.pairwise([0, *cuts, len(text)])] if cuts else [piece]
 
 
 def _spec(library: Any) -> dict[str, Any]:

@@ -29,6 +29,10 @@ from legato.training.job import Loss
 ROWS = {"cuda": 256}
 FEW_ROWS = 32
 
+# Tokens of the longest source, target or tree where a model has no positions that end: sentences have hundreds. What
+# is longer is a word without end, and a model that has not learned to stop would write on for as long.
+LONGEST = 4096
+
 # How batches are padded for a GPU: it prepares for each new shape, which takes it long, and replays known ones.
 GPU_SHAPES: dict[str, Any] = {"pad_to": 8, "alike": True}
 
@@ -46,6 +50,11 @@ def fill_training(train: Any) -> Any:
     if train.get("schedule", "inverse-sqrt") in ("inverse-sqrt", "cosine", "linear"):
         defaults["warmup"] = None  # as many as the run allows
     return {**defaults, **train}
+
+
+def longest_of(model: SequenceModel) -> int:
+    """The most tokens that are read, and written."""
+    return LONGEST if model.longest is None else model.longest
 
 
 def require_source(model: str, task: str) -> None:

@@ -49,6 +49,7 @@ from legato.tasks.pairs import (
     beam_options,
     decode,
     fill_training,
+    longest_of,
     mean_loss,
     pair_loss,
     require_source,
@@ -183,16 +184,16 @@ class Parser:
     def limit(self, words: int) -> int:
         """The most tokens of a tree, the end among them: those of the Penn Treebank take 4 a word at most."""
         wanted = 5 * words + 16
-        return wanted if self.model.longest is None else min(wanted, self.model.longest - 1)
+        return min(wanted, longest_of(self.model) - 1)
 
     def too_long(self, words: Sequence[str], ids: Ids) -> str | None:
         """Why a sentence cannot be parsed, if it cannot."""
         if not words:
             return "there are no words to parse"
-        longest, least = self.model.longest, 3 * len(words) + 8  # a tree's words and brackets: room for most
-        if longest is not None and len(ids) > longest:
+        longest, least = longest_of(self.model), 3 * len(words) + 8  # a tree's words and brackets: room for most
+        if len(ids) > longest:
             return f"the sentence has {len(ids):,} tokens, more than the model's {longest:,} positions; split it"
-        if longest is not None and least > longest:
+        if least > longest:
             return (
                 f"the sentence has {len(words):,} words, whose tree takes about {least:,} symbols (words and "
                 f"brackets), more than the model's {longest:,} positions; split it"
@@ -227,7 +228,7 @@ class Parser:
         if len(readable) < len(gold):
             scores["too_long"] = len(gold) - len(readable)
         known = [(self.source_ids(tree.words), ids) for tree in gold if (ids := self.target_ids(tree)) is not None]
-        longest = self.model.longest or 10**9
+        longest = longest_of(self.model)
         known = [(source, ids) for source, ids in known if max(len(source), len(ids) + 1) <= longest]
         if known:
             sources, targets = [list(side) for side in zip(*known, strict=True)]

@@ -43,6 +43,7 @@ from legato.tasks.pairs import (
     Writing,
     beam_options,
     fill_training,
+    longest_of,
     pair_loss,
     require_source,
 )
@@ -357,7 +358,7 @@ class TranslationJob:
         return scores
 
     def samples(self, model: SequenceModel, count: int) -> list[str]:
-        translator, valid, longest = self._translator(model), self.valid, model.longest or 10**9
+        translator, valid, longest = self._translator(model), self.valid, longest_of(model)
         read = (translator.source_ids(text, tag) for text, tag in zip(valid.sources, tags_of(valid), strict=True))
         sources = dict(islice(((i, ids) for i, ids in enumerate(read) if len(ids) <= longest), count))
         found = translator.translate(list(sources.values()), SearchOptions())

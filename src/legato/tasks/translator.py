@@ -20,7 +20,7 @@ from legato.errors import ConfigError, DataError, LegatoError, suggest
 from legato.evaluation.translation import translation_scores
 from legato.models.base import SequenceModel
 from legato.tasks.base import Answer, Prediction, word_alignment, word_numbers
-from legato.tasks.pairs import Writing, align, batches_of, beam_options, decode, mean_loss
+from legato.tasks.pairs import Writing, align, batches_of, beam_options, decode, longest_of, mean_loss
 
 TAG = re.compile(r">>([\w-]+)<<")  # what somebody may type before a text
 
@@ -66,8 +66,7 @@ class Translator:
     def limit(self, source: Ids, most: int | None = None) -> int:
         """The most tokens to write for a source: generous, but no endless loops."""
         wanted = most or 2 * len(source) + 24
-        longest = self.model.longest
-        return wanted if longest is None else min(wanted, longest - 1)
+        return min(wanted, longest_of(self.model) - 1)
 
     def translate(
         self, sources: Sequence[Ids], options: SearchOptions, most: int | None = None
@@ -79,7 +78,7 @@ class Translator:
         """Loss, BLEU and chrF of pairs, with their signatures."""
         sources = [self.source_ids(text, tag) for text, tag in zip(pairs.sources, tags_of(pairs), strict=True)]
         targets = list(self.target.encode_many(pairs.targets))
-        longest = self.model.longest or 10**9
+        longest = longest_of(self.model)
         fits = [
             i for i, (s, t) in enumerate(zip(sources, targets, strict=True)) if max(len(s), len(t) + 1) <= longest
         ]
@@ -133,8 +132,8 @@ class Translator:
     def _readable(self, text: str, tag: str | None) -> Ids:
         """The source of a text, or the reason why it cannot be read."""
         self._require_tag(tag)
-        ids, longest = self.source_ids(text, tag), self.model.longest
-        if longest is not None and len(ids) > longest:
+        ids, longest = self.source_ids(text, tag), longest_of(self.model)
+        if len(ids) > longest:
             raise DataError(f"{len(ids):,} tokens, more than the model's {longest:,}; split the text")
         return ids
 
