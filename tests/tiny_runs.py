@@ -121,7 +121,8 @@ def hurry() -> None:
     torch.set_num_threads(1)
     os.fsync = lambda handle: None  # type: ignore[assignment]  # a kill, unlike a power cut, loses no written page
     run._commit = lambda: None
-    registry.entry_points = functools.cache(registry.entry_points)
+    if not hasattr(registry.entry_points, "cache_clear"):
+        registry.entry_points = functools.cache(registry.entry_points)
 
 
 def command(arguments: list[str], log: Path) -> int:

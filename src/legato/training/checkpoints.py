@@ -127,6 +127,9 @@ def sweep(folder: Path) -> None:
                 name = path.name.removeprefix(prefix)
                 if path.name.startswith(prefix) and STEP.match(name):
                     recover(folder / name)
+        for path in list_checkpoints(folder):
+            with suppress(OSError):
+                path.rmdir()  # which only an empty one allows: the last of what was removed
 
 
 def load_checkpoint(place: Path) -> Checkpoint:
