@@ -194,7 +194,9 @@ def _predicting(
             raise ConfigError(f"asking for labels has no option '{others[0]}'; leave it out")
         return Prompter(held.loaded, validate(PromptOptions, {**options, **prompting})).predict
     if task not in (None, held.task):
-        raise ConfigError(f"{held.folder} is a model for {held.task}, not for {brief(task)}; leave out --task")
+        raise ConfigError(
+            f"{held.folder} is a model for {held.task}, not for {brief(task)}; leave out --task {brief(task)}"
+        )
     if prompting:
         name = next(iter(prompting))
         raise ConfigError(f"--{name} is for asking a model that writes for labels: --task classification")

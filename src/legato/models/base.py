@@ -24,8 +24,8 @@ class ModelConfig(Section):
 
     most: ClassVar[int] = 1 << 17  # of any size: widths, heads, filters
     most_of: ClassVar[Mapping[str, int]] = {
-        "layers": 1 << 12,
-        "highways": 1 << 12,
+        "layers": 1 << 10,
+        "highways": 1 << 10,
         "length": 1 << 24,
         "window": 1 << 24,
         "memory": 1 << 24,

@@ -232,3 +232,16 @@ def test_what_every_recipe_expects_is_what_its_task_reports() -> None:
         check({"task": "qa", "expect": {"valid.bleu": {"at_least": 1}}})
     config = check({"task": "translation", "expect": {"test.bleu_de-fr": {"at_least": 1}, "minutes": {"at_most": 9}}})
     assert isinstance(config, RunConfig)
+
+
+def test_a_run_reports_no_figure_that_its_task_does_not_name(home: Path) -> None:
+    from fnmatch import fnmatchcase
+
+    from legato.run import finished_result
+
+    result = finished_result(home / "finished")
+    assert result is not None
+    figures = [name.partition(".")[2] for name, value in result.metrics.items() if not isinstance(value, str)]
+    assert figures
+    assert all(any(fnmatchcase(name, known) for known in TASKS.get("lm").figures) for name in figures)
+    assert all(TASKS.get(name).figures for name in TASKS.names())
