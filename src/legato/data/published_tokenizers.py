@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 
 from legato.errors import DataError, brief
-from legato.schema import OPEN, TypedDict, read_json_if_there, with_config
+from legato.schema import OPEN, TypedDict, read_json, read_json_if_there, with_config
 
 ROLES: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 BERT: Final = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
@@ -165,6 +165,7 @@ def _byte_level(folder: Path, given: dict[str, str]) -> tuple[Any, dict[str, str
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     settings = _settings_of(folder, ("GPT2Tokenizer", "RobertaTokenizer"), "vocab.json")
+    read_json(folder / "vocab.json", dict[str, TokenNumber], error=DataError)  # the library takes any number
     try:
         model = models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"))
     except Exception as problem:  # the library raises plain Exception
