@@ -42,7 +42,7 @@ class Registry:
         return frozenset(self._builtin)
 
     def __contains__(self, name: str) -> bool:
-        return name in self.names()
+        return name in self._builtin or name in self._added or name in self.names()  # the last looks at every package
 
     def get(self, name: str) -> Any:
         """The class behind `name`, or a ConfigError that suggests the nearest one."""

@@ -118,8 +118,11 @@ def test_a_vocabulary_without_marks_is_no_berts(tmp_path: Path) -> None:
 
 def test_a_broken_vocabulary_is_named(tmp_path: Path) -> None:
     bpe_vocabulary(tmp_path, "gpt2")
-    (tmp_path / "vocab.json").write_text("{")
+    (tmp_path / "merges.txt").write_text("#version: 0.2\nzz\n")
     assert "has a vocab.json and merges.txt that cannot be read" in complaint(tmp_path)
+    for content, said in (("{", " is not valid JSON"), ('{"a": 1000000000}', ": 'a' should be less than 16777216")):
+        (tmp_path / "vocab.json").write_text(content)
+        assert f"{tmp_path / 'vocab.json'}{said}" in complaint(tmp_path)
 
 
 def test_a_folder_without_any_is_named(tmp_path: Path) -> None:

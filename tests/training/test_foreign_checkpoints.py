@@ -82,6 +82,7 @@ def inside(key: str, value: Any) -> Edit:
         (lambda p: {**p, "average_updates": -1}, "'average_updates' should be greater than or equal to 0, not -1"),
         (lambda p: {**p, "stream": None}, "carries no state for each of 1 parts of a step"),
         (lambda p: {**p, "stream": {"list": []}}, "carries no state for each of 1 parts of a step"),
+        (lambda p: {**p, "stream": {"list": [{"list": []}]}}, "the model cannot go on from its state"),
         (lambda p: {**p, "stream": {"list": [{"tuple": [0, 0, 0]}]}}, "the model cannot go on from its state"),
     ],
 )

@@ -22,7 +22,7 @@ from pydantic import Field
 from legato.data.libraries import LARGEST, Library, clear_of_panics
 from legato.errors import DataError, brief
 from legato.input_files import open_file, read_bytes
-from legato.schema import OPEN, TypedDict, read_json_if_there, with_config
+from legato.schema import OPEN, TypedDict, read_json, read_json_if_there, with_config
 
 LONGEST_TEMPLATE: Final = 1 << 22  # bytes
 GAPS: Final = 1_000_000  # numbers that no token has; published vocabularies leave a few thousand
@@ -180,6 +180,7 @@ def _byte_level(folder: Path, given: dict[str, str]) -> tuple[Any, dict[str, str
         with open_file(folder / name) as file:
             if os.fstat(file.fileno()).st_size > LARGEST:
                 raise DataError(f"{folder / name} is larger than any vocabulary: it has more than {LARGEST:,} bytes")
+    read_json(folder / "vocab.json", dict[str, TokenNumber], error=DataError)  # the library takes any number
     library: Any = Tokenizer(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
     # RoBERTa's words are GPT-2's; it has a mask, and marks around every text.
     masked = library.token_to_id("<mask>") is not None

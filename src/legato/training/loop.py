@@ -42,7 +42,6 @@ from legato.nn.transformer import Stack
 from legato.schema import OPEN, TypedDict, fields_of, fit, with_config
 from legato.training.checkpoints import (
     Checkpoint,
-    flatten,
     list_checkpoints,
     load_checkpoint,
     move,
@@ -423,7 +422,7 @@ class Trainer:
             raise CheckpointError(
                 f"{where} is another run's: it carries no state for each of {parts} parts of a step"
             )
-        if self.step >= self.steps or not flatten(self.states)[0]:
+        if self.step >= self.steps or all(state is None for state in self.states):
             return
         batch = self.job.batches.at(self.step)
         if batch.fresh:
