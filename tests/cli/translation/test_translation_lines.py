@@ -205,8 +205,8 @@ class Breaking(io.BytesIO):
         super().__init__(b"one\ntwo\n")
         self.problem = problem
 
-    def __next__(self) -> bytes:
-        line = self.readline()
+    def readline(self, size: int | None = -1) -> bytes:
+        line = super().readline(size)
         if not line:
             raise self.problem
         return line
