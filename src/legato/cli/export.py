@@ -18,7 +18,7 @@ def command(
     quantize: Annotated[
         str | None, typer.Option("--quantize", help="ctranslate2: int8, float16, …", show_default=False)
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over a folder that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write over an earlier export; other files stay.")] = False,
 ) -> None:
     """Write a model in another form; of an adapter the whole model, merged.
 
