@@ -75,9 +75,9 @@ def read_bytes(path: Path, most: int | None = None, *, error: type[LegatoError] 
     """What is in a regular file of at most `most` bytes."""
     with open_file(path, error=error) as file:
         size = os.fstat(file.fileno()).st_size
-        memory.refuse_beyond(size, f"reading {path}", "give a smaller file", error=error)
         if most is not None and size > most:
             raise error(f"{path} has {size:,} bytes, more than the {most:,} that a file of its kind may have")
+        memory.refuse_beyond(size, f"reading {path}", "give a smaller file", error=error)
         try:
             return file.read() if most is None else file.read(most)
         except OSError as problem:

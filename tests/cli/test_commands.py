@@ -452,7 +452,8 @@ def test_a_comparison_goes_on_where_it_was_stopped(home: Path, tmp_path: Path) -
     settings = {**small(home, train__steps=4), "model": ["elman", "gru"], "model.width": 16}
     whole = legato.compare("lm", settings, out=tmp_path / "whole", quiet=True)
     stopped = legato.compare("lm", settings, out=tmp_path / "stopped", quiet=True)
-    (tmp_path / "stopped" / "compare.json").unlink()
+    for name in ("compare.json", "compare.png"):
+        (tmp_path / "stopped" / name).unlink()
     shutil.rmtree(stopped.entries[1].results[0].run)  # as if it had been killed before the second run
     again = legato.compare("lm", settings, out=tmp_path / "stopped", quiet=True)
     assert [e.results[0].metrics for e in again.entries] == [e.results[0].metrics for e in whole.entries]

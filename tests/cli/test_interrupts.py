@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,8 @@ def hang_in(what: str, hanging: Path) -> None:
 
 def press(process: Any, signum: int = signal.SIGINT) -> None:
     assert process.pid is not None
-    os.kill(process.pid, signum)
+    with suppress(ProcessLookupError):  # it has just ended
+        os.kill(process.pid, signum)
 
 
 def lines_after(log: Path, before: str = "") -> list[str]:

@@ -267,7 +267,8 @@ def test_a_run_whose_files_have_nan_from_before_goes_on(tmp_path: Path, command:
 
 
 def test_weights_that_the_last_step_spoilt_are_not_published(tmp_path: Path, command: Command) -> None:
-    settings = tiny_runs.small(tmp_path, train__steps=1, train__lr=1e42, train__clip=0, train__optimizer="sgd")
+    spoiling = {"train__lr": 1e30, "train__weight_decay": 1e30, "train__clip": 0, "train__optimizer": "sgd"}
+    settings = tiny_runs.small(tmp_path, train__steps=1, **spoiling)
     answer = command("train", "lm", *tiny_runs.words(settings), f"out={tmp_path / 'run'}")
     assert answer.code == 2, answer.err
     assert "not finite" in answer.err.splitlines()[-1]

@@ -187,7 +187,6 @@ def test_an_ordinary_parquet_file_is_read_as_before(tmp_path: Path) -> None:
     columns: dict[str, Any] = {
         "text": ["a", None, "b", "a", ""],
         "label": [1, 2, None, 1, 0],
-        "raw": [b"a", b"", None, b"\xff", b"a"],
         "messages": [[{"role": "user", "content": "x"}], [], None, [{"role": None, "content": "y"}], []],
         "tags": [["O", "B"], [], None, ["O", None], ["O"]],
         "nested": [

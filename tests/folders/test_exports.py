@@ -410,7 +410,8 @@ def test_a_place_that_cannot_be_written_is_named(out: str, to: str, export: Any,
     if to == "ctranslate2":
         pytest.importorskip("ctranslate2")
     folder = saved(tmp_path / "model")
-    is_one_line(export(folder, "--to", to, "--out", tmp_path / out), f"{tmp_path / out} cannot be written: ")
+    said = "the name is too long" if len(out) > 255 else f"{tmp_path / out} cannot be written: "
+    is_one_line(export(folder, "--to", to, "--out", tmp_path / out), said)
 
 
 def test_without_its_package_the_way_to_install_it_is_told(

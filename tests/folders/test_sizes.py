@@ -100,7 +100,7 @@ def every_size_is_refused(folder: Path, file: str, inside: tuple[str, ...] = ())
                 load_model(folder)
             except FolderError:
                 refusals += 1
-        assert refusals in (0, 3, 4) or key in ("max_position_embeddings", "length"), key
+        assert refusals in (0, 3, 4) or key in ("max_position_embeddings", "length") or key.endswith("_token_id"), key
         section[key] = before
     write(folder / file, whole)
     load_model(folder)
@@ -132,15 +132,17 @@ def test_no_size_of_an_adapter_is_made_before_it_is_compared(inside: tuple[str, 
 def test_a_million_layers_are_refused_by_what_the_weights_could_fill(tmp_path: Path) -> None:
     folder = published_folder(tmp_path / "model", "qwen2" if "qwen2" in MODELS else "llama", family="qwen2")
     change(folder / "config.json", num_hidden_layers=10**9)
-    assert "has num_hidden_layers=1000000000; Legato goes up to 1,000" in refused(folder)
+    assert "'num_hidden_layers' should be less than or equal to 16777216" in refused(folder)
+    change(folder / "config.json", num_hidden_layers=10**6, layer_types=None)
+    assert "layers=1000000 should be less than or equal to" in refused(folder)
     change(folder / "config.json", num_hidden_layers=900, layer_types=None)
     assert "describes a model of far more layers than the 27 tensors of its weights could fill" in refused(folder)
 
 
 def test_positions_that_no_file_holds_must_fit_into_memory(tmp_path: Path) -> None:
     folder = published_folder(tmp_path / "model", "llama")
-    change(folder / "config.json", max_position_embeddings=10**12)
-    assert "describes a model whose positions alone take 64 TB" in refused(folder)
+    change(folder / "config.json", max_position_embeddings=2**24)
+    assert "describes a model whose positions alone take" in refused(folder)
 
 
 def test_a_file_that_claims_more_than_memory_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,11 +169,10 @@ def test_a_model_that_memory_cannot_hold_is_refused(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"model": "lstm", "model.width": 10**7}, "make it smaller: model.layers, model.width"),
-        ({"model": "gpt2", "model.width": 10**7, "model.heads": 2}, "parameters, takes"),
-        ({"model": "llama", "model.length": 10**13, "data.window": 8}, "parameters, takes"),
-        ({"model": "gpt2", "model.layers": 10**6}, "should be less than or equal to 1000"),
-        ({"model": "lstm", "model.width": 10**15}, "sizes that none can have"),
+        ({"model": "lstm", "model.width": 131072}, "make it smaller: model.layers, model.width"),
+        ({"model": "gpt2", "model.width": 131072, "model.heads": 2}, "parameters, takes"),
+        ({"model": "gpt2", "model.layers": 10**6}, "should be less than or equal to"),
+        ({"model": "lstm", "model.width": 10**15}, "should be less than or equal to"),
     ],
 )
 def test_settings_that_memory_cannot_hold_are_refused_with_the_figure(
@@ -184,9 +185,9 @@ def test_settings_that_memory_cannot_hold_are_refused_with_the_figure(
 def test_a_head_that_memory_cannot_hold_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.tsv").write_text("text\tlabel\n" + "good film\tyes\nbad film\tno\n" * 8)
     settings = {"data.train": str(tmp_path / "a.tsv"), "data.valid": str(tmp_path / "a.tsv"), "model": "lstm"}
-    settings |= {"model.width": "8", "head.lstm": "1", "head.width": str(2 * 10**8), "tokenizer": "word"}
+    settings |= {"model.width": "8", "head.lstm": "1", "head.width": str(131072), "tokenizer": "word"}
     monkeypatch.setattr(memory, "available", lambda: 10**8)
-    with pytest.raises(ConfigError, match=r"head\.width=200000000 and head\.lstm=1 takes more memory"):
+    with pytest.raises(ConfigError, match=r"head\.width=131072 and head\.lstm=1 takes more memory"):
         train("classification", settings, out=str(tmp_path / "run"), quiet=True)
 
 
@@ -194,5 +195,5 @@ def test_an_index_of_shards_is_held_to_memory_too(tmp_path: Path) -> None:
     folder = published_folder(tmp_path / "model", "gpt2")
     other = tmp_path / "other"
     shutil.copytree(folder, other)
-    change(other / "config.json", vocab_size=2**31)
-    assert "should have shape (2147483648, 16)" in refused(other)
+    change(other / "config.json", vocab_size=2**24)
+    assert "should have shape (16777216, 16)" in refused(other)

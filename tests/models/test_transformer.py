@@ -227,7 +227,6 @@ def test_searching_sources_together_equals_searching_each_alone(name: str, kind:
     together = search(model, PROMPTS, options, eos=0, memory=memory)
     for row, (source, prompt) in enumerate(zip(SOURCES, PROMPTS, strict=True)):
         single = model.encode(Batch(torch.tensor([prompt]), source=torch.tensor([source])))
-        options = SearchOptions(search=kind, max_tokens=8, seed=5 + row)
         found = search(model, [prompt], options, eos=0, memory=single)[0]
         assert [h.tokens for h in found] == [h.tokens for h in together[row]]
         assert [h.logprob for h in found] == pytest.approx([h.logprob for h in together[row]], abs=1e-5)
