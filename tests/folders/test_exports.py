@@ -422,3 +422,12 @@ def test_without_its_package_the_way_to_install_it_is_told(
     answer = export(folder, "--to", "ctranslate2", "--out", tmp_path / "out")
     is_one_line(answer, "CTranslate2 is not installed", "pip install ctranslate2")
     assert not (tmp_path / "out").exists()
+
+
+def test_vectors_of_a_model_with_two_vocabularies_are_of_what_it_writes(export: Any, tmp_path: Path) -> None:
+    folder = saved(tmp_path / "model", apart=True)
+    assert export(folder, "--to", "vectors", "--out", tmp_path / "v.txt")[0] == 0
+    lines = (tmp_path / "v.txt").read_text(encoding="utf-8").splitlines()
+    words = {line.split(" ")[0] for line in lines[1:]}
+    assert words <= {WRITTEN.token_name(number) for number in range(WRITTEN.size)}
+    assert int(lines[0].split()[0]) == len(words)

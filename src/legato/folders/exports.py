@@ -222,12 +222,13 @@ def _write_merged(loaded: Loaded, folder: Path, target: Path) -> None:
 
 def _export_vectors(loaded: Loaded, target: Path, force: bool) -> Path:
     """Each token's vector, marks left out."""
-    table = getattr(body_of(loaded.module), "embedding", None)
+    body = body_of(loaded.module)
+    table = getattr(body, "embedding", None)
     if not isinstance(table, nn.Embedding):
         raise LegatoError(f"{loaded.folder} holds a {loaded.module.config.name}, which has no vectors of words")
     if target.is_dir() or (target.exists() and not force):
         raise FolderError(f"{target} is there already; give another --out, or --force to write over a file")
-    tokenizer = loaded.tokenizer
+    tokenizer = loaded.target if body.reads_source else loaded.tokenizer  # whose tokens the table's rows are
     unread = {*tokenizer.marks, tokenizer.unk_id, tokenizer.eos_id}
     words = {n: name for n in range(tokenizer.size) if n not in unread and (name := tokenizer.token_name(n)).strip()}
     with _clear_errors(target), replacing_file(target) as fresh:
