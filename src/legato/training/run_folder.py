@@ -229,15 +229,23 @@ class RunFolder:
 
 
 def refuse_taken(path: Path) -> None:
-    """Refuse a place for a new run that holds a run already, or anything that is not ours."""
-    if not path.is_dir():
-        if os.path.lexists(path):
-            raise FolderError(f"out={path} is {'a file' if path.exists() else 'a broken link'}; a run needs a folder")
+    """Refuse a place for a new run that holds a run already, or anything that is not ours.
+
+    Others may be making or taking back a run there, so all is told from one look: two would be of different moments.
+    """
+    try:
+        with clear_errors(path), os.scandir(path) as entries:
+            others = sorted(entry.name for entry in entries if not _is_begun(entry))
+    except FileNotFoundError:
+        if path.is_symlink():
+            raise FolderError(f"out={path} is a broken link; a run needs a folder") from None
         return
-    if (path / CONFIG).exists():
+    except FolderError:
+        if path.exists() and not path.is_dir():
+            raise FolderError(f"out={path} is a file; a run needs a folder") from None
+        raise
+    if CONFIG in others or (others and (path / CONFIG).exists()):  # the look itself takes a moment
         raise FolderError(f"{path} already holds a run; go on with resume={path}, or choose another out=…")
-    with clear_errors(path):
-        others = sorted(entry.name for entry in os.scandir(path) if not _is_begun(entry))
     if others:
         raise FolderError(
             f"{path} is not empty and holds no run (it has {brief(others[0])}{' and more' * (len(others) > 1)}); "
