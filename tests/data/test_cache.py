@@ -241,3 +241,12 @@ def test_two_processes_may_make_the_same_file_at_once(tmp_path: Path) -> None:
     answers = {process.communicate()[0] for process in both}
     assert len(answers) == 1
     assert {file.suffix for file in files()} == {".npy", ".json"}
+
+
+def test_a_pipe_in_the_place_of_a_cached_file_is_not_waited_for(tmp_path: Path) -> None:
+    text, tokenizer = text_of(tmp_path, "one", "two"), byte()
+    before = cached_ids(text, tokenizer).tolist()
+    [file] = files()
+    file.unlink()
+    os.mkfifo(file)
+    assert cached_ids(text, tokenizer).tolist() == before

@@ -23,7 +23,8 @@ import numpy as np
 
 from legato.data.text import Text
 from legato.data.tokenizers import AnyTokenizer, Tokenizer, TokenizerConfig
-from legato.input_files import path_of
+from legato.errors import LegatoError
+from legato.input_files import open_file, path_of
 
 VERSION: Final = 2  # raise it when the same key should give other content
 
@@ -106,7 +107,7 @@ def _whole(file: Path) -> bool:
     """Whether `file` is there and its content is what was written."""
     digest, buffer = hashlib.sha256(), memoryview(bytearray(BLOCK))
     try:
-        with file.open("rb", buffering=0) as held:
+        with open_file(file) as held:
             left = os.fstat(held.fileno()).st_size - SEALED
             while left > 0:
                 count = held.readinto(buffer[: min(left, BLOCK)])
@@ -115,7 +116,7 @@ def _whole(file: Path) -> bool:
                 digest.update(buffer[:count])
                 left -= count
             return held.read(SEALED + 1) == SEAL % digest.hexdigest().encode()
-    except OSError:
+    except (OSError, LegatoError):
         return False
 
 

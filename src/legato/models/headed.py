@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from legato.config import Section
 from legato.data.batch import Batch
 from legato.errors import ConfigError
-from legato.models.base import DEEPEST, SequenceModel
+from legato.models.base import SequenceModel
 from legato.nn.linear import Linear
 from legato.nn.mix import ScalarMix, check_layers, combine_layers
 from legato.nn.pooling import AttentionPool, inside, pool
@@ -48,7 +48,7 @@ class HeadConfig(Section):
         "auto", description="classes: pooler, first, last, mean, max or attention; auto: what suits the model"
     )
     dropout: float = Field(0.1, ge=0, lt=1, description="before the last layer")
-    lstm: int = Field(0, ge=0, le=DEEPEST, description="layers of a bidirectional LSTM over what is read; 0: none")
+    lstm: int = Field(0, ge=0, le=16, description="layers of a bidirectional LSTM over what is read; 0: none")
     width: int = Field(256, ge=2, multiple_of=2, description="of that LSTM")
     crf: bool = Field(False, description="tags: score neighbouring tags together")
 

@@ -247,7 +247,7 @@ def _answers(scenario: Scenario, root: Path) -> set[int] | None:
 def _figures(out: str) -> dict[str, Any]:
     """The scores of a model, as `train --json` tells them."""
     try:
-        told = json.loads(out.splitlines()[-1])
+        told = json.loads(out.removesuffix("\n").split("\n")[-1])
     except (ValueError, IndexError):
         return {}
     return {key: value for key, value in told.items() if "." in key} if isinstance(told, dict) else {}

@@ -15,7 +15,7 @@ Record = Callable[[Case, Any, str | None], None]
 
 def damages(example: Example) -> st.SearchStrategy[tuple[Damage, ...]]:
     """One to three different things of an example, each damaged in a way that it can be."""
-    one = st.sampled_from(sorted(example.targets)).flatmap(
+    one = st.sampled_from(able(example)).flatmap(
         lambda target: st.builds(
             Damage, st.just(target), st.sampled_from(example.targets[target]), st.integers(0, 10**6)
         )
@@ -23,9 +23,14 @@ def damages(example: Example) -> st.SearchStrategy[tuple[Damage, ...]]:
     return st.lists(one, min_size=1, max_size=3, unique_by=lambda damage: damage.target).map(tuple)
 
 
+def able(example: Example) -> list[str]:
+    """What of an example can be damaged at all."""
+    return sorted(target for target, kinds in example.targets.items() if kinds)
+
+
 def cases(shop: Workshop) -> st.SearchStrategy[Case]:
     """Any case of any example."""
-    return st.sampled_from(sorted(shop.examples)).flatmap(
+    return st.sampled_from(sorted(name for name in shop.examples if able(shop.examples[name]))).flatmap(
         lambda name: st.builds(Case, st.just(name), damages(shop.examples[name]))
     )
 
