@@ -33,6 +33,7 @@ ASKED_FOR: Final = frozenset(
     {
         *("train.steps", "train.epochs", "--max-tokens", "train.samples", "data.toy.count", "data.toy.valid_count"),
         *("data.beams", "--beams", "--nbest", "train.accumulate", "--min-tokens"),
+        *("model.layers", "model.highways", "head.lstm"),
     }
 )
 WRITES: Final = frozenset({"out", "--out"})  # which name a place to write to
