@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 from legato import memory
 from legato.errors import DataError, LegatoError, brief
@@ -47,7 +47,7 @@ def path_of(name: str | Path, root: str | Path | None = None, *, error: type[Leg
     return path
 
 
-def open_file(path: Path, *, error: type[LegatoError] = DataError) -> BinaryIO:
+def open_file(path: Path, *, error: type[LegatoError] = DataError) -> BufferedReader:
     """A regular file, open for reading; anything else is an `error` of one line."""
     try:
         # Not blocking, so that opening a pipe does not wait for somebody to write to it.
