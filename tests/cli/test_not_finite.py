@@ -232,6 +232,19 @@ def test_finite_numbers_whose_sum_overflows_are_answers() -> None:
         check_finite(torch.tensor([math.inf, -math.inf]), None)
 
 
+@pytest.mark.parametrize("weights", [True, False])
+def test_of_a_model_that_was_never_in_a_folder_no_file_is_blamed(weights: bool) -> None:
+    from legato.folders.finite import not_finite
+
+    module = torch.nn.Linear(2, 2)
+    if weights:
+        torch.nn.init.constant_(module.weight, math.nan)
+    assert str(not_finite(module)).endswith("; train it again with a lower train.lr")
+    assert not {"config.json", "fetch"} & set(str(not_finite(module)).split())
+    module.folder = Path("some/model")  # type: ignore[assignment]
+    assert "fetch the model again" in str(not_finite(module))
+
+
 def test_a_perplexity_beyond_all_numbers_is_null_in_every_file_and_said(
     tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

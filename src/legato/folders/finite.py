@@ -35,13 +35,14 @@ def not_finite(model: Any, where: str = "") -> NotFiniteError:
     whose = "the model" if folder is None else str(folder)
     name = first_bad_tensor(model)
     if name is not None:
-        return NotFiniteError(
-            f"{whose}: its weights are not finite, first those of '{name}'; fetch the model again, or train it again"
-        )
-    return NotFiniteError(
-        f"{whose}: its results are not finite{where}, though its weights are: they overflow their number type, or do "
-        "not belong to this config.json; fetch the model again, or train it again with a lower train.lr"
-    )
+        what = f"its weights are not finite, first those of '{name}'"
+    else:
+        what = f"its results are not finite{where}, though its weights are: they overflow their number type"
+    again = "train it again with a lower train.lr"
+    if folder is None:  # it was made here, as in training that diverges: no file is to blame
+        return NotFiniteError(f"{whose}: {what}; {again}")
+    unlike = "" if name is not None else ", or do not belong to this config.json"
+    return NotFiniteError(f"{whose}: {what}{unlike}; fetch the model again, or {again}")
 
 
 def first_bad_tensor(model: Any) -> str | None:
