@@ -40,6 +40,18 @@ def test_an_adapter_comes_back_merged(bases: dict[str, Path], tmp_path: Path, na
     assert (answer(again.module) - answer(load_model(bases[name]).module)).abs().max() > 1e-2
 
 
+def test_the_card_of_an_adapter_is_read_as_others_files_are(bases: dict[str, Path], tmp_path: Path) -> None:
+    model, loaded = adapted(bases["gpt2"], name="lora")
+    folder = saved(tmp_path / "a", model, loaded)
+    (folder / "README.md").write_bytes(b"# caf\xe9\n")  # Latin-1
+    assert (export(folder, "hf", out=tmp_path / "out") / "README.md").read_text(encoding="utf-8") == "# caf\ufffd\n"
+    with (folder / "README.md").open("wb") as file:
+        file.truncate(5 << 20)
+    with pytest.raises(FolderError, match=r"README\.md has 5,242,880 bytes, more than"):
+        export(folder, "hf", out=tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_a_readout_of_its_own_never_becomes_the_embedding(bases: dict[str, Path], tmp_path: Path, name: str) -> None:
     base = published_folder(tmp_path / "base", name, tied=False)

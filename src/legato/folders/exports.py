@@ -34,7 +34,7 @@ from legato.folders.json_files import write_json
 from legato.folders.links import copy_folder
 from legato.folders.model_folder import TARGET, Loaded, find_model, is_adapter, load_model, refusal, save_model
 from legato.folders.steady import read_steadily
-from legato.input_files import path_of
+from legato.input_files import open_file, path_of, read_bytes
 from legato.models.head_names import unlike_theirs
 from legato.models.headed import Headed, body_of
 from legato.models.transformer import TransformerModel
@@ -50,6 +50,7 @@ READ = (
     *("*.ckpt", "*.h5", "*.msgpack", "*.gguf", "tokenizer*", "*token*.json", "*vocab*.json", "*vocab*.txt"),
     *("merges.txt", "*.spm", "*.model", "*.jinja"),
 )
+MOST_OF_A_CARD = 1 << 22  # bytes
 NEVER = -1e9  # the bias of a token that is never written
 
 
@@ -211,13 +212,17 @@ def _write_merged(loaded: Loaded, folder: Path, target: Path) -> None:
         loaded.tokenizer,
         task=loaded.task,
         about={name: value for name, value in loaded.about.items() if name not in ("task", "head", "tokens")},
-        card=card.read_text(encoding="utf-8").partition(NOTE)[0] if card.is_file() else "",
+        card=_read_card(card).partition(NOTE)[0] if card.is_file() else "",
         target=loaded.target,
         start=loaded.start,
     )
     for name in BESIDE:
         if (folder / name).is_file():
             shutil.copy2(folder / name, target / name)
+
+
+def _read_card(path: Path) -> str:
+    return read_bytes(path, MOST_OF_A_CARD, error=FolderError).decode("utf-8", "replace")
 
 
 def _export_vectors(loaded: Loaded, target: Path, force: bool) -> Path:
