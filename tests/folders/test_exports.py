@@ -309,6 +309,18 @@ def test_a_file_that_no_export_wrote_is_never_written_over(export: Any, tmp_path
     assert snapshot(out) == {"README.md": b"# my project"}
 
 
+@pytest.mark.parametrize("kind", ["a pipe", "a link to a device", "a link to nothing"])
+def test_vectors_only_take_the_place_of_files(kind: str, export: Any, tmp_path: Path) -> None:
+    folder, out = saved(tmp_path / "model"), tmp_path / "v.txt"
+    if kind == "a pipe":
+        os.mkfifo(out)
+    else:
+        out.symlink_to("/dev/null" if kind == "a link to a device" else "nowhere")
+    before = out.lstat()
+    is_one_line(export(folder, "--to", "vectors", "--out", out, "--force"), f"{out} is a pipe, a device or")
+    assert out.lstat() == before
+
+
 def test_a_folder_of_many_files_is_no_place_for_an_export(
     export: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

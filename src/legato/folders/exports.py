@@ -233,6 +233,8 @@ def _export_vectors(loaded: Loaded, target: Path, force: bool) -> Path:
         raise LegatoError(f"{loaded.folder} holds a {loaded.module.config.name}, which has no vectors of words")
     if target.is_dir() or (target.exists() and not force):
         raise FolderError(f"{target} is there already; give another --out, or --force to write over a file")
+    if os.path.lexists(target) and not target.is_file():
+        raise FolderError(f"{target} is a pipe, a device or a link to nothing; give --out the name of a file")
     tokenizer = loaded.target if body.reads_source else loaded.tokenizer  # whose tokens the table's rows are
     unread = {*tokenizer.marks, tokenizer.unk_id, tokenizer.eos_id}
     words = {n: name for n in range(tokenizer.size) if n not in unread and (name := tokenizer.token_name(n)).strip()}
