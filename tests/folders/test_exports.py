@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import random
 from pathlib import Path
@@ -307,6 +308,37 @@ def test_a_file_that_no_export_wrote_is_never_written_over(export: Any, tmp_path
     answer = export(folder, "--to", "hf", "--out", out, "--force")
     is_one_line(answer, f"{out}/README.md is there, and no export wrote it")
     assert snapshot(out) == {"README.md": b"# my project"}
+
+
+@pytest.mark.parametrize("change", ["edited", "a folder", "a link"])
+def test_a_file_that_somebody_changed_since_its_export_is_kept(change: str, export: Any, tmp_path: Path) -> None:
+    folder, out = saved(tmp_path / "model"), tmp_path / "out"
+    words = (folder, "--to", "hf", "--out", out)
+    assert export(*words)[0] == 0
+    card = out / "README.md"
+    if change == "edited":
+        card.write_text(card.read_text() + "\n# What I found out\n")
+    else:
+        card.unlink()
+        card.mkdir() if change == "a folder" else card.symlink_to(folder / "README.md")
+    before = snapshot(tmp_path)
+    is_one_line(export(*words, "--force"), f"{card} was changed since it was exported", "move it away")
+    assert snapshot(tmp_path) == before
+    card.rename(tmp_path / "mine.md")
+    assert export(*words, "--force")[0] == 0
+
+
+def test_the_record_of_an_older_version_has_no_hashes(export: Any, tmp_path: Path) -> None:
+    folder, out = saved(tmp_path / "model"), tmp_path / "out"
+    words = (folder, "--to", "hf", "--out", out)
+    assert export(*words)[0] == 0
+    record = json.loads((out / RECORD).read_text())
+    (out / RECORD).write_text(json.dumps({"files": list(record["files"])}))
+    (out / "README.md").write_text("changed")
+    assert export(*words, "--force")[0] == 0
+    assert json.loads((out / RECORD).read_text()) == record
+    (out / RECORD).write_text('{"files": 3}')
+    is_one_line(export(*words, "--force"), str(out / RECORD), "files")
 
 
 @pytest.mark.parametrize("kind", ["a pipe", "a link to a device", "a link to nothing"])

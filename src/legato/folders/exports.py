@@ -8,12 +8,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import math
 import os
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from itertools import islice
@@ -57,7 +58,7 @@ NEVER = -1e9  # the bias of a token that is never written
 class Record(TypedDict):
     """What is in `RECORD`."""
 
-    files: list[str]
+    files: dict[str, str] | list[str]  # with their hashes, but for those of an older version
 
 
 def export(
@@ -119,12 +120,31 @@ def _refuse_place(target: Path, force: bool) -> None:
         raise FolderError(f"{target} holds {MOST:,} files and more that no export wrote; give another --out")
 
 
-def _written(target: Path) -> set[str]:
-    """The files of the export that is in a folder already."""
-    return {RECORD, *read_json(target / RECORD, Record)["files"]} if (target / RECORD).is_file() else set()
+def _written(target: Path) -> dict[str, str]:
+    """The files of the export that is in a folder already, with their hashes or, where nobody knows, nothing."""
+    if not (target / RECORD).is_file():
+        return {}
+    files = read_json(target / RECORD, Record)["files"]
+    return {**(files if isinstance(files, dict) else dict.fromkeys(files, "")), RECORD: ""}
 
 
-def _others(target: Path, written: set[str]) -> Iterator[Path]:
+def _refuse_changed(target: Path, written: Mapping[str, str]) -> None:
+    """Refuse to lose what somebody made of a file that an export wrote."""
+    for name, digest in written.items():
+        path = target / name
+        plain = path.is_file() and not path.is_symlink()
+        if digest and os.path.lexists(path) and not (plain and _digest(path) == digest):
+            raise FolderError(
+                f"{path} was changed since it was exported, and would be lost; move it away, or give another --out"
+            )
+
+
+def _digest(path: Path) -> str:
+    with open_file(path, error=FolderError) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _others(target: Path, written: Collection[str]) -> Iterator[Path]:
     """The files in a folder that no export wrote, by their path in it."""
     for place, inner, files in os.walk(target):
         inner.sort()
@@ -178,7 +198,7 @@ def _writing(target: Path) -> Iterator[Path]:
     written = _written(target)
     with replacing(target, drop=written) as fresh:
         yield fresh
-        files = sorted(path.relative_to(fresh).as_posix() for path in fresh.rglob("*") if path.is_file())
+        files = sorted(path for path in fresh.rglob("*") if path.is_file())
         for path in _others(target, written):
             if os.path.lexists(fresh / path):
                 raise FolderError(
@@ -189,7 +209,8 @@ def _writing(target: Path) -> Iterator[Path]:
                     f"{target / path} would be read as a part of the exported model, and no export wrote it; move it "
                     "away, or give another --out"
                 )
-        write_json(fresh / RECORD, {"files": files})
+        _refuse_changed(target, written)
+        write_json(fresh / RECORD, {"files": {path.relative_to(fresh).as_posix(): _digest(path) for path in files}})
 
 
 def _is_read(path: Path) -> bool:
