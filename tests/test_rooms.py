@@ -25,7 +25,7 @@ ROOMS = [
     {"registry"},
     {"schema"},
     {"sandbox"},
-    {"input_files"},
+    {"input_files", "output_files"},
     {"memory"},
     {"errors", "interrupts"},
 ]

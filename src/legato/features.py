@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
@@ -19,6 +18,7 @@ import torch
 from legato.errors import ConfigError, DataError, brief
 from legato.input_files import path_of
 from legato.model import Model
+from legato.output_files import replacing_file
 from legato.schema import to_json
 from legato.tasks.features import TOKENS, TextVectors, Vectors
 
@@ -58,30 +58,37 @@ def embed_to_file(
     vectors = TextVectors.of(model.loaded, layers=layers, pool=pool, normalize=normalize)
     with torch.no_grad():
         width = vectors.width
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")  # nobody sees half a file under its name
     try:
-        if kind == "npy":
-            held = np.lib.format.open_memmap(beside, "w+", np.float32, (len(texts), width))
-            _fill(held, vectors, texts, batch_size, done)
-            held.flush()
-            del held
-        elif kind == "npz":
-            with beside.open("wb") as file:
-                _write_npz(file, vectors, texts, batch_size, done, by_token=pool == TOKENS)
-        else:
-            with beside.open("w", encoding="utf-8") as file:
-                for line in _lines(
-                    vectors, texts, batch_size, done, as_json=kind == "jsonl", by_token=pool == TOKENS
-                ):
-                    file.write(line + "\n")
-        beside.replace(path)
+        with replacing_file(path) as fresh:
+            _write(fresh, kind, vectors, texts, batch_size, done, by_token=pool == TOKENS)
     except OSError as problem:
         if problem.strerror is None:
             raise
         raise DataError(f"{out} cannot be written: {problem.strerror}") from problem
-    finally:
-        beside.unlink(missing_ok=True)
     return width
+
+
+def _write(
+    file: Path,
+    kind: str,
+    vectors: TextVectors,
+    texts: Sequence[str],
+    batch_size: int,
+    done: Done | None,
+    *,
+    by_token: bool,
+) -> None:
+    if kind == "npy":
+        held = np.lib.format.open_memmap(file, "w+", np.float32, (len(texts), vectors.width))
+        _fill(held, vectors, texts, batch_size, done)
+        held.flush()
+    elif kind == "npz":
+        with file.open("wb") as out:
+            _write_npz(out, vectors, texts, batch_size, done, by_token=by_token)
+    else:
+        with file.open("w", encoding="utf-8") as lines:
+            for line in _lines(vectors, texts, batch_size, done, as_json=kind == "jsonl", by_token=by_token):
+                lines.write(line + "\n")
 
 
 def embedded(

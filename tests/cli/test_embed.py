@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,19 @@ def test_a_file_becomes_a_matrix(folder: Path, tmp_path: Path, command: Any) -> 
     assert (done.code, done.out) == (0, f"2 × 16 numbers in {out}\n")
     expected = legato.load(folder, "cpu").embed(["the cat", "a dog ran"], layers="sum-all", pool="last")
     assert np.abs(np.load(out) - expected).max() < 1e-5
+
+
+@pytest.mark.parametrize("ending", ["npy", "npz", "jsonl", "tsv"])
+def test_vectors_are_synced_before_their_file_has_its_name(
+    ending: str, folder: Path, tmp_path: Path, command: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    sync, rename = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda handle: done.append("sync") or sync(handle))
+    monkeypatch.setattr(os, "replace", lambda fresh, place: done.append("rename") or rename(fresh, place))
+    assert command("embed", folder, "the cat", "--out", tmp_path / f"v.{ending}").code == 0
+    assert done == ["sync", "rename", "sync"]
+    assert [path.name for path in tmp_path.iterdir()] == [f"v.{ending}"]
 
 
 def test_texts_on_the_command_line_are_printed(folder: Path, command: Any) -> None:

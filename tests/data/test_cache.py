@@ -132,12 +132,12 @@ def test_ids_that_were_damaged_on_the_disk_are_made_again(tmp_path: Path, damage
 
 def test_a_file_is_synced_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
-    sync, rename = os.fsync, Path.replace
+    sync, rename = os.fsync, os.replace
     monkeypatch.setattr(os, "fsync", lambda handle: done.append("sync") or sync(handle))
-    monkeypatch.setattr(Path, "replace", lambda self, place: done.append("rename") or rename(self, place))
+    monkeypatch.setattr(os, "replace", lambda fresh, place: done.append("rename") or rename(fresh, place))
     text = text_of(tmp_path, "the fox")
     cached_ids(text, cached_tokenizer(TokenizerConfig(name="char"), text))
-    assert done == ["sync", "rename"] * 2
+    assert done == ["sync", "rename", "sync"] * 2, "the name is synced, too"
 
 
 def _names_asked_for(text: Text) -> list[Path]:

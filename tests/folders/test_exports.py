@@ -341,6 +341,13 @@ def test_the_record_of_an_older_version_has_no_hashes(export: Any, tmp_path: Pat
     is_one_line(export(*words, "--force"), str(out / RECORD), "files")
 
 
+def test_a_file_beside_exported_vectors_is_left_alone(export: Any, tmp_path: Path) -> None:
+    folder = saved(tmp_path / "model")
+    (tmp_path / ".new-v.txt").write_text("mine")
+    assert export(folder, "--to", "vectors", "--out", tmp_path / "v.txt")[0] == 0
+    assert (tmp_path / ".new-v.txt").read_text() == "mine"
+
+
 @pytest.mark.parametrize("kind", ["a pipe", "a link to a device", "a link to nothing"])
 def test_vectors_only_take_the_place_of_files(kind: str, export: Any, tmp_path: Path) -> None:
     folder, out = saved(tmp_path / "model"), tmp_path / "v.txt"

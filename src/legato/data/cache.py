@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, Final, cast
@@ -25,6 +24,7 @@ from legato.data.text import Text
 from legato.data.tokenizers import AnyTokenizer, Tokenizer, TokenizerConfig
 from legato.errors import LegatoError
 from legato.input_files import open_file, path_of
+from legato.output_files import replacing_file
 
 VERSION: Final = 2  # raise it when the same key should give other content
 
@@ -131,25 +131,17 @@ class _Sealing:
         return self.out.write(data)
 
     def seal(self) -> None:
-        """End the file, and have it on the disk before its name is."""
         self.out.write(SEAL % self.digest.hexdigest().encode())
-        self.out.flush()
-        os.fsync(self.out.fileno())
 
 
 def _write(file: Path, write: Callable[[_Sealing], object]) -> bool:
     """Whether `file` could be written; half a file is never seen under its name."""
-    temporary: Path | None = None
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=file.parent, suffix=".part", delete=False) as out:
-            temporary = Path(out.name)
+        with replacing_file(file) as fresh, fresh.open("wb") as out:
             sealing = _Sealing(out)
             write(sealing)
             sealing.seal()
-        temporary.replace(file)
     except OSError:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
         return False
     return True

@@ -20,8 +20,9 @@ from typing import Final
 
 from legato.errors import FolderError
 from legato.folders.locks import Held, hold, let_go
+from legato.output_files import NEW, replacing_file, sync
 
-NEW = ".new-"  # being written, or what was replaced; worthless until renamed
+# Beside NEW, which is being written, or what was replaced: worthless until renamed.
 OLD = ".old-"  # stepped aside for its replacement
 AT_FDCWD: Final = -100  # Linux: a path is taken from the working directory
 EXCHANGE: Final = 2  # RENAME_EXCHANGE of Linux, and RENAME_SWAP of macOS
@@ -51,7 +52,7 @@ def replacing(place: Path, drop: Collection[str] = ()) -> Iterator[Path]:
                 shutil.rmtree(fresh, ignore_errors=True)
                 _step_back(place)
                 raise
-            _sync_entry(place.parent)
+            sync(place.parent)
             if left is not None:
                 _carry(left, place, drop, move=True)  # what somebody put there since
                 shutil.rmtree(left, ignore_errors=True)
@@ -156,23 +157,8 @@ def _link(source: Path, target: Path) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Replace one file at once."""
-    with replacing_file(path) as fresh:
+    with clear_errors(path), replacing_file(path) as fresh:
         fresh.write_text(text, encoding="utf-8")
-
-
-@contextmanager
-def replacing_file(path: Path) -> Iterator[Path]:
-    """A file to write, which becomes `path` when the block ends well; it ends as `path` does."""
-    fresh = path.with_name(f"{NEW}{path.name}")
-    with clear_errors(path):
-        try:
-            yield fresh
-            _sync_entry(fresh)
-            os.replace(fresh, path)
-        except BaseException:
-            fresh.unlink(missing_ok=True)
-            raise
-        _sync_entry(path.parent)
 
 
 @contextmanager
@@ -194,18 +180,4 @@ def _sync(folder: Path) -> None:
     """Have the disk hold what was written, names included, before it is given its place."""
     for path in (*folder.rglob("*"), folder):
         if not path.is_symlink() and (path.is_file() or path.is_dir()):
-            _sync_entry(path)
-
-
-def _sync_entry(path: Path) -> None:
-    if os.name == "nt" and path.is_dir():  # which opens no folders
-        return
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-    try:
-        os.fsync(handle)
-    except OSError as problem:
-        # Of folders, some file systems know nothing.
-        if not (path.is_dir() and problem.errno in (errno.EINVAL, errno.EBADF, errno.ENOTSUP)):
-            raise
-    finally:
-        os.close(handle)
+            sync(path)

@@ -29,7 +29,7 @@ from legato.data.vectors import save_vectors
 from legato.errors import ConfigError, FolderError, LegatoError, suggest
 from legato.folders.adaptation import NOTE
 from legato.folders.adapters import OURS, AdapterFile
-from legato.folders.atomic import replacing, replacing_file
+from legato.folders.atomic import clear_errors, replacing
 from legato.folders.hub import hub_name
 from legato.folders.json_files import write_json
 from legato.folders.links import copy_folder
@@ -39,6 +39,7 @@ from legato.input_files import open_file, path_of, read_bytes
 from legato.models.head_names import unlike_theirs
 from legato.models.headed import Headed, body_of
 from legato.models.transformer import TransformerModel
+from legato.output_files import replacing_file
 from legato.schema import TypedDict, read_json
 
 FORMS = ("hf", "ctranslate2", "vectors")
@@ -259,7 +260,7 @@ def _export_vectors(loaded: Loaded, target: Path, force: bool) -> Path:
     tokenizer = loaded.target if body.reads_source else loaded.tokenizer  # whose tokens the table's rows are
     unread = {*tokenizer.marks, tokenizer.unk_id, tokenizer.eos_id}
     words = {n: name for n in range(tokenizer.size) if n not in unread and (name := tokenizer.token_name(n)).strip()}
-    with _clear_errors(target), replacing_file(target) as fresh:
+    with _clear_errors(target), clear_errors(target), replacing_file(target) as fresh:
         save_vectors(fresh, list(words.values()), table.weight[list(words)])
     return target
 

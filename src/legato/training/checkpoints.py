@@ -19,8 +19,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from legato.errors import CheckpointError, FolderError, brief
-from legato.folders.atomic import NEW, OLD, recover, replacing
+from legato.folders.atomic import OLD, recover, replacing
 from legato.folders.weights import load_tensors, put_weights, save_tensors, weights_of
+from legato.output_files import NEW
 from legato.schema import OPEN, TypedDict, read_json, to_json, with_config
 
 STEP = re.compile(r"step-(\d+)$")

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -20,18 +22,29 @@ from pydantic import Field
 
 from legato.config import read_yaml, to_yaml
 from legato.errors import FolderError, brief
-from legato.folders.atomic import NEW, clear_errors, recover, write_text
+from legato.folders.atomic import clear_errors, recover, write_text
 from legato.folders.locks import Held, hold, let_go, same_file
 from legato.input_files import read_bytes
+from legato.output_files import DRAWN, NEW
 from legato.schema import OPEN, TypedDict, parse_json, to_json, with_config
 from legato.training.checkpoints import sweep
 
 LOCK = ".lock"  # held while a process trains
 STARTING = ".starting"  # there from the first moment until the first checkpoint
 CONFIG = "config.yaml"
+SMALL: Final = (STARTING, CONFIG, "provenance.json", "metrics.jsonl", "result.json")  # written at once
 TIMES: Final = 100  # that a folder is made which others take back
 # What a start leaves that was killed before there was a run; all of it is made again.
-BEGUN: Final = frozenset({LOCK, STARTING, NEW + STARTING, NEW + CONFIG})
+BEGUN: Final = frozenset({LOCK, STARTING})
+
+
+def _halves(names: Iterable[str]) -> re.Pattern[str]:
+    """What a kill leaves of files with these names while they are written; older versions drew no names."""
+    return re.compile(f"{re.escape(NEW)}({'|'.join(map(re.escape, names))})({DRAWN})?")
+
+
+HALF_BEGUN: Final = _halves((STARTING, CONFIG))
+HALF: Final = _halves(SMALL)
 
 
 @with_config(OPEN)
@@ -123,6 +136,7 @@ class RunFolder:
         """What makes a claimed folder a run."""
         try:
             refuse_taken(self.path)  # again, since nobody else can change it now
+            self._remove_halves()
             self.write(STARTING, "")
             self.save_settings(settings)
         except Exception:
@@ -159,10 +173,16 @@ class RunFolder:
             for folder in (run.best, run.last):
                 recover(folder)
             sweep(run.checkpoints)
+            run._remove_halves()
         except BaseException:
             run.release()
             raise
         return run
+
+    def _remove_halves(self) -> None:
+        for path in list(self.path.iterdir()):
+            if HALF.fullmatch(path.name) and path.is_file() and not path.is_symlink():
+                path.unlink(missing_ok=True)
 
     def write(self, name: str, text: str) -> None:
         """Write a small file of the run's own, at once."""
@@ -255,6 +275,8 @@ def refuse_taken(path: Path) -> None:
 
 def _is_begun(entry: os.DirEntry[str]) -> bool:
     """Whether a file is what a killed start left; of ours, those that only need to be there are empty."""
-    if entry.name not in BEGUN or not entry.is_file(follow_symlinks=False):
+    if not entry.is_file(follow_symlinks=False):
         return False
-    return entry.name.startswith(NEW) or entry.stat(follow_symlinks=False).st_size == 0
+    if entry.name in BEGUN:
+        return entry.stat(follow_symlinks=False).st_size == 0
+    return HALF_BEGUN.fullmatch(entry.name) is not None
