@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 
 from legato.errors import FolderError
 from legato.folders import atomic, weights
-from legato.folders.atomic import OLD, clear_errors, recover, replacing, write_text
+from legato.folders.atomic import OLD, OWN, clear_errors, recover, replacing, write_text
 from legato.folders.weights import save_tensors
 from legato.output_files import NEW
 
@@ -129,6 +129,71 @@ def test_two_processes_never_write_one_folder_at_once(place: Path) -> None:
     assert (place / "a.txt").read_text() == "new"
 
 
+@pytest.mark.usefixtures("either_way")
+def test_another_process_waits_until_what_was_replaced_is_gone(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    carry, refused = atomic._carry, []
+
+    def meanwhile(old: Path, new: Path, *rest: Any, **options: Any) -> None:
+        if options.get("move"):  # the new folder has its place, the old one is still there
+            for write in (lambda: recover(place), lambda: write_half(place, ValueError())):
+                with pytest.raises(FolderError, match="is being written by another process") as caught:
+                    write()
+                refused.append(caught.value)
+            assert old.is_dir()
+        carry(old, new, *rest, **options)
+
+    monkeypatch.setattr(atomic, "_carry", meanwhile)
+    with replacing(place) as fresh:
+        (fresh / "a.txt").write_text("new")
+    assert len(refused) == 2
+    assert snapshot(place.parent) == {"best/a.txt": b"new", "best/inner/b.txt": b"old too"}
+
+
+def test_what_a_kill_left_is_removed_by_one_process_alone(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kill_between_renames(place)
+    rmtree, refused = shutil.rmtree, []
+
+    def meanwhile(path: Path, *rest: Any, **options: Any) -> None:
+        monkeypatch.setattr(shutil, "rmtree", rmtree)
+        with pytest.raises(FolderError, match="is being written by another process") as caught, replacing(place):
+            pass
+        refused.append(caught.value)
+        rmtree(path, *rest, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", meanwhile)
+    recover(place)
+    assert len(refused) == 1
+    assert [path.name for path in place.parent.iterdir()] == ["best"]
+
+
+# --- what is somebody else's -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [f"{NEW}best", f"{OLD}best", f"{OWN}best"])
+@pytest.mark.parametrize("kind", ["a folder", "an empty folder", "a file", "a link"])
+@pytest.mark.parametrize("there", [True, False])
+def test_what_has_the_name_of_a_leftover_and_is_not_ours_is_left_alone(
+    name: str, kind: str, there: bool, place: Path, tmp_path: Path
+) -> None:
+    mine = place.parent / name
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "notes.txt").write_text("mine")
+    if kind in ("a folder", "an empty folder"):
+        mine.mkdir()
+        if kind == "a folder":
+            (mine / "notes.txt").write_text("mine")
+    elif kind == "a file":
+        mine.write_text("mine")
+    else:
+        mine.symlink_to(tmp_path / "elsewhere")
+    if not there:
+        shutil.rmtree(place)
+    before = snapshot(tmp_path), sorted(tmp_path.rglob("*"))
+    with pytest.raises(FolderError, match=f"{name} is in the way"), replacing(place) as fresh:
+        (fresh / "a.txt").write_text("new")
+    assert (snapshot(tmp_path), sorted(tmp_path.rglob("*"))) == before
+
+
 def test_names_are_synced_as_files_are(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[str] = []
     real = os.fsync
@@ -185,6 +250,7 @@ def test_the_old_folder_stays_when_a_rename_fails(place: Path, monkeypatch: pyte
 def test_leftovers_of_a_kill_do_not_stop_the_next_writing(place: Path) -> None:
     half = place.parent / f"{NEW}best"
     half.mkdir()
+    (place.parent / f"{OWN}best").touch()
     (half / "junk.txt").write_text("half of")
     with replacing(place) as fresh:
         assert list(fresh.iterdir()) == []
@@ -200,6 +266,7 @@ def kill_between_renames(place: Path) -> None:
     shutil.copytree(place, place.parent / f"{NEW}best")
     (place.parent / f"{NEW}best" / "a.txt").write_text("new")
     place.rename(place.parent / f"{OLD}best")
+    (place.parent / f"{OWN}best").touch()
 
 
 def test_a_kill_between_the_renames_is_put_right(place: Path) -> None:

@@ -341,6 +341,17 @@ def test_the_record_of_an_older_version_has_no_hashes(export: Any, tmp_path: Pat
     is_one_line(export(*words, "--force"), str(out / RECORD), "files")
 
 
+@pytest.mark.parametrize("name", [".new-out", ".old-out"])
+def test_a_folder_beside_an_export_is_left_alone(name: str, export: Any, tmp_path: Path) -> None:
+    folder, out = saved(tmp_path / "model"), tmp_path / "out"
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "notes.txt").write_text("mine")
+    before = snapshot(tmp_path)
+    is_one_line(export(folder, "--to", "hf", "--out", out), f"{tmp_path}/{name} is in the way", "move it away")
+    assert snapshot(tmp_path) == before
+    assert not out.exists()
+
+
 def test_a_file_beside_exported_vectors_is_left_alone(export: Any, tmp_path: Path) -> None:
     folder = saved(tmp_path / "model")
     (tmp_path / ".new-v.txt").write_text("mine")

@@ -250,6 +250,56 @@ def test_a_process_that_is_killed_again_and_again_ends_with_the_same_bits(
     assert outcome(tmp_path / "run") == outcome(folder / "whole" / "run")
 
 
+# ── folders outside of a run ──────────────────────────────────────────────────────────────────────
+
+
+def replace_and_die(place: Path, moment: int, at_once: bool) -> None:
+    """Replace a folder, as an export does, and end at an operation on files as `kill -9` does."""
+    from legato.folders import atomic
+
+    if not at_once:
+        atomic.exchange = lambda *_: False  # type: ignore[assignment]
+    left = moment
+
+    def see(what: str, half: Path | None) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            os._exit(9)
+
+    watch(see)
+    write_version(place, "new")
+
+
+def write_version(place: Path, version: str) -> None:
+    from legato.folders.atomic import replacing
+
+    with replacing(place) as fresh:
+        (fresh / "version").write_text(version)
+        (fresh / "inner").mkdir()
+        (fresh / "inner" / "version").write_text(version)
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["one exchange", "two renames"])
+def test_a_folder_whose_writing_is_killed_at_any_file_operation_is_whole_and_can_be_written_again(
+    at_once: bool, tmp_path: Path
+) -> None:
+    for moment in range(1, 1000):
+        place = tmp_path / str(moment) / "out"
+        write_version(place, "old")
+        (place / "mine.txt").write_text("mine")
+        code = finish(fork(replace_and_die, place, moment, at_once))
+        found = place if place.exists() else place.with_name(".old-out")
+        assert (found / "version").read_text() == (found / "inner" / "version").read_text()
+        write_version(place, "newest")
+        assert [path.name for path in place.parent.iterdir()] == ["out"], moment
+        content = {str(path.relative_to(place)): path.read_text() for path in place.rglob("*") if path.is_file()}
+        assert content == {"version": "newest", "inner/version": "newest", "mine.txt": "mine"}, moment
+        if code == 0:
+            break
+    assert moment > 15, "it should have done more than that"
+
+
 def test_every_task_has_an_example() -> None:
     from tiny_tasks import EXAMPLES
 

@@ -200,7 +200,7 @@ def test_runs_without_a_name_get_one_each_however_many_begin_at_once(
 def test_a_lock_whose_file_was_removed_is_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Another process opened the file before its owner removed it, and locks it after.
     path, real = tmp_path / "lock", locks._lock
-    owner = hold(path, make=True)
+    owner = hold(path)
 
     def late(handle: int) -> None:
         monkeypatch.setattr(locks, "_lock", real)
@@ -209,11 +209,11 @@ def test_a_lock_whose_file_was_removed_is_asked_for_again(tmp_path: Path, monkey
         real(handle)
 
     monkeypatch.setattr(locks, "_lock", late)
-    taken = hold(path, make=True)
+    taken = hold(path)
     assert taken is not None
     assert os.path.samestat(os.fstat(taken), path.stat())
     with pytest.raises(Held):
-        hold(path, make=True)
+        hold(path)
 
 
 def test_a_lock_that_is_another_s_by_now_is_not_removed(tmp_path: Path) -> None:
@@ -232,8 +232,8 @@ def test_a_lock_that_is_a_link_is_not_followed(target: str, tmp_path: Path) -> N
     run.release()
     (tmp_path / "file").write_text("mine")
     (run.path / LOCK).symlink_to(tmp_path / target)
-    with pytest.raises(FolderError, match="cannot be written"):
-        RunFolder.open(run.path)
+    with pytest.raises(FolderError, match=r"\.lock is in the way"):
+        RunFolder.open(run.path).claim()
     assert (tmp_path / "file").read_text() == "mine"
 
 

@@ -4,6 +4,9 @@ A folder is written under a temporary name beside its place, and takes the place
 one already the two are exchanged in one operation of the system, so that a reader never meets a moment without it.
 Where the system has no such operation it takes two renames; `recover` finishes what a kill between them left.
 
+While that goes on, an empty file lies beside it, which is the last to go. It is locked, so that two processes never
+write one folder; after a kill it tells what was left here from a folder that somebody else gave such a name.
+
 What somebody else put into a folder is in its successor, too: nothing is lost that was not written here.
 """
 
@@ -14,16 +17,17 @@ import os
 import shutil
 import sys
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from legato.errors import FolderError
-from legato.folders.locks import Held, hold, let_go
+from legato.folders.locks import Held, hold, let_go, remove
 from legato.output_files import NEW, replacing_file, sync
 
 # Beside NEW, which is being written, or what was replaced: worthless until renamed.
 OLD = ".old-"  # stepped aside for its replacement
+OWN = ".own-"  # an empty file: whoever has its lock writes the folder, and what has the other two names is ours
 AT_FDCWD: Final = -100  # Linux: a path is taken from the working directory
 EXCHANGE: Final = 2  # RENAME_EXCHANGE of Linux, and RENAME_SWAP of macOS
 
@@ -39,8 +43,8 @@ def replacing(place: Path, drop: Collection[str] = ()) -> Iterator[Path]:
     fresh = place.parent / f"{NEW}{place.name}"
     with clear_errors(place):
         place.parent.mkdir(parents=True, exist_ok=True)
-        held = _make(fresh, place)
-        try:
+        with _alone(place):
+            fresh.mkdir()
             try:
                 yield fresh
                 _sync(fresh)
@@ -56,50 +60,73 @@ def replacing(place: Path, drop: Collection[str] = ()) -> Iterator[Path]:
             if left is not None:
                 _carry(left, place, drop, move=True)  # what somebody put there since
                 shutil.rmtree(left, ignore_errors=True)
-        finally:
-            let_go(held)
 
 
 def recover(place: Path) -> None:
-    """Put right what a kill in the middle of `replacing` left behind."""
-    fresh = place.parent / f"{NEW}{place.name}"
-    with clear_errors(place):
-        _step_back(place)
-        with suppress(FileNotFoundError):  # there is none, or another process has just removed it
-            if fresh.is_dir():
-                let_go(_hold(fresh, place))
-                shutil.rmtree(fresh)
+    """Put right what a kill in the middle of `replacing` left behind.
+
+    Only where all of that is known to be ours, as in a run: versions that had no `OWN` left it, too.
+    """
+    if any(map(os.path.lexists, (_own(place), *_leftovers(place)))):
+        with clear_errors(place), _alone(place, ours=True):
+            pass
+
+
+@contextmanager
+def _alone(place: Path, *, ours: bool = False) -> Iterator[None]:
+    """Be the only process that writes `place`, from before anything is touched until all is done.
+
+    What a kill left is put right first; what is not ours and has its name is refused.
+    """
+    own = _own(place)
+    ours = ours or os.path.lexists(own)
+    try:
+        held = hold(own)
+    except Held:
+        raise FolderError(f"{place} is being written by another process; wait for it or stop it") from None
+    if held is None:  # a system without locks
+        own.touch()
+    try:
+        stray = next(filter(os.path.lexists, _leftovers(place)), None)
+        if stray is not None and not ours:
+            remove(own, held)
+            raise FolderError(f"{stray} is in the way of writing {place}; move it away")
+        _put_right(place)
+        yield
+    finally:
+        if not any(map(os.path.lexists, _leftovers(place))):
+            remove(own, held)
+        let_go(held)
+
+
+def _own(place: Path) -> Path:
+    return place.parent / f"{OWN}{place.name}"
+
+
+def _leftovers(place: Path) -> tuple[Path, Path]:
+    """Where a kill leaves something of `place`."""
+    return place.parent / f"{NEW}{place.name}", place.parent / f"{OLD}{place.name}"
+
+
+def _put_right(place: Path) -> None:
+    _step_back(place)
+    fresh, _ = _leftovers(place)
+    if _is_folder(fresh):
+        shutil.rmtree(fresh)
 
 
 def _step_back(place: Path) -> None:
     """Of two renames, undo the first where the second did not come."""
-    aside = place.parent / f"{OLD}{place.name}"
-    if aside.exists():
+    _, aside = _leftovers(place)
+    if _is_folder(aside):
         if place.exists():
             shutil.rmtree(aside)
         else:
             aside.rename(place)
 
 
-def _make(fresh: Path, place: Path) -> int | None:
-    """The empty folder, locked so that another process does not take it for what a kill left."""
-    while True:
-        recover(place)
-        try:
-            fresh.mkdir()
-        except FileExistsError:  # another process was faster
-            if not fresh.is_dir():
-                raise
-            continue
-        with suppress(FileNotFoundError):  # another process took it for a leftover
-            return _hold(fresh, place)
-
-
-def _hold(fresh: Path, place: Path) -> int | None:
-    try:
-        return hold(fresh)
-    except Held:
-        raise FolderError(f"{place} is being written by another process; wait for it or stop it") from None
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
 
 
 def _put(fresh: Path, place: Path) -> Path | None:

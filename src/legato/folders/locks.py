@@ -1,4 +1,4 @@
-"""One process at a time: a lock on a file or a folder, which ends with the process that holds it.
+"""One process at a time: a lock on a file, which ends with the process that holds it.
 
 The system keeps locks by file, not by name. A name may meanwhile have gone to another file, because whoever held the
 lock removed it: such a lock is worth nothing, so it is asked for again until the file that is locked is the one at
@@ -7,8 +7,12 @@ the path. That is what makes it safe to remove a file whose lock one holds.
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from pathlib import Path
+
+from legato.errors import FolderError
 
 try:
     import fcntl
@@ -21,17 +25,24 @@ class Held(Exception):
     """Another process has the lock."""
 
 
-def hold(path: Path, *, make: bool = False) -> int | None:
-    """Lock what is at `path`, or with `make` a file made where there is none; a handle to `let_go` at the end.
+def hold(path: Path) -> int | None:
+    """Lock the file at `path`, made where there is none; a handle to `let_go` at the end.
 
-    Raises `Held` where another process has it. Where the system or the file system has no locks, nothing is locked.
+    It is empty; one that is not is somebody's, and refused. Raises `Held` where another process has the lock. Where
+    the system or the file system has no locks, nothing is locked.
     """
     if not LOCKS:
         return None
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW if make else os.O_RDONLY
     while True:
-        handle = os.open(path, flags | os.O_CLOEXEC, 0o666)
         try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        except OSError as problem:
+            if problem.errno in (errno.EISDIR, errno.ELOOP, errno.ENXIO):  # a folder, a link, a socket
+                raise _in_the_way(path) from None
+            raise
+        try:
+            if not _is_empty(handle):
+                raise _in_the_way(path)
             _lock(handle)
             if same_file(os.fstat(handle), path):
                 return handle
@@ -42,7 +53,7 @@ def hold(path: Path, *, make: bool = False) -> int | None:
 
 
 def same_file(known: os.stat_result, path: Path) -> bool:
-    """Whether `path` still leads to the file or folder that was looked at."""
+    """Whether `path` still leads to the file that was looked at."""
     try:
         return os.path.samestat(known, os.stat(path))
     except FileNotFoundError:
@@ -54,10 +65,25 @@ def let_go(handle: int | None) -> None:
         os.close(handle)
 
 
+def remove(path: Path, handle: int | None) -> None:
+    """Remove the file of a lock that one holds, unless somebody did and it is another's by now, or wrote to it."""
+    if handle is None or (same_file(os.fstat(handle), path) and _is_empty(handle)):
+        path.unlink(missing_ok=True)
+
+
+def _in_the_way(path: Path) -> FolderError:
+    return FolderError(f"{path} is in the way: an empty file belongs there, for its lock; move it away")
+
+
+def _is_empty(handle: int) -> bool:
+    found = os.fstat(handle)
+    return stat.S_ISREG(found.st_mode) and found.st_size == 0
+
+
 def _lock(handle: int) -> None:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise Held from None
-    except OSError:  # some network file systems have none, others none for folders
+    except OSError:  # some network file systems have none
         return

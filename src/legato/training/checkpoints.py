@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from legato.errors import CheckpointError, FolderError, brief
-from legato.folders.atomic import OLD, recover, replacing
+from legato.folders.atomic import OLD, OWN, recover, replacing
 from legato.folders.weights import load_tensors, put_weights, save_tensors, weights_of
 from legato.output_files import NEW
 from legato.schema import OPEN, TypedDict, read_json, to_json, with_config
@@ -124,7 +124,7 @@ def sweep(folder: Path) -> None:
     """Remove what a kill left half-written, and put back what had stepped aside for it."""
     if folder.is_dir():
         for path in list(folder.iterdir()):
-            for prefix in (NEW, OLD):
+            for prefix in (NEW, OLD, OWN):
                 name = path.name.removeprefix(prefix)
                 if path.name.startswith(prefix) and STEP.match(name):
                     recover(folder / name)

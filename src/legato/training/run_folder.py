@@ -23,7 +23,7 @@ from pydantic import Field
 from legato.config import read_yaml, to_yaml
 from legato.errors import FolderError, brief
 from legato.folders.atomic import clear_errors, recover, write_text
-from legato.folders.locks import Held, hold, let_go, same_file
+from legato.folders.locks import Held, hold, let_go, remove
 from legato.input_files import read_bytes
 from legato.output_files import DRAWN, NEW
 from legato.schema import OPEN, TypedDict, parse_json, to_json, with_config
@@ -79,7 +79,7 @@ class RunFolder:
 
     def _claim(self) -> None:
         with clear_errors(self.path):
-            self._lock, self._claimed = hold(self.path / LOCK, make=True), True
+            self._lock, self._claimed = hold(self.path / LOCK), True
 
     def release(self) -> None:
         """Give up the claim, with which everything ends that this process does here."""
@@ -88,9 +88,8 @@ class RunFolder:
             self._let_go()
 
     def _unlink_lock(self) -> None:
-        """Remove the file while it is locked (locks.py), unless somebody did and it is another's by now."""
-        if self._lock is not None and same_file(os.fstat(self._lock), self.path / LOCK):
-            (self.path / LOCK).unlink(missing_ok=True)
+        if self._lock is not None:
+            remove(self.path / LOCK, self._lock)
 
     def _let_go(self) -> None:
         let_go(self._lock)
