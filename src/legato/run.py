@@ -154,10 +154,11 @@ def resume_run(path: Path, changes: dict[str, Any], display: Display) -> Result:
     from legato.training.run_folder import RunFolder
 
     run = RunFolder.open(path)
+    _resumed(run.settings, changes, path)  # before anything is touched there
+    run.claim()
     try:
-        begun = {**run.settings, "from": changes["from"]} if "from" in changes else run.settings  # it may have moved
-        before, after = check(begun), check(merge(run.settings, changes))
-        _refuse_changes(flat(dump(before)), flat(dump(after)), path)
+        after = _resumed(run.settings, changes, path)  # again, since nobody else can change it now
+        run.put_right()
         if not changes and (path / "result.json").exists():
             raise _finished(path)
         if not list_checkpoints(run.checkpoints):
@@ -169,6 +170,14 @@ def resume_run(path: Path, changes: dict[str, Any], display: Display) -> Result:
         return _carry_out(after, run, display, resuming=True)
     finally:
         run.release()
+
+
+def _resumed(settings: dict[str, Any], changes: dict[str, Any], path: Path) -> RunConfig:
+    """The settings with which a run goes on."""
+    begun = {**settings, "from": changes["from"]} if "from" in changes else settings  # it may have moved
+    before, after = check(begun), check(merge(settings, changes))
+    _refuse_changes(flat(dump(before)), flat(dump(after)), path)
+    return after
 
 
 def finished_result(path: Path) -> Result | None:

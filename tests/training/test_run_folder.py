@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 import legato
+from legato.config import to_yaml
 from legato.errors import FolderError, LegatoError
 from legato.folders import locks
 from legato.folders.locks import Held, hold, let_go
+from legato.folders.model_folder import find_model
+from legato.settings import check, dump, settings_for
 from legato.training.checkpoints import Checkpoint, save_checkpoint, sweep
 from legato.training.run_folder import LOCK, STARTING, RunFolder
 from tiny_runs import small, snapshot
@@ -117,18 +120,90 @@ def test_pruning_touches_no_folder_that_only_has_the_name_of_a_checkpoint(tmp_pa
     assert (tmp_path / "step-2" / "manifest.json").is_file()
 
 
+# ── what is resumed ───────────────────────────────────────────────────────────────────────────────
+
+
+MINE = (".lock", ".new-best/a.txt", ".old-last/a.txt", ".new-config.yaml", "checkpoints/.new-step-1/a.txt")
+
+
+def project(folder: Path, settings: str, *files: str) -> Path:
+    """A folder of somebody's that has a config.yaml, as many have."""
+    folder.mkdir()
+    (folder / "last").mkdir()
+    (folder / "config.yaml").write_text(settings)
+    for file in files:
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text("mine")
+    return folder
+
+
+def everything(folder: Path) -> tuple[list[Path], dict[str, bytes]]:
+    return sorted(folder.rglob("*")), snapshot(folder)
+
+
+def test_resuming_what_is_no_run_touches_nothing(tmp_path: Path) -> None:
+    folder = project(tmp_path / "project", "a: 1\n", *MINE)
+    (folder / "checkpoints" / "step-3").mkdir()
+    before = everything(folder)
+    with pytest.raises(LegatoError, match="unknown key 'a'"):
+        legato.train(resume=folder, quiet=True)
+    (folder / ".lock").write_text("")  # others' locks are empty, too
+    with pytest.raises(LegatoError, match="unknown key 'a'"):
+        legato.train(resume=folder, quiet=True)
+    (folder / ".lock").write_text("mine")
+    assert everything(folder) == before
+
+
+def test_resuming_a_folder_that_only_holds_a_recipe_touches_nothing(tmp_path: Path) -> None:
+    recipe = to_yaml(dump(check(settings_for("lm", small(tmp_path)))))
+    folder = project(tmp_path / "project", recipe, *MINE[1:])
+    (folder / "checkpoints" / "step-3").mkdir()
+    before = everything(folder)
+    with pytest.raises(LegatoError):
+        legato.train(resume=folder, quiet=True)
+    assert everything(folder) == before
+
+
+def test_a_lock_that_somebody_wrote_into_is_neither_claimed_nor_removed(tmp_path: Path) -> None:
+    run = legato.train("lm", small(tmp_path), out=tmp_path / "run", quiet=True).run
+    (run / LOCK).write_text("mine")
+    before = everything(run)
+    with pytest.raises(FolderError, match=f"{run}/.lock is in the way: .*; move it away"):
+        legato.train(resume=run, settings={"train.steps": 16}, quiet=True)
+    assert everything(run) == before
+    (run / LOCK).unlink()
+    claimed = RunFolder.open(run)
+    claimed.claim()
+    (run / LOCK).write_text("mine")
+    claimed.release()
+    assert (run / LOCK).read_text() == "mine"
+
+
+def test_what_kills_of_an_older_version_left_in_a_run_is_put_right(tmp_path: Path) -> None:
+    run = legato.train("lm", small(tmp_path), out=tmp_path / "run", quiet=True).run
+    (run / "best").rename(run / ".old-best")
+    for name in (".new-best", ".new-last", "checkpoints/.new-step-16"):
+        (run / name).mkdir()
+        (run / name / "half.safetensors").write_text("half of")
+    (run / ".new-metrics.jsonl").write_text("half of")
+    assert find_model(run) == run / ".old-best"
+    legato.train(resume=run, settings={"train.steps": 16}, quiet=True)
+    assert list(run.rglob(".*")) == []
+    assert (run / "best" / "model.safetensors").is_file()
+
+
 # ── one process at a time ─────────────────────────────────────────────────────────────────────────
 
 
 def test_a_run_that_another_process_has_is_refused(tmp_path: Path) -> None:
     first = RunFolder.create(tmp_path / "run", SETTINGS)
     with pytest.raises(FolderError, match="is being trained by another process"):
-        RunFolder.open(first.path)
+        RunFolder.open(first.path).claim()
     with pytest.raises(FolderError, match="already holds a run"):
         RunFolder.create(first.path, SETTINGS)
     assert names(first.path) == [LOCK, STARTING, "config.yaml"]
     first.release()
-    RunFolder.open(first.path).release()
+    RunFolder.open(first.path).claim()
 
 
 def test_the_loser_of_a_race_takes_nothing_from_the_winner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,9 +295,10 @@ def test_a_lock_that_is_another_s_by_now_is_not_removed(tmp_path: Path) -> None:
     first = RunFolder.create(tmp_path / "run", SETTINGS)
     (first.path / LOCK).unlink()  # by hand
     second = RunFolder.open(first.path)
+    second.claim()
     first.release()
     with pytest.raises(FolderError, match="is being trained by another process"):
-        RunFolder.open(first.path)
+        RunFolder.open(first.path).claim()
     second.release()
 
 

@@ -84,6 +84,11 @@ def is_checkpoint(place: Path) -> bool:
     return not place.is_symlink() and (place / MANIFEST).is_file()
 
 
+def holds_checkpoint(folder: Path) -> bool:
+    """Whether a checkpoint lies in a folder, be it under the name that it has while another takes its place."""
+    return folder.is_dir() and any(is_checkpoint(path) for path in folder.iterdir() if STEP.search(path.name))
+
+
 def _remove(place: Path) -> None:
     """Remove a checkpoint's own files, and the folder unless somebody put others there; its manifest last.
 

@@ -27,7 +27,7 @@ from legato.folders.locks import Held, hold, let_go, remove
 from legato.input_files import read_bytes
 from legato.output_files import DRAWN, NEW
 from legato.schema import OPEN, TypedDict, parse_json, to_json, with_config
-from legato.training.checkpoints import sweep
+from legato.training.checkpoints import holds_checkpoint, sweep
 
 LOCK = ".lock"  # held while a process trains
 STARTING = ".starting"  # there from the first moment until the first checkpoint
@@ -163,20 +163,18 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """An existing run, with whatever a kill left half-done put right."""
+        """An existing run, by its settings; nothing is touched before they are checked and it is claimed."""
         if not (path / CONFIG).exists():
             raise FolderError(f"{path} holds no run: it has no {CONFIG}")
-        run = cls(path)
-        run.claim()
-        try:
-            for folder in (run.best, run.last):
+        return cls(path)
+
+    def put_right(self) -> None:
+        """Undo what a kill left half-done, in a run that is one by more than its settings: they may be a recipe."""
+        if self.starting or holds_checkpoint(self.checkpoints):
+            for folder in (self.best, self.last):
                 recover(folder)
-            sweep(run.checkpoints)
-            run._remove_halves()
-        except BaseException:
-            run.release()
-            raise
-        return run
+            sweep(self.checkpoints)
+            self._remove_halves()
 
     def _remove_halves(self) -> None:
         for path in list(self.path.iterdir()):
