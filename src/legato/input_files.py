@@ -79,7 +79,7 @@ def read_bytes(path: Path, most: int | None = None, *, error: type[LegatoError] 
             raise error(f"{path} has {size:,} bytes, more than the {most:,} that a file of its kind may have")
         memory.refuse_beyond(size, f"reading {path}", "give a smaller file", error=error)
         try:
-            return file.read() if most is None else file.read(most)
+            return file.read() if most is None else file.read(min(most, size + 1))  # it takes what is asked for
         except OSError as problem:
             raise error(f"{path} cannot be read: {problem.strerror}") from None
         except MemoryError:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from legato import memory
+from legato import input_files, memory
 from legato.cli.lines import Lines
 from legato.data import unpacking
 from legato.data.tables import read_table
@@ -95,6 +95,30 @@ def test_a_line_that_never_ends_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_
 
     assert "line 2: more than 1,000 bytes in one line" in refused(read)
     assert given == ["short"]
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
+def test_a_line_of_vectors_that_never_ends_is_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("legato.data.vectors.LONGEST", 1000)
+    content = b"word 0.5\n" + b"x" * 5000
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    assert "line 2: more than 1,000 bytes in one line" in refused(lambda: read_vectors(tmp_path / name, ["word"]))
+
+
+def test_no_more_memory_is_asked_for_than_a_file_has_bytes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    class Asked(io.BufferedReader):
+        def read(self, size: int | None = -1, /) -> bytes:
+            asked.append(size or 0)
+            return super().read(size)
+
+    (tmp_path / "a.json").write_bytes(b"{}")
+    monkeypatch.setattr(input_files, "open_file", lambda path, error: Asked(io.FileIO(path)))
+    assert input_files.read_bytes(tmp_path / "a.json", 1 << 28) == b"{}"
+    assert asked == [3]
 
 
 @pytest.mark.parametrize("reader", ["text", "trees", "table", "parquet"])

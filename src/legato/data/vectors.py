@@ -147,7 +147,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
             with gzip.GzipFile(fileobj=file) as unpacked:
                 yield from lines_of(unpacked, str(path), LONGEST, budget)
         else:
-            yield from enumerate(file, 1)
+            yield from lines_of(file, str(path), LONGEST)
 
 
 def _is_header(line: bytes) -> bool:
