@@ -90,6 +90,22 @@ def test_a_folder_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
         read_model(tmp_path / "none")
 
 
+def test_a_name_that_no_folder_has_is_one_line() -> None:
+    with pytest.raises(FolderError, match="a zero byte is in no file's name"):
+        read_model("a\0b")
+    with pytest.raises(FolderError, match="it is damaged"):
+        read_steadily(Path("a\0b"), lambda folder: (_ for _ in ()).throw(FolderError("it is damaged")))
+
+
+def test_a_folder_in_somebody_s_home_is_watched_where_it_is(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[Path] = []
+    monkeypatch.setenv("HOME", str(place.parent))
+    monkeypatch.setattr(steady, "identity", looked.append)
+    with pytest.raises(FolderError):
+        read_model("~/best")
+    assert looked[:2] == [place.parent, place]
+
+
 # ── a model ───────────────────────────────────────────────────────────────────────────────────────
 
 

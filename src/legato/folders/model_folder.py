@@ -195,7 +195,8 @@ def _own(module: SequenceModel) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def read_model(place: str | Path) -> Loaded:
     """The model behind a path (`find_model`), even while a run replaces it."""
-    return find_and_read(Path(place), lambda: find_model(place), _load)
+    watched = path_of(place, error=FolderError)
+    return find_and_read(watched, lambda: find_model(place), _load)
 
 
 def load_model(folder: Path) -> Loaded:

@@ -58,6 +58,6 @@ def identity(folder: Path) -> Identity:
     """What tells a folder from the one that takes its place; None where there is none."""
     try:
         found = os.stat(folder)
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a zero byte in the name
         return None
     return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
