@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from legato import sandbox
+from legato.errors import LegatoError
 
 SLOW = r"(a+)+$"
 
@@ -111,3 +112,33 @@ def test_nothing_of_the_environment_or_the_folder_is_read(tmp_path: Path, monkey
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     sandbox._close()
     assert match(["a"], "a") == 0
+
+
+@pytest.mark.parametrize("python", ["#!/bin/sh\nexit 127\n", None], ids=["one that cannot load", "none"])
+def test_a_process_that_does_not_start_is_no_fault_of_what_it_was_to_run(
+    python: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "python"
+    if python is not None:
+        broken.write_text(python)
+        broken.chmod(0o755)
+    sandbox._close()
+    monkeypatch.setattr(sys, "executable", str(broken))
+    with pytest.raises(LegatoError, match="the helper process could not be started"):
+        match(["a"], "a")
+    monkeypatch.undo()
+    assert match(["a"], "a") == 0
+
+
+def test_python_s_own_libraries_are_found_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[dict[str, str]] = []
+    real = subprocess.Popen
+    monkeypatch.setattr(
+        subprocess, "Popen", lambda *a, env, **named: started.append(env) or real(*a, env=env, **named)
+    )
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/python/lib")
+    monkeypatch.setenv("SECRET_TOKEN", "x")
+    sandbox._close()
+    assert match(["a"], "a") == 0
+    assert started[0]["LD_LIBRARY_PATH"] == "/opt/python/lib"
+    assert "SECRET_TOKEN" not in started[0]

@@ -24,11 +24,15 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+from legato.errors import LegatoError
+
 WORKER: Final = Path(__file__).with_name("worker.py")
 SECONDS = 4.0  # of computing, a call; the worker's clock stands still while others have the processor
 PATIENCE = 60.0  # seconds by the clock on the wall: to start, and a call
 MEMORY = 1 << 30  # bytes
 OUTPUT = 1 << 26  # bytes of an answer
+# Where the system finds Python's own libraries; the rest of the environment is not for the helper.
+LOADING: Final = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DYLD_FRAMEWORK_PATH", "DYLD_FALLBACK_LIBRARY_PATH")
 
 
 class OverBudget(Exception):
@@ -53,18 +57,31 @@ class Helper:
     """The process, and the two pipes to it."""
 
     def __init__(self) -> None:
-        self.process = subprocess.Popen(
-            # -I: nothing of the user's environment or folder is looked at; -S: nor is what runs at Python's start.
-            [sys.executable, "-I", "-S", str(WORKER)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={"MALLOC_ARENA_MAX": "1", "RAYON_NUM_THREADS": "1"},  # each thread would take a share of the memory
-            start_new_session=True,  # Ctrl-C is for us; it may still be needed while we save
-        )
+        kept = {name: value for name, value in os.environ.items() if name in LOADING}
+        try:
+            self.process = subprocess.Popen(
+                # -I: nothing of the user's environment or folder is looked at; -S: nor what runs at Python's start.
+                [sys.executable, "-I", "-S", str(WORKER)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={**kept, "MALLOC_ARENA_MAX": "1", "RAYON_NUM_THREADS": "1"},  # a thread takes a share of memory
+                start_new_session=True,  # Ctrl-C is for us; it may still be needed while we save
+            )
+        except OSError as problem:
+            raise _not_started(str(problem.strerror)) from None
         paths = [path for path in sys.path if path and Path(path).is_absolute()]
-        self._send({"paths": paths, "memory": MEMORY})
-        self._receive()
+        try:
+            self._send({"paths": paths, "memory": MEMORY})
+            self._receive()
+        except OverBudget:  # nothing of anybody's has run yet
+            code = self.process.poll()
+            self.end()
+            told = "does not answer" if code is None else f"ended with code {code}"
+            raise _not_started(f"{sys.executable} {told}") from None
+        except BaseException:
+            self.end()
+            raise
 
     def call(self, name: str, arguments: dict[str, Any]) -> Any:
         try:
@@ -128,6 +145,10 @@ class Helper:
         if code in (-signal.SIGPROF, -signal.SIGXCPU):
             return OverBudget(f"{SECONDS:g} s of computing")
         return OverBudget(f"{MEMORY >> 20} MB of memory" if code == -signal.SIGKILL else "a process can bear")
+
+
+def _not_started(reason: str) -> LegatoError:
+    return LegatoError(f"the helper process could not be started: {reason}; look whether this Python starts at all")
 
 
 _lock = threading.Lock()
