@@ -156,6 +156,13 @@ def test_no_verb_answers_with_weights_that_are_not_finite(
     is_one_line(answer, str(tmp_path / "bad"), "its weights are not finite, first those of '")
 
 
+def test_what_is_wrong_stands_on_a_line_of_its_own_behind_a_prompt(
+    trained: Callable[[str], tuple[Path, str]], tmp_path: Path, command: Command
+) -> None:
+    damaged(trained("lm")[0], tmp_path / "bad")
+    assert command("generate", tmp_path / "bad", "the cat").out == "the cat\n"
+
+
 @pytest.mark.parametrize("name", TASKS)
 def test_no_score_is_told_of_weights_that_are_not_finite(
     name: str, trained: Callable[[str], tuple[Path, str]], tmp_path: Path, command: Command

@@ -26,8 +26,11 @@ def talk(model: Model, options: SearchOptions, system: str | None, write: Any) -
             print("legato: note: the model's context is full; the first messages are forgotten", file=sys.stderr)
             noted = True
         turns = kept
-        answer = model.write(model.chat_ids([*first, *turns]), options, write)
-        write("\n")
+        asked = model.chat_ids([*first, *turns])
+        try:
+            answer = model.write(asked, options, write)
+        finally:
+            write("\n")
         turns.append({"role": "assistant", "content": answer.text})
 
 

@@ -105,8 +105,10 @@ def command(
             )
     if streaming and len(prompts) == 1:
         _write("" if chat else prompts[0])
-        written = [held.write(starts[0], options, _write)]
-        _write("\n")
+        try:
+            written = [held.write(starts[0], options, _write)]
+        finally:  # what went wrong is said on a line of its own
+            _write("\n")
         _note_full(held, written, options)
         return
     for text, found in zip(prompts, held.hypotheses(starts, options), strict=True):
