@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import gzip
 import io
 import os
@@ -16,12 +17,12 @@ import pytest
 from legato import input_files, memory
 from legato.cli.lines import Lines
 from legato.data import unpacking
+from legato.data.patterns import matches, matching_files
 from legato.data.tables import read_table
 from legato.data.text import read_text
 from legato.data.tokenizers import Tokenizer
 from legato.data.treebanks import read_trees
 from legato.data.vectors import read_vectors
-from legato.data.zips import _matches
 from legato.errors import DataError
 
 ZEROS = b"a" * (1 << 25)
@@ -234,9 +235,9 @@ def test_an_ordinary_parquet_file_is_read_as_before(tmp_path: Path) -> None:
 
 def test_a_pattern_of_many_stars_is_matched_at_once() -> None:
     parts = ["a"] * 60
-    assert not _matches(parts, ["**", "a"] * 25 + ["b"])
-    assert _matches(parts, ["**", "a"] * 25)
-    assert _matches(parts, ["**"] * 50)
+    assert not matches(parts, ["**", "a"] * 25 + ["b"])
+    assert matches(parts, ["**", "a"] * 25)
+    assert matches(parts, ["**"] * 50)
 
 
 @pytest.mark.parametrize(
@@ -253,14 +254,52 @@ def test_a_pattern_of_many_stars_is_matched_at_once() -> None:
     ],
 )
 def test_stars_stand_for_what_they_did(name: str, pattern: str, expected: bool) -> None:
-    assert _matches(name.split("/"), pattern.split("/")) is expected
+    assert matches(name.split("/"), pattern.split("/")) is expected
 
 
-def test_a_pattern_of_many_stars_for_files_is_matched_at_once(tmp_path: Path) -> None:
-    folder = tmp_path
-    for _ in range(12):
-        folder = folder / "a"
-    folder.mkdir(parents=True)
-    (folder / "x.txt").write_bytes(TREE)
-    found = read_trees(str(tmp_path / Path(*["**"] * 14) / "*.txt"))
-    assert len(found.trees) == 1
+def nested(folder: Path, depth: int) -> Path:
+    """The innermost of folders within each other, with a tree in it."""
+    innermost = folder.joinpath(*["a"] * depth)
+    innermost.mkdir(parents=True)
+    (innermost / "x.txt").write_bytes(TREE)
+    return innermost
+
+
+@pytest.mark.parametrize("pattern", ["**/" * 14 + "*.txt", "**/*/" * 6 + "*.txt", "**/a/**/" * 5 + "*.txt"])
+def test_a_pattern_of_many_stars_for_files_lists_each_folder_a_few_times(
+    pattern: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nested(tmp_path, 18)
+    assert len(read_trees(str(tmp_path / pattern)).trees) == 1
+    listed: list[str] = []
+    real_scan, real_list = os.scandir, os.listdir
+    monkeypatch.setattr(os, "scandir", lambda path: listed.append(str(path)) or real_scan(path))
+    monkeypatch.setattr(os, "listdir", lambda path: listed.append(str(path)) or real_list(path))
+    read_trees(str(tmp_path / pattern))
+    assert 18 <= len(listed) <= 40
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *("*", "*.txt", "**", "**/*", "**/*.txt", "a/*", "a/**", "*/a/*.txt", "a/[xy].txt", "**/a/**/x.txt", ".h/*"),
+        *("**/.*", "*/link/*", "?/*", "[!a]/**", "none/*"),
+    ],
+)
+def test_a_pattern_finds_the_files_that_the_standard_library_finds(pattern: str, tmp_path: Path) -> None:
+    for name in ("x.txt", "a/x.txt", "a/a/x.txt", "a/b/y.txt", "b/x.txt", "b/.x.txt", ".h/x.txt", "a/.h/z.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(TREE)
+    (tmp_path / "elsewhere.d").mkdir()
+    (tmp_path / "elsewhere.d" / "l.txt").write_bytes(TREE)
+    (tmp_path / "b" / "link").symlink_to(tmp_path / "elsewhere.d")
+    expected = {Path(found) for found in glob.glob(str(tmp_path / pattern), recursive=True) if Path(found).is_file()}
+    found = {file.resolve() for file in matching_files(tmp_path / pattern)}
+    assert found == {file.resolve() for file in expected}
+
+
+def test_links_that_lead_back_are_followed_once(tmp_path: Path) -> None:
+    folder = nested(tmp_path, 2)
+    for name in ("one", "two", "three"):
+        (folder / name).symlink_to(tmp_path)
+    assert {file.resolve() for file in matching_files(tmp_path / "**" / "*.txt")} == {folder / "x.txt"}

@@ -8,14 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Final
 
 from legato.data.files import decode, load_bytes, no_file, resolve_path, unify_newlines
+from legato.data.patterns import matching_files
 from legato.data.trees import Tree, parse_trees
 from legato.data.zips import IN_ZIP, zip_members
 from legato.errors import DataError
-
-TWICE: Final = ("**", "**")
 
 
 @dataclass(frozen=True)
@@ -62,12 +60,6 @@ def _listed(source: str | list[str]) -> list[str]:
     return sources
 
 
-def _glob(path: Path) -> list[Path]:
-    """The files that match a pattern; `**` behind `**` says nothing more, and would take far longer."""
-    kept = [part for number, part in enumerate(path.parts) if number == 0 or (path.parts[number - 1], part) != TWICE]
-    return sorted(file for file in map(Path, glob.glob(str(Path(*kept)), recursive=True)) if file.is_file())
-
-
 def _files(source: str, root: str | None) -> Iterator[tuple[str, bytes]]:
     """The name and content of each file that a source names."""
     path = resolve_path(source, root)
@@ -87,7 +79,7 @@ def _files(source: str, root: str | None) -> Iterator[tuple[str, bytes]]:
         yield from zip_members(resolve_path(in_zip["zip"], root), in_zip["pattern"])
         return
     elif glob.has_magic(str(path)):
-        found = _glob(path)
+        found = matching_files(path)
         if not found:
             raise DataError(f"no file matches {path}; check the pattern, or set data.root to the folder it starts in")
     else:

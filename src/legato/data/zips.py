@@ -7,10 +7,10 @@ import re
 import zipfile
 import zlib
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from legato.data.files import no_file
+from legato.data.patterns import matches
 from legato.data.unpacking import Budget
 from legato.errors import DataError, listed
 from legato.input_files import open_file
@@ -43,7 +43,7 @@ def zip_members(path: Path, pattern: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _matching(files: list[str], pattern: str) -> list[str]:
-    return [file for file in files if _matches(file.split("/"), pattern.split("/"))]
+    return [file for file in files if matches(file.split("/"), pattern.split("/"))]
 
 
 def _hint(files: list[str], pattern: str) -> str:
@@ -52,14 +52,3 @@ def _hint(files: list[str], pattern: str) -> str:
     better = len(_matching(files, anywhere))
     advice = f", but '{anywhere}' matches {better:,}" if better else ""
     return f"{advice}; it has {listed(files, SHOWN)}" if files else "; it is empty"
-
-
-def _matches(parts: list[str], patterns: list[str]) -> bool:
-    """Whether a name matches folder by folder, so that `*` stays within one; `**` is any number of them."""
-    reached = {0}  # how many parts what was read of the pattern may match
-    for pattern in patterns:
-        if pattern == "**":
-            reached = set(range(min(reached), len(parts) + 1)) if reached else reached
-        else:
-            reached = {at + 1 for at in reached if at < len(parts) and fnmatchcase(parts[at], pattern)}
-    return len(parts) in reached
