@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,12 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
 from legato import sandbox
 from legato.data import guarded_library
-from legato.data.guarded_library import KNOWN, unknown_patterns
+from legato.data.guarded_library import KNOWN, slow_parts, slow_parts_of
+from legato.data.libraries import Library
 from legato.data.sentencepieces import SentencePieceTokenizer
 from legato.data.tokenizers import Tokenizer
 from legato.errors import DataError
+from legato.tasks.hidden_words import MaskReader
 from tiny_published import byte_level
 
 SLOW = r"[ab]*[ab]*\d"  # cubic in a run of letters
@@ -65,7 +68,7 @@ def test_a_pattern_that_is_too_slow_for_a_text_is_named(
     tokenizer = Tokenizer.load(file_of(tmp_path, library(**parts)))
     tokenizer.foreign = True
     said = refused(lambda: tokenizer.encode(TEXT))
-    assert said.startswith("the tokenizer takes more than 0.1 s for 800 characters or tokens: its patterns ")
+    assert said.startswith("the tokenizer takes more than 0.1 s for 800 characters or tokens, since its file says ")
     assert SLOW in said
     for work in (tokenizer.framed, tokenizer.encode_marked, tokenizer.prompt, tokenizer.encode_plain):
         refused(lambda work=work: work(TEXT))  # type: ignore[misc]
@@ -91,21 +94,70 @@ def test_a_pattern_that_is_too_slow_to_load_is_named(tmp_path: Path, monkeypatch
     spec["added_tokens"] = [{"id": 5, "content": "ab" * 600, **mark}]
     (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
     monkeypatch.setattr(sandbox, "SECONDS", 0.3)
-    assert "takes more than 0.3 s of computing to load; its patterns are" in refused(lambda: Tokenizer.load(tmp_path))
+    assert "takes more than 0.3 s of computing to load, since it says" in refused(lambda: Tokenizer.load(tmp_path))
 
 
 def test_a_pattern_is_found_however_it_is_spelt(tmp_path: Path) -> None:
     file_of(tmp_path, library(pre_tokenizer=pre_tokenizers.Split(Regex(SLOW), "isolated")))
     text = (tmp_path / "tokenizer.json").read_text().replace('"Regex"', '"\\u0052egex"')
     (tmp_path / "tokenizer.json").write_text(text)
-    assert Tokenizer.load(tmp_path).library.patterns == (SLOW,)
+    assert Tokenizer.load(tmp_path).library.slow == (SLOW,)
+
+
+def test_what_is_parsed_or_copied_is_held_to_a_time_as_what_is_read() -> None:
+    made = library(pre_tokenizer=pre_tokenizers.Split(Regex(SLOW), "isolated"))
+    parsed = Library.parse(made.to_str())
+    assert (parsed.slow, parsed.copy().slow, Library(parsed).slow) == ((SLOW,),) * 3
+    assert pickle.loads(pickle.dumps(parsed)).slow == (SLOW,)
+
+
+def test_the_copy_that_looks_for_masks_is_held_to_a_time_too(tmp_path: Path) -> None:
+    made: Any = tokenizers.Tokenizer(models.WordLevel({**WORDS, "<mask>": 5}, unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.Split(Regex(SLOW), "isolated")
+    made.add_special_tokens(["<mask>", "</s>"])
+    tokenizer = Tokenizer.load(file_of(tmp_path, made))
+    assert MaskReader(tokenizer)._library.slow == (SLOW,)
+
+
+def word_piece(**settings: Any) -> Any:
+    prefix = settings.get("continuing_subword_prefix", "##")
+    vocabulary = {"a": 0, f"{prefix}a": 1, "[UNK]": 2, "[SEP]": 3}
+    return tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", **settings))
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(
+    ("settings", "shown"),
+    [
+        ({"max_input_chars_per_word": 10**9}, "max_input_chars_per_word=1000000000"),
+        ({"continuing_subword_prefix": "#" * 10**6}, "continuing_subword_prefix=####"),
+    ],
+    ids=["letters", "prefix"],
+)
+def test_a_wordpiece_that_takes_words_of_any_length_is_held_to_a_time(
+    settings: dict[str, Any], shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = Tokenizer.load(file_of(tmp_path, word_piece(**settings)))
+    word = "a" * (2_000 if "max_input_chars_per_word" in settings else 60)
+    assert shown in refused(lambda: tokenizer.encode(word))
+    monkeypatch.setattr(guarded_library, "SECONDS", 60.0)
+    assert tokenizer.encode("aa").tolist() == [0, 1]
+
+
+def test_a_wordpiece_as_published_runs_as_it_is(tmp_path: Path) -> None:
+    assert Tokenizer.load(file_of(tmp_path, word_piece(max_input_chars_per_word=100))).library.slow == ()
+
+
+@pytest.mark.parametrize("text", ["{", "[" * 100_000, '{"\\u0052egex": '])
+def test_what_is_no_json_has_nothing_slow_in_it(text: str) -> None:
+    assert slow_parts_of(text.encode()) == []
 
 
 @pytest.mark.parametrize("pattern", sorted(KNOWN))
 def test_patterns_that_most_have_run_as_they_are(pattern: str, tmp_path: Path) -> None:
     made = library(pre_tokenizer=pre_tokenizers.Split(Regex(pattern), "isolated"))
-    assert Tokenizer.load(file_of(tmp_path, made)).library.patterns == ()
-    assert unknown_patterns(json.loads(made.to_str())) == []
+    assert Tokenizer.load(file_of(tmp_path, made)).library.slow == ()
+    assert slow_parts(json.loads(made.to_str())) == []
 
 
 def test_a_guarded_tokenizer_gives_what_the_library_gives(tmp_path: Path) -> None:
@@ -114,7 +166,7 @@ def test_a_guarded_tokenizer_gives_what_the_library_gives(tmp_path: Path) -> Non
         [pre_tokenizers.Split(Regex(r"\p{N}|\p{L}+"), "isolated"), pre_tokenizers.ByteLevel(use_regex=False)]
     )
     tokenizer = Tokenizer.load(file_of(tmp_path, plain))
-    assert tokenizer.library.patterns
+    assert tokenizer.library.slow
     texts = ["the cat sat", "", "on 12 mats, héllo"]
     expected = [plain.encode(text, add_special_tokens=False).ids for text in texts]
     assert [ids.tolist() for ids in tokenizer.encode_many(texts)] == expected

@@ -2,8 +2,8 @@
 
 `tokenizers` raises plain `Exception`s, and panics where it had not thought of something: that is a `BaseException`,
 which passes by every `except Exception`. All that it does here goes through a `Library`, so that no caller can
-forget. What is called before there is one, and other libraries, stand inside `clear_of_panics`. Where a tokenizer has
-regular expressions that nobody has looked at, a `Library` is held to a time as well (guarded_library.py).
+forget. What is called before there is one, and other libraries, stand inside `clear_of_panics`. What may be
+slow in a tokenizer that is read is found here, too, and a `Library` of it is held to a time (guarded_library.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from legato.data.guarded_library import try_loading, within_time
+from legato.data.guarded_library import slow_parts_of, try_loading, within_time
 from legato.errors import DataError, LegatoError, brief, is_panic
 from legato.input_files import read_bytes
 
@@ -50,14 +50,14 @@ class Library:
     0
     """
 
-    __slots__ = ("_held", "_what", "patterns")
+    __slots__ = ("_held", "_what", "slow")
 
-    def __init__(self, held: Any, source: str = "", patterns: Sequence[str] = ()) -> None:
-        """`source` is the file for messages; with `patterns`, those of its file that are not known, it is timed."""
+    def __init__(self, held: Any, source: str = "", slow: Sequence[str] = ()) -> None:
+        """`source` is the file for messages; where something of it may be `slow`, it is timed."""
         object.__setattr__(self, "_held", held._held if isinstance(held, Library) else held)
         file = source or (held.source if isinstance(held, Library) else "")
         object.__setattr__(self, "_what", file)
-        object.__setattr__(self, "patterns", tuple(patterns))
+        object.__setattr__(self, "slow", tuple(slow or (held.slow if isinstance(held, Library) else ())))
 
     @classmethod
     def read(cls, file: Path) -> Library:
@@ -65,20 +65,21 @@ class Library:
         import tokenizers
 
         data = read_bytes(file, LARGEST)
-        try_loading(file, data)
+        slow = slow_parts_of(data)
+        try_loading(file, slow)
         with clear_of_panics(f"{file} is not a tokenizer that can be read"):
-            return cls(tokenizers.Tokenizer.from_buffer(data), str(file))
+            return cls(tokenizers.Tokenizer.from_buffer(data), str(file), slow)
 
     @classmethod
-    def parse(cls, text: str, source: str = "", patterns: Sequence[str] = ()) -> Library:
+    def parse(cls, text: str, source: str = "") -> Library:
         """From the text of one."""
         import tokenizers
 
         with clear_of_panics(f"{source or 'this'} is not a tokenizer that can be read"):
-            return cls(tokenizers.Tokenizer.from_str(text), source, patterns)
+            return cls(tokenizers.Tokenizer.from_str(text), source, slow_parts_of(text.encode("utf-8", "replace")))
 
     def copy(self) -> Library:
-        return Library.parse(self.to_str(), self.source, self.patterns)
+        return Library.parse(self.to_str(), self.source)
 
     @property
     def source(self) -> str:
@@ -94,7 +95,7 @@ class Library:
     # One text alone would keep all other threads waiting, and nobody could look at a clock; a batch of one does not.
 
     def encode(self, text: str, pair: str | None = None, *, add_special_tokens: bool = True) -> Any:
-        if not self.patterns:
+        if not self.slow:
             return _clearing(self._held.encode, self._failed)(text, pair, add_special_tokens=add_special_tokens)
         return self.encode_batch([text if pair is None else (text, pair)], add_special_tokens=add_special_tokens)[0]
 
@@ -105,23 +106,23 @@ class Library:
         return self._timed(self._held.encode_batch_fast, texts, _letters, add_special_tokens=add_special_tokens)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        if not self.patterns:
+        if not self.slow:
             return str(_clearing(self._held.decode, self._failed)(ids, skip_special_tokens=skip_special_tokens))
         [text] = self._timed(self._held.decode_batch, [list(ids)], _letters, skip_special_tokens=skip_special_tokens)
         return str(text)
 
     def _timed(self, method: Callable[..., Any], given: Any, size: Callable[[Any], int], **named: Any) -> Any:
         call = _clearing(method, self._failed)
-        if not self.patterns:
+        if not self.slow:
             return call(given, **named)
-        return within_time(lambda: call(given, **named), size(given), self.patterns)
+        return within_time(lambda: call(given, **named), size(given), self.slow)
 
     def __setattr__(self, name: str, value: Any) -> None:
         with clear_of_panics(self._failed):
             setattr(self._held, name, value)
 
     def __reduce__(self) -> Any:
-        return Library, (self._held, self.source, self.patterns)
+        return Library, (self._held, self.source, self.slow)
 
     @property
     def _failed(self) -> str:

@@ -25,7 +25,7 @@ from typing import Any, Final
 import numpy as np
 
 from legato.data.any_tokenizer import AnyTokenizer, Ids
-from legato.data.guarded_library import unknown_patterns
+from legato.data.guarded_library import slow_parts
 from legato.data.libraries import Library
 from legato.data.published_tokenizers import read_library, read_template, table_size
 from legato.data.stream_decoder import StreamDecoder
@@ -75,7 +75,7 @@ class Tokenizer:
         library.no_truncation()  # what a published file says of batches is not for us
         library.no_padding()
         spec = json.loads(library.to_str())
-        self.library = Library(library, patterns=unknown_patterns(spec))
+        self.library = Library(library, slow=slow_parts(spec))
         self.name, self.lowercase = recognise(spec)
         vocabulary: dict[str, int] = library.get_vocab(with_added_tokens=True)
         where = library.source or "the tokenizer"
