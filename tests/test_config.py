@@ -364,3 +364,10 @@ def test_flat_settings_have_dotted_keys() -> None:
 def test_a_name_from_elsewhere_is_known(key: str, ours: str) -> None:
     with pytest.raises(ConfigError, match=f"unknown key '{key}'; did you mean '{ours}'"):
         check(settings_for("lm", {key: 1, "data.train": "a.txt"}))
+
+
+def test_settings_that_could_not_be_read_again_are_not_written() -> None:
+    with pytest.raises(
+        ConfigError, match="the settings have 80,008 bytes, and can have 65,536; shorten their longest"
+    ):
+        to_yaml({"labels": ["ab"] * 16_000})

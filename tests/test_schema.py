@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import yaml
 
+from legato import schema
 from legato.errors import ConfigError, FolderError, LegatoError, brief, suggest
 from legato.schema import (
     OPEN,
@@ -132,6 +136,107 @@ def test_yaml_that_is_no_plain_value_is_one_line(text: str) -> None:
         parse_yaml(text, dict, "s.yaml")
     assert str(refused.value).startswith("s.yaml")
     assert len(str(refused.value)) < 500
+
+
+def bomb(line: str, count: int, depth: int) -> str:
+    """YAML whose every line names the one before many times."""
+    rows = [line.format(n=n, before=",".join([f"*a{n - 1}"] * count)) for n in range(1, depth)]
+    return "a0: &a0 {x: 1, y: 2}\n" + "\n".join(rows)
+
+
+def test_merge_keys_are_refused_before_they_are_carried_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    carried: list[object] = []
+    monkeypatch.setattr(yaml.SafeLoader, "flatten_mapping", lambda loader, node: carried.append(node))
+    with pytest.raises(ConfigError, match=r"^s\.yaml: line 2: the merge key << is not read; write the entries out$"):
+        parse_yaml(bomb("a{n}: &a{n} {{<<: [{before}]}}", 10, 9), dict, "s.yaml")
+    assert len(carried) <= 2
+    with pytest.raises(ConfigError, match="merge key"):
+        parse_yaml("a: &a {x: 1}\nb: {!!merge x: *a}", dict, "s.yaml")
+
+
+def test_values_that_aliases_multiply_are_counted_before_they_are_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[object] = []
+    real = schema._problem
+    monkeypatch.setattr(schema, "MAX_YAML_VALUES", 1000)
+    monkeypatch.setattr(schema, "_problem", lambda value, finite: looked.append(value) or real(value, finite))
+    wide = "a: &a [" + "~," * 900 + "]\nb: [" + "*a," * 900 + "]"
+    with pytest.raises(ConfigError, match=r"s\.yaml holds more than 1,000 values"):
+        parse_yaml(wide, dict, "s.yaml")
+    assert len(looked) <= 2000
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[" + "a," * 40_000 + "]", "it holds more than 32,768 values; shorten its longest list"),
+        ("[" * 60_000, "it is nested too deeply"),
+        ("- " * 5_000, "it is nested too deeply"),
+    ],
+    ids=["long", "deep", "deep block"],
+)
+def test_yaml_is_counted_while_it_is_read(text: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema, "check_values", lambda *given, **named: pytest.fail("it was read to its end"))
+    with pytest.raises(ConfigError, match=f"^s.yaml: {said}$"):
+        parse_yaml(text, object, "s.yaml")
+
+
+@pytest.mark.parametrize("text", ["[" + "[]," * 200 + "0]", "[" + '{"a":0},' * 200 + "0]", "[" + "0," * 400 + "0]"])
+def test_json_of_very_many_values_is_refused_before_any_is_made(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json, "loads", lambda *given, **named: pytest.fail("it was read"))
+    for given in (text, text.encode()):
+        with pytest.raises(FolderError, match=r"f\.json holds more than 300 values"):
+            parse_json(given, object, "f.json", most=300)
+
+
+def test_commas_and_brackets_inside_texts_are_not_counted() -> None:
+    text = 'a, [b], {c} \\ " é' * 400
+    assert parse_json(json.dumps([text, "x"]), object, "f.json", most=300) == [text, "x"]
+
+
+def test_the_largest_vocabularies_are_read() -> None:
+    words = {f"w{n},": n for n in range(256_000)}
+    found = parse_json(json.dumps({"vocab": words, "merges": [["a", "b"]] * 512_000}), dict, "f.json")
+    assert len(found["vocab"]) == 256_000
+
+
+def test_a_file_of_entries_is_smaller_than_a_vocabulary(tmp_path: Path) -> None:
+    with (tmp_path / "a.json").open("wb") as file:
+        file.write(b"{}" + b" " * (1 << 24))
+    with pytest.raises(FolderError, match="more than the 16,777,216 that a file of its kind may have"):
+        read_json(tmp_path / "a.json", dict)
+    assert read_json(tmp_path / "a.json", dict, most=schema.MAX_VOCABULARY) == {}
+
+
+class Odd:
+    pass
+
+
+def within(depth: int, value: object) -> object:
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(None, True, 1, 2**63, -(2**63), 0.5, math.inf, math.nan, "é", "\ud800", Odd(), (1,), [], {}),
+        *({"a": [1, {"b": 2**64}]}, {1: 2}, {"\ud800": 1}, {"k" * 5000: 1}, [0] * 50, [0] * 51, [[0] * 24, [0] * 25]),
+        *(within(63, []), within(64, []), within(64, 1), within(65, 1)),
+    ],
+    ids=lambda value: brief(repr(value), 30),
+)
+def test_the_quick_look_at_values_says_what_the_one_that_names_them_says(
+    value: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = schema._are_plain(value, 50 if isinstance(value, list) else 1000)
+    monkeypatch.setattr(schema, "_are_plain", lambda value, most: False)
+    try:
+        schema.check_values(value, "f.json", most=50 if isinstance(value, list) else 1000)
+    except FolderError:
+        assert not quick
+    else:
+        assert quick
 
 
 def test_pipes_devices_and_folders_are_not_read(tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ from legato.schema import is_text, parse_yaml
 # `model=lstm` is short for `model.name=lstm`.
 SHORT_SECTIONS = ("model", "tokenizer", "adapt")
 
-MAX_FILE: Final = 1 << 19  # bytes of a settings file
-MAX_WORD: Final = 1 << 19  # characters of a setting's value
+MAX_FILE: Final = 1 << 16  # bytes of a settings file
+MAX_WORD: Final = 1 << 16  # characters of a setting's value
 MAX_PARTS: Final = 8  # of a dotted key
 MAX_NAME: Final = 200  # characters of a key
 MAX_COUNT: Final = 2**31 - 1  # of whole numbers whose field has no bound of its own
@@ -91,8 +91,6 @@ def parse_value(text: str) -> Any:
     >>> parse_value("[a.en, a.de]"), parse_value("none"), parse_value("1e-3")
     (['a.en', 'a.de'], None, '1e-3')
     """
-    if len(text) > MAX_WORD:
-        raise ConfigError(f"'{brief(text)}' has {len(text):,} characters, and a setting at most {MAX_WORD:,}")
     if text.startswith(("[", "{")):
         try:
             return parse_yaml(text, object, "it")
@@ -111,6 +109,8 @@ def split_words(words: Iterable[str]) -> dict[str, Any]:
         key, equals, text = word.partition("=")
         if not equals or not key:
             raise ConfigError(f"'{brief(word)}' is not a setting; settings are written key=value")
+        if len(text) > MAX_WORD:
+            raise ConfigError(f"'{brief(word)}' has {len(text):,} characters, and a setting at most {MAX_WORD:,}")
         settings[key] = parse_value(text)
     return settings
 
@@ -166,6 +166,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
 def to_yaml(settings: Mapping[str, Any]) -> str:
     """What `read_yaml` reads."""
     text: str = yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True)
+    if (size := len(text.encode("utf-8", "surrogatepass"))) > MAX_FILE:
+        raise ConfigError(f"the settings have {size:,} bytes, and can have {MAX_FILE:,}; shorten their longest list")
     return text
 
 

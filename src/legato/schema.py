@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import MISSING, fields
 from functools import lru_cache
 from pathlib import Path
@@ -34,6 +35,7 @@ from legato.errors import ConfigError, FolderError, LegatoError, brief
 from legato.input_files import read_bytes
 
 __all__ = [
+    "MAX_VOCABULARY",
     "OPEN",
     "TypedDict",
     "check_values",
@@ -52,13 +54,16 @@ T = TypeVar("T")
 
 OPEN: Final = ConfigDict(extra="allow")  # entries that nobody here reads are kept as they are
 
-MAX_BYTES: Final = 1 << 28  # of a JSON or YAML file that is no data; the largest tokenizers' are a tenth of it
+MAX_BYTES: Final = 1 << 24  # of a JSON file that is no data, where its reader says nothing else
+MAX_VOCABULARY: Final = 1 << 28  # of one with an entry for each token or tensor; the largest are a tenth of it
 MAX_DEPTH: Final = 64
-MAX_VALUES: Final = 20_000_000  # in all; a vocabulary has one or two for each token
+MAX_VALUES: Final = 10_000_000  # in all; a vocabulary has up to four for each token
+MAX_YAML_NODES: Final = 1 << 15  # as they are written, which takes long to read
 MAX_YAML_VALUES: Final = 100_000  # aliases make many of few
 MAX_KEY: Final = 4096  # characters in the name of an entry
 MAX_DIGITS: Final = 400  # of a number, as it is written
 LARGEST: Final = 2**63 - 1
+TEXTS: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)  # in JSON
 
 
 def read_json(
@@ -66,25 +71,31 @@ def read_json(
     schema: type[T],
     *,
     error: type[LegatoError] = FolderError,
+    most: int = MAX_BYTES,
     loose: bool = False,
     nan_is_null: bool = False,
 ) -> T:
-    """What is in a JSON file, as a `schema`; `error` is the kind of mistake that anything else is.
+    """What is in a JSON file of at most `most` bytes, as a `schema`; `error` is the kind of mistake that others are.
 
     With `loose` what Python's libraries write and JSON does not have is no mistake where nobody reads it: NaN and
     Infinity, and 10³⁰ for "as long as you like". A whole number beyond 64 bits is a float then.
     """
-    content = read_bytes(path, MAX_BYTES, error=error)
+    content = read_bytes(path, most, error=error)
     return parse_json(content, schema, str(path), error=error, loose=loose, nan_is_null=nan_is_null)
 
 
 def read_json_if_there(
-    path: Path, schema: type[T], *, error: type[LegatoError] = FolderError, loose: bool = False
+    path: Path,
+    schema: type[T],
+    *,
+    error: type[LegatoError] = FolderError,
+    most: int = MAX_BYTES,
+    loose: bool = False,
 ) -> T:
     """The same of a file that may be missing: its `schema` is of an object that may be empty."""
     if not path.is_file():
         return fit({}, schema, str(path), error=error)
-    return read_json(path, schema, error=error, loose=loose)
+    return read_json(path, schema, error=error, most=most, loose=loose)
 
 
 def parse_json(
@@ -93,13 +104,18 @@ def parse_json(
     where: str,
     *,
     error: type[LegatoError] = FolderError,
+    most: int = MAX_VALUES,
     loose: bool = False,
     nan_is_null: bool = False,
 ) -> T:
     """JSON that is not a file by itself, such as a line of one; `where` is what a message calls it.
 
+    No more than `most` values are made of it: two bytes of text become a hundred of memory.
+
     `nan_is_null` reads the NaN and Infinity that an earlier version wrote for a score as what is written now.
     """
+    if _is_more_than(most, text):
+        raise error(f"{where} holds more than {most:,} values")
     constant = (lambda name: None) if nan_is_null else float
     try:
         whole = _rounded_number if loose else _whole_number
@@ -111,8 +127,15 @@ def parse_json(
     except (ValueError, RecursionError) as problem:
         reason = "it is nested too deeply" if isinstance(problem, RecursionError) else problem
         raise error(f"{where} is not valid JSON: {reason}") from None
-    check_values(value, where, error=error, finite=not loose)
+    check_values(value, where, most=most, error=error, finite=not loose)
     return fit(value, schema, where, error=error)
+
+
+def _is_more_than(most: int, text: bytes | str) -> bool:
+    """Whether JSON has more commas and brackets than that, one for each value; texts have others."""
+    raw = text.encode("utf-8", "replace") if isinstance(text, str) else text
+    marks = (b",", b"[", b"{")
+    return sum(map(raw.count, marks)) > most and sum(map(TEXTS.sub(b"", raw).count, marks)) > most
 
 
 def parse_yaml(text: bytes | str, schema: type[T], where: str, *, error: type[LegatoError] = ConfigError) -> T:
@@ -149,72 +172,71 @@ def check_values(
     """Refuse what JSON or YAML can say and no reader of ours expects; the key is named, as `a.b.0`."""
     if _are_plain(value, most):
         return
-    left = most
-
-    def walk(part: Any, path: tuple[str, ...]) -> None:
-        nonlocal left
-        if isinstance(part, dict | list):
-            if len(path) >= MAX_DEPTH:
-                raise error(f"{where}{_at(path[:3])} is nested more than {MAX_DEPTH} deep")
-            left -= len(part)
-            if left < 0:
-                raise error(f"{where} holds more than {most:,} values")
-            for key, inner in part.items() if isinstance(part, dict) else enumerate(part):
-                if isinstance(part, dict):
-                    if not isinstance(key, str):
-                        raise error(f"{where}{_at(path)}: the name of an entry should be a text, not {brief(key)}")
-                    if len(key) > MAX_KEY or not is_text(key):
-                        raise error(f"{where}{_at(path)} has an entry whose name is no name: {brief(key)}")
-                kind = type(inner)
-                # Most values of a large file need no step further: vocabularies number their tokens.
-                if not ((kind is int and -LARGEST <= inner <= LARGEST) or (kind is str and inner.isascii())):
-                    walk(inner, (*path, str(key)))
-        elif isinstance(part, str):
-            if not is_text(part):
-                raise error(f"{where}{_at(path)} holds half a character (a lone surrogate), which is no text")
-        elif part is None or isinstance(part, bool):
-            pass
-        elif isinstance(part, int):
-            if not -LARGEST <= part <= LARGEST:
-                raise error(f"{where}{_at(path)}: {brief(part)} is too large a number")
-        elif isinstance(part, float):
-            if finite and not math.isfinite(part):
-                raise error(f"{where}{_at(path)}: {'NaN' if math.isnan(part) else part} is no number")
-        else:
-            raise error(f"{where}{_at(path)}: {brief(part)} is a {type(part).__name__}, which is no plain value")
-
-    walk(value, ())
+    left = most + 1
+    waiting: list[tuple[Any, Any, int]] = [([value], None, -1)]  # with the way there, key behind key, and the depth
+    while waiting:
+        part, way, depth = waiting.pop()
+        if depth >= MAX_DEPTH:
+            raise error(f"{where}{_at(_path(way)[:3])} is nested more than {MAX_DEPTH} deep")
+        left -= len(part)
+        if left < 0:  # before any of them waits: aliases of YAML make many of few
+            raise error(f"{where} holds more than {most:,} values")
+        named = type(part) is dict
+        if named and not all(map(_is_key, part)):
+            key = next(key for key in part if not _is_key(key))
+            text = isinstance(key, str)
+            wrong = " has an entry whose name is no name:" if text else ": the name of an entry should be a text, not"
+            raise error(f"{where}{_at(_path(way))}{wrong} {brief(key)}")
+        for key, inner in part.items() if named else enumerate(part):
+            kind = type(inner)
+            if kind is dict or kind is list:
+                waiting.append((inner, (way, key), depth + 1))
+            elif (problem := _problem(inner, finite)) is not None:
+                raise error(f"{where}{_at(_path((way, key)))}{problem}")
 
 
 def _are_plain(value: Any, most: int) -> bool:
     """What `check_values` finds, level by level and without the way there: large files hold millions of values."""
     level: list[Any] = [value]
     for depth in range(MAX_DEPTH + 1):
-        most -= len(level)
-        if most < 0:
-            return False
         below: list[Any] = []
         for part in level:
             kind = type(part)
-            if kind is str:
-                if not part.isascii() and not is_text(part):
-                    return False
-            elif kind is int:
-                if not -LARGEST <= part <= LARGEST:
-                    return False
-            elif kind is float:
-                if not math.isfinite(part):
-                    return False
-            elif kind is dict or kind is list:
-                if depth >= MAX_DEPTH or (kind is dict and not all(map(_is_key, part))):
+            if kind is dict or kind is list:
+                most -= len(part)
+                if most < 0 or depth >= MAX_DEPTH or (kind is dict and not all(map(_is_key, part))):
                     return False
                 below.extend(part.values() if kind is dict else part)
-            elif part is not None and kind is not bool:
+            elif (kind is int and -LARGEST <= part <= LARGEST) or (kind is str and part.isascii()):
+                continue  # as most values of a large file are: vocabularies number their tokens
+            elif _problem(part, True) is not None:
                 return False
         if not below:
-            return True
+            break
         level = below
-    return False
+    return True
+
+
+def _problem(value: Any, finite: bool) -> str | None:
+    """What is wrong with a value that holds no others."""
+    if value is None or isinstance(value, bool):
+        return None
+    if isinstance(value, str):
+        return None if is_text(value) else " holds half a character (a lone surrogate), which is no text"
+    if isinstance(value, int):
+        return None if -LARGEST <= value <= LARGEST else f": {brief(value)} is too large a number"
+    if isinstance(value, float):
+        return None if not finite or math.isfinite(value) else f": {brief(value).replace('nan', 'NaN')} is no number"
+    return f": {brief(value)} is a {type(value).__name__}, which is no plain value"
+
+
+def _path(way: Any) -> tuple[str, ...]:
+    """The keys on the way, from the outermost on."""
+    path: list[str] = []
+    while way is not None:
+        way, key = way
+        path.append(str(key))
+    return tuple(path[-2::-1])  # the first is the place of the whole
 
 
 def _is_key(key: Any) -> bool:
@@ -317,7 +339,33 @@ def is_text(text: str) -> bool:
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """YAML's safe loader without dates, sets, pairs and bytes: those stay the texts that they are written as."""
+    """YAML's safe loader without dates, sets, pairs and bytes: those stay the texts that they are written as.
+
+    What is long or deep is refused while it is read: the library is slow, and merge keys, which it carries out before
+    anybody can look, make many entries of few.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream)
+        self._nodes = self._depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self._nodes += 1
+        self._depth += 1
+        if self._nodes > MAX_YAML_NODES:
+            raise _OutOfRange(f"it holds more than {MAX_YAML_NODES:,} values; shorten its longest list")
+        if self._depth > MAX_DEPTH + 1:
+            raise _OutOfRange("it is nested too deeply")
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+    def flatten_mapping(self, node: Any) -> None:
+        for key, _ in node.value:
+            if key.tag == "tag:yaml.org,2002:merge":
+                line = key.start_mark.line + 1
+                raise _OutOfRange(f"line {line}: the merge key << is not read; write the entries out")
+        super().flatten_mapping(node)
 
 
 _TEXT_TAGS: Final = ("timestamp", "binary", "omap", "pairs", "set")

@@ -161,6 +161,7 @@ LIES = {
     "a negative offset": (header({"a": {**ENTRY, "data_offsets": [-4, 12]}}, bytes(12)), "-4"),
     "no JSON": (struct.pack("<Q", 5) + b"hello", "not that of a safetensors file"),
     "a list": (struct.pack("<Q", 2) + b"[]", "not that of a safetensors file"),
+    "very many values": (header({"a": [[]] * 1_500_000}, b""), "holds more than 2,000,000 values"),
     "a pickle": (b"\x80\x02}q\x00." * 10, "its header says"),
     "nothing": (b"", "it has 0 bytes, so it is no safetensors file"),
     "Git's pointer": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "git lfs pull"),

@@ -180,7 +180,8 @@ def _byte_level(folder: Path, given: dict[str, str]) -> tuple[Any, dict[str, str
         with open_file(folder / name) as file:
             if os.fstat(file.fileno()).st_size > LARGEST:
                 raise DataError(f"{folder / name} is larger than any vocabulary: it has more than {LARGEST:,} bytes")
-    read_json(folder / "vocab.json", dict[str, TokenNumber], error=DataError)  # the library takes any number
+    # The library takes any number.
+    read_json(folder / "vocab.json", dict[str, TokenNumber], error=DataError, most=LARGEST)
     library: Any = Tokenizer(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
     # RoBERTa's words are GPT-2's; it has a mask, and marks around every text.
     masked = library.token_to_id("<mask>") is not None

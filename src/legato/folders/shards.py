@@ -15,7 +15,7 @@ from torch import Tensor
 from legato.errors import FolderError, brief
 from legato.folders.places import Place
 from legato.folders.weights import load_tensors, save_tensors
-from legato.schema import OPEN, TypedDict, read_json, with_config
+from legato.schema import MAX_VOCABULARY, OPEN, TypedDict, read_json, with_config
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -93,7 +93,7 @@ def _load_shards(folder: Path) -> dict[str, Tensor]:
 def _read_index(path: Path) -> dict[str, str]:
     """Which file each tensor is in."""
     try:
-        places = read_json(path, Index, loose=True)["weight_map"]
+        places = read_json(path, Index, most=MAX_VOCABULARY, loose=True)["weight_map"]
     except FolderError as problem:
         raise FolderError(
             f"{path} is no index of weights: {str(problem).removeprefix(str(path)).lstrip(': ')}"

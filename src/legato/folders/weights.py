@@ -20,6 +20,7 @@ from legato.schema import TypedDict, fit, parse_json
 
 LFS = b"version https://git-lfs"  # how a file begins that Git has left elsewhere
 MOST_TENSORS = 100_000  # in a file
+VALUES = 20  # that the header has for a tensor, at most
 LONGEST_HEADER = 100_000_000  # bytes; the format allows no more
 
 
@@ -77,7 +78,7 @@ def _check_size(path: Path) -> None:
             raise ValueError(f"its header says it is {header:,} bytes long; {LONGEST_HEADER:,} is the most allowed")
         file.seek(8)
         try:
-            entries = parse_json(file.read(header), dict[str, dict[str, Any]], "header")
+            entries = parse_json(file.read(header), dict[str, dict[str, Any]], "header", most=VALUES * MOST_TENSORS)
             entries.pop("__metadata__", None)
             tensors = fit(entries, dict[str, TensorEntry], "header")
         except FolderError as problem:

@@ -151,7 +151,7 @@ def test_what_no_setting_can_be_is_one_line(
         ("task: lm\n1: 2\n", "the name of an entry should be a text, not 1"),
         ("task: lm\nnull: 2\n", "the name of an entry should be a text"),
         ("task: lm\nmodel: " + "[" * 3000, "nested too deeply"),
-        ("task: lm\nmodel: " + "[" * 100 + "]" * 100, "nested more than"),
+        ("task: lm\nmodel: " + "[" * 100 + "]" * 100, "nested too deeply"),
         ("task: lm\nabout: !!python/object/apply:os.getcwd []\n", "could not determine a constructor"),
         ("task: lm\nabout: !!binary aGk=\n", "the tag"),
         ('task: lm\nabout: "\\ud800"\n', "bad.yaml"),
