@@ -173,12 +173,14 @@ def test_ordinary_texts_are_unpacked_as_before(tmp_path: Path) -> None:
     assert read_text(str(tmp_path / "a.txt.gz")).documents == [text]
 
 
-def parquet(path: Path, **columns: Any) -> str:
+def parquet(path: Path, encoding: str | None = None, leaf: str = "text", **columns: Any) -> str:
     import pyarrow
     import pyarrow.parquet
 
     packed = io.BytesIO()
-    pyarrow.parquet.write_table(pyarrow.table(columns), packed, store_schema=False)
+    how: dict[str, Any] = {} if encoding is None else {"use_dictionary": False, "column_encoding": {leaf: encoding}}
+    how |= {} if encoding is None else {"compression": "zstd", "write_statistics": False}
+    pyarrow.parquet.write_table(pyarrow.table(columns), packed, store_schema=False, **how)
     path.write_bytes(packed.getvalue())
     return str(path)
 
@@ -228,6 +230,33 @@ def test_an_ordinary_parquet_file_is_read_as_before(tmp_path: Path) -> None:
     table = read_table(path, list(columns))
     expected = [column if isinstance(column, list) else column.to_pylist() for column in columns.values()]
     assert table.columns == expected
+
+
+DELTA = ["DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"]
+
+
+@pytest.mark.parametrize("encoding", DELTA)
+@pytest.mark.parametrize("rows", [1 << 16, 2], ids=["at once", "by and by"])
+def test_texts_that_are_written_as_differences_are_read(
+    encoding: str, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("legato.data.parquet.ROWS", rows)
+    texts = ["a text", "a text that goes on", None, "", "another é"]
+    path = parquet(tmp_path / "a.parquet", encoding, text=texts, label=[1, 2, 3, 4, None])
+    assert read_table(path, ["text", "label"]).columns == [texts, [1, 2, 3, 4, None]]
+    tags = [["O", "B"], [], None, ["O", None], ["O"]]
+    path = parquet(tmp_path / "b.parquet", encoding, "text.list.element", text=tags)
+    assert read_table(path, ["text"]).columns == [tags]
+
+
+def test_a_long_text_that_differences_repeat_is_refused_while_it_is_read(tmp_path: Path) -> None:
+    import pyarrow
+
+    path = parquet(tmp_path / "a.parquet", "DELTA_BYTE_ARRAY", text=["x" * 100_000] * 6000)
+    assert (tmp_path / "a.parquet").stat().st_size < 1000
+    before = pyarrow.total_allocated_bytes()
+    assert "which no text does" in refused(lambda: read_table(path, ["text"]))
+    assert pyarrow.total_allocated_bytes() - before < 1 << 28
 
 
 # --- patterns ------------------------------------------------------------------------------------------

@@ -3,16 +3,24 @@
 Notable here: a text that stands in many rows is kept once in the file, and its number in each row. So it is read: one
 string of Python's for all rows that have it, which is quicker, too. What the rows would take, if each had its own, is
 counted before any is made.
+
+Texts in parquet's DELTA encodings cannot be read by number. In one of them a text is what it adds to the one before,
+and a few hundred bytes can be gigabytes: those are read a few rows at a time, as many as fit into the budget if each
+text is as long as all that is written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from legato.data.libraries import clear_of_panics
 from legato.data.unpacking import VALUE, Budget
+
+ADDED: Final = "DELTA_BYTE_ARRAY"  # the encoding of texts that go on from the one before
+ROWS: Final = 1 << 16  # of such texts that are read at once, at most
 
 
 class ParquetFile:
@@ -26,11 +34,21 @@ class ParquetFile:
         source = pyarrow.BufferReader(data)
         plain = pyarrow.parquet.ParquetFile(source)
         leaves = [plain.schema.column(number) for number in range(len(plain.schema))]
-        texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY" and _is_text(leaf)]
-        self._file = pyarrow.parquet.ParquetFile(source, read_dictionary=texts)
+        meta = plain.metadata
+        self._groups = [meta.row_group(number) for number in range(meta.num_row_groups)]
+        written = [{name for group in self._groups for name in group.column(n).encodings} for n in range(len(leaves))]
+        numbered = [
+            leaf.path
+            for leaf, encodings in zip(leaves, written, strict=True)
+            if leaf.physical_type == "BYTE_ARRAY"
+            and _is_text(leaf)
+            and not encodings & {ADDED, "DELTA_LENGTH_BYTE_ARRAY"}
+        ]
+        self._file = pyarrow.parquet.ParquetFile(source, read_dictionary=numbered)
         self.names: list[str] = plain.schema_arrow.names
         self.metadata: Mapping[bytes, bytes] | None = plain.schema_arrow.metadata
         self._tops = [leaf.path.split(".")[0] if leaf.path not in self.names else leaf.path for leaf in leaves]
+        self._added = {top for top, encodings in zip(self._tops, written, strict=True) if ADDED in encodings}
 
     def first(self) -> dict[str, Any]:
         """The first row, by name; nothing where there is none."""
@@ -44,20 +62,28 @@ class ParquetFile:
         self._check_sizes(columns)
         wanted = sorted(set(columns))
         values: dict[str, list[Any]] = {name: [] for name in wanted}
-        for number in range(self._file.num_row_groups):
-            group = self._file.read_row_group(number, columns=wanted)
-            for name in wanted:
-                for chunk in group.column(name).chunks:
-                    self._budget.take(_decoded_bytes(chunk))
-                    values[name] += _values(chunk)
+        for number, name in itertools.product(range(len(self._groups)), wanted):
+            for chunk in self._chunks(number, name):
+                self._budget.take(_decoded_bytes(chunk))
+                values[name] += _values(chunk)
         return values
+
+    def _chunks(self, number: int, name: str) -> Iterator[Any]:
+        """The arrays of a column in one group of rows."""
+        if name not in self._added:
+            yield from self._file.read_row_group(number, columns=[name]).column(name).chunks
+            return
+        group = self._groups[number]
+        columns = [group.column(place) for place, top in enumerate(self._tops) if top == name]
+        longest = sum(column.total_uncompressed_size for column in columns)
+        rows = max(1, min(ROWS, self._budget.left // (4 * longest + 1)))
+        for batch in self._file.iter_batches(rows, row_groups=[number], columns=[name], use_threads=False):
+            yield batch.column(name)
 
     def _check_sizes(self, columns: Sequence[str]) -> None:
         """What the file itself says of how much there is, before any of it is unpacked."""
         told = 0
-        meta = self._file.metadata
-        for number in range(meta.num_row_groups):
-            group = meta.row_group(number)
+        for group in self._groups:
             for place, top in enumerate(self._tops):
                 if top in columns:
                     column = group.column(place)
