@@ -21,6 +21,7 @@ Inner = Callable[[bytes, random.Random], bytes]  # damages what a container hold
 LENGTHS: Final = (0, 1, 7, 2**16, 2**31, 2**62, 2**63, 2**64 - 1)
 ZEROS: Final = 4 << 30  # bytes that a bomb unpacks to
 NOT_FINITE: Final = {"F32": (b"\x00\x00\xc0\x7f", b"\x00\x00\x80\x7f"), "F16": (b"\x00\x7e", b"\x00\x7c")}
+DELTA: Final = ("DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY")  # of texts in parquet files
 
 
 def safetensors_header(content: bytes) -> str | None:
@@ -174,8 +175,12 @@ def change_parquet(content: bytes, kind: str, draw: random.Random) -> bytes:
         table = table.replace_schema_metadata(
             {"huggingface": draw.choice(["{", "[]", "null", '{"info": 5}', '{"info": {"features": [1]}}', "9" * 500])}
         )
+    texts = [field.name for field in table.schema if pa.types.is_string(field.type) and kind != "rename"]
+    how: dict[str, Any] = {}
+    if texts and draw.random() < 0.3:
+        how = {"use_dictionary": False, "column_encoding": dict.fromkeys(texts, draw.choice(DELTA))}
     made = io.BytesIO()
-    pq.write_table(table, made)
+    pq.write_table(table, made, **how)
     return made.getvalue()
 
 

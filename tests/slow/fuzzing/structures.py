@@ -165,6 +165,10 @@ SNIPPETS: Final = [
     "seed: &a [*a]",
     "a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b]\n"
     "d: &d [*c,*c,*c,*c,*c,*c,*c,*c]\nseed: [*d,*d,*d,*d,*d,*d,*d,*d]",
+    "a: &a [" + "x," * 9_000 + "]\nseed: [" + "*a," * 9_000 + "]",
+    "m0: &m0 {x: 1}\n" + "\n".join(f"m{n}: &m{n} {{<<: [{','.join([f'*m{n - 1}'] * 10)}]}}" for n in range(1, 9)),
+    'from: "a\\0b"',
+    'out: "a\\0b"',
     "---\ntask: lm",
     "%YAML 9.9",
     "<<: 5",
