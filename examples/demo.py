@@ -99,6 +99,7 @@ def translate(out: Path, tell: Callable[[str], None]) -> dict[str, Path]:
     }
     runs = {}
     for number, (label, own) in enumerate(TRANSLATORS.items()):
+        tell(f"{label}: training …")
         result = legato.train("translation", {**settings, **own}, out=out / str(number), quiet=True)
         tell(f"{label}: {result.parameters:,} parameters, {result.seconds:.0f} seconds")
         runs[label] = result.run

@@ -292,7 +292,7 @@ def test_a_mistake_in_a_run_is_one_line_with_its_key(word: str, message: str) ->
 
 
 def test_a_task_that_is_a_list_is_no_task() -> None:
-    assert refused_run("task=[lm]").startswith("there is no task '['lm']'; there is ")
+    assert refused_run("task=[lm]").startswith("task should be a name, such as task=NAME, not ['lm']")
 
 
 def test_a_run_without_a_task_is_asked_for_one() -> None:

@@ -131,7 +131,7 @@ def compare(
 ) -> Comparison:
     """Train and tabulate. The same as `legato compare WHAT … key=value …`; lists mean one run each.
 
-    `tell` hears a line after each run.
+    `tell` hears a line before and after each run and, of quiet ones, a line at each validation.
 
     >>> legato.compare("lm", {"model": ["elman", "lstm"], "data.train": "a.txt"}, seed=[1, 2])  # doctest: +SKIP
     """
@@ -175,7 +175,8 @@ def _compare(
             folder = out / (_slug(entry.label) + (f"-seed{seed}" if len(seeds) > 1 else ""))
             config = check({**dump(entry.config), "seed": seed, "out": str(folder)})
             display.say(f"── {entry.label}" + (f", seed {seed}" if len(seeds) > 1 else ""))
-            result = _run(config, folder, Display(quiet))
+            tell(f"{entry.label}: training …")
+            result = _run(config, folder, Display(quiet, lambda text: tell(f"  {text}")))
             entry.results.append(result)
             tell(f"{entry.label}: {result.parameters:,} parameters, {result.seconds:.0f} seconds")
     comparison = Comparison(entries, out, out / PLOT, _figures(entries))

@@ -32,6 +32,7 @@ class CtrlC:
 
     def __init__(self) -> None:
         self.pressed = self.told = False
+        self.advice = ""  # how to go on with what is interrupted
 
     def install(self) -> None:
         """From now on; where interrupts are ignored, as in the background of a shell, they stay so."""
@@ -57,7 +58,7 @@ class CtrlC:
         if not self.told:
             self.told = True
             with suppress(OSError):  # nobody is there to read it
-                print(LINE, file=sys.stderr, flush=True)
+                print(f"{LINE}{self.advice}", file=sys.stderr, flush=True)
 
     def end(self) -> NoReturn:
         """End the process at once; the line goes around the stream, which whoever was interrupted may hold."""
@@ -65,7 +66,7 @@ class CtrlC:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         if not self.told:
             with suppress(OSError, ValueError, AttributeError):
-                os.write(sys.stderr.fileno(), f"{LINE}\n".encode())
+                os.write(sys.stderr.fileno(), f"{LINE}{self.advice}\n".encode("utf-8", "backslashreplace"))
         os._exit(CODE)
 
 

@@ -18,6 +18,7 @@ from legato import __version__
 from legato.config import merge
 from legato.errors import CheckpointError, ConfigError, DataError, FolderError, brief, listed
 from legato.input_files import path_of
+from legato.interrupts import CTRL_C
 from legato.registry import MODELS, TASKS
 from legato.schema import OPEN, TypedDict, fields_of, fit, read_json, read_json_if_there, to_json, with_config
 from legato.settings import (
@@ -391,6 +392,7 @@ def _conclude(
         met = result.reached[name] = figures[name] is not None and expectation.met(figures[name])
         verdict = "reached" if met else "NOT reached"
         display.say(f"expected {name} {expectation.bound()}: got {shown_score(figures[name], '.4g')}, {verdict}")
+    CTRL_C.advice = ""
     run.write("result.json", to_json({**vars(result), "run": "."}, indent=1))
     seconds = round(progress.seconds)
     taken = f"{minutes:.1f} minutes" if minutes >= 1 else f"{seconds} second{'s' * (seconds != 1)}"

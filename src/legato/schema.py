@@ -259,6 +259,8 @@ def fit(value: Any, schema: Any, where: str, *, error: type[LegatoError] = Folde
         path, given = _keys(value, first["loc"]), first["input"]
         if first["type"] == "missing":
             raise error(f"{where} lacks '{'.'.join((*path, str(first['loc'][-1])))}'") from None
+        if first["type"] == "int_type" and isinstance(given, float) and abs(given) > LARGEST:  # see `_rounded_number`
+            raise error(f"{where}{_at(path)}: {brief(given)} is too large a number") from None
         same = (one for one in about_one if one["input"] is given)
         messages = list(dict.fromkeys(_message(one["type"], one["msg"]) for one in same))
         told = " or ".join([messages[0], *(message.removeprefix("should be ") for message in messages[1:])])

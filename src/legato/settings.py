@@ -92,6 +92,7 @@ def check(settings: Mapping[str, Any]) -> RunConfig:
             raise ConfigError(f"unknown key '{brief(key)}'; {near}")
     if not settings.get("task"):
         raise ConfigError("which task? name one, as in: legato train lm data.train=FILE")
+    _refuse_no_name(settings["task"], "task")
     task = TASKS.get(str(settings["task"]))
     _check_expected(task, settings.get("expect"))
     if settings.get("from") == TO_BE_NAMED:
@@ -218,7 +219,14 @@ def _section(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
     section = settings.get(name) or {}
     if not isinstance(section, Mapping):
         raise ConfigError(f"'{name}' is a group of settings, such as {name}.{_example(name)}, not '{brief(section)}'")
+    _refuse_no_name(section.get("name"), name)
     return dict(section)
+
+
+def _refuse_no_name(value: Any, key: str) -> None:
+    if isinstance(value, list | Mapping):
+        advice = "; legato compare takes a list of them" if isinstance(value, list) else ""
+        raise ConfigError(f"{key} should be a name, such as {key}=NAME, not {brief(value)}{advice}")
 
 
 def _example(name: str) -> str:

@@ -448,6 +448,14 @@ def test_the_length_of_a_run_and_its_rate_are_explained_where_nobody_sets_them()
     assert meanings["train.epochs"] == ("None", "passes over the data, when train.steps is none; none: 10")
 
 
+def test_a_quiet_comparison_tells_what_it_is_at(tmp_path: Path) -> None:
+    told: list[str] = []
+    settings = {**small(tmp_path, train__steps=4), "model": ["elman", "lstm"], "match": "none"}
+    legato.compare("lm", settings, out=tmp_path / "c", quiet=True, tell=told.append)
+    kinds = [line.split(":")[0] + line[-1] for line in told]
+    assert kinds == ["elman…", "  valid at step 4)", "elmans", "lstm…", "  valid at step 4)", "lstms"]
+
+
 def test_a_comparison_goes_on_where_it_was_stopped(home: Path, tmp_path: Path) -> None:
     settings = {**small(home, train__steps=4), "model": ["elman", "gru"], "model.width": 16}
     whole = legato.compare("lm", settings, out=tmp_path / "whole", quiet=True)

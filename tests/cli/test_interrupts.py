@@ -20,6 +20,7 @@ from legato.interrupts import CtrlC
 from tiny_runs import finish, read_metrics, small, start, wait_for, words
 
 LONG = {"train__steps": 10**6, "train__checkpoint_every": 10**6, "train__validate_every": 10**6}
+GO_ON = "go on from the last checkpoint with: legato train resume="
 STEPS = 3  # after which a run is known to be under way
 
 
@@ -98,18 +99,18 @@ def test_a_hangup_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
 
 def test_a_second_ctrl_c_ends_a_run_with_one_line(tmp_path: Path) -> None:
     hanging = tmp_path / "hanging"
-    process, _, log = training(tmp_path, hang_in, "a step", hanging)
+    process, run, log = training(tmp_path, hang_in, "a step", hanging)
     wait_for(hanging.exists, process)
     press(process)
     time.sleep(0.05)
     press(process)
     assert finish(process) == 130
-    assert log.read_text() == "legato: interrupted\n"
+    assert log.read_text() == f"legato: interrupted; {GO_ON}{run}\n"
 
 
 def test_a_third_ctrl_c_ends_even_what_a_second_one_left(tmp_path: Path) -> None:
     hanging = tmp_path / "hanging"
-    process, _, log = training(tmp_path, hang_in, "a step and the end", hanging)
+    process, run, log = training(tmp_path, hang_in, "a step and the end", hanging)
     wait_for(hanging.exists, process)
     press(process)
     time.sleep(0.05)
@@ -118,7 +119,7 @@ def test_a_third_ctrl_c_ends_even_what_a_second_one_left(tmp_path: Path) -> None
     wait_for(hanging.exists, process)  # while things are put in order
     press(process)
     assert finish(process) == 130
-    assert log.read_text() == "legato: interrupted\n"
+    assert log.read_text() == f"legato: interrupted; {GO_ON}{run}\n"
 
 
 @pytest.mark.parametrize("pause", [0, 0.001, 0.01])
@@ -129,7 +130,7 @@ def test_any_number_of_ctrl_c_shows_no_traceback(pause: float, tmp_path: Path) -
         press(process)
         time.sleep(pause)
     assert finish(process) == 130
-    assert log.read_text() in ("", "legato: interrupted\n")
+    assert log.read_text() in ("", f"legato: interrupted; {GO_ON}{run}\n")
 
 
 def test_ctrl_c_before_the_first_step_is_one_line(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import gzip
 import io
 import os
 import socket
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -149,6 +150,49 @@ def test_a_zip_of_one_letter_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a.mrg", ZEROS)
     assert "which no text does" in refused(lambda: read_trees(str(tmp_path / "a.zip")))
+
+
+def test_a_zip_is_refused_before_anything_in_it_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.mrg", TREE)
+        archive.writestr("b.mrg", ZEROS)
+    monkeypatch.setattr(zipfile.ZipFile, "open", None)
+    assert "which no text does" in refused(lambda: read_trees(str(tmp_path / "a.zip")))
+
+
+def _peak(work: Callable[[], Any]) -> int:
+    """Bytes that are held at most while something is done."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_gzip_is_refused_without_holding_what_it_becomes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpacking, "HELD", 1 << 22)
+    path = tmp_path / "a.gz"
+    with path.open("wb") as file:  # texts of a ratio just above what is allowed
+        for _ in range(32):
+            file.write(gzip.compress(b"a" * (1 << 20)) + gzip.compress(os.urandom(3700)))
+    limit = (1 << 20) + unpacking.RATIO * path.stat().st_size
+    assert (1 << 24) < limit < 32 * (1 << 20)
+    assert _peak(lambda: refused(lambda: read_text(str(path)))) < limit // 2
+
+
+def test_a_gzip_is_given_up_on_long_before_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpacking, "HELD", 1 << 20)
+    (tmp_path / "a.gz").write_bytes(gzip.compress(b"a" * (1 << 24)) + os.urandom(1 << 20))  # which is never reached
+    assert "becomes more than" in refused(lambda: read_text(str(tmp_path / "a.gz")))
+
+
+def test_a_large_text_is_counted_and_then_unpacked_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpacking, "HELD", 1000)
+    monkeypatch.setattr(unpacking, "BLOCK", 300)
+    text = "".join(f"line {number} of a text that is like no other\n" for number in range(5000))
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(text[:9].encode()) + gzip.compress(text[9:].encode()) + b"\0\0")
+    assert read_text(str(tmp_path / "a.txt.gz")).documents == [text]
 
 
 def test_a_zip_of_many_small_ones_is_refused(tmp_path: Path) -> None:

@@ -189,6 +189,24 @@ def test_a_token_of_a_huge_number_is_refused_before_a_list_of_that_size_is_made(
     assert said.startswith(f"{tmp_path / 'tokenizer.json'} has 6 tokens, and numbers one of them {number:,}")
 
 
+class Unwritten:
+    """A library's tokenizer that would never end writing its vocabulary, as all do that number a token 2³¹."""
+
+    def get_vocab(self, with_added_tokens: bool) -> dict[str, int]:
+        return {"a": 0, "</s>": 1, "far": 2**31}
+
+    def no_truncation(self) -> None: ...
+
+    def no_padding(self) -> None: ...
+
+    def to_str(self) -> str:
+        raise AssertionError("it was written")
+
+
+def test_a_vocabulary_with_a_token_of_a_huge_number_is_never_written() -> None:
+    assert "has 3 tokens, and numbers one of them 2,147,483,648" in refused(lambda: Tokenizer(Unwritten()))
+
+
 def test_an_older_vocabulary_of_huge_numbers_is_refused(tmp_path: Path) -> None:
     (tmp_path / "vocab.json").write_text(json.dumps({"a": 0, "<|endoftext|>": 2**31}))
     (tmp_path / "merges.txt").write_text("#version: 0.2\n")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import pickle
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from legato.data.libraries import Library, clear_of_panics
+from legato.data.libraries import Library, _panics_unprinted, clear_of_panics
 from legato.data.tokenizers import Tokenizer, TokenizerConfig
 from legato.errors import ConfigError, DataError
 
@@ -52,6 +54,29 @@ def test_a_tokenizer_file_that_breaks_the_library_is_one_line(content: dict[str,
             Tokenizer.load(place)
         assert str(file) in str(caught.value)
         assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        spec(normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"}),
+        with_model(continuing_subword_prefix="é"),
+    ],
+)
+def test_a_panic_over_a_file_prints_nothing_by_itself(
+    content: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(DataError, match="is not a tokenizer that can be read"):
+        Tokenizer.load(written(tmp_path, content))
+    assert capfd.readouterr().err == ""
+
+
+def test_what_else_is_printed_while_a_file_is_read_comes_through(capfd: pytest.CaptureFixture[str]) -> None:
+    with suppress(ValueError), _panics_unprinted():
+        os.write(2, b"a warning\n")
+        raise ValueError("no panic")
+    os.write(2, b"and another\n")
+    assert capfd.readouterr().err == "a warning\nand another\n"
 
 
 def test_a_tokenizer_that_breaks_off_over_a_text_is_one_line(tmp_path: Path) -> None:

@@ -63,6 +63,17 @@ def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(atomic, "exchange", lambda *_: False)
 
 
+@pytest.mark.parametrize("target", ["best", "nowhere"])
+def test_nothing_is_written_through_a_link(target: str, place: Path) -> None:
+    link, before = place.parent / "link", snapshot(place)
+    link.symlink_to(target)
+    with pytest.raises(FolderError, match=f"{link} is a link to {target}"), replacing(link) as fresh:
+        (fresh / "a.txt").write_text("new")
+    assert link.is_symlink()
+    assert snapshot(place) == before
+    assert sorted(path.name for path in place.parent.iterdir()) == ["best", "link"]
+
+
 @pytest.mark.usefixtures("either_way")
 def test_a_folder_is_replaced_whole(place: Path) -> None:
     with replacing(place, drop={"inner/b.txt"}) as fresh:

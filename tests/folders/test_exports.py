@@ -359,6 +359,14 @@ def test_a_file_beside_exported_vectors_is_left_alone(export: Any, tmp_path: Pat
     assert (tmp_path / ".new-v.txt").read_text() == "mine"
 
 
+@pytest.mark.parametrize("force", [[], ["--force"]])
+def test_vectors_are_not_written_over_a_folder(force: list[str], export: Any, tmp_path: Path) -> None:
+    folder, out = saved(tmp_path / "model"), tmp_path / "out"
+    out.mkdir()
+    answer = export(folder, "--to", "vectors", "--out", out, *force)
+    is_one_line(answer, f"{out} is a folder; give --out the name of a file")
+
+
 @pytest.mark.parametrize("kind", ["a pipe", "a link to a device", "a link to nothing"])
 def test_vectors_only_take_the_place_of_files(kind: str, export: Any, tmp_path: Path) -> None:
     folder, out = saved(tmp_path / "model"), tmp_path / "v.txt"
@@ -453,6 +461,15 @@ def test_an_export_never_takes_the_place_of_its_model(
     monkeypatch.chdir(tmp_path)
     is_one_line(export("run", "--to", "ctranslate2", "--out", out, "--force"), "holds the model itself")
     assert snapshot(tmp_path) == before
+
+
+def test_an_export_goes_where_a_link_that_somebody_named_leads(export: Any, tmp_path: Path) -> None:
+    folder = saved(tmp_path / "model")
+    (tmp_path / "large disk").mkdir()
+    (tmp_path / "link").symlink_to("large disk")
+    assert export(folder, "--to", "hf", "--out", tmp_path / "link", "--force")[0] == 0
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "large disk" / "config.json").is_file()
 
 
 @pytest.mark.parametrize("out", ["run/best/hf", "link/hf"])

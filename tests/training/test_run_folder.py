@@ -120,6 +120,29 @@ def test_pruning_touches_no_folder_that_only_has_the_name_of_a_checkpoint(tmp_pa
     assert (tmp_path / "step-2" / "manifest.json").is_file()
 
 
+OWN = ("best", "last", "checkpoints", "checkpoints/step-12", "metrics.jsonl", "config.yaml", "result.json")
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_run_whose_own_files_lie_elsewhere_is_refused_and_those_are_left_alone(name: str, tmp_path: Path) -> None:
+    run = legato.train("lm", small(tmp_path), out=tmp_path / "run", quiet=True).run
+    mine = (run / name).rename(tmp_path / "mine")
+    (run / name).symlink_to(mine)
+    before = snapshot(tmp_path)
+    with pytest.raises(FolderError, match=f"{run / name} is a link to {mine}, and nothing is written .*; put a copy"):
+        legato.train(resume=run, settings={"train.steps": 40}, quiet=True)
+    assert snapshot(tmp_path) == before
+
+
+def test_checkpoints_are_not_pruned_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    save_checkpoint(Checkpoint(1, {}), tmp_path / "mine", keep=1)
+    (tmp_path / "checkpoints").symlink_to("mine")
+    with pytest.raises(FolderError, match="checkpoints is a link to mine"):
+        save_checkpoint(Checkpoint(2, {}), tmp_path / "checkpoints", keep=1)
+    assert names(tmp_path / "mine") == ["step-1"]
+
+
 # ── what is resumed ───────────────────────────────────────────────────────────────────────────────
 
 

@@ -61,6 +61,8 @@ def main() -> None:
     # --debug may stand anywhere on the line.
     debug = "--debug" in sys.argv
     sys.argv = [word for word in sys.argv if word != "--debug"]
+    if not debug:
+        os.environ["RUST_BACKTRACE"] = "0"  # a library's panic prints itself before it can be caught
     if len(sys.argv) == 1:
         sys.argv.append("--help")
     for stream in (sys.stdout, sys.stderr):

@@ -19,6 +19,10 @@ from legato.input_files import open_file, path_of, read_bytes
 from legato.schema import is_text
 
 MAX_LINE: Final = 10_000_000
+PACKED: Final = {  # by what files of a kind begin with, which no text does
+    b"PK\x03\x04": "a zip; unpack it, and name a file that was in it",
+    b"\x1f\x8b\x08": "a gzip; unpack it, or give it a name that ends in .gz",
+}
 
 
 def resolve_path(source: str, root: str | None = None) -> Path:
@@ -61,6 +65,9 @@ def decode(path: Path, data: bytes, encoding: str) -> str:
         raise DataError(
             f"there is no encoding '{brief(encoding)}'; set data.encoding to utf-8, latin-1, utf-16, …"
         ) from None
+    packed = next((kind for start, kind in PACKED.items() if data.startswith(start)), None)
+    if packed is not None:
+        raise DataError(f"{path} is {packed}")
     # Wide encodings hold zero bytes by nature; in any other a zero byte means that this is no text.
     if not codec.startswith(("utf-16", "utf-32")):
         zero = data.find(b"\0")

@@ -8,8 +8,10 @@ slow in a tokenizer that is read is found here, too, and a `Library` of it is he
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +34,34 @@ def clear_of_panics(what: str, error: type[LegatoError] = DataError) -> Iterator
         yield
     except BaseException as problem:
         raise _clear(problem, what, error) from None
+
+
+@contextmanager
+def _panics_unprinted() -> Iterator[None]:
+    """Hold back what is written to standard error, and drop it where a panic comes: Rust prints each by itself.
+
+    Not for calls that others run beside, or that may be given up on: the stream is the whole process's.
+    """
+    try:
+        held, kept = tempfile.TemporaryFile(), os.dup(2)  # noqa: SIM115
+    except OSError:  # there is no such stream, or no place to hold it
+        yield
+        return
+    with held:
+        panicked = False
+        try:
+            os.dup2(held.fileno(), 2)
+            yield
+        except BaseException as problem:
+            panicked = is_panic(problem)
+            raise
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            held.seek(0)
+            if not panicked:
+                with suppress(OSError):  # nobody is there to read it
+                    os.write(2, held.read())
 
 
 def _clear(problem: BaseException, what: str, error: type[LegatoError] = DataError) -> BaseException:
@@ -67,7 +97,7 @@ class Library:
         data = read_bytes(file, LARGEST)
         slow = slow_parts_of(data)
         try_loading(file, slow)
-        with clear_of_panics(f"{file} is not a tokenizer that can be read"):
+        with clear_of_panics(f"{file} is not a tokenizer that can be read"), _panics_unprinted():
             return cls(tokenizers.Tokenizer.from_buffer(data), str(file), slow)
 
     @classmethod
@@ -75,7 +105,7 @@ class Library:
         """From the text of one."""
         import tokenizers
 
-        with clear_of_panics(f"{source or 'this'} is not a tokenizer that can be read"):
+        with clear_of_panics(f"{source or 'this'} is not a tokenizer that can be read"), _panics_unprinted():
             return cls(tokenizers.Tokenizer.from_str(text), source, slow_parts_of(text.encode("utf-8", "replace")))
 
     def copy(self) -> Library:

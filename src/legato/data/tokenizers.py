@@ -74,14 +74,14 @@ class Tokenizer:
         library.encode_special_tokens = True  # text is text, whatever it spells
         library.no_truncation()  # what a published file says of batches is not for us
         library.no_padding()
-        spec = json.loads(library.to_str())
-        self.library = Library(library, slow=slow_parts(spec))
-        self.name, self.lowercase = recognise(spec)
         vocabulary: dict[str, int] = library.get_vocab(with_added_tokens=True)
         where = library.source or "the tokenizer"
         if not vocabulary:
             raise DataError(f"{where} has no token at all; give one with a vocabulary")
-        self.size = table_size(vocabulary.values(), where)
+        self.size = table_size(vocabulary.values(), where)  # before it is written, which visits and keeps every gap
+        spec = json.loads(library.to_str())
+        self.library = Library(library, slow=slow_parts(spec))
+        self.name, self.lowercase = recognise(spec)
         self._tokens = [""] * self.size
         for token, index in vocabulary.items():
             self._tokens[index] = token

@@ -3,6 +3,7 @@
 A few kilobytes can hold petabytes: a gzip or a zip of zeros, a parquet file whose one long text is named a billion
 times. Deflate makes text 2 to 10 times smaller, and tables that repeat themselves perhaps 100 times; 1,032 times is
 what it does to zeros. So what is small may be anything, and what is large may be so many times as large as the file.
+What is much is counted before any of it is kept, so that refusing it takes no memory either.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from legato import memory
 from legato.errors import DataError
 
 SMALL = 1 << 26  # bytes that anything may become
+HELD = 1 << 28  # bytes that are kept before it is known how many there are
 RATIO: Final = 200
 BLOCK: Final = 1 << 20
 VALUE: Final = 16  # bytes that a value of a table takes at least, once it is read
@@ -35,12 +37,19 @@ class Budget:
 
     def take(self, size: int) -> None:
         """Count what was unpacked, or is about to be."""
+        self.check(size)
         self.left -= size
-        if self.left < 0:
-            raise DataError(
-                f"{self.where} becomes more than {memory.in_words(self.most)} of {memory.in_words(self.packed)} when "
-                "it is unpacked, which no text does, or memory does not hold; unpack it yourself if it is meant so"
-            )
+
+    def check(self, size: int) -> None:
+        """Refuse to unpack so much more."""
+        if size > self.left:
+            raise self.exceeded(self.most, self.packed)
+
+    def exceeded(self, most: int, packed: int) -> DataError:
+        return DataError(
+            f"{self.where} becomes more than {memory.in_words(most)} of {memory.in_words(packed)} when it is "
+            "unpacked, which no text does, or memory does not hold; unpack it yourself if it is meant so"
+        )
 
     def read(self, file: Any) -> bytes:
         """All that an open file gives."""
@@ -53,8 +62,18 @@ class Budget:
 
 def gunzip(path: Path, file: BinaryIO, size: int) -> bytes:
     """What a gzip of `size` bytes holds."""
+    budget, parts, count = Budget(str(path), size), list[bytes](), 0
     with not_damaged(path), gzip.GzipFile(fileobj=file) as packed:
-        return Budget(str(path), size).read(packed)
+        while part := packed.read(BLOCK):
+            budget.take(len(part))
+            count += len(part)
+            if count > HELD + RATIO * file.tell():  # by far too much already, however long the rest is
+                raise budget.exceeded(count, file.tell())
+            parts = [*parts, part] if count <= HELD else []
+        if count > HELD:
+            packed.seek(0)
+            parts = [packed.read(count)]  # at once, since joining parts takes as much again
+        return b"".join(parts)
 
 
 @contextlib.contextmanager

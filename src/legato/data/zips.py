@@ -31,6 +31,7 @@ def zip_members(path: Path, pattern: str) -> Iterator[tuple[str, bytes]]:
             found = _matching(files, pattern)
             if not found:
                 raise DataError(f"{path}: no file in it matches '{pattern}'{_hint(files, pattern)}")
+            budget.check(sum(archive.getinfo(file).file_size for file in found))  # of none more is read than it says
             for file in found:
                 name = f"{path}!{file}"
                 with archive.open(file) as member:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from legato.errors import FolderError
+from legato.folders.links import refuse_link
 from legato.folders.locks import Held, hold, let_go, remove
 from legato.output_files import NEW, replacing_file, sync
 
@@ -36,10 +37,10 @@ EXCHANGE: Final = 2  # RENAME_EXCHANGE of Linux, and RENAME_SWAP of macOS
 def replacing(place: Path, drop: Collection[str] = ()) -> Iterator[Path]:
     """A folder to write into; it becomes `place` when the block ends well, and vanishes when it does not.
 
+    A link at `place` is refused: what it leads to is not ours to replace.
     Of what `place` holds already and the new folder lacks, all is taken over but the files named in `drop`.
     """
-    if place.is_symlink():
-        place = place.resolve()
+    refuse_link(place)
     fresh = place.parent / f"{NEW}{place.name}"
     with clear_errors(place):
         place.parent.mkdir(parents=True, exist_ok=True)

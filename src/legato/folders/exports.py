@@ -197,7 +197,8 @@ def _copy(folder: Path, fresh: Path) -> None:
 def _writing(target: Path) -> Iterator[Path]:
     """A folder to export into. Of what is in `target`, what an earlier export wrote gives way; all else stays."""
     written = _written(target)
-    with replacing(target, drop=written) as fresh:
+    place = target.resolve() if target.is_symlink() else target  # somebody named it, so it is followed
+    with replacing(place, drop=written) as fresh:
         yield fresh
         files = sorted(path for path in fresh.rglob("*") if path.is_file())
         for path in _others(target, written):
@@ -253,8 +254,10 @@ def _export_vectors(loaded: Loaded, target: Path, force: bool) -> Path:
     table = getattr(body, "embedding", None)
     if not isinstance(table, nn.Embedding):
         raise LegatoError(f"{loaded.folder} holds a {loaded.module.config.name}, which has no vectors of words")
-    if target.is_dir() or (target.exists() and not force):
-        raise FolderError(f"{target} is there already; give another --out, or --force to write over a file")
+    if target.is_dir():
+        raise FolderError(f"{target} is a folder; give --out the name of a file")
+    if target.exists() and not force:
+        raise FolderError(f"{target} is there already; give another --out, or --force to write over it")
     if os.path.lexists(target) and not target.is_file():
         raise FolderError(f"{target} is a pipe, a device or a link to nothing; give --out the name of a file")
     tokenizer = loaded.target if body.reads_source else loaded.tokenizer  # whose tokens the table's rows are

@@ -45,6 +45,15 @@ def copy_folder(source: Path, target: Path) -> None:
             raise FolderError(f"{source / below} is {kind}, which cannot be copied; remove it, or put a file there")
 
 
+def refuse_link(path: Path) -> None:
+    """Refuse to write where a link is: what it leads to is another's, or another part of the same folder."""
+    if path.is_symlink():
+        raise FolderError(
+            f"{path} is a link to {os.readlink(path)}, and nothing is written through a link; put a copy of what "
+            "it leads to in its place, or remove it"
+        )
+
+
 def leads_out(path: Path, folder: Path) -> bool:
     """Whether what is at `path`, in `folder`, lies elsewhere."""
     return not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from legato.errors import CheckpointError, FolderError, brief
 from legato.folders.atomic import OLD, OWN, recover, replacing
+from legato.folders.links import refuse_link
 from legato.folders.weights import load_tensors, put_weights, save_tensors, weights_of
 from legato.output_files import NEW
 from legato.schema import OPEN, TypedDict, read_json, to_json, with_config
@@ -59,6 +60,7 @@ class Checkpoint:
 
 def save_checkpoint(checkpoint: Checkpoint, folder: Path, keep: int) -> Path:
     """Write `checkpoint` under `folder` and drop all but the newest `keep`."""
+    refuse_link(folder)
     place = folder / f"step-{checkpoint.step}"
     tensors, shape = flatten(checkpoint.stream)
     with replacing(place) as fresh:

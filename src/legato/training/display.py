@@ -7,6 +7,7 @@ import math
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -73,11 +74,11 @@ class Screen(Console):
 
 
 class Display:
-    """Shows a run's progress on standard error; `quiet` shows warnings only."""
+    """Shows a run's progress on standard error; `quiet` shows warnings only, and `hear` gets what matters most."""
 
-    def __init__(self, quiet: bool = False) -> None:
+    def __init__(self, quiet: bool = False, hear: Callable[[str], None] = lambda text: None) -> None:
         self.console: Console = Screen(stderr=True, soft_wrap=True, highlight=False)
-        self.quiet = quiet
+        self.quiet, self.hear = quiet, hear
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._shown = 0.0
@@ -113,6 +114,10 @@ class Display:
         """A line that stays."""
         if not self.quiet:
             self.console.print(text, markup=False, emoji=False)
+
+    def tell(self, text: str) -> None:
+        """A line that stays, and that somebody who shows a run in their own way wants, too."""
+        self.hear(text) if self.quiet else self.say(text)
 
     def warn(self, text: str) -> None:
         """A line that stays, quiet or not."""

@@ -36,6 +36,7 @@ from legato.errors import (
 )
 from legato.folders.atomic import replacing
 from legato.folders.finite import finite_scores, shown_score
+from legato.interrupts import CTRL_C
 from legato.models.base import SequenceModel, detach
 from legato.nn.losses import compile_loss
 from legato.nn.transformer import Stack
@@ -225,6 +226,7 @@ class Trainer:
         if self.step == 0:
             self._save()  # so that there is always something to go back to
             self.run.started()
+        CTRL_C.advice = f"; go on from the last checkpoint with: legato train resume={self.run.path}"
         if self.config.tensorboard:
             self.run.open_events(self.step)
         self.display.plan(self.config, self.steps, self.job.batches.steps_per_epoch, self.validate_every)
@@ -324,7 +326,7 @@ class Trainer:
             figures = "  ".join(
                 f"{name.replace('_', ' ')} {shown_score(value, '.4g')}" for name, value in shown.items()
             )
-            self.display.say(f"valid at step {self.step}: {figures}" + ("  (best)" if gain else ""))
+            self.display.tell(f"valid at step {self.step}: {figures}" + ("  (best)" if gain else ""))
             for text in self.job.samples(self.model, self.config.samples):
                 self.display.say("  | " + text.replace("\n", "\n  | "))
             if gain:

@@ -23,11 +23,12 @@ from pydantic import Field
 from legato.config import read_yaml, to_yaml
 from legato.errors import FolderError, brief
 from legato.folders.atomic import clear_errors, recover, write_text
+from legato.folders.links import refuse_link
 from legato.folders.locks import Held, hold, let_go, remove
 from legato.input_files import read_bytes
 from legato.output_files import DRAWN, NEW
 from legato.schema import OPEN, TypedDict, parse_json, to_json, with_config
-from legato.training.checkpoints import holds_checkpoint, sweep
+from legato.training.checkpoints import holds_checkpoint, list_checkpoints, sweep
 
 LOCK = ".lock"  # held while a process trains
 STARTING = ".starting"  # there from the first moment until the first checkpoint
@@ -166,7 +167,18 @@ class RunFolder:
         """An existing run, by its settings; nothing is touched before they are checked and it is claimed."""
         if not (path / CONFIG).exists():
             raise FolderError(f"{path} holds no run: it has no {CONFIG}")
-        return cls(path)
+        run = cls(path)
+        run.refuse_links()
+        return run
+
+    def refuse_links(self) -> None:
+        """Refuse a run in which anything that training writes, replaces or removes is a link to somewhere else."""
+        for name in SMALL:
+            refuse_link(self.path / name)
+        for folder in (self.best, self.last, self.checkpoints):
+            refuse_link(folder)
+        for place in list_checkpoints(self.checkpoints):
+            refuse_link(place)
 
     def put_right(self) -> None:
         """Undo what a kill left half-done, in a run that is one by more than its settings: they may be a recipe."""

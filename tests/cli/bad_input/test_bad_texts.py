@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,14 @@ def test_an_empty_file_is_named(key: str, content: bytes, train: Any, tmp_path: 
 def test_a_binary_file_is_named(train: Any, tmp_path: Path) -> None:
     (tmp_path / "bad.txt").write_bytes(b"some text" + bytes(range(256)))
     is_one_line(train(f"data.train={tmp_path}/bad.txt"), f"{tmp_path}/bad.txt is binary", "offset 9")
+
+
+def test_a_packed_file_is_said_to_be_one(train: Any, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("a.txt", "some text")
+    (tmp_path / "a.txt").write_bytes(gzip.compress(b"some text"))
+    is_one_line(train(f"data.train={tmp_path}/a.zip"), f"{tmp_path}/a.zip is a zip; unpack it, and name a file")
+    is_one_line(train(f"data.train={tmp_path}/a.txt"), f"{tmp_path}/a.txt is a gzip; unpack it, or give it a name")
 
 
 def test_a_mis_encoded_file_is_named_with_its_line(train: Any, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import struct
 from typing import Any
 
@@ -96,3 +97,12 @@ def test_no_message_is_long_whatever_is_put_into_it() -> None:
         assert len(shown) < 500
     assert listed(many).endswith(" more")
     assert listed(["a", "b"], quote="'") == "'a', 'b'"
+
+
+@pytest.mark.parametrize(("words", "left"), [(["models"], "0"), (["models", "--debug"], "1")])
+def test_a_panic_of_a_library_prints_no_backtrace(
+    words: list[str], left: str, command: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUST_BACKTRACE", "1")
+    assert command(*words).code == 0
+    assert os.environ["RUST_BACKTRACE"] == left
