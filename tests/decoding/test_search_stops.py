@@ -101,7 +101,10 @@ def test_a_hypothesis_ends_at_the_first_token_whose_whole_text_holds_a_stop_stri
     text = tokenizer.decode(tokens)
     place = data.draw(st.integers(0, len(text)))
     piece = text[place : place + data.draw(st.integers(1, 4))]
-    stops = (data.draw(st.text("ab. \n漢\ufffd", min_size=1, max_size=3)), *([piece] if piece and "\0" not in piece else []))
+    stops = (
+        data.draw(st.text("ab. \n漢\ufffd", min_size=1, max_size=3)),
+        *([piece] if piece and "\0" not in piece else []),
+    )
     model = TableModel(tokenizer.size, lambda _: [1 / tokenizer.size] * tokenizer.size)
     chosen = options(data.draw(st.sampled_from(["greedy", "beam"])), stop=stops, max_tokens=len(tokens))
     [[found]] = search(
