@@ -74,7 +74,7 @@ def write_classifier(model: str, data: str, folder: Path) -> None:
     import torch
     import transformers
 
-    from legato.data.labelled import read_labelled
+    from legato.data.formats.labelled import read_labelled
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -92,7 +92,7 @@ def prepare(folder: Path, shape: Shape, adapt: str) -> tuple[Any, Any, Any]:
     import torch
 
     from legato.registry import TASKS
-    from legato.run import check, plan_of, settings_for
+    from legato.runs.train import check, plan_of, settings_for
 
     torch.set_num_threads(shape.threads)
     torch.set_float32_matmul_precision("high")
@@ -124,14 +124,14 @@ def legato_side(folder: Path, shape: Shape, adapt: str) -> Any:
     import torch
 
     from legato.models.base import count_parameters
-    from legato.models.headed import body_of
+    from legato.models.model_with_head import body_of
     from legato.registry import MODELS
-    from legato.run import _copy_weights, with_head
+    from legato.runs.run_folder import RunFolder
+    from legato.runs.train import _copy_weights, with_head
     from legato.training.adapt import Base, store_frozen
     from legato.training.adapt import adapt as adapt_model
     from legato.training.display import Display
     from legato.training.loop import Trainer
-    from legato.training.run_folder import RunFolder
 
     device = torch.device(shape.device)
     if device.type == "cuda":
@@ -172,10 +172,14 @@ def rows_of(batch: Any, device: Any) -> tuple[dict[str, Any], Any]:
     import torch
 
     there = batch.labels >= 0
-    lengths = batch.lengths[there] if batch.lengths is not None else torch.full((batch.rows,), batch.ids.shape[1])
+    lengths = (
+        batch.inputs.lengths[there]
+        if batch.inputs.lengths is not None
+        else torch.full((batch.rows,), batch.inputs.ids.shape[1])
+    )
     width = int(lengths.max())
     mask = (torch.arange(width) < lengths[:, None]).long()
-    inputs = {"input_ids": batch.ids[there, :width], "attention_mask": mask}
+    inputs = {"input_ids": batch.inputs.ids[there, :width], "attention_mask": mask}
     moved = {name: tensor.to(device, non_blocking=True) for name, tensor in inputs.items()}
     return moved, batch.labels[there].to(device, non_blocking=True)
 

@@ -104,9 +104,9 @@ def peer_side(folder: Path, shape: Shape, adapt: str) -> Any:
     import torch.nn.functional as F
     import transformers
 
-    from legato.data.rows import scoring_batches
+    from legato.data.batching.examples import scoring_batches
     from legato.registry import TASKS
-    from legato.run import check, plan_of, saved_bytes, settings_for
+    from legato.runs.train import check, plan_of, saved_bytes, settings_for
     from legato.training.schedules import Schedule
 
     transformers.logging.set_verbosity_error()

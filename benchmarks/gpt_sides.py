@@ -39,7 +39,8 @@ def write_model(folder: Path, layers: int, width: int, length: int, tied: bool, 
     from safetensors.torch import save_file
 
     from legato.models.base import Sizes
-    from legato.models.gpt2 import GPT2, GPT2Config, GPT2Model
+    from legato.models.gpt2 import GPT2Config, GPT2Model
+    from legato.models.published.gpt2 import GPT2
 
     torch.manual_seed(seed)
     config = GPT2Config(layers=layers, width=width, heads=max(1, width // 64), length=length, dropout=0, tied=tied)
@@ -55,7 +56,7 @@ def read_ours(folder: Path) -> Any:
     """The model in `folder` as a `GPT2Model`."""
     from safetensors.torch import load_file
 
-    from legato.models.gpt2 import GPT2
+    from legato.models.published.gpt2 import GPT2
 
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     return GPT2.load(config, load_file(folder / "model.safetensors"), str(folder))

@@ -24,15 +24,15 @@ import torch
 from torch import Tensor, nn
 
 from legato.data.cache import cached_ids, cached_tokenizer
-from legato.data.text import read_text
-from legato.data.tokenizers import TokenizerConfig
+from legato.data.formats.text import read_text
+from legato.data.text.tokenizers import TokenizerConfig
 from legato.registry import MODELS, TASKS
-from legato.run import check, settings_for
+from legato.runs.run_folder import RunFolder
+from legato.runs.train import check, settings_for
 from legato.tasks.base import Plan
 from legato.training.devices import choose_device, describe
 from legato.training.display import Display
 from legato.training.loop import Trainer
-from legato.training.run_folder import RunFolder
 
 ROWS, WINDOW, WIDTH, LAYERS, VOCABULARY = 20, 35, 650, 2, 10_000
 TOKENIZER = {"name": "word", "size": VOCABULARY}

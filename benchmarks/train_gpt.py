@@ -47,7 +47,7 @@ def batches_of(shape: Shape) -> Any:
     """Windows of random tokens: the same on every side."""
     import numpy as np
 
-    from legato.data.batches import Windows
+    from legato.data.batching.batches import Windows
 
     ids = np.random.default_rng(shape.seed).integers(VOCABULARY, size=8 * shape.batch * shape.length, dtype=np.int32)
     return Windows(ids, rows=shape.batch, window=shape.length, seed=shape.seed, device=shape.device)
@@ -81,12 +81,11 @@ def memory(device: Any) -> float:
 def legato_side(folder: Path, shape: Shape, compiled: bool) -> Any:
     import torch
 
-    from legato.evaluation.language import nats
-    from legato.tasks.next_token import next_token_loss
+    from legato.runs.run_folder import RunFolder
+    from legato.tasks.lm.next_token import next_token_loss
     from legato.training.config import TrainConfig
     from legato.training.display import Display
     from legato.training.loop import Trainer
-    from legato.training.run_folder import RunFolder
 
     device = prepare(shape)
     model = read_ours(folder).to(device).train()
@@ -116,7 +115,7 @@ def legato_side(folder: Path, shape: Shape, compiled: bool) -> Any:
     job: Any = RandomText()
     first = job.batches.at(0)
     with torch.no_grad():
-        loss = float(nats(model, model(first).hidden, first.targets)) / first.tokens
+        loss = float(model.nll(model(first).hidden, first.targets)[0]) / first.tokens
     trainer = Trainer(model, job, config, run, seed=0, device=device, display=Display(quiet=True))
 
     def answer(steps: int) -> tuple[float, float, float]:
@@ -161,7 +160,7 @@ def huggingface_side(folder: Path, shape: Shape, compiled: bool) -> Any:
         for _ in range(steps):
             batch = batches.at(step)
             with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-                total = quick(batch.ids, batch.targets)
+                total = quick(batch.inputs.ids, batch.targets)
             optimizer.zero_grad(set_to_none=True)
             total.backward()
             torch.nn.utils.clip_grad_norm_(parameters, CLIP)

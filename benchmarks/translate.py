@@ -53,7 +53,7 @@ def write_model(folder: Path, layers: int, width: int, seed: int) -> None:
     import tokenizers
     import torch
 
-    from legato.data.tokenizers import Tokenizer
+    from legato.data.text.tokenizers import Tokenizer
     from legato.folders.exports import export
     from legato.folders.model_folder import save_model
     from legato.models.base import Sizes
@@ -134,12 +134,12 @@ def legato_side(folder: Path, sources: Ids, threads: int, device: str) -> Transl
 
     from legato.decoding import SearchOptions
     from legato.folders.model_folder import load_model
-    from legato.tasks.pairs import Writing, decode
+    from legato.tasks.encoder_decoder import TargetTokens, decode
 
     torch.set_num_threads(threads)
     loaded = load_model(folder)
     model = loaded.module.to(device)
-    writing = Writing.of(loaded.target, loaded.start)
+    writing = TargetTokens.of(loaded.target, loaded.start)
     arrays = [np.array(source, dtype=np.int32) for source in sources]
 
     def translate(request: Request) -> Ids:

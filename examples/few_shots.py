@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 
 import legato
-from legato.data.labelled import read_labelled
+from legato.data.formats.labelled import read_labelled
 from legato.errors import LegatoError
 
 

@@ -13,8 +13,8 @@ import sys
 import torch
 
 import legato
-from legato.data.reading import TextReader
-from legato.data.rows import collate_rows
+from legato.data.batching.examples import collate_examples
+from legato.data.text.text_reader import TextReader
 from legato.errors import LegatoError
 
 # A word, twice in one sense and once in another.
@@ -29,12 +29,12 @@ SENSES = {
 def vector(model: legato.Model, sentence: str, word: str) -> torch.Tensor:
     """The last layer's state of a word in a sentence."""
     words = sentence.split()
-    row = TextReader.of(model.module, model.tokenizer).words(words)
-    assert row.words is not None
-    place = row.words[words.index(word)]
+    row = TextReader.of(model.module.config, model.tokenizer).words(words)
+    assert row.positions is not None
+    place = row.positions[words.index(word)]
     if row.ids[place] == model.tokenizer.unk_id:
         raise SystemExit(f"{model.folder} does not know '{word}'")
-    return model.module.states(collate_rows([row]).to(model.device))[-1][0, place]
+    return model.module.states(collate_examples([row]).to(model.device))[-1][0, place]
 
 
 def main(places: list[str]) -> None:

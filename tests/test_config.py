@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from legato.config import Section, merge, parse_value, parse_words, put, read_yaml, to_yaml, validate
 from legato.errors import ConfigError, suggest
-from legato.run import RunConfig, check, dump, flat, settings_for
+from legato.runs.train import RunConfig, check, dump, flat, settings_for
 
 
 class Inner(Section):

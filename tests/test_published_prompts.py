@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,25 @@ def test_a_prompt_may_be_its_tokens(model: Any) -> None:
     assert model.generate(torch.tensor(ids), max_tokens=9) == text
     assert model.generate([ids, "the cat", ids[:1]], max_tokens=9)[:2] == [text, text]
     assert "".join(model.stream(ids, max_tokens=9)) == text
+
+
+def test_whoever_leaves_a_stream_ends_the_writing(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps, step, gate = [], model.module.step, threading.Event()
+
+    def slow(tokens: Any, state: Any) -> Any:
+        steps.append(1)
+        gate.wait(10)
+        return step(tokens, state)
+
+    monkeypatch.setattr(model.module, "step", slow)
+    before = threading.active_count()
+    stream = model.stream("the cat", max_tokens=30)
+    next(stream)
+    stream.close()
+    gate.set()
+    while threading.active_count() > before:
+        time.sleep(0.01)
+    assert len(steps) < 5
 
 
 @pytest.mark.parametrize("prompt", [[5, 10**6], [-1], [[1, 2], [3, 99999]], [[1.5]], np.array([[2**40]])])

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 import legato
 from legato.errors import ConfigError
 from legato.models.base import SequenceModel
 from legato.registry import MODELS, TASKS, Registry
-from legato.run import check, settings_for
+from legato.runs.train import check, settings_for
 
 MODEL = """
 from typing import Literal
@@ -21,6 +22,8 @@ import torch
 from torch import nn
 
 from legato.models.base import ModelConfig, SequenceModel
+from legato.nn.linear import Linear
+from legato.nn.pooling import pool
 from legato.nn.state import Output
 
 
@@ -42,16 +45,18 @@ class BigramState:
 class Bigram(SequenceModel):
     Config = BigramConfig
     summary = "counts pairs, by gradient descent"
+    lora_targets = ("inner",)
 
     def __init__(self, config, sizes):
         super().__init__(config, sizes)
         self.embedding = nn.Embedding(sizes.vocabulary, config.width)
+        self.inner = Linear(config.width, config.width)
         self.output = nn.Linear(config.width, sizes.vocabulary)
 
     def forward(self, batch, state=None):
-        return Output(self.embedding(batch.ids), batch.ids[:, :0])
+        return Output(self.inner(self.embedding(batch.inputs.ids)), batch.inputs.ids[:, :0])
 
-    def forget(self, state, keep):
+    def reset_state(self, state, keep):
         return state
 
     def readout(self, hidden):
@@ -60,18 +65,18 @@ class Bigram(SequenceModel):
     def start(self, rows, capacity, memory=None):
         return BigramState()
 
-    def prefill(self, tokens, lengths, state):
-        state.length += tokens.shape[1]
-        return self.readout(self.embedding(tokens[torch.arange(len(tokens)), lengths - 1]))
+    def prefill(self, inputs, state):
+        state.length += inputs.ids.shape[1]
+        return self.readout(pool(self.inner(self.embedding(inputs.ids)), inputs.lengths, "last"))
 
     def step(self, tokens, state):
         state.length += 1
-        return self.readout(self.embedding(tokens))
+        return self.readout(self.inner(self.embedding(tokens)))
 """
 
 TASK = """
 from legato.config import Section
-from legato.tasks.lm import LanguageData, LanguageModelling
+from legato.tasks.lm.task import LanguageData, LanguageModelling
 
 
 class Letters(LanguageData):
@@ -196,7 +201,8 @@ def train_tiny(folder: Path, what: str, **settings: object) -> Path:
     text = folder / "a.txt"
     text.write_text("the cat sat on the mat. " * 40)
     small = {"data.train": str(text), "data.window": 8, "train.batch_tokens": 32, "train.steps": 2}
-    quiet = {"train.tensorboard": False, "train.samples": 0, "tokenizer": "char", "device": "cpu"}
+    quiet = {"train.tensorboard": False, "train.samples": 0, "device": "cpu"}
+    quiet |= {} if "from" in settings else {"tokenizer": "char"}
     return legato.train(what, {**small, **quiet, **settings}, out=str(folder / "run"), quiet=True).run
 
 
@@ -206,6 +212,18 @@ def test_a_model_from_outside_trains_and_is_loaded_and_writes(tmp_path: Path) ->
     model = legato.load(run, device="cpu")
     assert type(model.module).__name__ == "Bigram"
     assert len(model.generate("the ", max_tokens=5)) <= 5
+
+
+@pytest.mark.usefixtures("outside")
+def test_a_model_from_outside_is_tuned_with_adapters_and_saved(tmp_path: Path) -> None:
+    run = train_tiny(tmp_path, "lm", model="bigram")
+    (tmp_path / "tuned").mkdir()
+    tuned = train_tiny(tmp_path / "tuned", "lm", **{"from": str(run), "adapt": "lora", "adapt.rank": 2})
+    before, after = legato.load(run, device="cpu"), legato.load(tuned, device="cpu")
+    assert (tuned / "best" / "adapter_model.safetensors").exists()
+    assert not torch.equal(before.module.inner.weight, after.module.inner.weight)
+    assert torch.equal(before.module.output.weight, after.module.output.weight)
+    assert len(after.generate("the ", max_tokens=5)) <= 5
 
 
 @pytest.mark.usefixtures("outside")

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from legato.config import validate
-from legato.data.batch import Batch
-from legato.folders.model_folder import Loaded, load_model, save_model
+from legato.data.batching.batch import Batch, Inputs
+from legato.folders.loaded import Loaded
+from legato.folders.model_folder import load_model, save_model
 from legato.folders.shards import save_weights
 from legato.models.base import Sizes
-from legato.models.headed import Headed, HeadShape
+from legato.models.model_with_head import HeadSpec, ModelWithHead
 from legato.registry import MODELS, PUBLISHED
 from legato.training.adapt import AdaptConfig, Base, adapt
 from tiny_published import byte_level, write
@@ -37,7 +38,7 @@ def published_folder(folder: Path, name: str, **config: Any) -> Path:
     entries, tensors = form.save(module)
     save_weights(tensors, folder)
     about = {"model_type": form.model_type, "architectures": [form.architecture], "pad_token_id": 3}
-    if module.generates:
+    if module.can_generate:
         about |= {"bos_token_id": 0, "eos_token_id": 0}
     write(folder / "config.json", {**about, **entries})
     return folder
@@ -51,11 +52,11 @@ def shake(module: nn.Module, spread: float = 0.2) -> None:
             parameter.add_(torch.randn_like(parameter) * spread)
 
 
-def adapted(base: Path, *, head: HeadShape | None = None, **settings: Any) -> tuple[Any, Loaded]:
+def adapted(base: Path, *, head: HeadSpec | None = None, **settings: Any) -> tuple[Any, Loaded]:
     """The model in `base`, with a head where asked for, adapted and as if trained."""
     loaded = load_model(base)
     before = Base.of(str(base), loaded)
-    model = loaded.module if head is None else Headed(loaded.module, head)
+    model = loaded.module if head is None else ModelWithHead(loaded.module, head)
     adapt(model, validate(AdaptConfig, settings), before)
     shake(model)
     return model.eval(), loaded
@@ -70,5 +71,5 @@ def saved(folder: Path, model: Any, loaded: Loaded, task: str = "lm", **about: A
 @torch.no_grad()
 def answer(model: Any) -> Tensor:
     """Logits: of the head where there is one, else of the next or the masked words."""
-    output = model(Batch(IDS))
+    output = model(Batch(Inputs(IDS)))
     return output.logits if output.logits is not None else model.readout(output.hidden)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from legato.data.batch import Batch
+from legato.data.batching.batch import Batch, Inputs
 from legato.errors import FolderError
 from legato.models.base import SequenceModel
 from legato.registry import PUBLISHED
@@ -29,7 +29,7 @@ def adopt(config: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
 def logits(model: SequenceModel) -> Tensor:
     ids = torch.randint(V, (2, 30), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
-        return model.readout(model(Batch(ids)).hidden)
+        return model.readout(model(Batch(Inputs(ids))).hidden)
 
 
 def complaint(config: dict[str, Any], tensors: dict[str, Tensor]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from legato.data.pairs import Pairs, read_pairs
+from legato.data.formats.text_pairs import Pairs, read_pairs
 from legato.errors import DataError
 
 

@@ -13,7 +13,8 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from legato.config import validate
 from legato.folders.shards import LARGEST, save_weights
 from legato.models.base import Sizes
-from legato.models.gpt2 import GPT2, GPT2Config, GPT2Model
+from legato.models.gpt2 import GPT2Config, GPT2Model
+from legato.models.published.gpt2 import GPT2
 
 TEXT = ["the cat sat on the mat, hello world", "the dog ran and saw one more cat by the rain"] * 5
 END = "<|endoftext|>"

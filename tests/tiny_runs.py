@@ -86,7 +86,14 @@ def fork(target: Callable[..., None], *args: Any) -> BaseProcess:
     """`target(*args)` in a process of its own."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["legato.cli", "legato.model", "legato.run", "legato.training.loop", "legato.tasks.lm", "torch._dynamo"]
+        [
+            "legato.cli",
+            "legato.model",
+            "legato.runs.train",
+            "legato.training.loop",
+            "legato.tasks.lm.task",
+            "torch._dynamo",
+        ]
     )
     process = context.Process(target=target, args=args)
     process.start()
@@ -116,7 +123,8 @@ def hurry() -> None:
 
     import torch
 
-    from legato import registry, run
+    from legato import registry
+    from legato.runs import train as run
 
     torch.set_num_threads(1)
     os.fsync = lambda handle: None  # type: ignore[assignment]  # a kill, unlike a power cut, loses no written page

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from legato.config import validate
-from legato.data.batch import Batch
+from legato.data.batching.batch import Batch, Inputs
 from legato.models.base import Sizes
 from legato.models.seq2seq import Seq2SeqConfig, Seq2SeqMemory, Seq2SeqModel, Seq2SeqState
 from legato.nn.attention import SCORES
@@ -67,10 +67,9 @@ def tokens(rows: int, length: int, seed: int = 1) -> Tensor:
     return torch.randint(V, (rows, length), generator=torch.Generator().manual_seed(seed))
 
 
-def padded(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
-    longest = max(map(len, rows))
+def padded(rows: list[list[int]]) -> Inputs:
     # What pads is a real word, so that reading it would show.
-    return torch.tensor([r + [7] * (longest - len(r)) for r in rows]), torch.tensor([len(r) for r in rows])
+    return Inputs.of(rows, padding=7)
 
 
 SOURCES = [[3, 8, 1, 4], [9, 2, 6, 5, 11, 1], [10], [4, 4, 12]]
@@ -78,8 +77,7 @@ PROMPTS = [[3, 1, 4, 1, 5], [6], [5, 3, 5], [8, 9, 7, 9]]
 
 
 def batch_of(sources: list[list[int]], ids: Tensor, **more: Any) -> Batch:
-    source, lengths = padded(sources)
-    return Batch(ids, source=source, source_lengths=lengths, **more)
+    return Batch(Inputs(ids), **more, source=padded(sources))
 
 
 def memory_of(model: Seq2SeqModel, sources: list[list[int]] = SOURCES) -> Seq2SeqMemory:
@@ -90,7 +88,9 @@ def memory_of(model: Seq2SeqModel, sources: list[list[int]] = SOURCES) -> Seq2Se
 def logits_of(model: Seq2SeqModel, source: list[int], row: list[int]) -> Tensor:
     """What the whole forward pass over one pair, nothing padded, says after the last of `row`, (V,)."""
     with torch.no_grad():
-        return model.readout(model(Batch(torch.tensor([row]), source=torch.tensor([source]))).hidden[0, -1])
+        return model.readout(
+            model(Batch(Inputs(torch.tensor([row])), source=Inputs(torch.tensor([source])))).hidden[0, -1]
+        )
 
 
 def all_logits(model: Seq2SeqModel, sources: list[list[int]], rows: list[list[int]]) -> Tensor:
@@ -100,7 +100,7 @@ def all_logits(model: Seq2SeqModel, sources: list[list[int]], rows: list[list[in
 def started(model: Seq2SeqModel, keep: int = 0) -> tuple[Seq2SeqState, Tensor]:
     state = model.start(len(SOURCES), 50, memory_of(model), keep=keep)
     with torch.no_grad():
-        return state, model.prefill(*padded(PROMPTS), state)
+        return state, model.prefill(padded(PROMPTS), state)
 
 
 def gradients(model: Seq2SeqModel, batches: list[Batch]) -> dict[str, Tensor]:
@@ -108,7 +108,11 @@ def gradients(model: Seq2SeqModel, batches: list[Batch]) -> dict[str, Tensor]:
     model.zero_grad()
     for batch in batches:
         hidden = model(batch).hidden
-        lengths = torch.tensor([batch.ids.shape[1]] * batch.rows) if batch.lengths is None else batch.lengths
+        lengths = (
+            torch.tensor([batch.inputs.ids.shape[1]] * batch.rows)
+            if batch.inputs.lengths is None
+            else batch.inputs.lengths
+        )
         losses = model.readout(hidden).logsumexp(-1) * torch.arange(1, hidden.shape[1] + 1)
         (losses * (torch.arange(hidden.shape[1]) < lengths.unsqueeze(1))).sum().backward()
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from legato.data.tag_schemes import Scheme, convert
+from legato.data.formats.tag_schemes import Scheme, convert
 
 NAMES = {"PER": ["Anna", "Carl Orff"], "LOC": ["Rome", "New York City"]}
 OTHERS = ["sees", "in", "the", "rain", "and", "goes", "to", "."]

@@ -1,4 +1,4 @@
-"""Legato: train, adapt, look inside and serve sequence models.
+"""Legato: train, adapt and compare sequence models, and let them write.
 
     import legato
     result = legato.train("lm", {"data.train": "a.txt", "model": "lstm"}, out="runs/x")
@@ -13,27 +13,28 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from legato.version import __version__
+
 # PyTorch's threads on a CPU wait for each other by spinning. When another program takes a core they spin
 # against it: two small runs at once took 17 times as long as one. Waiting briefly and then sleeping costs
 # nothing alone. It counts only when set before PyTorch is loaded.
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
-__version__ = "0.1.0"
-__all__ = ["LegatoError", "Model", "compare", "load", "train"]
+__all__ = ["LegatoError", "Model", "__version__", "compare", "load", "train"]
 
 if TYPE_CHECKING:
-    from legato.comparing import compare
     from legato.errors import LegatoError
     from legato.model import Model, load
-    from legato.run import train
+    from legato.runs.compare import compare
+    from legato.runs.train import train
 
 _HOMES = {
     "LegatoError": "legato.errors",
     "Model": "legato.model",
     "load": "legato.model",
-    "train": "legato.run",
-    "compare": "legato.comparing",
+    "train": "legato.runs.train",
+    "compare": "legato.runs.compare",
 }
 
 

@@ -1,7 +1,7 @@
 """Ctrl-C at the command line: one line and exit code 130, however often it is pressed, and never a traceback.
 
 The first one raises KeyboardInterrupt, so that whatever runs can put things in order; a run in training saves its
-work instead (training/interrupt.py). Any further one ends the process at once: what is half-written by then has a
+work instead (training/stopping.py). Any further one ends the process at once: what is half-written by then has a
 temporary name, and the next process puts it right.
 """
 

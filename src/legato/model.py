@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,22 +12,28 @@ import numpy as np
 import torch
 
 from legato.config import validate
-from legato.data.tokenizers import StreamDecoder, Tokenizer
+from legato.data.text.stream_decoder import StreamDecoder
+from legato.data.text.tokenizers import Tokenizer
 from legato.decoding import Hypothesis, SearchOptions, cut_at_stop, search
 from legato.decoding.sliding import Sliding
 from legato.errors import ConfigError, LegatoError, brief, suggest
-from legato.folders.chat import Messages
-from legato.folders.finite import finite_scores
-from legato.folders.model_folder import Loaded, read_model
+from legato.folders.chat_template import Messages
+from legato.folders.finite_scores import finite_scores
+from legato.folders.loaded import Loaded
+from legato.folders.model_folder import read_model
 from legato.models.base import count_parameters
 from legato.registry import TASKS
 from legato.tasks.base import Prediction
-from legato.tasks.features import TOKENS, TextVectors, Vectors
-from legato.tasks.search import TextIndex
+from legato.tasks.embedding.text_index import TextIndex
+from legato.tasks.embedding.text_vectors import TOKENS, TextVectors, Vectors
 from legato.training.devices import choose_device
 
 Prompt = str | Sequence[int]
 """A text, or its tokens as they are."""
+
+
+class Cancelled(LegatoError):
+    """Writing stopped because whoever asked for it has gone."""
 
 
 @dataclass
@@ -103,29 +109,41 @@ class Model:
         return [[self._finish(start, h, options) for h in best] for start, best in zip(ids, found, strict=True)]
 
     def stream(self, prompt: Prompt = "", **options: Any) -> Iterator[str]:
-        """Yield the text piece by piece as it is written (greedy and sample only)."""
+        """Yield the text piece by piece as it is written (greedy and sample only).
+
+        Closing the iterator, or dropping it, ends the writing.
+        """
         import queue
         import threading
 
         checked = validate(SearchOptions, options)
         self.check_generates()
         pieces: queue.Queue[str | BaseException | None] = queue.Queue()
+        left = threading.Event()
 
         def work() -> None:
             try:
-                self.write(prompt, checked, pieces.put)
+                self.write(prompt, checked, pieces.put, cancelled=left.is_set)
                 pieces.put(None)
             except BaseException as problem:
                 pieces.put(problem)
 
         threading.Thread(target=work, daemon=True).start()
-        while (piece := pieces.get()) is not None:
-            if isinstance(piece, BaseException):
-                raise piece
-            yield piece
+        try:
+            while (piece := pieces.get()) is not None:
+                if isinstance(piece, BaseException):
+                    raise piece
+                yield piece
+        finally:  # whoever reads no further waits for no more tokens
+            left.set()
 
-    def write(self, prompt: Prompt, options: SearchOptions, emit: Any) -> Generated:
-        """Generate one text, handing each piece to `emit` as soon as it is certain."""
+    def write(
+        self, prompt: Prompt, options: SearchOptions, emit: Any, cancelled: Callable[[], bool] = lambda: False
+    ) -> Generated:
+        """Generate one text, handing each piece to `emit` as soon as it is certain.
+
+        Before each token `cancelled` is asked; where it says so, `Cancelled` is raised.
+        """
         self.check_generates()
         if options.nbest > 1:
             raise LegatoError(f"one text is written at a time; nbest={options.nbest} needs generate")
@@ -134,6 +152,8 @@ class Model:
         out = _Emitter(options.stop, emit)
 
         def on_token(row: int, token: int) -> None:
+            if cancelled():
+                raise Cancelled("nobody waits for this text any longer")
             out.push(decoder.push(token))
 
         found = self._search([start], options, on_token)
@@ -159,11 +179,11 @@ class Model:
 
     def begin(self, prompt: Prompt, options: SearchOptions) -> list[int]:
         """The tokens to go on from, if they fit."""
-        ids, longest = self.prompt_ids(prompt), self.module.longest
-        if longest is not None and len(ids) > longest and not options.slide:
+        ids, max_length = self.prompt_ids(prompt), self.module.max_length
+        if max_length is not None and len(ids) > max_length and not options.slide:
             raise LegatoError(
-                f"the prompt has {len(ids):,} tokens, but the model reads {longest:,} at most: shorten it, or let it "
-                "slide (--slide), which forgets the beginning"
+                f"the prompt has {len(ids):,} tokens, but the model reads {max_length:,} at most: shorten it, or "
+                "let it slide (--slide), which forgets the beginning"
             )
         return ids
 
@@ -250,7 +270,7 @@ class Model:
             if not isinstance(text, str):
                 raise LegatoError(f"text {number} is no text: {brief(repr(text))}")
         task = TASKS.get(self.task)
-        if not hasattr(task, "predict"):
+        if task.Options is None:
             self.check_generates()
             raise LegatoError(f"{self.folder} is a model for {self.task}, which generates: use legato generate")
         for name in options:
@@ -279,7 +299,7 @@ class Model:
 
     def classifications(self, texts: Sequence[str], **options: Any) -> list[Prediction]:
         """The same with the probabilities of all labels; a text may have a problem instead."""
-        from legato.tasks.prompting import Prompter, PromptOptions
+        from legato.tasks.classification.prompting import Prompter, PromptOptions
 
         return Prompter(self.loaded, validate(PromptOptions, options)).predict(texts)
 
@@ -287,17 +307,17 @@ class Model:
         self, source: str, columns: Sequence[str | int] | None = None, **options: Any
     ) -> dict[str, Any]:
         """How well prompting does on a file of texts and labels: accuracy and other figures of a classifier."""
-        from legato.tasks.prompting import PromptOptions, score_file
+        from legato.tasks.classification.prompting import PromptOptions, score_file
 
         return score_file(self.loaded, source, validate(PromptOptions, options), columns)
 
     def _search(self, prompts: list[list[int]], options: SearchOptions, on_token: Any) -> list[list[Hypothesis]]:
-        longest, limits = self.module.longest, None
+        max_length, limits = self.module.max_length, None
         model: Any = self.module
-        if longest is not None and options.slide:
-            model = Sliding(self.module, longest, self.device)
-        elif longest is not None:  # the last token need not be read
-            limits = [min(options.max_tokens, longest - len(prompt) + 1) for prompt in prompts]
+        if max_length is not None and options.slide:
+            model = Sliding(self.module, max_length, self.device)
+        elif max_length is not None:  # the last token need not be read
+            limits = [min(options.max_tokens, max_length - len(prompt) + 1) for prompt in prompts]
         return search(
             model,
             prompts,
@@ -324,9 +344,9 @@ class Model:
 
     def check_generates(self) -> None:
         """Refuse a model that does not continue texts."""
-        if self.module.reads_source:
+        if self.module.is_encoder_decoder:
             raise LegatoError(f"{self.folder} turns one text into another: use legato predict")
-        if not self.module.generates:
+        if not self.module.can_generate:
             held = "reads both ways" if self.task in ("lm", "mlm") else f"was trained for {self.task}"
             raise LegatoError(f"{self.folder} holds a model that {held}, so it cannot generate")
 

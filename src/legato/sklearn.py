@@ -22,7 +22,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 
 from legato.errors import ConfigError, DataError
 from legato.model import Model, load
-from legato.tasks.features import TextVectors, Vectors
+from legato.tasks.embedding.text_vectors import TextVectors, Vectors
 
 
 class Embedder(TransformerMixin, BaseEstimator):

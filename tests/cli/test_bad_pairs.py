@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import legato
-from legato.data.tokenizers import Tokenizer
+from legato.data.text.tokenizers import Tokenizer
 from refusals import is_one_line
 from tiny_pairs import SEQ2SEQ, in_words, small_translation, train_translation
 from tiny_runs import snapshot

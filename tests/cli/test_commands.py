@@ -15,12 +15,12 @@ import pytest
 import yaml
 
 import legato
-from legato import diagnosis
 from legato.errors import FolderError
 from legato.registry import MODELS, TASKS
-from legato.run import check, describe_settings, list_recipes, settings_for
-from legato.settings import TO_BE_NAMED
-from legato.training.run_folder import RunFolder
+from legato.runs import doctor as diagnosis
+from legato.runs.config import TO_BE_NAMED
+from legato.runs.run_folder import RunFolder
+from legato.runs.train import check, describe_settings, list_recipes, settings_for
 from tiny_adapted import published_folder
 from tiny_runs import small, weights_digest, words
 
@@ -379,7 +379,7 @@ def test_doctor_asks_for_no_package_that_is_optional(command: Any, monkeypatch: 
             raise metadata.PackageNotFoundError(name)
         return "1.0"
 
-    monkeypatch.setattr("legato.diagnosis.metadata.version", version)
+    monkeypatch.setattr("legato.runs.doctor.metadata.version", version)
     found = {finding.name: finding for finding in diagnosis.diagnose()}
     assert found["ctranslate2"].good
     assert found["ctranslate2"].value == "not installed (optional: legato export --to ctranslate2)"
@@ -420,7 +420,7 @@ def test_a_fault_of_ours_is_called_one(command: Any, monkeypatch: pytest.MonkeyP
     def fail() -> None:
         raise RuntimeError("it broke\nin two lines")
 
-    monkeypatch.setattr("legato.diagnosis.diagnose", fail)
+    monkeypatch.setattr("legato.runs.doctor.diagnose", fail)
     answer = command("doctor")
     assert answer.code == 1
     assert (

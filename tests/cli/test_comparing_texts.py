@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from legato import comparing
-from legato.comparing import compare, table_of
 from legato.errors import ConfigError
+from legato.runs import compare as comparing
+from legato.runs.compare import compare, table_of
 from tiny_adapted import published_folder
 from tiny_reviews import write_reviews
 

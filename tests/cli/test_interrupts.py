@@ -34,7 +34,7 @@ def hang_in(what: str, hanging: Path) -> None:
     """Have the process wait in some place until it is interrupted; `hanging` is there once it does."""
     default_signals()
     import legato.training.loop as loop
-    from legato.training.run_folder import RunFolder
+    from legato.runs.run_folder import RunFolder
 
     def forever(*_: Any, **__: Any) -> None:
         hanging.touch()
@@ -47,7 +47,7 @@ def hang_in(what: str, hanging: Path) -> None:
         loop.Trainer._update = forever  # type: ignore[method-assign]
         RunFolder.close = forever  # type: ignore[method-assign]
     elif what == "the first look at the data":
-        from legato.tasks.lm import LanguageModelling
+        from legato.tasks.lm.task import LanguageModelling
 
         LanguageModelling.prepare = forever  # type: ignore[method-assign]
 
@@ -194,8 +194,8 @@ def interrupt_in(home: str, name: str) -> None:
         (["eval", "x", "data.test=y"], "legato.model", "read_model"),
         (["embed", "x", "text"], "legato.model", "read_model"),
         (["export", "x", "--to", "hf"], "legato.folders.exports", "find_model"),
-        (["compare", "lm", "model=[elman,lstm]", "data.train=x"], "legato.comparing", "_all_sizes"),
-        (["doctor"], "legato.diagnosis", "diagnose"),
+        (["compare", "lm", "model=[elman,lstm]", "data.train=x"], "legato.runs.compare", "_all_sizes"),
+        (["doctor"], "legato.runs.doctor", "diagnose"),
     ],
 )
 def test_ctrl_c_in_any_verb_is_one_line(arguments: list[str], home: str, name: str, tmp_path: Path) -> None:

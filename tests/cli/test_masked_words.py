@@ -100,7 +100,7 @@ def test_eval_prints_accuracy_and_pseudo_perplexity(command: Command, home: Path
 
 
 def test_eval_notes_what_a_long_text_costs(command: Command, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("legato.tasks.mlm.MANY", 10)
+    monkeypatch.setattr("legato.tasks.mlm.task.MANY", 10)
     done = command("eval", home / "run", f"data.test={home / 'valid.txt'}")
     assert done.code == 0
     assert done.err.startswith("legato: note: pseudo-perplexity hides each of")

@@ -228,7 +228,7 @@ def test_an_embedder_refuses_too_and_writes_no_file(
 
 
 def test_finite_numbers_whose_sum_overflows_are_answers() -> None:
-    from legato.folders.finite import check_finite
+    from legato.folders.finite_scores import check_finite
 
     check_finite(np.full(9, 3e38, dtype=np.float32), None)
     check_finite(torch.full((9,), -3e38), None)
@@ -241,9 +241,10 @@ def test_finite_numbers_whose_sum_overflows_are_answers() -> None:
 
 @pytest.mark.parametrize("weights", [True, False])
 def test_of_a_model_that_was_never_in_a_folder_no_file_is_blamed(weights: bool) -> None:
-    from legato.folders.finite import not_finite
+    from legato.folders.finite_scores import not_finite
 
     module = torch.nn.Linear(2, 2)
+    module.folder = None  # type: ignore[assignment]
     if weights:
         torch.nn.init.constant_(module.weight, math.nan)
     assert str(not_finite(module)).endswith("; train it again with a lower train.lr")
@@ -255,7 +256,7 @@ def test_of_a_model_that_was_never_in_a_folder_no_file_is_blamed(weights: bool) 
 def test_a_perplexity_beyond_all_numbers_is_null_in_every_file_and_said(
     tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from legato.evaluation import language
+    from legato.evaluation import lm as language
 
     monkeypatch.setattr(language, "safe_exp", lambda value: math.inf)
     settings = tiny_runs.words(tiny_runs.small(tmp_path, train__steps=4))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import legato
-from legato.data.trees import unflatten
+from legato.data.formats.trees import unflatten
 from refusals import is_one_line
 from tiny_runs import words
 

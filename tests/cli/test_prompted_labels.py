@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from legato.data.tokenizers import Tokenizer, TokenizerConfig
+from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
 from legato.folders.model_folder import save_model
 from legato.models.base import Sizes
 from legato.models.gpt2 import GPT2Config, GPT2Model

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from legato.data.corpora import stdlib_corpus
-from legato.data.toys import ToyConfig, toy_rows
-from legato.settings import find_recipe, list_recipes
+from legato.data.sources.corpora import stdlib_corpus
+from legato.data.sources.toys import ToyConfig, toy_rows
+from legato.runs.config import find_recipe, list_recipes
 from tiny_adapted import published_folder
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import legato
-from legato.data.corpora import stdlib_corpus
+from legato.data.sources.corpora import stdlib_corpus
 
 TINY = {"model.layers": 1, "model.width": 16, "train.batch_tokens": 256, "train.steps": 4, "tokenizer.size": 300}
 
@@ -41,4 +41,4 @@ def test_prompts_have_the_same_ids_in_transformers(text: str, tmp_path: Path) ->
 def test_a_masked_model_has_as_many_positions_as_its_window(text: str, tmp_path: Path) -> None:
     settings: dict[str, Any] = {**TINY, "data.train": text, "model": "bert", "data.window": 24}
     legato.train("mlm", settings, out=str(tmp_path / "run"), quiet=True)
-    assert legato.load(tmp_path / "run").module.longest == 24
+    assert legato.load(tmp_path / "run").module.max_length == 24

@@ -12,10 +12,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
-from legato.data.batch import IGNORE, Batch
-from legato.data.batches import Rows, Streams, Windows, collate, mix_seed
+from batches_compared import same
+from legato.data.batching.batch import IGNORE, Batch, named_tensors
+from legato.data.batching.batches import Streams, Windows, mix_seed
+from legato.data.batching.sequences import SequenceBatches, collate
 from legato.errors import DataError
 
 TEXT = np.arange(1000, dtype=np.int32)  # every token tells its place
@@ -32,8 +33,8 @@ def windows(seed: int = 0, **more: Any) -> Windows:
     return Windows(TEXT, **{"rows": 4, "window": 10, "seed": seed, **more})
 
 
-def rows(seed: int = 0, **more: Any) -> Rows:
-    return Rows(SEQUENCES, **{"batch_tokens": 40, "seed": seed, **more})
+def rows(seed: int = 0, **more: Any) -> SequenceBatches:
+    return SequenceBatches(SEQUENCES, **{"batch_tokens": 40, "seed": seed, **more})
 
 
 MAKERS: dict[str, Callable[..., Any]] = {"streams": streams, "windows": windows, "rows": rows}
@@ -43,16 +44,6 @@ CUTTERS = {"streams": Streams, "windows": Windows}
 @pytest.fixture(params=MAKERS)
 def make(request: pytest.FixtureRequest) -> Callable[..., Any]:
     return MAKERS[request.param]
-
-
-def same(left: Batch, right: Batch) -> bool:
-    for a, b in zip(vars(left).values(), vars(right).values(), strict=True):
-        if isinstance(a, Tensor):
-            if not (isinstance(b, Tensor) and torch.equal(a, b)):
-                return False
-        elif a != b:
-            return False
-    return True
 
 
 def epoch_of(batches: Any, epoch: int = 0) -> list[Batch]:
@@ -80,15 +71,15 @@ def test_another_seed_gives_other_batches(make: Callable[..., Any]) -> None:
 def test_epochs_differ(make: Callable[..., Any]) -> None:
     batches = make()
     pairs = zip(epoch_of(batches, 0), epoch_of(batches, 1), strict=True)
-    assert not all(torch.equal(a.ids, b.ids) for a, b in pairs)
+    assert not all(torch.equal(a.inputs.ids, b.inputs.ids) for a, b in pairs)
 
 
 def test_targets_are_the_inputs_moved_by_one(make: Callable[..., Any]) -> None:
     for batch in epoch_of(make()):
         counted = batch.targets[:, :-1] != IGNORE
-        if batch.lengths is not None:  # behind a row's last input there is only padding
-            counted &= torch.arange(1, batch.ids.shape[1]) < batch.lengths.unsqueeze(1)
-        assert torch.equal(batch.targets[:, :-1][counted], batch.ids[:, 1:][counted])
+        if batch.inputs.lengths is not None:  # behind a row's last input there is only padding
+            counted &= torch.arange(1, batch.inputs.ids.shape[1]) < batch.inputs.lengths.unsqueeze(1)
+        assert torch.equal(batch.targets[:, :-1][counted], batch.inputs.ids[:, 1:][counted])
 
 
 def test_a_batch_knows_how_many_targets_count(make: Callable[..., Any]) -> None:
@@ -98,7 +89,7 @@ def test_a_batch_knows_how_many_targets_count(make: Callable[..., Any]) -> None:
 
 def test_ids_are_what_an_embedding_takes(make: Callable[..., Any]) -> None:
     batch = make().at(0)
-    assert batch.ids.dtype == batch.targets.dtype == torch.int64
+    assert batch.inputs.ids.dtype == batch.targets.dtype == torch.int64
 
 
 # --- streams and windows ---------------------------------------------------------------------------
@@ -121,7 +112,7 @@ def test_a_text_shorter_than_one_batch_is_refused_with_the_numbers(kind: str) ->
 def test_a_text_of_exactly_one_batch_is_enough(kind: str) -> None:
     batches = CUTTERS[kind](TEXT, rows=10, window=100, seed=0)
     assert batches.steps_per_epoch == 1
-    assert batches.at(0).ids.shape == (10, 100)
+    assert batches.at(0).inputs.ids.shape == (10, 100)
 
 
 @pytest.mark.parametrize("kind", CUTTERS)
@@ -133,7 +124,7 @@ def test_a_token_is_read_at_most_once_an_epoch_and_nearly_all_are(
     if size < count * window:
         return
     batches = CUTTERS[kind](TEXT[:size], rows=count, window=window, seed=seed)
-    seen = Counter(int(i) for batch in epoch_of(batches) for i in batch.ids.flatten())
+    seen = Counter(int(i) for batch in epoch_of(batches) for i in batch.inputs.ids.flatten())
     assert set(seen.values()) == {1}
     # What is left over is less than one more step, and for windows one more window.
     assert len(seen) > size - count * window - window
@@ -142,7 +133,7 @@ def test_a_token_is_read_at_most_once_an_epoch_and_nearly_all_are(
 @pytest.mark.parametrize("kind", CUTTERS)
 def test_every_token_is_read_in_the_course_of_some_epochs(kind: str) -> None:
     batches = CUTTERS[kind](TEXT, rows=7, window=13, seed=0)
-    seen = {int(i) for epoch in range(10) for batch in epoch_of(batches, epoch) for i in batch.ids.flatten()}
+    seen = {int(i) for epoch in range(10) for batch in epoch_of(batches, epoch) for i in batch.inputs.ids.flatten()}
     assert seen == set(range(1000))
 
 
@@ -154,17 +145,17 @@ def test_every_row_of_a_stream_goes_on_where_the_batch_before_ended(
     batches = Streams(TEXT, rows=count, window=window, seed=seed)
     for before, after in pairwise(epoch_of(batches, epoch)):
         assert before.targets is not None
-        assert torch.equal(after.ids[:, 0], before.targets[:, -1])
+        assert torch.equal(after.inputs.token_ids[:, 0], before.targets[:, -1])
 
 
 def test_a_stream_is_fresh_at_the_start_of_each_epoch_only() -> None:
     batches = streams()
-    fresh = [batches.at(step).fresh for step in range(2 * batches.steps_per_epoch)]
+    fresh = [batches.at(step).reset_all for step in range(2 * batches.steps_per_epoch)]
     assert [step for step, is_fresh in enumerate(fresh) if is_fresh] == [0, batches.steps_per_epoch]
 
 
 def test_every_window_is_fresh() -> None:
-    assert all(batch.fresh for batch in epoch_of(windows()))
+    assert all(batch.reset_all for batch in epoch_of(windows()))
 
 
 def test_the_text_is_a_ring() -> None:
@@ -173,18 +164,18 @@ def test_the_text_is_a_ring() -> None:
     for step in range(10 * batches.steps_per_epoch):
         batch = batches.at(step)
         assert batch.targets is not None
-        follows |= set(zip(batch.ids.flatten().tolist(), batch.targets.flatten().tolist(), strict=True))
+        follows |= set(zip(batch.inputs.ids.flatten().tolist(), batch.targets.flatten().tolist(), strict=True))
     assert (999, 0) in follows
     assert all(b == (a + 1) % 1000 for a, b in follows)
 
 
 def test_no_row_forgets_unless_asked() -> None:
-    assert all(batch.keep is None for batch in epoch_of(streams()))
+    assert all(batch.keep_state is None for batch in epoch_of(streams()))
 
 
 def test_rows_forget_as_often_as_asked() -> None:
     batches = streams(forget=0.25)
-    kept = [batches.at(step).keep for step in range(500)]
+    kept = [batches.at(step).keep_state for step in range(500)]
     forgotten = sum(0 if keep is None else int((~keep).sum()) for keep in kept)
     assert forgotten / (500 * 4) == pytest.approx(0.25, abs=0.04)
 
@@ -193,12 +184,12 @@ def test_which_row_forgets_is_drawn_from_seed_and_step_alone() -> None:
     # Another text, another epoch length: the draw at a step stays.
     other = Streams(TEXT[:300], rows=4, window=10, seed=0, forget=0.25)
     for step in range(50):
-        here, there = streams(forget=0.25).at(step).keep, other.at(step).keep
+        here, there = streams(forget=0.25).at(step).keep_state, other.at(step).keep_state
         assert (here is None and there is None) or torch.equal(here, there)
 
 
 def test_windows_come_in_another_order_than_the_text() -> None:
-    firsts = [int(batch.ids[0, 0]) for batch in epoch_of(windows())]
+    firsts = [int(batch.inputs.ids[0, 0]) for batch in epoch_of(windows())]
     assert firsts != sorted(firsts)
 
 
@@ -216,42 +207,42 @@ def sequences_of(lengths: list[int]) -> list[tuple[list[int], int]]:
 def test_a_batch_of_rows_holds_at_most_batch_tokens_with_its_padding(
     lengths: list[int], tokens: int, epoch: int
 ) -> None:
-    batches = Rows(sequences_of(lengths), batch_tokens=tokens, seed=0)
-    assert all(batch.ids.numel() <= tokens for batch in epoch_of(batches, epoch))
+    batches = SequenceBatches(sequences_of(lengths), batch_tokens=tokens, seed=0)
+    assert all(batch.inputs.ids.numel() <= tokens for batch in epoch_of(batches, epoch))
 
 
 @given(lengths=LENGTHS, tokens=st.integers(29, 120), epoch=st.integers(0, 3))
 @settings(max_examples=60, deadline=None)
 def test_each_row_comes_exactly_once_an_epoch(lengths: list[int], tokens: int, epoch: int) -> None:
-    batches = Rows(sequences_of(lengths), batch_tokens=tokens, seed=0)
-    seen = sorted(int(i) for batch in epoch_of(batches, epoch) for i in batch.ids[:, 0])
+    batches = SequenceBatches(sequences_of(lengths), batch_tokens=tokens, seed=0)
+    seen = sorted(int(i) for batch in epoch_of(batches, epoch) for i in batch.inputs.ids[:, 0])
     assert seen == list(range(1, len(lengths) + 1))
 
 
 def test_rows_of_like_length_are_batched_together() -> None:
-    lengths = [batch.lengths for batch in epoch_of(rows(batch_tokens=60)) if batch.lengths is not None]
+    lengths = [batch.inputs.lengths for batch in epoch_of(rows(batch_tokens=60)) if batch.inputs.lengths is not None]
     assert all(int(each.max() - each.min()) <= 3 for each in lengths)
 
 
 def test_rows_of_equal_length_change_company_between_epochs() -> None:
-    batches = Rows(sequences_of([5] * 40), batch_tokens=32, seed=0)
-    company = [{frozenset(batch.ids[:, 0].tolist()) for batch in epoch_of(batches, epoch)} for epoch in (0, 1)]
+    batches = SequenceBatches(sequences_of([5] * 40), batch_tokens=32, seed=0)
+    company = [{frozenset(batch.inputs.ids[:, 0].tolist()) for batch in epoch_of(batches, epoch)} for epoch in (0, 1)]
     assert company[0] != company[1]
 
 
 def test_no_rows_are_refused() -> None:
     with pytest.raises(DataError, match=r"a\.txt holds no rows"):
-        Rows([], batch_tokens=10, seed=0, name="a.txt")
+        SequenceBatches([], batch_tokens=10, seed=0, name="a.txt")
 
 
 def test_a_row_without_anything_to_predict_is_named() -> None:
     with pytest.raises(DataError, match=r"a\.txt, row 2: a sequence needs at least two tokens"):
-        Rows([([1, 2], 0), ([1], 0)], batch_tokens=10, seed=0, name="a.txt")
+        SequenceBatches([([1, 2], 0), ([1], 0)], batch_tokens=10, seed=0, name="a.txt")
 
 
 def test_a_row_longer_than_a_batch_is_refused_with_the_numbers() -> None:
     with pytest.raises(DataError, match=r"a row of 11 tokens, more than train\.batch_tokens=10"):
-        Rows([([1] * 12, 0)], batch_tokens=10, seed=0)
+        SequenceBatches([([1] * 12, 0)], batch_tokens=10, seed=0)
 
 
 # --- collating -------------------------------------------------------------------------------------
@@ -259,7 +250,7 @@ def test_a_row_longer_than_a_batch_is_refused_with_the_numbers() -> None:
 
 def test_the_targets_of_a_prompt_are_ignored() -> None:
     batch = collate([([5, 6, 7, 8, 9], 3)])
-    assert batch.ids.tolist() == [[5, 6, 7, 8]]
+    assert batch.inputs.ids.tolist() == [[5, 6, 7, 8]]
     # The prompt's last token predicts the first of the answer.
     assert batch.targets is not None
     assert batch.targets.tolist() == [[IGNORE, IGNORE, 8, 9]]
@@ -275,15 +266,15 @@ def test_without_a_prompt_every_token_but_the_first_is_a_target(prompt: int) -> 
 
 def test_padding_stands_on_the_right_and_is_ignored() -> None:
     batch = collate([([5, 6], 0), ([1, 2, 3, 4], 0)])
-    assert batch.ids.tolist() == [[5, 0, 0], [1, 2, 3]]
+    assert batch.inputs.ids.tolist() == [[5, 0, 0], [1, 2, 3]]
     assert batch.targets is not None
     assert batch.targets.tolist() == [[6, IGNORE, IGNORE], [2, 3, 4]]
-    assert batch.lengths is not None
-    assert batch.lengths.tolist() == [1, 3]
+    assert batch.inputs.lengths is not None
+    assert batch.inputs.lengths.tolist() == [1, 3]
 
 
 def test_full_rows_have_no_lengths() -> None:
-    assert collate([([5, 6], 0), ([1, 2], 0)]).lengths is None
+    assert collate([([5, 6], 0), ([1, 2], 0)]).inputs.lengths is None
 
 
 # --- splitting -------------------------------------------------------------------------------------
@@ -294,19 +285,17 @@ def test_full_rows_have_no_lengths() -> None:
 def test_splitting_keeps_all_rows_in_order_and_every_token(count: int, parts: int, seed: int) -> None:
     draw = np.random.default_rng(seed)
     whole = collate([([row + 1] * int(draw.integers(2, 9)), int(draw.integers(0, 3))) for row in range(count)])
-    whole.keep = torch.from_numpy(draw.random(count) < 0.5)
+    whole.keep_state = torch.from_numpy(draw.random(count) < 0.5)
     pieces = whole.split(parts)
     assert len(pieces) <= parts
-    for field in ("ids", "targets", "keep"):
-        assert torch.equal(torch.cat([getattr(piece, field) for piece in pieces]), getattr(whole, field))
-    if whole.lengths is not None:
-        assert torch.equal(torch.cat([piece.lengths for piece in pieces if piece.lengths is not None]), whole.lengths)
+    for name, tensor in named_tensors(whole).items():
+        assert torch.equal(torch.cat([named_tensors(piece)[name] for piece in pieces]), tensor)
     assert sum(piece.tokens for piece in pieces) == whole.tokens
 
 
 def test_the_parts_of_a_batch_are_as_fresh_as_the_whole() -> None:
-    assert all(not part.fresh for part in streams().at(1).split(2))
-    assert all(part.fresh for part in streams().at(0).split(2))
+    assert all(not part.reset_all for part in streams().at(1).split(2))
+    assert all(part.reset_all for part in streams().at(0).split(2))
 
 
 def test_a_split_into_one_is_the_batch_itself() -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from legato.data import cache
 from legato.data.cache import cache_folder, cached_ids, cached_tokenizer
-from legato.data.text import Text, read_text
-from legato.data.tokenizers import NAMES, Tokenizer, TokenizerConfig
+from legato.data.formats.text import Text, read_text
+from legato.data.text.tokenizers import NAMES, Tokenizer, TokenizerConfig
 
 
 def text_of(folder: Path, *documents: str) -> Text:
@@ -231,7 +231,7 @@ def test_the_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
 def test_two_processes_may_make_the_same_file_at_once(tmp_path: Path) -> None:
     text = text_of(tmp_path, "some words " * 5000)
     script = (
-        "import sys; from legato.data.cache import *; from legato.data.text import read_text\n"
+        "import sys; from legato.data.cache import *; from legato.data.formats.text import read_text\n"
         "text = read_text(sys.argv[1])\n"
         "tokenizer = cached_tokenizer(TokenizerConfig(name='word'), text)\n"
         "print(int(cached_ids(text, tokenizer, separator=True).sum()))"

@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from legato.data.batches import Array
-from legato.data.characters import BEGIN, END, MOST, PADDING, SYMBOLS, vocabulary_bytes, word_bytes
-from legato.data.rows import Row, collate_rows
-from legato.data.tokenizers import Tokenizer, TokenizerConfig
+from legato.data.batching.batches import Array
+from legato.data.batching.examples import Example, collate_examples
+from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
+from legato.data.text.word_bytes import BEGIN, END, MOST, PADDING, SYMBOLS, vocabulary_bytes, word_bytes
 
 
 def spelt(row: Array) -> bytes:
@@ -76,8 +76,8 @@ def test_pieces_are_spelt_without_the_space_before_them() -> None:
 
 
 def test_batches_of_few_shapes_have_few_widths_of_words() -> None:
-    rows = [Row([1, 2], characters=word_bytes(["a", "abcdefg"])), Row([3], characters=word_bytes(["abc"]))]
-    loose, few = collate_rows(rows).characters, collate_rows(rows, pad_to=8).characters
+    rows = [Example([1, 2], characters=word_bytes(["a", "abcdefg"])), Example([3], characters=word_bytes(["abc"]))]
+    loose, few = collate_examples(rows).inputs.characters, collate_examples(rows, pad_to=8).inputs.characters
     assert loose is not None
     assert few is not None
     assert loose.shape == (2, 2, 9)

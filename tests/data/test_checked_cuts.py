@@ -9,9 +9,9 @@ import pytest
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Library
 
-from legato.data import vocabularies
-from legato.data.tokenizers import Tokenizer
-from legato.data.vocabularies import cut_checked
+from legato.data.text import vocabularies
+from legato.data.text.tokenizers import Tokenizer
+from legato.data.text.vocabularies import cut_checked
 from legato.errors import DataError
 
 LLAMA3 = (

@@ -10,11 +10,11 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from legato.data import tables
-from legato.data.columns import read_tagged
-from legato.data.labelled import read_labelled
-from legato.data.labels import Labels
-from legato.data.tables import format_of
+from legato.data.formats.labelled import read_labelled
+from legato.data.formats.labels import Labels
+from legato.data.formats.tagged_text import read_tagged
+from legato.data.sources import tables
+from legato.data.sources.tables import format_of
 from legato.errors import DataError
 
 MRPC = {"_type": "ClassLabel", "names": ["not_equivalent", "equivalent"]}  # not in the alphabet's order

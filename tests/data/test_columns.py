@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from legato.data.columns import read_tagged
+from legato.data.formats.tagged_text import read_tagged
 from legato.errors import DataError
 
 CONLL = "-DOCSTART- -X- O O\n\nEU NNP I-NP I-ORG\nrejects VBZ I-VP O\n\n\nPeter NNP I-NP I-PER\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from legato.data.corpora import MODULES, SPLITS, stdlib_corpus
+from legato.data.sources.corpora import MODULES, SPLITS, stdlib_corpus
 from legato.errors import DataError
 
 

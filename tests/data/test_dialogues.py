@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from legato.data.dialogues import hold_out_dialogues, read_dialogues
+from legato.data.formats.dialogues import hold_out_dialogues, read_dialogues
 from legato.errors import DataError
 
 HI = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}]

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from legato.data import vocabularies
-from legato.data.tokenizers import Tokenizer, TokenizerConfig
-from legato.data.vocabularies import LONGEST_WORD, _shortened, assemble
+from legato.data.text import vocabularies
+from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
+from legato.data.text.vocabularies import LONGEST_WORD, _shortened, assemble
 
 NAMES = sorted(LONGEST_WORD)
 LETTERS = "".join(random.Random(0).choices("abcdefghij", k=20_000))

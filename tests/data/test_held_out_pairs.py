@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from legato.data.pairs import hold_out_pairs
+from legato.data.formats.text_pairs import hold_out_pairs
 from legato.errors import DataError
 from tiny_pair_files import both, pairs_of
 

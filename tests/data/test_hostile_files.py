@@ -17,13 +17,13 @@ import pytest
 
 from legato import input_files, memory
 from legato.cli.lines import Lines
-from legato.data import unpacking
-from legato.data.patterns import matches, matching_files
-from legato.data.tables import read_table
-from legato.data.text import read_text
-from legato.data.tokenizers import Tokenizer
-from legato.data.treebanks import read_trees
-from legato.data.vectors import read_vectors
+from legato.data.formats.text import read_text
+from legato.data.formats.treebanks import read_trees
+from legato.data.formats.vector_files import read_vectors
+from legato.data.sources import unpacking
+from legato.data.sources.patterns import matches, matching_files
+from legato.data.sources.tables import read_table
+from legato.data.text.tokenizers import Tokenizer
 from legato.errors import DataError
 
 ZEROS = b"a" * (1 << 25)
@@ -103,7 +103,7 @@ def test_a_line_that_never_ends_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_
 def test_a_line_of_vectors_that_never_ends_is_refused(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("legato.data.vectors.LONGEST", 1000)
+    monkeypatch.setattr("legato.data.formats.vector_files.LONGEST", 1000)
     content = b"word 0.5\n" + b"x" * 5000
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     assert "line 2: more than 1,000 bytes in one line" in refused(lambda: read_vectors(tmp_path / name, ["word"]))
@@ -284,7 +284,7 @@ DELTA = ["DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"]
 def test_texts_that_are_written_as_differences_are_read(
     encoding: str, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("legato.data.parquet.ROWS", rows)
+    monkeypatch.setattr("legato.data.sources.parquet.ROWS", rows)
     texts = ["a text", "a text that goes on", None, "", "another é"]
     path = parquet(tmp_path / "a.parquet", encoding, text=texts, label=[1, 2, 3, 4, None])
     assert read_table(path, ["text", "label"]).columns == [texts, [1, 2, 3, 4, None]]

@@ -13,13 +13,13 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
 from legato import sandbox
-from legato.data import guarded_library
-from legato.data.guarded_library import KNOWN, slow_parts, slow_parts_of
-from legato.data.libraries import Library
-from legato.data.sentencepieces import SentencePieceTokenizer
-from legato.data.tokenizers import Tokenizer
+from legato.data.text import guarded_library
+from legato.data.text.guarded_library import KNOWN, slow_parts, slow_parts_of
+from legato.data.text.libraries import Library
+from legato.data.text.sentencepieces import SentencePieceTokenizer
+from legato.data.text.tokenizers import Tokenizer
 from legato.errors import DataError
-from legato.tasks.hidden_words import MaskReader
+from legato.tasks.mlm.fill_mask import MaskReader
 from tiny_published import byte_level
 
 SLOW = r"[ab]*[ab]*\d"  # cubic in a run of letters
@@ -66,7 +66,7 @@ def test_a_pattern_that_is_too_slow_for_a_text_is_named(
     parts: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokenizer = Tokenizer.load(file_of(tmp_path, library(**parts)))
-    tokenizer.foreign = True
+    tokenizer.follows_own_template = True
     said = refused(lambda: tokenizer.encode(TEXT))
     assert said.startswith("the tokenizer takes more than 0.1 s for 800 characters or tokens, since its file says ")
     assert SLOW in said

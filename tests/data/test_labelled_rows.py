@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from legato.data.labelled import Labelled, read_labelled
-from legato.data.labels import Labels, hold_out_rows
+from legato.data.formats.labelled import Labelled, read_labelled
+from legato.data.formats.labels import Labels, hold_out_rows
 from legato.errors import DataError
 
 REVIEWS = [

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from legato.data.libraries import Library, _panics_unprinted, clear_of_panics
-from legato.data.tokenizers import Tokenizer, TokenizerConfig
+from legato.data.text.libraries import Library, _panics_unprinted, clear_of_panics
+from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
 from legato.errors import ConfigError, DataError
 
 TRAINED = Tokenizer.train(TokenizerConfig(name="bpe", size=300), ["the cat sat on the mat"] * 5)
@@ -135,7 +135,7 @@ def test_a_held_library_is_copied_and_pickled_whole() -> None:
 
 
 def test_a_sentencepiece_model_that_is_none_is_one_line(tmp_path: Path) -> None:
-    from legato.data.sentencepieces import load_marian_vocabulary
+    from legato.data.text.sentencepieces import load_marian_vocabulary
 
     for name in ("source.spm", "target.spm"):
         (tmp_path / name).write_bytes(b"\x0a\xff\xff\xff\xff no model")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from legato.config import validate
-from legato.data.tokenizers import NAMES, Tokenizer, TokenizerConfig
+from legato.data.text.tokenizers import NAMES, Tokenizer, TokenizerConfig
 from legato.errors import ConfigError
 
 TEXT = "The foxes jumped over lazy dogs.\nOthers, unbelievably, did not jump at all!\n" * 10

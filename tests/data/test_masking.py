@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
-from legato.data.batch import IGNORE, Batch
-from legato.data.masking import Frame, MaskedWindows, Masker, Words, fixed_batches, masked_tokenizer
-from legato.data.tokenizers import NAMES, Tokenizer, TokenizerConfig
+from batches_compared import spread, spread_targets
+from legato.data.batching.batch import IGNORE, Batch
+from legato.data.batching.masking import (
+    Frame,
+    MaskedRows,
+    MaskedWindows,
+    Masker,
+    Words,
+    fixed_batches,
+    masked_tokenizer,
+)
+from legato.data.text.tokenizers import NAMES, Tokenizer, TokenizerConfig
 from legato.errors import DataError
 
 TEXT = "The unbelievable foxes jumped over lazy dogs. Others, unbelievably, did not jump at all!\n" * 40
@@ -31,8 +42,12 @@ def windows(name: str = "wordpiece", whole: bool = False, seed: int = 0, **more:
 
 
 def hidden(batch: Batch) -> torch.Tensor:
-    assert batch.targets is not None
-    return batch.targets != IGNORE
+    return spread_targets(batch) != IGNORE
+
+
+def chosen_of(found: MaskedRows) -> Any:
+    """Where rows were hidden, (B, T)."""
+    return spread(found.targets, found.positions, found.inputs.shape[1]) != IGNORE
 
 
 @pytest.mark.parametrize("whole", [False, True])
@@ -45,13 +60,13 @@ def test_fifteen_percent_are_hidden_and_no_mark(name: str, whole: bool) -> None:
         per_row = hidden(batch).sum(1)
         assert (per_row <= round(0.15 * 32)).all()
         assert (per_row >= 1).all()
-        assert not np.isin(batch.targets[hidden(batch)], list(TOKENIZERS[name].marks)).any()
+        assert not np.isin(batch.targets[batch.targets != IGNORE], list(TOKENIZERS[name].marks)).any()
 
 
 def test_where_nothing_is_hidden_the_text_is_as_it_was() -> None:
     batch = windows().at(0)
     assert batch.targets is not None
-    whole = torch.where(hidden(batch), batch.targets, batch.ids)
+    whole = torch.where(hidden(batch), spread_targets(batch), batch.inputs.ids)
     assert (whole[:, 0] == PIECES.cls_id).all()
     assert (whole[:, -1] == PIECES.sep_id).all()
     assert PIECES.decode(whole[0].tolist()) in " ".join([PIECES.decode(PIECES.encode(TEXT).tolist())] * 2)
@@ -62,7 +77,7 @@ def test_eight_of_ten_are_masked_one_is_another_token_and_one_stays() -> None:
     ids = np.full((200, 102), PIECES.id_of("the") or 9)
     ids[:, 0], ids[:, -1] = PIECES.cls_id, PIECES.sep_id
     found = masker.hide(ids, None, np.random.default_rng(0))
-    chosen = found.targets != IGNORE
+    chosen = chosen_of(found)
     assert chosen.sum() == 200 * 15
     masked = (found.inputs[chosen] == PIECES.mask_id).mean()
     stays = (found.inputs[chosen] == ids[chosen]).mean()
@@ -75,9 +90,9 @@ def test_eight_of_ten_are_masked_one_is_another_token_and_one_stays() -> None:
 def test_a_step_hides_the_same_whenever_it_is_asked_and_another_epoch_something_else() -> None:
     one, two = windows(), windows()
     two.at(7)
-    assert torch.equal(one.at(3).ids, two.at(3).ids)
-    assert not torch.equal(one.at(3).ids, one.at(3 + one.steps_per_epoch).ids)
-    assert not torch.equal(one.at(3).ids, windows(seed=1).at(3).ids)
+    assert torch.equal(one.at(3).inputs.ids, two.at(3).inputs.ids)
+    assert not torch.equal(one.at(3).inputs.ids, one.at(3 + one.steps_per_epoch).inputs.ids)
+    assert not torch.equal(one.at(3).inputs.ids, windows(seed=1).at(3).inputs.ids)
 
 
 def test_an_epoch_shows_every_token_about_once() -> None:
@@ -89,18 +104,17 @@ def test_an_epoch_shows_every_token_about_once() -> None:
 @pytest.mark.parametrize("whole", [False, True])
 def test_places_name_every_hidden_token_once(whole: bool) -> None:
     batch = windows(whole=whole).at(0)
-    assert batch.places is not None
+    assert batch.positions is not None
     assert batch.targets is not None
-    assert batch.places.shape == (4, 5)
-    named = batch.targets.gather(1, batch.places)
-    assert (named != IGNORE).sum() == batch.tokens == hidden(batch).sum()
+    assert batch.positions.shape == (4, 5)
+    assert (batch.targets != IGNORE).sum() == batch.tokens == hidden(batch).sum()
 
 
 def test_a_row_split_off_keeps_its_places() -> None:
     batch = windows().at(0)
     parts = batch.split(2)
-    assert batch.places is not None
-    assert torch.equal(torch.cat([part.places for part in parts if part.places is not None]), batch.places)
+    assert batch.positions is not None
+    assert torch.equal(torch.cat([part.positions for part in parts if part.positions is not None]), batch.positions)
     assert sum(part.tokens for part in parts) == batch.tokens
 
 
@@ -113,7 +127,7 @@ def test_whole_words_are_hidden_whole(name: str) -> None:
         batch = batches.at(step)
         assert batch.targets is not None
         chosen = hidden(batch).numpy()
-        ids = torch.where(hidden(batch), batch.targets, batch.ids).numpy()
+        ids = torch.where(hidden(batch), spread_targets(batch), batch.inputs.ids).numpy()
         number = np.cumsum(words.starts(ids), axis=1)
         for row in range(len(ids)):
             for word in np.unique(number[row][chosen[row]]):
@@ -143,14 +157,14 @@ def test_one_token_is_hidden_even_of_the_shortest_row_and_none_of_an_empty_one(w
     ids, lengths = frame.rows([PIECES.encode("dogs"), np.zeros(0, dtype=int), PIECES.encode("lazy dogs over")])
     found = masker.hide(ids, lengths, np.random.default_rng(0))
     assert (found.targets != IGNORE).sum(1).tolist()[:2] == [1, 0]
-    assert (found.targets[:, 0] == IGNORE).all()  # what spare places point at
+    assert not chosen_of(found)[:, 0].any()  # what spare positions point at
 
 
 def test_padding_is_never_hidden() -> None:
     masker, frame = Masker.of(PIECES, 0.9), Frame.of(PIECES)
     ids, lengths = frame.rows([PIECES.encode("lazy dogs"), PIECES.encode("The foxes jumped over lazy dogs.")])
     found = masker.hide(ids, lengths, np.random.default_rng(0))
-    assert (found.targets[0, lengths[0] :] == IGNORE).all()
+    assert not chosen_of(found)[0, lengths[0] :].any()
     assert (found.inputs[0, lengths[0] :] == PIECES.pad_id).all()
 
 
@@ -161,8 +175,8 @@ def test_fixed_batches_cover_the_text_and_only_mask() -> None:
     for batch, again in zip(
         batches, fixed_batches(ids, Masker.of(PIECES), Frame.of(PIECES), rows=3, window=34), strict=True
     ):
-        assert torch.equal(batch.ids, again.ids)
-        assert (batch.ids[hidden(batch)] == PIECES.mask_id).all()
+        assert torch.equal(batch.inputs.ids, again.inputs.ids)
+        assert (batch.inputs.ids[hidden(batch)] == PIECES.mask_id).all()
 
 
 def test_a_tokenizer_without_marks_gets_them() -> None:

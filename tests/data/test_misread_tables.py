@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from legato.data.labelled import read_labelled
-from legato.data.labels import Labels, hold_out_rows
+from legato.data.formats.labelled import read_labelled
+from legato.data.formats.labels import Labels, hold_out_rows
 from legato.errors import ConfigError, DataError
-from legato.settings import check, settings_for
+from legato.runs.config import check, settings_for
 
 
 def written(folder: Path, name: str, text: str) -> str:

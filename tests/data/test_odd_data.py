@@ -14,18 +14,18 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from legato.data.class_names import class_names
-from legato.data.columns import read_tagged
-from legato.data.dialogues import read_dialogues
-from legato.data.files import load_text
-from legato.data.labelled import read_labelled
-from legato.data.labels import Labels, hold_out_rows
-from legato.data.pairs import read_pairs
-from legato.data.questions import Reading, read_questions
-from legato.data.similarity import read_similar
-from legato.data.tables import read_table
-from legato.data.text import read_text
-from legato.data.vectors import read_vectors
+from legato.data.formats.dialogues import read_dialogues
+from legato.data.formats.labelled import read_labelled
+from legato.data.formats.labels import Labels, hold_out_rows
+from legato.data.formats.questions import Reading, read_questions
+from legato.data.formats.scored_pairs import read_scored_pairs
+from legato.data.formats.tagged_text import read_tagged
+from legato.data.formats.text import read_text
+from legato.data.formats.text_pairs import read_pairs
+from legato.data.formats.vector_files import read_vectors
+from legato.data.sources.class_names import class_names
+from legato.data.sources.files import load_text
+from legato.data.sources.tables import read_table
 from legato.errors import DataError, LegatoError
 
 DEEP: Any = "x"
@@ -71,8 +71,8 @@ READERS: dict[str, tuple[dict[str, Any], Callable[[str], Any]]] = {
         read_dialogues,
     ),
     "instructions": ({"instruction": "do", "input": "x", "output": "y", "system": "s"}, read_dialogues),
-    "scores": ({"sentence1": "a", "sentence2": "b", "score": 1.5}, read_similar),
-    "negatives": ({"sentence1": "a", "sentence2": "b", "negative": "c"}, read_similar),
+    "scores": ({"sentence1": "a", "sentence2": "b", "score": 1.5}, read_scored_pairs),
+    "negatives": ({"sentence1": "a", "sentence2": "b", "negative": "c"}, read_scored_pairs),
 }
 
 
@@ -286,7 +286,7 @@ def test_long_values_and_many_names_make_no_long_message(tmp_path: Path) -> None
     (tmp_path / "many.tsv").write_text("\n".join(f"a text of words {n}\tlabel{n}" for n in range(2000)))
     (tmp_path / "long.tsv").write_text(f"text\tlabel\na b\t{long}\nc d\t1\n")
     for file in ("wide.jsonl", "long.jsonl"):
-        for read in (read_text, read_labelled, read_pairs, read_dialogues, read_similar, read_tagged):
+        for read in (read_text, read_labelled, read_pairs, read_dialogues, read_scored_pairs, read_tagged):
             with pytest.raises(DataError) as caught:
                 read(str(tmp_path / file))
             assert len(str(caught.value)) < 500

@@ -7,15 +7,15 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from legato.data.batch import Batch
+from batches_compared import same
+from legato.data.batching.batch import Batch
+from legato.data.batching.packing import Packed, document_starts
 from legato.data.cache import cached_ids
-from legato.data.packing import Packed, document_starts
-from legato.data.text import Text
-from legato.data.tokenizers import Tokenizer, TokenizerConfig
+from legato.data.formats.text import Text
+from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
 from legato.errors import DataError
 
 EOS = 0
@@ -44,7 +44,7 @@ def epoch_of(batches: Packed, epoch: int) -> list[Batch]:
 def test_a_target_is_the_next_token_of_the_same_document_or_its_end(lengths: list[int], epoch: int) -> None:
     for batch in epoch_of(packed(lengths), epoch):
         assert batch.targets is not None
-        for token, target in zip(batch.ids.flatten().tolist(), batch.targets.flatten().tolist(), strict=True):
+        for token, target in zip(batch.inputs.ids.flatten().tolist(), batch.targets.flatten().tolist(), strict=True):
             number, place = divmod(token, 100)
             if token == EOS:  # a first token, or the end of an empty document
                 assert target == EOS or target % 100 == 0
@@ -56,8 +56,8 @@ def test_a_target_is_the_next_token_of_the_same_document_or_its_end(lengths: lis
 @settings(max_examples=60, deadline=None)
 def test_a_border_is_where_a_document_begins(lengths: list[int], epoch: int) -> None:
     for batch in epoch_of(packed(lengths), epoch):
-        assert batch.documents is not None
-        for ids, documents in zip(batch.ids.tolist(), batch.documents.tolist(), strict=True):
+        assert batch.inputs.document_ids is not None
+        for ids, documents in zip(batch.inputs.ids.tolist(), batch.inputs.document_ids.tolist(), strict=True):
             assert documents[0] == 0
             for (_, before), (token, after) in pairwise(zip(ids, documents, strict=True)):
                 assert after - before == (token == EOS)
@@ -67,7 +67,7 @@ def test_a_border_is_where_a_document_begins(lengths: list[int], epoch: int) -> 
 @settings(max_examples=60, deadline=None)
 def test_a_token_is_read_at_most_once_an_epoch_and_few_are_left_out(lengths: list[int], epoch: int) -> None:
     batches = packed(lengths)
-    seen = Counter(token for batch in epoch_of(batches, epoch) for token in batch.ids.flatten().tolist())
+    seen = Counter(token for batch in epoch_of(batches, epoch) for token in batch.inputs.ids.flatten().tolist())
     assert all(count == 1 for token, count in seen.items() if token != EOS)
     assert sum(seen.values()) > sum(lengths) + len(lengths) - batches.tokens_per_step
 
@@ -78,14 +78,13 @@ def test_a_batch_depends_on_the_step_alone(steps: list[int], seed: int) -> None:
     used = packed([3, 9, 0, 7, 5], seed=seed)
     for step in steps:
         mine, other = used.at(step), packed([3, 9, 0, 7, 5], seed=seed).at(step)
-        for name in ("ids", "targets", "documents"):
-            assert torch.equal(getattr(mine, name), getattr(other, name))
-        assert mine.tokens == mine.read == mine.ids.numel()
+        assert same(mine, other)
+        assert mine.tokens == mine.read == mine.inputs.token_ids.numel()
 
 
 def test_seeds_and_epochs_differ() -> None:
     lengths = [7] * 20
-    firsts = [packed(lengths, seed=seed).at(step).ids.tolist() for seed in (0, 1) for step in (0, 16)]
+    firsts = [packed(lengths, seed=seed).at(step).inputs.ids.tolist() for seed in (0, 1) for step in (0, 16)]
     assert len({str(first) for first in firsts}) == 4
 
 
@@ -99,7 +98,7 @@ def test_every_document_is_read_behind_the_start_mark_and_ends_with_the_end_mark
 
 def _pairs(batch: Batch) -> list[tuple[int, int]]:
     assert batch.targets is not None
-    return list(zip(batch.ids.flatten().tolist(), batch.targets.flatten().tolist(), strict=True))
+    return list(zip(batch.inputs.ids.flatten().tolist(), batch.targets.flatten().tolist(), strict=True))
 
 
 def test_too_little_text_is_refused_with_the_numbers() -> None:

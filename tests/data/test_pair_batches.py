@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from legato.data.batch import IGNORE, Batch
-from legato.data.pair_batches import PairBatches, collate_pairs, collate_sources
+from batches_compared import same
+from legato.data.batching.batch import IGNORE, Batch, named_tensors
+from legato.data.batching.pair_batches import PairBatches, collate_pairs, collate_sources
 from legato.errors import DataError
 
 START, EOS = 1, 2
@@ -39,13 +40,6 @@ def epoch_of(batches: PairBatches, epoch: int = 0) -> list[Batch]:
     return [batches.at(step) for step in range(first, first + batches.steps_per_epoch)]
 
 
-def same(left: Batch, right: Batch) -> bool:
-    return all(
-        torch.equal(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else a is b or a == b
-        for a, b in zip(vars(left).values(), vars(right).values(), strict=True)
-    )
-
-
 MIXED = [(1 + i * 7 % 20, i * 11 % 20) for i in range(80)]
 
 
@@ -67,7 +61,7 @@ def test_each_pair_comes_exactly_once_an_epoch(
 ) -> None:
     batches = batches_of(lengths, batch_tokens=tokens, pad_to=pad_to)
     seen = sorted(
-        int(i) for batch in epoch_of(batches, epoch) if batch.source is not None for i in batch.source[:, 0]
+        int(i) for batch in epoch_of(batches, epoch) if batch.source.ids is not None for i in batch.source.ids[:, 0]
     )
     assert seen == list(range(10, 10 + len(lengths)))
 
@@ -78,8 +72,8 @@ def test_rows_times_the_wider_side_never_exceed_the_bound(
     lengths: list[tuple[int, int]], tokens: int, epoch: int, pad_to: int
 ) -> None:
     for batch in epoch_of(batches_of(lengths, batch_tokens=tokens, pad_to=pad_to), epoch):
-        assert batch.source is not None
-        assert batch.rows * max(batch.ids.shape[1], batch.source.shape[1]) <= tokens
+        assert batch.source.ids is not None
+        assert batch.rows * max(batch.inputs.ids.shape[1], batch.source.ids.shape[1]) <= tokens
 
 
 @given(lengths=LENGTHS, epoch=st.integers(0, 3), pad_to=PAD_TO)
@@ -89,13 +83,13 @@ def test_what_is_no_padding_is_the_pair_and_what_is_padding_carries_no_loss(
 ) -> None:
     sources, targets = ids_of(lengths)
     for batch in epoch_of(batches_of(lengths, pad_to=pad_to), epoch):
-        assert batch.source is not None
+        assert batch.source.ids is not None
         assert batch.targets is not None
         for row in range(batch.rows):
-            source, target = (side[int(batch.source[row, 0]) - 10].tolist() for side in (sources, targets))
-            assert batch.source[row].tolist() == source + [0] * (batch.source.shape[1] - len(source))
-            padding = batch.ids.shape[1] - len(target) - 1
-            assert batch.ids[row].tolist() == [START, *target] + [0] * padding
+            source, target = (side[int(batch.source.ids[row, 0]) - 10].tolist() for side in (sources, targets))
+            assert batch.source.ids[row].tolist() == source + [0] * (batch.source.ids.shape[1] - len(source))
+            padding = batch.inputs.ids.shape[1] - len(target) - 1
+            assert batch.inputs.ids[row].tolist() == [START, *target] + [0] * padding
             assert batch.targets[row].tolist() == [*target, EOS] + [IGNORE] * padding
 
 
@@ -103,11 +97,14 @@ def test_what_is_no_padding_is_the_pair_and_what_is_padding_carries_no_loss(
 @settings(max_examples=60, deadline=None)
 def test_lengths_and_counts_leave_padding_out(lengths: list[tuple[int, int]], pad_to: int) -> None:
     for batch in epoch_of(batches_of(lengths, pad_to=pad_to)):
-        assert batch.source is not None
-        own = [lengths[int(i) - 10] for i in batch.source[:, 0]]
-        widths = batch.source.shape[1], batch.ids.shape[1]
+        assert batch.source.ids is not None
+        own = [lengths[int(i) - 10] for i in batch.source.ids[:, 0]]
+        widths = batch.source.ids.shape[1], batch.inputs.ids.shape[1]
         for tensor, width, expected in zip(
-            (batch.source_lengths, batch.lengths), widths, ([s for s, _ in own], [t + 1 for _, t in own]), strict=True
+            (batch.source.lengths, batch.inputs.lengths),
+            widths,
+            ([s for s, _ in own], [t + 1 for _, t in own]),
+            strict=True,
         ):
             assert width % pad_to == 0
             assert expected == ([width] * batch.rows if tensor is None else tensor.tolist())
@@ -122,7 +119,7 @@ def test_another_seed_gives_other_batches() -> None:
 
 def test_batches_come_in_another_order_each_epoch() -> None:
     batches = batches_of(MIXED)
-    shapes = [[batch.ids.shape for batch in epoch_of(batches, epoch)] for epoch in (0, 1)]
+    shapes = [[batch.inputs.ids.shape for batch in epoch_of(batches, epoch)] for epoch in (0, 1)]
     assert shapes[0] != shapes[1]
     assert sorted(shapes[0]) == sorted(shapes[1])
 
@@ -130,7 +127,11 @@ def test_batches_come_in_another_order_each_epoch() -> None:
 def test_pairs_of_equal_lengths_change_company_between_epochs() -> None:
     batches = batches_of([(5, 5)] * 40)
     company = [
-        {frozenset(batch.source[:, 0].tolist()) for batch in epoch_of(batches, epoch) if batch.source is not None}
+        {
+            frozenset(batch.source.ids[:, 0].tolist())
+            for batch in epoch_of(batches, epoch)
+            if batch.source.ids is not None
+        }
         for epoch in (0, 1)
     ]
     assert company[0] != company[1]
@@ -139,7 +140,11 @@ def test_pairs_of_equal_lengths_change_company_between_epochs() -> None:
 def test_pairs_that_are_padded_alike_change_company_too() -> None:
     batches = batches_of([(1 + i % 8, 3) for i in range(40)], pad_to=8)
     company = [
-        {frozenset(batch.source[:, 0].tolist()) for batch in epoch_of(batches, epoch) if batch.source is not None}
+        {
+            frozenset(batch.source.ids[:, 0].tolist())
+            for batch in epoch_of(batches, epoch)
+            if batch.source.ids is not None
+        }
         for epoch in (0, 1)
     ]
     assert company[0] != company[1]
@@ -152,24 +157,26 @@ def test_pairs_of_like_lengths_are_batched_together() -> None:
     ]
     batches = epoch_of(batches_of(lengths, batch_tokens=1024))
     held = sum(batch.read for batch in batches)
-    room = sum(batch.ids.numel() + batch.source.numel() for batch in batches if batch.source is not None)
+    room = sum(
+        batch.inputs.ids.numel() + batch.source.ids.numel() for batch in batches if batch.source.ids is not None
+    )
     assert held / room > 0.9
 
 
 def test_ids_are_what_an_embedding_takes() -> None:
     batch = batches_of(MIXED).at(0)
-    assert batch.source is not None
+    assert batch.source.ids is not None
     assert batch.targets is not None
-    assert {batch.ids.dtype, batch.targets.dtype, batch.source.dtype} == {torch.int64}
-    assert batch.ids.is_contiguous()
+    assert {batch.inputs.ids.dtype, batch.targets.dtype, batch.source.ids.dtype} == {torch.int64}
+    assert batch.inputs.ids.is_contiguous()
     assert batch.targets.is_contiguous()
-    assert batch.source.is_contiguous()
+    assert batch.source.ids.is_contiguous()
 
 
 @pytest.mark.parametrize("largest", [9, 70_000])
 def test_ids_of_any_size_survive(largest: int) -> None:
     batch = PairBatches([[largest]], [[largest]], batch_tokens=9, seed=0, start=START, eos=EOS).at(0)
-    assert (batch.source.tolist(), batch.ids.tolist()) == ([[largest]], [[START, largest]])  # type: ignore[union-attr]
+    assert (batch.source.ids.tolist(), batch.inputs.ids.tolist()) == ([[largest]], [[START, largest]])  # type: ignore[union-attr]
 
 
 def test_the_nominal_size_of_a_step_is_the_bound() -> None:
@@ -185,12 +192,12 @@ def test_drawn_ids_take_the_place_of_stored_ones() -> None:
         return np.repeat(pairs + (1000 if side == "source" else 2000), lengths), lengths
 
     batch = batches_of([(4, 4)] * 12, batch_tokens=1000, draw=draw).at(2)
-    assert batch.source is not None
-    assert sorted(batch.source[:, 0].tolist()) == list(range(1000, 1012))
+    assert batch.source.ids is not None
+    assert sorted(batch.source.ids[:, 0].tolist()) == list(range(1000, 1012))
     for row in range(12):
-        pair = int(batch.source[row, 0]) - 1000
-        assert batch.source[row][batch.source[row] > 0].tolist() == [1000 + pair] * (pair % 3 + 1)
-        assert batch.ids[row][batch.ids[row] > 0].tolist() == [START] + [2000 + pair] * (pair % 3 + 1)
+        pair = int(batch.source.ids[row, 0]) - 1000
+        assert batch.source.ids[row][batch.source.ids[row] > 0].tolist() == [1000 + pair] * (pair % 3 + 1)
+        assert batch.inputs.ids[row][batch.inputs.ids[row] > 0].tolist() == [START] + [2000 + pair] * (pair % 3 + 1)
 
 
 def drawing(pairs: Any, epoch: int, side: str) -> tuple[Any, Any]:
@@ -213,24 +220,26 @@ def test_a_batch_of_drawn_ids_depends_on_the_step_alone(count: int, steps: list[
 def test_each_pair_comes_exactly_once_an_epoch_however_it_is_drawn(count: int, epoch: int, tokens: int) -> None:
     batches = batches_of([(4, 4)] * count, batch_tokens=tokens, draw=drawing)
     seen = sorted(
-        int(i) for batch in epoch_of(batches, epoch) if batch.source is not None for i in batch.source[:, 0]
+        int(i) for batch in epoch_of(batches, epoch) if batch.source.ids is not None for i in batch.source.ids[:, 0]
     )
     assert seen == list(range(10, 10 + count))
 
 
 def test_the_first_epochs_draw_keeps_the_bound() -> None:
     for batch in epoch_of(batches_of([(4, 4)] * 300, batch_tokens=400, draw=drawing)):
-        assert batch.source is not None
-        assert batch.rows * max(batch.ids.shape[1], batch.source.shape[1]) <= 400
+        assert batch.source.ids is not None
+        assert batch.rows * max(batch.inputs.ids.shape[1], batch.source.ids.shape[1]) <= 400
 
 
 @pytest.mark.parametrize("epoch", [0, 1, 2])
 def test_drawn_rows_of_like_lengths_are_batched_together(epoch: int) -> None:
     batches = epoch_of(batches_of([(4, 4)] * 600, batch_tokens=400, draw=drawing), epoch)
-    widest = [max(batch.ids.shape[1], batch.source.shape[1]) for batch in batches if batch.source is not None]
+    widest = [
+        max(batch.inputs.ids.shape[1], batch.source.ids.shape[1]) for batch in batches if batch.source.ids is not None
+    ]
     for batch, width in zip(batches, widest, strict=True):
-        assert batch.source is not None
-        longer = torch.maximum((batch.source > 0).sum(1), (batch.ids > 0).sum(1))
+        assert batch.source.ids is not None
+        longer = torch.maximum((batch.source.ids > 0).sum(1), (batch.inputs.ids > 0).sum(1))
         assert width - int(longer.min()) <= 9  # of 1 to 41
 
 
@@ -244,8 +253,8 @@ def test_a_side_that_is_not_drawn_stays_as_stored() -> None:
         return (pairs + 1000, np.ones_like(pairs)) if side == "target" else None
 
     batch, stored = batches_of([(4, 4)] * 6, draw=draw).at(0), batches_of([(4, 4)] * 6).at(0)
-    assert torch.equal(batch.source, stored.source)  # type: ignore[arg-type]
-    assert batch.ids.shape[1] == 2
+    assert torch.equal(batch.source.ids, stored.source.ids)  # type: ignore[arg-type]
+    assert batch.inputs.ids.shape[1] == 2
 
 
 def test_drawn_targets_may_all_be_empty() -> None:
@@ -253,7 +262,7 @@ def test_drawn_targets_may_all_be_empty() -> None:
         return (np.zeros(0, dtype=np.int32), np.zeros_like(pairs)) if side == "target" else None
 
     batch = batches_of([(4, 4)] * 2, draw=draw).at(0)
-    assert (batch.ids.tolist(), batch.targets.tolist()) == ([[START]] * 2, [[EOS]] * 2)  # type: ignore[union-attr]
+    assert (batch.inputs.ids.tolist(), batch.targets.tolist()) == ([[START]] * 2, [[EOS]] * 2)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(("longest", "drawn"), [(None, [1, 2, 3]), (3, [1, 2, 3]), (2, [1, 2, 4])])
@@ -262,9 +271,12 @@ def test_what_is_drawn_longer_than_a_model_takes_stays_as_stored(longest: int | 
         lengths = pairs + (1 if side == "source" else 0)
         return np.repeat(pairs + 1000, lengths), lengths
 
-    batch = batches_of([(4, 3)] * 3, draw=draw, longest=longest).at(0)
-    assert batch.source is not None
-    for counts, rows in (((batch.source > 0).sum(1), batch.source), ((batch.ids > 0).sum(1), batch.ids)):
+    batch = batches_of([(4, 3)] * 3, draw=draw, max_length=longest).at(0)
+    assert batch.source.ids is not None
+    for counts, rows in (
+        ((batch.source.ids > 0).sum(1), batch.source.ids),
+        ((batch.inputs.ids > 0).sum(1), batch.inputs.ids),
+    ):
         assert sorted(counts.tolist()) == drawn
         assert set(rows[counts == 4].flatten().tolist()) <= {START, 12}
 
@@ -293,43 +305,44 @@ def test_a_pair_longer_than_a_batch_is_named_with_the_numbers(pair: tuple[int, i
 
 def test_collated_pairs_are_padded_on_the_right() -> None:
     batch = collate_pairs([[5, 6], [7]], [[8], [9, 10]], START, EOS)
-    assert batch.source is not None
+    assert batch.source.ids is not None
     assert batch.targets is not None
-    assert batch.source.tolist() == [[5, 6], [7, 0]]
-    assert batch.ids.tolist() == [[START, 8, 0], [START, 9, 10]]
+    assert batch.source.ids.tolist() == [[5, 6], [7, 0]]
+    assert batch.inputs.ids.tolist() == [[START, 8, 0], [START, 9, 10]]
     assert batch.targets.tolist() == [[8, EOS, IGNORE], [9, 10, EOS]]
     assert (batch.tokens, batch.read) == (5, 8)
 
 
 def test_full_rows_have_no_lengths() -> None:
     batch = collate_pairs([[5], [6]], [[7], [8]], START, EOS)
-    assert batch.lengths is None
-    assert batch.source_lengths is None
+    assert batch.inputs.lengths is None
+    assert batch.source.lengths is None
 
 
 def test_collating_keeps_the_order_of_rows() -> None:
-    assert collate_sources([[3, 3], [4], [5, 5, 5]])[0][:, 0].tolist() == [3, 4, 5]
+    assert collate_sources([[3, 3], [4], [5, 5, 5]]).token_ids[:, 0].tolist() == [3, 4, 5]
 
 
 def test_collated_sources_have_lengths_where_they_differ() -> None:
-    source, lengths = collate_sources([[3, 3], [4]])
-    assert source.tolist() == [[3, 3], [4, 0]]
-    assert lengths is not None
-    assert lengths.tolist() == [2, 1]
-    assert collate_sources([[3], [4]])[1] is None
+    source = collate_sources([[3, 3], [4]])
+    assert source.token_ids.tolist() == [[3, 3], [4, 0]]
+    assert source.lengths is not None
+    assert source.lengths.tolist() == [2, 1]
+    assert collate_sources([[3], [4]]).lengths is None
 
 
 def test_collated_widths_can_be_multiples() -> None:
-    source, lengths = collate_sources([[3, 3], [4, 4]], pad_to=4)
-    assert source.shape == (2, 4)
+    source = collate_sources([[3, 3], [4, 4]], pad_to=4)
+    assert source.token_ids.shape == (2, 4)
+    lengths = source.lengths
     assert lengths is not None
 
 
 def test_a_batch_of_pairs_is_split_by_rows() -> None:
     whole = batches_of(MIXED, batch_tokens=200).at(0)
     pieces = whole.split(3)
-    for field in ("source", "ids", "targets"):
-        assert torch.equal(torch.cat([getattr(piece, field) for piece in pieces]), getattr(whole, field))
+    for name, tensor in named_tensors(whole).items():
+        assert torch.equal(torch.cat([named_tensors(piece)[name] for piece in pieces]), tensor)
     assert sum(piece.tokens for piece in pieces) == whole.tokens
 
 
@@ -338,11 +351,11 @@ def test_a_batch_of_pairs_is_split_by_rows() -> None:
 
 def rows_of(batch: Batch) -> set[tuple[tuple[int, ...], tuple[int, ...]]]:
     """The pairs that a batch holds, without padding; rows of nothing left out."""
-    assert batch.source is not None
-    assert batch.source_lengths is not None
+    assert batch.source.ids is not None
+    assert batch.source.lengths is not None
     assert batch.targets is not None
     found = []
-    for source, size, target in zip(batch.source, batch.source_lengths, batch.targets, strict=True):
+    for source, size, target in zip(batch.source.ids, batch.source.lengths, batch.targets, strict=True):
         real = target[target != IGNORE]
         if len(real):
             found.append((tuple(source[:size].tolist()), tuple(real.tolist())))
@@ -354,23 +367,25 @@ def test_batches_alike_hold_the_same_pairs_in_few_shapes() -> None:
     drawn = np.random.default_rng(3)
     sides = [[drawn.integers(1, 5000, size=size) for size in drawn.integers(2, 40, size=600)] for _ in range(2)]
     settings = {"batch_tokens": 512, "seed": 1, "start": 0, "eos": 0, "pad_to": 8}
-    plain, alike = PairBatches(*sides, **settings), PairBatches(*sides, **settings, alike=True)
+    plain, alike = PairBatches(*sides, **settings), PairBatches(*sides, **settings, fixed_shape=True)
     assert plain.steps_per_epoch == alike.steps_per_epoch
     shapes = set()
     for step in range(alike.steps_per_epoch):
         batch, before = alike.at(step), plain.at(step)
-        assert batch.alike
-        assert batch.source is not None
-        assert batch.source.shape == batch.ids.shape
-        assert batch.ids.numel() <= 512
+        assert batch.fixed_shape
+        assert batch.source.ids is not None
+        assert batch.source.ids.shape == batch.inputs.ids.shape
+        assert batch.inputs.ids.numel() <= 512
         assert batch.tokens == before.tokens
         assert batch.read == before.read
-        filled = replace(before, source_lengths=_lengths(before))
+        filled = replace(before, source=replace(before.source, lengths=_lengths(before)))
         assert rows_of(batch) == rows_of(filled)
-        shapes.add(tuple(batch.ids.shape))
+        shapes.add(tuple(batch.inputs.ids.shape))
     assert len(shapes) <= 5  # widths 8, 16, …, 40
 
 
 def _lengths(batch: Batch) -> Tensor:
-    assert batch.source is not None
-    return torch.full((batch.rows,), batch.source.shape[1]) if batch.source_lengths is None else batch.source_lengths
+    assert batch.source.ids is not None
+    return (
+        torch.full((batch.rows,), batch.source.ids.shape[1]) if batch.source.lengths is None else batch.source.lengths
+    )

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from legato.data import files
-from legato.data.pairs import read_pairs
+from legato.data.formats.text_pairs import read_pairs
+from legato.data.sources import files
 from tiny_pair_files import both, complaint, put
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from legato.data.pair_filters import Report, clean, filter_lengths
+from legato.data.formats.pair_filters import Report, clean, filter_lengths
 from legato.errors import DataError
 from tiny_pair_files import both, pairs_of
 

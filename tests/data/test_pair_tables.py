@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from legato.data.pairs import read_pairs
+from legato.data.formats.text_pairs import read_pairs
 from tiny_pair_files import both, complaint, put
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from legato.data.pairs import read_pairs, tidy
+from legato.data.formats.text_pairs import read_pairs, tidy
 from tiny_pair_files import both, complaint, put
 
 # --- aligned files ---------------------------------------------------------------------------------

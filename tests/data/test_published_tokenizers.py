@@ -10,7 +10,7 @@ import pytest
 import tokenizers
 from tokenizers import models, processors, trainers
 
-from legato.data.tokenizers import Tokenizer
+from legato.data.text.tokenizers import Tokenizer
 from legato.errors import DataError
 from tiny_published import END, MARKS, TEXT, byte_level, write
 
@@ -137,13 +137,13 @@ def foreign(folder: Path, library: Any = None, **settings: Any) -> Tokenizer:
     library.save(str(folder / "tokenizer.json"))
     write(folder / "tokenizer_config.json", {"eos_token": END, **settings})
     loaded = Tokenizer.load(folder)
-    loaded.foreign = True
+    loaded.follows_own_template = True
     return loaded
 
 
 def test_a_prompt_of_ours_stands_behind_the_end_mark(tmp_path: Path) -> None:
     ours = foreign(tmp_path)
-    ours.foreign = False
+    ours.follows_own_template = False
     assert ours.prompt("the cat") == [ours.eos_id, *ours.encode("the cat")]
     assert ours.prompt(f"the{END}").count(ours.eos_id) == 1
 

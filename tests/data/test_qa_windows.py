@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from legato.data.qa_windows import QuestionReader
-from legato.data.questions import Span
-from legato.data.reading import TextReader
-from legato.data.tokenizers import NAMES, Tokenizer, TokenizerConfig
+from legato.data.batching.qa_windows import QuestionReader
+from legato.data.formats.questions import Span
+from legato.data.text.text_reader import TextReader
+from legato.data.text.tokenizers import NAMES, Tokenizer, TokenizerConfig
 from legato.errors import DataError
 
 TEXT = (

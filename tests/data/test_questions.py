@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from legato.data.question_splits import split_questions, told_shared
-from legato.data.questions import Question, Questions, Reading, Span, read_questions
+from legato.data.formats.question_splits import split_questions, told_shared
+from legato.data.formats.questions import Question, Questions, Reading, Span, read_questions
 from legato.errors import DataError
 
 TEXT = "Anna drinks tea. Bert drinks milk, and Anna sleeps."

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import torch
 
-from legato.data.rare_words import RareWords, hide_rare
-from legato.data.rows import Row, RowBatches
+from legato.data.batching.examples import Example, ExampleBatches
+from legato.data.batching.rare_words import RareWords, hide_rare
 
 UNKNOWN = 1
 
 
-def batches(share: float) -> tuple[RowBatches, RareWords]:
-    rows = [Row([2, 3, 4 + n], words=[0, 1, 2], targets=[0, 0, 1]) for n in range(40)]  # the third is rare
-    plain = RowBatches(rows, batch_tokens=30, seed=3)
+def batches(share: float) -> tuple[ExampleBatches, RareWords]:
+    rows = [Example([2, 3, 4 + n], positions=[0, 1, 2], targets=[0, 0, 1]) for n in range(40)]  # the third is rare
+    plain = ExampleBatches(rows, batch_tokens=30, seed=3)
     return plain, hide_rare(plain, rows, 64, UNKNOWN, share=share, seed=3)
 
 
@@ -21,9 +21,9 @@ def test_only_rare_words_are_hidden_and_only_sometimes() -> None:
     changed = 0
     for step in range(2 * plain.steps_per_epoch):
         before, after = plain.at(step), hidden.at(step)
-        different = before.ids != after.ids
-        assert (before.ids[different] >= 4).all()
-        assert (after.ids[different] == UNKNOWN).all()
+        different = before.inputs.token_ids != after.inputs.token_ids
+        assert (before.inputs.token_ids[different] >= 4).all()
+        assert (after.inputs.token_ids[different] == UNKNOWN).all()
         assert before.targets is not None
         assert after.targets is not None
         assert torch.equal(before.targets, after.targets)
@@ -34,11 +34,11 @@ def test_only_rare_words_are_hidden_and_only_sometimes() -> None:
 def test_a_batch_is_a_function_of_its_step() -> None:
     first, second = batches(0.5)[1], batches(0.5)[1]
     for step in (7, 2, 7):
-        assert torch.equal(first.at(step).ids, second.at(step).ids)
-    assert not torch.equal(first.at(2).ids, first.at(2 + first.steps_per_epoch).ids)
+        assert torch.equal(first.at(step).inputs.ids, second.at(step).inputs.ids)
+    assert not torch.equal(first.at(2).inputs.ids, first.at(2 + first.steps_per_epoch).inputs.ids)
 
 
 def test_all_of_them_may_be_hidden() -> None:
     plain, hidden = batches(1.0)
-    assert (hidden.at(0).ids < 4).all()
+    assert (hidden.at(0).inputs.ids < 4).all()
     assert hidden.tokens_per_step == plain.tokens_per_step

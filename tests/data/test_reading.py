@@ -5,8 +5,8 @@ import itertools
 import pytest
 import tokenizers
 
-from legato.data.reading import TextReader, cut_longest_first
-from legato.data.tokenizers import Tokenizer, TokenizerConfig
+from legato.data.text.text_reader import TextReader, cut_longest_first
+from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
 
 TEXTS = ["the cat sat on the mat", "unbelievable cats sat", "naïve Zürich — 東京 cat"]
 
@@ -51,21 +51,21 @@ def test_a_words_tokens_begin_where_it_says(name: str, framed: bool) -> None:
     tokenizer = trained(name)
     words = ["the", "unbelievable", "cat", "Zürich", "東京", "…", "sat"]
     row = TextReader(tokenizer, framed=framed).words(words)
-    assert row.words is not None
-    assert len(row.words) == len(words)
-    assert row.words == sorted(set(row.words))
-    bounds = [*row.words, len(row.ids) - framed]
-    for word, start, end in zip(words, row.words, bounds[1:], strict=True):
+    assert row.positions is not None
+    assert len(row.positions) == len(words)
+    assert row.positions == sorted(set(row.positions))
+    bounds = [*row.positions, len(row.ids) - framed]
+    for word, start, end in zip(words, row.positions, bounds[1:], strict=True):
         if tokenizer.unk_id not in row.ids[start:end]:
             assert tokenizer.decode(row.ids[start:end]).strip() == word
 
 
 def test_words_that_do_not_fit_are_absent() -> None:
     tokenizer = trained("wordpiece")
-    row = TextReader(tokenizer, longest=6, framed=True).words(["the", "cat", "sat", "on", "the", "mat"])
-    assert row.words is not None
+    row = TextReader(tokenizer, max_length=6, framed=True).words(["the", "cat", "sat", "on", "the", "mat"])
+    assert row.positions is not None
     assert len(row.ids) <= 6
-    assert len(row.words) < 6
+    assert len(row.positions) < 6
 
 
 @pytest.mark.parametrize(

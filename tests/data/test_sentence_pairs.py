@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from legato.data.batch import IGNORE
-from legato.data.masking import Frame, Masker
-from legato.data.sentence_pairs import (
+from batches_compared import spread_targets
+from legato.data.batching.batch import IGNORE
+from legato.data.batching.masking import Frame, Masker
+from legato.data.batching.sentence_pairs import (
     FOLLOWS,
     RANDOM,
     SentencePairs,
@@ -19,8 +20,8 @@ from legato.data.sentence_pairs import (
     draw_pairs,
     split_sentences,
 )
-from legato.data.text import Text
-from legato.data.tokenizers import Tokenizer, TokenizerConfig
+from legato.data.formats.text import Text
+from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
 from legato.errors import DataError
 
 # Each word tells its document and its sentence: d3s2 is the second of the third.
@@ -106,17 +107,19 @@ def test_pairs_fit_and_neither_side_is_empty() -> None:
 def test_most_pairs_fill_the_window() -> None:
     long = text("\n\n".join("\n".join(f"w{n} " * 5 for n in range(60)) for _ in range(6)))
     batches = pairs(long, window=35)
-    lengths = torch.cat([x for s in range(batches.steps_per_epoch) if (x := batches.at(s).lengths) is not None])
+    lengths = torch.cat(
+        [x for s in range(batches.steps_per_epoch) if (x := batches.at(s).inputs.lengths) is not None]
+    )
     assert (lengths == 35).float().mean() > 0.6
 
 
 def test_a_row_reads_cls_first_sep_second_sep() -> None:
     batch = pairs().at(0)
     assert batch.targets is not None
-    assert batch.segments is not None
-    assert batch.lengths is not None
-    ids = torch.where(batch.targets == IGNORE, batch.ids, batch.targets)
-    for row, kinds, length in zip(ids, batch.segments, batch.lengths, strict=True):
+    assert batch.inputs.segments is not None
+    assert batch.inputs.lengths is not None
+    ids = torch.where(spread_targets(batch) == IGNORE, batch.inputs.ids, spread_targets(batch))
+    for row, kinds, length in zip(ids, batch.inputs.segments, batch.inputs.lengths, strict=True):
         ends = (row == TOKENIZER.sep_id).nonzero().flatten().tolist()
         assert row[0] == TOKENIZER.cls_id
         assert len(ends) == 2
@@ -127,14 +130,16 @@ def test_a_row_reads_cls_first_sep_second_sep() -> None:
 def test_a_step_gives_the_same_pairs_and_another_epoch_others() -> None:
     one, two = pairs(), pairs()
     two.at(one.steps_per_epoch * 2)
-    assert torch.equal(one.at(1).ids, two.at(1).ids)
-    assert torch.equal(one.at(1).ids, pairs().at(1).ids)
-    assert not torch.equal(one.at(1).ids, one.at(1 + one.steps_per_epoch).ids[:, : one.at(1).ids.shape[1]])
+    assert torch.equal(one.at(1).inputs.ids, two.at(1).inputs.ids)
+    assert torch.equal(one.at(1).inputs.ids, pairs().at(1).inputs.ids)
+    assert not torch.equal(
+        one.at(1).inputs.ids, one.at(1 + one.steps_per_epoch).inputs.ids[:, : one.at(1).inputs.ids.shape[1]]
+    )
 
 
 def test_alike_batches_have_one_shape() -> None:
-    batches = pairs(alike=True)
-    shapes = {batches.at(step).ids.shape for step in range(batches.steps_per_epoch)}
+    batches = pairs(fixed_shape=True)
+    shapes = {batches.at(step).inputs.ids.shape for step in range(batches.steps_per_epoch)}
     assert shapes == {torch.Size([batches.rows, 35])}
 
 

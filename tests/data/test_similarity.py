@@ -11,8 +11,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from legato.data.rows import Row
-from legato.data.similarity import PairBatches, Similar, collate_groups, flattened, hold_out_similar, read_similar
+from batches_compared import same
+from legato.data.batching.examples import Example
+from legato.data.batching.group_batches import GroupBatches, collate_groups, flattened
+from legato.data.formats.scored_pairs import (
+    ScoredPairs,
+    hold_out_scored_pairs,
+    read_scored_pairs,
+)
 from legato.errors import DataError
 
 
@@ -23,7 +29,7 @@ def write(path: Path, *lines: str) -> str:
 
 def test_columns_are_named_by_number(tmp_path: Path) -> None:
     file = write(tmp_path / "sts.csv", "main\tx\t5.000\tA man, dancing.\t A dance.\textra", "main\tx\t1.5\tb\tc")
-    found = read_similar(file, columns=[4, 5, 3])
+    found = read_scored_pairs(file, columns=[4, 5, 3])
     assert found.groups == [("A man, dancing.", "A dance."), ("b", "c")]
     assert found.scores == [5.0, 1.5]
     assert found.lines == [1, 2]
@@ -42,24 +48,24 @@ def test_columns_are_named_by_number(tmp_path: Path) -> None:
 def test_usual_names_are_known(
     header: str, row: str, scores: list[float] | None, negatives: list[str] | None, tmp_path: Path
 ) -> None:
-    found = read_similar(write(tmp_path / "pairs.txt", header, row))
+    found = read_scored_pairs(write(tmp_path / "pairs.txt", header, row))
     assert (found.first, found.second, found.scores, found.negatives) == (["a"], ["b"], scores, negatives)
 
 
 def test_a_table_without_a_header_has_its_columns_in_order(tmp_path: Path) -> None:
-    assert read_similar(write(tmp_path / "a.tsv", "a b\tc", "d\te")).groups == [("a b", "c"), ("d", "e")]
-    assert read_similar(write(tmp_path / "b.tsv", "a\tb\tc", "d\te\tf")).negatives == ["c", "f"]
-    assert read_similar(write(tmp_path / "c.csv", "a,b,1", "d,e,2")).scores == [1.0, 2.0]
+    assert read_scored_pairs(write(tmp_path / "a.tsv", "a b\tc", "d\te")).groups == [("a b", "c"), ("d", "e")]
+    assert read_scored_pairs(write(tmp_path / "b.tsv", "a\tb\tc", "d\te\tf")).negatives == ["c", "f"]
+    assert read_scored_pairs(write(tmp_path / "c.csv", "a,b,1", "d,e,2")).scores == [1.0, 2.0]
 
 
 @pytest.mark.parametrize("header", ["first\tsecond", "First\tSecond"])
 def test_our_own_words_are_known(header: str, tmp_path: Path) -> None:
-    assert read_similar(write(tmp_path / "a.tsv", header, "a\tb")).groups == [("a", "b")]
+    assert read_scored_pairs(write(tmp_path / "a.tsv", header, "a\tb")).groups == [("a", "b")]
 
 
 def test_words_above_texts_are_a_header_and_it_is_said(tmp_path: Path) -> None:
     lines = ["english\tparaphrase\tgrade", "a dog runs\tit runs\t2", "cats\ttwo cats\t1", "a b\tb\t0.5"]
-    found = read_similar(write(tmp_path / "a.tsv", *lines))
+    found = read_scored_pairs(write(tmp_path / "a.tsv", *lines))
     assert found.scores == [2, 1, 0.5]
     assert found.note == (
         "'english' as a text, 'paraphrase' as the other, 'grade' as their score, taking the first line for a header"
@@ -75,13 +81,13 @@ def test_words_above_texts_are_a_header_and_it_is_said(tmp_path: Path) -> None:
     ],
 )
 def test_a_first_pair_of_short_texts_is_no_header(lines: list[str], tmp_path: Path) -> None:
-    found = read_similar(write(tmp_path / "a.tsv", *lines))
+    found = read_scored_pairs(write(tmp_path / "a.tsv", *lines))
     assert len(found) == 3
     assert "header" not in found.note
 
 
 def test_a_csv_parted_by_semicolons_says_so(tmp_path: Path) -> None:
-    found = read_similar(write(tmp_path / "a.csv", "first;second", "a, b;c"))
+    found = read_scored_pairs(write(tmp_path / "a.csv", "first;second", "a, b;c"))
     assert found.groups == [("a, b", "c")]
     assert found.note == "'first' as a text, 'second' as the other, its columns parted by semicolons"
 
@@ -90,9 +96,9 @@ def test_json_and_gzip_are_read(tmp_path: Path) -> None:
     rows = [{"left": "a", "right": "b", "grade": 3}, {"left": "c", "right": "d", "grade": 1.5}]
     file = tmp_path / "rows.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)))
-    assert read_similar(str(file)).scores == [3.0, 1.5]
+    assert read_scored_pairs(str(file)).scores == [3.0, 1.5]
     (tmp_path / "p.csv.gz").write_bytes(gzip.compress(b"a\tb\nc\td\n"))
-    assert read_similar(str(tmp_path / "p.csv.gz")).second == ["b", "d"]
+    assert read_scored_pairs(str(tmp_path / "p.csv.gz")).second == ["b", "d"]
 
 
 @pytest.mark.parametrize(
@@ -122,63 +128,65 @@ def test_what_is_wrong_is_said_in_one_line(
     name: str, lines: list[str], columns: list[str | int] | None, message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(DataError) as caught:
-        read_similar(write(tmp_path / name, *lines), columns=columns)
+        read_scored_pairs(write(tmp_path / name, *lines), columns=columns)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def pairs(firsts: list[str]) -> Similar:
-    return Similar("x", firsts, [f"{text}!" for text in firsts], list(range(1, len(firsts) + 1)), "line", "")
+def pairs(firsts: list[str]) -> ScoredPairs:
+    return ScoredPairs("x", firsts, [f"{text}!" for text in firsts], list(range(1, len(firsts) + 1)), "line", "")
 
 
 @given(st.lists(st.text("abc", min_size=1, max_size=3), min_size=2, max_size=30), st.floats(0.01, 0.99))
 def test_a_first_text_is_in_one_part_only(firsts: list[str], share: float) -> None:
     if len(set(firsts)) < 2:
         with pytest.raises(DataError, match="nothing can be held out"):
-            hold_out_similar(pairs(firsts), share)
+            hold_out_scored_pairs(pairs(firsts), share)
         return
-    train, valid = hold_out_similar(pairs(firsts), share)
+    train, valid = hold_out_scored_pairs(pairs(firsts), share)
     assert len(train) + len(valid) == len(firsts)
     assert train.first
     assert valid.first
     assert not set(train.first) & set(valid.first)
 
 
-def groups(count: int, texts: int = 2) -> list[list[Row]]:
-    return [[Row([n + 1] * (1 + (n + k) % 5)) for k in range(texts)] for n in range(count)]
+def groups(count: int, texts: int = 2) -> list[list[Example]]:
+    return [[Example([n + 1] * (1 + (n + k) % 5)) for k in range(texts)] for n in range(count)]
 
 
 def test_a_batch_is_a_function_of_the_step() -> None:
-    made = [PairBatches(groups(23), list(range(23)), batch_rows=5, seed=3) for _ in range(2)]
+    made = [GroupBatches(groups(23), list(range(23)), batch_rows=5, seed=3) for _ in range(2)]
     assert made[0].steps_per_epoch == 4
     for step in (9, 0, 9, 4):
         one, two = made[0].at(step), made[1].at(step)
-        assert torch.equal(one.ids, two.ids)
-        assert one.ids.shape[:2] == (5, 2)
+        assert same(one, two)
+        assert one.inputs.token_ids.shape[:2] == (5, 2)
         assert one.tokens == 5
-    assert not torch.equal(made[0].at(0).ids[:, 0, 0], made[0].at(4).ids[:, 0, 0])  # another epoch, another order
+    assert not torch.equal(
+        made[0].at(0).inputs.ids[:, 0, 0], made[0].at(4).inputs.ids[:, 0, 0]
+    )  # another epoch, another order
 
 
 def test_an_epoch_has_no_row_twice() -> None:
-    batches = PairBatches(groups(20), batch_rows=4, seed=0)
-    seen = torch.cat([batches.at(step).ids[:, 0, 0] for step in range(batches.steps_per_epoch)])
+    batches = GroupBatches(groups(20), batch_rows=4, seed=0)
+    seen = torch.cat([batches.at(step).inputs.ids[:, 0, 0] for step in range(batches.steps_per_epoch)])
     assert sorted(seen.tolist()) == list(range(1, 21))
 
 
 def test_a_batch_keeps_rows_together_when_it_is_split() -> None:
-    batch = PairBatches(groups(8, 3), list(range(8)), batch_rows=8, seed=0).at(0)
+    batch = GroupBatches(groups(8, 3), list(range(8)), batch_rows=8, seed=0).at(0)
     parts = batch.split(3)
     assert [part.rows for part in parts] == [3, 3, 2]
-    assert torch.equal(torch.cat([part.ids for part in parts]), batch.ids)
+    assert torch.equal(torch.cat([part.inputs.token_ids for part in parts]), batch.inputs.ids)
     assert [part.tokens for part in parts] == [3, 3, 2]
     for part in parts:
         assert part.labels is not None
-        assert torch.equal(part.ids[:, 0, 0], part.labels.long() + 1)
+        assert torch.equal(part.inputs.token_ids[:, 0, 0], part.labels.long() + 1)
 
 
 def test_texts_lie_one_a_row_for_the_model() -> None:
-    batch = collate_groups([[Row([1, 2]), Row([3])], [Row([4]), Row([5, 6, 7])]], pad=9, pad_to=4)
-    flat = flattened(batch)
+    batch = collate_groups([[Example([1, 2]), Example([3])], [Example([4]), Example([5, 6, 7])]], pad=9, pad_to=4)
+    flat = flattened(batch.inputs)
     assert flat.ids.tolist() == [[1, 2, 9, 9], [3, 9, 9, 9], [4, 9, 9, 9], [5, 6, 7, 9]]
     assert flat.lengths is not None
     assert flat.lengths.tolist() == [2, 1, 1, 3]
@@ -187,4 +195,4 @@ def test_texts_lie_one_a_row_for_the_model() -> None:
 
 def test_one_pair_is_not_enough() -> None:
     with pytest.raises(DataError, match="holds 1 pairs; give two at least"):
-        PairBatches(groups(1), batch_rows=2, seed=0)
+        GroupBatches(groups(1), batch_rows=2, seed=0)

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from legato.data.batch import IGNORE
-from legato.data.skip_grams import SkipGrams, chances, noise
+from batches_compared import same
+from legato.data.batching.batch import IGNORE
+from legato.data.batching.skip_grams import SkipGrams, chances, noise
 from legato.errors import DataError
 
 END, UNKNOWN, V = 0, 1, 12
@@ -33,14 +34,13 @@ def test_a_batch_is_a_function_of_the_step(step: int, before: int) -> None:
     one, other = made(subsample=1e-2), made(subsample=1e-2)
     other.at(before)
     left, right = one.at(step), other.at(step)
-    for name in ("ids", "targets", "negatives"):
-        assert (getattr(left, name) == getattr(right, name)).all()
+    assert same(left, right)
     assert left.tokens == right.tokens == int((left.targets != IGNORE).sum())  # type: ignore[union-attr]
 
 
 def test_epochs_differ() -> None:
     batches = made()
-    assert (batches.at(0).ids != batches.at(batches.steps_per_epoch).ids).any()
+    assert (batches.at(0).inputs.ids != batches.at(batches.steps_per_epoch).inputs.ids).any()
 
 
 def lines_of(ids: Any) -> list[list[int]]:
@@ -66,7 +66,7 @@ def test_windows_are_those_of_a_loop_over_words() -> None:
     for step in range(batches.steps_per_epoch):
         batch = batches.at(step)
         assert batch.targets is not None
-        for word, row in zip(batch.ids[:, 0].tolist(), batch.targets.tolist(), strict=True):
+        for word, row in zip(batch.inputs.ids[:, 0].tolist(), batch.targets.tolist(), strict=True):
             before, after = [w for w in row[:3] if w != IGNORE], [w for w in row[3:] if w != IGNORE]
             reach = max(len(before), len(after))
             assert any(
@@ -85,7 +85,7 @@ def test_windows_are_those_of_a_loop_over_words() -> None:
 def test_every_word_comes_once_an_epoch() -> None:
     ids = text()
     batches = made(ids, rows=1)
-    words = [int(batches.at(step).ids[0, 0]) for step in range(batches.steps_per_epoch)]
+    words = [int(batches.at(step).inputs.ids[0, 0]) for step in range(batches.steps_per_epoch)]
     known = [int(i) for i in ids if i not in (END, UNKNOWN)]
     assert sorted(words) == sorted(known)
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from legato.data.labelled import Labelled, read_labelled
-from legato.data.labels import Labels, hold_out_rows
-from legato.data.questions import Reading, read_questions
-from legato.data.similarity import read_similar
+from legato.data.formats.labelled import Labelled, read_labelled
+from legato.data.formats.labels import Labels, hold_out_rows
+from legato.data.formats.questions import Reading, read_questions
+from legato.data.formats.scored_pairs import read_scored_pairs
 from legato.errors import DataError
-from legato.tasks.prompting import read_shots
+from legato.tasks.classification.prompting import read_shots
 
 
 def labelled(labels: list[Any]) -> Labelled:
@@ -115,14 +115,14 @@ def test_a_missing_score_is_refused_by_its_row(score: str, tmp_path: Path) -> No
     rows = [f'{{"sentence1": "a b", "sentence2": "c d", "score": {told}}}\n' for told in ("1", "2", score)]
     (tmp_path / "a.jsonl").write_text("".join(rows))
     with pytest.raises(DataError, match=r"a\.jsonl, line 3: "):
-        read_similar(str(tmp_path / "a.jsonl"))
+        read_scored_pairs(str(tmp_path / "a.jsonl"))
 
 
 def test_a_score_that_the_first_row_lacks_is_not_left_out_in_silence(tmp_path: Path) -> None:
     rows = [f'{{"a": "one text", "b": "another", "likeness": {told}}}\n' for told in ("null", "2", "3")]
     (tmp_path / "a.jsonl").write_text("".join(rows))
     with pytest.raises(DataError, match=r"a\.jsonl, line 1: the first row has nothing in 'likeness'"):
-        read_similar(str(tmp_path / "a.jsonl"))
+        read_scored_pairs(str(tmp_path / "a.jsonl"))
 
 
 @pytest.mark.parametrize(

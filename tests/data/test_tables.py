@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from legato.data.tables import Column, Head, Table, kind_of, read_table
+from legato.data.sources.table import Column, Head, Table
+from legato.data.sources.tables import kind_of, read_table
 from legato.errors import DataError
 
 ROWS = [{"text": "good", "label": 1, "pair": {"en": "a", "de": "b"}}, {"text": "bad", "label": 0, "pair": None}]

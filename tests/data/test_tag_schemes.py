@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from legato.data.tag_schemes import (
+from legato.data.formats.tag_schemes import (
     Scheme,
     Span,
     convert,

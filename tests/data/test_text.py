@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from legato.data.text import Text, hold_out, read_text, resolve_path
+from legato.data.formats.text import Text, hold_out, read_text, resolve_path
 from legato.errors import DataError
 
 
@@ -117,7 +117,7 @@ def test_plain_tables_are_read_without_heavy_imports(tmp_path: Path) -> None:
         put(tmp_path, "a.jsonl", '{"text": "x"}'),
     ]
     script = (
-        "import sys; from legato.data.text import read_text\n"
+        "import sys; from legato.data.formats.text import read_text\n"
         f"for source in {sources!r}: read_text(source)\n"
         "print([name for name in ('datasets', 'pandas', 'pyarrow', 'torch') if name in sys.modules])"
     )

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from legato.config import validate
-from legato.data import tokenizers, vocabularies
-from legato.data.tokenizers import NAMES, StreamDecoder, Tokenizer, TokenizerConfig
+from legato.data.text import tokenizers, vocabularies
+from legato.data.text.stream_decoder import StreamDecoder
+from legato.data.text.tokenizers import NAMES, Tokenizer, TokenizerConfig
 from legato.errors import ConfigError, DataError
 
 PROSE = (

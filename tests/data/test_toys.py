@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from legato.config import validate
-from legato.data.toys import ADJECTIVES, NOUNS, TOYS, VERBS, ToyConfig, toy_rows
+from legato.data.sources.toys import ADJECTIVES, NOUNS, TOYS, VERBS, ToyConfig, toy_rows
 from legato.errors import ConfigError
 
 CLOSING = {"(": ")", "[": "]", "{": "}"}
@@ -122,7 +122,7 @@ def test_a_longer_training_set_begins_with_the_shorter() -> None:
 
 def test_rows_are_the_same_in_another_process() -> None:
     call = "toy_rows('recall', ToyConfig(count=300, valid_count=50), 'valid', 3)"
-    script = f"from legato.data.toys import ToyConfig, toy_rows; print({call})"
+    script = f"from legato.data.sources.toys import ToyConfig, toy_rows; print({call})"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(toy_rows("recall", SMALL, "valid", 3))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from legato.data.treebanks import read_trees
+from legato.data.formats.treebanks import read_trees
 from legato.errors import DataError
 
 DOGS = "(S (NP (NNS dogs)) (VP (VBP chase) (NP (NNS cats))))"

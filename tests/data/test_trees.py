@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from legato.data.trees import (
+from legato.data.formats.trees import (
     WORD,
     Tree,
     Word,

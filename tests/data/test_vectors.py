@@ -12,9 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from legato.data.tokenizers import Tokenizer, TokenizerConfig
-from legato.data.vectors import initialise_embedding, read_vectors, save_vectors
+from legato.data.formats.vector_files import initialise_embedding, read_vectors, save_vectors
+from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
 from legato.errors import ConfigError, DataError
+from legato.models.base import SequenceModel, Sizes
+from legato.models.model_with_head import HeadSpec, ModelWithHead
+from legato.models.window import WindowConfig, WindowModel
 
 GLOVE = "the 1 2 3\ncat -0.5 0.25 1e-3\n. . . 7 8 9\nlondon 4 5 6\n"
 
@@ -30,6 +33,10 @@ class Model(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.embedding = nn.Embedding(words, width)
+
+    @property
+    def token_table(self) -> nn.Module | None:
+        return self.embedding
 
 
 def vocabulary(text: str = "the cat saw London and LONDON\n") -> Tokenizer:
@@ -136,10 +143,10 @@ def test_words_without_a_vector_are_as_large_as_the_others(tmp_path: Path) -> No
 
 def test_the_body_of_a_model_with_a_head_is_found(tmp_path: Path) -> None:
     tokenizer = vocabulary()
-    whole = nn.Module()
-    whole.body = Model(tokenizer.size, 3)
+    body = WindowModel(WindowConfig(embedding=3, width=4, around=True), Sizes(tokenizer.size))
+    whole = ModelWithHead(body, HeadSpec(kind="classes", outputs=2))
     initialise_embedding(whole, tokenizer, write(tmp_path, GLOVE), lambda _: None)
-    assert whole.body.embedding.weight[tokenizer.id_of("the")].tolist() == [1, 2, 3]
+    assert body.embedding.weight[tokenizer.id_of("the")].tolist() == [1, 2, 3]
 
 
 def test_vectors_of_another_width_say_which_setting_helps(tmp_path: Path) -> None:
@@ -160,7 +167,7 @@ def test_a_file_of_other_words_is_refused(tmp_path: Path) -> None:
 
 def test_a_model_without_an_embedding_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no embedding of words"):
-        initialise_embedding(nn.Linear(2, 2), vocabulary(), write(tmp_path, GLOVE), lambda _: None)
+        initialise_embedding(SequenceModel(None, Sizes(2)), vocabulary(), write(tmp_path, GLOVE), lambda _: None)
 
 
 # --- writing -----------------------------------------------------------------------------------------

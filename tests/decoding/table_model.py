@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from legato.data.batching.batch import Inputs
+
 History = tuple[int, ...]
 
 
@@ -35,6 +37,9 @@ class TableState:
 class TableModel:
     """Next-token probabilities as a function of the whole history, prompt included."""
 
+    device = torch.device("cpu")
+    folder = None
+
     def __init__(self, vocabulary: int, probabilities: Callable[[History], Sequence[float]]) -> None:
         self.vocabulary = vocabulary
         self.probabilities = probabilities
@@ -44,8 +49,10 @@ class TableModel:
         self.state = TableState(rows, capacity)
         return self.state
 
-    def prefill(self, tokens: Tensor, lengths: Tensor, state: TableState) -> Tensor:
-        state.rows = [tuple(row[:length]) for row, length in zip(tokens.tolist(), lengths.tolist(), strict=True)]
+    def prefill(self, inputs: Inputs, state: TableState) -> Tensor:
+        tokens = inputs.token_ids
+        lengths = [tokens.shape[1]] * len(tokens) if inputs.lengths is None else inputs.lengths.tolist()
+        state.rows = [tuple(row[:length]) for row, length in zip(tokens.tolist(), lengths, strict=True)]
         return self.logits(state)
 
     def step(self, tokens: Tensor, state: TableState) -> Tensor:

@@ -26,8 +26,8 @@ def test_a_search_without_beams_has_one_row(search: Any):
 
 
 def test_nbest_of_a_sample_is_a_number_of_walks():
-    assert SearchOptions(search="sample", nbest=3).walks == 3
-    assert SearchOptions(search="beam", nbest=3).walks == 1
+    assert SearchOptions(search="sample", nbest=3).samples == 3
+    assert SearchOptions(search="beam", nbest=3).samples == 1
 
 
 def test_one_stop_string_needs_no_list():

@@ -14,7 +14,7 @@ from table_model import TableModel, from_seed, from_table
 from tiny_searches import EOS, PROMPTS, YES, lecture, options
 
 from legato.config import validate
-from legato.data.tokenizers import NAMES, Tokenizer, TokenizerConfig
+from legato.data.text.tokenizers import NAMES, Tokenizer, TokenizerConfig
 from legato.decoding import cut_at_stop, search
 from legato.errors import LegatoError
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from table_model import TableModel, TableState, from_seed
 from torch import Tensor
 
+from legato.data.batching.batch import Inputs
 from legato.decoding import SearchOptions, search
 from legato.decoding.sliding import Sliding
 
@@ -25,9 +26,9 @@ class Short(TableModel):
         assert capacity <= LONGEST
         return super().start(rows, capacity, memory)
 
-    def prefill(self, tokens: Tensor, lengths: Tensor, state: TableState) -> Tensor:
-        assert tokens.shape[1] <= LONGEST
-        return super().prefill(tokens, lengths, state)
+    def prefill(self, inputs: Inputs, state: TableState) -> Tensor:
+        assert inputs.token_ids.shape[1] <= LONGEST
+        return super().prefill(inputs, state)
 
 
 def short(seed: int, order: int = LONGEST) -> tuple[Short, Sliding]:
@@ -100,7 +101,7 @@ def test_a_context_of_one_token_is_enough() -> None:
 def test_rewinding_forgets_the_last_tokens() -> None:
     _, sliding = short(1)
     state = sliding.start(2, 100)
-    first = sliding.prefill(torch.tensor([[1, 2], [3, 4]]), torch.tensor([2, 2]), state)
+    first = sliding.prefill(Inputs.of([[1, 2], [3, 4]]), state)
     sliding.step(torch.tensor([5, 5]), state)
     state.rewind(2)
     assert state.rows == [[1, 2], [3, 4]]

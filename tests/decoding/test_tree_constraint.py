@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from table_model import TableModel, from_seed
 
-from legato.data.trees import WORD, Tree, Word, labels, longest_chain, skeleton, unflatten
+from legato.data.formats.trees import WORD, Tree, Word, labels, longest_chain, skeleton, unflatten
 from legato.decoding import SearchOptions, search
 from legato.decoding.tree_constraint import State, TreeConstraint
 from legato.errors import LegatoError

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from legato.data.labels import Labels
+from legato.data.formats.labels import Labels
 from legato.evaluation.classification import (
     Baseline,
     classification_details,

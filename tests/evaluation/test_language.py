@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from legato.data.batch import IGNORE, Batch
-from legato.evaluation import language
-from legato.evaluation.language import language_metrics, nats, stream_loss
+from legato.data.batching.batch import IGNORE, Batch, Inputs
+from legato.evaluation import lm as language
+from legato.evaluation.lm import language_metrics, stream_loss
 from legato.models.base import SequenceModel, Sizes
+from legato.nn.losses import smoothed_nll
 from legato.registry import MODELS
 
 NAMES = ["window", "elman", "gru", "lstm"]  # those that carry a state
@@ -35,7 +36,7 @@ def text(length: int, seed: int = 1) -> Tensor:
 def straight(model: SequenceModel, ids: Tensor) -> float:
     """The same sum in one forward pass, token by token."""
     with torch.no_grad():
-        logits = model.readout(model(Batch(ids[None, :-1])).hidden[0])
+        logits = model.readout(model(Batch(Inputs(ids[None, :-1]))).hidden[0])
     probabilities = logits.softmax(-1)
     return -sum(math.log(probabilities[t, token]) for t, token in enumerate(ids[1:].tolist()))
 
@@ -49,11 +50,11 @@ class Uniform:
         self.read: list[Tensor] = []
 
     def __call__(self, batch: Batch, state: Any = None) -> Any:
-        self.read.append(batch.ids)
-        return type("Out", (), {"hidden": torch.zeros(*batch.ids.shape, 1), "state": None})
+        self.read.append(batch.inputs.ids)
+        return type("Out", (), {"hidden": torch.zeros(*batch.inputs.ids.shape, 1), "state": None})
 
-    def readout(self, hidden: Tensor) -> Tensor:
-        return torch.zeros(len(hidden), V)
+    def nll(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        return smoothed_nll(torch.zeros(targets.numel(), V), targets.flatten(), 0.0)
 
 
 # --- streams ---------------------------------------------------------------------------------------
@@ -129,11 +130,11 @@ def test_scoring_leaves_no_gradients_behind(name: str) -> None:
 
 def test_nats_are_summed_over_the_targets_that_count() -> None:
     model = build("gru")
-    hidden = model(Batch(text(6).view(2, 3))).hidden
+    hidden = model(Batch(Inputs(text(6).view(2, 3)))).hidden
     targets = torch.tensor([[1, IGNORE, 3], [IGNORE, IGNORE, 6]])
     logprobs = F.log_softmax(model.readout(hidden), -1)
     expected = -(logprobs[0, 0, 1] + logprobs[0, 2, 3] + logprobs[1, 2, 6]).item()
-    assert nats(model, hidden, targets).item() == pytest.approx(expected, rel=1e-5)
+    assert model.nll(hidden, targets)[0].item() == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_figures_are_what_their_formulas_give_by_hand() -> None:

@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from legato.data.batch import IGNORE, Batch
-from legato.data.masking import Frame, Masker, fixed_batches
-from legato.data.tokenizers import Tokenizer, TokenizerConfig
-from legato.evaluation.masked import guess, masked_nats, masked_scores, pseudo_nats
+from batches_compared import spread_targets
+from legato.data.batching.batch import IGNORE, Batch, Inputs
+from legato.data.batching.masking import Frame, Masker, fixed_batches
+from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
+from legato.evaluation.mlm import guess, masked_nll, masked_scores, pseudo_nll
 from legato.models.base import Sizes
 from legato.models.recurrent import RecurrentConfig, RecurrentModel
 
@@ -34,18 +35,18 @@ def log_probability(model: RecurrentModel, ids: np.ndarray, place: int) -> float
     hidden = ids.copy()
     hidden[place] = MASK
     with torch.no_grad():
-        logits = model.readout(model(Batch(torch.from_numpy(hidden)[None])).hidden)[0, place]
+        logits = model.readout(model(Batch(Inputs(torch.from_numpy(hidden)[None]))).hidden)[0, place]
     return float(logits.log_softmax(-1)[ids[place]])
 
 
 @pytest.mark.parametrize("tokens", [1, 40, 10_000])
-def test_pseudo_nats_hide_each_token_in_turn(model: RecurrentModel, tokens: int) -> None:
+def test_pseudo_nll_hide_each_token_in_turn(model: RecurrentModel, tokens: int) -> None:
     texts = [TOKENIZER.encode(text) for text in ("the cat sat", "a", "one more dog run by")]
     expected = 0.0
     for text in texts:
         row, _ = FRAME.rows([text])
         expected -= sum(log_probability(model, row[0], place + 1) for place in range(len(text)))
-    total, count = pseudo_nats(model, texts, FRAME, MASK, tokens)
+    total, count = pseudo_nll(model, texts, FRAME, MASK, tokens)
     assert count == 9
     assert total == pytest.approx(expected, rel=1e-5)
 
@@ -57,9 +58,10 @@ def test_scores_are_those_of_the_hidden_tokens_alone(model: RecurrentModel) -> N
         assert batch.targets is not None
         with torch.no_grad():
             logp = model.readout(model(batch).hidden).log_softmax(-1)
-        for row, place in (batch.targets != IGNORE).nonzero().tolist():
-            nats -= float(logp[row, place, batch.targets[row, place]])
-            right += int(logp[row, place].argmax() == batch.targets[row, place])
+        targets = spread_targets(batch)
+        for row, place in (targets != IGNORE).nonzero().tolist():
+            nats -= float(logp[row, place, targets[row, place]])
+            right += int(logp[row, place].argmax() == targets[row, place])
             tokens += 1
     scores = masked_scores(model, batches)
     assert scores["loss"] == pytest.approx(nats / tokens, rel=1e-5)
@@ -80,7 +82,7 @@ def test_scores_do_not_depend_on_how_many_logits_are_made_at_once(
         made.append(len(hidden))
         return readout(hidden)
 
-    monkeypatch.setattr("legato.evaluation.masked.LOGITS", 2 * TOKENIZER.size)
+    monkeypatch.setattr("legato.evaluation.mlm.LOGITS", 2 * TOKENIZER.size)
     monkeypatch.setattr(model, "readout", counted)
     assert masked_scores(model, batches) == pytest.approx(whole, rel=1e-5)
     assert max(made) == 2
@@ -88,13 +90,13 @@ def test_scores_do_not_depend_on_how_many_logits_are_made_at_once(
 
 def test_the_loss_at_the_places_is_the_loss_of_all_targets(model: RecurrentModel) -> None:
     batch = fixed_batches(TOKENIZER.encode(TEXT), Masker.of(TOKENIZER), FRAME, rows=4, window=20)[0]
-    at_places = masked_nats(model, model(batch), batch)[0]
-    batch.places = None
-    torch.testing.assert_close(masked_nats(model, model(batch), batch)[0], at_places)
+    at_places = masked_nll(model, model(batch), batch)[0]
+    batch.targets, batch.positions = spread_targets(batch), None
+    torch.testing.assert_close(masked_nll(model, model(batch), batch)[0], at_places)
 
 
 def test_guesses_are_probabilities(model: RecurrentModel) -> None:
     ids, _ = FRAME.rows([TOKENIZER.encode("the cat sat")])
-    found = guess(model, Batch(torch.from_numpy(ids), places=torch.tensor([[1, 2]])))
+    found = guess(model, Batch(Inputs(torch.from_numpy(ids)), positions=torch.tensor([[1, 2]])))
     assert found.shape == (1, 2, TOKENIZER.size)
     torch.testing.assert_close(found.sum(-1), torch.ones(1, 2))

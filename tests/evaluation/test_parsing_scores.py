@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from legato.data.trees import Tree, Word, clean, parse_trees, unflatten
+from legato.data.formats.trees import Tree, Word, clean, parse_trees, unflatten
 from legato.errors import LegatoError
 from legato.evaluation.parsing import BRACKET_SIGNATURE, bracket_scores, brackets
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from legato.evaluation.similarity import correlations, cosines, furthest, nearest, retrieval, signature, unit
+from legato.evaluation.embedding import correlations, cosines, furthest, nearest, retrieval, signature, unit
 
 
 def test_correlations_worked_by_hand() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from legato.evaluation.spans import best_scores, best_threshold, exact_match, normalised, span_scores, word_f1
+from legato.evaluation.qa import best_scores, best_threshold, exact_match, normalised, span_scores, word_f1
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from legato.data.tag_schemes import convert, labels_of, read_spans
+from legato.data.formats.tag_schemes import convert, labels_of, read_spans
 from legato.evaluation.tagging import confusion_table, score_table, signature, tagging_scores
 
 TAGS = st.sampled_from(labels_of(["X", "Y"], "iob2"))

@@ -11,16 +11,17 @@ import pytest
 import torch
 
 from legato.errors import FolderError
-from legato.folders.adaptation import digest_of
+from legato.folders.adapters.info import digest_of
 from legato.folders.exports import export
-from legato.folders.model_folder import find_model, load_model
+from legato.folders.finding import find_model
+from legato.folders.model_folder import load_model
 from legato.folders.weights import load_tensors, save_tensors
-from legato.models.headed import HeadShape
+from legato.models.model_with_head import HeadSpec
 from tiny_adapted import adapted, answer, published_folder, saved
 from tiny_published import change, write
 
-CLASSES = HeadShape(kind="classes", outputs=3, pool="mean")
-TAGS = HeadShape(kind="tags", outputs=5, layers="mix", lstm=1, width=8, crf=True)
+CLASSES = HeadSpec(kind="classes", outputs=3, pool="mean")
+TAGS = HeadSpec(kind="tags", outputs=5, layers="mix", lstm=1, width=8, crf=True)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +64,7 @@ def test_a_readout_of_its_own_never_becomes_the_embedding(bases: dict[str, Path]
 @pytest.mark.parametrize("head", [CLASSES, TAGS], ids=["classes", "tags"])
 @pytest.mark.parametrize("name", ["lora", "bitfit", "head"])
 def test_a_head_comes_back_with_what_was_trained(
-    bases: dict[str, Path], tmp_path: Path, name: str, head: HeadShape
+    bases: dict[str, Path], tmp_path: Path, name: str, head: HeadSpec
 ) -> None:
     model, loaded = adapted(bases["bert"], head=head, name=name)
     labels = list("abcde"[: head.outputs])
@@ -136,8 +137,8 @@ def test_an_adapter_on_an_adapter(bases: dict[str, Path], tmp_path: Path) -> Non
 def test_an_adapter_on_an_adapter_stays_true_to_the_first_one_not_to_a_machine(
     bases: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from legato.folders import adapters
-    from legato.nn.low_rank import merge
+    from legato.folders.adapters import loading as adapters
+    from legato.nn.lora import merge
 
     model, loaded = adapted(bases["gpt2"], name="lora")
     first = saved(tmp_path / "first", model, loaded)
@@ -187,7 +188,7 @@ def test_a_base_of_another_shape_is_named(bases: dict[str, Path], tmp_path: Path
 
 
 def test_a_classifier_of_pefts_for_another_base_names_both(bases: dict[str, Path], tmp_path: Path) -> None:
-    model, loaded = adapted(bases["bert"], head=HeadShape(kind="classes", outputs=3), name="lora")
+    model, loaded = adapted(bases["bert"], head=HeadSpec(kind="classes", outputs=3), name="lora")
     folder = saved(tmp_path / "a", model, loaded, task="classification")
     (folder / "legato.json").unlink()
     change(folder / "adapter_config.json", base_model_name_or_path=str(bases["gpt2"]))

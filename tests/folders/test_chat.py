@@ -12,9 +12,9 @@ import pytest
 
 import legato
 from legato import sandbox
-from legato.data.tokenizers import Tokenizer, TokenizerConfig
+from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
 from legato.errors import FolderError, LegatoError
-from legato.folders.chat import ChatTemplate, load_chat_template, plain_chat
+from legato.folders.chat_template import ChatTemplate, load_chat_template, plain_chat
 from legato.folders.model_folder import load_model, save_model
 from tiny_published import CHATML, END, change, gpt2_folder
 

@@ -14,15 +14,15 @@ import torch
 
 from legato.cli import main
 from legato.config import validate
-from legato.data.tokenizers import Tokenizer, TokenizerConfig
+from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
 from legato.decoding import SearchOptions
 from legato.folders import exports
 from legato.folders.exports import RECORD
 from legato.folders.model_folder import load_model, save_model
 from legato.models.base import SequenceModel, Sizes
-from legato.models.headed import Headed, HeadShape
+from legato.models.model_with_head import HeadSpec, ModelWithHead
 from legato.registry import MODELS
-from legato.tasks.translator import Translator
+from legato.tasks.translation.translator import Translator
 from tiny_pairs import sentences
 from tiny_runs import snapshot
 
@@ -47,12 +47,12 @@ def saved(folder: Path, apart: bool = False, ends: bool = True, **settings: Any)
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
-        if module.reads_source:
+        if module.is_encoder_decoder:
             bias: Any = module.output.bias  # type: ignore[union-attr]
             bias[sorted(written.marks - {written.eos_id})] = NEVER
             bias[written.eos_id] = 1.0 if ends else NEVER
     folder.mkdir(parents=True)
-    task = "translation" if module.reads_source else "lm"
+    task = "translation" if module.is_encoder_decoder else "lm"
     save_model(folder, module, read, target=written, task=task, about={}, card="# card\n")
     return folder
 
@@ -149,9 +149,9 @@ def headed(folder: Path, name: str, **head: Any) -> Path:
     settings = {"name": name, "width": 16, "layers": 4, "heads": 2, "length": 32}
     if name == "bert":
         settings["pooler"] = True
-    shape = validate(HeadShape, {"kind": "classes", "outputs": 2, **head})
+    shape = validate(HeadSpec, {"kind": "classes", "outputs": 2, **head})
     folder.mkdir(parents=True)
-    module = Headed(kind(validate(kind.Config, settings), Sizes(JOINT.size)), shape)
+    module = ModelWithHead(kind(validate(kind.Config, settings), Sizes(JOINT.size)), shape)
     save_model(folder, module, JOINT, task="classification", about={"labels": ["a", "b"]}, card="")
     return folder
 

@@ -13,8 +13,8 @@ from huggingface_hub import constants, errors
 import legato
 from legato.errors import FolderError
 from legato.folders.exports import export
+from legato.folders.finding import find_model
 from legato.folders.hub import LEFT, WANTED, fetch, hub_name
-from legato.folders.model_folder import find_model
 from tiny_published import gpt2_folder
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

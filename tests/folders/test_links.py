@@ -14,8 +14,9 @@ import torch
 import legato
 from legato.errors import FolderError
 from legato.folders.exports import export
+from legato.folders.finding import find_model
 from legato.folders.links import copy_folder, refuse_links_out
-from legato.folders.model_folder import find_model, load_model
+from legato.folders.model_folder import load_model
 from tiny_adapted import adapted, answer, published_folder, saved
 from tiny_runs import small, snapshot
 

@@ -16,11 +16,11 @@ from legato import sandbox
 from legato.errors import FolderError
 from legato.folders.model_folder import load_model
 from legato.folders.weights import load_tensors, save_tensors
-from legato.models.headed import HeadShape
+from legato.models.model_with_head import HeadSpec
 from tiny_adapted import adapted, answer, published_folder, saved
 from tiny_published import change, write
 
-CLASSES = HeadShape(kind="classes", outputs=3)
+CLASSES = HeadSpec(kind="classes", outputs=3)
 Tensors = dict[str, Tensor]
 
 

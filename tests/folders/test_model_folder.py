@@ -12,17 +12,18 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from legato.config import validate
-from legato.data.batch import Batch
-from legato.data.tokenizers import Tokenizer, TokenizerConfig
+from legato.data.batching.batch import Batch, Inputs
+from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
 from legato.errors import FolderError
-from legato.folders.model_folder import find_model, load_model, save_model
+from legato.folders.finding import find_model
+from legato.folders.model_folder import load_model, save_model
 from legato.folders.weights import weights_of
 from legato.models.base import SequenceModel, Sizes
 from legato.nn.characters import tell_spelling
 from legato.nn.recurrent import CELLS
 from legato.registry import MODELS
 
-NAMES = [name for name in MODELS.names() if not MODELS.get(name).reads_source]
+NAMES = [name for name in MODELS.names() if not MODELS.get(name).is_encoder_decoder]
 OWN = [name for name in NAMES if MODELS.get(name).published is None]
 TOKENIZER = Tokenizer.train(TokenizerConfig(name="char"), ["the cat sat on the mat"])
 
@@ -97,7 +98,7 @@ def test_a_loaded_model_is_saved_as_it_was(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_loaded_model_says_what_the_saved_one_said(name: str, tmp_path: Path) -> None:
-    module, batch = build(name).eval(), Batch(torch.tensor([[1, 5, 2, 7]]))
+    module, batch = build(name).eval(), Batch(Inputs(torch.tensor([[1, 5, 2, 7]])))
     back = load_model(saved(tmp_path / "model", module)).module
     assert torch.equal(back.readout(back(batch).hidden), module.readout(module(batch).hidden))
 
@@ -188,8 +189,8 @@ def test_a_config_of_theirs_names_our_tokens_rather_than_nobodys(name: str, tmp_
     module = build(name)
     folder = saved(tmp_path / "model", module)
     config = json.loads((folder / "config.json").read_text())
-    assert (folder / "generation_config.json").exists() == module.generates
-    if module.generates:
+    assert (folder / "generation_config.json").exists() == module.can_generate
+    if module.can_generate:
         assert (config["bos_token_id"], config["eos_token_id"]) == (TOKENIZER.eos_id, TOKENIZER.eos_id)
 
 

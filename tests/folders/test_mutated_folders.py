@@ -13,7 +13,7 @@ import torch
 from legato.errors import LegatoError
 from legato.folders.model_folder import load_model
 from legato.model import Model
-from legato.models.headed import HeadShape
+from legato.models.model_with_head import HeadSpec
 from mutated_json import mutations
 from tiny_adapted import adapted, published_folder, saved
 from tiny_published import CHATML, change, gpt2_folder, write
@@ -52,7 +52,7 @@ def older_bert(folder: Path) -> Path:
 
 def adapter(folder: Path, name: str) -> Path:
     base = published_folder(folder.parent / "base", "bert")
-    model, loaded = adapted(base, head=HeadShape(**CLASSES), name=name)
+    model, loaded = adapted(base, head=HeadSpec(**CLASSES), name=name)
     told: dict[str, Any] = {"labels": ["a", "b", "c"], "kind": "classes", "max_length": 8, "pair": False}
     return saved(folder, model, loaded, task="classification", **told)
 
@@ -67,7 +67,7 @@ def peft_adapter(folder: Path) -> Path:
 def tagger(folder: Path) -> Path:
     """Ours as one model, with a head that only we have."""
     base = published_folder(folder.parent / "base", "roberta")
-    shape = HeadShape(kind="tags", outputs=3, crf=True, lstm=1, width=8)
+    shape = HeadSpec(kind="tags", outputs=3, crf=True, lstm=1, width=8)
     model, loaded = adapted(base, head=shape, name="head")
     model.adaptation = None
     told = {"labels": ["O", "B-x", "I-x"], "scheme": "iob2", "columns": {"word": 0, "tag": -1}}

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from legato.folders.model_folder import load_model
-from legato.models.headed import HeadShape
+from legato.models.model_with_head import HeadSpec
 from tiny_adapted import IDS, adapted, answer, published_folder, saved
 
 transformers = pytest.importorskip("transformers")
@@ -49,7 +49,7 @@ def test_peft_loads_our_adapter_with_the_same_output(
 ) -> None:
     settings = {"rank": 3, "alpha": 5, "dropout": 0.1, "targets": targets, "rslora": rslora}
     model, loaded = adapted(bases[name], name="lora", **settings)
-    task = "lm" if loaded.module.generates else "mlm"
+    task = "lm" if loaded.module.can_generate else "mlm"
     folder = saved(tmp_path / "a", model, loaded, task=task)
     found = peft.PeftModel.from_pretrained(theirs(name, bases[name]), folder).eval()
     torch.testing.assert_close(logits(found), answer(model), **CLOSE)
@@ -89,11 +89,11 @@ def test_an_adapter_of_a_body_alone_has_paths_without_its_name(bases: dict[str, 
     model = peft.get_peft_model(body, peft.LoraConfig(r=2, task_type="FEATURE_EXTRACTION"))
     train_a_little(model)
     model.save_pretrained(tmp_path / "a")
-    from legato.data.batch import Batch
+    from legato.data.batching.batch import Batch, Inputs
 
     with torch.no_grad():
         wanted = model(input_ids=IDS).last_hidden_state
-        found = load_model(tmp_path / "a").module(Batch(IDS)).hidden
+        found = load_model(tmp_path / "a").module(Batch(Inputs(IDS))).hidden
     torch.testing.assert_close(found, wanted, **CLOSE)
 
 
@@ -102,10 +102,10 @@ def test_our_adapter_of_a_body_loads_into_their_body(bases: dict[str, Path], tmp
     folder = saved(tmp_path / "a", model, loaded, task="embedding")
     body = transformers.BertModel.from_pretrained(bases["bert"]).eval()
     found = peft.PeftModel.from_pretrained(body, folder).eval()
-    from legato.data.batch import Batch
+    from legato.data.batching.batch import Batch, Inputs
 
     with torch.no_grad():
-        torch.testing.assert_close(found(input_ids=IDS).last_hidden_state, model(Batch(IDS)).hidden, **CLOSE)
+        torch.testing.assert_close(found(input_ids=IDS).last_hidden_state, model(Batch(Inputs(IDS))).hidden, **CLOSE)
 
 
 # --- with a task's head ---------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ def said(model: Any) -> torch.Tensor:
 
 @pytest.mark.parametrize(("name", "kind"), COMBINED)
 def test_peft_loads_our_adapter_and_head(bodies: dict[str, Path], tmp_path: Path, name: str, kind: str) -> None:
-    shape = HeadShape(kind=kind, outputs=HEADS[kind][3])
+    shape = HeadSpec(kind=kind, outputs=HEADS[kind][3])
     model, loaded = adapted(bodies[name], head=shape, name="lora", rank=2)
     folder = saved(tmp_path / "a", model, loaded, task=HEADS[kind][0])
     assert not (folder / "changed.safetensors").exists()

@@ -15,12 +15,12 @@ from safetensors.torch import load_file, save_file
 from tokenizers import processors
 
 import legato
-from legato.data.batch import Batch
-from legato.data.tokenizers import Tokenizer, TokenizerConfig
+from legato.data.batching.batch import Batch, Inputs
+from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
 from legato.errors import FolderError
 from legato.folders.model_folder import load_model, save_model
 from legato.models.base import Sizes, count_parameters
-from legato.models.headed import Headed, HeadShape
+from legato.models.model_with_head import HeadSpec, ModelWithHead
 from legato.registry import MODELS
 from tiny_published import byte_level, change, write
 from tiny_reviews import settings as reviews
@@ -163,7 +163,7 @@ def test_texts_side_by_side_are_padded_there_as_here(name: str, tmp_path: Path) 
     assert words.pad_id is None
     torch.manual_seed(0)
     body = MODELS.get(name)(MODELS.get(name).Config(name=name, width=16, heads=2, layers=2), Sizes(words.size))
-    module = Headed(body, HeadShape(kind="classes", outputs=2))
+    module = ModelWithHead(body, HeadSpec(kind="classes", outputs=2))
     with torch.no_grad():
         module.head.weight.normal_()
     about = {"labels": ["bad", "good"], "kind": "classes"}
@@ -214,7 +214,7 @@ def test_the_kind_of_labels_is_told_to_others(kind: str, tmp_path: Path) -> None
     settings = {"name": "bert", "width": 16, "heads": 2, "layers": 1, "pooler": True, "next_sentence": False}
     body = MODELS.get("bert")(MODELS.get("bert").Config(**settings), Sizes(words.size))
     labels = [] if kind == "regression" else ["a", "b"]
-    module = Headed(body, HeadShape(kind="classes", outputs=len(labels) or 1, dropout=0.25))
+    module = ModelWithHead(body, HeadSpec(kind="classes", outputs=len(labels) or 1, dropout=0.25))
     about = {"labels": labels, "kind": kind}
     save_model(tmp_path, module, words, task="classification", about=about, card="")
     config = transformers.AutoConfig.from_pretrained(tmp_path)
@@ -227,7 +227,7 @@ def test_the_kind_of_labels_is_told_to_others(kind: str, tmp_path: Path) -> None
     (tmp_path / "config.json").write_text(json.dumps(held))  # as if somebody else had made it
     loaded = load_model(tmp_path)
     assert (loaded.task, loaded.about["labels"], loaded.about["kind"]) == ("classification", labels, kind)
-    assert isinstance(loaded.module, Headed)
+    assert isinstance(loaded.module, ModelWithHead)
     assert loaded.module.shape == module.shape
 
 
@@ -245,14 +245,14 @@ def test_the_kind_of_labels_is_told_to_others(kind: str, tmp_path: Path) -> None
 def test_of_other_shapes_they_have_the_body(name: str, asked: dict[str, Any], tmp_path: Path) -> None:
     words = Tokenizer.train(TokenizerConfig(name="wordpiece", size=60, masked=True), TEXTS)
     body = MODELS.get(name)(MODELS.get(name).Config(name=name, width=16, heads=2, layers=2), Sizes(words.size))
-    module = Headed(body, HeadShape(outputs=2, **asked)).eval()
+    module = ModelWithHead(body, HeadSpec(outputs=2, **asked)).eval()
     save_model(tmp_path, module, words, task="classification", about={"labels": ["a", "b"]}, card="")
     other, report = transformers.AutoModel.from_pretrained(tmp_path, output_loading_info=True)
     assert json.loads((tmp_path / "config.json").read_text())["architectures"] == [type(other).__name__]
     assert all("pooler" in key for key in report["missing_keys"])
     assert all(key.startswith("head.") for key in report["unexpected_keys"])
     ids = torch.tensor([[5, 6, 7, 8]])
-    batch = Batch(ids)
+    batch = Batch(Inputs(ids))
     again = load_model(tmp_path).module
     with torch.no_grad():
         torch.testing.assert_close(other.eval()(ids).last_hidden_state, module.body(batch).hidden)
@@ -270,7 +270,7 @@ def test_training_goes_on_with_their_head_whatever_the_order_of_its_labels(tmp_p
     legato.train("tagging", kept, out=tmp_path / "run", quiet=True)
     loaded = load_model(tmp_path / "run" / "best")
     assert loaded.about["labels"] == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
-    assert isinstance(loaded.module, Headed)
+    assert isinstance(loaded.module, ModelWithHead)
     order = [TAGS.index(label) for label in loaded.about["labels"]]
     torch.testing.assert_close(loaded.module.head.weight, other.classifier.weight[order])
     torch.testing.assert_close(loaded.module.head.bias, other.classifier.bias[order])
@@ -284,7 +284,7 @@ def test_other_labels_take_the_body_and_get_a_head_of_their_own(tmp_path: Path) 
     settings |= {"from": str(folder), "train.steps": 1, "train.lr": 1e-12}
     legato.train("classification", settings, out=tmp_path / "run", quiet=True)
     module = load_model(tmp_path / "run" / "best").module
-    assert isinstance(module, Headed)
+    assert isinstance(module, ModelWithHead)
     assert module.shape.outputs == 2
     assert module.shape.pool == "pooler"
     pooler: Any = module.body.pooler

@@ -10,15 +10,15 @@ import torch
 from tokenizers import processors
 
 import legato
-from legato.data.qa_windows import QuestionReader
-from legato.data.reading import TextReader
-from legato.data.tokenizers import Tokenizer, TokenizerConfig
-from legato.data.word_pieces import file_marks
+from legato.data.batching.qa_windows import QuestionReader
+from legato.data.text.text_reader import TextReader
+from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
+from legato.data.text.word_pieces import file_marks
 from legato.folders.exports import export
 from legato.folders.model_folder import load_model, save_model
 from legato.folders.sentence_encoder import SentenceEncoder, told_sentences
-from legato.models.headed import Headed, HeadShape
-from legato.tasks.features import TextVectors
+from legato.models.model_with_head import HeadSpec, ModelWithHead
+from legato.tasks.embedding.text_vectors import TextVectors
 from tiny_published import byte_level, gpt2_folder
 from tiny_reviews import settings, write_pairs
 from tiny_runs import small
@@ -69,9 +69,7 @@ def ours(folder: Path, texts: list[str]) -> torch.Tensor:
     return torch.tensor([list(one.answers[0].more["probabilities"].values()) for one in found])
 
 
-def test_a_classifier_tuned_from_a_language_model_answers_alike_in_transformers(
-    trained: Path, tmp_path: Path
-) -> None:
+def test_a_classifier_tuned_from_a_language_model_pad_answers_in_transformers(trained: Path, tmp_path: Path) -> None:
     run = classifier(trained, tmp_path)
     torch.testing.assert_close(theirs(run, TEXTS), ours(run, TEXTS), rtol=0, atol=1e-5)
 
@@ -93,10 +91,10 @@ def test_so_does_an_adapter_once_it_is_merged(trained: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize("kind", ["tags", "spans"])
 def test_words_and_questions_are_framed_as_they_are_read(kind: Any, trained: Path, tmp_path: Path) -> None:
     held = load_model(trained / "best")
-    module = Headed(held.module, HeadShape(kind=kind, outputs=2))
+    module = ModelWithHead(held.module, HeadSpec(kind=kind, outputs=2))
     save_model(tmp_path, module, held.tokenizer, task="tagging", about={"labels": ["A", "B"]}, card="")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    reader = TextReader.of(module, held.tokenizer)
+    reader = TextReader.of(module.config, held.tokenizer)
     assert tokenizer(TEXTS[0]).input_ids == reader.text(TEXTS[0]).ids
     if kind == "spans":
         window = QuestionReader(reader).windows([("who did it?", "a dog.")])[0]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import legato
-from legato.data.tokenizers import Tokenizer
+from legato.data.text.tokenizers import Tokenizer
 from legato.errors import FolderError, LegatoError
 from legato.folders.sentence_encoder import (
     MODULES,

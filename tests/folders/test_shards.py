@@ -16,7 +16,8 @@ from legato.errors import FolderError
 from legato.folders.model_folder import load_model
 from legato.folders.shards import INDEX, WEIGHTS, load_weights, save_weights
 from legato.models.base import Sizes
-from legato.models.gpt2 import GPT2, GPT2Config, GPT2Model
+from legato.models.gpt2 import GPT2Config, GPT2Model
+from legato.models.published.gpt2 import GPT2
 from tiny_published import change, gpt2_folder, write
 
 TENSORS = {f"layer.{number}": torch.arange(50.0) + number for number in range(5)}  # 200 bytes each

@@ -16,22 +16,22 @@ from torch.overrides import TorchFunctionMode
 
 from legato import memory
 from legato.config import validate
-from legato.data.tokenizers import Tokenizer, TokenizerConfig
+from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
 from legato.errors import ConfigError, FolderError
 from legato.folders.model_folder import load_model, save_model
 from legato.models import building
 from legato.models.base import SequenceModel, Sizes
 from legato.models.building import MAKING
-from legato.models.headed import Headed, HeadShape
+from legato.models.model_with_head import HeadSpec, ModelWithHead
 from legato.registry import MODELS
-from legato.run import train
+from legato.runs.train import train
 from tiny_adapted import adapted, published_folder, saved
 from tiny_published import change, write
 from tiny_runs import small
 
 PUBLISHED = ["bert", "roberta", "distilbert", "gpt2", "llama"]
 TOKENIZER = Tokenizer.train(TokenizerConfig(name="char"), ["the cat sat on the mat"])
-HEAD = HeadShape(kind="tags", outputs=3, lstm=1, width=8, crf=True)
+HEAD = HeadSpec(kind="tags", outputs=3, lstm=1, width=8, crf=True)
 LARGE = 1 << 22  # numbers, far more than any of these models has
 
 
@@ -64,12 +64,12 @@ def nothing_large(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def own_folder(folder: Path, name: str, *, head: HeadShape | None = None) -> Path:
+def own_folder(folder: Path, name: str, *, head: HeadSpec | None = None) -> Path:
     model: type[SequenceModel] = MODELS.get(name)
     known = {"name": name, "width": 8, "embedding": 6, "heads": 2, "norm": "pre", "characters": 4}
     settings = {key: value for key, value in known.items() if key in model.Config.model_fields}
     module = model(validate(model.Config, settings), Sizes(TOKENIZER.size))
-    whole = module if head is None else Headed(module, head)
+    whole = module if head is None else ModelWithHead(module, head)
     folder.mkdir(parents=True)
     about = {"labels": ["a", "b", "c"]} if head else {}
     save_model(folder, whole, TOKENIZER, task="tagging" if head else "lm", about=about, card="# card\n")

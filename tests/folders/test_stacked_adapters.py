@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 import torch
 
-from legato.data.batch import Batch
+from legato.data.batching.batch import Batch, Inputs
 from legato.errors import FolderError
 from legato.folders.exports import export
 from legato.folders.model_folder import load_model
 from legato.folders.weights import load_tensors, save_tensors
-from legato.models.headed import Headed, HeadShape
+from legato.models.model_with_head import HeadSpec, ModelWithHead
 from legato.training.adapt import AdaptConfig, Base, adapt, trainable_line
 from tiny_adapted import IDS, adapted, answer, published_folder, saved, shake
 
 CLOSE: dict[str, Any] = {"atol": 1e-5, "rtol": 1e-4}
 LABELS = ["a", "b", "c"]
-CLASSES = HeadShape(kind="classes", outputs=3)
-TAGS = HeadShape(kind="tags", outputs=3)
+CLASSES = HeadSpec(kind="classes", outputs=3)
+TAGS = HeadSpec(kind="tags", outputs=3)
 FAMILIES = ("bert", "roberta", "distilbert", "gpt2", "llama")
 
 
@@ -37,7 +37,7 @@ def config_of(folder: Path) -> dict[str, Any]:
     return config
 
 
-def stack(place: Path, base: Path, *steps: dict[str, Any], head: HeadShape | None = CLASSES) -> tuple[Path, Any]:
+def stack(place: Path, base: Path, *steps: dict[str, Any], head: HeadSpec | None = CLASSES) -> tuple[Path, Any]:
     """A chain of adapters, each trained on the one before; the last one's folder, and the model as it was trained."""
     task = "lm" if head is None else "classification"
     for number, settings in enumerate(steps):
@@ -140,7 +140,7 @@ def test_another_task_on_an_adapter_keeps_its_body(bases: dict[str, Path], tmp_p
     below, _ = stack(tmp_path, bases["bert"], {"name": first})
     loaded = load_model(below)
     base = Base.of(str(below), loaded)
-    model = Headed(loaded.module.body, TAGS)  # type: ignore[arg-type]
+    model = ModelWithHead(loaded.module.body, TAGS)  # type: ignore[arg-type]
     adapt(model, AdaptConfig(name="lora", rank=2), base)
     shake(model)
     folder = saved(tmp_path / "tags", model.eval(), loaded, task="tagging", labels=LABELS)
@@ -154,7 +154,7 @@ def test_vectors_of_texts_on_an_adapter(bases: dict[str, Path], tmp_path: Path, 
     model, loaded = adapted(below, name="lora", rank=2, targets=["key"])
     folder = saved(tmp_path / "e", model, loaded, task="embedding")
     with torch.no_grad():
-        wanted, found = model(Batch(IDS)).hidden, load_model(folder).module(Batch(IDS)).hidden
+        wanted, found = model(Batch(Inputs(IDS))).hidden, load_model(folder).module(Batch(Inputs(IDS))).hidden
     torch.testing.assert_close(found, wanted, **CLOSE)
     torch.testing.assert_close(answer(load_model(folder).module), answer(model), **CLOSE)
     torch.testing.assert_close(in_peft(folder, "AutoModel"), wanted, **CLOSE)

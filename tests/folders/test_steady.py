@@ -12,7 +12,8 @@ import legato
 from legato.errors import FolderError
 from legato.folders import atomic, model_folder, shards, steady
 from legato.folders.atomic import OLD, replacing
-from legato.folders.model_folder import find_model, load_model, read_model
+from legato.folders.finding import find_model
+from legato.folders.model_folder import load_model, read_model
 from legato.folders.steady import find_and_read, read_steadily
 from legato.output_files import NEW
 from tiny_runs import small

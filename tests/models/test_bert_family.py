@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from legato.config import validate
-from legato.data.batch import Batch
+from legato.data.batching.batch import Batch, Inputs
 from legato.errors import FolderError, LegatoError
 from legato.models.base import Sizes
 from legato.models.encoder import EncoderModel
@@ -161,7 +161,7 @@ def agree(mine: EncoderModel, other: Any) -> None:
     if not other.config.model_type.startswith("distil"):
         given["token_type_ids"] = segments
     found = other(torch.where(INSIDE, ids, pad), **given)
-    hidden = mine(Batch(ids, lengths=LENGTHS, segments=segments)).hidden
+    hidden = mine(Batch(Inputs(ids, lengths=LENGTHS, segments=segments))).hidden
     close(hidden[INSIDE], found.hidden_states[-1][INSIDE])
     name = type(other).__name__
     if name.endswith(("MaskedLM", "PreTraining")):
@@ -220,7 +220,7 @@ def test_what_a_folder_lacks_is_known(architecture: str, lacking: set[str], tmp_
 
 def test_a_head_that_is_not_there_says_so(tmp_path: Path) -> None:
     module = from_theirs(theirs("BertForTokenClassification"), tmp_path)
-    hidden = module(Batch(tokens())).hidden
+    hidden = module(Batch(Inputs(tokens()))).hidden
     with pytest.raises(LegatoError, match="this bert has no masked-word head: its folder holds only the encoder"):
         module.readout(hidden)
     with pytest.raises(LegatoError, match="has no pooler"):
@@ -241,7 +241,7 @@ def test_a_folder_may_be_the_encoder_without_anything(tmp_path: Path) -> None:
     module = adopted(config, {name: tensor for name, tensor in tensors.items() if "pooler" not in name})
     assert module.lacks == {"masked words", "pooler", "next sentence"}
     with torch.no_grad():
-        close(module(Batch(tokens())).hidden, other(tokens()).last_hidden_state)
+        close(module(Batch(Inputs(tokens()))).hidden, other(tokens()).last_hidden_state)
 
 
 def test_old_names_are_read(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_a_real_encoder_gives_their_hidden_states() -> None:
     other = transformers.BertModel.from_pretrained(folder).eval()
     ids = tokens(30522)
     with torch.no_grad():
-        hidden = mine(Batch(ids, lengths=LENGTHS)).hidden
+        hidden = mine(Batch(Inputs(ids, lengths=LENGTHS))).hidden
         expected = other(ids, attention_mask=INSIDE.long())
     close(hidden[INSIDE], expected.last_hidden_state[INSIDE], 1e-5)
     close(mine.pooled(hidden), expected.pooler_output, 1e-5)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from legato.config import validate
-from legato.data.batch import Batch
+from legato.data.batching.batch import Batch, Inputs
 from legato.decoding import SearchOptions, search
 from legato.folders.shards import load_weights, save_weights
 from legato.models.base import SequenceModel, Sizes
@@ -120,7 +120,7 @@ def tokens(rows: int, length: int) -> Tensor:
 
 @torch.no_grad()
 def our_logits(model: SequenceModel, ids: Tensor, lengths: Tensor | None = None) -> Tensor:
-    return model.readout(model(Batch(ids, lengths=lengths)).hidden)
+    return model.readout(model(Batch(Inputs(ids, lengths=lengths))).hidden)
 
 
 @torch.no_grad()
@@ -134,9 +134,9 @@ def close(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
 
 
-def padded(prompts: list[list[int]]) -> tuple[Tensor, Tensor]:
-    longest = max(map(len, prompts))
-    return torch.tensor([p + [7] * (longest - len(p)) for p in prompts]), torch.tensor([len(p) for p in prompts])
+def padded(prompts: list[list[int]]) -> Inputs:
+    # What pads is a real word, so that reading it would show.
+    return Inputs.of(prompts, padding=7)
 
 
 # --- their folder in ours ---------------------------------------------------------------------------
@@ -162,7 +162,7 @@ def test_cached_steps_after_ragged_prompts_give_their_logits(case: str) -> None:
     theirs, ours = pair(case)
     state = ours.start(len(PROMPTS), 30)
     rows = [list(prompt) for prompt in PROMPTS]
-    logits = ours.prefill(*padded(rows), state)
+    logits = ours.prefill(padded(rows), state)
     for new in tokens(12, len(PROMPTS)):
         close(logits, torch.stack([their_logits(theirs, torch.tensor([row]))[0, -1] for row in rows]))
         logits = ours.step(new, state)
@@ -176,7 +176,7 @@ def test_a_cache_filled_in_pieces_gives_their_logits(case: str) -> None:
     ids = tokens(2, 24)
     state, expected, at = ours.start(2, 24), their_logits(theirs, ids), 0
     for size in (7, 1, 1, 6, 9):
-        found = ours.prefill(ids[:, at : at + size], torch.tensor([size, size]), state)
+        found = ours.prefill(Inputs(ids[:, at : at + size]), state)
         at += size
         close(found, expected[:, at - 1])
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from legato.config import validate
-from legato.data.batch import Batch
+from legato.data.batching.batch import Batch, Inputs
 from legato.errors import LegatoError
 from legato.models.base import Sizes
 from legato.models.decoder import DecoderModel
@@ -55,11 +55,11 @@ DOCUMENTS = torch.tensor([[0] * 7 + [1] + [2] * 4, [0] * 2 + [4] * 10])
 @pytest.mark.parametrize("kind", KINDS)
 def test_texts_that_share_a_row_are_read_as_if_each_stood_alone(kind: str) -> None:
     model, ids = build(kind), tokens(2, 12)
-    together = model(Batch(ids, documents=DOCUMENTS)).hidden
+    together = model(Batch(Inputs(ids, document_ids=DOCUMENTS))).hidden
     for row in range(2):
         for document in DOCUMENTS[row].unique():
             inside = DOCUMENTS[row] == document
-            alone = model(Batch(ids[row : row + 1, inside])).hidden[0]
+            alone = model(Batch(Inputs(ids[row : row + 1, inside]))).hidden[0]
             close(together[row, inside], alone)
 
 
@@ -67,7 +67,7 @@ def test_texts_that_share_a_row_are_read_as_if_each_stood_alone(kind: str) -> No
 def test_rows_of_one_text_need_no_documents(kind: str) -> None:
     model, ids = build(kind), tokens(2, 12)
     one = torch.zeros(2, 12, dtype=torch.long)
-    close(model(Batch(ids, documents=one)).hidden, model(Batch(ids)).hidden)
+    close(model(Batch(Inputs(ids, document_ids=one))).hidden, model(Batch(Inputs(ids))).hidden)
 
 
 # --- training ---------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ def gradients(model: DecoderModel, batch: Batch) -> dict[str, Tensor]:
 @pytest.mark.parametrize("documents", [None, DOCUMENTS])
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_forgotten_and_computed_again_gives_the_same_gradients(kind: str, documents: Tensor | None) -> None:
-    model, batch = build(kind, dropout=0.3).train(), Batch(tokens(2, 12), documents=documents)
+    model, batch = build(kind, dropout=0.3).train(), Batch(Inputs(tokens(2, 12), document_ids=documents))
     kept = gradients(model, batch)
     model.stack.recompute = True
     close(gradients(model, batch), kept)
@@ -93,7 +93,7 @@ def test_what_is_forgotten_and_computed_again_gives_the_same_gradients(kind: str
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_pads_the_vocabulary_gets_no_gradient(kind: str) -> None:
     model = build(kind).train()
-    gradients(model, Batch(tokens(2, 12)))
+    gradients(model, Batch(Inputs(tokens(2, 12))))
     for table in (model.embedding, model.output):
         assert table.weight.grad is not None
         assert not table.weight.grad[V:].any()
@@ -106,7 +106,7 @@ def test_what_pads_the_vocabulary_gets_no_gradient(kind: str) -> None:
 def test_a_layer_with_a_window_looks_no_further_back(kind: str) -> None:
     model = build(kind)
     with record() as trace, torch.no_grad():
-        model(Batch(tokens(1, 12)))
+        model(Batch(Inputs(tokens(1, 12))))
     back = torch.arange(12)[:, None] - torch.arange(12)  # how far each looks
     for layer, window in enumerate(model.stack.windows):
         (weights,) = trace[f"decoder.{layer}.attention.weights"]
@@ -120,9 +120,9 @@ def test_a_cache_filled_in_any_pieces_gives_the_logits_of_the_whole(kind: str, s
     model, ids = build(kind), tokens(3, 12)
     state, at = model.start(3, 12), 0
     with torch.no_grad():
-        whole = model.readout(model(Batch(ids)).hidden)
+        whole = model.readout(model(Batch(Inputs(ids))).hidden)
     for size in sizes:
-        logits = model.prefill(ids[:, at : at + size], torch.full((3,), size), state)
+        logits = model.prefill(Inputs(ids[:, at : at + size]), state)
         at += size
         close(logits, whole[:, at - 1])
 
@@ -131,12 +131,12 @@ def test_a_cache_filled_in_any_pieces_gives_the_logits_of_the_whole(kind: str, s
 def test_ragged_prompts_and_the_steps_after_them_give_the_logits_of_each_alone(kind: str) -> None:
     model, ids, lengths = build(kind), tokens(4, 14), torch.tensor([6, 1, 4, 2])
     state = model.start(4, 14)
-    logits = model.prefill(ids[:, :6], lengths, state)
+    logits = model.prefill(Inputs(ids[:, :6], lengths=lengths), state)
     with torch.no_grad():
         for step in range(8):
             for row, length in enumerate(lengths.tolist()):
                 alone = torch.cat([ids[row, :length], ids[row, 6 : 6 + step]])[None]
-                close(logits[row], model.readout(model(Batch(alone)).hidden)[0, -1])
+                close(logits[row], model.readout(model(Batch(Inputs(alone))).hidden)[0, -1])
             logits = model.step(ids[:, 6 + step], state)
 
 
@@ -146,11 +146,11 @@ def test_ragged_prompts_and_the_steps_after_them_give_the_logits_of_each_alone(k
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_text_beyond_the_longest_is_refused(kind: str) -> None:
     model = build(kind)
-    assert model.longest == 20
-    model(Batch(tokens(1, 20)))
+    assert model.max_length == 20
+    model(Batch(Inputs(tokens(1, 20))))
     with pytest.raises(LegatoError, match="a sequence of 21 tokens is too long: this model goes up to 20"):
-        model(Batch(tokens(1, 21)))
+        model(Batch(Inputs(tokens(1, 21))))
     state = model.start(1, 30)
-    model.prefill(tokens(1, 20), torch.tensor([20]), state)
+    model.prefill(Inputs(tokens(1, 20)), state)
     with pytest.raises(LegatoError, match="a sequence of 21 tokens is too long: this model goes up to 20"):
         model.step(torch.tensor([1]), state)

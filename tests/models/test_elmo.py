@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from legato.config import validate
-from legato.data.batch import Batch
-from legato.data.characters import word_bytes
+from legato.data.batching.batch import Batch, Inputs
+from legato.data.text.word_bytes import word_bytes
 from legato.errors import LegatoError
 from legato.models.base import Sizes
 from legato.models.elmo import ElmoConfig, ElmoModel
-from legato.models.headed import Headed, HeadShape
+from legato.models.model_with_head import HeadSpec, ModelWithHead
 from legato.nn.capture import record
 from legato.nn.recurrent import Layer
 
@@ -37,7 +37,9 @@ def batch_of(rows: list[list[str]], width: int | None = None) -> Batch:
     padded = [[*row, *["junk"] * (width - len(row))] for row in rows]
     spelt = torch.from_numpy(word_bytes([word for row in padded for word in row])).long()
     ids = torch.zeros(len(rows), width, dtype=torch.long)
-    return Batch(ids, characters=spelt.view(len(rows), width, -1), lengths=torch.tensor([len(row) for row in rows]))
+    return Batch(
+        Inputs(ids, characters=spelt.view(len(rows), width, -1), lengths=torch.tensor([len(row) for row in rows]))
+    )
 
 
 def close(left: Any, right: Any) -> None:
@@ -77,7 +79,7 @@ def test_padding_changes_nothing() -> None:
 
 def test_rows_without_lengths_are_full() -> None:
     model, batch = build(), batch_of([WORDS[0]])
-    full = Batch(batch.ids, characters=batch.characters)
+    full = Batch(Inputs(batch.inputs.ids, characters=batch.inputs.characters))
     close(model.states(full), model.states(batch))
 
 
@@ -131,7 +133,7 @@ def test_words_seen_and_written_out_give_the_same() -> None:
 
 
 def test_it_writes_no_text() -> None:
-    assert not build().generates
+    assert not build().can_generate
 
 
 def test_without_its_readout_it_still_has_states_but_guesses_nothing() -> None:
@@ -154,12 +156,12 @@ def test_a_frozen_body_learns_a_task_through_its_mix() -> None:
     """The tag of a word is whether "rain" stands behind it: only the backward model's states can tell."""
     torch.manual_seed(0)
     body = ElmoModel(validate(ElmoConfig, {"width": 24, "filters": 4, "reach": 3, "dropout": 0}), Sizes(V))
-    model = Headed(body, HeadShape(kind="tags", outputs=2, layers="mix", dropout=0.0))
+    model = ModelWithHead(body, HeadSpec(kind="tags", outputs=2, layers="mix", dropout=0.0))
     model.body.requires_grad_(False)
     frozen = {name: value.clone() for name, value in model.body.state_dict().items()}
     rows = [["the", "rain", "fell"], ["the", "cat", "fell"], ["a", "big", "rain"], ["a", "big", "dog"]]
     batch = batch_of(rows)
-    batch.words = torch.arange(3).expand(4, 3)
+    batch.positions = torch.arange(3).expand(4, 3)
     tags = torch.tensor([[1, 0, 0], [0, 0, 0], [1, 1, 0], [0, 0, 0]])
     optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=0.2)
 

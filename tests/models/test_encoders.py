@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from legato.config import validate
-from legato.data.batch import Batch
+from legato.data.batching.batch import Batch, Inputs
 from legato.errors import ConfigError, LegatoError
 from legato.models.base import Sizes, count_parameters, measure
 from legato.models.encoder import EncoderModel
@@ -43,11 +43,11 @@ def close(found: Tensor, expected: Tensor, within: float = 1e-5) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_padding_never_changes_a_state(name: str) -> None:
     module, ids = made(name).double(), tokens()
-    together = module(Batch(ids, lengths=LENGTHS)).hidden
+    together = module(Batch(Inputs(ids, lengths=LENGTHS))).hidden
     with torch.no_grad():
-        packed = module(Batch(ids, lengths=LENGTHS)).hidden
+        packed = module(Batch(Inputs(ids, lengths=LENGTHS))).hidden
     for row, length in enumerate(LENGTHS.tolist()):
-        alone = module(Batch(ids[row : row + 1, :length])).hidden[0]
+        alone = module(Batch(Inputs(ids[row : row + 1, :length]))).hidden[0]
         close(together[row, :length], alone, 1e-9)
         close(packed[row, :length], alone, 1e-9)
 
@@ -55,8 +55,8 @@ def test_padding_never_changes_a_state(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_texts_that_share_a_row_are_read_apart(name: str) -> None:
     module, ids = made(name).double(), tokens()[:1]
-    shared = module(Batch(ids, documents=torch.tensor([[0] * 4 + [1] * 5]))).hidden
-    apart = [module(Batch(part)).hidden for part in ids.split([4, 5], dim=1)]
+    shared = module(Batch(Inputs(ids, document_ids=torch.tensor([[0] * 4 + [1] * 5])))).hidden
+    apart = [module(Batch(Inputs(part))).hidden for part in ids.split([4, 5], dim=1)]
     close(shared, torch.cat(apart, dim=1), 1e-9)
 
 
@@ -65,39 +65,39 @@ def test_every_token_sees_every_other(name: str) -> None:
     module, ids = made(name), tokens()
     changed = ids.clone()
     changed[:, -1] = (changed[:, -1] + 1) % V
-    before, after = module(Batch(ids)).hidden, module(Batch(changed)).hidden
+    before, after = module(Batch(Inputs(ids))).hidden, module(Batch(Inputs(changed))).hidden
     assert ((before - after).abs().amax(-1) > 1e-6).all()
-    assert not module.generates
+    assert not module.can_generate
 
 
 def test_segments_left_out_are_first_sentences() -> None:
     module, ids = made("bert"), tokens()
     zeros, ones = torch.zeros_like(ids), torch.ones_like(ids)
-    plain = module(Batch(ids)).hidden
-    close(plain, module(Batch(ids, segments=zeros)).hidden)
-    assert not torch.allclose(plain, module(Batch(ids, segments=ones)).hidden)
+    plain = module(Batch(Inputs(ids))).hidden
+    close(plain, module(Batch(Inputs(ids, segments=zeros))).hidden)
+    assert not torch.allclose(plain, module(Batch(Inputs(ids, segments=ones))).hidden)
 
 
 def test_a_model_without_segments_takes_pairs_all_the_same() -> None:
     ids = tokens()
     for name in ("roberta", "distilbert"):
         module = made(name)
-        close(module(Batch(ids)).hidden, module(Batch(ids, segments=torch.ones_like(ids))).hidden)
+        close(module(Batch(Inputs(ids))).hidden, module(Batch(Inputs(ids, segments=torch.ones_like(ids)))).hidden)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_text_beyond_the_longest_is_refused(name: str) -> None:
     module = made(name)
-    assert module.longest == 16
-    module(Batch(tokens(16)))
+    assert module.max_length == 16
+    module(Batch(Inputs(tokens(16))))
     with pytest.raises(LegatoError, match="a sequence of 17 tokens is too long: this model goes up to 16"):
-        module(Batch(tokens(17)))
+        module(Batch(Inputs(tokens(17))))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_worth_seeing_is_captured(name: str) -> None:
     with record() as trace:
-        made(name)(Batch(tokens(), lengths=LENGTHS))
+        made(name)(Batch(Inputs(tokens(), lengths=LENGTHS)))
     weights = trace["encoder.1.attention.weights"][0]  # (B, H, T, T)
     assert weights.shape == (3, 4, T, T)
     assert not weights[1, :, :, 4:].any()
@@ -117,7 +117,7 @@ def test_parameters_are_counted_as_in_files(name: str) -> None:
 def test_every_part_learns(name: str) -> None:
     """From masked words and, where there is that head, from pairs."""
     module = made(name).train()
-    hidden = module(Batch(tokens(), segments=tokens() % 2)).hidden
+    hidden = module(Batch(Inputs(tokens(), segments=tokens() % 2))).hidden
     loss = module.readout(hidden).logsumexp(-1).sum()
     if "next sentence" not in module.lacks:
         loss = loss + module.next_sentence(hidden)[:, 0].sum()

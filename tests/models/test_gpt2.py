@@ -11,7 +11,8 @@ from torch import Tensor
 from legato.config import validate
 from legato.errors import ConfigError
 from legato.models.base import Sizes, count_parameters
-from legato.models.gpt2 import GPT2, GPT2Config, GPT2Model
+from legato.models.gpt2 import GPT2Config, GPT2Model
+from legato.models.published.gpt2 import GPT2
 from tiny_decoders import V, adopt, complaint, logits, written
 
 SMALL: dict[str, Any] = {"layers": 2, "width": 16, "heads": 4, "length": 32}

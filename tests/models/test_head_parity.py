@@ -13,14 +13,15 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from legato.config import validate
-from legato.data.batch import Batch
-from legato.data.tokenizers import Tokenizer, TokenizerConfig
-from legato.folders.model_folder import Loaded, load_model, save_model
+from legato.data.batching.batch import Batch, Inputs
+from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
+from legato.folders.loaded import Loaded
+from legato.folders.model_folder import load_model, save_model
 from legato.models.base import Sizes
-from legato.models.head_names import CLASSES, FAMILIES, head_names
-from legato.models.headed import Headed, HeadShape
-from legato.models.matrices import names_of
-from legato.registry import MODELS
+from legato.models.model_with_head import HeadSpec, ModelWithHead
+from legato.models.published.heads import CLASSES, head_names
+from legato.models.published.matrices import names_of
+from legato.registry import MODELS, PUBLISHED
 
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()
@@ -52,7 +53,7 @@ AUTO = {
     "tags": "AutoModelForTokenClassification",
     "spans": "AutoModelForQuestionAnswering",
 }
-CASES = [(family, kind) for family in FAMILIES for kind in CLASSES]
+CASES = [(family, kind) for family in sorted(PUBLISHED.builtin) if PUBLISHED.get(family).heads for kind in CLASSES]
 OWN = {"mistral": "llama", "qwen2": "llama", "qwen3": "llama", "xlm-roberta": "roberta", "camembert": "roberta"}
 
 
@@ -90,7 +91,7 @@ def theirs(family: str, kind: str, folder: Path, **asked: Any) -> Any:
     return model
 
 
-def ours(family: str, kind: str, body: dict[str, Any] | None = None, **asked: Any) -> Headed:
+def ours(family: str, kind: str, body: dict[str, Any] | None = None, **asked: Any) -> ModelWithHead:
     torch.manual_seed(1)
     model = MODELS.get(OWN.get(family, family))
     settings: dict[str, Any] = {"name": OWN.get(family, family), "layers": 2, "width": 24, "heads": 4, "length": 16}
@@ -98,15 +99,15 @@ def ours(family: str, kind: str, body: dict[str, Any] | None = None, **asked: An
     settings |= {"padding": tokenizer(family).pad_id} if OWN.get(family, family) == "roberta" else {}
     words = Sizes(tokenizer(family).size)
     made = model(validate(model.Config, {**settings, **(body or {})}), words)
-    shape = HeadShape(kind=kind, outputs=len(LABELS[kind]) or 2, **asked)
-    headed: Headed = opinionated(Headed(made, shape))
+    shape = HeadSpec(kind=kind, outputs=len(LABELS[kind]) or 2, **asked)
+    headed: ModelWithHead = opinionated(ModelWithHead(made, shape))
     table: Any = headed.body.embedding
     with torch.no_grad():  # what pads the vocabulary is zero
         table.weight[words.vocabulary :] = 0
     return headed
 
 
-def save(module: Headed, folder: Path, family: str, **about: Any) -> dict[str, Any]:
+def save(module: ModelWithHead, folder: Path, family: str, **about: Any) -> dict[str, Any]:
     task = {"classes": "classification", "tags": "tagging", "spans": "qa"}[module.shape.kind]
     told = {"labels": LABELS[module.shape.kind], **about}
     save_model(folder, module, tokenizer(family), task=task, about=told, card="")
@@ -124,14 +125,14 @@ def loaded_there(folder: Path, kind: str) -> Any:
 
 
 @torch.no_grad()
-def agree(mine: Headed, other: Any, kind: str, segments: int = 0) -> None:
+def agree(mine: ModelWithHead, other: Any, kind: str, segments: int = 0) -> None:
     """The same logits, with padding, and with segments where there are several kinds."""
     ids = torch.randint(6, mine.vocabulary, (3, T), generator=torch.Generator().manual_seed(2))
     pad = other.config.pad_token_id
     kinds = torch.randint(max(segments, 1), (3, T), generator=torch.Generator().manual_seed(3))
     given: dict[str, Any] = {"attention_mask": INSIDE.long()} | ({"token_type_ids": kinds} if segments else {})
     found = other(torch.where(INSIDE, ids, pad), **given)
-    logits = mine(Batch(ids, lengths=LENGTHS, segments=kinds if segments else None)).logits
+    logits = mine(Batch(Inputs(ids, lengths=LENGTHS, segments=kinds if segments else None))).logits
     assert logits is not None
     if kind == "classes":
         close(logits, found.logits)
@@ -147,8 +148,8 @@ def close(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
-def headed(loaded: Loaded) -> Headed:
-    assert isinstance(loaded.module, Headed)
+def headed(loaded: Loaded) -> ModelWithHead:
+    assert isinstance(loaded.module, ModelWithHead)
     return loaded.module
 
 
@@ -223,10 +224,10 @@ def test_a_head_goes_on_where_the_same_answers_are_wanted_in_whatever_order() ->
         after.head.weight.zero_()
     after.body.load_state_dict(before.body.state_dict())
     wanted = sorted(LABELS["tags"])
-    assert after.go_on_with(before, LABELS["tags"], wanted)
+    assert after.reuse_head(before, LABELS["tags"], wanted)
     ids = torch.tensor([[7, 8, 9]])
     with torch.no_grad():
-        left, right = before(Batch(ids)).logits, after(Batch(ids)).logits
+        left, right = before(Batch(Inputs(ids))).logits, after(Batch(Inputs(ids))).logits
     assert left is not None
     assert right is not None
     close(right, left[..., [LABELS["tags"].index(label) for label in wanted]])
@@ -236,8 +237,8 @@ def test_a_head_of_another_shape_or_for_other_labels_begins_anew() -> None:
     labels = LABELS["tags"]
     plain, joined = ours("bert", "tags"), ours("bert", "tags", crf=True)
     held = plain.head.weight.clone()
-    assert not plain.go_on_with(joined, labels, labels)
-    assert not plain.go_on_with(ours("bert", "tags"), [*labels[:-1], "I-ORG"], labels)
-    assert not ours("bert", "tags", crf=True).go_on_with(joined, labels, sorted(labels))  # its pairs are in order
-    assert ours("bert", "tags", crf=True).go_on_with(joined, labels, labels)
+    assert not plain.reuse_head(joined, labels, labels)
+    assert not plain.reuse_head(ours("bert", "tags"), [*labels[:-1], "I-ORG"], labels)
+    assert not ours("bert", "tags", crf=True).reuse_head(joined, labels, sorted(labels))  # its pairs are in order
+    assert ours("bert", "tags", crf=True).reuse_head(joined, labels, labels)
     assert torch.equal(plain.head.weight, held)

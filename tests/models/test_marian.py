@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from legato.data.batch import Batch
+from legato.data.batching.batch import Batch, Inputs
 from legato.decoding import SearchOptions, search
 from legato.errors import FolderError
 from legato.models.base import Sizes
-from legato.models.marian import Marian
+from legato.models.published.marian import Marian
 from legato.models.transformer import TransformerConfig, TransformerModel
 
 transformers = pytest.importorskip("transformers")
@@ -73,7 +73,7 @@ def same_logits(mine: TransformerModel, other: Any, source_size: int = V) -> Non
     source, ids = tokens(3, 7, source_size), tokens(3, 6)
     attention = (torch.arange(7) < LENGTHS[:, None]).long()
     with torch.no_grad():
-        found = mine.readout(mine(Batch(ids, source=source, source_lengths=LENGTHS)).hidden)
+        found = mine.readout(mine(Batch(Inputs(ids), source=Inputs(source, lengths=LENGTHS))).hidden)
         expected = other(source, attention_mask=attention, decoder_input_ids=ids).logits
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
@@ -283,7 +283,7 @@ def test_greedy_search_writes_what_generate_writes() -> None:
     attention = (torch.arange(7) < LENGTHS[:, None]).long()
     asked = {"max_new_tokens": 40, "do_sample": False, "num_beams": 1}
     expected = other.generate(source, attention_mask=attention, **asked)[:, 1:]
-    memory = mine.encode(Batch(source, source=source, source_lengths=LENGTHS))
+    memory = mine.encode(Batch(Inputs(source), source=Inputs(source, lengths=LENGTHS)))
     found = search(mine, [[PAD]] * 3, SearchOptions(max_tokens=40), eos=EOS, memory=memory)
     for (best, *_), row in zip(found, expected.tolist(), strict=True):
         assert best.tokens == (row[: row.index(EOS)] if EOS in row else row)
@@ -299,7 +299,7 @@ def test_a_beam_of_four_writes_what_generate_writes(length: int) -> None:
     # Without an end every hypothesis has one length, and nothing depends on how ends are scored.
     asked = {"max_new_tokens": length, "min_new_tokens": length, "do_sample": False, "num_beams": 4}
     expected = other.generate(source, attention_mask=attention, **asked)[:, 1:]
-    memory = mine.encode(Batch(source, source=source, source_lengths=LENGTHS))
+    memory = mine.encode(Batch(Inputs(source), source=Inputs(source, lengths=LENGTHS)))
     options = SearchOptions(search="beam", beams=4, max_tokens=length, min_tokens=length)
     found = search(mine, [[PAD]] * 3, options, eos=EOS, memory=memory)
     assert [best.tokens for best, *_ in found] == expected.tolist()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from legato.config import validate
-from legato.data.batch import Batch
+from legato.data.batching.batch import Batch, Inputs
 from legato.decoding import SearchOptions, search
 from legato.errors import ConfigError
 from legato.models.base import SequenceModel, Sizes, count_parameters, detach, measure
@@ -19,11 +19,11 @@ from legato.nn.recurrent import CELLS
 from legato.registry import MODELS
 
 # word2vec has no layers, and a test of its own.
-NAMES = [name for name in MODELS.names() if not MODELS.get(name).reads_source and name != "word2vec"]
+NAMES = [name for name in MODELS.names() if not MODELS.get(name).is_encoder_decoder and name != "word2vec"]
 # Those that write from left to right, and of them those that carry a state from one piece of a text to the next.
 # A Transformer carries none: its texts have a longest length.
 WRITERS = [name for name in NAMES if MODELS.get(name).step is not SequenceModel.step]
-CARRIERS = [name for name in NAMES if MODELS.get(name).forget is not SequenceModel.forget]
+CARRIERS = [name for name in NAMES if MODELS.get(name).reset_state is not SequenceModel.reset_state]
 V = 13
 SMALL: dict[str, Any] = {"layers": 2, "width": 10, "embedding": 6, "dropout": 0.0}
 SMALL_TRANSFORMER: dict[str, Any] = {"layers": 2, "width": 12, "heads": 2, "length": 64, "dropout": 0.0}
@@ -61,7 +61,7 @@ def tensors(state: Any) -> list[Tensor]:
 def logits_of(model: SequenceModel, row: list[int]) -> Tensor:
     """What the whole forward pass says after the last of `row`, (V,)."""
     with torch.no_grad():
-        return model.readout(model(Batch(torch.tensor([row]))).hidden[0, -1])
+        return model.readout(model(Batch(Inputs(torch.tensor([row])))).hidden[0, -1])
 
 
 # --- streams ---------------------------------------------------------------------------------------
@@ -72,9 +72,9 @@ def logits_of(model: SequenceModel, row: list[int]) -> Tensor:
 @settings(max_examples=8, deadline=None)
 def test_two_segments_with_the_state_carried_equal_one(name: str, cut: int) -> None:
     model, ids = build(name), tokens(3, 12)
-    whole = model(Batch(ids))
-    first = model(Batch(ids[:, :cut]))
-    second = model(Batch(ids[:, cut:]), first.state)
+    whole = model(Batch(Inputs(ids)))
+    first = model(Batch(Inputs(ids[:, :cut])))
+    second = model(Batch(Inputs(ids[:, cut:])), first.state)
     close(torch.cat([first.hidden, second.hidden], 1), whole.hidden)
     close(second.state, whole.state)
 
@@ -86,7 +86,7 @@ def test_a_future_token_never_changes_an_earlier_output(name: str, place: int, w
     model, ids = build(name), tokens(2, 10)
     changed = ids.clone()
     changed[:, place] = (changed[:, place] + word) % V
-    before, after = model(Batch(ids)).hidden, model(Batch(changed)).hidden
+    before, after = model(Batch(Inputs(ids))).hidden, model(Batch(Inputs(changed))).hidden
     close(after[:, :place], before[:, :place])
     assert not torch.allclose(after[:, place], before[:, place])
 
@@ -94,23 +94,23 @@ def test_a_future_token_never_changes_an_earlier_output(name: str, place: int, w
 @pytest.mark.parametrize("name", NAMES)
 def test_the_order_of_rows_never_matters(name: str) -> None:
     model, ids, order = build(name), tokens(4, 6), torch.tensor([2, 0, 3, 1])
-    close(model(Batch(ids[order])).hidden, model(Batch(ids)).hidden[order])
+    close(model(Batch(Inputs(ids[order]))).hidden, model(Batch(Inputs(ids))).hidden[order])
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_padding_changes_no_output(name: str) -> None:
     model, ids, lengths = build(name), tokens(4, 9), [9, 1, 4, 7]
-    together = model(Batch(ids, lengths=torch.tensor(lengths))).hidden
+    together = model(Batch(Inputs(ids, lengths=torch.tensor(lengths)))).hidden
     for row, length in enumerate(lengths):
-        close(together[row, :length], model(Batch(ids[row : row + 1, :length])).hidden[0])
+        close(together[row, :length], model(Batch(Inputs(ids[row : row + 1, :length]))).hidden[0])
 
 
 @pytest.mark.parametrize("name", CARRIERS)
 def test_padding_does_not_change_the_state(name: str) -> None:
     model, ids, lengths = build(name), tokens(4, 9), [9, 1, 4, 7]
-    together = tensors(model(Batch(ids, lengths=torch.tensor(lengths))).state)
+    together = tensors(model(Batch(Inputs(ids, lengths=torch.tensor(lengths)))).state)
     for row, length in enumerate(lengths):
-        alone = tensors(model(Batch(ids[row : row + 1, :length])).state)
+        alone = tensors(model(Batch(Inputs(ids[row : row + 1, :length]))).state)
         close([part[row] for part in together], [part[0] for part in alone])
 
 
@@ -118,28 +118,28 @@ def test_padding_does_not_change_the_state(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(set(NAMES) - set(CARRIERS) - {"elmo"}))
 def test_a_model_without_a_state_says_how_much_it_reads_at_once(name: str) -> None:
     model = build(name)
-    assert model(Batch(tokens(2, 5))).state is None
-    assert model.longest is not None
+    assert model(Batch(Inputs(tokens(2, 5)))).state is None
+    assert model.max_length is not None
 
 
 @pytest.mark.parametrize("name", CARRIERS)
 def test_a_detached_state_carries_no_gradient(name: str) -> None:
     model = build(name)
-    state = detach(model(Batch(tokens(2, 5))).state)
+    state = detach(model(Batch(Inputs(tokens(2, 5)))).state)
     assert not any(part.requires_grad for part in tensors(state))
 
 
 @pytest.mark.parametrize("name", CARRIERS)
 def test_detaching_changes_no_value(name: str) -> None:
-    state = build(name)(Batch(tokens(2, 5))).state
+    state = build(name)(Batch(Inputs(tokens(2, 5)))).state
     close(detach(state), state)
 
 
 def gradient_on_earlier_words(model: SequenceModel, cut: bool) -> float:
     """How much the second segment moves the embeddings of words that only the first one holds."""
-    first = model(Batch(torch.tensor([[1, 2, 3]])))
+    first = model(Batch(Inputs(torch.tensor([[1, 2, 3]]))))
     state = detach(first.state) if cut else first.state
-    model(Batch(torch.tensor([[4, 5, 6]])), state).hidden.sum().backward()
+    model(Batch(Inputs(torch.tensor([[4, 5, 6]]))), state).hidden.sum().backward()
     gradient: Tensor = model.embedding.weight.grad  # type: ignore[union-attr, assignment]
     return float(gradient[1:4].abs().sum())
 
@@ -157,11 +157,11 @@ def test_gradients_flow_between_segments_that_are_not_cut(name: str) -> None:
 @pytest.mark.parametrize("name", CARRIERS)
 def test_forgetting_resets_the_chosen_rows_and_no_other(name: str) -> None:
     model, ids, more = build(name), tokens(4, 6), tokens(4, 6, seed=2)
-    state = model(Batch(ids)).state
+    state = model(Batch(Inputs(ids))).state
     keep = torch.tensor([True, False, True, False])
-    after = model(Batch(more), model.forget(state, keep)).hidden
-    close(after[keep], model(Batch(more), state).hidden[keep])
-    close(after[~keep], model(Batch(more)).hidden[~keep])
+    after = model(Batch(Inputs(more)), model.reset_state(state, keep)).hidden
+    close(after[keep], model(Batch(Inputs(more)), state).hidden[keep])
+    close(after[~keep], model(Batch(Inputs(more))).hidden[~keep])
 
 
 # --- generation ------------------------------------------------------------------------------------
@@ -169,17 +169,16 @@ def test_forgetting_resets_the_chosen_rows_and_no_other(name: str) -> None:
 PROMPTS = [[3, 1, 4, 1, 5, 9, 2], [6], [5, 3, 5], [8, 9, 7, 9]]
 
 
-def padded(prompts: list[list[int]]) -> tuple[Tensor, Tensor]:
-    longest = max(map(len, prompts))
+def padded(prompts: list[list[int]]) -> Inputs:
     # What pads is a real word, so that reading it would show.
-    return torch.tensor([p + [7] * (longest - len(p)) for p in prompts]), torch.tensor([len(p) for p in prompts])
+    return Inputs.of(prompts, padding=7)
 
 
 def started(model: SequenceModel, prompts: list[list[int]], keep: int = 0) -> tuple[Any, Tensor]:
     more = {"keep": keep} if model.config.name in CELLS and keep else {}
     state = model.start(len(prompts), 50, **more)
     with torch.no_grad():
-        return state, model.prefill(*padded(prompts), state)
+        return state, model.prefill(padded(prompts), state)
 
 
 @pytest.mark.parametrize("name", WRITERS)
@@ -202,7 +201,7 @@ def test_a_second_prefill_goes_on_after_the_first(name: str) -> None:
     state, _ = started(model, PROMPTS)
     more = [[1, 2], [3, 4, 5, 6], [2], [9, 9, 9]]
     with torch.no_grad():
-        logits = model.prefill(*padded(more), state)
+        logits = model.prefill(padded(more), state)
     close(logits, torch.stack([logits_of(model, a + b) for a, b in zip(PROMPTS, more, strict=True)]))
 
 
@@ -304,7 +303,7 @@ def test_a_model_is_measured_without_being_made(name: str) -> None:
 @pytest.mark.parametrize("name", WRITERS)
 def test_every_parameter_gets_a_gradient(name: str) -> None:
     model = build(name)
-    model.readout(model(Batch(tokens(3, 6))).hidden).logsumexp(-1).sum().backward()
+    model.readout(model(Batch(Inputs(tokens(3, 6)))).hidden).logsumexp(-1).sum().backward()
     assert [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
 
 
@@ -312,7 +311,7 @@ def test_every_parameter_gets_a_gradient(name: str) -> None:
 def test_the_readout_gives_a_logit_for_every_token(name: str) -> None:
     model = build(name)
     assert model.vocabulary == V
-    assert model.readout(model(Batch(tokens(3, 6))).hidden).shape == (3, 6, V)
+    assert model.readout(model(Batch(Inputs(tokens(3, 6)))).hidden).shape == (3, 6, V)
 
 
 @pytest.mark.parametrize("name", CELLS)
@@ -331,7 +330,7 @@ def test_a_tied_embedding_is_counted_once(name: str) -> None:
 @pytest.mark.parametrize("name", CELLS)
 def test_when_tied_the_last_layer_is_as_wide_as_the_embedding(name: str) -> None:
     for tied, width in ((True, 6), (False, 10)):
-        assert build(name, tied=tied)(Batch(tokens(2, 3))).hidden.shape[-1] == width
+        assert build(name, tied=tied)(Batch(Inputs(tokens(2, 3)))).hidden.shape[-1] == width
 
 
 def test_the_names_choose_the_cells() -> None:
@@ -344,7 +343,7 @@ def test_the_names_choose_the_cells() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_dropout_acts_in_training_and_not_in_evaluation(name: str) -> None:
-    model, batch = build(name, dropout=0.5), Batch(tokens(3, 6))
+    model, batch = build(name, dropout=0.5), Batch(Inputs(tokens(3, 6)))
     assert torch.equal(model(batch).hidden, model(batch).hidden)
     model.train()
     assert not torch.equal(model(batch).hidden, model(batch).hidden)
@@ -355,7 +354,7 @@ PENALTIES = {"activation_penalty": 2.0, "temporal_penalty": 1.0}
 
 @pytest.mark.parametrize("name", CELLS)
 def test_penalties_are_there_in_training(name: str) -> None:
-    output = build(name, **PENALTIES).train()(Batch(tokens(3, 6)))
+    output = build(name, **PENALTIES).train()(Batch(Inputs(tokens(3, 6))))
     hidden = output.hidden
     moves = hidden[:, 1:] - hidden[:, :-1]
     assert set(output.auxiliary) == {"activation", "temporal"}
@@ -367,16 +366,16 @@ def test_penalties_are_there_in_training(name: str) -> None:
 def test_padding_adds_nothing_to_the_penalties(name: str) -> None:
     model = build(name, **PENALTIES).train()
     ids = tokens(2, 6)
-    plain = model(Batch(ids)).auxiliary
+    plain = model(Batch(Inputs(ids))).auxiliary
     longer = torch.cat([ids, tokens(2, 3, seed=9)], 1)
-    padded = model(Batch(longer, lengths=torch.tensor([6, 6]))).auxiliary
+    padded = model(Batch(Inputs(longer, lengths=torch.tensor([6, 6])))).auxiliary
     assert {k: v.item() for k, v in padded.items()} == pytest.approx({k: v.item() for k, v in plain.items()})
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_there_are_no_penalties_in_evaluation(name: str) -> None:
     asked = PENALTIES if name in CELLS else {}
-    assert build(name, **asked)(Batch(tokens(3, 6))).auxiliary == {}
+    assert build(name, **asked)(Batch(Inputs(tokens(3, 6)))).auxiliary == {}
 
 
 # --- settings --------------------------------------------------------------------------------------
@@ -427,30 +426,30 @@ def test_a_bidirectional_model_needs_even_widths(name: str, settings: dict[str, 
 @pytest.mark.parametrize("name", CELLS)
 def test_a_bidirectional_model_sees_both_sides(name: str) -> None:
     model, ids = build(name, bidirectional=True), tokens(1, 9)
-    before = model(Batch(ids)).hidden[0, 4]
+    before = model(Batch(Inputs(ids))).hidden[0, 4]
     for place in (3, 5):
         changed = ids.clone()
         changed[0, place] = (changed[0, place] + 1) % V
-        assert not torch.allclose(model(Batch(changed)).hidden[0, 4], before)
+        assert not torch.allclose(model(Batch(Inputs(changed))).hidden[0, 4], before)
 
 
 @pytest.mark.parametrize("name", CELLS)
 def test_a_bidirectional_model_says_that_it_does_not_generate(name: str) -> None:
-    assert not build(name, bidirectional=True).generates
+    assert not build(name, bidirectional=True).can_generate
 
 
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_model_that_reads_one_way_generates(name: str) -> None:
-    assert build(name).generates
+    assert build(name).can_generate
 
 
 @pytest.mark.parametrize("context", [1, 3])
 def test_the_window_model_ignores_everything_beyond_its_context(context: int) -> None:
     model, ids = build("window", context=context), tokens(1, 9)
-    before = model(Batch(ids)).hidden[0, 8]
+    before = model(Batch(Inputs(ids))).hidden[0, 8]
     changed = ids.clone()
     changed[0, : 9 - context] = (changed[0, : 9 - context] + 1) % V
-    close(model(Batch(changed)).hidden[0, 8], before)
+    close(model(Batch(Inputs(changed))).hidden[0, 8], before)
 
 
 @pytest.mark.parametrize("context", [1, 3])
@@ -458,11 +457,11 @@ def test_the_window_model_sees_the_first_word_of_its_context(context: int) -> No
     model, ids = build("window", context=context), tokens(1, 9)
     changed = ids.clone()
     changed[0, 9 - context] = (changed[0, 9 - context] + 1) % V
-    assert not torch.allclose(model(Batch(changed)).hidden[0, 8], model(Batch(ids)).hidden[0, 8])
+    assert not torch.allclose(model(Batch(Inputs(changed))).hidden[0, 8], model(Batch(Inputs(ids))).hidden[0, 8])
 
 
 def test_a_window_of_one_word_carries_no_state() -> None:
     model, ids = build("window", context=1), tokens(2, 6)
-    first = model(Batch(ids[:, :3]))
+    first = model(Batch(Inputs(ids[:, :3])))
     assert first.state.shape == (2, 0)
-    close(model(Batch(ids[:, 3:]), first.state).hidden, model(Batch(ids)).hidden[:, 3:])
+    close(model(Batch(Inputs(ids[:, 3:])), first.state).hidden, model(Batch(Inputs(ids))).hidden[:, 3:])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from legato.errors import FolderError
-from legato.models.entries import Entries
+from legato.models.published.entries import Entries
 from legato.registry import PUBLISHED
 from legato.schema import parse_json
 

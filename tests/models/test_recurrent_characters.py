@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from legato.config import validate
-from legato.data.batch import Batch
-from legato.data.characters import word_bytes
-from legato.data.tokenizers import Tokenizer, TokenizerConfig
+from legato.data.batching.batch import Batch, Inputs
+from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
+from legato.data.text.word_bytes import word_bytes
 from legato.decoding import SearchOptions, search
 from legato.models.base import SequenceModel, Sizes
 from legato.models.recurrent import RecurrentConfig, RecurrentModel
@@ -38,8 +38,8 @@ def close(left: Any, right: Any) -> None:
 @pytest.mark.parametrize("name", CELLS)
 def test_words_with_one_id_differ_by_their_letters(name: str) -> None:
     model, ids = build(name), torch.tensor([[1, 1]])
-    one = model(Batch(ids, characters=spelt(["Paris", "rose"]))).hidden
-    other = model(Batch(ids, characters=spelt(["Paris", "fell"]))).hidden
+    one = model(Batch(Inputs(ids, characters=spelt(["Paris", "rose"])))).hidden
+    other = model(Batch(Inputs(ids, characters=spelt(["Paris", "fell"])))).hidden
     close(one[:, 0], other[:, 0])
     assert not torch.allclose(one[:, 1], other[:, 1])
 
@@ -47,16 +47,16 @@ def test_words_with_one_id_differ_by_their_letters(name: str) -> None:
 @pytest.mark.parametrize("characters", [1, 2, 7, 64])
 def test_any_number_of_features_will_do(characters: int) -> None:
     model = build(characters=characters)
-    states = model.states(Batch(torch.tensor([[1, 2]]), characters=spelt(["a", "bc"])))
+    states = model.states(Batch(Inputs(torch.tensor([[1, 2]]), characters=spelt(["a", "bc"]))))
     assert states[0].shape == (1, 2, 6 + characters)
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_padding_changes_nothing(bidirectional: bool) -> None:
     model = build(bidirectional=bidirectional)
-    short = model(Batch(torch.tensor([[3, 4]]), characters=spelt(["ab", "c"]))).hidden
+    short = model(Batch(Inputs(torch.tensor([[3, 4]]), characters=spelt(["ab", "c"])))).hidden
     ids, letters = torch.tensor([[3, 4, 5]]), spelt(["ab", "c", "muchlonger"])
-    long = model(Batch(ids, characters=letters, lengths=torch.tensor([2]))).hidden
+    long = model(Batch(Inputs(ids, characters=letters, lengths=torch.tensor([2])))).hidden
     close(long[:, :2], short)
 
 
@@ -67,13 +67,12 @@ def test_the_readout_stays_tied_to_the_embedding() -> None:
 
 def test_without_characters_nothing_is_added() -> None:
     model = build(characters=0)
-    assert not model.reads_characters
+    assert not model.config.reads_characters
     assert model.words is None
     assert "words" not in {name.split(".")[0] for name in model.state_dict()}
 
 
 def test_it_says_that_it_reads_characters() -> None:
-    assert build().reads_characters
     assert build().config.reads_characters
 
 
@@ -87,6 +86,6 @@ def test_texts_are_written_with_the_vocabulary_s_spelling() -> None:
     for token in found.tokens:
         letters = spelt([tokenizer.token(i) if i != tokenizer.eos_id else "" for i in row])
         with torch.no_grad():
-            hidden = model(Batch(torch.tensor([row]), characters=letters)).hidden
+            hidden = model(Batch(Inputs(torch.tensor([row]), characters=letters))).hidden
         assert token == int(model.readout(hidden[0, -1]).argmax())
         row.append(token)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from legato.data.batch import Batch
+from legato.data.batching.batch import Batch, Inputs
 from legato.decoding import SearchOptions, search
 from legato.models.base import Sizes
 from legato.models.seq2seq import Seq2SeqConfig, Seq2SeqMemory, Seq2SeqModel
@@ -89,25 +89,24 @@ def test_a_future_target_token_never_changes_an_earlier_output(kind: Kind) -> No
 @every_kind
 def test_every_source_token_changes_the_outputs(kind: Kind) -> None:
     model, ids, source = build(kind), tokens(1, 3), tokens(1, 5, seed=2)
-    before = model(Batch(ids, source=source)).hidden
+    before = model(Batch(Inputs(ids), source=Inputs(source))).hidden
     for place in range(5):
         changed = source.clone()
         changed[0, place] = (changed[0, place] + 1) % V
-        assert not torch.allclose(model(Batch(ids, source=changed)).hidden, before)
+        assert not torch.allclose(model(Batch(Inputs(ids), source=Inputs(changed))).hidden, before)
 
 
 @every_kind
 def test_padding_of_source_and_target_changes_no_output_and_no_gradient(kind: Kind) -> None:
     model = build(kind)
-    ids, lengths = padded(PROMPTS)
-    together = batch_of(SOURCES, ids, lengths=lengths)
+    together = Batch(padded(PROMPTS), source=padded(SOURCES))
     alone = [
-        Batch(torch.tensor([row]), source=torch.tensor([source]))
+        Batch(Inputs(torch.tensor([row])), source=Inputs(torch.tensor([source])))
         for source, row in zip(SOURCES, PROMPTS, strict=True)
     ]
     hidden = model(together).hidden
     for row, one in enumerate(alone):
-        close(hidden[row, : one.ids.shape[1]], model(one).hidden[0])
+        close(hidden[row, : one.inputs.ids.shape[1]], model(one).hidden[0])
     close(gradients(model, [together]), gradients(model, alone))
 
 
@@ -120,7 +119,7 @@ def test_the_order_of_rows_never_matters(kind: Kind) -> None:
 
 def test_an_empty_source_gives_finite_numbers() -> None:
     for kind in FEW:
-        batch = Batch(tokens(2, 3), source=tokens(2, 4), source_lengths=torch.tensor([0, 4]))
+        batch = Batch(Inputs(tokens(2, 3)), source=Inputs(tokens(2, 4), lengths=torch.tensor([0, 4])))
         assert build(kind)(batch).hidden.isfinite().all()
 
 
@@ -131,7 +130,7 @@ def with_other_states(model: Seq2SeqModel, memory: Seq2SeqMemory) -> tuple[Tenso
     """The logits with the memory as it is and with its states, but not the decoder's first ones, changed."""
     other = Seq2SeqMemory(torch.randn_like(memory.states), memory.lengths, memory.initial)
     with torch.no_grad():
-        left, right = (model.prefill(*padded(PROMPTS), model.start(4, 50, m)) for m in (memory, other))
+        left, right = (model.prefill(padded(PROMPTS), model.start(4, 50, m)) for m in (memory, other))
     return left, right
 
 
@@ -155,7 +154,7 @@ def test_the_decoder_starts_from_the_encoders_last_states(kind: Kind) -> None:
         memory.states, memory.lengths, [tuple(part * 0 for part in layer) for layer in memory.initial]
     )
     with torch.no_grad():
-        left, right = (model.prefill(*padded(PROMPTS), model.start(4, 50, m)) for m in (memory, blank))
+        left, right = (model.prefill(padded(PROMPTS), model.start(4, 50, m)) for m in (memory, blank))
     assert not torch.isclose(left, right).all(-1).any()
 
 
@@ -174,13 +173,13 @@ def test_a_few_seconds_teach_it_to_reverse_strings_that_it_has_not_seen(attentio
     mark = torch.zeros(64, 1, dtype=torch.long)  # begins and ends what is written
     for _ in range(150):
         source = seen[torch.randint(len(seen), (64,))]
-        hidden = model(Batch(torch.cat([mark, source.flip(1)], 1), source=source)).hidden
+        hidden = model(Batch(Inputs(torch.cat([mark, source.flip(1)], 1)), source=Inputs(source))).hidden
         target = torch.cat([source.flip(1), mark], 1)
         F.cross_entropy(model.readout(hidden).flatten(0, 1), target.flatten()).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
     model.eval()
-    memory = model.encode(Batch(unseen, source=unseen))
+    memory = model.encode(Batch(Inputs(unseen), source=Inputs(unseen)))
     found = search(model, [[0]] * len(unseen), SearchOptions(max_tokens=6), eos=0, memory=memory)
     assert [h[0].tokens for h in found] == unseen.flip(1).tolist()

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from legato.config import parse_words, validate
-from legato.data.batch import Batch
+from legato.data.batching.batch import Batch, Inputs
 from legato.errors import ConfigError
 from legato.folders.weights import put_weights, weights_of
 from legato.models.base import Sizes, count_parameters, measure
@@ -31,7 +31,9 @@ from tiny_seq2seq import (
 
 @every_kind
 def test_every_parameter_gets_a_gradient(kind: Kind) -> None:
-    found = gradients(build(kind, Sizes(V, source=9), tied=False), [Batch(tokens(3, 6), source=tokens(3, 5) % 9)])
+    found = gradients(
+        build(kind, Sizes(V, source=9), tied=False), [Batch(Inputs(tokens(3, 6)), source=Inputs(tokens(3, 5) % 9))]
+    )
     missing = [
         name for name, _ in build(kind, Sizes(V, source=9), tied=False).named_parameters() if name not in found
     ]
@@ -62,7 +64,7 @@ def test_two_vocabularies_have_two_embeddings() -> None:
     model = build(sizes=Sizes(V, source=40))
     assert model.source_embedding.weight.shape == (40, 6)
     assert model.embedding.weight.shape == (V, 6)
-    hidden = model(Batch(tokens(2, 3), source=torch.tensor([[39, 20], [14, 0]]))).hidden
+    hidden = model(Batch(Inputs(tokens(2, 3)), source=Inputs(torch.tensor([[39, 20], [14, 0]])))).hidden
     assert model.readout(hidden).shape == (2, 3, V)
 
 
@@ -88,9 +90,9 @@ def test_weights_put_into_another_model_make_it_the_same(kind: Kind, shared: boo
 @few_kinds
 def test_the_model_generates_reads_a_source_and_takes_any_length(kind: Kind) -> None:
     model = build(kind)
-    assert model.generates
-    assert model.reads_source
-    assert model.longest is None
+    assert model.can_generate
+    assert model.is_encoder_decoder
+    assert model.max_length is None
 
 
 # --- dropout ---------------------------------------------------------------------------------------
@@ -121,7 +123,7 @@ def test_a_step_by_step_decoder_drops_the_same_units_at_every_step() -> None:
 
 def test_with_input_feeding_the_decoder_reads_what_dropout_left() -> None:
     model = build(Kind("gru", "dot", True, False), dropout=0.5).train()
-    hidden = model(Batch(tokens(1, 5), source=tokens(1, 4))).hidden  # (1, T, D)
+    hidden = model(Batch(Inputs(tokens(1, 5)), source=Inputs(tokens(1, 4)))).hidden  # (1, T, D)
     hidden.sum().backward()
     fed = model.decoder.layers[0][0].cell.weight_ih.grad[:, 6:]  # type: ignore[union-attr, index]
     assert torch.equal(fed.any(0), hidden[0, 0] != 0)

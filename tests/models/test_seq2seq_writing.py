@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from legato.data.batch import Batch
+from legato.data.batching.batch import Batch, Inputs
 from legato.decoding import SearchOptions, search
 from legato.models.seq2seq import Source
 from tiny_seq2seq import (
@@ -50,7 +50,7 @@ def test_a_second_ragged_prefill_goes_on_after_the_first(kind: Kind) -> None:
     state, _ = started(model)
     more = [[1, 2], [3, 4, 5, 6], [2], [9, 9, 9]]
     with torch.no_grad():
-        logits = model.prefill(*padded(more), state)
+        logits = model.prefill(padded(more), state)
     close(logits, all_logits(model, SOURCES, [a + b for a, b in zip(PROMPTS, more, strict=True)]))
 
 
@@ -117,7 +117,7 @@ def test_a_prefill_of_a_widened_beam_looks_at_the_right_sentences(kind: Kind) ->
     state.reorder(torch.tensor(order))
     more = [[1, 2], [3], [4, 5, 6], [7], [8], [9, 10], [11], [12, 0, 1]]
     with torch.no_grad():
-        logits = model.prefill(*padded(more), state)
+        logits = model.prefill(padded(more), state)
     rows = [[*PROMPTS[row], *new] for row, new in zip(order, more, strict=True)]
     close(logits, all_logits(model, [SOURCES[row] for row in order], rows))
 
@@ -199,7 +199,7 @@ def test_starting_with_too_few_memories_is_refused() -> None:
 
 def test_a_batch_without_a_source_is_refused() -> None:
     with pytest.raises(ValueError, match="reads a source"):
-        build()(Batch(tokens(2, 3)))
+        build()(Batch(Inputs(tokens(2, 3))))
 
 
 # --- the search ------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from legato.config import validate
-from legato.data.batch import Batch
+from legato.data.batching.batch import Batch, Inputs
 from legato.decoding import SearchOptions, search
 from legato.errors import ConfigError, LegatoError
 from legato.models.base import Sizes, count_parameters, measure
@@ -54,30 +54,30 @@ def tokens(rows: int, length: int, seed: int = 1) -> Tensor:
     return torch.randint(V, (rows, length), generator=torch.Generator().manual_seed(seed))
 
 
-def padded(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
-    longest = max(map(len, rows))
-    ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
-    return ids, torch.tensor([len(row) for row in rows])
+def padded(rows: list[list[int]]) -> Inputs:
+    # What pads is a real word, so that reading it would show.
+    return Inputs.of(rows, padding=7)
 
 
 def batch(sources: list[list[int]], targets: list[list[int]]) -> Batch:
-    (source, source_lengths), (ids, lengths) = padded(sources), padded(targets)
-    return Batch(ids, lengths=lengths, source=source, source_lengths=source_lengths)
+    return Batch(padded(targets), source=padded(sources))
 
 
 def alone(model: TransformerModel, source: list[int], target: list[int]) -> Tensor:
     """What the whole forward pass says after the last of `target`, (V,)."""
     with torch.no_grad():
-        return model.readout(model(Batch(torch.tensor([target]), source=torch.tensor([source]))).hidden[0, -1])
+        return model.readout(
+            model(Batch(Inputs(torch.tensor([target])), source=Inputs(torch.tensor([source])))).hidden[0, -1]
+        )
 
 
 def started(model: TransformerModel, sources: list[list[int]], prompts: list[list[int]], room: int = 20) -> Any:
     """A state after the prompts, and the logits."""
     with torch.no_grad():
         memory = model.encode(batch(sources, prompts))
-        ids, lengths = padded(prompts)
-        state = model.start(len(prompts), ids.shape[1] + room, memory)
-        return state, model.prefill(ids, lengths, state)
+        inputs = padded(prompts)
+        state = model.start(len(prompts), inputs.token_ids.shape[1] + room, memory)
+        return state, model.prefill(inputs, state)
 
 
 # --- what is seen ----------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ def test_a_future_token_never_changes_an_earlier_output(name: str, place: int, w
     model, ids, source = build(name), tokens(2, 8), tokens(2, 5, seed=2)
     changed = ids.clone()
     changed[:, place] = (changed[:, place] + word) % V
-    before, after = (model(Batch(each_ids, source=source)).hidden for each_ids in (ids, changed))
+    before, after = (model(Batch(Inputs(each_ids), source=Inputs(source))).hidden for each_ids in (ids, changed))
     close(after[:, :place], before[:, :place])
     assert not torch.allclose(after[:, place], before[:, place])
 
@@ -100,7 +100,7 @@ def test_padding_never_changes_anything(name: str) -> None:
     model = build(name)
     together = model(batch(SOURCES, PROMPTS)).hidden
     for row, (source, target) in enumerate(zip(SOURCES, PROMPTS, strict=True)):
-        single = model(Batch(torch.tensor([target]), source=torch.tensor([source]))).hidden[0]
+        single = model(Batch(Inputs(torch.tensor([target])), source=Inputs(torch.tensor([source])))).hidden[0]
         close(together[row, : len(target)], single)
 
 
@@ -108,19 +108,19 @@ def test_padding_never_changes_anything(name: str) -> None:
 def test_what_stands_in_the_padding_never_matters(name: str) -> None:
     model, given_batch = build(name), batch(SOURCES, PROMPTS)
     before = model(given_batch).hidden
-    assert given_batch.source is not None
-    away = torch.arange(given_batch.source.shape[1]) >= given_batch.source_lengths[:, None]  # type: ignore[index]
-    given_batch.source = torch.where(away, 11, given_batch.source)
+    assert given_batch.source.ids is not None
+    away = torch.arange(given_batch.source.ids.shape[1]) >= given_batch.source.lengths[:, None]  # type: ignore[index]
+    given_batch.source.ids = torch.where(away, 11, given_batch.source.ids)
     close(model(given_batch).hidden, before)
 
 
 def test_every_source_token_matters() -> None:
     model, source = build(), tokens(1, 6)
-    before = model(Batch(tokens(1, 3), source=source)).hidden
+    before = model(Batch(Inputs(tokens(1, 3)), source=Inputs(source))).hidden
     for place in range(6):
         changed = source.clone()
         changed[0, place] = (changed[0, place] + 1) % V
-        assert not torch.allclose(model(Batch(tokens(1, 3), source=changed)).hidden, before)
+        assert not torch.allclose(model(Batch(Inputs(tokens(1, 3)), source=Inputs(changed))).hidden, before)
 
 
 @each
@@ -133,7 +133,7 @@ def test_the_order_of_rows_never_matters(name: str) -> None:
 def test_a_window_hides_what_is_further_away() -> None:
     model = build(window=2, layers=1)
     with record() as trace:
-        model(Batch(tokens(1, 6), source=tokens(1, 7)))
+        model(Batch(Inputs(tokens(1, 6)), source=Inputs(tokens(1, 7))))
     for side in ("encoder", "decoder"):
         far = (torch.arange(7)[:, None] - torch.arange(7)).abs() >= 2
         weights = trace[f"{side}.0.attention.weights"][0][0, 0]
@@ -162,7 +162,7 @@ def test_a_second_ragged_prompt_goes_on_where_the_first_ended(name: str, first: 
     model, more = build(name), [[5, 6], [7, 8, 9, 1], [2], [3, 3, 3]]
     state, _ = started(model, SOURCES, first)
     model.step(torch.tensor([1, 2, 3, 4]), state)
-    logits = model.prefill(*padded(more), state)
+    logits = model.prefill(padded(more), state)
     rows = [[*a, i + 1, *b] for i, (a, b) in enumerate(zip(first, more, strict=True))]
     close(logits, torch.stack([alone(model, *pair) for pair in zip(SOURCES, rows, strict=True)]))
     logits = model.step(torch.tensor([4, 3, 2, 1]), state)
@@ -212,7 +212,7 @@ def test_rewinding_gives_the_same_logits_again(name: str, even: bool) -> None:
 def test_rewinding_over_a_ragged_prompt_forgets_its_padding() -> None:
     model = build()
     state, _ = started(model, SOURCES, PROMPTS)
-    model.prefill(*padded([[1], [2, 3], [4], [5]]), state)
+    model.prefill(padded([[1], [2, 3], [4], [5]]), state)
     state.rewind(7)
     logits = [model.step(torch.tensor([6, 6, 6, 6]), state) for _ in range(2)][-1]
     close(logits, torch.stack([alone(model, s, [*p, 6, 6]) for s, p in zip(SOURCES, PROMPTS, strict=True)]))
@@ -226,7 +226,7 @@ def test_searching_sources_together_equals_searching_each_alone(name: str, kind:
     options = SearchOptions(search=kind, max_tokens=8, seed=5)
     together = search(model, PROMPTS, options, eos=0, memory=memory)
     for row, (source, prompt) in enumerate(zip(SOURCES, PROMPTS, strict=True)):
-        single = model.encode(Batch(torch.tensor([prompt]), source=torch.tensor([source])))
+        single = model.encode(Batch(Inputs(torch.tensor([prompt])), source=Inputs(torch.tensor([source]))))
         found = search(model, [prompt], options, eos=0, memory=single)[0]
         assert [h.tokens for h in found] == [h.tokens for h in together[row]]
         assert [h.logprob for h in found] == pytest.approx([h.logprob for h in together[row]], abs=1e-5)
@@ -243,7 +243,7 @@ def test_a_beam_of_one_is_greedy_search(name: str) -> None:
 
 def test_a_wide_beam_finds_the_best_of_all_continuations() -> None:
     model, source, length = build(sizes=Sizes(3)), [1, 2, 1], 3
-    memory = model.encode(Batch(torch.tensor([[1]]), source=torch.tensor([source])))
+    memory = model.encode(Batch(Inputs(torch.tensor([[1]])), source=Inputs(torch.tensor([source]))))
     options = SearchOptions(search="beam", beams=27, max_tokens=length, length_penalty=0.0)
     found = search(model, [[1]], options, eos=None, memory=memory)[0][0]
 
@@ -274,7 +274,7 @@ def test_generation_keeps_no_gradients() -> None:
     memory = model.encode(batch(SOURCES, PROMPTS))
     assert memory.states.requires_grad
     state = model.start(4, 10, memory)
-    assert not model.prefill(*padded(PROMPTS), state).requires_grad
+    assert not model.prefill(padded(PROMPTS), state).requires_grad
     assert not model.step(torch.tensor([1, 2, 3, 4]), state).requires_grad
 
 
@@ -380,7 +380,7 @@ def test_a_source_that_is_numbered_apart_has_an_embedding_of_its_own() -> None:
     model = build(sizes=Sizes(V, source=29))
     assert model.source_embedding is not None
     assert model.source_embedding.weight.shape == (29, 16)
-    hidden = model(Batch(tokens(1, 3), source=torch.tensor([[28, 27]]))).hidden
+    hidden = model(Batch(Inputs(tokens(1, 3)), source=Inputs(torch.tensor([[28, 27]])))).hidden
     assert model.readout(hidden).shape == (1, 3, V)
 
 
@@ -397,7 +397,7 @@ def test_inputs_and_logits_start_out_of_size_one() -> None:
     model = TransformerModel(TransformerConfig(layers=2, width=64, length=20), Sizes(500)).eval()
     ids = torch.randint(500, (8, 20))
     assert 0.9 < float((8 * model.embedding(ids)).std().detach()) < 1.1
-    assert 0.7 < float(model.readout(model(Batch(ids, source=ids)).hidden).std().detach()) < 1.4
+    assert 0.7 < float(model.readout(model(Batch(Inputs(ids), source=Inputs(ids))).hidden).std().detach()) < 1.4
 
 
 def test_pre_norm_ends_with_a_norm() -> None:
@@ -419,14 +419,14 @@ def test_sizes_left_out_are_chosen() -> None:
 def test_a_sequence_beyond_the_longest_is_refused(name: str) -> None:
     model = build(name, length=5)
     short, long, six = tokens(1, 5), tokens(1, 6), torch.tensor([6])
-    memory = model.encode(Batch(short, source=short))
+    memory = model.encode(Batch(Inputs(short), source=Inputs(short)))
     state = model.start(1, 20, memory)
-    model.prefill(short, torch.tensor([5]), state)
-    assert model.longest == 5
+    model.prefill(Inputs(short), state)
+    assert model.max_length == 5
     for act in (
-        lambda: model.encode(Batch(short, source=long)),
-        lambda: model(Batch(long, source=short)),
-        lambda: model.prefill(long, six, model.start(1, 20, memory)),
+        lambda: model.encode(Batch(Inputs(short), source=Inputs(long))),
+        lambda: model(Batch(Inputs(long), source=Inputs(short))),
+        lambda: model.prefill(Inputs(long, lengths=six), model.start(1, 20, memory)),
         lambda: model.step(torch.tensor([1]), state),
     ):
         with pytest.raises(LegatoError, match="a sequence of 6 tokens is too long: this model goes up to 5"):

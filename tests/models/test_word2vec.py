@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 
 from legato.config import validate
-from legato.data.batch import IGNORE, Batch
-from legato.data.tokenizers import Tokenizer, TokenizerConfig
+from legato.data.batching.batch import IGNORE, Batch, Inputs
+from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
 from legato.errors import LegatoError
 from legato.folders.model_folder import load_model, save_model
 from legato.models.base import Sizes
@@ -35,7 +35,7 @@ def batch_of(rows: int, window: int = 2) -> Batch:
     targets[torch.rand(rows, 2 * window, generator=draw) < 0.4] = IGNORE
     targets[0] = IGNORE  # a word alone
     ids, negatives = (torch.randint(V, (rows, 1), generator=draw) for _ in range(2))
-    return Batch(ids, targets, negatives=negatives)
+    return Batch(Inputs(ids), targets, negatives=negatives)
 
 
 def pair_by_pair(model: Word2VecModel, batch: Batch, negatives: int) -> torch.Tensor:
@@ -50,9 +50,9 @@ def pair_by_pair(model: Word2VecModel, batch: Batch, negatives: int) -> torch.Te
         first = row // group * group
         drawn = [int(word) for word in batch.negatives[first : first + group, 0]]
         if model.config.mode == "skip-gram":
-            pairs = [(words[int(batch.ids[row, 0])], word) for word in near]
+            pairs = [(words[int(batch.inputs.ids[row, 0])], word) for word in near]
         else:
-            pairs = [(words[near].mean(0), int(batch.ids[row, 0]))] if near else []
+            pairs = [(words[near].mean(0), int(batch.inputs.ids[row, 0]))] if near else []
         for vector, right in pairs:
             total = total - F.logsigmoid(vector @ others[right])
             wrong = torch.stack([-F.logsigmoid(-vector @ others[word]) for word in drawn])
@@ -78,19 +78,22 @@ def test_both_tables_learn(mode: str) -> None:
 
 def test_a_word_has_one_vector_in_every_text() -> None:
     model = build()
-    one, other = model.states(Batch(torch.tensor([[3, 4, 5]]))), model.states(Batch(torch.tensor([[9, 4, 1]])))
+    one, other = (
+        model.states(Batch(Inputs(torch.tensor([[3, 4, 5]])))),
+        model.states(Batch(Inputs(torch.tensor([[9, 4, 1]])))),
+    )
     assert len(one) == 1
     assert torch.equal(one[0][0, 1], other[0][0, 1])
-    assert torch.equal(model(Batch(torch.tensor([[3, 4, 5]]))).hidden, one[0])
+    assert torch.equal(model(Batch(Inputs(torch.tensor([[3, 4, 5]])))).hidden, one[0])
 
 
 def test_vectors_can_be_a_body_without_neighbours() -> None:
     model = build()
-    assert model.readout(model(Batch(torch.tensor([[3, 4]]))).hidden).shape == (1, 2, V)
+    assert model.readout(model(Batch(Inputs(torch.tensor([[3, 4]])))).hidden).shape == (1, 2, V)
     model.drop_readout()
     assert [name for name, _ in model.named_parameters()] == ["embedding.weight"]
     with pytest.raises(LegatoError, match="guesses no words"):
-        model.readout(model(Batch(torch.tensor([[3, 4]]))).hidden)
+        model.readout(model(Batch(Inputs(torch.tensor([[3, 4]])))).hidden)
 
 
 def test_a_folder_gives_the_same_vectors(tmp_path: Path) -> None:

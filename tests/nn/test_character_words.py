@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from legato.data.characters import vocabulary_bytes, word_bytes
-from legato.data.tokenizers import Tokenizer, TokenizerConfig
+from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
+from legato.data.text.word_bytes import vocabulary_bytes, word_bytes
 from legato.nn.characters import CharacterWords, tell_spelling
 
 WORDS = ["a", "the", "letter", "naïve", "x" * 60, "日本語"]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from legato.data.batch import IGNORE
+from legato.data.batching.batch import IGNORE
 from legato.nn.crf import CRF, FORBIDDEN, best_paths
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from legato.nn.capture import record
-from legato.nn.multihead import Look, SelfAttention
+from legato.nn.multihead import AttentionView, SelfAttention
 from legato.nn.positions import Rotary
 from legato.nn.transformer import BlockShape, Stack, places_in
 
@@ -175,8 +175,8 @@ def test_without_a_width_of_their_own_heads_divide_the_width() -> None:
 def test_normed_heads_are_of_one_length_before_they_are_compared() -> None:
     attention, x = SelfAttention(D, H, bias=False, norm=0.0).double(), randn(1, T, D)
     with record() as trace, torch.no_grad():
-        attention(x, Look())
-        attention(10 * x, Look())
+        attention(x, AttentionView())
+        attention(10 * x, AttentionView())
     once, tenfold = trace["weights"]
     close(tenfold, once)
 
@@ -189,7 +189,7 @@ def test_normed_heads_follow_their_equation() -> None:
             norm.weight.uniform_(0.5, 2)
     x = randn(1, T, D)
     with record() as trace, torch.no_grad():
-        attention(x, Look())
+        attention(x, AttentionView())
         query, key, _ = (part.view(T, H, D // H) for part in attention.qkv(x)[0].chunk(3, dim=-1))
         query, key = (
             part / (part.square().mean(-1, keepdim=True) + 1e-6).sqrt() * norm.weight  # type: ignore[union-attr]

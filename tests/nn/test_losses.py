@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from legato.data.batch import IGNORE
+from legato.data.batching.batch import IGNORE
 from legato.nn import losses
-from legato.nn.losses import chunked_nats
+from legato.nn.losses import chunked_nll
 
 N, D, V, PADDED = 13, 6, 11, 16
 
@@ -39,7 +39,7 @@ def test_chunks_give_the_loss_and_gradients_of_the_whole(
 ) -> None:
     *inputs, targets = parts(dtype, bias)
     given = [x for x in inputs if x is not None]
-    total, plain = chunked_nats(*inputs, targets, V, smoothing, chunk=rows * PADDED)
+    total, plain = chunked_nll(*inputs, targets, V, smoothing, chunk=rows * PADDED)
     whole = at_once(*inputs, targets, smoothing)
     torch.testing.assert_close(total, whole)
     torch.testing.assert_close(plain, at_once(*inputs, targets, 0.0))
@@ -51,7 +51,7 @@ def test_chunks_give_the_loss_and_gradients_of_the_whole(
 def test_gradients_are_those_of_small_differences(smoothing: float) -> None:
     hidden, weight, bias, targets = parts(torch.float64)
     assert torch.autograd.gradcheck(
-        lambda h, w, b: chunked_nats(h, w, b, targets, V, smoothing, chunk=4 * PADDED)[0], (hidden, weight, bias)
+        lambda h, w, b: chunked_nll(h, w, b, targets, V, smoothing, chunk=4 * PADDED)[0], (hidden, weight, bias)
     )
 
 
@@ -59,7 +59,7 @@ def test_padding_gets_no_probability_and_no_gradient() -> None:
     hidden, weight, bias, targets = parts(torch.float32)
     with torch.no_grad():
         weight[V:] = 100.0  # would win everywhere
-    total, _ = chunked_nats(hidden, weight, bias, targets, V, 0.1)
+    total, _ = chunked_nll(hidden, weight, bias, targets, V, 0.1)
     total.backward()
     assert bias is not None
     assert weight.grad is not None
@@ -71,7 +71,7 @@ def test_padding_gets_no_probability_and_no_gradient() -> None:
 
 def test_ignored_targets_cost_nothing_and_teach_nothing() -> None:
     hidden, weight, bias, targets = parts(torch.float32)
-    total, plain = chunked_nats(hidden, weight, bias, torch.full_like(targets, IGNORE), V)
+    total, plain = chunked_nll(hidden, weight, bias, torch.full_like(targets, IGNORE), V)
     total.backward()
     assert total == plain == 0
     assert hidden.grad is not None
@@ -82,19 +82,19 @@ def test_ignored_targets_cost_nothing_and_teach_nothing() -> None:
 
 def test_only_the_gradients_that_are_asked_for_are_made() -> None:
     hidden, weight, bias, targets = parts(torch.float32)
-    chunked_nats(hidden.detach(), weight, None, targets, V)[0].backward()
+    chunked_nll(hidden.detach(), weight, None, targets, V)[0].backward()
     assert hidden.grad is None
     assert weight.grad is not None
     assert bias is not None
     assert bias.grad is None
     with torch.no_grad():
-        assert not chunked_nats(hidden, weight, bias, targets, V)[0].requires_grad
+        assert not chunked_nll(hidden, weight, bias, targets, V)[0].requires_grad
 
 
 def test_under_autocast_products_are_bf16_and_sums_float32() -> None:
     hidden, weight, bias, targets = parts(torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
-        total, _ = chunked_nats(hidden, weight, bias, targets, V, chunk=4 * PADDED)
+        total, _ = chunked_nll(hidden, weight, bias, targets, V, chunk=4 * PADDED)
     found = torch.autograd.grad(total, (hidden, weight))
     assert total.dtype == torch.float32
     assert all(gradient.dtype == torch.float32 for gradient in found)
@@ -105,7 +105,7 @@ def test_under_autocast_products_are_bf16_and_sums_float32() -> None:
 
 def test_the_gradient_can_be_taken_twice() -> None:
     hidden, weight, bias, targets = parts(torch.float32)
-    total, _ = chunked_nats(hidden, weight, bias, targets, V)
+    total, _ = chunked_nll(hidden, weight, bias, targets, V)
     first = torch.autograd.grad(total, weight, retain_graph=True)
     torch.testing.assert_close(torch.autograd.grad(total, weight), first)
 
@@ -127,7 +127,7 @@ def test_batches_of_powers_of_two_fall_into_equal_chunks(rows: int, monkeypatch:
     kernel = losses._gradient
     monkeypatch.setattr(losses, "_kernel", lambda logits, *rest: seen.append(len(logits)) or kernel(logits, *rest))
     hidden = torch.randn(rows, 2, requires_grad=True)
-    chunked_nats(hidden, torch.randn(V, 2), None, torch.zeros(rows, dtype=torch.long), V, chunk=100 * V)
+    chunked_nll(hidden, torch.randn(V, 2), None, torch.zeros(rows, dtype=torch.long), V, chunk=100 * V)
     assert len(set(seen)) == 1
     assert seen[0] <= 100
 
@@ -139,7 +139,7 @@ def test_without_gradients_none_are_made(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(losses, "_kernel", refuse)
     hidden, weight = torch.randn(6, 4), torch.randn(9, 4, requires_grad=True)
     with torch.no_grad():
-        total, _ = chunked_nats(hidden, weight, None, torch.arange(6), 9, chunk=18)
+        total, _ = chunked_nll(hidden, weight, None, torch.arange(6), 9, chunk=18)
     assert torch.allclose(
         total, torch.nn.functional.cross_entropy(hidden @ weight.t(), torch.arange(6), reduction="sum")
     )

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from legato.nn.linear import Linear, pack
-from legato.nn.low_rank import LowRank, Part
+from legato.nn.lora import LowRank, Part
 
 
 def adapted(inputs: int, sizes: list[int], chosen: list[int], rank: int, scaling: float = 2.0) -> Linear:

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from legato.errors import LegatoError
-from legato.nn.cache import KeyValueCache, Sources, _first_differing, _move, right_aligned
 from legato.nn.capture import record
 from legato.nn.feedforward import ACTIVATIONS, FeedForward, make_norm
+from legato.nn.kv_cache import KeyValueCache, Sources, _first_differing, _move, right_aligned
 from legato.nn.linear import Linear, pack
-from legato.nn.multihead import CrossAttention, Look, SelfAttention, Source
+from legato.nn.multihead import AttentionView, CrossAttention, SelfAttention, Source
 from legato.nn.positions import Rotary
 from legato.nn.state import Memory
 from legato.nn.transformer import BlockShape, Stack
@@ -435,4 +435,4 @@ def test_every_activation_is_used_by_some_feed_forward_layer() -> None:
 def test_attention_without_anything_to_look_at_but_itself_is_its_value() -> None:
     module, x = SelfAttention(D, H).double(), randn(B, 1, D)
     value = (x @ module.qkv.weight.T + module.qkv.bias)[..., 2 * D :]
-    close(module(x, Look(causal=True)), module.output(value))
+    close(module(x, AttentionView(causal=True)), module.output(value))

@@ -128,7 +128,7 @@ def replace_at_every_step(folder: Path, arguments: list[str], at_once: bool) -> 
     from safetensors.torch import load_file, save_file
 
     from legato.folders import atomic
-    from legato.tasks.lm import LanguageJob
+    from legato.tasks.lm.job import LanguageJob
     from legato.training.loop import Trainer
 
     hurry()

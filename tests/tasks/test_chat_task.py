@@ -11,14 +11,14 @@ import pytest
 import torch
 
 import legato
-from legato.data.batch import IGNORE, Batch
-from legato.data.dialogues import read_dialogues
-from legato.data.rows import Row, RowBatches, collate_rows
-from legato.data.tokenizers import Tokenizer
+from legato.data.batching.batch import IGNORE, Batch, Inputs
+from legato.data.batching.examples import Example, ExampleBatches, collate_examples
+from legato.data.formats.dialogues import read_dialogues
+from legato.data.text.tokenizers import Tokenizer
 from legato.errors import ConfigError, DataError
-from legato.folders.chat import ChatTemplate
+from legato.folders.chat_template import ChatTemplate
 from legato.folders.model_folder import load_model
-from legato.tasks.chat import GPU_SHAPES, answer_loss, answers_alike, rows_of, template_of
+from legato.tasks.chat.task import answer_loss, pad_answers, rows_of, template_of
 from tiny_published import CHATML, END, gpt2_folder
 
 TURNS = [
@@ -45,13 +45,13 @@ def jsonl(path: Path, *dialogues: Any) -> str:
     return str(path)
 
 
-def learned(row: Row, tokenizer: Tokenizer) -> list[str]:
+def learned(row: Example, tokenizer: Tokenizer) -> list[str]:
     """The runs of tokens that are learned, as text with their marks."""
-    assert row.words is not None
+    assert row.positions is not None
     assert row.targets is not None
     runs: list[list[int]] = []
     before = None
-    for place, token in zip(row.words, row.targets, strict=True):
+    for place, token in zip(row.positions, row.targets, strict=True):
         if before is None or place != before + 1:
             runs.append([])
         runs[-1].append(token)
@@ -59,11 +59,11 @@ def learned(row: Row, tokenizer: Tokenizer) -> list[str]:
     return [tokenizer.marking.decode(run, skip_special_tokens=False) for run in runs]
 
 
-def rows_with(template: str | None, folder: Path, longest: int = 10**6) -> tuple[list[Row], Any]:
+def rows_with(template: str | None, folder: Path, max_length: int = 10**6) -> tuple[list[Example], Any]:
     loaded = load_model(gpt2_folder(folder / "m", template=template, length=128))
     data = read_dialogues(jsonl(folder / "d.jsonl", TURNS))
     chat = template_of(loaded.tokenizer, loaded)
-    return rows_of(data, loaded.tokenizer, chat, longest, print), loaded
+    return rows_of(data, loaded.tokenizer, chat, max_length, print), loaded
 
 
 # --- what is learned -------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ def test_rows_are_what_transformers_makes_of_dialogues(template: str | None, tmp
 def test_the_prompt_of_an_answer_is_what_stood_before_it_in_training(tmp_path: Path) -> None:
     rows, loaded = rows_with(None, tmp_path)
     prompt = loaded.tokenizer.encode_marked(template_of(loaded.tokenizer, loaded).render(TURNS[:2]))
-    first = rows[0].words[0]  # type: ignore[index]
+    first = rows[0].positions[0]  # type: ignore[index]
     assert rows[0].ids[: first + 1] == prompt
 
 
@@ -106,43 +106,43 @@ def test_long_dialogues_are_cut_and_those_without_an_answer_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (whole,), _ = rows_with(CHATML, tmp_path)
-    first = whole.words[0]  # type: ignore[index]
-    (cut,), _ = rows_with(CHATML, tmp_path, longest=first + 3)
+    first = whole.positions[0]  # type: ignore[index]
+    (cut,), _ = rows_with(CHATML, tmp_path, max_length=first + 3)
     assert cut.ids == whole.ids[: first + 3]
     assert cut.targets == whole.targets[:3]  # type: ignore[index]
     assert f"1 of 1 dialogues are cut to {first + 3} tokens" in capsys.readouterr().out
     with pytest.raises(DataError, match=r"no answer within 5 tokens; raise data\.window"):
-        rows_with(CHATML, tmp_path, longest=5)
+        rows_with(CHATML, tmp_path, max_length=5)
 
 
 def test_the_loss_is_that_of_the_answers_in_the_whole_text(tmp_path: Path) -> None:
     rows, loaded = rows_with(CHATML, tmp_path)
-    batch = collate_rows([*rows, Row(rows[0].ids[:9], words=[3], targets=[5])])
+    batch = collate_examples([*rows, Example(rows[0].ids[:9], positions=[3], targets=[5])])
     with torch.no_grad():
         found = answer_loss(loaded.module, batch)
-        logp = loaded.module.readout(loaded.module(Batch(batch.ids)).hidden).log_softmax(-1)
+        logp = loaded.module.readout(loaded.module(Batch(Inputs(batch.inputs.ids))).hidden).log_softmax(-1)
     wanted = -sum(
         logp[number, place, target]
-        for number, row in enumerate([(rows[0].words, rows[0].targets), ([3], [5])])
+        for number, row in enumerate([(rows[0].positions, rows[0].targets), ([3], [5])])
         for place, target in zip(*row, strict=True)  # type: ignore[arg-type]
     )
-    assert batch.tokens == len(rows[0].words or ()) + 1 == int((batch.targets != IGNORE).sum())  # type: ignore[union-attr]
+    assert batch.tokens == len(rows[0].positions or ()) + 1 == int((batch.targets != IGNORE).sum())  # type: ignore[union-attr]
     torch.testing.assert_close(found.total, wanted)
 
 
 def test_batches_of_dialogues_come_in_few_shapes_with_the_same_loss(tmp_path: Path) -> None:
     (row,), loaded = rows_with(CHATML, tmp_path)
-    assert row.words is not None
+    assert row.positions is not None
     assert row.targets is not None
-    longest = row.words[-1] + 1
-    cuts = [length for length in range(row.words[0] + 1, longest + 1, 3) for _ in range(2)]
-    rows = [Row(row.ids[:n], words=[w for w in row.words if w < n]) for n in cuts]
+    longest = row.positions[-1] + 1
+    cuts = [length for length in range(row.positions[0] + 1, longest + 1, 3) for _ in range(2)]
+    rows = [Example(row.ids[:n], positions=[w for w in row.positions if w < n]) for n in cuts]
     for part in rows:
-        part.targets = row.targets[: len(part.words or ())]
-    plain = RowBatches(rows, batch_tokens=256, seed=1)
-    alike = RowBatches(answers_alike(rows, 32), batch_tokens=256, seed=1, **GPU_SHAPES)
+        part.targets = row.targets[: len(part.positions or ())]
+    plain = ExampleBatches(rows, batch_tokens=256, seed=1)
+    alike = ExampleBatches(pad_answers(rows, 32), batch_tokens=256, seed=1, pad_to=32, fixed_shape=True)
 
-    def total(batches: RowBatches) -> tuple[float, int]:
+    def total(batches: ExampleBatches) -> tuple[float, int]:
         made = [batches.at(step) for step in range(batches.steps_per_epoch)]
         with torch.no_grad():
             losses = [float(answer_loss(loaded.module, batch, 0.1).total) for batch in made]
@@ -150,8 +150,11 @@ def test_batches_of_dialogues_come_in_few_shapes_with_the_same_loss(tmp_path: Pa
 
     assert total(alike) == pytest.approx(total(plain), rel=1e-5)
     made = [alike.at(step) for step in range(alike.steps_per_epoch)]
-    assert all(batch.alike for batch in made)
-    assert len({(batch.ids.shape, batch.words.shape) for batch in made}) < len({len(part.ids) for part in rows}) / 2  # type: ignore[union-attr]
+    assert all(batch.fixed_shape for batch in made)
+    assert (
+        len({(batch.inputs.ids.shape, batch.positions.shape) for batch in made})
+        < len({len(part.ids) for part in rows}) / 2
+    )  # type: ignore[union-attr]
 
 
 # --- runs ------------------------------------------------------------------------------------------
@@ -246,7 +249,7 @@ def test_what_is_read_is_cut_as_it_was_in_training(dialogues: str, tmp_path: Pat
     settings |= {"model.heads": 2, "train.epochs": 1}
     result = legato.train("chat", settings, out=str(tmp_path / "c"), quiet=True)
     model = legato.load(tmp_path / "c", "cpu")
-    assert model.module.longest == 40  # as many positions as are trained
+    assert model.module.max_length == 40  # as many positions as are trained
     assert model.evaluate(test=dialogues)["loss"] == pytest.approx(result.metrics["valid.loss"], rel=1e-4)
     free = {"model": "window", "model.context": 4, "model.width": 16}
     settings = {**{k: v for k, v in settings.items() if not k.startswith("model")}, **free}
@@ -283,7 +286,7 @@ def test_models_learn_from_nothing_how_answers_look_and_end(
 )
 def test_bad_settings_are_one_line(changes: dict[str, Any], line: str, dialogues: str, tmp_path: Path) -> None:
     words = [f"{key}={'none' if value is None else value}" for key, value in {**chat(dialogues), **changes}.items()]
-    from legato.run import check, settings_for, start_run
+    from legato.runs.train import check, settings_for, start_run
     from legato.training.display import Display
 
     with pytest.raises((ConfigError, DataError), match=line) as caught:

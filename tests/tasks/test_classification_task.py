@@ -13,9 +13,9 @@ import legato
 from legato.errors import ConfigError, DataError, LegatoError
 from legato.nn.state import Output
 from legato.registry import TASKS
-from legato.run import check, plan_of, settings_for
-from legato.tasks.classifier import losses, parts_of
-from legato.tasks.habits import tuning
+from legato.runs.train import check, plan_of, settings_for
+from legato.tasks.classification.classifier import losses, parts_of
+from legato.tasks.defaults import tuning
 from tiny_reviews import settings, write_pairs, write_reviews
 from tiny_runs import read_metrics, weights_digest
 
@@ -178,11 +178,11 @@ def test_filled_up_rows_teach_nothing() -> None:
 def test_accumulation_changes_the_rounding_alone(tmp_path: Path) -> None:
     config = check(settings_for("classification", settings(tmp_path, model__dropout=0, head__dropout=0)))
     job = TASKS.get("classification").prepare(plan_of(config, torch.device("cpu")), lambda text: None)
-    from legato.models.headed import Headed
+    from legato.models.model_with_head import ModelWithHead
     from legato.registry import MODELS as REGISTERED
 
     torch.manual_seed(0)
-    model = Headed(REGISTERED.get("lstm")(config.model, job.sizes), job.head)
+    model = ModelWithHead(REGISTERED.get("lstm")(config.model, job.sizes), job.head)
     batch = job.batches.at(0)
     whole = job.loss(model, batch, None).total
     parts = [job.loss(model, part, None).total for part in batch.split(3)]

@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from legato.data.batch import Batch
-from legato.data.rows import Row, RowBatches
+from legato.data.batching.batch import Batch
+from legato.data.batching.examples import Example, ExampleBatches
 from legato.models.base import Sizes
-from legato.models.headed import Headed, HeadShape
+from legato.models.model_with_head import HeadSpec, ModelWithHead
 from legato.registry import MODELS
-from legato.tasks.answerer import counted_rows, span_losses
-from legato.tasks.classifier import losses
-from legato.tasks.tagging import tagging_loss
+from legato.tasks.classification.classifier import losses
+from legato.tasks.qa.answerer import counted_rows, span_losses
+from legato.tasks.tagging.task import tagging_loss
 
 BODIES: dict[str, dict[str, Any]] = {
     "lstm": {"width": 8, "layers": 1, "bidirectional": True, "tied": False, "dropout": 0},
@@ -44,8 +44,12 @@ TASKS: dict[str, tuple[dict[str, Any], Callable[[int], dict[str, Any]], Callable
     "classes": ({"kind": "classes", "outputs": 3}, lambda row: {"label": row}, classes("classes")),
     "several": ({"kind": "classes", "outputs": 2}, lambda row: {"label": [1.0, row % 2]}, classes("several")),
     "regression": ({"kind": "classes", "outputs": 1}, lambda row: {"label": row / 2}, classes("regression")),
-    "tags": ({"kind": "tags", "outputs": 3}, lambda row: {"words": [0, 2], "targets": [row, 1]}, tags),
-    "crf": ({"kind": "tags", "outputs": 3, "crf": True}, lambda row: {"words": [0, 1], "targets": [row, 2]}, tags),
+    "tags": ({"kind": "tags", "outputs": 3}, lambda row: {"positions": [0, 2], "targets": [row, 1]}, tags),
+    "crf": (
+        {"kind": "tags", "outputs": 3, "crf": True},
+        lambda row: {"positions": [0, 1], "targets": [row, 2]},
+        tags,
+    ),
     "spans": ({"kind": "spans", "outputs": 2}, lambda row: {"span": (0, row)}, spans),
 }
 
@@ -57,12 +61,12 @@ def test_rows_that_fill_a_batch_teach_nothing(task: str, body: str) -> None:
     kind = MODELS.get(body)
     torch.manual_seed(0)
     made = kind(kind.Config(name=body, **BODIES[body]), Sizes(20))
-    model = Headed(made, HeadShape(**shape, dropout=0, pool="mean" if shape["kind"] == "classes" else "auto"))
-    rows = [Row(list(range(3, 3 + length)), **label(number)) for number, length in enumerate(LENGTHS)]
+    model = ModelWithHead(made, HeadSpec(**shape, dropout=0, pool="mean" if shape["kind"] == "classes" else "auto"))
+    rows = [Example(list(range(3, 3 + length)), **label(number)) for number, length in enumerate(LENGTHS)]
     found = []
     for alike in (False, True):
-        batch = RowBatches(rows, batch_tokens=64, batch_rows=7, seed=0, alike=alike).at(0)
-        assert (batch.rows, batch.alike) == ((7, True) if alike else (3, False))
+        batch = ExampleBatches(rows, batch_tokens=64, batch_rows=7, seed=0, fixed_shape=alike).at(0)
+        assert (batch.rows, batch.fixed_shape) == ((7, True) if alike else (3, False))
         model.zero_grad()
         total = loss(model, batch)
         total.backward()

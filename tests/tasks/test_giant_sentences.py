@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from legato.data.pairs import Pairs
-from legato.data.tokenizers import Tokenizer, TokenizerConfig
+from legato.data.formats.text_pairs import Pairs
+from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
 from legato.decoding import SearchOptions
 from legato.models.base import Sizes
 from legato.models.seq2seq import Seq2SeqConfig, Seq2SeqModel
-from legato.tasks import pairs as shared
-from legato.tasks.translation import TranslationOptions
-from legato.tasks.translator import Translator
+from legato.tasks import encoder_decoder as shared
+from legato.tasks.translation.task import TranslationOptions
+from legato.tasks.translation.translator import Translator
 
 TEXTS = ["the cat sat", "a dog ran", "the rain"]
 GIANT = "a" * 200
@@ -27,7 +27,7 @@ def translator(monkeypatch: pytest.MonkeyPatch) -> Translator:
 
 
 def test_no_more_is_written_than_a_sentence_has(translator: Translator) -> None:
-    assert translator.model.longest is None
+    assert translator.model.max_length is None
     assert translator.limit(np.zeros(10, dtype=np.int32)) == 39
     assert translator.limit(np.zeros(5, dtype=np.int32)) == 34
     assert translator.limit(np.zeros(5, dtype=np.int32), 7) == 7

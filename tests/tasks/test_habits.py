@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from legato.registry import MODELS, TASKS
-from legato.tasks.habits import scratch_model, scratch_tokenizer, scratch_training, tagger_training, tuning
+from legato.tasks.defaults import scratch_model, scratch_tokenizer, scratch_training, tagger_training, tuning
 
 ROWS = ("classification", "tagging", "qa", "embedding")
 

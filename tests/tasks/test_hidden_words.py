@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tokenizers
 
-from legato.data.tokenizers import Tokenizer, TokenizerConfig
-from legato.tasks.hidden_words import MaskReader
+from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
+from legato.tasks.mlm.fill_mask import MaskReader
 
 
 def test_added_tokens_keep_their_numbers() -> None:

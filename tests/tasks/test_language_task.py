@@ -13,15 +13,15 @@ import pytest
 import torch
 
 import legato
-from legato.data.batch import Batch
-from legato.data.batches import Windows
-from legato.data.packing import Packed
+from legato.data.batching.batch import Batch, Inputs
+from legato.data.batching.batches import Windows
+from legato.data.batching.packing import Packed
 from legato.errors import ConfigError, DataError, LegatoError
 from legato.folders.model_folder import load_model
 from legato.registry import MODELS, TASKS
-from legato.run import check, dump, plan_of, settings_for
-from legato.settings import origin
-from legato.tasks.lm import LanguageJob
+from legato.runs.config import origin
+from legato.runs.train import check, dump, plan_of, settings_for
+from legato.tasks.lm.job import LanguageJob
 from tiny_published import gpt2_folder, write
 from tiny_runs import small, write_text
 
@@ -91,13 +91,13 @@ def test_a_recurrent_model_cannot_keep_documents_apart(tmp_path: Path) -> None:
 def test_one_document_has_no_borders_and_several_have(tmp_path: Path) -> None:
     one = job_of(tiny(tmp_path))
     assert isinstance(one.batches, Windows)
-    assert one.batches.at(0).documents is None
+    assert one.batches.at(0).inputs.document_ids is None
     rows = [json.dumps({"text": line}) for line in (tmp_path / "train.txt").read_text().splitlines()]
     (tmp_path / "rows.jsonl").write_text("\n".join(rows))
     several = job_of(tiny(tmp_path, data__train=str(tmp_path / "rows.jsonl")))
     assert isinstance(several.batches, Packed)
     batch = several.batches.at(0)
-    assert batch.ids.shape == batch.documents.shape == (8, 16)
+    assert batch.inputs.ids.shape == batch.inputs.document_ids.shape == (8, 16)
 
 
 def test_a_packed_document_is_read_as_if_it_stood_alone(tmp_path: Path) -> None:
@@ -106,10 +106,10 @@ def test_a_packed_document_is_read_as_if_it_stood_alone(tmp_path: Path) -> None:
     config = check(settings_for("lm", tiny(tmp_path, data__window=16, model__dropout=0)))
     torch.manual_seed(0)
     model = MODELS.get("gpt2")(config.model, job.sizes).eval()
-    batch = next(b for b in map(job.batches.at, range(9)) if (b.documents[:, -1] > 0).any())
-    row = int((batch.documents[:, -1] > 0).nonzero()[0])
-    last = batch.documents[row] == batch.documents[row, -1]
-    alone = Batch(batch.ids[row][last][None])
+    batch = next(b for b in map(job.batches.at, range(9)) if (b.inputs.document_ids[:, -1] > 0).any())
+    row = int((batch.inputs.document_ids[:, -1] > 0).nonzero()[0])
+    last = batch.inputs.document_ids[row] == batch.inputs.document_ids[row, -1]
+    alone = Batch(Inputs(batch.inputs.ids[row][last][None]))
     torch.testing.assert_close(model(batch).hidden[row][last], model(alone).hidden[0])
 
 
@@ -301,8 +301,8 @@ def test_published_documents_are_packed_between_their_own_marks(published: Path,
     (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps({"text": "ab" * (n % 9)}) for n in range(1, 60)))
     settings = {"data.train": str(tmp_path / "rows.jsonl"), "from": str(published), "data.window": 16}
     batch = job_of({**settings, "train.batch_tokens": 64}).batches.at(0)
-    assert (batch.ids == 1).any()
-    assert not (batch.ids == 2).any()
+    assert (batch.inputs.ids == 1).any()
+    assert not (batch.inputs.ids == 2).any()
     assert (batch.targets == 2).any()
     assert not (batch.targets == 1).any()
 
@@ -340,7 +340,7 @@ def test_how_much_a_score_sees_is_told_and_has_a_bound(tmp_path: Path, monkeypat
     (tmp_path / "t.txt").write_text("the cat sat on the mat\n" * 20)
     scores = model.evaluate(test=str(tmp_path / "t.txt"))
     assert (scores["context"], scores["stride"]) == (64, 32)
-    monkeypatch.setattr("legato.tasks.lm.CONTEXT", 24)
+    monkeypatch.setattr("legato.tasks.lm.job.CONTEXT", 24)
     scores = model.evaluate(test=str(tmp_path / "t.txt"))
     assert (scores["context"], scores["stride"]) == (24, 12)
     scores = model.evaluate(test=str(tmp_path / "t.txt"), window=60, stride=5)

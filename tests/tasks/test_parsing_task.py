@@ -12,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from legato.config import validate
-from legato.data.batch import Batch
-from legato.data.tokenizers import Tokenizer, TokenizerConfig
-from legato.data.trees import Tree, escape, flatten, longest_chain, parse_trees, skeleton, unflatten
+from legato.data.batching.batch import Batch, Inputs
+from legato.data.formats.trees import Tree, escape, flatten, longest_chain, parse_trees, skeleton, unflatten
+from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
 from legato.decoding import SearchOptions
 from legato.decoding.tree_constraint import MAX_UNARY
 from legato.errors import DataError
 from legato.evaluation.parsing import BRACKET_SIGNATURE
 from legato.models.base import SequenceModel, Sizes
 from legato.registry import MODELS
-from legato.tasks.parsing import Parser, split_words
+from legato.tasks.parsing.task import Parser, split_words
 
 GOLD: list[Tree] = list(
     parse_trees(
@@ -188,9 +188,11 @@ def test_the_loss_is_that_of_a_loop_by_hand(name: str) -> None:
         source = torch.tensor([held.source_ids(tree.words).tolist()])
         target = [SYMBOLS.id_of(symbol) or 0 for symbol in skeleton(tree)]
         with torch.no_grad():
-            hidden = held.model(Batch(torch.tensor([[held.writing.start, *target]]), source=source)).hidden
+            hidden = held.model(
+                Batch(Inputs(torch.tensor([[held.target_tokens.start, *target]])), source=Inputs(source))
+            ).hidden
             logp = F.log_softmax(held.model.readout(hidden)[0], -1)
-        for place, token in enumerate([*target, held.writing.eos]):
+        for place, token in enumerate([*target, held.target_tokens.eos]):
             total -= float(logp[place, token])
             count += 1
     assert held.score(GOLD, beam(1))["loss"] == pytest.approx(total / count, rel=1e-5)

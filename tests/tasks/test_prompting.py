@@ -12,12 +12,13 @@ import torch
 
 import legato
 from legato.config import validate
-from legato.data.tokenizers import Tokenizer, TokenizerConfig
+from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
 from legato.errors import ConfigError, DataError, LegatoError
-from legato.folders.model_folder import Loaded, save_model
+from legato.folders.loaded import Loaded
+from legato.folders.model_folder import save_model
 from legato.models.base import SequenceModel, Sizes
 from legato.registry import MODELS
-from legato.tasks.prompting import (
+from legato.tasks.classification.prompting import (
     Prompter,
     PromptOptions,
     label_scores,
@@ -72,7 +73,7 @@ def test_how_many_are_read_together_changes_nothing(tokens: int, monkeypatch: py
     prompter = asked(held, shots=SHOTS)
     prompts = [prompter.prompt("film " * count, 3) for count in (1, 7, 3, 1)]
     wanted = label_scores(held.module, prompts)
-    monkeypatch.setattr("legato.tasks.prompting.TOKENS", tokens)
+    monkeypatch.setattr("legato.tasks.classification.prompting.TOKENS", tokens)
     torch.testing.assert_close(label_scores(held.module, prompts), wanted, rtol=1e-4, atol=1e-4)
 
 
@@ -108,7 +109,7 @@ def test_normalised_scores_are_means_over_a_labels_tokens() -> None:
 
 
 def test_calibrated_a_text_that_says_nothing_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("legato.tasks.prompting.SAYS_NOTHING", ("N/A",))
+    monkeypatch.setattr("legato.tasks.classification.prompting.SAYS_NOTHING", ("N/A",))
     (found,) = asked(loaded("gpt2"), calibrate=True, shots=SHOTS).predict(["N/A"])
     assert list(found.answers[0].more["probabilities"].values()) == pytest.approx([1 / 3] * 3, abs=1e-5)
 
@@ -137,7 +138,7 @@ def test_a_text_that_does_not_fit_alone_has_a_problem() -> None:
 
 
 def test_calibrating_keeps_within_the_models_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("legato.tasks.prompting.SAYS_NOTHING", ("a text that says nothing", "N/A"))
+    monkeypatch.setattr("legato.tasks.classification.prompting.SAYS_NOTHING", ("a text that says nothing", "N/A"))
     shots = SHOTS[:2]
     room = asked(loaded("gpt2"), shots=shots)
     prompt = room.prompt("a", 2)
@@ -155,7 +156,7 @@ def test_many_labels_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> 
     rows: list[int] = []
     start = held.module.start
     monkeypatch.setattr(held.module, "start", lambda count, *rest: rows.append(count) or start(count, *rest))
-    monkeypatch.setattr("legato.tasks.prompting.KEPT", 40)
+    monkeypatch.setattr("legato.tasks.classification.prompting.KEPT", 40)
     torch.testing.assert_close(label_scores(held.module, prompts), wanted, rtol=1e-4, atol=1e-4)
     assert len(rows) > 1
 

@@ -12,13 +12,13 @@ import pytest
 import torch
 
 import legato
-from legato.data.qa_windows import QuestionReader
-from legato.data.questions import Reading, read_questions
-from legato.data.reading import TextReader
-from legato.data.rows import collate_rows
+from legato.data.batching.examples import collate_examples
+from legato.data.batching.qa_windows import QuestionReader
+from legato.data.formats.questions import Reading, read_questions
+from legato.data.text.text_reader import TextReader
 from legato.errors import ConfigError, DataError, LegatoError
-from legato.evaluation.spans import span_scores
-from legato.tasks.answerer import Answerer, Candidate, Found, span_losses
+from legato.evaluation.qa import span_scores
+from legato.tasks.qa.answerer import Answerer, Candidate, Found, span_losses
 from tiny_questions import SMALL, context, squad
 
 LEARN = {"train.epochs": 6, "train.lr": 0.005, "data.window": 48, "data.stride": 16}
@@ -226,7 +226,7 @@ def test_a_model_for_something_else_answers_no_questions(tmp_path: Path, home: P
 
 
 def test_the_loss_is_the_mean_of_both_ends() -> None:
-    row = collate_rows([_row((1, 2)), _row((0, 0))])
+    row = collate_examples([_row((1, 2)), _row((0, 0))])
     logits = torch.zeros(2, 4, 2)
     logits[0, 1, 0] = logits[0, 2, 1] = 2.0
     first = -torch.log_softmax(torch.tensor([0.0, 2.0, 0.0, 0.0]), 0)[1]
@@ -234,9 +234,9 @@ def test_the_loss_is_the_mean_of_both_ends() -> None:
 
 
 def _row(span: tuple[int, int]) -> Any:
-    from legato.data.rows import Row
+    from legato.data.batching.examples import Example
 
-    return Row([1, 2, 3, 4], span=span)
+    return Example([1, 2, 3, 4], span=span)
 
 
 def test_no_answer_ranks_by_the_threshold() -> None:
@@ -251,7 +251,7 @@ def test_no_answer_ranks_by_the_threshold() -> None:
 
 def test_the_best_window_answers_and_the_least_sure_one_says_none() -> None:
     """Two windows of one question: the second holds the better span, and the lower score for none."""
-    from legato.data.tokenizers import Tokenizer, TokenizerConfig
+    from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
     from legato.nn.state import Output
 
     tokenizer = Tokenizer.train(TokenizerConfig(name="char"), ["q abcdefghijklmnopqrst"])
@@ -264,11 +264,11 @@ def test_the_best_window_answers_and_the_least_sure_one_says_none() -> None:
         device = torch.device("cpu")
 
         def forward(self, batch: Any) -> Output:
-            letters = [[tokenizer.token(int(index)) for index in row] for row in batch.ids]
+            letters = [[tokenizer.token(int(index)) for index in row] for row in batch.inputs.ids]
             starts = torch.tensor([[{"n": 5.0, "b": 2.0, "<eos>": 1.0}.get(c, 0.0) for c in row] for row in letters])
             ends = torch.tensor([[{"p": 5.0, "c": 2.0, "<eos>": -1.0}.get(c, 0.0) for c in row] for row in letters])
             starts[:, -1] += torch.tensor([0.0 if "n" in row else 4.0 for row in letters])
-            return Output(batch.ids, logits=torch.stack([starts, ends], -1))
+            return Output(batch.inputs.ids, logits=torch.stack([starts, ends], -1))
 
     windows = reader.windows([("q", text)])
     assert len(windows) > 1

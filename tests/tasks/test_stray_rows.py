@@ -12,7 +12,7 @@ import torch
 import legato
 from legato.errors import DataError
 from legato.registry import TASKS
-from legato.run import check, plan_of, settings_for
+from legato.runs.train import check, plan_of, settings_for
 from tiny_questions import squad
 from tiny_reviews import settings as reviews
 from tiny_reviews import write_reviews

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from legato.tasks.tagged_words import Splitting, splitting_of, word_places
+from legato.tasks.tagging.word_splitting import Splitting, splitting_of, word_places
 
 
 def split(text: str, splitting: Splitting = "treebank") -> list[str]:

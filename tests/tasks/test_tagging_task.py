@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 import torch
 
-from legato.data.reading import TextReader
-from legato.data.rows import Row, collate_rows
-from legato.data.tag_schemes import Scheme, labels_of, transitions
-from legato.data.tokenizers import Tokenizer, TokenizerConfig
+from legato.data.batching.examples import Example, collate_examples
+from legato.data.formats.tag_schemes import Scheme, labels_of, transitions
+from legato.data.text.text_reader import TextReader
+from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
 from legato.errors import ConfigError, DataError
 from legato.models.base import Sizes
 from legato.models.bert import BertConfig, BertModel
-from legato.models.headed import Headed, HeadShape
+from legato.models.model_with_head import HeadSpec, ModelWithHead
 from legato.models.recurrent import RecurrentModel
-from legato.run import check, plan_of, settings_for
-from legato.tasks.tagger import Tagger, spell_alike
-from legato.tasks.tagging import Tagging, TaggingJob, tagging_loss
+from legato.runs.train import check, plan_of, settings_for
+from legato.tasks.tagging.tagger import Tagger, pad_characters
+from legato.tasks.tagging.task import Tagging, TaggingJob, tagging_loss
 from tiny_tagged import sentences, small, write_columns
 
 LABELS = labels_of(["LOC", "PER"], "iob2")
@@ -38,10 +38,10 @@ def tiny(length: int = 12, crf: bool = False, scheme: Scheme = "iob2", rules: bo
     torch.manual_seed(0)
     config = BertConfig(layers=1, width=8, heads=2, length=length, dropout=0.0)
     allowed = transitions(LABELS, scheme).tolist() if crf and rules else None
-    shape = HeadShape(kind="tags", outputs=len(LABELS), crf=crf, dropout=0.0, allowed=allowed)
-    model = Headed(BertModel(config, Sizes(tokenizer.size)), shape).eval()
+    shape = HeadSpec(kind="tags", outputs=len(LABELS), crf=crf, dropout=0.0, allowed=allowed)
+    model = ModelWithHead(BertModel(config, Sizes(tokenizer.size)), shape).eval()
     torch.nn.init.normal_(model.head.weight, std=5.0)
-    return Tagger(model, TextReader.of(model, tokenizer), LABELS, scheme, rules)
+    return Tagger(model, TextReader.of(model.config, tokenizer), LABELS, scheme, rules)
 
 
 def test_every_word_of_a_long_sentence_gets_a_tag() -> None:
@@ -98,7 +98,7 @@ def test_the_loss_in_training_is_that_of_validation(crf: bool) -> None:
     rows = tagger.reader.sentences(words)
     for row, tags in zip(rows, gold, strict=True):
         row.targets = [LABELS.index(tag) for tag in tags]
-    loss = tagging_loss(tagger.model, collate_rows(rows, pad=tagger.reader.padding))
+    loss = tagging_loss(tagger.model, collate_examples(rows, pad=tagger.reader.padding))
     scores, _ = tagger.score(tagger.read(words), gold)
     assert float(loss.reported) == pytest.approx(4 * scores["loss"], rel=1e-4)
 
@@ -115,9 +115,9 @@ def test_loss_counts_no_padding_and_no_row_of_nothing() -> None:
     tagger = tiny(length=32)
     row = tagger.reader.words(["a", "bc"])
     row.targets = [0, 1]
-    nothing = Row([0], words=[], targets=[])
-    alone = tagging_loss(tagger.model, collate_rows([row]))
-    padded = tagging_loss(tagger.model, collate_rows([row, nothing], pad_to=8))
+    nothing = Example([0], positions=[], targets=[])
+    alone = tagging_loss(tagger.model, collate_examples([row]))
+    padded = tagging_loss(tagger.model, collate_examples([row, nothing], pad_to=8))
     torch.testing.assert_close(alone.total, padded.total)
 
 
@@ -171,7 +171,7 @@ def test_long_sentences_are_cut_for_training_with_tags_in_order(tmp_path: Path) 
     job = Tagging.prepare(plan_of(config, torch.device("cpu")), told.append)
     assert any("8 tokens were cut" in line for line in told)
     batch = job.batches.at(0)
-    assert batch.ids.shape[1] <= 8
+    assert batch.inputs.ids.shape[1] <= 8
     allowed = transitions(job.labels, "iob2")
     assert batch.targets is not None
     for row in batch.targets.tolist():
@@ -218,7 +218,7 @@ def test_vectors_from_elsewhere_begin_the_embedding_and_bring_words(tmp_path: Pa
     assert bern is not None
     assert job.tokenizer.id_of("Oslo") is None
     assert not job.zero_digits
-    model = Headed(RecurrentModel(job.plan.model, job.sizes), job.head)
+    model = ModelWithHead(RecurrentModel(job.plan.model, job.sizes), job.head)
     job.initialise(model)
     weight = model.body.embedding.weight  # type: ignore[union-attr]
     assert (weight[bern] == 1).all()  # type: ignore[index]
@@ -226,8 +226,8 @@ def test_vectors_from_elsewhere_begin_the_embedding_and_bring_words(tmp_path: Pa
 
 
 def test_words_are_spelt_alike_for_steps_that_are_recorded() -> None:
-    rows = [Row([1, 2], characters=np.ones((2, 3))), Row([1], characters=np.ones((1, 7))), Row([1])]
-    spell_alike(rows)
+    rows = [Example([1, 2], characters=np.ones((2, 3))), Example([1], characters=np.ones((1, 7))), Example([1])]
+    pad_characters(rows)
     assert [None if row.characters is None else row.characters.shape for row in rows] == [(2, 7), (1, 7), None]
     assert rows[0].characters is not None
     assert rows[0].characters.sum() == 6

@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 
 import legato
 from legato.config import validate
-from legato.data.batch import Batch
+from legato.data.batching.batch import Batch, Inputs
 from legato.errors import ConfigError, LegatoError
-from legato.features import embed_to_file, ending_of
-from legato.folders.model_folder import Loaded
+from legato.folders.loaded import Loaded
 from legato.folders.sentence_encoder import SentenceEncoder
 from legato.models.base import Sizes
-from legato.models.headed import Headed, HeadShape
+from legato.models.model_with_head import HeadSpec, ModelWithHead
 from legato.nn.mix import WAYS
 from legato.registry import MODELS
-from legato.tasks.features import TextVectors
+from legato.tasks.embedding.embed_files import embed_to_file, ending_of
+from legato.tasks.embedding.text_vectors import TextVectors
 from tiny_published import gpt2_folder
 from tiny_runs import small as small_run
 
@@ -48,7 +48,7 @@ def one_by_one(model: legato.Model, text: str, layers: str, pool: str) -> Any:
     vectors = TextVectors.of(model.loaded)
     ids = torch.tensor([vectors.rows([text])[0].ids])
     with torch.no_grad():
-        states = [state[0] for state in model.module.states(Batch(ids))]
+        states = [state[0] for state in model.module.states(Batch(Inputs(ids)))]
     combined = {
         "last": lambda: states[-1],
         "first": lambda: states[0],
@@ -85,9 +85,9 @@ def test_neither_order_nor_batch_changes_a_vector(gpt2: legato.Model, texts: lis
 
 
 def test_a_learned_mix_is_used(lstm: legato.Model) -> None:
-    shape = HeadShape(kind="classes", outputs=2, layers="mix", pool="mean")
+    shape = HeadSpec(kind="classes", outputs=2, layers="mix", pool="mean")
     body = lstm.loaded.module
-    module = Headed(copy.deepcopy(body), shape).eval()
+    module = ModelWithHead(copy.deepcopy(body), shape).eval()
     assert module.mix is not None
     with torch.no_grad():
         module.mix.weights[2] = 100.0  # all on the second layer
@@ -104,7 +104,7 @@ def test_a_learned_mix_is_used(lstm: legato.Model) -> None:
 def one_by_one_layer(model: legato.Model, text: str, layer: int) -> Any:
     ids = torch.tensor([TextVectors.of(model.loaded).rows([text])[0].ids])
     with torch.no_grad():
-        return model.module.states(Batch(ids))[layer][0].mean(0).numpy()
+        return model.module.states(Batch(Inputs(ids)))[layer][0].mean(0).numpy()
 
 
 def test_a_word_model_gives_a_word_one_vector_wherever_it_stands(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_model_that_reads_one_text_and_writes_another_has_none() -> None:
 def test_every_kind_of_file_holds_the_same(gpt2: legato.Model, tmp_path: Path) -> None:
     expected = gpt2.embed(TEXTS, layers="first")
     for kind in ("npy", "npz", "jsonl", "tsv"):
-        assert embed_to_file(gpt2, TEXTS, tmp_path / f"v.{kind}", layers="first") == 16
+        assert embed_to_file(gpt2.loaded, TEXTS, tmp_path / f"v.{kind}", layers="first") == 16
     assert np.array_equal(np.load(tmp_path / "v.npy"), expected)
     with np.load(tmp_path / "v.npz") as held:
         assert np.array_equal(held["vectors"], expected)
@@ -174,7 +174,7 @@ def test_every_kind_of_file_holds_the_same(gpt2: legato.Model, tmp_path: Path) -
 
 
 def test_tokens_have_vectors_of_their_own(gpt2: legato.Model, tmp_path: Path) -> None:
-    embed_to_file(gpt2, TEXTS, tmp_path / "v.npz", pool="none")
+    embed_to_file(gpt2.loaded, TEXTS, tmp_path / "v.npz", pool="none")
     with np.load(tmp_path / "v.npz") as held:
         first = held["vectors"][: held["offsets"][1]]
         assert len(held["tokens"]) == held["offsets"][-1] == len(held["vectors"])
@@ -182,9 +182,9 @@ def test_tokens_have_vectors_of_their_own(gpt2: legato.Model, tmp_path: Path) ->
 
 
 def test_blocks_change_nothing(gpt2: legato.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("legato.features.BLOCK", 3)
+    monkeypatch.setattr("legato.tasks.embedding.embed_files.BLOCK", 3)
     counted: list[int] = []
-    embed_to_file(gpt2, TEXTS * 2, tmp_path / "v.npy", batch_size=2, done=counted.append)
+    embed_to_file(gpt2.loaded, TEXTS * 2, tmp_path / "v.npy", batch_size=2, done=counted.append)
     assert np.abs(np.load(tmp_path / "v.npy") - gpt2.embed(TEXTS * 2)).max() < 1e-6
     assert sum(counted) == 8
 
@@ -197,4 +197,4 @@ def test_a_file_says_what_it_is(out: str, pool: str | None) -> None:
 
 def test_a_folder_that_is_not_there_is_said(gpt2: legato.Model, tmp_path: Path) -> None:
     with pytest.raises(LegatoError, match="cannot be written"):
-        embed_to_file(gpt2, TEXTS, tmp_path / "none" / "v.npy")
+        embed_to_file(gpt2.loaded, TEXTS, tmp_path / "none" / "v.npy")

@@ -11,17 +11,17 @@ import torch
 import torch.nn.functional as F
 
 from legato.config import validate
-from legato.data.batch import IGNORE, Batch
-from legato.data.pair_batches import collate_pairs
-from legato.data.tokenizers import Tokenizer, TokenizerConfig
+from legato.data.batching.batch import IGNORE, Batch, Inputs
+from legato.data.batching.pair_batches import collate_pairs
+from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
 from legato.decoding import SearchOptions
 from legato.errors import ConfigError
-from legato.folders.model_folder import Loaded
+from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel, Sizes
 from legato.registry import MODELS
 from legato.tasks.base import word_alignment, word_numbers
-from legato.tasks.pairs import (
-    Writing,
+from legato.tasks.encoder_decoder import (
+    TargetTokens,
     align,
     batches_of,
     beam_options,
@@ -31,8 +31,8 @@ from legato.tasks.pairs import (
     pair_loss,
     require_source,
 )
-from legato.tasks.translation import Translation, TranslationOptions
-from legato.tasks.translator import Translator
+from legato.tasks.translation.task import Translation, TranslationOptions
+from legato.tasks.translation.translator import Translator
 from tiny_pairs import sentences
 
 TEXTS = [each[language] for each in sentences(random.Random(2), 60) for language in ("en", "de")]
@@ -103,8 +103,8 @@ def test_a_beam_of_one_is_greedy_search(translator: Translator) -> None:
 def test_however_many_rows_go_together_the_order_is_that_of_the_sources(translator: Translator, rows: int) -> None:
     ids = [translator.source_ids(text) for text in SOURCES]
     limits = [12] * len(ids)
-    plain = decode(translator.model, ids, translator.writing, SearchOptions(), limits=limits)
-    other = decode(translator.model, ids, translator.writing, SearchOptions(), limits=limits, rows=rows)
+    plain = decode(translator.model, ids, translator.target_tokens, SearchOptions(), limits=limits)
+    other = decode(translator.model, ids, translator.target_tokens, SearchOptions(), limits=limits, rows=rows)
     assert [found[0].tokens for found in other] == [found[0].tokens for found in plain]
 
 
@@ -170,7 +170,7 @@ def test_evaluating_searches_as_asked_even_with_a_penalty_of_zero(
         used.append(args[3])
         return decode(*args, **more)
 
-    monkeypatch.setattr("legato.tasks.translator.decode", spy)
+    monkeypatch.setattr("legato.tasks.translation.translator.decode", spy)
     data = validate(Translation.Data, {"test": [f"{tmp_path}/a", f"{tmp_path}/b"], **given})
     Translation.evaluate(loaded, data)
     assert [(options.beams, options.length_penalty) for options in used] == [(given.get("beams", 3), penalty)]
@@ -186,7 +186,7 @@ def pairs_of(count: int) -> tuple[list[Any], list[Any]]:
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
 def test_smoothed_labels_cost_what_pytorch_says(translator: Translator, smoothing: float) -> None:
-    batch = collate_pairs(*pairs_of(5), translator.writing.start, translator.writing.eos)
+    batch = collate_pairs(*pairs_of(5), translator.target_tokens.start, translator.target_tokens.eos)
     loss = pair_loss(translator.model, batch, smoothing)
     assert batch.targets is not None
     logits = translator.model.readout(translator.model(batch).hidden)
@@ -202,14 +202,14 @@ def test_the_mean_loss_is_that_of_a_loop_by_hand(translator: Translator) -> None
     sources, targets = pairs_of(7)
     total, count = 0.0, 0
     for source, target in zip(sources, targets, strict=True):
-        ids = [translator.writing.start, *target.tolist()]
-        batch = Batch(torch.tensor([ids]), source=torch.tensor([source.tolist()]))
+        ids = [translator.target_tokens.start, *target.tolist()]
+        batch = Batch(Inputs(torch.tensor([ids])), source=Inputs(torch.tensor([source.tolist()])))
         with torch.no_grad():
             logp = F.log_softmax(translator.model.readout(translator.model(batch).hidden)[0], -1)
-        for place, token in enumerate([*target.tolist(), translator.writing.eos]):
+        for place, token in enumerate([*target.tolist(), translator.target_tokens.eos]):
             total -= float(logp[place, token])
             count += 1
-    assert mean_loss(translator.model, batches_of(sources, targets, translator.writing)) == pytest.approx(
+    assert mean_loss(translator.model, batches_of(sources, targets, translator.target_tokens)) == pytest.approx(
         total / count, rel=1e-5
     )
 
@@ -217,28 +217,29 @@ def test_the_mean_loss_is_that_of_a_loop_by_hand(translator: Translator) -> None
 @pytest.mark.parametrize("tokens", [1, 40, 100_000])
 def test_every_pair_is_scored_once_however_large_the_batches(translator: Translator, tokens: int) -> None:
     sources, targets = pairs_of(9)
-    batches = list(batches_of(sources, targets, translator.writing, tokens))
+    batches = list(batches_of(sources, targets, translator.target_tokens, tokens))
     assert sum(batch.rows for batch in batches) == 9
     assert sum(batch.tokens for batch in batches) == sum(len(target) + 1 for target in targets)
     assert mean_loss(translator.model, iter(batches)) == pytest.approx(
-        mean_loss(translator.model, batches_of(sources, targets, translator.writing)), rel=1e-5
+        mean_loss(translator.model, batches_of(sources, targets, translator.target_tokens)), rel=1e-5
     )
 
 
 @pytest.mark.parametrize("filling", [0, 5])
 def test_padding_changes_nothing(translator: Translator, filling: int) -> None:
     sources, targets = pairs_of(4)
-    plain = collate_pairs(sources, targets, translator.writing.start, translator.writing.eos)
+    plain = collate_pairs(sources, targets, translator.target_tokens.start, translator.target_tokens.eos)
     assert plain.source is not None
     assert plain.targets is not None
     lengths = torch.tensor([len(source) for source in sources])
     wider = Batch(
-        F.pad(plain.ids, (0, 3), value=filling),
+        Inputs(
+            F.pad(plain.inputs.token_ids, (0, 3), value=filling),
+            lengths=torch.tensor([len(target) + 1 for target in targets]),
+        ),
         F.pad(plain.targets, (0, 3), value=IGNORE),
-        lengths=torch.tensor([len(target) + 1 for target in targets]),
-        source=F.pad(plain.source, (0, 6), value=filling),
-        source_lengths=lengths,
         tokens=plain.tokens,
+        source=Inputs(F.pad(plain.source.token_ids, (0, 6), value=filling), lengths=lengths),
     )
     losses = [float(pair_loss(translator.model, batch).total.detach()) for batch in (plain, wider)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
@@ -247,7 +248,7 @@ def test_padding_changes_nothing(translator: Translator, filling: int) -> None:
 def test_alignments_sum_to_one_over_the_source(translator: Translator) -> None:
     source = translator.source_ids("The cat eats.")
     target = JOINT.encode("Das Katze isst.").tolist()
-    weights = align(translator.model, source, target, translator.writing)
+    weights = align(translator.model, source, target, translator.target_tokens)
     assert weights.shape == (len(target) + 1, len(source))
     torch.testing.assert_close(weights.sum(-1), torch.ones(len(target) + 1), rtol=1e-5, atol=1e-5)
 
@@ -356,10 +357,10 @@ def test_a_model_without_an_encoder_is_refused(model: str, parts: tuple[str, ...
 
 
 def test_writing_begins_with_the_end_mark_and_never_holds_the_others() -> None:
-    writing = Writing.of(TAGGED)
+    writing = TargetTokens.of(TAGGED)
     assert writing.start == writing.eos == TAGGED.eos_id
     assert set(writing.suppress) == {TAGGED.id_of(name) for name in ("<pad>", *TAGS)}
-    assert Writing.of(TAGGED, start=3).start == 3
+    assert TargetTokens.of(TAGGED, start=3).start == 3
 
 
 def test_text_that_begins_with_arrows_is_no_tag() -> None:

@@ -14,17 +14,17 @@ import torch.nn.functional as F
 
 import legato
 from legato.config import validate
-from legato.data.batch import IGNORE, Batch
-from legato.data.text import Text
-from legato.data.tokenizers import Tokenizer, TokenizerConfig
+from legato.data.batching.batch import IGNORE, Batch, Inputs
+from legato.data.formats.text import Text
+from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
 from legato.errors import ConfigError, LegatoError
 from legato.folders.model_folder import load_model
 from legato.models.base import Sizes
 from legato.models.elmo import ElmoConfig, ElmoModel
 from legato.nn.characters import tell_spelling
-from legato.run import check, plan_of, settings_for
-from legato.tasks.lm import LanguageModelling
-from legato.tasks.two_way_lm import TwoWayJob, score_both_ways, two_way_loss
+from legato.runs.train import check, plan_of, settings_for
+from legato.tasks.lm.task import LanguageModelling
+from legato.tasks.lm.two_way import TwoWayJob, score_both_ways, two_way_loss
 from tiny_runs import small, weights_digest
 
 ELMO = {"model": "elmo", "model__width": 12, "model__layers": 2, "model__filters": 2, "model__reach": 3}
@@ -45,7 +45,7 @@ def model() -> ElmoModel:
 
 def by_hand(model: ElmoModel, ids: list[int], target: int) -> tuple[float, float]:
     """Mean nats of a window's next words, and of its words before."""
-    hidden = model(Batch(torch.tensor([ids]))).hidden[0]
+    hidden = model(Batch(Inputs(torch.tensor([ids])))).hidden[0]
     before, behind = model.halves(hidden)
     following = torch.tensor([*ids[1:], target])
     forward = F.cross_entropy(model.output(before), following)
@@ -55,7 +55,7 @@ def by_hand(model: ElmoModel, ids: list[int], target: int) -> tuple[float, float
 
 def test_the_loss_is_the_mean_of_both_directions(model: ElmoModel) -> None:
     ids = [3, 1, 4, 1, 5]
-    batch = Batch(torch.tensor([ids]), torch.tensor([[1, 4, 1, 5, 8]]), tokens=5)
+    batch = Batch(Inputs(torch.tensor([ids])), torch.tensor([[1, 4, 1, 5, 8]]), tokens=5)
     loss = two_way_loss(model, batch)
     assert float(loss.total.detach()) / 5 == pytest.approx(sum(by_hand(model, ids, 8)) / 2)
     assert float(loss.reported.detach()) == pytest.approx(float(loss.total.detach()))
@@ -63,8 +63,8 @@ def test_the_loss_is_the_mean_of_both_directions(model: ElmoModel) -> None:
 
 def test_padding_carries_no_loss(model: ElmoModel) -> None:
     ids, targets = torch.tensor([[3, 1, 4, 7, 7]]), torch.tensor([[1, 4, 8, IGNORE, IGNORE]])
-    padded = two_way_loss(model, Batch(ids, targets, lengths=torch.tensor([3]), tokens=3))
-    alone = two_way_loss(model, Batch(ids[:, :3], targets[:, :3], tokens=3))
+    padded = two_way_loss(model, Batch(Inputs(ids, lengths=torch.tensor([3])), targets, tokens=3))
+    alone = two_way_loss(model, Batch(Inputs(ids[:, :3]), targets[:, :3], tokens=3))
     torch.testing.assert_close(padded.total, alone.total)
 
 

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import legato
-from legato.data.vectors import read_vectors
+from legato.data.formats.vector_files import read_vectors
 from legato.errors import ConfigError, DataError, LegatoError
-from legato.evaluation.word_vectors import analogy_scores, similarity_scores
+from legato.evaluation.word2vec import analogy_scores, similarity_scores
 from legato.folders.exports import export
 from legato.models.bert import BertConfig, BertModel
 

@@ -15,16 +15,16 @@ from legato.errors import ConfigError, DataError
 from legato.folders.model_folder import load_model
 from legato.folders.weights import load_tensors, save_tensors
 from legato.models.base import count_parameters
-from legato.models.headed import Headed, HeadShape
+from legato.models.model_with_head import HeadSpec, ModelWithHead
 from legato.nn.linear import Linear
 from legato.nn.readout import Readout
-from legato.run import check, settings_for, train
+from legato.runs.train import check, settings_for, train
 from legato.training.adapt import AdaptConfig, Base, adapt, store_frozen, trainable_line
-from legato.training.checkpoints import put_trained, trained_weights
+from legato.training.checkpoints import load_trainable, trainable_state
 from tiny_adapted import adapted, answer, published_folder
 from tiny_runs import write_text
 
-HEAD = HeadShape(kind="classes", outputs=2, pool="mean")
+HEAD = HeadSpec(kind="classes", outputs=2, pool="mean")
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +54,9 @@ def test_lora_trains_thin_matrices_and_the_head(bases: dict[str, Path]) -> None:
 def test_head_trains_the_head_alone_and_the_body_keeps_no_history(bases: dict[str, Path]) -> None:
     model, _ = adapted(bases["bert"], head=HEAD, name="head")
     assert trainable(model) == {"head.weight", "head.bias"}
-    from legato.data.batch import Batch
+    from legato.data.batching.batch import Batch, Inputs
 
-    assert not model.body(Batch(torch.tensor([[1, 2, 3]]))).hidden.requires_grad
+    assert not model.body(Batch(Inputs(torch.tensor([[1, 2, 3]])))).hidden.requires_grad
 
 
 def test_bitfit_trains_every_bias(bases: dict[str, Path]) -> None:
@@ -69,7 +69,7 @@ def test_bitfit_says_so_where_there_are_no_biases(bases: dict[str, Path]) -> Non
     loaded = load_model(bases["llama"])
     base = Base.of(str(bases["llama"]), loaded)
     heard: list[str] = []
-    model = Headed(loaded.module, HEAD)
+    model = ModelWithHead(loaded.module, HEAD)
     adapt(model, AdaptConfig(name="bitfit"), base, heard.append)
     assert trainable(model) == {"head.weight", "head.bias"}
     assert heard == ["adapt=bitfit: this llama has no biases; only the task's head is trained"]
@@ -136,12 +136,12 @@ def test_models_without_a_published_form_go_by_our_names() -> None:
         adapt(lstm, AdaptConfig(name="lora"), Base("somewhere", "", frozenset(lstm.state_dict())))
     base = Base("somewhere", "", frozenset(lstm.state_dict()))
     with pytest.raises(ConfigError, match=r"use adapt=head, bitfit or full$"):
-        adapt(Headed(lstm, HEAD), AdaptConfig(name="lora"), base)
+        adapt(ModelWithHead(lstm, HEAD), AdaptConfig(name="lora"), base)
 
 
 def test_the_line_of_figures(bases: dict[str, Path]) -> None:
     model, _ = adapted(bases["bert"], head=HEAD, name="lora", rank=2)
-    whole = count_parameters(Headed(load_model(bases["bert"]).module, HEAD))
+    whole = count_parameters(ModelWithHead(load_model(bases["bert"]).module, HEAD))
     low = 2 * (2 * 2 * 16 + 2 * 16 * 2)
     head = 2 * 16 + 2
     assert trainable_line(model) == (
@@ -151,14 +151,14 @@ def test_the_line_of_figures(bases: dict[str, Path]) -> None:
 
 def test_a_checkpoint_holds_what_is_trained(bases: dict[str, Path]) -> None:
     model, _ = adapted(bases["bert"], head=HEAD, name="lora")
-    held = trained_weights(model)
+    held = trainable_state(model)
     assert set(held) == trainable(model)
     before, kept = answer(model), {name: tensor.clone() for name, tensor in held.items()}
     with torch.no_grad():
         for tensor in held.values():
             tensor.zero_()
     assert not torch.equal(answer(model), before)
-    put_trained(model, kept, "here")
+    load_trainable(model, kept, "here")
     assert torch.equal(answer(model), before)
 
 
@@ -281,7 +281,7 @@ def test_settings_that_make_no_sense_are_told(given: dict[str, Any], said: str) 
 
 def test_what_only_the_new_model_has_is_known_to_be_drawn(tmp_path: Path) -> None:
     from legato.registry import MODELS
-    from legato.run import _copy_weights
+    from legato.runs.train import _copy_weights
 
     origin = load_model(published_folder(tmp_path / "bert", "bert", masked_words=False, next_sentence=False)).module
     assert not _copy_weights(origin, MODELS.get("bert")(origin.config, origin.sizes))

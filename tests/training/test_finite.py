@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 import legato
-from legato.data.batches import Streams
+from legato.data.batching.batches import Streams
 from legato.errors import DivergenceError
 from legato.nn.recurrent import Layer
 from legato.training.checkpoints import newest_good
-from legato.training.finite import NotFinite, Watch, first_bad_module
+from legato.training.divergence import NotFinite, Watch, first_bad_module
 from tiny_runs import read_metrics, small
 
 

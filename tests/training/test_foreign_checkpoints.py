@@ -12,11 +12,11 @@ import pytest
 import torch
 
 import legato
-from legato.comparing import compare
 from legato.errors import CheckpointError, FolderError, LegatoError
 from legato.folders.weights import load_tensors, save_tensors
+from legato.runs.compare import compare
+from legato.runs.run_folder import RunFolder
 from legato.training.checkpoints import FILES, _digest, load_checkpoint
-from legato.training.run_folder import RunFolder
 from tiny_runs import small
 
 Edit = Callable[[Any], Any]

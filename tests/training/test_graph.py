@@ -17,19 +17,19 @@ try:
 except ImportError:  # run by hand on a machine that has a GPU and no pytest
     pytest = None
 
-from legato.data.batch import Batch
-from legato.data.batches import Streams
-from legato.data.pair_batches import PairBatches
+from legato.data.batching.batch import Batch
+from legato.data.batching.batches import Streams
+from legato.data.batching.pair_batches import PairBatches
 from legato.models.base import Sizes, detach
 from legato.registry import MODELS, TASKS
-from legato.run import check, settings_for
+from legato.runs.run_folder import RunFolder
+from legato.runs.train import check, settings_for
 from legato.tasks.base import Plan
-from legato.tasks.next_token import next_token_loss
-from legato.tasks.pairs import pair_loss
+from legato.tasks.encoder_decoder import pair_loss
+from legato.tasks.lm.next_token import next_token_loss
 from legato.training.display import Display
-from legato.training.graph import WARM, StepGraph, own_stream, shape_of, what_failed
+from legato.training.graph import WARM, StepGraph, failure_reason, own_stream, shape_of
 from legato.training.loop import Trainer
-from legato.training.run_folder import RunFolder
 
 TEXT = {"data.train": "builtin:stdlib", "tokenizer": "byte", "data.forget": 0.1}
 PAIRS = {"data.train": "toy:language", "data.toy.length": [3, 30], "data.toy.count": 2000}
@@ -37,7 +37,7 @@ PAIRS = {"data.train": "toy:language", "data.toy.length": [3, 30], "data.toy.cou
 
 def losses(model: str, graph: bool, folder: Path, steps: int = 40) -> tuple[list[float], int]:
     """The loss of each of the first steps, and how many graphs were recorded."""
-    task = "translation" if MODELS.get(model).reads_source else "lm"
+    task = "translation" if MODELS.get(model).is_encoder_decoder else "lm"
     settings = {
         **(TEXT if task == "lm" else PAIRS),
         "model": model,
@@ -95,7 +95,7 @@ if pytest is not None:
         assert batches.steps_per_epoch == 12
         for step in range(12, 30):  # begins and crosses an epoch, where every row starts anew
             batch = batches.at(step)
-            expected, state = run(batch, None if batch.fresh else state)
+            expected, state = run(batch, None if batch.reset_all else state)
             torch.testing.assert_close(graph.replay(batch), expected)
 
     @pytest.mark.parametrize("name", ["seq2seq", "transformer"])
@@ -107,7 +107,7 @@ if pytest is not None:
         model = MODELS.get(name)(MODELS.get(name).Config(name=name, width=16, layers=1, dropout=0), Sizes(20))
         drawn = np.random.default_rng(0)
         rows = [[drawn.integers(1, 20, size=size) for size in drawn.integers(1, 30, size=200)] for _ in range(2)]
-        batches = PairBatches(*rows, batch_tokens=256, seed=0, start=0, eos=0, pad_to=8, alike=True)
+        batches = PairBatches(*rows, batch_tokens=256, seed=0, start=0, eos=0, pad_to=8, fixed_shape=True)
         parameters = list(model.parameters())
 
         def run(batch: Batch, state: Any, tokens: torch.Tensor) -> tuple[torch.Tensor, Any]:
@@ -143,7 +143,7 @@ if pytest is not None:
         job = TASKS.get("translation").prepare(
             Plan(config.data, config.tokenizer, config.model, config.train, 0, device), lambda text: None
         )
-        job.batches.alike, job.batches.pad_to = True, 8
+        job.batches.fixed_shape, job.batches.pad_to = True, 8
         module = MODELS.get("seq2seq")(config.model, job.sizes)
         display = Display(quiet=True)
         warnings: list[str] = []
@@ -231,7 +231,7 @@ if pytest is not None:
         assert warnings == ["steps are not recorded as CUDA graphs: CUDA out of memory"]
 
     def test_an_error_without_words_is_told_by_its_name() -> None:
-        assert what_failed(AssertionError()) == "AssertionError"
+        assert failure_reason(AssertionError()) == "AssertionError"
 
     @pytest.mark.parametrize("told", [True, False])  # whether PyTorch has ended the recording
     def test_a_recording_that_failed_is_ended(told: bool, monkeypatch: pytest.MonkeyPatch) -> None:

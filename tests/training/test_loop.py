@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 import legato
+from legato.errors import ConfigError
 from legato.folders.weights import load_tensors
-from legato.tasks.lm import LanguageJob
+from legato.tasks.lm.job import LanguageJob
 from legato.training.checkpoints import list_checkpoints, load_checkpoint
-from legato.training.interrupt import Stopped
 from legato.training.loop import Progress, Trainer
+from legato.training.stopping import Stopped
 from tiny_runs import finish, read_metrics, small, start, wait_for, weights_digest, words
 
 Scores = Callable[..., None]
@@ -370,3 +371,10 @@ def test_a_compiled_model_learns_as_the_plain_one_does(tmp_path: Path, monkeypat
     plain = model_weights(train(tmp_path, "plain", **same))
     compiled = model_weights(train(tmp_path, "compiled", train__compile=True, **same))
     torch.testing.assert_close(compiled, plain, rtol=1e-4, atol=1e-5)
+
+
+def test_settings_alone_name_their_task(tmp_path: Path) -> None:
+    result = legato.train({"task": "lm", **small(tmp_path)}, out=tmp_path / "run", quiet=True)
+    assert result.run == tmp_path / "run"
+    with pytest.raises(ConfigError, match="which task"):
+        legato.train(small(tmp_path), quiet=True)

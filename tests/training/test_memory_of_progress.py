@@ -15,16 +15,16 @@ import torch
 from torch import Tensor
 
 import legato
-from legato.data.batch import Batch
-from legato.data.batches import Streams
+from legato.data.batching.batch import Batch, Inputs
+from legato.data.batching.batches import Streams
 from legato.errors import DivergenceError
 from legato.models.base import SequenceModel
-from legato.tasks.lm import LanguageJob
+from legato.tasks.lm.job import LanguageJob
 from legato.training import loop
 from legato.training.checkpoints import list_checkpoints, load_checkpoint
-from legato.training.interrupt import Stopped
 from legato.training.job import Loss
 from legato.training.loop import Trainer
+from legato.training.stopping import Stopped
 from tiny_runs import read_metrics, small, weights_digest
 
 FALLING_THEN_NOT = (5.0, 6.0, 6.0, 4.0, 4.5, 4.5, 4.5, 4.5)  # of steps 2, 4, 6 …
@@ -178,7 +178,9 @@ def test_dropout_differs_from_step_to_step_and_part_to_part(
         first = at(self, 0)
         assert first.targets is not None
         return Batch(
-            first.ids[:1].expand(self.rows, -1), first.targets[:1].expand(self.rows, -1), tokens=first.tokens
+            Inputs(first.inputs.token_ids[:1].expand(self.rows, -1)),
+            first.targets[:1].expand(self.rows, -1),
+            tokens=first.tokens,
         )
 
     monkeypatch.setattr(Streams, "at", same_row)
@@ -210,7 +212,7 @@ def test_forgetting_decides_whether_the_loss_knows_the_window_before(
 
     def compared(self: LanguageJob, model: SequenceModel, batch: Batch, state: Any) -> Loss:
         found = right(self, model, batch, state)
-        if not batch.fresh:
+        if not batch.reset_all:
             assert state is not None
             pairs.append((found.reported.detach(), right(self, model, batch, None).reported.detach()))
         return found

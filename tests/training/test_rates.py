@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 import legato
 from legato.errors import ConfigError
 from legato.models.base import SequenceModel, Sizes
-from legato.models.headed import Headed, HeadShape
+from legato.models.model_with_head import HeadSpec, ModelWithHead
 from legato.registry import MODELS
 from legato.training.config import TrainConfig
 from legato.training.optimizers import make_optimizer
@@ -22,7 +22,7 @@ from tiny_reviews import write_reviews
 
 def model_of(name: str, headed: bool = True, **changes: Any) -> SequenceModel:
     body = MODELS.get(name)(MODELS.get(name).Config(name=name, width=8, **changes), Sizes(20))
-    return Headed(body, HeadShape(kind="classes", outputs=2)) if headed else body
+    return ModelWithHead(body, HeadSpec(kind="classes", outputs=2)) if headed else body
 
 
 def test_all_learn_alike_unless_said() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from legato.data.batch import Batch
+from legato.data.batching.batch import Batch, Inputs
 from legato.errors import ConfigError
 from legato.models.base import SequenceModel, Sizes
 from legato.models.gpt2 import GPT2Config, GPT2Model
 from legato.models.recurrent import RecurrentConfig, RecurrentModel
-from legato.tasks.next_token import next_token_loss
+from legato.tasks.lm.next_token import next_token_loss
 from legato.training.loop import recompute_blocks
 
 
@@ -19,7 +19,7 @@ def gradients(model: SequenceModel, documents: bool) -> list[torch.Tensor]:
     rows = torch.tensor([[0] * 4 + [1] * 5, [0] * 7 + [1] * 2]) if documents else None
     torch.manual_seed(2)  # of the dropout
     model.zero_grad()
-    next_token_loss(model, Batch(ids, ids.roll(-1, 1), documents=rows), None).total.backward()
+    next_token_loss(model, Batch(Inputs(ids, document_ids=rows), ids.roll(-1, 1)), None).total.backward()
     return [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
 

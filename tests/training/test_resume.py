@@ -128,8 +128,8 @@ def end_at(place: str, count: int) -> None:
     import pathlib
     import shutil
 
-    from legato import run
     from legato.folders import atomic, shards
+    from legato.runs import train as run
     from legato.training import checkpoints
 
     homes: dict[str, list[tuple[Any, str]]] = {

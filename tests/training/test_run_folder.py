@@ -13,11 +13,11 @@ import legato
 from legato.config import to_yaml
 from legato.errors import FolderError, LegatoError
 from legato.folders import locks
+from legato.folders.finding import find_model
 from legato.folders.locks import Held, hold, let_go
-from legato.folders.model_folder import find_model
-from legato.settings import check, dump, settings_for
+from legato.runs.config import check, dump, settings_for
+from legato.runs.run_folder import LOCK, STARTING, RunFolder
 from legato.training.checkpoints import Checkpoint, save_checkpoint, sweep
-from legato.training.run_folder import LOCK, STARTING, RunFolder
 from tiny_runs import small, snapshot
 
 SETTINGS = {"task": "lm"}

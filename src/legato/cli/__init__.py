@@ -27,7 +27,7 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
-        from legato import __version__
+        from legato.version import __version__
 
         print(f"legato {__version__}")
         raise typer.Exit

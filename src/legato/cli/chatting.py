@@ -43,11 +43,11 @@ def _fitting(
     model: Model, first: list[dict[str, str]], turns: list[dict[str, str]], options: SearchOptions
 ) -> list[dict[str, str]]:
     """The last turns, as many as leave room for an answer in the model's context; the newest one in any case."""
-    longest = model.module.longest
-    if longest is None or options.slide:
+    max_length = model.module.max_length
+    if max_length is None or options.slide:
         return turns
-    room = min(options.max_tokens, longest // 4)
-    while len(turns) > 1 and len(model.chat_ids([*first, *turns])) + room > longest:
+    room = min(options.max_tokens, max_length // 4)
+    while len(turns) > 1 and len(model.chat_ids([*first, *turns])) + room > max_length:
         turns = turns[2:]  # a question and its answer
     return turns
 

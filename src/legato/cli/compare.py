@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from legato.cli.tables import show
+from legato.cli.printing import show
 
 
 def command(
@@ -29,7 +29,7 @@ def command(
     The table, learning curves and every run are kept under out=….
     """
 
-    from legato.comparing import compare_words, table_of
+    from legato.runs.compare import compare_words, table_of
     from legato.schema import to_json
 
     comparison = compare_words(what, quiet=quiet or as_json)

@@ -6,14 +6,14 @@ from typing import Annotated
 
 import typer
 
-from legato.cli.tables import show
+from legato.cli.printing import show
 
 
 def command(as_json: Annotated[bool, typer.Option("--json", help="JSON.")] = False) -> None:
     """Look at this machine: versions, devices, memory, disk, and how fast it multiplies matrices."""
     from rich.table import Table
 
-    from legato.diagnosis import diagnose
+    from legato.runs.doctor import diagnose
     from legato.schema import to_json
 
     findings = diagnose()

@@ -56,9 +56,9 @@ def command(
     """
     from legato.cli.lines import Lines, Meter, Texts
     from legato.errors import DataError
-    from legato.features import embed_to_file, embedded, ending_of
     from legato.model import load
     from legato.schema import to_json
+    from legato.tasks.embedding.embed_files import embed_to_file, embedded, ending_of
 
     if texts and file is not None:
         raise DataError("give texts or --file, not both")
@@ -81,10 +81,10 @@ def command(
         if out is not None:  # then nothing else is printed that it could disturb
             meter.enabled = not texts and sys.stderr is not None and sys.stderr.isatty()
         if out is not None:
-            shape = embed_to_file(held, many, out, done=meter.advance, **options)
+            shape = embed_to_file(held.loaded, many, out, done=meter.advance, **options)
             told = {"out": out, "texts": len(many), "width": shape, "format": ending}
             wide = f"{len(many):,} × {shape:,}" if pool != "none" else f"{len(many):,} texts, {shape:,} wide"
             print(to_json(told) if as_json else f"{wide} numbers in {out}")
             return
-        for line in embedded(held, many, as_json=as_json, **options):
+        for line in embedded(held.loaded, many, as_json=as_json, **options):
             print(line)

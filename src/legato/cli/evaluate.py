@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from legato.cli.tables import show
+from legato.cli.printing import show
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -38,7 +38,7 @@ def command(
 
     from legato.config import parse_words
     from legato.errors import ConfigError, brief, suggest
-    from legato.folders.finite import shown_score
+    from legato.folders.finite_scores import shown_score
     from legato.model import load
     from legato.schema import to_json
 

@@ -134,12 +134,12 @@ def _begin(held: Model, prompt: Any, options: SearchOptions, file: str | None, l
 def _note_full(held: Model, found: list[Generated], options: SearchOptions) -> None:
     """Say why a text ends early, where nothing else does."""
     if any(not text.finished and len(text.tokens) < options.max_tokens for text in found):
-        full = f"the model's context of {held.module.longest:,} tokens is full"
+        full = f"the model's context of {held.module.max_length:,} tokens is full"
         print(f"legato: note: {full}; --slide goes on from the last ones", file=sys.stderr)
 
 
 def _prompts(prompt: str, file: str | None) -> list[str]:
-    from legato.data.files import unify_newlines
+    from legato.data.sources.files import unify_newlines
     from legato.errors import DataError
     from legato.input_files import path_of, read_bytes
 

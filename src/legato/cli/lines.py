@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO, TextIO
 
-from legato.data.unpacking import lines_of
+from legato.data.sources.unpacking import lines_of
 from legato.errors import DataError
 from legato.input_files import open_file, path_of
 from legato.interrupts import CODE

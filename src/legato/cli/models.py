@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from legato.cli.tables import show
+from legato.cli.printing import show
 
 
 def command(

@@ -118,7 +118,7 @@ def command(
     the exit code is 2. With --nbest above 1 that line, too, has its number before it.
     """
     from legato.cli.lines import Lines, Meter, Texts, leaving
-    from legato.data.files import load_text
+    from legato.data.sources.files import load_text
     from legato.errors import DataError
     from legato.input_files import path_of
     from legato.model import load
@@ -186,7 +186,7 @@ def _predicting(
     """What makes predictions of texts: the model's task, or prompting for labels."""
     from legato.config import validate
     from legato.errors import ConfigError, brief
-    from legato.tasks.prompting import Prompter, PromptOptions
+    from legato.tasks.classification.prompting import Prompter, PromptOptions
 
     if task == "classification" and held.task != task:
         others = [name for name in options if name != "nbest"]

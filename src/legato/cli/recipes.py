@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from legato.cli.tables import show
+from legato.cli.printing import show
 
 
 def command(
@@ -18,7 +18,7 @@ def command(
     from rich.table import Table
 
     from legato.errors import ConfigError, brief, suggest
-    from legato.run import find_recipe, list_recipes
+    from legato.runs.train import find_recipe, list_recipes
     from legato.schema import to_json
 
     if name is not None:

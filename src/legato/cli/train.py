@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from legato.cli.tables import show
+from legato.cli.printing import show
 
 
 def command(
@@ -39,7 +39,7 @@ def command(
     seed device. `legato train lm --keys` lists every one with its default and meaning.
     """
     from legato.config import split_words
-    from legato.run import train
+    from legato.runs.train import train
     from legato.schema import to_json
 
     words = list(settings or [])
@@ -60,7 +60,7 @@ def _list_keys(what: str, given: dict[str, Any]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from legato.run import describe_settings, settings_for
+    from legato.runs.train import describe_settings, settings_for
 
     table = Table("setting", "default", "meaning")
     for row in describe_settings(settings_for(what, given)):

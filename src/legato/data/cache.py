@@ -20,8 +20,8 @@ from typing import IO, Any, Final, cast
 
 import numpy as np
 
-from legato.data.text import Text
-from legato.data.tokenizers import AnyTokenizer, Tokenizer, TokenizerConfig
+from legato.data.formats.text import Text
+from legato.data.text.tokenizers import AnyTokenizer, Tokenizer, TokenizerConfig
 from legato.errors import LegatoError
 from legato.input_files import open_file, path_of
 from legato.output_files import replacing_file

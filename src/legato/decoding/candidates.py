@@ -53,7 +53,7 @@ class Picks(NamedTuple):
     whole: Tensor
 
 
-class Chance:
+class SearchRandom:
     """The random numbers of every group, each a pure function of (seed, prompt, walk, step).
 
     So a prompt gets what it would get alone, wherever it stands in a batch and whatever stands beside it; one that
@@ -83,7 +83,9 @@ class Chance:
 class Chooser:
     """Turns logits into candidates, in the way that the options ask for."""
 
-    def __init__(self, options: SearchOptions, ends: Sequence[int], suppress: Sequence[int], chance: Chance) -> None:
+    def __init__(
+        self, options: SearchOptions, ends: Sequence[int], suppress: Sequence[int], chance: SearchRandom
+    ) -> None:
         self.options = options
         self.width = options.width
         self.chance = chance

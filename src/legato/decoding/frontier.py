@@ -103,7 +103,7 @@ class Frontier:
         """What the constraint leaves each row, (G · W, V). A row left nothing closes."""
         mask = np.ones((self.scores.size, len(self.ends)), dtype=bool)
         for row in self.open_rows():
-            prompt = int(self.groups[row // self.width]) // self.options.walks
+            prompt = int(self.groups[row // self.width]) // self.options.samples
             tokens = constraint(prompt, self.history(row)[0])
             if tokens is None:
                 continue
@@ -118,7 +118,7 @@ class Frontier:
         groups = candidates.broken & ~self.done  # (G,)
         if not groups.any():
             return None
-        prompt = int(self.groups[groups.argmax()]) // self.options.walks
+        prompt = int(self.groups[groups.argmax()]) // self.options.samples
         return f" (prompt {prompt + 1}, token {len(self.steps) + 1})"
 
     def advance(self, candidates: Candidates) -> None:
@@ -235,7 +235,7 @@ class Frontier:
 
     def _settled(self, closed: list[Hypothesis], open_score: float, limit: int) -> bool:
         """Whether no open hypothesis can enter the n best (the bound in the docstring at the top)."""
-        wanted = self.options.nbest // self.options.walks
+        wanted = self.options.nbest // self.options.samples
         if len(closed) < wanted:
             return False
         bound = normalise(open_score, limit, self.options.length_penalty)

@@ -61,7 +61,7 @@ class SearchOptions(Section):
         return (self.beams or DEFAULT_BEAMS) if self.search in WIDE else 1
 
     @property
-    def walks(self) -> int:
+    def samples(self) -> int:
         """Independent searches of the same prompt."""
         return self.nbest if self.search == "sample" else 1
 

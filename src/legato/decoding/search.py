@@ -20,16 +20,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from legato.data.batches import mix_seed
-from legato.decoding.candidates import Chance, Chooser
+from legato.data.batching.batch import Inputs
+from legato.data.batching.batches import mix_seed
+from legato.decoding.candidates import Chooser, SearchRandom
 from legato.decoding.frontier import Constraint, Frontier, Hypothesis, ranked
 from legato.decoding.options import SearchOptions
 from legato.decoding.sliding import Sliding
 from legato.decoding.stop_strings import cut_at_stop
 from legato.errors import LegatoError
-from legato.folders.finite import not_finite
+from legato.folders.finite_scores import not_finite
+from legato.nn.pooling import inside
 from legato.nn.state import Generates
 
 __all__ = ["Constraint", "Frontier", "Hypothesis", "cut_at_stop", "search"]
@@ -73,23 +75,23 @@ def search(
     ends = sorted({*stop_tokens} | (set() if eos is None else {eos}))
     _check(prompts, ends, model.vocabulary, options, text_of)
     most = options.max_tokens if limits is None else max(limits)
-    device = _device_of(model)
-    groups = len(prompts) * options.walks
+    device = model.device
+    groups = len(prompts) * options.samples
     seeds = _seeds(prompts, sources, options) if options.drawn else []
-    chooser = Chooser(options, ends, sorted(suppress), Chance(seeds, device))
+    chooser = Chooser(options, ends, sorted(suppress), SearchRandom(seeds, device))
     frontier = Frontier(groups, options, ends, model.vocabulary, on_token)
     if limits is not None:
-        frontier.limits = np.repeat(np.asarray(limits), options.walks)
+        frontier.limits = np.repeat(np.asarray(limits), options.samples)
 
     # Not inference mode: tables that a model keeps for later, made here, must still serve its training.
     with torch.no_grad():
-        tokens, lengths = _pad(prompts, device)  # (B, T), (B,)
-        state = model.start(len(prompts), tokens.shape[1] + most, memory)
-        logits = model.prefill(tokens, lengths, state)  # (B, V)
+        inputs = Inputs.of(prompts, device)
+        state = model.start(len(prompts), inputs.token_ids.shape[1] + most, memory)
+        logits = model.prefill(inputs, state)  # (B, V)
         penalised = options.repetition_penalty != 1
-        seen = _tokens_in(tokens, lengths, model.vocabulary) if penalised else None  # (B, V)
+        seen = _tokens_in(inputs, model.vocabulary) if penalised else None  # (B, V)
         if groups * options.width > len(prompts):
-            rows = torch.arange(len(prompts), device=device).repeat_interleave(options.walks * options.width)
+            rows = torch.arange(len(prompts), device=device).repeat_interleave(options.samples * options.width)
             state.reorder(rows)
             logits = logits[rows]  # (B · walks · width, V)
             seen = None if seen is None else seen[rows]
@@ -124,7 +126,7 @@ def search(
                 seen.scatter_(-1, chosen[:, None], True)
             logits = model.step(chosen, state)  # (G · W, V)
 
-    of_prompt = [frontier.closed[i * options.walks : (i + 1) * options.walks] for i in range(len(prompts))]
+    of_prompt = [frontier.closed[i * options.samples : (i + 1) * options.samples] for i in range(len(prompts))]
     return [ranked(chain(*closed))[: options.nbest] for closed in of_prompt]
 
 
@@ -154,7 +156,7 @@ def _seeds(
     for number, prompt in enumerate(prompts):
         read = () if sources is None else sources[number]
         seed = mix_seed("drawn", options.seed, [int(token) for token in read], [int(token) for token in prompt])
-        found += [(seed, walk) for walk in range(options.walks)]
+        found += [(seed, walk) for walk in range(options.samples)]
     return found
 
 
@@ -163,22 +165,9 @@ def _module_of(model: Any) -> Any:
     return model.model if isinstance(model, Sliding) else model
 
 
-def _device_of(model: Generates) -> torch.device:
-    if isinstance(model, nn.Module):
-        for tensor in chain(model.parameters(), model.buffers()):
-            return tensor.device
-    return getattr(model, "device", torch.device("cpu"))
-
-
-def _pad(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Prompts as one tensor (B, T), padded on the right, and their lengths (B,)."""
-    longest = max(map(len, prompts))
-    tokens = torch.tensor([[*prompt, *[0] * (longest - len(prompt))] for prompt in prompts])
-    return tokens.to(device), torch.tensor([len(prompt) for prompt in prompts], device=device)
-
-
-def _tokens_in(tokens: Tensor, lengths: Tensor, vocabulary: int) -> Tensor:
+def _tokens_in(inputs: Inputs, vocabulary: int) -> Tensor:
     """Which tokens each prompt holds, (B, V)."""
-    inside = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]  # (B, T)
+    tokens = inputs.token_ids
+    own = inside(tokens.unsqueeze(-1), inputs.lengths).squeeze(-1)  # (B, T)
     counts = torch.zeros(len(tokens), vocabulary, dtype=torch.int64, device=tokens.device)
-    return counts.scatter_add_(-1, tokens, inside.long()) > 0
+    return counts.scatter_add_(-1, tokens, own.long()) > 0

@@ -1,8 +1,8 @@
 """Writing beyond a model's context: when it is full, the model goes on from what it wrote last.
 
-A model with learned or rotary positions takes `longest` tokens and no more. `Sliding` stands before such a model
+A model with learned or rotary positions takes `max_length` tokens and no more. `Sliding` stands before such a model
 and passes everything on; when a row is full its last half goes on in a new state, which costs a prefill once every
-`longest` / 2 tokens for each length that rows have. What came before is forgotten. A row slides when it is full
+`max_length` / 2 tokens for each length that rows have. What came before is forgotten. A row slides when it is full
 itself, not when another one is: so what it becomes does not depend on what stands beside it.
 """
 
@@ -13,44 +13,43 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from legato.data.batching.batch import Inputs
 from legato.nn.state import Generates, State
 
 
 class Sliding:
     """A model whose context slides. It generates as any model does (`nn/state.py`)."""
 
-    def __init__(self, model: Generates, longest: int, device: torch.device) -> None:
-        self.model, self.longest, self.device = model, longest, device
-        self.kept = max(longest // 2, 1)  # tokens that a full context goes on from
+    def __init__(self, model: Generates, max_length: int, device: torch.device) -> None:
+        self.model, self.max_length, self.device = model, max_length, device
+        self.kept = max(max_length // 2, 1)  # tokens that a full context goes on from
 
     @property
     def vocabulary(self) -> int:
         return self.model.vocabulary
 
     def start(self, rows: int, capacity: int, memory: Any = None) -> SlidingState:
-        return SlidingState(self.model.start(rows, min(capacity, self.longest), memory), capacity, memory)
+        return SlidingState(self.model.start(rows, min(capacity, self.max_length), memory), capacity, memory)
 
-    def prefill(self, tokens: Tensor, lengths: Tensor, state: SlidingState) -> Tensor:
+    def prefill(self, inputs: Inputs, state: SlidingState) -> Tensor:
         """Of longer prompts the last tokens count."""
-        listed = zip(tokens.tolist(), lengths.tolist(), strict=True)
-        state.rows = [row[:length][-self.longest :] for row, length in listed]
+        tokens, lengths = inputs.token_ids.tolist(), inputs.lengths
+        ends = [len(row) for row in tokens] if lengths is None else lengths.tolist()
+        state.rows = [row[:end][-self.max_length :] for row, end in zip(tokens, ends, strict=True)]
         return self._take_in(state)
 
     def step(self, tokens: Tensor, state: SlidingState) -> Tensor:
         for row, token in zip(state.rows, tokens.tolist(), strict=True):
             row.append(token)
-        if state.inner.length < self.longest:
+        if state.inner.length < self.max_length:
             return self.model.step(tokens, state.inner)
         # The columns are as many as the longest row has tokens, or had that has left the batch.
-        state.rows = [row[-self.kept :] if len(row) > self.longest else row for row in state.rows]
-        state.inner = self.model.start(len(state.rows), min(state.capacity, self.longest), state.memory)
+        state.rows = [row[-self.kept :] if len(row) > self.max_length else row for row in state.rows]
+        state.inner = self.model.start(len(state.rows), min(state.capacity, self.max_length), state.memory)
         return self._take_in(state)
 
     def _take_in(self, state: SlidingState) -> Tensor:
-        columns = max(map(len, state.rows))
-        padded = [[*row, *[0] * (columns - len(row))] for row in state.rows]
-        lengths = torch.tensor([len(row) for row in state.rows], device=self.device)
-        return self.model.prefill(torch.tensor(padded, device=self.device), lengths, state.inner)
+        return self.model.prefill(Inputs.of(state.rows, self.device), state.inner)
 
 
 class SlidingState:

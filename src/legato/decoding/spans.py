@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def best_spans(
-    starts: Tensor, ends: Tensor, inside: Tensor, longest: int, count: int = 1
+    starts: Tensor, ends: Tensor, inside: Tensor, max_length: int, count: int = 1
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The `count` best spans of each row, best first: scores, first and last places, (B, N) each.
 
@@ -22,9 +22,9 @@ def best_spans(
     starts = starts.float().masked_fill(~inside, low)
     ends = ends.float().masked_fill(~inside, low)
     width = starts.shape[1]
-    longest = min(longest, width)
-    shifted = F.pad(ends, (0, longest - 1), value=low).unfold(1, width, 1)  # (B, longest, T): e at i + length - 1
-    scores = starts.unsqueeze(1) + shifted  # (B, longest, T)
-    best, where = scores.flatten(1).topk(min(count, longest * width), dim=1)
+    max_length = min(max_length, width)
+    shifted = F.pad(ends, (0, max_length - 1), value=low).unfold(1, width, 1)  # (B, length, T): e at i + length - 1
+    scores = starts.unsqueeze(1) + shifted  # (B, max_length, T)
+    best, where = scores.flatten(1).topk(min(count, max_length * width), dim=1)
     first = where % width
     return best, first, first + torch.div(where, width, rounding_mode="floor")

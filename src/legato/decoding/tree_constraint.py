@@ -1,6 +1,6 @@
 """What may come next while a tree is written as symbols, so that it can only end as a tree.
 
-The symbols are those of a skeleton in `data/trees.py`: an opening and a closing bracket for each label, and
+The symbols are those of a skeleton in `data/formats/trees.py`: an opening and a closing bracket for each label, and
 one symbol for a word. Under the constraint a hypothesis has one root, closes every bracket by its own label,
 leaves none empty, has exactly as many words as the sentence, and ends by `eos` within `max_tokens`. Nothing
 else is forbidden but towers: more than `max_unary` constituents over the same words, each the only child of

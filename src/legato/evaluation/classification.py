@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from legato.data.labels import Labels
+from legato.data.formats.labels import Labels
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Detail = tuple[str, list[str], list[list[Any]]]  # a title, the names of columns, rows
@@ -29,7 +29,7 @@ METRICS: Final = {  # of each kind of labels, what decides first
 }
 WIDEST: Final = 20  # classes whose confusion is shown whole
 WORST: Final = 10  # errors that are shown
-BORDER: Final = 0.5  # probability from which a text has a label, where it may have several
+THRESHOLD: Final = 0.5  # probability from which a text has a label, where it may have several
 
 
 def probabilities(kind: str, logits: Array) -> Array:
@@ -58,12 +58,12 @@ def classification_scores(labels: Labels, found: Array, wanted: Sequence[Any]) -
 
     signature = f"macro_f1:classes={labels.outputs}|zero_division:0|scikit-learn:{sklearn.__version__}"
     if labels.kind == "several":
-        true, guessed = np.asarray(wanted) > BORDER, found >= BORDER
+        true, guessed = np.asarray(wanted) > THRESHOLD, found >= THRESHOLD
         return {
             "micro_f1": float(metrics.f1_score(true, guessed, average="micro", zero_division=0)),
             "macro_f1": float(metrics.f1_score(true, guessed, average="macro", zero_division=0)),
             "exact": float((true == guessed).all(axis=1).mean()),
-            "f1_signature": f"threshold:{BORDER:g}|{signature}",
+            "f1_signature": f"threshold:{THRESHOLD:g}|{signature}",
         }
     true, guessed = np.asarray(wanted, dtype=np.int64), found.argmax(axis=1)
     every = list(range(labels.outputs))
@@ -107,7 +107,7 @@ def classification_details(
     if labels.kind == "regression":
         return [_worst_values(found, wanted, texts, places)]
     if labels.kind == "several":
-        true, guessed = np.asarray(wanted) > BORDER, found >= BORDER
+        true, guessed = np.asarray(wanted) > THRESHOLD, found >= THRESHOLD
         return [_per_class(labels, true, guessed), _worst_labels(labels, found, true, texts, places)]
     classes = np.asarray(wanted, dtype=np.int64)
     every = np.arange(labels.outputs)
@@ -156,7 +156,7 @@ def _worst_classes(
 
 def _worst_labels(labels: Labels, found: Array, true: Array, texts: Sequence[str], places: Sequence[str]) -> Detail:
     missed = np.where(true, 1.0 - found, found)  # how sure it was of the opposite
-    wrong = np.argwhere(true != (found >= BORDER))
+    wrong = np.argwhere(true != (found >= THRESHOLD))
     worst = sorted(map(tuple, wrong), key=lambda pair: (-missed[pair], pair))[:WORST]
     rows: list[list[Any]] = [
         [labels.names[c], "yes" if true[n, c] else "no", float(found[n, c]), texts[n], places[n]] for n, c in worst

@@ -25,7 +25,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from legato.data.trees import EMPTY, WRAPPERS, Close, Open, Tree, Word, bare_label, walk
+from legato.data.formats.trees import EMPTY, WRAPPERS, Close, Open, Tree, Word, bare_label, walk
 from legato.errors import LegatoError
 
 PUNCTUATION: Final = frozenset({",", ".", ":", "``", "''"})
@@ -44,7 +44,7 @@ def bracket_scores(gold: Sequence[Tree], predicted: Sequence[Tree]) -> dict[str,
     Keys: `precision`, `recall`, `f1`, `complete`, from 0 to 100; `sentences`, those that were scored;
     `skipped`, those whose numbers of words differ. Where there are no brackets to divide by, a score is 0.
 
-    >>> from legato.data.trees import unflatten
+    >>> from legato.data.formats.trees import unflatten
     >>> tree = unflatten("(S (NP dogs )NP (VP bark )VP )S".split())
     >>> bracket_scores([tree], [tree])["f1"]
     100.0

@@ -4,7 +4,7 @@
     accuracy                 share of the words with the right tag
 
 All are in percent but accuracy, which is a share. Tags of any scheme are compared in iob2, into which reading them
-forgivingly (data/tag_schemes.py) turns them; seqeval's default reading of iob2 is the same as conlleval's.
+forgivingly (data/formats/tag_schemes.py) turns them; seqeval's default reading of iob2 is the same as conlleval's.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any, Final
 
-from legato.data.tag_schemes import OUTSIDE, Scheme, convert, kind_of, read_spans
+from legato.data.formats.tag_schemes import OUTSIDE, Scheme, convert, kind_of, read_spans
 
 WIDEST: Final = 20  # kinds that a table of confusions may have; beyond that, only the most frequent ones are listed
 MOST: Final = 20  # of those, and of the worst errors

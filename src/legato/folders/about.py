@@ -11,8 +11,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from legato.data.tag_schemes import Scheme
-from legato.models.entries import Beams, Flag, Setting, Size, Token, Tokens
+from legato.config import validate
+from legato.data.formats.tag_schemes import Scheme
+from legato.errors import ConfigError, FolderError
+from legato.models.model_with_head import HeadSpec
+from legato.models.published.entries import Beams, Flag, Setting, Size, Token, Tokens
 from legato.registry import TASKS
 from legato.schema import OPEN, TypedDict, fit, with_config
 
@@ -112,3 +115,19 @@ def check_about(about: Any, where: Path) -> dict[str, Any]:
     if found.get("task", "lm") in TASKS.builtin:
         found = fit({"legato": about}, _OwnHolder, str(where))["legato"]
     return dict(found)
+
+
+def head_shape(about: dict[str, Any], file: Path) -> HeadSpec | None:
+    """The shape of the head; None where there is none. `file` is where `about` was read."""
+    if about.get("head") is None:
+        return None
+    try:
+        shape = validate(HeadSpec, about["head"], "legato.head")
+    except ConfigError as problem:
+        raise FolderError(f"{file}: {problem}") from None
+    labels = about.get("labels")
+    if labels is None or shape.kind == "spans":
+        return shape
+    if labels and len(labels) != shape.outputs:
+        raise FolderError(f"{file}: there are {len(labels)} labels, but the head has {shape.outputs} outputs")
+    return shape

@@ -24,20 +24,24 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from legato.data.tokenizers import AnyTokenizer
-from legato.data.vectors import save_vectors
+from legato.data.formats.vector_files import save_vectors
+from legato.data.text.tokenizers import AnyTokenizer
 from legato.errors import ConfigError, FolderError, LegatoError, suggest
-from legato.folders.adaptation import NOTE
-from legato.folders.adapters import OURS, AdapterFile
+from legato.folders.adapters.info import NOTE
+from legato.folders.adapters.loading import AdapterFile
+from legato.folders.adapters.saving import OURS
 from legato.folders.atomic import clear_errors, replacing
+from legato.folders.finding import find_model, is_adapter
 from legato.folders.hub import hub_name
 from legato.folders.json_files import write_json
 from legato.folders.links import copy_folder
-from legato.folders.model_folder import TARGET, Loaded, find_model, is_adapter, load_model, refusal, save_model
+from legato.folders.loaded import Loaded
+from legato.folders.model_folder import load_model, refusal, save_model
 from legato.folders.steady import read_steadily
+from legato.folders.tokenizer_files import TARGET
 from legato.input_files import open_file, path_of, read_bytes
-from legato.models.head_names import unlike_theirs
-from legato.models.headed import Headed, body_of
+from legato.models.model_with_head import ModelWithHead, body_of
+from legato.models.published.heads import unlike_theirs
 from legato.models.transformer import TransformerModel
 from legato.output_files import replacing_file
 from legato.schema import TypedDict, read_json
@@ -175,7 +179,7 @@ def _export_hugging_face(loaded: Loaded, folder: Path, target: Path) -> None:
             _write_merged(loaded, folder, fresh)
         else:
             read_steadily(folder, lambda at: _copy(at, fresh))
-    strange = unlike_theirs(loaded.module) if isinstance(loaded.module, Headed) else None
+    strange = unlike_theirs(loaded.module) if isinstance(loaded.module, ModelWithHead) else None
     if strange is not None:
         found, wanted = strange
         if wanted.endswith("=auto") and _head_alone(folder):  # which chooses what makes the base's vectors
@@ -251,7 +255,7 @@ def _read_card(path: Path) -> str:
 def _export_vectors(loaded: Loaded, target: Path, force: bool) -> Path:
     """Each token's vector, marks left out."""
     body = body_of(loaded.module)
-    table = getattr(body, "embedding", None)
+    table = body.token_table
     if not isinstance(table, nn.Embedding):
         raise LegatoError(f"{loaded.folder} holds a {loaded.module.config.name}, which has no vectors of words")
     if target.is_dir():
@@ -260,7 +264,7 @@ def _export_vectors(loaded: Loaded, target: Path, force: bool) -> Path:
         raise FolderError(f"{target} is there already; give another --out, or --force to write over it")
     if os.path.lexists(target) and not target.is_file():
         raise FolderError(f"{target} is a pipe, a device or a link to nothing; give --out the name of a file")
-    tokenizer = loaded.target if body.reads_source else loaded.tokenizer  # whose tokens the table's rows are
+    tokenizer = loaded.target if body.is_encoder_decoder else loaded.tokenizer  # whose tokens the table's rows are
     unread = {*tokenizer.marks, tokenizer.unk_id, tokenizer.eos_id}
     words = {n: name for n in range(tokenizer.size) if n not in unread and (name := tokenizer.token_name(n)).strip()}
     with _clear_errors(target), clear_errors(target), replacing_file(target) as fresh:
@@ -294,9 +298,9 @@ def _export_ctranslate2(loaded: Loaded, target: Path, quantize: str | None) -> N
             raise ConfigError(f"CTranslate2 refused the model: {problem}") from None
         spec.save(str(fresh))
         # It translates tokens; this makes tokens of text.
-        loaded.tokenizer.save(fresh, ends=True, longest=module.longest)
+        loaded.tokenizer.save(fresh, ends=True, max_length=module.max_length)
         if loaded.target not in (loaded.tokenizer, loaded.tokenizer.partner):
-            loaded.target.save(fresh / TARGET, longest=module.longest)
+            loaded.target.save(fresh / TARGET, max_length=module.max_length)
 
 
 def _specification(loaded: Loaded, module: TransformerModel, specs: Any) -> Any:

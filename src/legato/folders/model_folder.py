@@ -13,79 +13,53 @@ Published folders may also have a chat template (`chat.py`) and be sentence enco
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from legato.config import validate
-from legato.data.reading import TextReader
-from legato.data.sentencepieces import is_marian_vocabulary, load_marian_vocabulary
-from legato.data.tokenizers import AnyTokenizer, Tokenizer
-from legato.errors import ConfigError, DataError, FolderError, brief
-from legato.folders.about import Generation, check_about
-from legato.folders.adaptation import adapter_note
-from legato.folders.atomic import OLD
-from legato.folders.chat import ChatTemplate, load_chat_template
-from legato.folders.heads import head_shape
-from legato.folders.hub import fetch
+from legato.data.text.text_reader import TextReader
+from legato.data.text.tokenizers import AnyTokenizer, Tokenizer
+from legato.errors import ConfigError, FolderError, brief
+from legato.folders.about import Generation, check_about, head_shape
+from legato.folders.adapters.info import adapter_note
+from legato.folders.adapters.loading import load_adapter
+from legato.folders.adapters.saving import save_adapter
+from legato.folders.chat_template import load_chat_template
+from legato.folders.finding import find_model, is_adapter
 from legato.folders.json_files import write_json
-from legato.folders.links import leads_out, refuse_links_out
-from legato.folders.marks import (
-    ends_of_ours,
-    generation_entries,
-    marks_of,
-    published_ends,
-    published_habits,
-    with_padding,
-)
+from legato.folders.links import refuse_links_out
+from legato.folders.loaded import Loaded
 from legato.folders.sentence_encoder import (
-    MODULES,
-    SentenceEncoder,
     load_sentence_encoder,
     lower_marking,
     save_sentence_encoder,
     sentences_of,
 )
 from legato.folders.shards import LARGEST, load_weights, save_weights, weights_name
+from legato.folders.special_tokens import (
+    ends_of_ours,
+    generation_defaults,
+    generation_entries,
+    marks_of,
+    published_ends,
+    with_padding,
+)
 from legato.folders.steady import find_and_read, read_steadily
+from legato.folders.tokenizer_files import TARGET, load_tokenizers, tokenizer_digest
 from legato.folders.weights import check_weights, put_weights, weights_of
 from legato.input_files import path_of
 from legato.models.base import Published, SequenceModel, Sizes
 from legato.models.building import built, limited
-from legato.models.entries import Entries, OwnEntries, Setting
-from legato.models.head_names import read_head, write_head
-from legato.models.headed import Headed, HeadShape, body_of
+from legato.models.model_with_head import HeadSpec, ModelWithHead, body_of
+from legato.models.published.entries import Entries, OwnEntries, Setting
+from legato.models.published.heads import read_head, write_head
 from legato.nn.characters import tell_spelling
 from legato.registry import MODELS, PUBLISHED
 from legato.schema import fit, read_json, read_json_if_there
 
 PREFIX = "legato-"
 HEAD = "head."  # before the names of the tensors of a task's head, where no published form has it
-TARGET = "target"  # the folder of a tokenizer of its own for what is written
 IDS = ("decoder_start_token_id", "eos_token_id", "pad_token_id", "bos_token_id", "forced_eos_token_id")
-
-
-@dataclass
-class Loaded:
-    """What a model folder holds."""
-
-    folder: Path
-    module: SequenceModel
-    tokenizer: AnyTokenizer  # of what is read
-    task: str
-    about: dict[str, Any] = field(default_factory=dict)  # the "legato" key
-    target: AnyTokenizer = None  # type: ignore[assignment]  # of what is written; left out: the same
-    start: int = None  # type: ignore[assignment]  # what writing begins with; left out: the end mark
-    ends: tuple[int, ...] = ()  # the tokens that end a continuation
-    chat: ChatTemplate | None = None
-    sentences: SentenceEncoder | None = None  # how a text becomes one vector, where the folder says it
-    digest: str | None = None  # of the weights, where they are not all in the folder (adapters.py)
-    bases: tuple[Path, ...] = ()  # the folders of the models below, where it is an adapter
-
-    def __post_init__(self) -> None:
-        self.target = self.tokenizer if self.target is None else self.target
-        self.start = self.target.eos_id if self.start is None else self.start
 
 
 def save_model(
@@ -102,37 +76,39 @@ def save_model(
 ) -> None:
     """Write every file of a model folder into `folder`, which exists; of weights, at most `largest` bytes a file."""
     target = None if target is tokenizer else target
-    if isinstance(module, Headed):
+    if isinstance(module, ModelWithHead):
         about = {**about, "head": module.shape.model_dump(mode="json")}
-    if isinstance(module, Headed) or about.get("sentences") is not None:
+    if isinstance(module, ModelWithHead) or about.get("sentences") is not None:
         tokenizer = with_padding(tokenizer)
     written = target or tokenizer
     marks = marks_of(body_of(module), written, written.eos_id if start is None else start)
     tokens = {"tokens": [tokenizer_digest(tokenizer), tokenizer_digest(written)]}
     told = {"task": task, **about, **tokens}
-    adaptation = getattr(module, "adaptation", None)
+    adaptation = module.adapter
     if adaptation is None:
         config, tensors = _written(module, about)
         named = {name: number for name, number in marks.items() if name not in config}
         write_json(folder / "config.json", {**config, **named, "legato": told})
         save_weights(tensors, folder, largest)
     else:
-        from legato.folders.adapters import save_adapter
-
         save_adapter(folder, module, adaptation, told)
-    segments = getattr(module.config, "segments", 1) > 1
-    own = not (isinstance(tokenizer, Tokenizer) and tokenizer.foreign)  # others' prompts begin as they say
+    segments = module.config.uses_segments
+    own = not (
+        isinstance(tokenizer, Tokenizer) and tokenizer.follows_own_template
+    )  # others' prompts begin as they say
     how = sentences_of(told, folder)
-    rows = isinstance(module, Headed) or how is not None  # texts are read, none is gone on with
+    rows = isinstance(module, ModelWithHead) or how is not None  # texts are read, none is gone on with
     if rows and own and isinstance(tokenizer, Tokenizer):
-        tokenizer = _as_read(tokenizer, TextReader.of(module, tokenizer), module)
-    starts = module.generates and not module.reads_source and own and not rows
-    tokenizer.save(folder, starts=starts, ends=module.reads_source, segments=segments, longest=module.longest)
+        tokenizer = _as_read(tokenizer, TextReader.of(module.config, tokenizer), module)
+    starts = module.can_generate and not module.is_encoder_decoder and own and not rows
+    tokenizer.save(
+        folder, starts=starts, ends=module.is_encoder_decoder, segments=segments, max_length=module.max_length
+    )
     if target is not None and target is not tokenizer.partner:
-        target.save(folder / TARGET, longest=module.longest)
+        target.save(folder / TARGET, max_length=module.max_length)
     if how is not None and (adaptation is None or adaptation.name == "lora") and refusal(module) is None:
         save_sentence_encoder(folder, how, module.config.width)
-    if module.generates:
+    if module.can_generate:
         write_json(folder / "generation_config.json", generation_entries(module, written, marks, about))
     if adaptation is not None:
         card += adapter_note(adaptation)
@@ -144,15 +120,9 @@ def _as_read(tokenizer: Tokenizer, reader: TextReader, module: SequenceModel) ->
     if reader.framed:
         return tokenizer
     before, between, behind = reader.paired
-    if isinstance(module, Headed) and module.shape.kind == "spans":
+    if isinstance(module, ModelWithHead) and module.shape.kind == "spans":
         behind = behind or [tokenizer.eos_id]  # it stands for no answer
     return tokenizer.framing(reader.alone, (before, between, behind))
-
-
-def tokenizer_digest(tokenizer: AnyTokenizer) -> str:
-    """A short hash of a vocabulary in its order: what tells a tokenizer from another one of its size."""
-    names = "\n".join(tokenizer.token_name(index) for index in range(tokenizer.size))
-    return hashlib.sha256(names.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def refusal(module: SequenceModel) -> str | None:
@@ -165,7 +135,7 @@ def refusal(module: SequenceModel) -> str | None:
 
 def _written(module: SequenceModel, about: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The entries of config.json and the tensors, in the most widely known form that the model has."""
-    if not isinstance(module, Headed):
+    if not isinstance(module, ModelWithHead):
         return _published(module) or _own(module)
     known = write_head(module, about)
     if known is not None:
@@ -220,9 +190,7 @@ def _load(folder: Path) -> Loaded:
 def _load_model(folder: Path) -> Loaded:
     refuse_links_out(folder)
     if is_adapter(folder):
-        from legato.folders.adapters import load_adapter
-
-        return load_adapter(folder)
+        return load_adapter(folder, load_model)
     sentences = load_sentence_encoder(folder)
     if sentences is not None:
         folder = folder / sentences.transformer
@@ -233,7 +201,7 @@ def _load_model(folder: Path) -> Loaded:
     ours = "legato" in config
     generation: dict[str, Any] = {**read_json_if_there(folder / "generation_config.json", Generation, loose=True)}
     told = config.pop("legato", None)
-    about = published_habits(config, generation) if told is None else check_about(told, folder / "config.json")
+    about = generation_defaults(config, generation) if told is None else check_about(told, folder / "config.json")
     sentences = sentences or sentences_of(about, folder / "config.json")
     published = not ours or bool(about.get("published"))  # others made it, whoever trained it last
     _refuse_what_we_lack(folder, kind, config)
@@ -259,14 +227,14 @@ def _load_model(folder: Path) -> Loaded:
         module = _with_head(module, head, of_head, folder)
     if about.get("tokens") not in (None, [tokenizer_digest(tokenizer), tokenizer_digest(target)]):
         raise FolderError(f"{folder}: its tokenizer is not the one that the model was trained with")
-    if module.reads_characters:
+    if module.config.reads_characters:
         tell_spelling(module, tokenizer)
     module.eval()
     start = config.get("decoder_start_token_id")
     if start is not None and not 0 <= start < module.vocabulary:
         raise FolderError(f"{folder / 'config.json'}: decoder_start_token_id is {start}")
     if isinstance(tokenizer, Tokenizer):
-        tokenizer.foreign = published
+        tokenizer.follows_own_template = published
         if sentences is not None and sentences.lowercase:
             lower_marking(tokenizer)
     said = {**config, **generation}
@@ -284,12 +252,12 @@ def read_entries(folder: Path) -> dict[str, Any]:
     kind = config.get("model_type", "")
     if kind in PUBLISHED:
         form: type[Published] = PUBLISHED.get(kind)
-        return fit(config, getattr(form, "Entries", Entries), str(file))
+        return fit(config, form.Entries, str(file))
     return fit(config, OwnEntries, str(file)) if kind.startswith(PREFIX) else config
 
 
-def _with_head(body: SequenceModel, shape: HeadShape, tensors: dict[str, Any], folder: Path) -> Headed:
-    module = limited(lambda: Headed(body, shape), tensors, str(folder))
+def _with_head(body: SequenceModel, shape: HeadSpec, tensors: dict[str, Any], folder: Path) -> ModelWithHead:
+    module = limited(lambda: ModelWithHead(body, shape), tensors, str(folder))
     inside = {f"body.{name}": tensor for name, tensor in weights_of(module.body).items()}
     put_weights(module, {**inside, **tensors}, str(folder / weights_name(folder)))
     return module
@@ -314,9 +282,9 @@ def _refuse_what_we_lack(folder: Path, kind: str, config: dict[str, Any]) -> Non
 
 
 def _usual_task(module: SequenceModel) -> str:
-    if module.reads_source:
+    if module.is_encoder_decoder:
         return "translation"
-    return "lm" if module.generates else "mlm"
+    return "lm" if module.can_generate else "mlm"
 
 
 def _load_own(
@@ -354,18 +322,6 @@ def _load_own(
     return module
 
 
-def load_tokenizers(folder: Path) -> tuple[AnyTokenizer, AnyTokenizer]:
-    """Those of what is read and of what is written; mostly one and the same."""
-    try:
-        if is_marian_vocabulary(folder):
-            return load_marian_vocabulary(folder)
-        tokenizer = Tokenizer.load(folder)
-        own = folder / TARGET / "tokenizer.json"
-        return tokenizer, Tokenizer.load(own) if own.is_file() else tokenizer
-    except DataError as problem:
-        raise FolderError(str(problem)) from None
-
-
 def _check_vocabularies(
     folder: Path, sizes: Sizes, tokenizer: AnyTokenizer, target: AnyTokenizer, *, exact: bool
 ) -> None:
@@ -375,27 +331,3 @@ def _check_vocabularies(
             raise FolderError(f"{folder}: the tokenizer has {held.size} tokens, the model only {size}")
         if exact and held.size < size:
             raise FolderError(f"{folder}: the tokenizer has {held.size} tokens, the model {size}; it is another's")
-
-
-def is_adapter(folder: Path) -> bool:
-    """Whether a folder holds only what was trained of a model (adapters.py), or an adapter of peft's."""
-    return not (folder / "config.json").is_file() and any(
-        (folder / name).is_file() for name in ("legato.json", "adapter_config.json")
-    )
-
-
-def find_model(place: str | Path) -> Path:
-    """The model folder behind a path: the folder itself, or a run's `best`, or its `last`; else a hub name's."""
-    folder = path_of(place, error=FolderError)
-    aside = folder.with_name(f"{OLD}{folder.name}") if folder.name else folder
-    if not folder.exists():
-        folder = aside if aside.is_dir() else fetch(place)
-    # A kill between two renames leaves the best model under its other name until the run is resumed.
-    for candidate in (folder, folder / "best", folder / f"{OLD}best", folder / "last", folder / f"{OLD}last"):
-        if (candidate / "config.json").exists() or (candidate / MODULES).exists() or is_adapter(candidate):
-            if leads_out(candidate, folder):
-                raise FolderError(f"{candidate} is a link out of the run's folder; name the model's own folder")
-            return candidate
-    if (folder / "config.yaml").exists():
-        raise FolderError(f"{folder} is a run that has not saved a model yet")
-    raise FolderError(f"{folder} is no model folder: it has no config.json")

@@ -21,12 +21,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from legato.data.published_tokenizers import TokenizerSettings
-from legato.data.tokenizers import Tokenizer
+from legato.data.text.published_tokenizers import TokenizerSettings
+from legato.data.text.tokenizers import Tokenizer
 from legato.errors import FolderError, brief
 from legato.folders.json_files import write_json
 from legato.folders.places import Place
-from legato.models.entries import Flag, Size
+from legato.models.published.entries import Flag, Size
 from legato.nn.pooling import pool
 from legato.schema import OPEN, TypedDict, read_json, read_json_if_there, with_config
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, Literal
 
 import torch
 from torch import Tensor, nn
 
 from legato.config import Section
-from legato.data.batch import Batch
+from legato.data.batching.batch import Batch, Inputs
 from legato.errors import LegatoError
+from legato.models.published.entries import Entries
+from legato.models.published.head_names import HeadNames
+from legato.nn.losses import better_in_chunks, chunked_nll, smoothed_nll
 from legato.nn.readout import padding_parameters, plain_product
 from legato.nn.state import Output
 
@@ -31,12 +34,52 @@ class ModelConfig(Section):
         "memory": 1 << 24,
     }
 
+    # What others must know of such models, so that nobody keeps a list of their names.
+    network: ClassVar[Literal["attention", "recurrent", "window", "characters"]] = "attention"  # for tasks' defaults
+    both_ways: ClassVar[Mapping[str, Any]] = {}  # the settings with which it reads both ways, where it has a choice
+    pretraining_heads: ClassVar[tuple[str, ...]] = ()  # settings that say which heads of pre-training there are
+    uses_cls: ClassVar[bool] = False  # whether it reads a text between [CLS] and [SEP]
+
     name: str
 
     @classmethod
     def has_length(cls) -> bool:
         """Whether such models read at most `length` tokens: Transformers, which carry no state."""
         return "length" in cls.model_fields
+
+    @property
+    def max_length(self) -> int | None:
+        """The most tokens that a sequence may have; None where any length will do."""
+        return None
+
+    @property
+    def reads_both_ways(self) -> bool:
+        """Whether what stands behind a token is read, too."""
+        return False
+
+    @property
+    def predicts_masked(self) -> bool:
+        """Whether there is a readout that says which word was masked, of a model that reads both ways."""
+        return True
+
+    @property
+    def predicts_next_sentence(self) -> bool:
+        return False
+
+    @property
+    def uses_segments(self) -> bool:
+        """Whether it tells a first text from a second."""
+        return False
+
+    @property
+    def reads_characters(self) -> bool:
+        """Whether it needs the bytes of each word, `inputs.characters`."""
+        return False
+
+    @property
+    def width_multiple(self) -> int:
+        """What its width has to be a multiple of."""
+        return 1
 
 
 @dataclass(frozen=True)
@@ -57,9 +100,14 @@ class SequenceModel(nn.Module):
 
     Config: ClassVar[type[ModelConfig]]
     summary: ClassVar[str]  # one line for `legato models`
-    reads_source: ClassVar[bool] = False  # whether there is an encoder, which needs `batch.source`
+    is_encoder_decoder: ClassVar[bool] = False  # whether there is an encoder, which needs `batch.source`
+    two_ways: ClassVar[bool] = False  # whether it is two language models, a forward and a backward one
     published: ClassVar[str | None] = None  # Hugging Face's `model_type` for what it is when so shaped
+    lora_targets: ClassVar[tuple[str, ...]] = ("attention.qkv",)  # the matrices that LoRA takes where nothing is said
+    has_readout: bool = True  # whether there is `output`; where it was dropped, a task's head took its place
     folder: Path | None = None  # that it was read from, for messages
+    adapter: Any = None  # how little of it was trained (`folders/adapters/info.py`); None: all of it
+    merged: Any = None  # the adapters that it was made with, likewise
 
     def __init__(self, config: Any, sizes: Sizes) -> None:
         super().__init__()
@@ -71,23 +119,24 @@ class SequenceModel(nn.Module):
         return self.sizes.vocabulary
 
     @property
-    def longest(self) -> int | None:
+    def max_length(self) -> int | None:
         """The most tokens that a sequence may have; None where any length will do."""
-        return None
+        length: int | None = self.config.max_length
+        return length
 
     @property
     def device(self) -> torch.device:
         return next(self.parameters()).device
 
     @property
-    def generates(self) -> bool:
+    def can_generate(self) -> bool:
         """Whether the model writes from left to right."""
         return type(self).step is not SequenceModel.step
 
     def forward(self, batch: Batch, state: Any = None) -> Output:
         raise NotImplementedError
 
-    def forget(self, state: Any, keep: Tensor) -> Any:
+    def reset_state(self, state: Any, keep: Tensor) -> Any:
         """The stream state with the rows where `keep` (B,) is False as they are at the start of a text."""
         raise NotImplementedError
 
@@ -96,14 +145,30 @@ class SequenceModel(nn.Module):
         raise LegatoError(f"{self.config.name} does not show the states of its layers")
 
     @property
-    def reads_characters(self) -> bool:
-        """Whether the model needs the bytes of each word, `batch.characters`."""
+    def token_table(self) -> nn.Module | None:
+        """The table of the tokens' vectors, where there is one."""
+        return self._modules.get("embedding")
+
+    @property
+    def has_pooler(self) -> bool:
+        """Whether a layer makes one vector of a text's first state, as BERT's does."""
         return False
+
+    def default_head(self, plain: bool) -> dict[str, Any]:
+        """How a head for classes reads a text where nothing is said: `pool`, `inner` and `bias` of its `HeadSpec`.
+
+        `plain`: the last layer is read, as it is. Then it is what Hugging Face's library has, where it has it.
+        """
+        return {"pool": "mean"}
 
     def drop_readout(self) -> None:
         """Remove what only guesses words, where a task's head takes its place."""
-        if hasattr(self, "output"):
+        if self.has_readout:
             del self.output
+            self.has_readout = False
+
+    def drop_pooler(self) -> None:
+        """Remove it, where there is one and nothing reads it."""
 
     output: nn.Linear  # the last layer, whose rows may be the embedding's
 
@@ -114,10 +179,20 @@ class SequenceModel(nn.Module):
     def readout(self, hidden: Tensor) -> Tensor:
         """Hidden states (…, D) to logits (…, V)."""
         states = self.transform(hidden)  # first: a model without a readout says so here
-        if not hasattr(self, "output"):
+        if not self.has_readout:
             raise LegatoError(f"this {self.config.name} guesses no words: it was trained for another task")
         logits: Tensor = self.output(states)
         return logits
+
+    def nll(self, hidden: Tensor, targets: Tensor, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
+        """Summed negative log-likelihood of `targets` (…) given hidden states (…, D), read out in chunks where many.
+
+        Twice: with smoothed labels, to learn from, and without.
+        """
+        hidden, targets, output = hidden.flatten(0, -2), targets.flatten(), self.plain_output  # (N, D), (N,)
+        if output is None or not better_in_chunks(output.weight, self.vocabulary, targets.numel()):
+            return smoothed_nll(self.readout(hidden), targets, smoothing)
+        return chunked_nll(self.transform(hidden), output.weight, output.bias, targets, self.vocabulary, smoothing)
 
     @property
     def plain_output(self) -> nn.Linear | None:
@@ -125,9 +200,8 @@ class SequenceModel(nn.Module):
 
         Then a loss may make them chunk by chunk. None where something else happens on the way.
         """
-        output = getattr(self, "output", None)
         own = type(self).readout is not SequenceModel.readout
-        return output if not own and plain_product(output) else None
+        return self.output if self.has_readout and not own and plain_product(self.output) else None
 
     def encode(self, batch: Batch) -> Any:
         """The memory of `batch.source`, one row each, for `start`."""
@@ -140,35 +214,41 @@ class SequenceModel(nn.Module):
     def start(self, rows: int, capacity: int, memory: Any = None) -> Any:
         raise NotImplementedError
 
-    def prefill(self, tokens: Tensor, lengths: Tensor, state: Any) -> Tensor:
+    def prefill(self, inputs: Inputs, state: Any) -> Tensor:
         raise NotImplementedError
 
     def step(self, tokens: Tensor, state: Any) -> Tensor:
         raise NotImplementedError
 
 
-class Published(Protocol):
+class Published:
     """How an architecture is written in Hugging Face's folders: their config, their tensor names."""
 
     model_type: ClassVar[str]
     architecture: ClassVar[str]  # the class that loads it there
-    Entries: ClassVar[Any]  # the schema of what is read of config.json (`models/entries.py`)
+    Entries: ClassVar[Any] = Entries  # the schema of what is read of config.json
+    lora_targets: ClassVar[tuple[str, ...]] = ()  # peft's default for it, in their names; none: ours
+    heads: ClassVar[HeadNames | None] = None  # what their classes for tasks call a head
 
     @classmethod
     def refusal(cls, module: Any) -> str | None:
         """Why `module` cannot be written so; None when it can."""
+        return None
 
     @classmethod
     def names(cls, module: Any) -> Any:
-        """What each of our tensors is made of there (`models/names.py`)."""
+        """What each of our tensors is made of there (`models/published/tensor_names.py`)."""
+        raise NotImplementedError
 
     @classmethod
     def save(cls, module: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """The entries of config.json, and the tensors under their published names."""
+        raise NotImplementedError
 
     @classmethod
     def load(cls, config: dict[str, Any], tensors: dict[str, Tensor], where: str) -> SequenceModel:
         """The module that a folder holds; `where` names it in an error."""
+        raise NotImplementedError
 
 
 def count_parameters(module: nn.Module, *, trainable: bool = False) -> int:

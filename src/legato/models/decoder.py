@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from legato.data.batch import Batch
+from legato.data.batching.batch import Batch, Inputs
 from legato.errors import LegatoError
 from legato.models.base import SequenceModel
-from legato.nn.cache import KeyValueCache, right_aligned
+from legato.nn.kv_cache import KeyValueCache, right_aligned
 from legato.nn.linear import pack
 from legato.nn.positions import At, Learned
 from legato.nn.readout import Readout, TokenEmbedding
@@ -29,9 +29,12 @@ class DecoderModel(SequenceModel):
     dropout_embedding: float
 
     @property
-    def longest(self) -> int:
+    def max_length(self) -> int:
         length: int = self.config.length
         return length
+
+    def default_head(self, plain: bool) -> dict[str, Any]:
+        return {"pool": "last", "bias": False} if plain else super().default_head(plain)
 
     def forward(self, batch: Batch, state: None = None) -> Output:
         """(B, T) tokens, each given those before it: in its own text, where several share a row."""
@@ -47,24 +50,24 @@ class DecoderModel(SequenceModel):
         self.config = self.config.model_copy(update={"tied": True})  # nothing is left that differs from the embedding
 
     def _read(self, batch: Batch, every: list[Tensor] | None = None) -> Tensor:
-        length = batch.ids.shape[1]
-        if length > self.longest:
-            raise LegatoError(f"a sequence of {length} tokens is too long: this model goes up to {self.longest}")
-        at = slice(0, length) if batch.documents is None else places_in(batch.documents)
-        x = self._embed(batch.ids, at)
+        length = batch.inputs.token_ids.shape[1]
+        if length > self.max_length:
+            raise LegatoError(f"a sequence of {length} tokens is too long: this model goes up to {self.max_length}")
+        at = slice(0, length) if batch.inputs.document_ids is None else places_in(batch.inputs.document_ids)
+        x = self._embed(batch.inputs.token_ids, at)
         if every is not None:
             every.append(x)
-        return self.stack(x, documents=batch.documents, every=every)
+        return self.stack(x, documents=batch.inputs.document_ids, every=every)
 
     def start(self, rows: int, capacity: int, memory: Any = None) -> KeyValueCache:
         pack(self.stack, self.output)
         with torch.no_grad():
-            return self.stack.start(rows, capacity, limit=self.longest)
+            return self.stack.start(rows, capacity, limit=self.max_length)
 
-    def prefill(self, tokens: Tensor, lengths: Tensor, state: KeyValueCache) -> Tensor:
-        if bool((lengths == tokens.shape[1]).all()):
-            return self._extend(tokens, state)
-        return self._extend(right_aligned(tokens, lengths), state, lengths)
+    def prefill(self, inputs: Inputs, state: KeyValueCache) -> Tensor:
+        if inputs.lengths is None:
+            return self._extend(inputs.token_ids, state)
+        return self._extend(right_aligned(inputs.token_ids, inputs.lengths), state, inputs.lengths)
 
     def step(self, tokens: Tensor, state: KeyValueCache) -> Tensor:
         return self._extend(tokens.unsqueeze(1), state)

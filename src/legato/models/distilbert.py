@@ -6,36 +6,15 @@ table in the file all the same.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, Required
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from legato.models.base import ModelConfig, Sizes
-from legato.models.encoder import (
-    EncoderConfig,
-    EncoderModel,
-    block_names,
-    both,
-    has,
-    ignored,
-    renamed,
-)
-from legato.models.entries import Entries, Flag, Share, Size
-from legato.models.names import (
-    From,
-    Names,
-    activation_of,
-    checked,
-    entries_of,
-    filled,
-    give_tensors,
-    is_tied,
-    written_activation,
-)
+from legato.models.encoder import EncoderConfig, EncoderModel
 from legato.nn.positions import sinusoids
-from legato.schema import OPEN, with_config
 
 EPS = 1e-12  # in the norms' denominators; their config has no entry for it
 
@@ -60,6 +39,9 @@ class DistilBertModel(EncoderModel):
         if config.sinusoidal:
             _fill_with_sinusoids(self.positions.weight)
 
+    def default_head(self, plain: bool) -> dict[str, Any]:
+        return {"pool": "first", "inner": "relu"} if plain else super().default_head(plain)
+
 
 @torch.no_grad()
 def _fill_with_sinusoids(table: Tensor) -> None:
@@ -68,104 +50,3 @@ def _fill_with_sinusoids(table: Tensor) -> None:
     sines, cosines = sinusoids(length, width).split([-(-width // 2), width // 2], dim=1)
     table[:, 0::2] = sines
     table[:, 1::2] = cosines
-
-
-# A block's modules, and theirs, in the order in which they are stacked.
-BLOCK = {
-    "attention.qkv": ("attention.q_lin", "attention.k_lin", "attention.v_lin"),
-    "attention.output": ("attention.out_lin",),
-    "attention_norm": ("sa_layer_norm",),
-    "feedforward.inner": ("ffn.lin1",),
-    "feedforward.outer": ("ffn.lin2",),
-    "feedforward_norm": ("output_layer_norm",),
-}
-BODY = "distilbert."
-WORD = f"{BODY}embeddings.word_embeddings.weight"
-READOUT = "vocab_projector"
-
-
-@with_config(OPEN)
-class DistilBertEntries(Entries, total=False):
-    """What is read of config.json."""
-
-    vocab_size: Required[Size]
-    dim: Required[Size]
-    n_layers: Required[Size]
-    n_heads: Required[Size]
-    hidden_dim: Required[Size]
-    max_position_embeddings: Required[Size]
-    activation: str
-    dropout: Share
-    attention_dropout: Share
-    sinusoidal_pos_embds: Flag
-
-
-class DistilBert:
-    """The map between `DistilBertModel` and `DistilBertForMaskedLM`, or theirs of that name without the head."""
-
-    model_type: ClassVar[str] = "distilbert"
-    architecture: ClassVar[str] = "DistilBertForMaskedLM"
-    Entries: ClassVar[type[Entries]] = DistilBertEntries
-
-    @classmethod
-    def refusal(cls, module: DistilBertModel) -> str | None:
-        return None
-
-    @classmethod
-    def names(cls, module: DistilBertModel) -> Names:
-        return _names(module.config, module.vocabulary)
-
-    @classmethod
-    def save(cls, module: DistilBertModel) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        config = module.config
-        entries = {
-            "architectures": [cls.architecture if config.masked_words else "DistilBertModel"],
-            "vocab_size": module.vocabulary,
-            "max_position_embeddings": config.length,
-            "sinusoidal_pos_embds": config.sinusoidal,
-            "dim": config.width,
-            "n_layers": config.layers,
-            "n_heads": config.heads,
-            "hidden_dim": module.stack.shape.inner,
-            "activation": written_activation(config.activation),
-            "dropout": config.dropout,
-            "attention_dropout": config.dropout_attention,
-            "tie_word_embeddings": config.tied,
-        }
-        return entries, give_tensors(module, _names(config, module.vocabulary))
-
-    @classmethod
-    def load(cls, config: dict[str, Any], tensors: dict[str, Tensor], where: str) -> DistilBertModel:
-        entries_of(cls.Entries, config, where)
-        theirs = renamed(tensors, BODY, "vocab_")
-        settings = {
-            "layers": config["n_layers"],
-            "width": config["dim"],
-            "heads": config["n_heads"],
-            "feedforward": config["hidden_dim"],
-            "activation": activation_of(config, "activation", "gelu", where),
-            "length": config["max_position_embeddings"],
-            "dropout": config.get("dropout", 0.1),
-            "dropout_attention": config.get("attention_dropout", 0.1),
-            "sinusoidal": config.get("sinusoidal_pos_embds", False),
-            "tied": is_tied(config, theirs, WORD, f"{READOUT}.weight"),
-            "masked_words": has(theirs, "vocab_"),
-        }
-        ours = checked(DistilBertConfig, settings, where)
-        left = ignored(ours, READOUT)
-        return filled(DistilBertModel, ours, config["vocab_size"], _names, theirs, where, ignored=left)
-
-
-def _names(config: DistilBertConfig, vocabulary: int) -> Names:
-    names = {
-        "embedding.weight": From((WORD,), rows=vocabulary),
-        "positions.weight": From((f"{BODY}embeddings.position_embeddings.weight",)),
-        **both("embedding_norm", f"{BODY}embeddings.LayerNorm"),
-        **block_names(config.layers, f"{BODY}transformer.layer.", BLOCK),
-    }
-    if config.masked_words:
-        names |= both("head", "vocab_transform") | both("head_norm", "vocab_layer_norm")
-        names["output.bias"] = From((f"{READOUT}.bias",), rows=vocabulary)
-        if not config.tied:
-            names["output.weight"] = From((f"{READOUT}.weight",), rows=vocabulary)
-    return names

@@ -23,7 +23,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from legato.data.batch import Batch
+from legato.data.batching.batch import Batch
 from legato.models.base import DEEPEST, ModelConfig, SequenceModel, Sizes
 from legato.nn.capture import scope
 from legato.nn.characters import CharacterWords
@@ -35,6 +35,8 @@ from legato.nn.state import Output
 
 class ElmoConfig(ModelConfig):
     """Settings of ELMo. The published one has width 4096, embedding 512, filters 32 … 1024 and two highways."""
+
+    network: ClassVar[Any] = "characters"
 
     name: Literal["elmo"] = "elmo"
     layers: int = Field(2, ge=1, le=DEEPEST, description="stacked layers of each direction")
@@ -51,6 +53,10 @@ class ElmoConfig(ModelConfig):
     @property
     def inputs(self) -> int:
         return self.embedding or self.width
+
+    @property
+    def reads_both_ways(self) -> bool:
+        return True
 
     @property
     def reads_characters(self) -> bool:
@@ -109,21 +115,17 @@ class ElmoModel(SequenceModel):
         nn.init.zeros_(self.output.bias)
 
     @property
-    def generates(self) -> bool:
+    def can_generate(self) -> bool:
         return False
-
-    @property
-    def reads_characters(self) -> bool:
-        return True
 
     def embed(self, batch: Batch) -> Tensor:
         """The words' vectors, (T, B, E); a batch without characters is spelt by the vocabulary."""
-        characters = None if batch.characters is None else batch.characters.transpose(0, 1)
-        return cast(Tensor, self.words(characters, batch.ids.t()))
+        characters = None if batch.inputs.characters is None else batch.inputs.characters.transpose(0, 1)
+        return cast(Tensor, self.words(characters, batch.inputs.token_ids.t()))
 
     def states(self, batch: Batch) -> list[Tensor]:
         """The words' vectors, twice side by side, and both directions' states of each layer: (B, T, 2 · E) each."""
-        x, lengths = self.embed(batch), batch.lengths
+        x, lengths = self.embed(batch), batch.inputs.lengths
         lengths = None if lengths is None else lengths.to(x.device)
         before = self.forwards(x, None, lengths)[0]
         behind = self.backwards(flip(x, lengths), None, lengths)[0]
@@ -164,6 +166,6 @@ class OneWay(SequenceModel):
         self.training = both.training
 
     def forward(self, batch: Batch, state: list[CellState] | None = None) -> Output:
-        left, last = self.direction(self.both.embed(batch), state, batch.lengths)
+        left, last = self.direction(self.both.embed(batch), state, batch.inputs.lengths)
         hidden = variational_dropout(left[-1], self.config.dropout, self.training)
         return Output(hidden.transpose(0, 1), last)

@@ -12,19 +12,16 @@ and not there is a `LegatoError`.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from legato.data.batch import Batch
+from legato.data.batching.batch import Batch
 from legato.errors import LegatoError
 from legato.models.base import DEEPEST, ModelConfig, SequenceModel, Sizes
-from legato.models.names import From, with_prefix
 from legato.nn.feedforward import ACTIVATIONS as FUNCTIONS
 from legato.nn.linear import Linear
 from legato.nn.positions import Learned
@@ -38,6 +35,9 @@ WORDS, POOLER, NEXT = "masked words", "pooler", "next sentence"  # the heads, as
 class EncoderConfig(ModelConfig):
     """Settings that the whole family has."""
 
+    pretraining_heads: ClassVar[tuple[str, ...]] = ("masked_words",)
+    uses_cls: ClassVar[bool] = True
+
     layers: int = Field(4, ge=1, le=DEEPEST, description="blocks")
     width: int = Field(256, ge=1, description="hidden size")
     heads: int = Field(4, ge=1, description="attention heads; they divide the width")
@@ -48,6 +48,22 @@ class EncoderConfig(ModelConfig):
     dropout_attention: float = Field(0.1, ge=0, lt=1, description="on attention weights")
     tied: bool = Field(True, description="read out with the embedding's weights")
     masked_words: bool = Field(True, description="whether there is a head that says which word was masked")
+
+    @property
+    def max_length(self) -> int:
+        return self.length
+
+    @property
+    def reads_both_ways(self) -> bool:
+        return True
+
+    @property
+    def predicts_masked(self) -> bool:
+        return self.masked_words
+
+    @property
+    def width_multiple(self) -> int:
+        return self.heads
 
     @model_validator(mode="after")
     def _heads_divide(self) -> EncoderConfig:
@@ -92,6 +108,7 @@ class EncoderModel(SequenceModel):
         self.embedding_norm = nn.LayerNorm(width, eps=eps)
         self.stack = Stack("encoder", config.layers, shape, causal=False)
         self.head = self.head_norm = self.pooler = self.relation = None
+        self.has_readout = config.masked_words
         if config.masked_words:
             self.head = Linear(width, width)
             self.head_norm = nn.LayerNorm(width, eps=eps)
@@ -105,9 +122,11 @@ class EncoderModel(SequenceModel):
             self.output.weight = self.embedding.weight
 
     @property
-    def longest(self) -> int:
-        length: int = self.config.length
-        return length
+    def has_pooler(self) -> bool:
+        return self.pooler is not None
+
+    def default_head(self, plain: bool) -> dict[str, Any]:
+        return {"pool": "pooler"} if plain and self.has_pooler else {"pool": "mean"}
 
     @property
     def lacks(self) -> frozenset[str]:
@@ -125,16 +144,18 @@ class EncoderModel(SequenceModel):
         return every
 
     def _read(self, batch: Batch, every: list[Tensor] | None = None) -> Tensor:
-        length = batch.ids.shape[1]
-        if length > self.longest:
-            raise LegatoError(f"a sequence of {length} tokens is too long: this model goes up to {self.longest}")
-        x = self.embedding(batch.ids) + self._places(length, batch.documents)  # (B, T, D)
+        length = batch.inputs.token_ids.shape[1]
+        if length > self.config.length:
+            raise LegatoError(
+                f"a sequence of {length} tokens is too long: this model goes up to {self.config.length}"
+            )
+        x = self.embedding(batch.inputs.token_ids) + self._places(length, batch.inputs.document_ids)  # (B, T, D)
         if self.segments is not None:
-            x = x + self._kinds(self.segments, batch.segments)
+            x = x + self._kinds(self.segments, batch.inputs.segments)
         x = F.dropout(self.embedding_norm(x), self.config.dropout, self.training)
         if every is not None:
             every.append(x)
-        return self.stack(x, batch.lengths, documents=batch.documents, every=every)
+        return self.stack(x, batch.inputs.lengths, documents=batch.inputs.document_ids, every=every)
 
     def _places(self, length: int, documents: Tensor | None) -> Tensor:
         if documents is None:
@@ -171,57 +192,20 @@ class EncoderModel(SequenceModel):
     def drop_readout(self) -> None:
         """Keep the encoder, and its pooler where it has one."""
         self.head = self.head_norm = self.relation = None
-        if hasattr(self, "output"):
-            del self.output
-        told = {"masked_words": False} | ({"next_sentence": False} if hasattr(self.config, "next_sentence") else {})
-        if hasattr(self.config, "pooler"):
-            told["pooler"] = self.pooler is not None
-        self.config = self.config.model_copy(update=told)
+        super().drop_readout()
+        self._say_heads()
 
     def drop_pooler(self) -> None:
-        """Remove it, where nothing reads it."""
         self.pooler = None
-        self.config = self.config.model_copy(update={"pooler": False})
+        self._say_heads()
+
+    def _say_heads(self) -> None:
+        """Let the config say which heads are left."""
+        there = {"pooler": self.has_pooler}
+        self.config = self.config.model_copy(
+            update={head: there.get(head, False) for head in self.config.pretraining_heads}
+        )
 
     def _without(self, head: str) -> LegatoError:
         only = ": its folder holds only the encoder" if {WORDS, NEXT} <= self.lacks else ""
         return LegatoError(f"this {self.config.name} has no {head}{only}")
-
-
-# --- in Hugging Face's folders -----------------------------------------------------------------------
-
-# Heads of tasks, which are left where they are: those that we know are taken off before (head_names.py).
-TASK_HEADS = r"^(classifier|pre_classifier|qa_outputs)\."
-# Numbers 0, 1, 2, …, which older versions kept as a tensor.
-COUNTERS = r"\.(position_ids|token_type_ids)$"
-
-
-def ignored(config: EncoderConfig, readout: str) -> str:
-    """What of a folder is not read: a readout that is the embedding again, among others."""
-    return rf"{COUNTERS}|{TASK_HEADS}" + (rf"|^{readout}\.weight$" if config.tied else "")
-
-
-def renamed(tensors: Mapping[str, Tensor], prefix: str, heads: str) -> dict[str, Tensor]:
-    """The same tensors as they are called now: `prefix` before the body's (`with_prefix`), and the norms' old names
-    made new: `gamma` is `weight` and `beta` is `bias`."""
-    tensors = with_prefix(tensors, prefix, f"{heads}|{TASK_HEADS}")
-    names = ((name, re.sub(r"(LayerNorm\.)gamma$", r"\1weight", name)) for name in tensors)
-    return {re.sub(r"(LayerNorm\.)beta$", r"\1bias", new): tensors[name] for name, new in names}
-
-
-def has(tensors: Mapping[str, Tensor], prefix: str) -> bool:
-    return any(name.startswith(prefix) for name in tensors)
-
-
-def both(ours: str, *theirs: str) -> dict[str, From]:
-    """The weight and the bias of a module that is made of theirs."""
-    return {f"{ours}.{part}": From(tuple(f"{their}.{part}" for their in theirs)) for part in ("weight", "bias")}
-
-
-def block_names(layers: int, prefix: str, block: Mapping[str, tuple[str, ...]]) -> dict[str, From]:
-    """The names in all blocks, where theirs are called `prefix` and a number."""
-    names: dict[str, From] = {}
-    for layer in range(layers):
-        for ours, theirs in block.items():
-            names |= both(f"stack.layers.{layer}.{ours}", *(f"{prefix}{layer}.{their}" for their in theirs))
-    return names

@@ -13,6 +13,7 @@ spelt (nn/characters.py), by which words that it never saw have something in com
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -20,16 +21,20 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from legato.data.batch import Batch
+from legato.data.batching.batch import Batch, Inputs
 from legato.models.base import DEEPEST, ModelConfig, SequenceModel, Sizes
 from legato.nn.characters import CharacterWords
 from legato.nn.dropout import embed, variational_dropout
+from legato.nn.pooling import pool
 from legato.nn.recurrent import CellState, Recurrent
 from legato.nn.state import Output
 
 
 class RecurrentConfig(ModelConfig):
     """Settings of the recurrent models. The dropouts left out take `dropout`, or none where said so."""
+
+    network: ClassVar[Any] = "recurrent"
+    both_ways: ClassVar[Mapping[str, Any]] = {"bidirectional": True}
 
     name: Literal["elman", "gru", "lstm"] = "lstm"
     layers: int = Field(2, ge=1, le=DEEPEST, description="stacked layers")
@@ -63,6 +68,14 @@ class RecurrentConfig(ModelConfig):
     @property
     def reads_characters(self) -> bool:
         return self.characters > 0
+
+    @property
+    def reads_both_ways(self) -> bool:
+        return self.bidirectional
+
+    @property
+    def width_multiple(self) -> int:
+        return 2 if self.bidirectional else 1
 
     @property
     def embedding_std(self) -> float:
@@ -153,58 +166,54 @@ class RecurrentModel(SequenceModel):
             third = config.characters // 3  # filters two and three bytes wide; the rest are four
             self.words = CharacterWords(config.characters, [0, third, third, config.characters - 2 * third])
 
-    @property
-    def reads_characters(self) -> bool:
-        return self.config.reads_characters
+    def default_head(self, plain: bool) -> dict[str, Any]:
+        return {"pool": "max" if self.config.bidirectional else "last"}
 
     @property
-    def generates(self) -> bool:
+    def can_generate(self) -> bool:
         return not self.config.bidirectional
 
     def forward(self, batch: Batch, state: list[CellState] | None = None) -> Output:
         """Read (B, T) tokens; `state` is what the previous segment of the same streams left."""
         config = self.config
-        raw, after = self.stack(self._embed(batch), state, batch.lengths)
+        raw, after = self.stack(self._embed(batch), state, batch.inputs.lengths)
         hidden = variational_dropout(raw, config.dropout, self.training)
         auxiliary: dict[str, Tensor] = {}
         if self.training and config.activation_penalty:
-            auxiliary["activation"] = config.activation_penalty * _mean_square(hidden, batch.lengths)
+            auxiliary["activation"] = config.activation_penalty * _mean_square(hidden, batch.inputs.lengths)
         if self.training and config.temporal_penalty and len(raw) > 1:
-            pairs = None if batch.lengths is None else batch.lengths - 1
+            pairs = None if batch.inputs.lengths is None else batch.inputs.lengths - 1
             auxiliary["temporal"] = config.temporal_penalty * _mean_square(raw[1:] - raw[:-1], pairs)
         return Output(hidden.transpose(0, 1), after, auxiliary)
 
     def _embed(self, batch: Batch) -> Tensor:
         """(B, T) tokens to (T, B, D)."""
         config = self.config
-        x = embed(batch.ids.t(), self.embedding.weight, config.dropout_embedding, self.training)
+        x = embed(batch.inputs.token_ids.t(), self.embedding.weight, config.dropout_embedding, self.training)
         if self.words is not None:
-            spelt = None if batch.characters is None else batch.characters.transpose(0, 1)  # (T, B, C)
-            x = torch.cat([x, self.words(spelt, batch.ids.t()).to(x.dtype)], dim=-1)
+            spelt = None if batch.inputs.characters is None else batch.inputs.characters.transpose(0, 1)  # (T, B, C)
+            x = torch.cat([x, self.words(spelt, batch.inputs.token_ids.t()).to(x.dtype)], dim=-1)
         before = config.dropout if config.dropout_input is None else config.dropout_input
         return variational_dropout(x, before, self.training)
 
     def states(self, batch: Batch) -> list[Tensor]:
         x = self._embed(batch)
         every = [x]
-        self.stack(x, None, batch.lengths, every)
+        self.stack(x, None, batch.inputs.lengths, every)
         every[-1] = variational_dropout(every[-1], self.config.dropout, self.training)
         return [state.transpose(0, 1) for state in every]
 
-    def forget(self, state: list[CellState], keep: Tensor) -> list[CellState]:
+    def reset_state(self, state: list[CellState], keep: Tensor) -> list[CellState]:
         return [tuple(part * keep.unsqueeze(1) for part in layer) for layer in state]
 
     def start(self, rows: int, capacity: int, memory: Any = None, keep: int = 0) -> RecurrentState:
         """A zero state. It does not grow, so `capacity` is not needed; `keep` steps can be undone."""
         return RecurrentState(self.stack.start(rows), keep)
 
-    def prefill(self, tokens: Tensor, lengths: Tensor, state: RecurrentState) -> Tensor:
-        longest = tokens.shape[1]
-        ragged = bool((lengths != longest).any())
-        output = self(Batch(tokens, lengths=lengths if ragged else None), state.layers)
-        state.advance(output.state, longest)
-        rows = torch.arange(len(tokens), device=tokens.device)
-        return self.readout(output.hidden[rows, lengths - 1])  # (B, V)
+    def prefill(self, inputs: Inputs, state: RecurrentState) -> Tensor:
+        output = self(Batch(inputs), state.layers)
+        state.advance(output.state, inputs.token_ids.shape[1])
+        return self.readout(pool(output.hidden, inputs.lengths, "last"))  # (B, V)
 
     def step(self, tokens: Tensor, state: RecurrentState) -> Tensor:
         x = F.embedding(tokens, self.embedding.weight)

@@ -28,19 +28,22 @@ import torch.nn.functional as F
 from pydantic import Field, field_validator, model_validator
 from torch import Tensor, nn
 
-from legato.data.batch import Batch
+from legato.data.batching.batch import Batch, Inputs
 from legato.errors import LegatoError
 from legato.models.base import DEEPEST, ModelConfig, SequenceModel, Sizes
 from legato.models.recurrent import RecurrentState
 from legato.nn.attention import SCORES, Score, weigh
 from legato.nn.capture import capture, scope
 from legato.nn.dropout import embed, variational_dropout
+from legato.nn.pooling import pool
 from legato.nn.recurrent import CELLS, CellState, Recurrent
 from legato.nn.state import Memory, Output
 
 
 class Seq2SeqConfig(ModelConfig):
     """Settings of the recurrent encoder–decoder."""
+
+    network: ClassVar[Any] = "recurrent"
 
     name: Literal["seq2seq"] = "seq2seq"
     cell: Literal["elman", "gru", "lstm"] = Field(
@@ -67,6 +70,10 @@ class Seq2SeqConfig(ModelConfig):
     @classmethod
     def _none_is_a_name(cls, value: Any) -> Any:
         return "none" if value is None else value  # on a command line, none is nothing
+
+    @property
+    def width_multiple(self) -> int:
+        return 2 if self.bidirectional else 1
 
     @model_validator(mode="after")
     def _goes_together(self) -> Seq2SeqConfig:
@@ -157,7 +164,7 @@ class Seq2SeqModel(SequenceModel):
 
     Config: ClassVar[type[ModelConfig]] = Seq2SeqConfig
     summary: ClassVar[str] = "recurrent encoder–decoder, with dot, bilinear or MLP attention or none, input feeding"
-    reads_source: ClassVar[bool] = True
+    is_encoder_decoder: ClassVar[bool] = True
     config: Seq2SeqConfig
 
     def __init__(self, config: Seq2SeqConfig, sizes: Sizes) -> None:
@@ -202,7 +209,7 @@ class Seq2SeqModel(SequenceModel):
     def forward(self, batch: Batch, state: Any = None) -> Output:
         """The attentional states of the target `batch.ids` (B, T), each fed the true words before it."""
         memory = self.encode(batch)
-        attentional, _, _ = self._write(batch.ids, self._first(memory), self._source(memory))
+        attentional, _, _ = self._write(batch.inputs.token_ids, self._first(memory), self._source(memory))
         return Output(attentional)
 
     def readout(self, hidden: Tensor) -> Tensor:
@@ -212,11 +219,11 @@ class Seq2SeqModel(SequenceModel):
         if batch.source is None:
             raise ValueError("this model reads a source; the batch has none")
         with scope("encoder"):
-            x = self._embedded(batch.source, self.source_embedding)  # (S, B, D)
-            states, last = self.encoder(x, None, batch.source_lengths)
+            x = self._embedded(batch.source.token_ids, self.source_embedding)  # (S, B, D)
+            states, last = self.encoder(x, None, batch.source.lengths)
             states = states.transpose(0, 1)  # (B, S, D)
             capture("memory", states)
-        return Seq2SeqMemory(states, batch.source_lengths, self.bridge(last))
+        return Seq2SeqMemory(states, batch.source.lengths, self.bridge(last))
 
     @torch.no_grad()
     def align(self, batch: Batch) -> Tensor:
@@ -224,7 +231,7 @@ class Seq2SeqModel(SequenceModel):
         if self.score is None:
             raise LegatoError("this model has no attention, so there is nothing to align")
         memory = self.encode(batch)
-        _, weights, _ = self._write(batch.ids, self._first(memory), self._source(memory))
+        _, weights, _ = self._write(batch.inputs.token_ids, self._first(memory), self._source(memory))
         assert weights is not None
         return weights
 
@@ -315,13 +322,10 @@ class Seq2SeqModel(SequenceModel):
             raise ValueError(f"start needs a row of memory for each row: there are {len(memory.states)} for {rows}")
         return Seq2SeqState(self._first(memory), self._source(memory), keep)
 
-    def prefill(self, tokens: Tensor, lengths: Tensor, state: Seq2SeqState) -> Tensor:
-        longest = tokens.shape[1]
-        ragged = bool((lengths != longest).any())
-        attentional, _, layers = self._write(tokens, state.layers, state.source, lengths if ragged else None)
-        state.advance(layers, longest)
-        rows = torch.arange(len(tokens), device=tokens.device)
-        return self.readout(attentional[rows, lengths - 1])  # (B, V)
+    def prefill(self, inputs: Inputs, state: Seq2SeqState) -> Tensor:
+        attentional, _, layers = self._write(inputs.token_ids, state.layers, state.source, inputs.lengths)
+        state.advance(layers, inputs.token_ids.shape[1])
+        return self.readout(pool(attentional, inputs.lengths, "last"))  # (B, V)
 
     def step(self, tokens: Tensor, state: Seq2SeqState) -> Tensor:
         x = F.embedding(tokens, self.embedding.weight)  # (B, D)

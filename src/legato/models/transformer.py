@@ -8,7 +8,7 @@
 
 Notable: the layers are in `nn/transformer.py`; this file joins them. As it stands, with norms after each
 sublayer, sinusoidal positions and one embedding for all three uses, it is Marian's architecture, and is
-saved as such (`models/marian.py`). `norm=pre positions=rotary activation=swiglu` makes it a modern one.
+saved as such (`models/published/marian.py`). `norm=pre positions=rotary activation=swiglu` makes it a modern one.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from legato.data.batch import Batch
+from legato.data.batching.batch import Batch, Inputs
 from legato.errors import LegatoError
 from legato.models.base import DEEPEST, ModelConfig, SequenceModel, Sizes
-from legato.nn.cache import KeyValueCache, right_aligned
 from legato.nn.capture import record
+from legato.nn.kv_cache import KeyValueCache, right_aligned
 from legato.nn.linear import Linear, pack
 from legato.nn.positions import At, Learned, Rotary, Sinusoidal
 from legato.nn.state import Memory, Output
@@ -57,6 +57,14 @@ class TransformerConfig(ModelConfig):
     shared: bool = Field(True, description="one embedding for source and target, where they have one vocabulary")
     scale: bool = Field(True, description="multiply embeddings by √width")
 
+    @property
+    def max_length(self) -> int:
+        return self.length
+
+    @property
+    def width_multiple(self) -> int:
+        return self.heads * (2 if self.positions == "rotary" else 1)
+
     @model_validator(mode="after")
     def _heads_divide(self) -> TransformerConfig:
         if self.width % self.heads:
@@ -78,7 +86,7 @@ class TransformerModel(SequenceModel):
 
     Config: ClassVar[type[ModelConfig]] = TransformerConfig
     summary: ClassVar[str] = "encoder–decoder Transformer: post- or pre-norm; sinusoidal, learned or rotary positions"
-    reads_source: ClassVar[bool] = True
+    is_encoder_decoder: ClassVar[bool] = True
     published: ClassVar[str | None] = "marian"
     config: TransformerConfig
 
@@ -119,19 +127,15 @@ class TransformerModel(SequenceModel):
         if config.tied:
             self.output.weight = self.embedding.weight
 
-    @property
-    def longest(self) -> int:
-        return self.config.length
-
     def forward(self, batch: Batch, state: None = None) -> Output:
         """Teacher-forced: (B, T) target tokens beside their (B, S) sources."""
-        x = self._embed(self.embedding, batch.ids)
+        x = self._embed(self.embedding, batch.inputs.token_ids)
         return Output(self.decoder(x, memory=self.encode(batch)))
 
     def encode(self, batch: Batch) -> Memory:
         assert batch.source is not None, "this model reads a source; the batch has none"
-        x = self._embed(self.source_embedding or self.embedding, batch.source)
-        return Memory(self.encoder(x, batch.source_lengths), batch.source_lengths)
+        x = self._embed(self.source_embedding or self.embedding, batch.source.token_ids)
+        return Memory(self.encoder(x, batch.source.lengths), batch.source.lengths)
 
     @torch.no_grad()
     def align(self, batch: Batch) -> Tensor:
@@ -147,10 +151,10 @@ class TransformerModel(SequenceModel):
         with torch.no_grad():
             return self.decoder.start(rows, capacity, limit=self.config.length, memory=memory)
 
-    def prefill(self, tokens: Tensor, lengths: Tensor, state: KeyValueCache) -> Tensor:
-        if bool((lengths == tokens.shape[1]).all()):
-            return self._extend(tokens, state)
-        return self._extend(right_aligned(tokens, lengths), state, lengths)
+    def prefill(self, inputs: Inputs, state: KeyValueCache) -> Tensor:
+        if inputs.lengths is None:
+            return self._extend(inputs.token_ids, state)
+        return self._extend(right_aligned(inputs.token_ids, inputs.lengths), state, inputs.lengths)
 
     def step(self, tokens: Tensor, state: KeyValueCache) -> Tensor:
         return self._extend(tokens.unsqueeze(1), state)

@@ -12,6 +12,7 @@ lies on both sides of a word, n before and n behind it, and the network guesses 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
@@ -20,7 +21,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from legato.data.batch import Batch
+from legato.data.batching.batch import Batch, Inputs
 from legato.models.base import DEEPEST, ModelConfig, SequenceModel, Sizes
 from legato.nn.state import Output
 
@@ -30,6 +31,9 @@ NOTHING = -1  # stands before the first word; its embedding is zero
 class WindowConfig(ModelConfig):
     """Settings of the fixed-window network."""
 
+    network: ClassVar[Any] = "window"
+    both_ways: ClassVar[Mapping[str, Any]] = {"around": True}
+
     name: Literal["window"] = "window"
     context: int = Field(8, ge=1, description="words in the window; with around, those on each side")
     around: bool = Field(False, description="see the words on both sides, to guess a hidden one; mlm sets it")
@@ -37,6 +41,10 @@ class WindowConfig(ModelConfig):
     width: int = Field(256, ge=1, description="hidden size")
     embedding: int = Field(64, ge=1, description="embedding size")
     dropout: float = Field(0.1, ge=0, lt=1, description="dropout on the hidden layers")
+
+    @property
+    def reads_both_ways(self) -> bool:
+        return self.around
 
 
 class WindowState:
@@ -76,7 +84,7 @@ class WindowModel(SequenceModel):
         self.output = nn.Linear(config.width, vocabulary)
 
     @property
-    def generates(self) -> bool:
+    def can_generate(self) -> bool:
         return not self.config.around
 
     def forward(self, batch: Batch, state: Tensor | None = None) -> Output:
@@ -84,23 +92,27 @@ class WindowModel(SequenceModel):
         if self.config.around:
             return Output(self._over(self._surrounded(batch)))
         before = self._nothing(batch.rows) if state is None else state
-        ids = torch.cat([before, batch.ids], dim=1)  # (B, n - 1 + T)
-        last = ids if batch.lengths is None else _at_the_end(ids, batch.ids.shape[1] - batch.lengths)
+        ids = torch.cat([before, batch.inputs.token_ids], dim=1)  # (B, n - 1 + T)
+        last = (
+            ids
+            if batch.inputs.lengths is None
+            else _at_the_end(ids, batch.inputs.token_ids.shape[1] - batch.inputs.lengths)
+        )
         return Output(self._over(ids), last[:, last.shape[1] - before.shape[1] :])
 
     def states(self, batch: Batch) -> list[Tensor]:
         return [self(batch).hidden]
 
-    def forget(self, state: Tensor, keep: Tensor) -> Tensor:
+    def reset_state(self, state: Tensor, keep: Tensor) -> Tensor:
         return state.masked_fill(~keep.unsqueeze(1), NOTHING)
 
     def start(self, rows: int, capacity: int, memory: Any = None) -> WindowState:
         return WindowState(self._nothing(rows), self.config.context)
 
-    def prefill(self, tokens: Tensor, lengths: Tensor, state: WindowState) -> Tensor:
-        longest = tokens.shape[1]
-        joined = torch.cat([state.ids, tokens], dim=1)
-        state.extend(_at_the_end(joined, longest - lengths), longest)
+    def prefill(self, inputs: Inputs, state: WindowState) -> Tensor:
+        width = inputs.token_ids.shape[1]
+        joined = torch.cat([state.ids, inputs.token_ids], dim=1)
+        state.extend(joined if inputs.lengths is None else _at_the_end(joined, width - inputs.lengths), width)
         return self._last(state)
 
     def step(self, tokens: Tensor, state: WindowState) -> Tensor:
@@ -112,9 +124,9 @@ class WindowModel(SequenceModel):
 
     def _surrounded(self, batch: Batch) -> Tensor:
         """The ids with n times NOTHING on both sides, and in the place of padding: (B, n + T + n)."""
-        ids, context = batch.ids, self.config.context
-        if batch.lengths is not None:
-            padding = torch.arange(ids.shape[1], device=ids.device) >= batch.lengths.unsqueeze(1)  # (B, T)
+        ids, context = batch.inputs.token_ids, self.config.context
+        if batch.inputs.lengths is not None:
+            padding = torch.arange(ids.shape[1], device=ids.device) >= batch.inputs.lengths.unsqueeze(1)  # (B, T)
             ids = ids.masked_fill(padding, NOTHING)
         return F.pad(ids, (context, context), value=NOTHING)
 

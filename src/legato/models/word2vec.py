@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from legato.data.batch import IGNORE, Batch
+from legato.data.batching.batch import IGNORE, Batch
 from legato.models.base import ModelConfig, SequenceModel, Sizes
 from legato.nn.state import Output
 
@@ -28,6 +28,8 @@ SHARED = 64  # words of a batch that share negatives
 
 class Word2VecConfig(ModelConfig):
     """Settings of word2vec."""
+
+    network: ClassVar[Any] = "window"
 
     name: Literal["word2vec"] = "word2vec"
     mode: Literal["skip-gram", "cbow"] = Field("skip-gram", description="guess the words near one, or one from them")
@@ -49,11 +51,11 @@ class Word2VecModel(SequenceModel):
         nn.init.zeros_(self.output.weight)
 
     def forward(self, batch: Batch, state: Any = None) -> Output:
-        return Output(self.embedding(batch.ids))
+        return Output(self.embedding(batch.inputs.token_ids))
 
     def states(self, batch: Batch) -> list[Tensor]:
         """The words' vectors (B, T, D): there is no other layer."""
-        return [self.embedding(batch.ids)]
+        return [self.embedding(batch.inputs.token_ids)]
 
     def contrast(self, batch: Batch, negatives: int) -> Tensor:
         """The summed loss of a batch of words (B, 1) and the words near them, `targets` (B, 2 × window).
@@ -68,13 +70,13 @@ class Word2VecModel(SequenceModel):
         group = SHARED if batch.rows % SHARED == 0 else batch.rows
         others = self._neighbours(batch.negatives.view(-1, group))  # (B / group, group, D)
         if self.config.mode == "skip-gram":
-            word = self.embedding(batch.ids[:, 0])  # (B, D)
+            word = self.embedding(batch.inputs.token_ids[:, 0])  # (B, D)
             right = (self._neighbours(batch.targets.clamp(min=0)) @ word.unsqueeze(2)).squeeze(2)  # (B, C)
             found = (F.softplus(-right.float()) * near).sum()
         else:
             vectors = self.embedding(batch.targets.clamp(min=0)) * near.unsqueeze(-1)  # (B, C, D)
             word = vectors.sum(1) / pairs.clamp(min=1).unsqueeze(1)
-            right = (word * self._neighbours(batch.ids[:, 0])).sum(-1)  # (B,)
+            right = (word * self._neighbours(batch.inputs.token_ids[:, 0])).sum(-1)  # (B,)
             pairs = pairs.clamp(max=1)
             found = (F.softplus(-right.float()) * pairs).sum()
         scores = word.view_as(others) @ others.transpose(1, 2)  # (B / group, group, group)

@@ -18,7 +18,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from legato.data.batch import IGNORE
+from legato.data.batching.batch import IGNORE
 
 FORBIDDEN: Final = -1e4  # beside it whatever a network says is little; a sum of many is still a float32
 

@@ -7,7 +7,7 @@ again, so only layers that `pack` names do it, when they are first used so in ev
 weights have changed. With fewer than `FEW` rows, on another device, in another precision or under autograd,
 `Linear` is `nn.Linear`.
 
-It may have low-rank adapters (`nn/low_rank.py`), which are added to whichever product was made.
+It may have low-rank adapters (`nn/lora.py`), which are added to whichever product was made.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from legato.nn.low_rank import LowRank
+from legato.nn.lora import LowRank
 
 # A CPU without bf16 products makes them another way, slower and right; PyTorch tells of it in a page of text.
 warnings.filterwarnings("ignore", message="mkldnn_matmul failed", category=UserWarning)

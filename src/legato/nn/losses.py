@@ -1,4 +1,4 @@
-"""The loss over a vocabulary, chunk by chunk: the logits of all tokens never lie in memory together.
+"""The loss over a vocabulary, at once or chunk by chunk: then the logits of all tokens never lie in memory together.
 
     z = W h + b,   p = softmax(z),   L = (1 - ε) · -log p_y + ε · mean_v -log p_v
 
@@ -19,14 +19,37 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from legato.data.batch import IGNORE
+from legato.data.batching.batch import IGNORE
 
 # Logits held at once: with their gradient and in float32, some 10 bytes each on a GPU. Smaller chunks are slower:
 # each takes one more pass over the gradient of the weights.
 CHUNK = {"cpu": 1 << 25, "cuda": 1 << 27}
+# Logits from which they are made in chunks. Below it a CPU loses as much as it gains; a GPU gains soon, since
+# gradients made in place mean fewer passes over them.
+MANY = {"cpu": 1 << 25, "cuda": 1 << 22}
 
 
-def chunked_nats(
+def better_in_chunks(weight: Tensor, vocabulary: int, tokens: int) -> bool:
+    """Whether the logits of so many tokens, products with `weight` (V padded, D), are better made chunk by chunk."""
+    rows, width = weight.shape
+    if rows > vocabulary >= 4 * width:
+        return True  # cutting the padding off many logits, and putting it back in their gradient, takes longer
+    return tokens * rows > MANY.get(weight.device.type, MANY["cpu"])
+
+
+def smoothed_nll(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """Summed loss of `targets` (N,) under `logits` (N, V): with smoothed labels, and without."""
+    if smoothing == 0.0:
+        plain = F.cross_entropy(logits.float(), targets, ignore_index=IGNORE, reduction="sum")
+        return plain, plain
+    counted = targets != IGNORE
+    logp = F.log_softmax(logits.float(), -1)
+    likelihood = logp.gather(-1, targets.clamp(min=0).unsqueeze(-1)).squeeze(-1)  # (N,)
+    plain = -(likelihood * counted).sum()
+    return (1 - smoothing) * plain - smoothing * (logp.mean(-1) * counted).sum(), plain
+
+
+def chunked_nll(
     hidden: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -46,11 +69,11 @@ def chunked_nats(
     parts = max(1, -(-targets.numel() * weight.shape[0] // size))
     parts = 1 << (parts - 1).bit_length()  # batches tend to be powers of two: then all chunks are alike
     rows = max(1, -(-targets.numel() // parts))
-    total, plain = _ChunkedNats.apply(hidden, weight, bias, targets, vocabulary, smoothing, rows)
+    total, plain = _ChunkedNll.apply(hidden, weight, bias, targets, vocabulary, smoothing, rows)
     return total, plain
 
 
-class _ChunkedNats(torch.autograd.Function):
+class _ChunkedNll(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,

@@ -11,7 +11,7 @@ Notable here:
   cross-attention. Their rows stand in that order, head by head;
 - with `kv_heads`, several heads of queries share one of keys and values (Ainslie et al. 2023); with `norm`
   queries and keys are brought to one length before they are compared (Henry et al. 2020), as in Qwen 3;
-- masks, positions and the past are made once and serve all layers: `Look` and `Past`;
+- masks, positions and the past are made once and serve all layers: `AttentionView` and `Past`;
 - what looks at each token alone need not see padding: with a `Packing` only attention does.
 """
 
@@ -50,7 +50,7 @@ class Packing(NamedTuple):
         return padded.index_copy_(0, self.places, x[0]).view(self.rows, self.length, -1)
 
 
-class Look(NamedTuple):
+class AttentionView(NamedTuple):
     """Where the tokens of one pass stand and what they may see, the same in every layer."""
 
     mask: Tensor | None = None  # broadcastable to (B, H, T, S)
@@ -133,7 +133,7 @@ class SelfAttention(MultiHead):
         self.query_norm = None if norm is None else nn.RMSNorm(self.head_width, eps=norm)
         self.key_norm = None if norm is None else nn.RMSNorm(self.head_width, eps=norm)
 
-    def forward(self, x: Tensor, look: Look = Look(), past: Past | None = None) -> Tensor:
+    def forward(self, x: Tensor, look: AttentionView = AttentionView(), past: Past | None = None) -> Tensor:
         qkv = self.qkv(x)
         if look.packing is not None:
             qkv = look.packing.unpack(qkv)

@@ -26,6 +26,13 @@ def inside(hidden: Tensor, lengths: Tensor | None) -> Tensor:
     return (torch.arange(hidden.shape[1], device=hidden.device) < lengths[:, None]).unsqueeze(-1)
 
 
+def at_positions(hidden: Tensor, positions: Tensor | None) -> Tensor:
+    """States (B, T, D) at `positions` (B, N) of each row, (B, N, D); None: everywhere."""
+    if positions is None:
+        return hidden
+    return hidden.gather(1, positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
+
+
 def pool(hidden: Tensor, lengths: Tensor | None, how: str) -> Tensor:
     """States (B, T, D) of texts of these lengths (B,) to their vectors (B, D)."""
     if how == "first":

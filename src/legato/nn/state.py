@@ -12,6 +12,8 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from legato.data.batching.batch import Inputs
+
 
 @dataclass
 class Output:
@@ -60,14 +62,17 @@ class Generates(Protocol):
     @property
     def vocabulary(self) -> int: ...
 
+    @property
+    def device(self) -> torch.device: ...
+
     def start(self, rows: int, capacity: int, memory: Any = None) -> State:
         """A state for `rows` sequences of at most `capacity` tokens, on the model's device and dtype.
 
         `memory` is what `encode` made of as many sources, for a model that reads one.
         """
 
-    def prefill(self, tokens: Tensor, lengths: Tensor, state: State) -> Tensor:
-        """Take in whole prompts (B, T) of different lengths (B,); logits (B, V) after each row's last."""
+    def prefill(self, inputs: Inputs, state: State) -> Tensor:
+        """Take in whole prompts of different lengths; logits (B, V) after each row's last."""
 
     def step(self, tokens: Tensor, state: State) -> Tensor:
         """Take in one token a row (B,); logits (B, V) for the next. The state advances in place."""

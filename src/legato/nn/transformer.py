@@ -24,10 +24,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from legato.nn.attention import additive, visible
-from legato.nn.cache import KeyValueCache, Opening
 from legato.nn.capture import capture, capturing, scope
 from legato.nn.feedforward import FeedForward, make_norm
-from legato.nn.multihead import CrossAttention, Look, MultiHead, Packing, Past, SelfAttention, Source
+from legato.nn.kv_cache import CacheSlice, KeyValueCache
+from legato.nn.multihead import AttentionView, CrossAttention, MultiHead, Packing, Past, SelfAttention, Source
 from legato.nn.positions import Rotary
 from legato.nn.readout import Readout, TokenEmbedding, clear_padding
 from legato.nn.state import Memory
@@ -81,7 +81,9 @@ class Block(nn.Module):
         )
         self.feedforward_norm = make_norm(shape.norm, width, shape.eps)
 
-    def forward(self, x: Tensor, look: Look, past: Past | None = None, source: Source | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, look: AttentionView, past: Past | None = None, source: Source | None = None
+    ) -> Tensor:
         """(B, T, D) to (B, T, D)."""
         first = self.norm_first
         with named("attention"):
@@ -167,7 +169,7 @@ class Stack(nn.Module):
         at = slice(0, x.shape[1]) if documents is None else places_in(documents)
         rotation = None if self.rotary is None else self.rotary(at)
         views = {window: self._view(x, lengths, documents, window) for window in set(self.windows)}
-        looks = [Look(*views[window], rotation, packing) for window in self.windows]
+        looks = [AttentionView(*views[window], rotation, packing) for window in self.windows]
         sources = None if memory is None else self.sources(memory)
         if packing is None:
             return self._run(x, looks, sources=sources, every=every)
@@ -221,16 +223,16 @@ class Stack(nn.Module):
             sources=None if memory is None else self.sources(memory),
         )
 
-    def extend(self, x: Tensor, opening: Opening) -> Tensor:
+    def extend(self, x: Tensor, opening: CacheSlice) -> Tensor:
         """New tokens (B, T, D) after those in a cache, which has been opened for them."""
         rotation = None if self.rotary is None else self.rotary(opening.at)
-        looks = [Look(view.mask, view.causal, rotation) for view in opening.views]
+        looks = [AttentionView(view.mask, view.causal, rotation) for view in opening.views]
         return self._run(x, looks, opening.pasts, opening.sources)
 
     def _run(
         self,
         x: Tensor,
-        looks: Sequence[Look],
+        looks: Sequence[AttentionView],
         pasts: Sequence[Past] | None = None,
         sources: Sequence[Source] | None = None,
         every: list[Tensor] | None = None,

@@ -6,22 +6,26 @@ touches one file; other packages add theirs through the entry point group `legat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from legato.config import Section
-from legato.data.reading import TextReader, parting
-from legato.data.tokenizers import AnyTokenizer, TokenizerConfig
-from legato.folders.finite import shown_score
-from legato.folders.model_folder import Loaded
-from legato.models.base import ModelConfig, SequenceModel, Sizes
-from legato.models.headed import HeadConfig
+from legato.data.text.text_reader import TextReader, parting
+from legato.data.text.tokenizers import AnyTokenizer, TokenizerConfig
+from legato.errors import ConfigError
+from legato.folders.finite_scores import shown_score
+from legato.folders.loaded import Loaded
+from legato.folders.model_folder import save_model
+from legato.models.base import ModelConfig, Sizes, count_parameters
+from legato.models.model_with_head import HeadConfig, HeadSpec
 from legato.training.config import TrainConfig
 from legato.training.job import Job
+from legato.version import __version__
 
 Say = Callable[[str], None]
 
@@ -47,63 +51,101 @@ class Plan:
     def sizes_for(self, tokenizer: AnyTokenizer) -> Sizes:
         return Sizes(tokenizer.size) if self.loaded is None else self.loaded.module.sizes
 
+    def gpu_shapes(self, multiple: int) -> dict[str, Any]:
+        """How batches are padded: for a GPU in few shapes, since it prepares for each, and replays known ones."""
+        return {"pad_to": multiple, "fixed_shape": True} if self.device.type == "cuda" else {}
+
     def origin(self) -> dict[str, Any]:
         """What a model folder says of where the model came from."""
         if self.loaded is None:
             return {}
         # A tokenizer made elsewhere begins texts its own way, and may have fewer tokens than the model.
         told: dict[str, Any] = {"from": str(self.loaded.folder)}
-        if getattr(self.loaded.tokenizer, "foreign", False):
+        if self.loaded.tokenizer.follows_own_template:
             told["published"] = True
-            if self.loaded.module.generates:
+            if self.loaded.module.can_generate:
                 told["ends"] = list(self.loaded.ends)  # there may be more than the tokenizer's
         return told
 
 
-class TaskJob(Job, Protocol):
+class TaskJob(Job):
     """A job that also knows what its data fixes of a model, its data's hashes and its final scores."""
 
+    task: ClassVar[str]  # the name that its model folders have
+    plan: Plan
     sizes: Sizes
     hashes: dict[str, str]
+    tokenizer: AnyTokenizer
+    target: AnyTokenizer | None = None  # of what is written, where it is another
+    head: HeadSpec | None = None  # what is put on the model
+    labels: list[str] | None = None  # the names of that head's answers
+    use: str  # how to use the model, for its card
 
-    def final(self, model: SequenceModel) -> dict[str, float]:
+    def initialise(self, model: Any) -> None:
+        """Fill weights that start as something else than drawn at random."""
+
+    def about(self, metrics: dict[str, float]) -> dict[str, Any]:
+        """What a model folder remembers, to read, predict and score as in training."""
+        return {}
+
+    def final(self, model: Any) -> dict[str, Any]:
         """The scores to publish: `valid.perplexity`, `test.perplexity` and so on."""
+        return {
+            f"{split}.{name}": value
+            for split in ("valid", "test")
+            if split in self.hashes
+            for name, value in self.score(model, split).items()
+        }
+
+    def score(self, model: Any, split: str) -> dict[str, Any]:
+        """The final scores on one split."""
+        raise NotImplementedError
+
+    def write(self, model: Any, folder: Path, metrics: dict[str, float]) -> None:
+        card = model_card(self.task, model.config.name, count_parameters(model), self.hashes, metrics, self.use)
+        about = {"version": __version__, "data": self.hashes, "metrics": metrics}
+        about |= {**self.plan.origin(), **self.about(metrics)}
+        save_model(folder, model, self.tokenizer, target=self.target, task=self.task, about=about, card=card)
 
 
-class Task(Protocol):
-    """A job to train models for.
-
-    One that can begin with a trained model (`from=MODEL`) has `continues = True`; one that puts a head on a model
-    has `headed = True`, and its jobs have the head's shape as `head` and the answers' names as `labels`; one whose
-    data are rows, so that `train.batch_rows` counts, has `rows = True`. `figures`, where a task has it, are the names
-    that its scores may have, behind `valid.` and `test.`; `bleu_*` are all that begin so.
-    """
+class Task:
+    """A job to train models for: what it reads, learns, scores and predicts."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
     Data: ClassVar[type[Section]]
+    Options: ClassVar[type[Section] | None] = None  # how to predict, `--beams` and so on; None: it does not
+    figures: ClassVar[tuple[str, ...] | None] = None  # its scores' names, behind `valid.` and `test.`; `bleu_*`: such
+    continues: ClassVar[bool] = False  # whether it can begin with a trained model (`from=MODEL`)
+    headed: ClassVar[bool] = False  # whether it puts a head on a model
+    rows: ClassVar[bool] = False  # whether its batches may be so many rows (`train.batch_rows`)
+    compared: ClassVar[Mapping[str, Any]] = {}  # what models have to have in common, so that their tokens are as many
 
     @classmethod
     def adjust(cls, settings: dict[str, Any]) -> dict[str, Any]:
         """Fill in what the task knows better than the defaults, before the settings are checked."""
+        return settings
 
     @classmethod
     def prepare(cls, plan: Plan, say: Say) -> TaskJob:
         """Read the data and make batches of it."""
+        raise NotImplementedError
 
     @classmethod
     def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
         """The task's scores on `data.test`."""
-
-
-class Predicts(Protocol):
-    """A task that turns texts into something: `legato predict`."""
-
-    Options: ClassVar[type[Section]]  # how to predict: `--beams` and so on
+        raise NotImplementedError
 
     @classmethod
     def predict(cls, loaded: Loaded, texts: Sequence[str], options: Any) -> list[Prediction]:
         """One prediction a text, in order. A text that cannot be read has a `problem` instead of answers."""
+        raise NotImplementedError
+
+
+def require(data: Any, split: str, what: str) -> None:
+    """Refuse settings that do not say where a split is; `what` goes on behind `set data.train`."""
+    if data.model_dump(include={split})[split] is None:
+        raise ConfigError(f"'data.{split}' is needed; set data.{split}{what}")
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 full      every weight
 head      the task's head alone; the body gives features
-lora      two thin matrices beside some of the frozen ones (nn/low_rank.py; Hu et al. 2021), and the head
+lora      two thin matrices beside some of the frozen ones (nn/lora.py; Hu et al. 2021), and the head
 bitfit    the biases (Ben Zaken et al. 2022), and the head
 
 What is frozen has no gradient, no place in the optimiser or a checkpoint, and none in the run's folders: they hold
@@ -23,21 +23,18 @@ from torch import nn
 
 from legato.config import Section
 from legato.errors import ConfigError, listed
-from legato.folders.adaptation import Adaptation, Below, digest_of
-from legato.folders.model_folder import Loaded, find_model
+from legato.folders.adapters.info import AdapterInfo, MergedAdapters, digest_of
+from legato.folders.finding import find_model
+from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel, count_parameters
-from legato.models.headed import Headed, body_of
-from legato.models.matrices import BODY, Matrix, matrices_of
+from legato.models.model_with_head import BODY, ModelWithHead, body_of
+from legato.models.published.forms import form_of
+from legato.models.published.matrices import Matrix, matrices_of
 from legato.nn.linear import Linear
-from legato.nn.low_rank import LowRank, Part
+from legato.nn.lora import LowRank, Part
 from legato.nn.readout import Readout
 from legato.training.devices import autocast
 
-# What attention asks with and what it hands on, as the families call them; peft's defaults where it has any.
-TARGETS = (
-    *(("query", "value"), ("q_lin", "v_lin"), ("q_proj", "v_proj"), ("c_attn",)),
-    ("attention.qkv",),
-)
 ALL = "all-linear"
 
 
@@ -73,14 +70,14 @@ class Base:
     place: str  # its folder, or its name on the hub
     digest: str  # of its weights
     names: frozenset[str]  # of its tensors
-    below: Below | None = None  # what it is made of, where it is itself an adapter
+    below: MergedAdapters | None = None  # what it is made of, where it is itself an adapter
 
     @classmethod
     def of(cls, place: str, loaded: Loaded) -> Base:
         found = str(find_model(place)) if Path(place).exists() else place
         module = loaded.module
         names = frozenset(body_of(module).state_dict())
-        return cls(found, loaded.digest or digest_of(module), names, getattr(module, "below", None))
+        return cls(found, loaded.digest or digest_of(module), names, module.merged)
 
 
 def adapt(
@@ -118,7 +115,7 @@ def adapt(
     place, digest = base.place, base.digest
     if base.below is not None and config.name == "lora":
         place, digest = base.below.root, base.below.digest
-    model.adaptation = Adaptation(  # type: ignore[assignment]
+    model.adapter = AdapterInfo(
         name=config.name,
         base=place,
         digest=digest,
@@ -148,7 +145,7 @@ def trainable_line(model: SequenceModel) -> str:
     """What a run says of how much it trains, and on what; adapters count on both sides."""
     trainable, total = count_parameters(model, trainable=True), count_parameters(model)
     line = f"trainable: {trainable:,} of {total:,} parameters ({100 * trainable / max(total, 1):.3g} %)"
-    made = getattr(model, "adaptation", None)
+    made = model.adapter
     if made is None or made.below is None:
         return line
     if made.name == "lora":
@@ -158,7 +155,7 @@ def trainable_line(model: SequenceModel) -> str:
 
 def head_parameters(model: SequenceModel) -> set[str]:
     """What lies between a body and the task's answer."""
-    if not isinstance(model, Headed):
+    if not isinstance(model, ModelWithHead):
         return set()
     return {name for name, _ in model.named_parameters() if not name.startswith(BODY)}
 
@@ -170,7 +167,7 @@ def _biases(parameters: dict[str, nn.Parameter]) -> set[str]:
 def _add_low_rank(model: SequenceModel, config: AdaptConfig) -> tuple[str, ...]:
     """Adapters beside the chosen matrices; how these were named."""
     known = matrices_of(model)
-    targets = _default_targets(known) if config.targets is None else config.targets
+    targets = _default_targets(model, known) if config.targets is None else config.targets
     chosen = _chosen(known, targets, model)
     for name, matrix in chosen.items():
         if config.rank > min(matrix.shape):
@@ -196,11 +193,12 @@ def _add_low_rank(model: SequenceModel, config: AdaptConfig) -> tuple[str, ...]:
     return tuple(targets)
 
 
-def _default_targets(known: dict[str, Matrix]) -> tuple[str, ...]:
-    for targets in TARGETS:
-        if all(any(_ends(name, target) for name in known) for target in targets):
-            return targets
-    return ()
+def _default_targets(model: SequenceModel, known: dict[str, Matrix]) -> tuple[str, ...]:
+    """What attention asks with and what it hands on, as the published form calls them, or we do."""
+    body = body_of(model)
+    form = form_of(body)
+    targets = (form.lora_targets if form is not None else ()) or body.lora_targets
+    return targets if all(any(_ends(name, target) for name in known) for target in targets) else ()
 
 
 def _chosen(known: dict[str, Matrix], targets: Iterable[str], model: SequenceModel) -> dict[str, Matrix]:

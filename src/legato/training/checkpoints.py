@@ -102,15 +102,15 @@ def _remove(place: Path) -> None:
         place.rmdir()
 
 
-def trained_weights(module: nn.Module) -> dict[str, Tensor]:
+def trainable_state(module: nn.Module) -> dict[str, Tensor]:
     """What a checkpoint holds of a model: all of it or, where something is frozen, what is not, and the buffers."""
     frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
     return {name: tensor for name, tensor in weights_of(module).items() if name not in frozen}
 
 
-def put_trained(module: nn.Module, tensors: dict[str, Tensor], where: str) -> None:
-    """Put back what `trained_weights` gave; what is frozen stays as it is."""
-    known = set(trained_weights(module))
+def load_trainable(module: nn.Module, tensors: dict[str, Tensor], where: str) -> None:
+    """Put back what `trainable_state` gave; what is frozen stays as it is."""
+    known = set(trainable_state(module))
     frozen = {name: tensor for name, tensor in weights_of(module).items() if name not in known}
     put_weights(module, {**frozen, **tensors}, where)
 

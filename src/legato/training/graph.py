@@ -2,7 +2,7 @@
 
 A small model's step is many small kernels, and launching them can take longer than running them. Recorded as a
 graph, the whole step is launched at once. This needs batches that come in few shapes: streams and windows have
-one, and pairs a dozen when `PairBatches` makes them alike.
+one, and pairs a dozen when `PairBatches` fixes their shapes.
 
 A recording reads its input from fixed places: `replay` copies the batch there. Random draws follow the
 generator's seed at the time of the replay, so a step is the same function of its seed as without a graph. All
@@ -19,14 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from legato.data.batch import Batch
+from legato.data.batching.batch import Batch, map_tensors, named_tensors
 from legato.training.checkpoints import flatten, unflatten
 
 WARM = 3  # ordinary steps before recording: libraries set themselves up in the first ones
@@ -39,7 +39,7 @@ ForwardBackward = Callable[[Batch, Any, Tensor], tuple[Tensor, Any]]
 
 def shape_of(batch: Batch) -> Hashable:
     """What two batches must have in common to go through one recording."""
-    return tuple((name, tensor.shape) for name, tensor in _tensors(batch).items() if name != "keep")
+    return tuple((name, tensor.shape) for name, tensor in named_tensors(batch).items() if name != "keep_state")
 
 
 @contextmanager
@@ -91,7 +91,7 @@ def _end_recording(graph: torch.cuda.CUDAGraph, pool: Any, device: torch.device)
         place.zero_()
 
 
-def what_failed(problem: BaseException) -> str:
+def failure_reason(problem: BaseException) -> str:
     """Why a recording failed, in a line: that its end then fails, too, is no news.
 
     A caller that kept the exception would keep the memory of the step that it was raised in.
@@ -116,13 +116,13 @@ class StepGraph:
 
         Recordings after the `first` one share its memory and leave their gradients where it does.
         """
-        device = batch.ids.device
-        # Where there is a state, `keep` is always there, so that forgetting is part of the recording; all True
+        device = batch.inputs.token_ids.device
+        # Where there is a state, `keep_state` is always there, so that forgetting is part of the recording; all True
         # means nobody forgets.
         keep = None if state is None else torch.ones(batch.rows, dtype=torch.bool, device=device)
-        self.batch = replace(batch, fresh=False, keep=keep)
-        for name, tensor in _tensors(self.batch).items():
-            setattr(self.batch, name, tensor.clone())
+        self.batch = map_tensors(
+            replace(batch, reset_all=False, keep_state=keep), lambda name, tensor: tensor.clone()
+        )
         self.tokens = torch.tensor(float(batch.tokens), device=device)
         places, self._shape = flatten(state)
         self._places = [place.clone() for place in places]
@@ -166,19 +166,15 @@ class StepGraph:
 
     def replay(self, batch: Batch) -> Tensor:
         """Make the step on `batch`, wherever it lies; the summed loss, valid until the next replay."""
-        given = _tensors(batch)
-        for name, place in _tensors(self.batch).items():
+        given = named_tensors(batch)
+        for name, place in named_tensors(self.batch).items():
             if name in given:
                 place.copy_(given[name], non_blocking=True)
-        if self.batch.keep is not None and (batch.fresh or batch.keep is None):
-            self.batch.keep.fill_(not batch.fresh)  # in a new epoch every row starts anew
+        if self.batch.keep_state is not None and (batch.reset_all or batch.keep_state is None):
+            self.batch.keep_state.fill_(not batch.reset_all)  # in a new epoch every row starts anew
         self.tokens.fill_(float(max(batch.tokens, 1)))
         assert self.gradients is not None
         for parameter, gradient in zip(self._parameters, self.gradients, strict=True):
             parameter.grad = gradient
         self.graph.replay()
         return self.loss
-
-
-def _tensors(batch: Batch) -> dict[str, Tensor]:
-    return {f.name: value for f in fields(batch) if isinstance(value := getattr(batch, f.name), Tensor)}

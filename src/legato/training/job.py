@@ -8,9 +8,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from legato.data.batch import Batch
-from legato.data.batches import Batches
-from legato.models.base import SequenceModel
+from legato.data.batching.batch import Batch
+from legato.data.batching.batches import Batches
 
 
 @dataclass
@@ -22,20 +21,51 @@ class Loss:
     state: Any = None  # for the next segment of the same streams
 
 
-class Job(Protocol):
-    """What the loop needs of a task: batches, a loss, a score, a model folder.
+class Run(Protocol):
+    """What the loop needs of a run: places to write to (`runs/run_folder.py`)."""
 
-    One whose loss is not that of tokens, so that no perplexity is shown, has `likelihood = False`.
-    """
+    path: Path
+
+    @property
+    def checkpoints(self) -> Path: ...
+
+    @property
+    def best(self) -> Path: ...
+
+    @property
+    def last(self) -> Path: ...
+
+    def started(self) -> None:
+        """There is a checkpoint to go back to."""
+
+    def log(self, step: int, kind: str, values: dict[str, Any]) -> None: ...
+
+    def open_events(self, step: int) -> None:
+        """Write TensorBoard events from this step on."""
+
+    def rewind(self, step: int) -> None:
+        """Forget what was logged after this step, which is made again."""
+
+    def close(self) -> None: ...
+
+
+class Job:
+    """What the loop needs of a task: batches, a loss, a score, a model folder."""
 
     batches: Batches
     metric: str  # the validation figure that decides what is best
     lower_is_better: bool
+    likelihood: bool = True  # whether the loss is one of tokens, so that a perplexity is shown
 
-    def loss(self, model: SequenceModel, batch: Batch, state: Any) -> Loss: ...
+    def loss(self, model: Any, batch: Batch, state: Any) -> Loss:
+        raise NotImplementedError
 
-    def validate(self, model: SequenceModel) -> dict[str, float]: ...
+    def validate(self, model: Any) -> dict[str, float]:
+        raise NotImplementedError
 
-    def samples(self, model: SequenceModel, count: int) -> list[str]: ...
+    def samples(self, model: Any, count: int) -> list[str]:
+        """Something of what the model says now, for a person to look at."""
+        return []
 
-    def write(self, model: SequenceModel, folder: Path, metrics: dict[str, float]) -> None: ...
+    def write(self, model: Any, folder: Path, metrics: dict[str, float]) -> None:
+        raise NotImplementedError

@@ -15,16 +15,14 @@ import math
 import time
 from collections.abc import Hashable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
-from legato.data.batch import Batch
-from legato.data.batches import mix_seed
+from legato.data.batching.batch import Batch
+from legato.data.batching.batches import mix_seed
 from legato.errors import (
     CheckpointError,
     ConfigError,
@@ -35,69 +33,38 @@ from legato.errors import (
     brief,
 )
 from legato.folders.atomic import replacing
-from legato.folders.finite import finite_scores, shown_score
+from legato.folders.finite_scores import finite_scores, shown_score
 from legato.interrupts import CTRL_C
 from legato.models.base import SequenceModel, detach
 from legato.nn.losses import compile_loss
 from legato.nn.transformer import Stack
-from legato.schema import OPEN, TypedDict, fields_of, fit, with_config
+from legato.schema import fields_of, fit
 from legato.training.checkpoints import (
     Checkpoint,
     list_checkpoints,
     load_checkpoint,
+    load_trainable,
     move,
     newest_good,
-    put_trained,
     save_checkpoint,
-    trained_weights,
+    trainable_state,
 )
 from legato.training.config import TrainConfig
 from legato.training.devices import autocast, random_states, seed_generators, set_random_states
 from legato.training.display import Display, Report, memory_used
-from legato.training.finite import NotFinite, Watch, first_bad_module
-from legato.training.graph import AT_ONCE, MOST, WARM, StepGraph, own_stream, shape_of, what_failed
-from legato.training.interrupt import Interrupt, Stopped
-from legato.training.job import Job
+from legato.training.divergence import NotFinite, Watch, first_bad_module
+from legato.training.graph import AT_ONCE, MOST, WARM, StepGraph, failure_reason, own_stream, shape_of
+from legato.training.job import Job, Run
 from legato.training.optimizers import Average, make_optimizer, optimizer_tensors, restore_optimizer
-from legato.training.run_folder import RunFolder
+from legato.training.progress import KeptProgress, Progress
 from legato.training.schedules import Schedule
+from legato.training.stopping import Interrupt, Stopped
 
 SHOWN = (  # of a validation, on the screen
     *("loss", "perplexity", "bits_per_byte", "accuracy", "bleu", "chrf", "f1"),
     *("backward_perplexity", "masked_accuracy", "next_sentence_accuracy"),
     *("macro_f1", "micro_f1", "matthews", "pearson", "spearman", "mrr", "exact_match", "analogy_accuracy"),
 )
-
-
-@dataclass
-class Progress:
-    """What a run remembers besides tensors; it goes into the checkpoint as it is."""
-
-    seconds: float = 0.0
-    training: float = 0.0  # of those seconds, the ones spent on steps
-    tokens: int = 0  # taken in
-    reported: int = 0  # of those tokens, the ones in a report already
-    best: float | None = None
-    best_step: int = 0
-    best_loss: float | None = None  # of the best one, which decides between equals
-    scores: list[float | None] = field(default_factory=list)  # of every validation; None: it was not finite
-    bad: int = 0  # validations since the last gain
-    finished: str = ""  # why, once it is
-    metrics: dict[str, Any] = field(default_factory=dict)  # of the last validation
-
-
-class ScheduleEntries(TypedDict):
-    cut: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    bad: Annotated[int, Field(ge=0)]
-
-
-@with_config(OPEN)
-class KeptProgress(TypedDict):
-    """What the loop puts into a checkpoint's progress.json."""
-
-    progress: dict[str, Any]
-    schedule: ScheduleEntries
-    average_updates: Annotated[int, Field(ge=0)] | None
 
 
 class Trainer:
@@ -108,7 +75,7 @@ class Trainer:
         model: SequenceModel,
         job: Job,
         config: TrainConfig,
-        run: RunFolder,
+        run: Run,
         *,
         seed: int,
         device: torch.device,
@@ -150,7 +117,7 @@ class Trainer:
             return graph.replay(batch), batch
         self.optimizer.zero_grad(set_to_none=True)  # what is there may be a graph's
         batch = batch.to(self.device)
-        if batch.fresh:
+        if batch.reset_all:
             self.states = [None] * self.config.accumulate
         reported = torch.zeros((), device=self.device)
         tokens = torch.tensor(float(max(batch.tokens, 1)), device=self.device)
@@ -170,7 +137,7 @@ class Trainer:
 
     def _graph_for(self, batch: Batch) -> StepGraph | None:
         """The recording that makes steps of this shape; made when a shape comes for the first or second time."""
-        if not self._graphable or not (batch.lengths is None or batch.alike):
+        if not self._graphable or not (batch.inputs.lengths is None or batch.fixed_shape):
             return None
         shape = shape_of(batch)
         known = self.graphs.get(shape)
@@ -181,7 +148,7 @@ class Trainer:
         full = len(self.graphs) >= (1 if streaming else MOST)
         # What is compiled is compiled anew for a new shape, which cannot be recorded.
         due = shape in self._met or (len(self.graphs) < AT_ONCE and not self.config.compile)
-        if self._warm < WARM or not due or full or (batch.keep is not None and not streaming):
+        if self._warm < WARM or not due or full or (batch.keep_state is not None and not streaming):
             self._met.add(shape)
             return None
         first = next(iter(self.graphs.values()), None)
@@ -189,7 +156,7 @@ class Trainer:
             graph = StepGraph(self._forward_backward, batch.to(self.device), self.states[0], self._trainable, first)
         except RuntimeError as problem:  # a model that asks the device for something, or no memory left
             self._graphable, self.graphs = False, {}
-            self.display.warn(f"steps are not recorded as CUDA graphs: {what_failed(problem)}")
+            self.display.warn(f"steps are not recorded as CUDA graphs: {failure_reason(problem)}")
             return None
         self.graphs[shape] = graph
         if streaming:
@@ -297,7 +264,7 @@ class Trainer:
             speed=speed,
             memory=memory_used(self.device),
             left=remaining / max(speed, 1e-9),
-            likelihood=getattr(self.job, "likelihood", True),
+            likelihood=self.job.likelihood,
         )
         self.display.report(report)
         values = {"loss": loss, "lr": report.lr, "norm": norm, "tokens_per_second": round(speed, 1)}
@@ -379,7 +346,7 @@ class Trainer:
         save_checkpoint(
             Checkpoint(
                 step=self.step,
-                weights=trained_weights(self.model),
+                weights=trainable_state(self.model),
                 optimizer=optimizer_tensors(self.optimizer, self.model),
                 average=average.tensors() if average else {},
                 stream=self.states,
@@ -403,7 +370,7 @@ class Trainer:
         where = f"the checkpoint at step {checkpoint.step}"
         kept = fit(checkpoint.progress, KeptProgress, where, error=CheckpointError)
         fit(kept["progress"], fields_of(Progress), f"{where}, in 'progress'", error=CheckpointError)
-        put_trained(self.model, checkpoint.weights, where)
+        load_trainable(self.model, checkpoint.weights, where)
         restore_optimizer(self.optimizer, self.model, checkpoint.optimizer, where)
         self.progress = Progress(**kept["progress"])
         self.schedule.cut, self.schedule.bad = kept["schedule"]["cut"], kept["schedule"]["bad"]
@@ -427,7 +394,7 @@ class Trainer:
         if self.step >= self.steps or all(state is None for state in self.states):
             return
         batch = self.job.batches.at(self.step)
-        if batch.fresh:
+        if batch.reset_all:
             return
         try:
             with autocast(self.device, self.config.precision):

@@ -60,7 +60,7 @@ def raising(problem: BaseException) -> Any:
 def test_what_the_machine_cannot_do_is_one_line(
     fail: Any, parts: tuple[str, ...], command: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("legato.diagnosis.diagnose", fail)
+    monkeypatch.setattr("legato.runs.doctor.diagnose", fail)
     is_one_line(command("doctor"), *parts)
 
 
@@ -68,7 +68,7 @@ def test_what_the_machine_cannot_do_is_one_line(
 def test_what_is_wrong_in_the_program_stays_our_fault(
     problem: Exception, command: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("legato.diagnosis.diagnose", raising(problem))
+    monkeypatch.setattr("legato.runs.doctor.diagnose", raising(problem))
     answer = command("doctor")
     assert answer.code == 1
     assert "a fault of ours" in answer.err
@@ -78,7 +78,7 @@ def test_what_is_wrong_in_the_program_stays_our_fault(
 
 def test_debug_shows_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["legato", "doctor", "--debug"])
-    monkeypatch.setattr("legato.diagnosis.diagnose", raising(MemoryError()))
+    monkeypatch.setattr("legato.runs.doctor.diagnose", raising(MemoryError()))
     with pytest.raises(MemoryError):
         legato.cli.main()
 

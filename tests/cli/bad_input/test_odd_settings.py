@@ -10,7 +10,7 @@ import pytest
 from legato.config import MAX_COUNT, MAX_SEED, Section
 from legato.errors import ConfigError
 from legato.registry import MODELS, TASKS
-from legato.run import RunConfig, check, settings_for
+from legato.runs.train import RunConfig, check, settings_for
 from refusals import is_one_line
 
 HUGE = (10**25, 2**64, 2**63, -(2**70), int("9" * 4000))
@@ -238,7 +238,7 @@ def test_what_every_recipe_expects_is_what_its_task_reports() -> None:
 def test_a_run_reports_no_figure_that_its_task_does_not_name(home: Path) -> None:
     from fnmatch import fnmatchcase
 
-    from legato.run import finished_result
+    from legato.runs.train import finished_result
 
     result = finished_result(home / "finished")
     assert result is not None

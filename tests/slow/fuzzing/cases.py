@@ -257,7 +257,7 @@ def _figures(out: str) -> dict[str, Any]:
 def _settings(scenario: Scenario) -> dict[str, str]:
     """The settings that the command takes, each with what it means."""
     from legato.config import parse_words
-    from legato.settings import describe_settings
+    from legato.runs.config import describe_settings
 
     if not scenario.keys:
         return {}

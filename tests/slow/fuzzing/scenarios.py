@@ -244,7 +244,7 @@ def _of_models() -> Iterator[Scenario]:
     for name in MODELS.names():
         model = MODELS.get(name)
         fields = model.Config.model_fields
-        task = "word2vec" if name == "word2vec" else "translation" if model.reads_source else "lm"
+        task = "word2vec" if name == "word2vec" else "translation" if model.is_encoder_decoder else "lm"
         if task == "lm" and not _writes(model) and name != "elmo":
             task = "mlm"
         job = JOBS[task]
@@ -256,7 +256,7 @@ def _of_models() -> Iterator[Scenario]:
         covers = frozenset({f"model:{name}"})
         yield Scenario(f"train-{task}-{name}", _train(task, settings), job.makes, covers=covers, keys=("model.",))
         trained = _train(task, settings, out="run")
-        use = ("predict", "run", *FILE, "--max-tokens", "8") if model.reads_source else ("embed", "run", *FILE)
+        use = ("predict", "run", *FILE, "--max-tokens", "8") if model.is_encoder_decoder else ("embed", "run", *FILE)
         yield Scenario(f"use-{name}", use, (*job.makes, stock.texts), (trained,), covers, texts="texts.txt")
 
 

@@ -295,11 +295,11 @@ def sentence_encoder(folder: Path) -> None:
 
 def adapter(folder: Path) -> None:
     """A LoRA adapter for classification in peft's form, and the base that it names."""
-    from legato.models.headed import HeadShape
+    from legato.models.model_with_head import HeadSpec
     from tiny_adapted import adapted, saved
 
     published("bert")(folder)
-    model, loaded = adapted(folder / "bert", head=HeadShape(kind="classes", outputs=2), name="lora", rank=2)
+    model, loaded = adapted(folder / "bert", head=HeadSpec(kind="classes", outputs=2), name="lora", rank=2)
     saved(folder / "adapter", model, loaded, task="classification", labels=["bad", "good"])
     settings = json.loads((folder / "adapter" / "adapter_config.json").read_text())
     settings["base_model_name_or_path"] = "bert"  # wherever the two are moved to

@@ -1,0 +1,147 @@
+"""Examples: a text or a pair as a model reads it, with what there is to learn of it: a label, tags, or a span."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from legato.data.batching.batch import IGNORE, Batch, Inputs, map_tensors
+from legato.data.batching.batches import Array
+from legato.data.batching.buckets import Buckets, rounded, scoring_order
+from legato.errors import DataError
+
+
+@dataclass
+class Example:
+    """One text, or a pair, as a model reads it, and what there is to learn of it."""
+
+    ids: list[int]
+    segments: list[int] | None = None  # 0 for a first text and 1 for a second
+    label: Any = None  # a class's number, a number to guess, or one 0 or 1 for each of several labels
+    positions: list[int] | None = None  # where the targets are: at each word's first token, say
+    targets: list[int] | None = None  # what is learned at each of them: a tag's number, or the next token
+    span: tuple[int, int] | None = None  # the answer's first and last token
+    characters: Array | None = None  # (T, C), the bytes of each token's word
+
+
+class ExampleBatches:
+    """Examples of like length together, in a new order each epoch.
+
+    Widths are multiples of `pad_to`, but no more than the longest row's, since a model may read no more. With
+    `fixed_shape` batches come in few shapes: rows of nothing fill them up.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[Example],
+        *,
+        batch_tokens: int,
+        batch_rows: int | None = None,
+        seed: int,
+        name: str = "the data",
+        pad: int = 0,
+        pad_to: int = 1,
+        fixed_shape: bool = False,
+    ) -> None:
+        if not rows:
+            raise DataError(f"{name} holds no rows")
+        self.rows, self.pad, self.pad_to, self.fixed_shape = rows, pad, pad_to, fixed_shape
+        lengths = np.array([max(len(row.ids), 1) for row in rows])
+        self.widest = int(lengths.max())
+        widths = np.minimum(rounded(lengths, pad_to), self.widest)
+        if batch_rows is None and widths.max() > batch_tokens:
+            row = int(widths.argmax())
+            raise DataError(
+                f"{name}, row {row + 1:,}: {len(rows[row].ids):,} tokens, more than "
+                f"train.batch_tokens={batch_tokens}; raise that"
+            )
+        self.limit, self.most = batch_tokens, batch_rows
+        self._buckets = Buckets(
+            widths, batch_tokens=batch_tokens, batch_rows=batch_rows, seed=seed, salt="labelled rows"
+        )
+        self.steps_per_epoch = self._buckets.steps_per_epoch
+        self.tokens_per_step = batch_tokens if batch_rows is None else int(batch_rows * widths.mean())
+
+    def at(self, step: int) -> Batch:
+        chosen = [self.rows[row] for row in self._buckets.at(step)[1]]
+        batch = collate_examples(chosen, pad=self.pad, pad_to=self.pad_to, widest=self.widest)
+        if not self.fixed_shape:
+            return batch
+        width = batch.inputs.token_ids.shape[1]
+        return fill_rows(batch, self.most or max(self.limit // width, batch.rows), self.pad)
+
+
+def collate_examples(rows: Sequence[Example], *, pad: int = 0, pad_to: int = 1, widest: int | None = None) -> Batch:
+    """Rows padded on the right into one batch, as wide as a multiple of `pad_to` or, where that is less, `widest`."""
+    lengths = np.array([len(row.ids) for row in rows])
+    width = rounded(max(int(lengths.max()), 1), pad_to)
+    width = width if widest is None else min(width, widest)
+    full = bool(lengths.min() == width)
+    first = rows[0]
+    targets = positions = None
+    if first.positions is not None:
+        columns = rounded(max(max(len(row.positions or ()) for row in rows), 1), pad_to)
+        positions = _padded([row.positions or [] for row in rows], columns, 0)
+        if first.targets is not None:
+            targets = _padded([row.targets or [] for row in rows], columns, IGNORE)
+    labels = None
+    if first.label is not None:
+        labels = torch.tensor(np.array([row.label for row in rows]))
+        labels = labels.float() if labels.is_floating_point() or labels.dim() > 1 else labels.long()
+    counted = len(rows) if targets is None else int((targets != IGNORE).sum())
+    inputs = Inputs(
+        _padded([row.ids for row in rows], width, pad),
+        lengths=None if full else torch.from_numpy(np.maximum(lengths, 1)),
+        segments=None if first.segments is None else _padded([row.segments or [] for row in rows], width, 0),
+        characters=None if first.characters is None else _characters(rows, width, 16 if pad_to > 1 else 1),
+    )
+    spans = None if first.span is None else torch.tensor([row.span for row in rows])
+    counted, read = len(rows) if targets is None else int((targets != IGNORE).sum()), int(lengths.sum())
+    return Batch(inputs, targets, positions=positions, labels=labels, spans=spans, tokens=counted, read=read)
+
+
+def scoring_batches(
+    rows: Sequence[Example], *, batch_tokens: int = 16384, pad: int = 0
+) -> Iterator[tuple[list[int], Batch]]:
+    """Every row once, those of like length together: the rows' numbers, and their batch."""
+    lengths = [len(row.ids) for row in rows]
+    for chosen in scoring_order(lengths, lengths, batch_tokens):
+        yield chosen, collate_examples([rows[number] for number in chosen], pad=pad)
+
+
+def _padded(rows: Sequence[Sequence[int]], width: int, value: int) -> Tensor:
+    filled = np.full((len(rows), width), value, dtype=np.int64)
+    for number, row in enumerate(rows):
+        filled[number, : len(row)] = row
+    return torch.from_numpy(filled)
+
+
+def _characters(rows: Sequence[Example], width: int, multiple: int) -> Tensor:
+    most = rounded(max(row.characters.shape[1] for row in rows if row.characters is not None), multiple)
+    filled = np.zeros((len(rows), width, most), dtype=np.int64)
+    for number, row in enumerate(rows):
+        if row.characters is not None:
+            filled[number, : len(row.characters), : row.characters.shape[1]] = row.characters
+    return torch.from_numpy(filled)
+
+
+def fill_rows(batch: Batch, rows: int, pad: int) -> Batch:
+    """The batch with as many rows as that, the last ones of one token of padding from which nothing is learned."""
+    more, inputs = rows - batch.rows, batch.inputs
+    if inputs.lengths is None:
+        inputs = replace(inputs, lengths=torch.full((batch.rows,), inputs.token_ids.shape[1]))
+    nothing = {"inputs.ids": pad, "inputs.lengths": 1, "targets": IGNORE, "spans": IGNORE}
+
+    def filled(name: str, tensor: Tensor) -> Tensor:
+        value: float = nothing.get(name, 0)
+        if name == "labels":
+            value = torch.nan if tensor.is_floating_point() else IGNORE
+        return F.pad(tensor, (*[0, 0] * (tensor.dim() - 1), 0, more), value=value)
+
+    return map_tensors(replace(batch, inputs=inputs, fixed_shape=True), filled)

@@ -1,0 +1,108 @@
+"""A table of texts and values, and which of its columns somebody means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from legato.errors import DataError, brief, listed, suggest
+
+Column = str | int
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a table shows before it is read: enough to choose columns by."""
+
+    where: str  # for messages
+    kind: str  # csv, tsv, jsonl, parquet or hub
+    names: list[str]  # of a csv or tsv the first row's fields, be they names or not
+    first: Callable[[], Mapping[str, Any]]  # the first row by name; of a csv or tsv there is none
+    rows: Callable[[], list[list[str]]] = list  # of a csv or tsv the first rows, a header among them
+
+
+Choose = Callable[[Head], Sequence[Column]]
+
+
+@dataclass(frozen=True)
+class Table:
+    """The columns that were asked for, and where each row stands."""
+
+    source: str  # the file or dataset, for messages
+    names: list[str]  # of the columns; numbers where there is no header
+    columns: list[list[Any]]
+    lines: list[int]  # the line that each row begins at, or its number
+    unit: str  # which of the two: "line" or "row"
+    header: bool  # whether the columns have names
+    classes: list[list[str] | None] = field(default_factory=list)  # of each column whose numbers, from 0, have names
+    note: str = ""  # how a csv or tsv was read, where that is not the usual way
+
+    def where(self, row: int) -> str:
+        return f"{self.source}, {self.unit} {self.lines[row]}"
+
+    def texts(self, column: int, setting: str = "data.columns") -> list[str]:
+        """A column all of whose values are text; `setting` is where a user chooses another one."""
+        values = self.columns[column]
+        for row, value in enumerate(values):
+            if not isinstance(value, str):
+                if value is None:
+                    raise DataError(
+                        f"{self.where(row)}: '{brief(self.names[column])}' is missing; complete or remove the row"
+                    )
+                kind = type(value).__name__
+                name = brief(self.names[column])
+                raise DataError(f"{self.where(row)}: '{name}' is {kind}, not text; set {setting} to one that is")
+        return values
+
+
+def pick_columns(head: Head, choose: Choose) -> list[str]:
+    if not head.names:
+        raise DataError(f"{head.where} has no columns; give a table that has")
+    return resolve_columns(head.where, head.names, choose(head))
+
+
+def resolve_columns(
+    where: str, names: Sequence[str], columns: Sequence[Column], *, objects: bool = True
+) -> list[str]:
+    """The names that `columns` mean; where there are `objects`, a dot leads into one."""
+    found = []
+    for column in columns:
+        if isinstance(column, int):
+            check_number(column)
+            if column > len(names):
+                raise DataError(f"{where} has the columns {list_names(names)}, so there is no column {column}")
+            found.append(names[column - 1])
+        elif column in names or (objects and top_name(column, names) in names):
+            found.append(column)
+        else:
+            raise DataError(f"{where} has no column '{brief(column)}'; {suggest(column, names)}")
+    return found
+
+
+def check_number(column: int) -> None:
+    if column < 1:
+        raise DataError(f"there is no column {column}: columns are counted from 1")
+
+
+def list_names(names: Iterable[str]) -> str:
+    """Names for a message: what a file without a header has in place of them may be whole sentences."""
+    return listed(names)
+
+
+def top_name(column: str, names: Container[str]) -> str:
+    return column if column in names else column.split(".")[0]
+
+
+def enter_value(value: Any, column: str, top: str, where: str) -> Any:
+    """What `column` names inside `value`, which is the one of the column `top`."""
+    if column == top:
+        return value
+    for key in column[len(top) + 1 :].split("."):
+        if value is None:
+            return None
+        if not isinstance(value, dict) or key not in value:
+            there = [f"{top}.{key}" for key in list(value)[:1000]] if isinstance(value, dict) else [top]
+            raise DataError(f"{where}: there is no '{brief(column)}'; {suggest(column, there)}")
+        value = value[key]
+    return value

@@ -1,0 +1,226 @@
+"""Columns of csv, tsv, jsonl and parquet files and of datasets on the hub, several at once.
+
+Notable here:
+- everything but parquet is read with the standard library alone, so that an error can name its line
+  and a small table costs no import of `datasets`;
+- tsv has no quoting (a lone `"` is a character, as corpora use it), csv has, and strictly; but a tsv is read with
+  quoting where all its quotation marks are plainly that, and a csv by semicolons where they part it evenly, and
+  `Table.note` says so;
+- a column is a name, or a number from 1. A csv or tsv whose columns are all numbers has no header;
+- `translation.de` is the field `de` of the objects in the column `translation`, as the hub keeps pairs;
+- which columns are read may depend on what there is: give a function of the `Head`;
+- a `.csv` or `.txt` whose lines have tabs is a tsv (`format_of`), as STS-B's and MRPC's are;
+- numbers that stand for classes, on the hub and in its parquet files, come with the classes' names (`Table.classes`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from legato.data.sources.class_names import class_names, hub_features, parquet_features
+from legato.data.sources.files import MAX_LINE, load_bytes, load_text, no_file, resolve_path
+from legato.data.sources.parquet import ParquetFile, read_parquet
+from legato.data.sources.plain_values import parse_line, plain_value
+from legato.data.sources.separated import read_separated
+from legato.data.sources.table import Choose, Column, Head, Table, enter_value, pick_columns, top_name
+from legato.data.text.libraries import clear_of_panics
+from legato.errors import DataError, brief, suggest
+
+KINDS: Final = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".json": "jsonl",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+}
+FORMATS: Final = ("auto", "csv", "tsv", "jsonl", "parquet")
+# A missing file with one of these endings is a missing file; the hub is not asked for it.
+FILE_SUFFIXES: Final = (*KINDS, ".txt", ".text", ".gz", ".md", ".tokens", ".raw", ".yaml", ".zip")
+HUB_NAME: Final = re.compile(r"(?P<name>\w[\w.-]*(/\w[\w.-]*)?)(:(?P<config>[\w.-]+))?")
+HUB_SPLITS: Final = {"valid": ("validation", "valid", "dev")}
+
+PEEK: Final = 20  # lines that tell whether tabs part the columns
+
+
+def read_table(
+    source: str,
+    columns: Sequence[Column] | Choose,
+    *,
+    root: str | None = None,
+    format: str = "auto",
+    encoding: str = "utf-8",
+    max_line: int = MAX_LINE,
+    split: str = "train",
+) -> Table:
+    """The `columns` of a file, or of a dataset on the hub.
+
+    `format` says what a file is whose ending does not; `split` picks the part of a dataset, and a file
+    is always whole. Values are as they stand: text in a csv or tsv, anything elsewhere.
+
+    >>> table = read_table("reviews.csv", ["text", "label"])  # doctest: +SKIP
+    >>> table.columns[1][0], table.where(0)  # doctest: +SKIP
+    ('1', 'reviews.csv, line 2')
+    """
+    choose = columns if callable(columns) else lambda head: columns
+    path = locate(source, root)
+    if path is None:
+        return _read_hub(source, choose, split, root)
+    kind = kind_of(path, format)
+    if kind == "parquet":
+        return _read_parquet(path, load_bytes(path), choose)
+    text = load_text(path, encoding, max_line)
+    if kind == "csv" or kind == "tsv":
+        return read_separated(path, text, choose, kind)
+    if kind == "jsonl":
+        return _read_json(path, text, choose)
+    raise DataError(
+        f"{path} is one text without columns; give a table, or if it is one, set data.format to one of "
+        f"{', '.join(FORMATS[1:])}"
+    )
+
+
+# --- which file ----------------------------------------------------------------------------------
+
+
+def locate(source: str, root: str | None = None) -> Path | None:
+    """The file that `source` names; None where it names a dataset on the hub instead."""
+    if source.startswith("hub:"):
+        return None
+    path = resolve_path(source, root)
+    if path.exists():
+        return path
+    if HUB_NAME.fullmatch(source) is not None and not source.lower().endswith(FILE_SUFFIXES):
+        return None
+    raise no_file(path)
+
+
+def kind_of(path: Path, format: str = "auto") -> str:
+    """csv, tsv, jsonl or parquet, as `format` says or else the ending; "text" for any other."""
+    if format not in FORMATS:
+        raise DataError(f"there is no format '{format}' of data; {suggest(format, FORMATS)}")
+    if format != "auto":
+        return format
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] == ".gz":
+        suffixes.pop()
+    return KINDS.get(suffixes[-1], "text") if suffixes else "text"
+
+
+def format_of(source: str, root: str | None = None, format: str = "auto", encoding: str = "utf-8") -> str:
+    """`format`; of a .csv, or a file whose ending says nothing, "tsv" where each of its first lines has a tab."""
+    path = locate(source, root)
+    if path is None or format != "auto" or kind_of(path) not in ("csv", "text"):
+        return format
+    lines = [line for line in load_text(path, encoding, 0).split("\n", PEEK)[:PEEK] if line.strip()]
+    return "tsv" if lines and all("\t" in line for line in lines) else format
+
+
+# --- json and parquet ------------------------------------------------------------------------------
+
+
+def _read_json(path: Path, text: str, choose: Choose) -> Table:
+    names: list[str] | None = None
+    columns: list[list[Any]] = []
+    lines = []
+    # Not splitlines: U+2028 and its like may stand inside a JSON string.
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        row = parse_line(line, where)
+        if not isinstance(row, dict):
+            raise DataError(f'{where}: not a JSON object; write one per line, such as {{"text": "…"}}')
+        if names is None:
+            names = pick_columns(Head(where, "jsonl", list(row), row.copy), choose)
+            columns = [[] for _ in names]
+        lines.append(number)
+        for name, column in zip(names, columns, strict=True):
+            top = name if name in row else top_name(name, row)
+            if top not in row:
+                raise DataError(f"{where}: there is no '{brief(name)}'; {suggest(name, row)}")
+            value = row[top] if name == top else enter_value(row[top], name, top, where)
+            column.append(value if type(value) is str and value.isascii() else plain_value(value, where, name))
+    if names is None:
+        raise DataError(f"{path} is empty; give a file that holds text")
+    return Table(str(path), names, columns, lines, "line", True)
+
+
+def _read_parquet(path: Path, data: bytes, choose: Choose) -> Table:
+    chosen: list[str] = []
+
+    def columns(file: ParquetFile) -> list[str]:
+        chosen[:] = pick_columns(Head(str(path), "parquet", file.names, file.first), choose)
+        return [top_name(name, file.names) for name in chosen]
+
+    file, values = read_parquet(path, data, columns)
+    tops = [top_name(name, file.names) for name in chosen]
+    features = parquet_features(file.metadata, str(path))
+    return _numbered_rows(str(path), chosen, tops, [values[top] for top in tops], features)
+
+
+def _numbered_rows(
+    source: str, names: list[str], tops: list[str], values: list[list[Any]], features: Mapping[str, Any]
+) -> Table:
+    """A table of rows that stand on no line; `features` are what the hub's library says of the columns."""
+    columns = [_plain_rows(source, name, top, column) for name, top, column in zip(names, tops, values, strict=True)]
+    known = {top: class_names(features.get(top), f"{source}: '{brief(top)}'") for top in tops}
+    classes = [known[top] if name == top else None for name, top in zip(names, tops, strict=True)]
+    return Table(source, names, columns, list(range(1, len(values[0]) + 1)), "row", True, classes)
+
+
+def _plain_rows(source: str, name: str, top: str, column: list[Any]) -> list[Any]:
+    found = []
+    for number, value in enumerate(column, start=1):
+        if name != top:
+            value = enter_value(value, name, top, f"{source}, row {number}")
+        known = type(value) is str and value.isascii()
+        found.append(value if known else plain_value(value, f"{source}, row {number}", name))
+    return found
+
+
+# --- the hub -------------------------------------------------------------------------------------
+
+
+def _read_hub(source: str, choose: Choose, split: str, root: str | None) -> Table:
+    """The rows of a hub dataset; without `hub:` in front the name could also have meant a file."""
+    name = source.removeprefix("hub:")
+    found = HUB_NAME.fullmatch(name)
+    if found is None:
+        raise DataError(f"'{name}' is not a name on the hub; write owner/name or owner/name:config")
+    try:
+        rows = _load_dataset(found["name"], found["config"], HUB_SPLITS.get(split, (split,)))
+    except Exception as problem:  # the hub's libraries raise of every kind
+        reason = (str(problem).strip() or type(problem).__name__).splitlines()[0]
+        file = f"there is no file {resolve_path(source, root)}, and " if name == source else ""
+        raise DataError(
+            f"{file}the hub did not give a dataset '{name}' ({reason}); check the name and the connection"
+        ) from None
+    broken = f"the rows of '{name}' from the hub cannot be read; fetch the dataset again"
+
+    def first() -> Mapping[str, Any]:
+        with clear_of_panics(broken):
+            return rows[0] if len(rows) else {}
+
+    names = list(rows.column_names)
+    chosen = pick_columns(Head(name, "hub", names, first), choose)
+    tops = [top_name(column, names) for column in chosen]
+    with clear_of_panics(broken):
+        values = [list(rows[top]) for top in tops]
+    return _numbered_rows(name, chosen, tops, values, hub_features(rows))
+
+
+def _load_dataset(name: str, config: str | None, splits: Sequence[str]) -> Any:
+    """The first of `splits` that the dataset has: what we call `valid` has several names there."""
+    import datasets
+
+    for split in splits[:-1]:
+        try:
+            return datasets.load_dataset(name, config, split=split)
+        except ValueError as problem:
+            if "split" not in str(problem):
+                raise
+    return datasets.load_dataset(name, config, split=splits[-1])

@@ -1,0 +1,212 @@
+"""How a model reads texts: the marks it wants around them, where words begin, what is cut off.
+
+    encoders                    [CLS] a [SEP]       [CLS] a [SEP] b [SEP]
+    decoders, recurrent models  a                   a <eos> b
+
+A decoder whose tokenizer's file puts marks around texts reads them so: that of a language model trained here has
+`<eos>` before every text, as a prompt has.
+
+Every task whose data are rows reads through this, in training and in use alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from legato.data.batching.examples import Example
+from legato.data.text.tokenizers import AnyTokenizer, Tokenizer
+from legato.data.text.word_pieces import file_marks, marks_of_pairs, pieces_of_words
+
+
+class ReadingConfig(Protocol):
+    """What a model's config says of how it reads."""
+
+    @property
+    def max_length(self) -> int | None: ...
+
+    @property
+    def uses_segments(self) -> bool: ...
+
+    @property
+    def reads_characters(self) -> bool: ...
+
+    @property
+    def uses_cls(self) -> bool: ...
+
+
+@dataclass
+class TextReader:
+    """Texts, pairs of texts and words to rows."""
+
+    tokenizer: AnyTokenizer
+    max_length: int | None = None  # tokens of a row, marks included
+    segments: bool = False  # whether the model tells first texts from second ones
+    characters: bool = False  # whether it reads the bytes of words
+    framed: bool = False  # whether marks stand around a text
+
+    @classmethod
+    def of(cls, model: ReadingConfig, tokenizer: AnyTokenizer, max_length: int | None = None) -> TextReader:
+        """What suits a model with this config. `max_length` may be less than it could read."""
+        limits = [limit for limit in (model.max_length, max_length) if limit is not None]
+        return cls(tokenizer, min(limits, default=None), model.uses_segments, model.reads_characters, model.uses_cls)
+
+    @property
+    def padding(self) -> int:
+        return self.tokenizer.pad_id or 0
+
+    def text(self, text: str) -> Example:
+        return self.texts([text])[0]
+
+    def pair(self, first: str, second: str) -> Example:
+        return self.pairs([(first, second)])[0]
+
+    def words(self, words: Sequence[str]) -> Example:
+        return self.sentences([words])[0]
+
+    def texts(self, texts: Iterable[str]) -> list[Example]:
+        """A row for each text; an empty one is still one token."""
+        held = list(texts)
+        if self.characters:
+            return [self._characters(text.split()) for text in held]
+        return [self._one(ids.tolist()) for ids in self.tokenizer.encode_many(held)]
+
+    def pairs(self, pairs: Iterable[tuple[str, str]]) -> list[Example]:
+        """A row for each pair; what is too long is cut where it is longest."""
+        held = list(pairs)
+        if self.characters:
+            return [self._spelt_pair(first.split(), second.split()) for first, second in held]
+        firsts = self.tokenizer.encode_many([first for first, _ in held])
+        seconds = self.tokenizer.encode_many([second for _, second in held])
+        return [self._two(a.tolist(), b.tolist()) for a, b in zip(firsts, seconds, strict=True)]
+
+    def sentences(self, sentences: Sequence[Sequence[str]]) -> list[Example]:
+        """A row for each list of words, with each one's first place; those beyond `max_length` are absent."""
+        if self.tokenizer.name == "word" or self.characters:
+            return [self._characters(words) if self.characters else self._whole_words(words) for words in sentences]
+        assert isinstance(self.tokenizer, Tokenizer)
+        return [self._of_pieces(found) for found in pieces_of_words(self.tokenizer, sentences)]
+
+    # --- rows ----------------------------------------------------------------------------------------
+
+    @property
+    def _marks(self) -> tuple[int, int]:
+        tokenizer = self.tokenizer
+        first = tokenizer.eos_id if tokenizer.cls_id is None else tokenizer.cls_id
+        return first, tokenizer.eos_id if tokenizer.sep_id is None else tokenizer.sep_id
+
+    @cached_property
+    def alone(self) -> tuple[list[int], list[int]]:
+        """The marks before and behind a text."""
+        if self.framed:
+            first, last = self._marks
+            return [first], [last]
+        if not isinstance(self.tokenizer, Tokenizer):
+            return [], []
+        before, _, behind = file_marks(self.tokenizer, pair=False)
+        return before, behind
+
+    @cached_property
+    def paired(self) -> tuple[list[int], list[int], list[int]]:
+        """The marks before, between and behind two texts: RoBERTa has two in the middle, a decoder its file's."""
+        tokenizer = self.tokenizer
+        if self.framed:
+            first, last = self._marks
+            doubled = isinstance(tokenizer, Tokenizer) and marks_of_pairs(tokenizer) == 4
+            return [first], [last] * (2 if doubled else 1), [last]
+        if isinstance(tokenizer, Tokenizer) and (tokenizer.follows_own_template or marks_of_pairs(tokenizer)):
+            return file_marks(tokenizer, pair=True)
+        return [], [tokenizer.eos_id], []
+
+    def room(self, marks: int) -> int | None:
+        """Tokens of text that a row with so many marks may have."""
+        return None if self.max_length is None else max(self.max_length - marks, 1)
+
+    def _one(self, ids: list[int]) -> Example:
+        before, behind = self.alone
+        ids = [*before, *ids[: self.room(len(before) + len(behind))], *behind]
+        return Example(ids or [self.tokenizer.eos_id])  # a text alone is a first text
+
+    def _two(self, a: list[int], b: list[int]) -> Example:
+        before, between, behind = self.paired
+        a, b = cut_longest_first(a, b, self.room(len(before) + len(between) + len(behind)))
+        ids = [*before, *a, *between, *b, *behind]
+        kinds = [0] * (len(before) + len(a) + len(between)) + [1] * (len(b) + len(behind))
+        return Example(ids or [self.tokenizer.eos_id], kinds if self.framed and self.segments else None)
+
+    def _of_pieces(self, pieces: Sequence[Sequence[int]]) -> Example:
+        """Words as their tokens; one that does not fit whole is left out with all behind it."""
+        before, behind = self.alone
+        room = self.room(len(before) + len(behind))
+        ids: list[int] = []
+        starts: list[int] = []
+        for word in pieces:
+            if room is not None and len(ids) + len(word) > room:
+                if not starts:  # one word longer than the row
+                    starts, ids = [0], list(word[:room])
+                break
+            starts.append(len(ids))
+            ids += word
+        row = self._one(ids)
+        row.positions = [start + len(before) for start in starts]
+        return row
+
+    def _whole_words(self, words: Sequence[str]) -> Example:
+        return self._of_pieces([[self._id(word)] for word in words])
+
+    def _characters(self, words: Sequence[str]) -> Example:
+        from legato.data.text.word_bytes import word_bytes
+
+        row = self._whole_words(words)
+        assert row.positions is not None
+        found = word_bytes(list(words[: len(row.positions)]))
+        row.characters = np.zeros((len(row.ids), found.shape[1] if found.size else 1), dtype=np.int64)
+        if row.positions:
+            row.characters[row.positions] = found
+        return row
+
+    def _spelt_pair(self, first: Sequence[str], second: Sequence[str]) -> Example:
+        """Both, and the end mark between them, which is spelt with no letters."""
+        row = self._characters([*first, "", *second])
+        assert row.positions is not None
+        if len(first) < len(row.positions):
+            middle = row.positions[len(first)]
+            row.ids[middle] = self.tokenizer.eos_id
+            assert row.characters is not None
+            row.characters[middle] = 0
+        return row
+
+    def _id(self, word: str) -> int:
+        tokenizer = self.tokenizer
+        found = tokenizer.id_of(word.lower() if tokenizer.lowercase else word)
+        if found is None or found in tokenizer.marks:  # a mark that somebody types is no mark
+            found = tokenizer.unk_id
+        return tokenizer.eos_id if found is None else found
+
+
+def parting(tokenizer: AnyTokenizer) -> AnyTokenizer:
+    """The same tokenizer, whose file puts a mark between two texts: where it has none, `<eos>`."""
+    if not isinstance(tokenizer, Tokenizer) or not (tokenizer.follows_own_template or marks_of_pairs(tokenizer)):
+        return tokenizer  # one that was made here is read so
+    before, between, behind = file_marks(tokenizer, pair=True)
+    if between:
+        return tokenizer
+    first, _, last = file_marks(tokenizer, pair=False)
+    return tokenizer.framing((first, last), (before, [tokenizer.eos_id], behind))
+
+
+def cut_longest_first(a: list[int], b: list[int], room: int | None) -> tuple[list[int], list[int]]:
+    """Both within `room`, the longer one giving way first and keeping the odd token, as in `tokenizers`."""
+    if room is None or len(a) + len(b) <= room:
+        return a, b
+    half = room // 2
+    if len(a) <= half:
+        return a, b[: room - len(a)]
+    if len(b) <= half:
+        return a[: room - len(b)], b
+    more = room - half
+    return (a[:more], b[:half]) if len(a) > len(b) else (a[:half], b[:more])

@@ -1,0 +1,392 @@
+"""Text to token ids and back: byte, char, word, BPE, Unigram and WordPiece.
+
+Notable here:
+- each of the six is a `tokenizer.json` of the `tokenizers` library, so other tools read it as it is;
+  how they are built and trained is in `vocabularies.py`;
+- byte, char and word are encoded by numpy or a dictionary instead, many times faster; `encode_plain`
+  is the twin that goes through the library, and tests hold the two equal;
+- a long document is cut where the whole and its pieces encode alike, so that all cores work on it;
+- `<eos>` separates documents and starts an empty prompt. Text never turns into it, even text that
+  reads "<eos>", but for `word`, where it is the line's end, as in the published PTB and WikiText scores;
+- what a loaded file is, is told from its own parts; one made elsewhere runs through the library alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from legato.data.text.any_tokenizer import AnyTokenizer, Ids
+from legato.data.text.guarded_library import slow_parts
+from legato.data.text.libraries import Library
+from legato.data.text.published_tokenizers import read_library, read_template, table_size
+from legato.data.text.stream_decoder import StreamDecoder
+from legato.data.text.vocabularies import (
+    BEFORE_BLANK,
+    BEFORE_SPACE,
+    EOS,
+    NAMES,
+    PAD,
+    TokenizerConfig,
+    code_points,
+    cut,
+    cut_checked,
+    from_byte_letters,
+    lowered,
+    recognise,
+    train_library,
+    words_of,
+)
+from legato.errors import DataError, listed
+from legato.input_files import path_of
+
+__all__ = ["NAMES", "AnyTokenizer", "Ids", "Tokenizer", "TokenizerConfig"]
+
+BATCH: Final = 128  # pieces encoded side by side; what they become in memory is some 20 times larger
+# Names under which other makers' files keep their end of text.
+FOREIGN_EOS: Final = (EOS, "</s>", "<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "[SEP]", "[EOS]")
+
+
+class Tokenizer:
+    """A vocabulary and the rules that cut text into it.
+
+    >>> tokenizer = Tokenizer.train(TokenizerConfig(name="char"), ["abba"])
+    >>> tokenizer.encode("abc").tolist(), tokenizer.decode([2, 3, 3])
+    ([2, 3, 1], 'abb')
+    """
+
+    partner: Any = None
+    follows_own_template = False  # whether prompts begin as the file itself says, not as ours do
+    bos_id: int | None = None  # what such a prompt begins with when it is empty
+    template: str | None = None  # the chat template beside the file, which is saved again
+
+    def __init__(self, library: Any, eos: str | None = None) -> None:
+        """Wrap a `tokenizers.Tokenizer`; `eos` is needed only where it has an unusual name."""
+        library = Library(library)
+        library.encode_special_tokens = True  # text is text, whatever it spells
+        library.no_truncation()  # what a published file says of batches is not for us
+        library.no_padding()
+        vocabulary: dict[str, int] = library.get_vocab(with_added_tokens=True)
+        where = library.source or "the tokenizer"
+        if not vocabulary:
+            raise DataError(f"{where} has no token at all; give one with a vocabulary")
+        self.size = table_size(vocabulary.values(), where)  # before it is written, which visits and keeps every gap
+        spec = json.loads(library.to_str())
+        self.library = Library(library, slow=slow_parts(spec))
+        self.name, self.lowercase = recognise(spec)
+        self._tokens = [""] * self.size
+        for token, index in vocabulary.items():
+            self._tokens[index] = token
+        names = (eos,) if eos else FOREIGN_EOS
+        found = next((vocabulary[name] for name in names if name in vocabulary), None)
+        if found is None:
+            raise DataError(f"the tokenizer has no end-of-text token; it should have one of {listed(names)}")
+        self.eos_id: int = found
+        model = spec["model"]
+        self.unk_id: int | None = model.get("unk_id", vocabulary.get(model.get("unk_token") or ""))
+        self.pad_id, self.cls_id, self.sep_id, self.mask_id = (
+            next((vocabulary[name] for name in names if name in vocabulary), None)
+            for names in ((PAD, "[PAD]"), ("[CLS]", "<s>"), ("[SEP]", "</s>"), ("[MASK]", "<mask>"))
+        )
+        marks = {int(token["id"]) for token in spec["added_tokens"] if token["special"]}
+        self.marks: frozenset[int] = frozenset(marks - {self.unk_id})  # what no text turns into, <eos> among them
+        self._glued = {
+            side: {int(token["id"]) for token in spec["added_tokens"] if token[side]} for side in ("lstrip", "rstrip")
+        }
+        self._vocabulary = vocabulary
+
+    @classmethod
+    def train(cls, config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
+        """A tokenizer with the vocabulary of `texts`, or the one that `config.path` names."""
+        if config.path is not None:
+            return cls.load(path_of(config.path))
+        return cls(train_library(config, texts))
+
+    @classmethod
+    def load(cls, path: Path) -> Tokenizer:
+        """From a `tokenizer.json`, or from the folder it is in, or one of older files (`published_tokenizers.py`)."""
+        library, roles = read_library(path)
+        loaded = cls(library, roles.get("eos"))
+        for role, token in roles.items():
+            if role not in ("eos", "unk") and token in loaded._vocabulary:
+                setattr(loaded, f"{role}_id", loaded._vocabulary[token])
+        template = read_template(path if path.is_dir() else path.parent)
+        loaded.template = None if template is None else template[0]
+        return loaded
+
+    def save(
+        self,
+        folder: Path,
+        *,
+        starts: bool = False,
+        ends: bool = False,
+        segments: bool = False,
+        max_length: int | None = None,
+    ) -> None:
+        """Write `tokenizer.json` and `tokenizer_config.json` as Hugging Face's libraries expect them.
+
+        With `starts` their tokenizer puts `<eos>` before every text, as our prompts have it; with `ends` behind, as
+        encoders that were trained so need it; with `segments` it tells the model which of two texts a token is of.
+        `max_length` is the most tokens that the model takes; None: any number.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        self._library_to_save(starts, ends).save(str(folder / "tokenizer.json"))
+        names = {"eos_token": self._tokens[self.eos_id]}
+        if starts:
+            names["bos_token"] = names["eos_token"]
+        if self.unk_id is not None:
+            names["unk_token"] = self._tokens[self.unk_id]
+        for role in ("bos", "pad", "cls", "sep", "mask"):
+            if (index := getattr(self, f"{role}_id")) is not None:
+                names[f"{role}_token"] = self._tokens[index]
+        marks = {index: self._tokens[index] for index in self.marks}
+        marks |= {self._vocabulary[name]: name for name in names.values()}
+        settings = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            **names,
+            "clean_up_tokenization_spaces": False,
+            "model_input_names": ["input_ids", *["token_type_ids"] * segments, "attention_mask"],
+            "model_max_length": max_length or 10**30,
+            "added_tokens_decoder": {
+                str(index): {
+                    "content": name,
+                    "lstrip": index in self._glued["lstrip"],
+                    "normalized": False,
+                    "rstrip": index in self._glued["rstrip"],
+                    "single_word": False,
+                    "special": True,
+                }
+                for index, name in sorted(marks.items())
+            },
+        }
+        if self.template is not None:
+            settings["chat_template"] = self.template
+        text = json.dumps(settings, indent=2, ensure_ascii=False)
+        (folder / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
+
+    def _library_to_save(self, starts: bool, ends: bool) -> Any:
+        if not (starts or ends):
+            return self.library
+        import tokenizers
+
+        library = self.library.copy()
+        eos = self._tokens[self.eos_id]
+        template = (f"{eos} $A", f"{eos} $A $B") if starts else (f"$A {eos}", f"$A {eos} $B {eos}")
+        library.post_processor = tokenizers.processors.TemplateProcessing(*template, [(eos, self.eos_id)])
+        return library
+
+    def framing(self, single: tuple[list[int], list[int]], pair: tuple[list[int], list[int], list[int]]) -> Tokenizer:
+        """The same tokenizer, whose file puts these marks before, between and behind one text, and two."""
+        import tokenizers
+
+        plain = copy(self)
+        plain.library = self.library.copy()
+        plain.library.encode_special_tokens = True
+        plain.__dict__.pop("marking", None)
+        before, between, behind = ([self._tokens[index] for index in part] for part in pair)
+        first, last = ([self._tokens[index] for index in part] for part in single)
+        used = {index for part in (*single, *pair) for index in part}
+        template = tokenizers.processors.TemplateProcessing(
+            [*first, "$A", *last],
+            [*before, "$A", *between, "$B", *behind],
+            [(self._tokens[index], index) for index in sorted(used)],
+        )
+        now = plain.library.post_processor
+        silent = now is not None and not any(now.num_special_tokens_to_add(two) for two in (False, True))
+        # One that adds no marks says where tokens stand in the text.
+        plain.library.post_processor = tokenizers.processors.Sequence([now, template]) if silent else template
+        return plain
+
+    def with_marks(self, names: Iterable[str]) -> Tokenizer:
+        """The same tokenizer with more marks: tokens that no text turns into, behind all others."""
+        import tokenizers
+
+        library = self.library.copy()
+        new = [name for name in names if name not in self._vocabulary]
+        # Other libraries find a mark that somebody types; the space behind it is not the text's.
+        library.add_special_tokens([tokenizers.AddedToken(name, rstrip=True, normalized=False) for name in new])
+        return Tokenizer(library, self._tokens[self.eos_id])
+
+    def token_name(self, index: int) -> str:
+        """A token as the file spells it; what `id_of` takes."""
+        return self._tokens[index]
+
+    def id_of(self, token: str) -> int | None:
+        """The number of a token, if there is such a token."""
+        return self._vocabulary.get(token)
+
+    @property
+    def ends_text(self) -> bool:
+        """Whether `<eos>` ends a document; for `word` it ends a line, and reads as a newline."""
+        return self.name != "word"
+
+    def fingerprint(self) -> str:
+        """A hash of all that decides how text is cut and joined."""
+        spec = json.loads(self.library.to_str())
+        spec["post_processor"] = None  # it adds marks, which `encode` does not
+        return hashlib.sha256(f"{self.eos_id} {json.dumps(spec)}".encode()).hexdigest()
+
+    def encode(self, text: str) -> Ids:
+        """The ids of `text`; nothing is added to it."""
+        return next(self.encode_many([text]))
+
+    def encode_many(self, texts: Iterable[str]) -> Iterator[Ids]:
+        """The ids of each text, side by side where the library does the work."""
+        quick = {"byte": self._encode_bytes, "char": self._encode_chars, "word": self._encode_words}
+        encode = quick.get(self.name)
+        try:
+            if encode is None:
+                yield from self._encode_pieces(texts)
+            else:
+                for text in texts:
+                    yield encode(lowered(text) if self.lowercase else text)
+        except UnicodeEncodeError:
+            raise DataError("the text holds half a surrogate pair, which is no character; remove it") from None
+
+    def prompt(self, text: str) -> list[int]:
+        """What stands before a continuation: `<eos>` and the text; in files made elsewhere whatever they say.
+
+        There a mark that is spelt in the text is that mark, as for everybody who uses such files.
+        """
+        if not self.follows_own_template:
+            return [self.eos_id, *self.encode(text).tolist()]
+        return self.framed(text) or [self.eos_id if self.bos_id is None else self.bos_id]
+
+    def framed(self, text: str, most: int | None = None) -> list[int]:
+        """The ids of a text with the marks that the file puts around it; the text is cut for `most` in all."""
+        encoding = self.marking.encode(_whole(text), add_special_tokens=False)
+        if most is not None:
+            encoding.truncate(max(most - self.marking.num_special_tokens_to_add(False), 0))
+        return list(self.marking.post_process(encoding).ids)
+
+    def framed_many(self, texts: Sequence[str], most: int | None = None) -> list[list[int]]:
+        """`framed` for many texts, side by side."""
+        encodings = self.marking.encode_batch([_whole(text) for text in texts], add_special_tokens=False)
+        if most is not None:
+            for encoding in encodings:
+                encoding.truncate(max(most - self.marking.num_special_tokens_to_add(False), 0))
+        return [list(self.marking.post_process(encoding).ids) for encoding in encodings]
+
+    def encode_marked(self, text: str) -> list[int]:
+        """The ids of a text that spells its own marks, as a chat template writes it."""
+        return list(self.marking.encode(_whole(text), add_special_tokens=False).ids)
+
+    @cached_property
+    def marking(self) -> Any:
+        """The library's tokenizer again, which finds marks in a text."""
+        return self.library.copy()
+
+    def encode_plain(self, text: str) -> Ids:
+        """The same ids, by the library alone and in one go."""
+        return np.array(self._library_ids(text), dtype=np.int32)
+
+    def _library_ids(self, text: str) -> list[int]:
+        return list(self.library.encode(text, add_special_tokens=False).ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of `ids`. `<eos>` leaves no trace, but for `word` it is a newline."""
+        if self.pieces is None:
+            kept = [int(index) for index in ids if index not in self.marks]
+            return str(self.library.decode(kept, skip_special_tokens=False))
+        if not self.spaced:
+            return b"".join([self.pieces[index] for index in ids]).decode("utf-8", "replace")
+        stream = StreamDecoder(self)
+        return "".join([stream.push(index) for index in ids]) + stream.finish()
+
+    def token(self, index: int) -> str:
+        """One token as a person reads it; a byte that is no character is written `<0xE2>`."""
+        name = self._tokens[index]
+        if self.name in ("byte", "bpe") and index not in self.marks and self.pieces is not None:
+            piece = self.pieces[index]
+            try:
+                return piece.decode("utf-8")
+            except UnicodeDecodeError:
+                return "".join(f"<0x{byte:02X}>" for byte in piece)
+        return name.replace("▁", " ") if self.name == "unigram" else name
+
+    @property
+    def spaced(self) -> bool:
+        """Whether a token brings the space before it, which the first one then loses."""
+        return self.name in ("word", "unigram", "wordpiece")
+
+    @cached_property
+    def pieces(self) -> list[bytes] | None:
+        """The bytes that each token adds to a text; None where only the library knows."""
+        if self.name == "other":
+            return None
+        write: dict[str, Callable[[str], bytes]] = {
+            "byte": from_byte_letters,
+            "bpe": from_byte_letters,
+            "char": str.encode,
+            "word": lambda token: b" " + token.encode(),
+            "unigram": lambda token: token.replace("▁", " ").encode(),
+            "wordpiece": lambda token: token[2:].encode() if token.startswith("##") else b" " + token.encode(),
+        }
+        pieces = [
+            write[self.name](token) if index not in self.marks else b"" for index, token in enumerate(self._tokens)
+        ]
+        if self.name == "word":
+            pieces[self.eos_id] = b"\n"
+        return pieces
+
+    def _encode_bytes(self, text: str) -> Ids:
+        return np.frombuffer(text.encode("utf-8"), dtype=np.uint8).astype(np.int32) + np.int32(1)
+
+    @cached_property
+    def _char_ids(self) -> Ids:
+        codes = {ord(token): index for token, index in self._vocabulary.items() if len(token) == 1}
+        table = np.full(max(codes, default=0) + 2, self.unk_id, dtype=np.int32)
+        table[list(codes)] = list(codes.values())
+        return table
+
+    def _encode_chars(self, text: str) -> Ids:
+        table = self._char_ids
+        # The table's last entry stands for every code point beyond it.
+        parts = [table[np.minimum(codes, len(table) - 1)] for codes in code_points(text)]
+        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int32)
+
+    @cached_property
+    def _words(self) -> dict[str, int]:
+        """What a text's words turn into: no mark, but for the one that ends a line."""
+        return {w: i for w, i in self._vocabulary.items() if i == self.eos_id or i not in self.marks}
+
+    def _encode_words(self, text: str) -> Ids:
+        get, unknown = self._words.get, itertools.repeat(self.unk_id)
+        parts = [np.fromiter(map(get, words_of(piece), unknown), dtype=np.int32) for piece in cut(text, BEFORE_BLANK)]
+        return np.concatenate(parts)
+
+    def _encode_pieces(self, texts: Iterable[str]) -> Iterator[Ids]:
+        border = {"bpe": BEFORE_BLANK, "wordpiece": BEFORE_BLANK, "unigram": BEFORE_SPACE}.get(self.name)
+        pieces = (
+            (number, piece)
+            for number, text in enumerate(texts)
+            for piece in (cut(text, border) if border else cut_checked(text, self._library_ids))
+        )
+
+        def encoded() -> Iterator[tuple[int, Ids]]:
+            while batch := list(itertools.islice(pieces, BATCH)):
+                for _, piece in batch:
+                    piece.encode()  # the library's own complaint of half a character is none
+                results = self.library.encode_batch_fast([p for _, p in batch], add_special_tokens=False)
+                for (number, _), result in zip(batch, results, strict=True):
+                    yield number, np.array(result.ids, dtype=np.int32)
+
+        for _, group in itertools.groupby(encoded(), key=lambda pair: pair[0]):
+            yield np.concatenate([ids for _, ids in group])
+
+
+def _whole(text: str) -> str:
+    """`text`, unless it holds half a character, of which the library's own complaint is none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise DataError("the text holds half a surrogate pair, which is no character; remove it") from None
+    return text

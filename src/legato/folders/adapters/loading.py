@@ -1,0 +1,377 @@
+"""Folders of models of which little was trained: what was, and where the rest lies.
+
+legato.json                     task, labels and head; the base with a digest of its weights; what was trained
+adapter_config.json             lora: as `peft` writes and reads them (peft_files.py)
+adapter_model.safetensors
+changed.safetensors             head, bitfit: the tensors that were trained, under their published names
+modules.json, 1_Pooling …       lora of embedding: how vectors are made (sentence_encoder.py)
+tokenizer.json …  README.md     as in every model folder
+
+When such a folder is read, its base is read first, adapters are added into the base's matrices (W + s B A), and
+what comes of it is an ordinary model. `peft`'s own folders are read, too. A base may be an adapter itself; what
+lora saves on top of one is the sum of both, for the whole model: `peft` loads no chains.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Required
+
+import torch
+from torch import Tensor
+
+from legato.config import validate
+from legato.data.text.tokenizers import Tokenizer
+from legato.errors import ConfigError, FolderError, brief
+from legato.folders.about import check_about, head_shape
+from legato.folders.adapters import peft_files
+from legato.folders.adapters.file_names import (
+    bare,
+    file_names,
+    pieces,
+    place_of,
+    scaled,
+    stacked,
+)
+from legato.folders.adapters.info import MergedAdapters, digest_of
+from legato.folders.adapters.saving import CHANGED, OURS
+from legato.folders.chat_template import load_chat_template
+from legato.folders.finding import find_model, is_adapter
+from legato.folders.links import refuse_links_out
+from legato.folders.loaded import Loaded
+from legato.folders.places import Place
+from legato.folders.sentence_encoder import lower_marking, sentences_of
+from legato.folders.special_tokens import ends_of_ours
+from legato.folders.steady import read_steadily
+from legato.folders.tokenizer_files import load_tokenizers, tokenizer_digest
+from legato.folders.weights import load_tensors
+from legato.input_files import open_file
+from legato.models.base import SequenceModel
+from legato.models.building import built, limited
+from legato.models.model_with_head import BODY, HeadSpec, ModelWithHead, body_of
+from legato.models.published.entries import Setting
+from legato.models.published.matrices import Matrix, matrices_of, published_head
+from legato.nn.characters import tell_spelling
+from legato.nn.lora import merge
+from legato.registry import MODELS
+from legato.schema import OPEN, TypedDict, read_json, with_config
+
+
+@with_config(OPEN)
+class BaseEntries(TypedDict, total=False):
+    """Where the model lies that was adapted, and what tells its weights from others."""
+
+    path: Place | None
+    given: Place | None
+    digest: str | None
+
+
+@with_config(OPEN)
+class AdaptEntries(TypedDict, total=False):
+    """How little was trained."""
+
+    name: str
+
+
+@with_config(OPEN)
+class AdapterFile(TypedDict, total=False):
+    """legato.json."""
+
+    legato: Required[dict[str, Any]]
+    model: Required[dict[str, Setting]]
+    base: Required[BaseEntries]
+    adapt: AdaptEntries
+    trained: list[str] | None
+
+
+def load_adapter(folder: Path, load_model: Callable[[Path], Loaded], above: tuple[Path, ...] = ()) -> Loaded:
+    """The whole model that an adapter and its base, read by `load_model`, make.
+
+    `above` are the adapters that it is the base of.
+    """
+    told = _told(folder)
+    config = peft_files.read_config(folder) if (folder / peft_files.CONFIG).is_file() else {}
+    where, given = _base_of(folder, told, config)
+    (place, name), above = _find_base(folder, where, given), (*above, folder.resolve())
+    if place.resolve() in above:
+        raise FolderError(f"{folder} names {place} as the model that it adapts, which is itself or made of it")
+    base = (
+        read_steadily(place, lambda at: _load_below(at, load_model, above))
+        if is_adapter(place)
+        else load_model(place)
+    )
+    before = base.digest or digest_of(base.module)
+    if told:
+        _check_digest(folder, told, base, before)
+    about = _about(told, config, base)
+    pairs, tensors, digest = _read_tensors(folder, config, before)
+    _check_trained(folder, told, pairs, tensors)
+    if not told:  # before a head that they lack is looked for
+        _find_matrices(folder, base, base.module, pairs)
+    held = frozenset(BODY + name for name in body_of(base.module).state_dict())
+    if not told and isinstance(
+        base.module, ModelWithHead
+    ):  # whose head stays as it is, where the adapter brings none
+        held = frozenset(base.module.state_dict())
+    module = _rebuilt(folder, base, told, about, config, tensors)
+    _check_whole(folder, module, held, tensors)
+    matrices = _find_matrices(folder, base, module, pairs)
+    below = base.module.merged or MergedAdapters(name, before, {}, {})
+    changed = _put(folder, base.folder, module, tensors)  # first: a matrix of a new head may have adapters, too
+    merged = {key: pair for key, pair in below.pairs.items() if f"{key[0]}.weight" not in changed}
+    for path, (a, b) in pairs.items():
+        matrix = matrices[path]
+        scaling = peft_files.scaling_of(config, path, len(a), folder / peft_files.CONFIG)
+        merge(matrix.layer.weight[matrix.start : matrix.end], a, b, scaling)
+        key, pair = place_of(matrix), (a, scaled(b, scaling))
+        merged[key] = stacked([merged[key], pair]) if key in merged else pair
+    module.eval()
+    module.merged = replace(below, pairs=merged, tensors={**below.tensors, **changed})
+    loaded = replace(base, folder=folder, module=module, task=str(about.get("task", base.task)), about=about)
+    loaded.bases = (place, *base.bases)
+    loaded.digest, loaded.chat = digest, load_chat_template(folder) or base.chat
+    if told:  # peft's own folders leave all this to the base
+        tokenizer, loaded.target = load_tokenizers(folder)
+        if about.get("tokens") not in (None, [tokenizer_digest(tokenizer), tokenizer_digest(loaded.target)]):
+            raise FolderError(f"{folder}: its tokenizer is not the one that the model was trained with")
+        sentences = sentences_of(about, folder / OURS)
+        loaded.sentences = sentences or (base.sentences if loaded.task == "embedding" else None)
+        if isinstance(tokenizer, Tokenizer):
+            tokenizer.follows_own_template = bool(about.get("published"))
+            if loaded.sentences is not None and loaded.sentences.lowercase:
+                lower_marking(tokenizer)
+        loaded.tokenizer = tokenizer
+        loaded.ends = ends_of_ours(about, module, tokenizer)
+    if module.config.reads_characters:
+        tell_spelling(module, loaded.tokenizer)
+    return loaded
+
+
+def _load_below(folder: Path, load_model: Callable[[Path], Loaded], above: tuple[Path, ...]) -> Loaded:
+    """An adapter that another one is for."""
+    refuse_links_out(folder)
+    return load_adapter(folder, load_model, above)
+
+
+def _told(folder: Path) -> dict[str, Any]:
+    """What our own file says; nothing in a folder of peft's."""
+    file = folder / OURS
+    if not file.is_file():
+        return {}
+    told: dict[str, Any] = {**read_json(file, AdapterFile, loose=True)}
+    return {**told, "legato": check_about(told["legato"], file)}
+
+
+def _read_tensors(
+    folder: Path, config: Mapping[str, Any], base: str
+) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, Tensor], str]:
+    """Low-rank pairs, tensors as they are, and what tells the model that comes of them and the `base` from others.
+
+    Not a digest of the merged weights: their last bits are the machine's.
+    """
+    pairs: dict[str, tuple[Tensor, Tensor]] = {}
+    tensors: dict[str, Tensor] = {}
+    scaling = {name: config.get(name) for name in peft_files.SCALING}
+    digest = hashlib.sha256((base + json.dumps(scaling, sort_keys=True)).encode())
+    for name in (peft_files.WEIGHTS, CHANGED):
+        if (folder / name).is_file():
+            with open_file(folder / name, error=FolderError) as bytes_of:
+                while part := bytes_of.read(1 << 20):
+                    digest.update(part)
+    if config:
+        file = folder / peft_files.WEIGHTS
+        pairs, tensors = peft_files.split_tensors(load_tensors(file), str(file))
+    if (folder / CHANGED).is_file():
+        tensors |= load_tensors(folder / CHANGED)
+    for name, tensor in [*tensors.items(), *((name, part) for name, pair in pairs.items() for part in pair)]:
+        if not tensor.is_floating_point():
+            raise FolderError(f"{folder}: '{name}' holds {str(tensor.dtype).removeprefix('torch.')}, not weights")
+    return pairs, tensors, digest.hexdigest()
+
+
+def _check_trained(folder: Path, told: dict[str, Any], pairs: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
+    """Refuse a folder that lacks some of what was trained; of peft's own, one that has no adapter at all."""
+    there = {*tensors, *(f"{path}.lora_{part}.weight" for path in pairs for part in "AB")}
+    for name in told.get("trained") or ():
+        if name not in there and bare(name) not in there:
+            raise FolderError(f"{folder} lacks the tensor '{brief(name)}'")
+    if (folder / peft_files.CONFIG).is_file() and not pairs:
+        raise FolderError(f"{folder / peft_files.WEIGHTS} holds no low-rank matrices")
+
+
+def _base_of(folder: Path, told: dict[str, Any], config: dict[str, Any]) -> tuple[str, str]:
+    """Where the base should be, and how it was named when the adapter was made."""
+    inside = told.get("base", {})
+    where: str | None = config.get("base_model_name_or_path") or inside.get("path")
+    if not where:
+        raise FolderError(f"{folder} does not say which model it is for; write its folder to {_key_of_base(folder)}")
+    if config.get("revision") and not Path(where).exists():
+        where = f"{where}@{config['revision']}"
+    return where, inside.get("given") or where
+
+
+def _find_base(folder: Path, where: str, given: str) -> tuple[Path, str]:
+    """The base's folder, and what others should call it."""
+    for place in (where, given):
+        if Path(place).exists():
+            return (found := find_model(place)), given if Path(given).exists() else str(found.resolve())
+    try:
+        return find_model(where), where
+    except FolderError as problem:
+        raise FolderError(
+            f"{folder} is an adapter for {given}, which is not there ({problem}); put it back, or write where it is "
+            f"to {_key_of_base(folder)}"
+        ) from None
+
+
+def _key_of_base(folder: Path) -> str:
+    """Where a folder says what it is for."""
+    peft = (folder / peft_files.CONFIG).is_file()
+    return f"base_model_name_or_path in {peft_files.CONFIG}" if peft else f"base.path in {OURS}"
+
+
+def _check_digest(folder: Path, told: dict[str, Any], base: Loaded, digest: str) -> None:
+    made = told["base"]
+    if made.get("digest") not in (None, digest):
+        raise FolderError(
+            f"{folder} is an adapter for another base: it was trained for {made.get('given')} as that was then, and "
+            f"the weights in {base.folder} are others"
+        )
+
+
+def _about(told: dict[str, Any], config: dict[str, Any], base: Loaded) -> dict[str, Any]:
+    """What our own key would say; of peft's own folders, what can be told."""
+    if told:
+        about: dict[str, Any] = told["legato"]
+        return about
+    tasks = {theirs: ours for ours, theirs in reversed(peft_files.TASK_TYPES.items())}
+    task = tasks.get(config.get("task_type") or "")
+    kept = {name: value for name, value in base.about.items() if name != "tokens"}
+    return {**kept, "published": True} | ({} if task is None else {"task": task})
+
+
+def _rebuilt(
+    folder: Path,
+    base: Loaded,
+    told: dict[str, Any],
+    about: dict[str, Any],
+    config: dict[str, Any],
+    tensors: Mapping[str, Tensor],
+) -> SequenceModel:
+    """The module that was trained, as it was before: the base's body, with the task's head where there is one."""
+    if not told:
+        return (
+            base.module
+            if isinstance(base.module, ModelWithHead)
+            else _peft_head(folder, base, about, config, tensors)
+        )
+    body = body_of(base.module)
+    try:
+        shape = head_shape(about, folder / OURS)
+        if shape is not None:  # first: a readout of its own must not be taken for an embedding that is tied to none
+            body.drop_readout()
+        if told.get("model") != body.config.model_dump(mode="json"):  # it was given heads that the base lacks
+            kind: type[SequenceModel] = MODELS.get(str(told["model"].get("name")))
+            settings, state = validate(kind.Config, told["model"]), body.state_dict()
+            sizes, other = body.sizes, f"{folder} is an adapter for a model of another shape than {base.folder}"
+
+            def check(plan: SequenceModel) -> None:
+                _check_shapes(plan, state, other)
+
+            fresh = built(lambda: kind(settings, sizes), {**state, **tensors}, check, str(folder / OURS))
+            check(fresh)
+            fresh.load_state_dict(state, strict=False)
+            body = fresh
+        if shape is None:
+            return body
+        more = sum(parameter.numel() for parameter in body.parameters())  # a head may be trained in part
+        return limited(lambda: ModelWithHead(body, shape), tensors, str(folder / OURS), more)
+    except FolderError:
+        raise
+    except (ConfigError, LookupError, TypeError, ValueError) as problem:
+        raise FolderError(f"{folder / OURS}: {problem}") from None
+
+
+def _check_shapes(plan: SequenceModel, state: Mapping[str, Tensor], problem: str) -> None:
+    """Refuse a model whose tensors are not of the shapes that the base has; those that it has alone may be any."""
+    if any(name in state and state[name].shape != tensor.shape for name, tensor in plan.state_dict().items()):
+        raise FolderError(problem)
+
+
+def _peft_head(
+    folder: Path, base: Loaded, about: dict[str, Any], config: dict[str, Any], tensors: Mapping[str, Tensor]
+) -> SequenceModel:
+    """The head that peft saved beside an adapter: its kind is in the config, its size in its last tensor."""
+    kinds = {"SEQ_CLS": "classes", "TOKEN_CLS": "tags", "QUESTION_ANS": "spans"}
+    kind = kinds.get(config.get("task_type") or "")
+    last = ("classifier.weight", "classifier.out_proj.weight", "score.weight", "qa_outputs.weight")
+    outputs = next((len(tensors[name]) for name in last if name in tensors and tensors[name].dim() == 2), None)
+    if kind is None or not outputs:
+        return base.module
+    module = ModelWithHead(base.module, validate(HeadSpec, {"kind": kind, "outputs": outputs}))
+    if not published_head(module):
+        raise FolderError(
+            f"{folder} has a head that reads the pooler, which {base.folder} lacks; export it with peft"
+        )
+    if kind != "spans":
+        about["labels"] = [f"LABEL_{number}" for number in range(outputs)]  # theirs are not told
+        about["kind"] = "regression" if kind == "classes" and outputs == 1 else "classes"
+    return module
+
+
+def _check_whole(folder: Path, module: SequenceModel, held: frozenset[str], tensors: Mapping[str, Tensor]) -> None:
+    """Refuse to leave as it was made what the base does not have: a head."""
+    for name, source in file_names(module).items():
+        inside = name if isinstance(module, ModelWithHead) else BODY + name
+        missing = [their for their in source.names if their not in tensors and bare(their) not in tensors]
+        if inside not in held and missing and name in dict(module.named_parameters()):
+            raise FolderError(f"{folder} lacks the tensor '{missing[0]}'")
+
+
+def _find_matrices(
+    folder: Path, base: Loaded, module: SequenceModel, pairs: Mapping[str, tuple[Tensor, Tensor]]
+) -> dict[str, Matrix]:
+    """The matrices that adapters are for; a body's path may lack what it begins with."""
+    known = matrices_of(module)
+    known |= {bare(path): matrix for path, matrix in known.items()}
+    for path, (a, b) in pairs.items():
+        shape = f"{len(b)} × {a.shape[1]}"
+        if path not in known:
+            raise FolderError(
+                f"{folder} is an adapter for another base: it needs a matrix '{path}' of {shape}, and {base.folder}, "
+                "the base that it names, has none of that name"
+            )
+        rows, columns = known[path].shape
+        if (len(b), a.shape[1]) != (rows, columns):
+            raise FolderError(
+                f"{folder} is an adapter for another base: its '{path}' is {shape}, but in {base.folder}, the base "
+                f"that it names, it is {rows} × {columns}"
+            )
+    return {path: known[path] for path in pairs}
+
+
+@torch.no_grad()
+def _put(folder: Path, base: Path, module: SequenceModel, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Take over what was trained as it is; copies of the body's tensors that were changed by it, by our names."""
+    state, places, names = module.state_dict(), {}, {}
+    for name, source in file_names(module).items():
+        for their, part in pieces(source, state[name]).items():
+            places[their] = places[bare(their)] = part
+            names[their] = names[bare(their)] = name
+    for their, tensor in tensors.items():
+        place = places.get(their)
+        if place is None:
+            raise FolderError(f"{folder} holds '{their}', which the model in {base} lacks: it is for another one")
+        if place.shape != tensor.shape:
+            raise FolderError(
+                f"{folder} is for another base: its '{their}' has shape {tuple(tensor.shape)}, but in {base} it is "
+                f"{tuple(place.shape)}"
+            )
+        place.copy_(tensor)
+    changed = {names[their] for their in tensors}
+    inside = BODY if isinstance(module, ModelWithHead) else ""
+    return {name.removeprefix(inside): state[name].clone() for name in sorted(changed) if name.startswith(inside)}

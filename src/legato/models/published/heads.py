@@ -1,0 +1,271 @@
+"""Heads in Hugging Face's form: …ForSequenceClassification, …ForTokenClassification and …ForQuestionAnswering.
+
+    family                        classes                                                        tags
+    bert                          pooler, `classifier`                                           `classifier`
+    roberta, xlm-r., camembert    first token, `classifier.dense`, tanh, `classifier.out_proj`   `classifier`
+    distilbert                    first token, `pre_classifier`, relu, `classifier`              `classifier`
+    gpt2                          last token, `score`, which has no bias                         `classifier`
+    llama, mistral, qwen2, qwen3  last token, `score`, which has no bias                         `score`
+
+and `qa_outputs` for spans everywhere. A head of such a shape is written and read under these names, and so can be any
+head that somebody else has trained; of other shapes only the body has a published form (folders/model_folder.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from torch import Tensor
+
+from legato.config import validate
+from legato.data.formats.tag_schemes import guess_scheme
+from legato.errors import ConfigError, FolderError
+from legato.models.base import Published, SequenceModel
+from legato.models.building import limited
+from legato.models.model_with_head import BODY, HeadSpec, ModelWithHead
+from legato.models.published.forms import form_of
+from legato.models.published.head_names import QA, HeadNames
+from legato.models.published.tensor_names import From, class_prefix, from_hf, to_hf
+from legato.registry import PUBLISHED
+
+CLASSES: Final = {
+    "classes": "ForSequenceClassification",
+    "tags": "ForTokenClassification",
+    "spans": "ForQuestionAnswering",
+}
+TASK_OF: Final = {"classes": "classification", "tags": "tagging", "spans": "qa"}
+PROBLEMS: Final = {  # our kinds of labels, and what config.json calls them
+    "classes": "single_label_classification",
+    "several": "multi_label_classification",
+    "regression": "regression",
+}
+HEADS: Final = re.compile(rf"(classifier|pre_classifier|score|{QA})\.")  # how tensors of heads begin
+
+
+def spec_of(names: HeadNames, kind: str, outputs: int, dropout: float = 0.1) -> HeadSpec:
+    """The one shape that they have for a kind of head."""
+    told: dict[str, Any] = {"kind": kind, "outputs": outputs, "dropout": dropout, "pool": "first"}
+    if kind == "classes":
+        told |= {"pool": names.pool, "inner": names.inner, "bias": names.bias}
+    return validate(HeadSpec, told)
+
+
+# --- writing ---------------------------------------------------------------------------------------
+
+
+def head_names(module: ModelWithHead) -> dict[str, From]:
+    """What the head's tensors are called there, and those of the body that a class with such a head calls otherwise.
+
+    Empty where the head has a shape that they do not.
+    """
+    form, family = _published(module)
+    if form is None or family is None:
+        return {}
+    names = _own_names(module, family)
+    if module.shape.kind == "spans" and family.body_of_spans:
+        for name, source in form.names(module.body).items():
+            theirs = tuple(_with_other(their, family.body, family.body_of_spans) for their in source.names)
+            names[BODY + name] = From(theirs, source.sizes, source.turned, source.rows)
+    return names
+
+
+def write_head(module: ModelWithHead, about: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
+    """The entries of config.json and all tensors of a model whose head is a published one; None of another."""
+    form, family = _published(module)
+    if form is None or family is None:
+        return None
+    entries, tensors = form.save(module.body)
+    kind = module.shape.kind
+    if kind == "spans" and family.body_of_spans:
+        tensors = {_with_other(name, family.body, family.body_of_spans): tensor for name, tensor in tensors.items()}
+    tensors |= to_hf(module, _own_names(module, family))
+    entries |= {"model_type": form.model_type, "architectures": [class_prefix(form.architecture) + CLASSES[kind]]}
+    for entry in family.dropouts.get(kind, ("classifier_dropout",))[:1]:
+        entries.setdefault(entry, module.shape.dropout)  # distilbert's taggers have no dropout of their own
+    if kind != "spans":
+        names = _names_of_labels(about.get("labels"), module.shape.outputs)
+        entries["id2label"] = {str(number): name for number, name in enumerate(names)}
+        entries["label2id"] = {name: number for number, name in enumerate(names)}
+    if kind == "classes":
+        entries["problem_type"] = PROBLEMS.get(str(about.get("kind", "classes")))
+    return entries, tensors
+
+
+def unlike_theirs(module: ModelWithHead) -> tuple[str, str] | None:
+    """What of a head no class of theirs has, and the settings of one that they have; None of one of theirs."""
+    form, shape = form_of(module.body), module.shape
+    family = None if form is None else form.heads
+    if family is None or head_names(module):
+        return None
+    like = spec_of(family, shape.kind, shape.outputs)
+    names = [name for name in ("layers", "lstm", "crf", "pool") if getattr(shape, name) != getattr(like, name)]
+    found = [f"head.{name}={_setting(getattr(shape, name))}" for name in names]
+    wanted = [f"head.{name}={_setting(getattr(like, name))}" for name in names if name != "pool"]
+    if shape.pool == like.pool and (shape.inner, shape.bias) != (like.inner, like.bias):
+        found.append(
+            f"head.pool={shape.pool} {'without a dense layer' if shape.inner != like.inner else 'and a bias'}"
+        )
+    if shape.kind == "classes":  # of theirs, only bert's is known by its pooling alone
+        wanted.append(f"head.pool={'pooler (where the model has one)' if like.pool == 'pooler' else 'auto'}")
+    return " and ".join(found), " and ".join(wanted)
+
+
+def _setting(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _published(module: ModelWithHead) -> tuple[type[Published] | None, HeadNames | None]:
+    """The body's form and its family, where they have a class with such a head."""
+    form = form_of(module.body)
+    family = None if form is None else form.heads
+    shape = module.shape
+    if family is None or (shape.kind == "spans" and shape.outputs != 2):
+        return None, None
+    like = spec_of(family, shape.kind, shape.outputs).model_dump()
+    told = shape.model_dump()
+    free = {"dropout", "width", "allowed"}  # these change nothing of what is computed
+    same = all(told[name] == value for name, value in like.items() if name not in free)
+    return (form, family) if same else (None, None)
+
+
+def _own_names(module: ModelWithHead, family: HeadNames) -> dict[str, From]:
+    parts = {"inner": ("weight", "bias"), "head": ("weight", "bias") if module.shape.bias else ("weight",)}
+    return {
+        f"{our}.{part}": From((f"{their}.{part}",))
+        for our, their in family.modules(module.shape.kind).items()
+        for part in parts[our]
+    }
+
+
+def _with_other(name: str, before: str, after: str) -> str:
+    return after + name.removeprefix(before) if name.startswith(before) else name
+
+
+def _names_of_labels(labels: Any, outputs: int) -> list[str]:
+    """The labels, or the names that they give to nameless ones."""
+    if isinstance(labels, list) and len(labels) == outputs:
+        return [str(label) for label in labels]
+    return [f"LABEL_{number}" for number in range(outputs)]
+
+
+# --- reading ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class PublishedHead:
+    """A task's head that a folder holds under their names, and what is left for the body."""
+
+    shape: HeadSpec
+    tensors: dict[str, Tensor]
+    config: dict[str, Any]  # of the body
+    body: dict[str, Tensor]
+    about: dict[str, Any]  # what our own key would say: labels and the like
+
+    def on(self, body: SequenceModel, where: str) -> ModelWithHead:
+        """The body with this head."""
+        try:
+            module = limited(lambda: ModelWithHead(body, self.shape), self.tensors, where)
+        except ConfigError as problem:
+            raise FolderError(f"{where}: {problem}") from None
+        names = {name: source for name, source in head_names(module).items() if not name.startswith(BODY)}
+        from_hf(module, names, self.tensors, where)
+        return module
+
+
+def read_head(
+    model_type: str,
+    config: dict[str, Any],
+    tensors: Mapping[str, Tensor],
+    where: str,
+    shape: HeadSpec | None = None,
+    labels: Any = None,
+) -> PublishedHead | None:
+    """The head of a published folder; None where it has none that we know.
+
+    `shape` and `labels` are what our own key says of it. Where the rest of config.json says otherwise, somebody has
+    trained the model on with another library, which leaves that key as it was.
+    """
+    form: type[Published] | None = PUBLISHED.get(model_type) if model_type in PUBLISHED else None
+    family, kind = None if form is None else form.heads, _kind_of(config)
+    if family is None or kind is None:
+        return None
+    if shape is not None and not _still_true(shape, labels, kind, config):
+        shape = None
+    body = {name: tensor for name, tensor in tensors.items() if not HEADS.match(name)}
+    head = {name: tensor for name, tensor in tensors.items() if name not in body}
+    last = f"{family.modules(kind)['head']}.weight"
+    if last not in head:
+        raise FolderError(f"{where} lacks the tensor '{last}'")
+    about: dict[str, Any] = {}
+    if shape is None:
+        shape = _shape_of(family, kind, len(head[last]), config, where)
+        about = _about(shape, config, where)
+    if shape.pool == "pooler" and not any(name.endswith("pooler.dense.weight") for name in body):
+        raise FolderError(f"{where} lacks the tensor '{family.body}pooler.dense.weight'")
+    if kind == "spans" and family.body_of_spans:
+        body = {_with_other(name, family.body_of_spans, family.body): tensor for name, tensor in body.items()}
+    if family.pool == "last":  # a decoder whose readout is not there
+        config = {**config, "tie_word_embeddings": True}
+    return PublishedHead(shape, head, config, body, about)
+
+
+def _still_true(shape: HeadSpec, labels: Any, kind: str, config: Mapping[str, Any]) -> bool:
+    if shape.kind != kind or kind == "spans":
+        return shape.kind == kind
+    found = config.get("id2label")
+    names = _names_of_labels(labels, shape.outputs)
+    return found is None or found == {str(number): name for number, name in enumerate(names)}
+
+
+def _kind_of(config: Mapping[str, Any]) -> str | None:
+    named = config.get("architectures")
+    named = named if isinstance(named, list) else []
+    return next((kind for kind, end in CLASSES.items() for name in named if str(name).endswith(end)), None)
+
+
+def _shape_of(family: HeadNames, kind: str, outputs: int, config: Mapping[str, Any], where: str) -> HeadSpec:
+    if kind == "spans" and outputs != 2:
+        raise FolderError(f"{where}: '{QA}.weight' has {outputs} rows, not one for the start and one for the end")
+    entries = [config.get(name) for name in family.dropouts.get(kind, ("classifier_dropout",))]
+    dropout = next((value for value in entries if value is not None), 0.1)
+    try:
+        return spec_of(family, kind, outputs, dropout)
+    except ConfigError as problem:
+        raise FolderError(f"{where}/config.json: {problem}") from None
+
+
+def _about(shape: HeadSpec, config: Mapping[str, Any], where: str) -> dict[str, Any]:
+    about: dict[str, Any] = {"task": TASK_OF[shape.kind]}
+    if shape.kind == "spans":
+        return about
+    names = _read_labels(config.get("id2label"), shape.outputs, where)
+    if shape.kind == "tags":
+        scheme = guess_scheme([name] for name in names)
+        # With the same labels a name may begin with I- (iob1) or not (iob2): a list of them cannot tell, so all goes.
+        return {**about, "labels": names, "scheme": scheme, "valid_transitions": scheme not in ("iob1", "iob2")}
+    asked = config.get("problem_type")
+    kinds = {their: our for our, their in PROBLEMS.items()}
+    if asked is not None and asked not in kinds:
+        raise FolderError(f"{where}/config.json: problem_type={asked} is unknown; there is {', '.join(kinds)}")
+    kind = kinds.get(str(asked), "classes")
+    if shape.outputs == 1 and kind == "classes":  # as they take it
+        kind = "regression"
+    if kind == "regression" and shape.outputs > 1:
+        raise FolderError(f"{where}: its head gives {shape.outputs} numbers at once; Legato has only one")
+    return {**about, "kind": kind, "labels": [] if kind == "regression" else names}
+
+
+def _read_labels(found: Any, outputs: int, where: str) -> list[str]:
+    """The entry `id2label`, {"0": "negative", …}, in order."""
+    if found is None:
+        return _names_of_labels(None, outputs)
+    named = {str(number): str(name) for number, name in found.items()} if isinstance(found, dict) else {}
+    if len(named) != outputs or any(str(number) not in named for number in range(outputs)):
+        raise FolderError(
+            f"{where}/config.json: id2label should name labels 0 to {outputs - 1}, as many as the head has outputs; "
+            f"it names {', '.join(sorted(named)[:5]) or 'none'}{', …' if len(named) > 5 else ''}"
+        )
+    return [named[str(number)] for number in range(outputs)]

@@ -1,0 +1,304 @@
+"""The settings of a run, checked: `RunConfig`.
+
+They come from a task's name, a recipe or a YAML file, with `key=value` words laid over it; which classes check
+`data` and `model` depends on the names in it. With `from=MODEL` the model's settings are those of a trained one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import Field, SerializeAsAny, model_validator
+
+from legato.config import ELSEWHERE, MAX_SEED, Section, describe, merge, parse_words, put, read_yaml, validate
+from legato.data.text.tokenizers import TokenizerConfig
+from legato.errors import ConfigError, brief, suggest
+from legato.input_files import path_of
+from legato.models.base import ModelConfig
+from legato.models.model_with_head import HeadConfig
+from legato.registry import MODELS, TASKS
+from legato.training.adapt import AdaptConfig
+from legato.training.config import TrainConfig
+
+if TYPE_CHECKING:
+    from legato.folders.loaded import Loaded
+
+TO_BE_NAMED: Final = "???"  # what a recipe has where its user must say something
+
+
+class Expectation(Section):
+    """A figure that a recipe promises: a bound, and what was measured when it was written."""
+
+    at_most: float | None = None
+    at_least: float | None = None
+    measured: float | None = None
+
+    @model_validator(mode="after")
+    def _is_bounded(self) -> Expectation:
+        if self.at_most is None and self.at_least is None:
+            raise ValueError("an expectation has a bound; write at_most or at_least")
+        return self
+
+    def met(self, value: float) -> bool:
+        return (self.at_most is None or value <= self.at_most) and (self.at_least is None or value >= self.at_least)
+
+    def bound(self) -> str:
+        return f"≤ {self.at_most:g}" if self.at_most is not None else f"≥ {self.at_least:g}"
+
+
+class RunConfig(Section):
+    """All the settings of a run."""
+
+    task: str
+    about: str = Field("", description="what the recipe is, in one line")
+    hardware: str = Field("", description="on what a recipe's figures were measured")
+    data: SerializeAsAny[Section]
+    tokenizer: TokenizerConfig
+    model: SerializeAsAny[ModelConfig]
+    train: TrainConfig
+    head: HeadConfig | None = Field(None, description="of tasks that put one on a model")
+    adapt: AdaptConfig = Field(default_factory=AdaptConfig, description="how much of a model that it goes on from")
+    start_from: str | None = Field(
+        None, alias="from", description="a model to go on from: its architecture, weights and tokenizer are taken"
+    )
+    seed: int = Field(0, ge=-MAX_SEED, le=MAX_SEED, description="of everything that is drawn")
+    device: str = Field("auto", description="auto, cpu, cuda, cuda:1 or mps")
+    out: str | None = Field(None, description="the run's folder; left out: the next free name under runs/")
+    expect: dict[str, Expectation] = Field(default_factory=dict)
+
+
+SECTIONS: Final = ("data", "tokenizer", "model", "train", "head", "adapt")
+MODEL_KEYS = ("width", "layers", "heads", "embedding")  # that most models have
+
+
+def check(settings: Mapping[str, Any]) -> RunConfig:
+    """The settings as a `RunConfig`, each section checked by the class that its names choose."""
+    known = {field.alias or name for name, field in RunConfig.model_fields.items()}
+    for key in settings:
+        if key not in known:
+            sections = {"train": TrainConfig.model_fields, "adapt": AdaptConfig.model_fields, "model": MODEL_KEYS}
+            names = (key, *ELSEWHERE.get(key, ()))
+            inside = [f"{part}.{name}" for part, fields in sections.items() for name in names if name in fields]
+            near = f"did you mean '{inside[0]}'?" if inside else suggest(key, known)
+            raise ConfigError(f"unknown key '{brief(key)}'; {near}")
+    if not settings.get("task"):
+        raise ConfigError("which task? name one, as in: legato train lm data.train=FILE")
+    _refuse_no_name(settings["task"], "task")
+    task = TASKS.get(str(settings["task"]))
+    _check_expected(task, settings.get("expect"))
+    if settings.get("from") == TO_BE_NAMED:
+        raise ConfigError("this recipe goes on from a trained model; name it: from=MODEL")
+    for name in SECTIONS:
+        _section(settings, name)
+    if settings.get("from") is None:
+        settings = _adjusted(task, settings)
+    else:
+        settings = {**_adjusted(task, _go_on_from(task, settings)), "tokenizer": {}}
+    if _section(settings, "train").get("batch_rows") is not None and not task.rows:
+        rowed = _tasks_with(lambda task: task.rows)
+        raise ConfigError(f"{task.name} fills its batches by tokens; train.batch_rows is for {', '.join(rowed)}")
+    return _validated(task, settings)
+
+
+def _adjusted(task: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What the task makes of settings that nobody has checked yet: where it trips over one, the check names it."""
+    try:
+        adjusted: dict[str, Any] = task.adjust(dict(settings))
+    except (ValueError, TypeError, OverflowError, AttributeError, KeyError):
+        _validated(task, settings)
+        raise
+    return adjusted
+
+
+def _validated(task: Any, settings: Mapping[str, Any]) -> RunConfig:
+    model_settings = {"name": "lstm", **_section(settings, "model")}
+    model = MODELS.get(str(model_settings["name"]))
+    rest = {k: v for k, v in settings.items() if k not in SECTIONS}
+    return validate(
+        RunConfig,
+        {
+            **rest,
+            "data": validate(task.Data, _section(settings, "data"), "data"),
+            "tokenizer": validate(TokenizerConfig, _section(settings, "tokenizer"), "tokenizer"),
+            "model": validate(model.Config, model_settings, "model"),
+            "train": validate(TrainConfig, _section(settings, "train"), "train"),
+            "head": _head(task, settings),
+            "adapt": _adapt(settings),
+        },
+    )
+
+
+def _check_expected(task: Any, expected: Any) -> None:
+    """Refuse to expect what a task will not report: who waits for a score wants to know before the training."""
+    figures = task.figures  # another package's task may not say
+    for name in expected if isinstance(expected, Mapping) else ():
+        split, _, figure = str(name).partition(".")
+        if name == "minutes" or figures is None:
+            continue
+        if split not in ("valid", "test") or not any(fnmatchcase(figure, known) for known in figures):
+            known = ["minutes", *(f"{part}.{known}" for part in ("valid", "test") for known in figures)]
+            raise ConfigError(
+                f"expect.{brief(name)}: {task.name} reports no such figure; {suggest(str(name), known)}"
+            )
+
+
+def _tasks_with(has: Callable[[Any], bool]) -> list[str]:
+    """The names of the tasks that say so of themselves."""
+    return [name for name in TASKS.names() if has(TASKS.get(name))]
+
+
+def _adapt(settings: Mapping[str, Any]) -> AdaptConfig:
+    given = _section(settings, "adapt")
+    adapt = validate(AdaptConfig, given, "adapt")
+    if given and "name" not in given:
+        raise ConfigError(f"adapt.{next(iter(given))} belongs to adapt=lora; say that, too")
+    unused = [key for key in given if key != "name" and getattr(adapt, key) != AdaptConfig.model_fields[key].default]
+    if unused and adapt.name != "lora":
+        raise ConfigError(f"adapt.{unused[0]} belongs to adapt=lora; adapt={adapt.name} has no use for it")
+    if adapt.name != "full" and settings.get("from") is None:
+        raise ConfigError(f"adapt={adapt.name} trains a little of a model that is there already; name it: from=MODEL")
+    return adapt
+
+
+def _head(task: Any, settings: Mapping[str, Any]) -> HeadConfig | None:
+    if task.headed:
+        return validate(HeadConfig, _section(settings, "head"), "head")
+    if settings.get("head"):
+        known = _tasks_with(lambda task: task.headed)
+        raise ConfigError(f"{settings['task']} puts no head on a model; head.* is for {', '.join(known)}")
+    return None
+
+
+@lru_cache(maxsize=1)
+def origin(place: str) -> Loaded:
+    """The model that `from=` names, read once; it is copied from, never trained."""
+    from legato.folders.model_folder import read_model
+
+    return read_model(place)
+
+
+def _go_on_from(task: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with the model that `from=` names; beside it only dropouts and heads may be chosen."""
+    place = str(settings["from"])
+    if not task.continues:
+        known = _tasks_with(lambda task: task.continues)
+        raise ConfigError(f"{settings['task']} cannot go on from a model yet; from={place} is for {', '.join(known)}")
+    if validate(TokenizerConfig, _section(settings, "tokenizer"), "tokenizer") != TokenizerConfig():
+        raise ConfigError(f"from={place} brings its own tokenizer; leave out tokenizer=…")
+    config = origin(place).module.config
+    held, given = config.model_dump(mode="json"), _section(settings, "model")
+    if given.get("name", config.name) != config.name:
+        raise ConfigError(f"from={place} holds a model '{config.name}'; leave out model={brief(given['name'])}")
+    if "dropout" in given:  # where the other dropouts are no different, they follow
+        given = {**{k: given["dropout"] for k, v in held.items() if _is_dropout(k) and v == held["dropout"]}, **given}
+    wanted = validate(type(config), {**held, **given}, "model").model_dump(mode="json")
+    heads = config.pretraining_heads  # a model may go on with others than it had
+    choice = "dropouts and heads" if heads else "dropouts"
+    for key, value in wanted.items():
+        if value != held[key] and not _is_dropout(key) and key not in heads:
+            raise ConfigError(
+                f"model.{key}={brief(value)} is not what from={place} holds, which is {brief(held[key])}; of "
+                f"model.* only {choice} can be chosen with it"
+            )
+    return {**settings, "model": wanted}
+
+
+def _is_dropout(key: str) -> bool:
+    return key.startswith("dropout")
+
+
+def _section(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
+    section = settings.get(name) or {}
+    if not isinstance(section, Mapping):
+        raise ConfigError(f"'{name}' is a group of settings, such as {name}.{_example(name)}, not '{brief(section)}'")
+    _refuse_no_name(section.get("name"), name)
+    return dict(section)
+
+
+def _refuse_no_name(value: Any, key: str) -> None:
+    if isinstance(value, list | Mapping):
+        advice = "; legato compare takes a list of them" if isinstance(value, list) else ""
+        raise ConfigError(f"{key} should be a name, such as {key}=NAME, not {brief(value)}{advice}")
+
+
+def _example(name: str) -> str:
+    return {"data": "train=FILE", "train": "steps=300"}.get(name, "name=…")
+
+
+def describe_settings(settings: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Every key that a run of this task and model takes, with its default and meaning."""
+    task = TASKS.get(settings["task"])
+    named = settings.get("from") not in (None, TO_BE_NAMED)
+    settings = _go_on_from(task, settings) if named else {**settings, "from": None}
+    chosen = flat(task.adjust(settings))  # what the task knows better than the defaults
+    model = MODELS.get(str(chosen.get("model.name", "lstm")))
+    rows = describe(task.Data, "data") + describe(TokenizerConfig, "tokenizer")
+    rows += describe(model.Config, "model") + describe(TrainConfig, "train")
+    rows += describe(HeadConfig, "head") if task.headed else []
+    rows += describe(AdaptConfig, "adapt") if task.continues else []
+    rows = [(key, str(chosen.get(key, default)), meaning) for key, default, meaning in rows]
+    top = [RunConfig.model_fields[key] for key in ("start_from", "seed", "device", "out")]
+    names = ("from", "seed", "device", "out")
+    return rows + [(n, str(field.default), field.description or "") for n, field in zip(names, top, strict=True)]
+
+
+def settings_for(what: str | None, words: Iterable[str] | Mapping[str, Any] = ()) -> dict[str, Any]:
+    """The unchecked settings of a task's name, a recipe or a YAML file, with `words` laid over them."""
+    if isinstance(words, Mapping):
+        over: dict[str, Any] = {}
+        for key, value in words.items():
+            put(over, key, str(value) if isinstance(value, Path) else value)
+    else:
+        over = parse_words(words)
+    if what is None:
+        return over
+    if what in TASKS:
+        return merge({"task": what}, over)
+    recipe = find_recipe(what)
+    if recipe is not None:
+        return merge(recipe, over)
+    if what.endswith((".yaml", ".yml")):
+        return merge(read_yaml(path_of(what, error=ConfigError)), over)
+    near = suggest(what, [*TASKS.names(), *list_recipes()])
+    if not near.startswith("did you mean"):
+        near = f"{suggest(what, TASKS.names())}; legato recipes lists the recipes"
+    raise ConfigError(f"'{brief(what)}' is no task, recipe or YAML file; {near}")
+
+
+def list_recipes() -> list[str]:
+    """The names of the recipes in the package, such as `lm/ptb-lstm`."""
+    root = resources.files("legato") / "recipes"
+    names = []
+    for folder in root.iterdir():
+        if folder.is_dir():
+            names += [
+                f"{folder.name}/{f.name.removesuffix('.yaml')}" for f in folder.iterdir() if f.name.endswith(".yaml")
+            ]
+    return sorted(names)
+
+
+def find_recipe(name: str) -> dict[str, Any] | None:
+    if name not in list_recipes():
+        return None
+    return read_yaml(Path(str(resources.files("legato") / "recipes" / f"{name}.yaml")))
+
+
+def dump(config: RunConfig) -> dict[str, Any]:
+    """The settings as plain values, for YAML; where the run lies is not one of them."""
+    return config.model_dump(mode="json", by_alias=True, exclude={"out"})
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings with dotted keys."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            found.update(flat(value, f"{prefix}{key}."))
+        else:
+            found[prefix + key] = value
+    return found

@@ -1,0 +1,453 @@
+"""From settings to a trained model: what `legato train` does.
+
+A run is described by a `RunConfig`, which `settings.py` makes.
+"""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from legato.version import __version__
+from legato.config import merge
+from legato.errors import CheckpointError, ConfigError, DataError, FolderError, brief, listed
+from legato.input_files import path_of
+from legato.interrupts import CTRL_C
+from legato.registry import MODELS, TASKS
+from legato.schema import OPEN, TypedDict, fields_of, fit, read_json, read_json_if_there, to_json, with_config
+from legato.runs.config import (
+    Expectation,
+    RunConfig,
+    check,
+    describe_settings,
+    dump,
+    find_recipe,
+    flat,
+    list_recipes,
+    origin,
+    settings_for,
+)
+
+if TYPE_CHECKING:
+    from legato.folders.loaded import Loaded
+    from legato.models.base import SequenceModel
+    from legato.tasks.base import Plan
+    from legato.training.adapt import Base
+    from legato.training.display import Display
+
+__all__ = [
+    "Expectation",
+    "Result",
+    "RunConfig",
+    "check",
+    "describe_settings",
+    "dump",
+    "find_recipe",
+    "finished_result",
+    "flat",
+    "list_recipes",
+    "plan_of",
+    "resume_run",
+    "settings_for",
+    "start_run",
+    "train",
+]
+
+# What may change when a run goes on; anything else would make it another run.
+RESUMABLE = (
+    "train.steps",
+    "train.epochs",
+    "train.validate_every",
+    "train.checkpoint_every",
+    "train.keep",
+    "train.log_every",
+    "train.patience",
+    "train.samples",
+    "train.tensorboard",
+    "train.graph",
+    "train.recompute",
+    "device",
+    # The texts may have moved; their hashes must be what they were. So may the model that it began with.
+    "from",
+    "data.train",
+    "data.valid",
+    "data.test",
+    "data.root",
+)
+
+
+@dataclass
+class Result:
+    """What a finished run leaves, in `result.json` too."""
+
+    run: Path
+    metrics: dict[str, Any]  # figures, and the signatures of those that have one
+    parameters: int
+    steps: int
+    tokens: int
+    seconds: float
+    tokens_per_second: float
+    trainable: int = 0  # of the parameters, those that were trained
+    peak_memory: int = 0  # bytes of a GPU, while training
+    saved_bytes: int = 0  # of the weights in the best model's folder
+    reached: dict[str, bool] = field(default_factory=dict)  # of what the recipe expects
+
+
+@with_config(OPEN)
+class Provenance(TypedDict, total=False):
+    """What is read again of provenance.json."""
+
+    data: dict[str, str]  # hashes
+    device: str
+    tokenizer: str
+    base: str
+
+
+def train(
+    what: str | Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    quiet: bool = False,
+    **more: Any,
+) -> Result:
+    """Train a model. The same as `legato train WHAT key=value …`; settings alone must name the task.
+
+    >>> legato.train("lm", {"data.train": "a.txt", "model": "lstm"}, out="runs/x")  # doctest: +SKIP
+    >>> legato.train({"task": "lm", "data.train": "a.txt"}, out="runs/x")  # doctest: +SKIP
+    """
+    from legato.training.display import Display
+
+    if isinstance(what, Mapping):
+        settings, what = {**what, **(settings or {})}, None
+    given = {**(settings or {}), **more}
+    display = Display(quiet)
+    if "resume" in given:
+        if what is not None:
+            raise ConfigError(
+                f"resume={brief(given['resume'])} goes on with a run as it is; leave out '{brief(what)}'"
+            )
+        return resume_run(path_of(str(given.pop("resume")), error=ConfigError), settings_for(None, given), display)
+    return start_run(check(settings_for(what, given)), display)
+
+
+def start_run(config: RunConfig, display: Display) -> Result:
+    """A new run from its beginning."""
+    from legato.training.devices import choose_device
+    from legato.runs.run_folder import RunFolder
+
+    choose_device(config.device)  # before anything is written
+    if config.out:
+        run = RunFolder.create(path_of(config.out, error=ConfigError), dump(config))
+    else:
+        run = RunFolder.create_next(Path("runs") / f"{config.task}-{config.model.name}", dump(config))
+    try:
+        return _carry_out(config, run, display, resuming=False)
+    except Exception:
+        run.withdraw()
+        raise
+    finally:
+        run.release()
+
+
+def resume_run(path: Path, changes: dict[str, Any], display: Display) -> Result:
+    """Go on with the run in `path`; `changes` may lengthen it, but not make it another run."""
+    from legato.training.checkpoints import list_checkpoints
+    from legato.runs.run_folder import RunFolder
+
+    run = RunFolder.open(path)
+    _resumed(run.settings, changes, path)  # before anything is touched there
+    run.claim()
+    try:
+        after = _resumed(run.settings, changes, path)  # again, since nobody else can change it now
+        run.put_right()
+        if not changes and (path / "result.json").exists():
+            raise _finished(path)
+        if not list_checkpoints(run.checkpoints):
+            if not run.starting:
+                raise CheckpointError(f"{path} has no checkpoint to go on from; start a new run with another out=…")
+            display.say(f"{path} was stopped before its first checkpoint; beginning again")
+            run.save_settings(dump(after))
+            return _carry_out(after, run, display, resuming=False)
+        return _carry_out(after, run, display, resuming=True)
+    finally:
+        run.release()
+
+
+def _resumed(settings: dict[str, Any], changes: dict[str, Any], path: Path) -> RunConfig:
+    """The settings with which a run goes on."""
+    begun = {**settings, "from": changes["from"]} if "from" in changes else settings  # it may have moved
+    before, after = check(begun), check(merge(settings, changes))
+    _refuse_changes(flat(dump(before)), flat(dump(after)), path)
+    return after
+
+
+def finished_result(path: Path) -> Result | None:
+    """What the run in `path` left, if it has come to its end."""
+    file = path / "result.json"
+    if not file.is_file():
+        return None
+    try:
+        found = {**read_json(file, dict[str, Any], loose=True), "run": path}
+        fit(found, fields_of(Result), str(file))
+    except FolderError as problem:
+        raise FolderError(f"{problem}; remove it, and train resume={path} measures the run again") from None
+    return Result(**found)
+
+
+def _finished(path: Path) -> ConfigError:
+    return ConfigError(f"{path} is finished; raise train.steps, or the train.patience that ended it, to go on")
+
+
+def _refuse_changes(before: dict[str, Any], after: dict[str, Any], path: Path) -> None:
+    for key in sorted(set(before) | set(after)):
+        if before.get(key) != after.get(key) and key not in RESUMABLE:
+            raise ConfigError(
+                f"{key} is {brief(before.get(key))} in {path} and cannot become {brief(after.get(key))}: a resumed "
+                "run keeps its settings; start a new run for that"
+            )
+
+
+def _refuse_other_data(run: Any, hashes: dict[str, str], loaded: Loaded | None, base: Base | None) -> None:
+    about = read_json_if_there(run.path / "provenance.json", Provenance, loose=True)
+    if "data" not in about:
+        return
+    before = about["data"]
+    if loaded is not None and about.get("tokenizer", "") != loaded.tokenizer.fingerprint():
+        raise DataError(f"{loaded.folder} has not the tokenizer that {run.path} began with; name that model: from=…")
+    if base is not None and about.get("base", base.digest) != base.digest:
+        raise DataError(f"{base.place} has not the weights that {run.path} began with; name that model: from=…")
+    for split, digest in hashes.items():
+        if before.get(split, digest) != digest:
+            raise DataError(
+                f"data.{split} is not the text that {run.path} began with; put that back, or start a new run"
+            )
+
+
+def _warn_of_other_device(run: Any, device: Any, display: Display) -> None:
+    from legato.training.devices import describe
+
+    before = read_json_if_there(run.path / "provenance.json", Provenance, loose=True).get("device")
+    if before is not None and before != describe(device):
+        display.warn(f"{run.path} began on {before} and goes on on {describe(device)}: the last bits may differ")
+
+
+def plan_of(config: RunConfig, device: Any) -> Plan:
+    """What a task prepares itself from."""
+    from legato.models.model_with_head import HeadConfig
+    from legato.tasks.base import Plan
+
+    loaded = None if config.start_from is None else origin(config.start_from)
+    head = config.head or HeadConfig()
+    return Plan(config.data, config.tokenizer, config.model, config.train, config.seed, device, loaded, head)
+
+
+def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool) -> Result:
+    import torch
+
+    from legato.models.base import count_parameters
+    from legato.models.building import refuse_too_large
+    from legato.models.model_with_head import body_of
+    from legato.nn.characters import tell_spelling
+    from legato.training.adapt import Base, adapt, store_frozen, trainable_line
+    from legato.training.devices import choose_device
+    from legato.training.loop import Trainer
+
+    device = choose_device(config.device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # generators and graphs belong to the current device
+        torch.set_float32_matmul_precision("high")
+        torch.cuda.reset_peak_memory_stats(device)
+    plan = plan_of(config, device)
+    job = TASKS.get(config.task).prepare(plan, display.say)
+    _tell_same(job.hashes, display)
+    base = None
+    if config.start_from is not None and plan.loaded is not None and config.adapt.name != "full":
+        base = Base.of(config.start_from, plan.loaded)
+    torch.manual_seed(config.seed)
+    kind = MODELS.get(config.model.name)
+    # On a CPU there is a gradient beside each weight; optimisers that keep more are not counted.
+    refuse_too_large(kind, config.model, job.sizes, copies=2 if device.type == "cpu" and base is None else 1)
+    model = kind(config.model, job.sizes)
+    drawn = set() if plan.loaded is None else _copy_weights(body_of(plan.loaded.module), model)
+    if job.head is not None:
+        model = with_head(model, job, plan.loaded, config.adapt.name, display.say)
+    drawn &= {name for name, _ in body_of(model).named_parameters()}
+    if drawn:
+        display.say(f"not in from={config.start_from}, so drawn at random: {listed(sorted(drawn))}")
+    if plan.loaded is not None:
+        origin.cache_clear()
+        plan.loaded.module = model  # nothing holds the other one any longer, which may be large
+    if not resuming or base is not None:  # what is frozen is in no checkpoint
+        job.initialise(model)
+    if model.config.reads_characters:
+        tell_spelling(model, job.tokenizer)
+    model = model.to(device)
+    parameters = count_parameters(model)
+    display.say(f"model: {config.model.name}, {parameters:,} parameters, on {device}")
+    if base is not None:
+        adapt(model, config.adapt, base, display.warn)
+        store_frozen(model, device, config.train.precision)
+    if config.start_from is not None:
+        display.say(trainable_line(model))
+    trainer = Trainer(model, job, config.train, run, seed=config.seed, device=device, display=display)
+    if resuming:
+        _refuse_other_data(run, job.hashes, plan.loaded, base)
+        _warn_of_other_device(run, device, display)
+        trainer.resume()
+        if trainer.finished:
+            if not (run.path / "result.json").exists():  # killed between the last step and the last word
+                return _conclude(config, run, job, trainer, trainer.progress, parameters, display)
+            raise _finished(run.path)
+        trainer.progress.finished = ""
+        (run.path / "result.json").unlink(missing_ok=True)  # of the shorter run that this one was
+        run.save_settings(dump(config))
+        display.say(f"going on from step {trainer.step} of {trainer.steps}")
+    else:
+        _write_provenance(run, config, job.hashes, plan.loaded, base, device)
+    progress = trainer.fit()
+    return _conclude(config, run, job, trainer, progress, parameters, display)
+
+
+def _tell_same(hashes: Mapping[str, str], display: Display) -> None:
+    """Say where what is scored is what was learned: that is sometimes meant, and sometimes a slip."""
+    for split in ("valid", "test"):
+        if hashes.get(split) and hashes[split] == hashes.get("train"):
+            display.say(f"note: data.{split} holds what data.train does, so its scores say how well that was learned")
+
+
+def _copy_weights(origin: SequenceModel, model: SequenceModel) -> set[str]:
+    """Begin with the weights of `origin`; a head that only `model` has stays as it was made: its tensors' names."""
+    heads = set(model.config.pretraining_heads)
+    same = origin.config.model_dump(include=heads) == model.config.model_dump(include=heads)
+    strict = same and origin.has_readout == model.has_readout
+    return set(model.load_state_dict(origin.state_dict(), strict=strict).missing_keys)
+
+
+def with_head(
+    body: SequenceModel,
+    job: Any,
+    loaded: Loaded | None,
+    adapt: str = "full",
+    say: Callable[[str], None] = lambda text: None,
+) -> SequenceModel:
+    """The body with the job's head; a head that gave the same answers before goes on with what it learned."""
+    from legato.folders.sentence_encoder import POOLS
+    from legato.models.building import within_memory
+    from legato.models.model_with_head import ModelWithHead, refuse_blind
+
+    shape, before = job.head, None if loaded is None else loaded.module
+    frozen = adapt == "head" and shape.kind == "classes" and shape.pool == "auto"
+    if frozen and loaded is not None and loaded.sentences is not None:
+        shape = shape.model_copy(update={"pool": POOLS[loaded.sentences.modes[0]]})  # what makes its vectors
+    was = before.shape if isinstance(before, ModelWithHead) else shape
+    if shape.pool == "auto" and (was.kind, was.layers, was.lstm) == (shape.kind, shape.layers, shape.lstm):
+        shape = shape.model_copy(update=was.model_dump(include={"pool", "inner", "bias"}))
+    refuse_blind(body, shape)
+    model = within_memory(lambda: ModelWithHead(body, shape), f"head.width={shape.width} and head.lstm={shape.lstm}")
+    if isinstance(before, ModelWithHead) and loaded is not None:
+        known, wanted = loaded.about.get("labels"), job.labels
+        if not model.reuse_head(before, known, wanted):
+            differ = isinstance(known, list) and isinstance(wanted, list) and sorted(known) != sorted(wanted)
+            why = (
+                f"it knew {_few(known)}, and the data has {_few(wanted)}"
+                if differ
+                else "the old one had another shape"
+            )
+            say(f"note: the head is a new one: {why}")
+    return model
+
+
+def _few(names: Any) -> str:
+    return listed(names, 4, quote="'")
+
+
+def _conclude(
+    config: RunConfig, run: Any, job: Any, trainer: Any, progress: Any, parameters: int, display: Display
+) -> Result:
+    """Score the best model on whole texts, and say whether the recipe's promise was kept."""
+    import torch
+
+    from legato.folders.finite_scores import finite_scores, shown_score
+    from legato.folders.model_folder import load_model
+    from legato.folders.finding import find_model
+    from legato.models.base import count_parameters
+    from legato.training.display import memory_used
+
+    peak = memory_used(trainer.device) if trainer.device.type == "cuda" else 0
+    trainable = count_parameters(trainer.model, trainable=True)
+    best = load_model(find_model(run.path)).module.to(trainer.device)
+    display.say("scoring the best model …")
+    with torch.no_grad():
+        metrics = finite_scores(job.final(best), best, display.say)
+    speed = progress.tokens / max(progress.training, 1e-9)
+    minutes = progress.seconds / 60
+    result = Result(run.path, metrics, parameters, trainer.step, progress.tokens, progress.seconds, speed)
+    result.trainable, result.peak_memory, result.saved_bytes = trainable, peak, saved_bytes(find_model(run.path))
+    figures = {**metrics, "minutes": minutes}
+    for name, value in metrics.items():
+        display.say(f"{name.replace('.', ' ').replace('_', ' ')}: {shown_score(value, '.4g')}")
+    for name, expectation in config.expect.items():
+        if name not in figures:
+            result.reached[name] = False
+            display.say(f"expected {name} {expectation.bound()}: not measured (is data.test set?)")
+            continue
+        met = result.reached[name] = figures[name] is not None and expectation.met(figures[name])
+        verdict = "reached" if met else "NOT reached"
+        display.say(f"expected {name} {expectation.bound()}: got {shown_score(figures[name], '.4g')}, {verdict}")
+    CTRL_C.advice = ""
+    run.write("result.json", to_json({**vars(result), "run": "."}, indent=1))
+    seconds = round(progress.seconds)
+    taken = f"{minutes:.1f} minutes" if minutes >= 1 else f"{seconds} second{'s' * (seconds != 1)}"
+    display.say(f"done in {taken}; the best model is in {run.best if run.best.exists() else run.last}")
+    return result
+
+
+def saved_bytes(folder: Path) -> int:
+    """The size of the weights in a model folder."""
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+
+
+def _write_provenance(
+    run: Any, config: RunConfig, hashes: dict[str, str], loaded: Loaded | None, base: Base | None, device: Any
+) -> None:
+    import torch
+
+    from legato.training.devices import describe
+
+    about = {
+        "legato": __version__,
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "platform": platform.platform(),
+        "device": describe(device),
+        "command": " ".join(sys.argv),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "seed": config.seed,
+        "data": hashes,
+    }
+    if loaded is not None:
+        about |= {"from": str(loaded.folder), "tokenizer": loaded.tokenizer.fingerprint()}
+    if base is not None:
+        about["base"] = base.digest
+    run.write("provenance.json", to_json(about, indent=1, ensure_ascii=False))
+
+
+def _commit() -> str | None:
+    """The commit of the source that runs, when it is a checkout."""
+    try:
+        found = subprocess.run(
+            ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"],
+            capture_output=True,
+            text=True,
+            timeout=5,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() or None

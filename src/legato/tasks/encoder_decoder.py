@@ -1,0 +1,176 @@
+"""What tasks that turn one sequence into another share: the loss, and reading the model's answers out.
+
+Sequences are ids here: sources end with the end mark (and begin with a tag where there are tags), targets
+have neither mark. What is read and written is the task's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from legato.config import validate
+from legato.data.batching.batch import IGNORE, Batch
+from legato.data.batching.buckets import scoring_order
+from legato.data.batching.pair_batches import collate_pairs, collate_sources
+from legato.data.text.tokenizers import AnyTokenizer, Ids
+from legato.decoding import Hypothesis, SearchOptions, search
+from legato.errors import ConfigError
+from legato.models.base import SequenceModel
+from legato.nn.losses import smoothed_nll
+from legato.registry import MODELS
+from legato.training.job import Loss
+
+# Sentences decoded side by side: enough to keep the device busy, few enough for the logits of a beam.
+ROWS = {"cuda": 256}
+FEW_ROWS = 32
+
+# Tokens of the longest source, target or tree where a model has no positions that end: sentences have hundreds. What
+# is longer is a word without end, and a model that has not learned to stop would write on for as long.
+LONGEST = 4096
+
+ConstraintOf = Callable[[int], Callable[[list[int]], Any]]
+"""From a source's number to what may follow the tokens so far (see decoding/search.py)."""
+
+
+def fill_training(train: Any) -> Any:
+    """Defaults of `train.*` that encoder–decoders want, where nothing else was said."""
+    if not isinstance(train, dict):
+        return train
+    defaults: dict[str, Any] = {"batch_tokens": 4096, "label_smoothing": 0.1, "samples": 3}
+    if train.get("optimizer", "adamw") == "adamw":
+        defaults |= {"schedule": "inverse-sqrt", "lr": 0.001, "beta2": 0.98}
+    if train.get("schedule", "inverse-sqrt") in ("inverse-sqrt", "cosine", "linear"):
+        defaults["warmup"] = None  # as many as the run allows
+    return {**defaults, **train}
+
+
+def longest_of(model: SequenceModel) -> int:
+    """The most tokens that are read, and written."""
+    return LONGEST if model.max_length is None else model.max_length
+
+
+def require_source(model: str, task: str) -> None:
+    """Refuse a model without an encoder: first of all, for its settings are not those that the task's models have."""
+    if not MODELS.get(model).is_encoder_decoder:
+        known = [name for name in MODELS.names() if _reads_source(name)]
+        recurrent = MODELS.get(model).Config.network == "recurrent"
+        hint = f"; model=seq2seq model.cell={model} is its like" if recurrent else ""
+        raise ConfigError(f"model={model} reads no source, which {task} has; use {' or '.join(known)}{hint}")
+
+
+def _reads_source(name: str) -> bool:
+    try:
+        return bool(MODELS.get(name).is_encoder_decoder)
+    except ConfigError:  # another package's, broken
+        return False
+
+
+@dataclass(frozen=True)
+class TargetTokens:
+    """What decoding has to know of the target side: where it begins and ends, and what it never holds."""
+
+    start: int
+    eos: int
+    suppress: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, tokenizer: AnyTokenizer, start: int | None = None) -> TargetTokens:
+        eos = tokenizer.eos_id
+        return cls(eos if start is None else start, eos, tuple(sorted(tokenizer.marks - {eos})))
+
+
+def beam_options(
+    about: dict[str, Any], beams: int | None = None, length_penalty: float | None = None, nbest: int = 1
+) -> SearchOptions:
+    """How to predict: what was asked for, and otherwise what the model's folder says of itself."""
+    asked = {
+        "search": "beam",
+        "beams": max(about.get("beams", 4), nbest) if beams is None else beams,
+        "nbest": nbest,
+        "length_penalty": about.get("length_penalty", 1.0) if length_penalty is None else length_penalty,
+    }
+    return validate(SearchOptions, asked)
+
+
+def pair_loss(model: SequenceModel, batch: Batch, smoothing: float = 0.0) -> Loss:
+    """Cross-entropy of the target given the source; what is minimised has smoothed labels."""
+    assert batch.targets is not None
+    hidden, targets = model(batch).hidden.flatten(0, 1), batch.targets.flatten()  # (N, D), (N,)
+    if hidden.device.type == "cpu" and batch.inputs.lengths is not None:  # on a GPU, asking which would cost more
+        there = targets != IGNORE
+        hidden, targets = hidden[there], targets[there]
+    return Loss(*smoothed_nll(model.readout(hidden), targets, smoothing))
+
+
+def batches_of(
+    sources: Sequence[Ids], targets: Sequence[Ids], target_tokens: TargetTokens, tokens: int = 8192
+) -> Iterator[Batch]:
+    """All pairs once, by length, in batches of about so many tokens: for scoring."""
+    lengths = [len(s) + len(t) for s, t in zip(sources, targets, strict=True)]
+    widths = [max(len(s), len(t) + 1) for s, t in zip(sources, targets, strict=True)]
+    for rows in scoring_order(lengths, widths, tokens):
+        chosen = [sources[i] for i in rows], [targets[i] for i in rows]
+        yield collate_pairs(*chosen, target_tokens.start, target_tokens.eos)
+
+
+@torch.no_grad()
+def mean_loss(model: SequenceModel, batches: Iterator[Batch]) -> float:
+    """Nats a target token, the end mark counted."""
+    total, tokens = 0.0, 0
+    for batch in batches:
+        total += float(pair_loss(model, batch.to(model.device)).reported)
+        tokens += batch.tokens
+    return total / max(tokens, 1)
+
+
+def decode(
+    model: SequenceModel,
+    sources: Sequence[Ids],
+    target_tokens: TargetTokens,
+    options: SearchOptions,
+    *,
+    limits: Sequence[int],
+    constraint: ConstraintOf | None = None,
+    rows: int | None = None,
+) -> list[list[Hypothesis]]:
+    """The best hypotheses of every source, in their order; batched by length inside.
+
+    `limits` are the most tokens of each.
+    """
+    rows = rows or ROWS.get(model.device.type, FEW_ROWS)
+    order = np.argsort([-len(source) for source in sources], kind="stable")  # the longest first: memory fails early
+    found: list[list[Hypothesis]] = [[] for _ in sources]
+    with torch.no_grad():
+        for start in range(0, len(order), rows):
+            chosen = [int(i) for i in order[start : start + rows]]
+            source = collate_sources([sources[i] for i in chosen])
+            batch = Batch(source, source=source).to(model.device)
+            allowed = None if constraint is None else [constraint(i) for i in chosen]
+            most = [limits[i] for i in chosen]
+            results = search(
+                model,
+                [[target_tokens.start]] * len(chosen),
+                options.model_copy(update={"max_tokens": max(most)}),
+                eos=target_tokens.eos,
+                suppress=target_tokens.suppress,
+                limits=most,
+                memory=model.encode(batch),
+                sources=[sources[i].tolist() for i in chosen],
+                constraint=None if allowed is None else lambda prompt, made, a=allowed: a[prompt](made),  # type: ignore[misc]
+            )
+            for index, result in zip(chosen, results, strict=True):
+                found[index] = result
+    return found
+
+
+@torch.no_grad()
+def align(model: SequenceModel, source: Ids, target: Sequence[int], target_tokens: TargetTokens) -> Tensor:
+    """How much each target token, and the end, looks at each source token: (T + 1, S)."""
+    batch = collate_pairs([source], [np.asarray(target, dtype=np.int32)], target_tokens.start, target_tokens.eos)
+    return model.align(batch.to(model.device))[0].float().cpu()

@@ -1,0 +1,154 @@
+"""Language modelling: predict the next token of a text.
+
+The data is any text, read as one stream (recurrent models carry their state along it), as independent windows
+(Transformers, with the documents of a text packed so that none sees another), or row by row. Generated toys
+(`data.train=toy:recall`) are in `lm_toys.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from legato.config import Section
+from legato.data.cache import cached_ids
+from legato.data.sources.toys import ToyConfig
+from legato.errors import ConfigError
+from legato.folders.loaded import Loaded
+from legato.models.base import SequenceModel
+from legato.registry import MODELS
+from legato.tasks.base import Plan, Say, Task, require
+from legato.tasks.lm.job import LanguageJob, begin_with, check_window, score_text
+from legato.tasks.lm.toy_job import TOY, ToyJob, evaluate_toy
+from legato.tasks.lm.two_way import TwoWayJob, evaluate_both_ways
+from legato.tasks.text_data import TextData, read_split
+from legato.training.adapt import adapt_name
+
+WINDOW = 256  # tokens that a Transformer reads at once, unless somebody says otherwise
+
+
+class LanguageData(TextData):
+    """Where the text is and how it is cut."""
+
+    train: str | None = Field(None, description="a file, hub name, builtin:stdlib or toy:NAME")
+    batching: Literal["streams", "packed", "windows", "rows"] = Field(
+        "streams",
+        description="one text with the state carried; windows with documents packed; windows; each row by itself",
+    )
+    window: int = Field(64, ge=1, description="tokens a window: how far gradients reach back")
+    stride: int | None = Field(
+        None, ge=1, description="tokens that each window scores where no state is carried; left out: half of it"
+    )
+    forget: float = Field(0.02, ge=0, lt=1, description="chance that a stream forgets its state at a window")
+    toy: ToyConfig = ToyConfig()
+
+
+class LanguageModelling(Task):
+    """The `lm` task."""
+
+    name: ClassVar[str] = "lm"
+    summary: ClassVar[str] = "language modelling: predict the next token; generate text"
+    Data: ClassVar[type[Section]] = LanguageData
+    figures: ClassVar[tuple[str, ...]] = (
+        *("loss", "perplexity", "word_perplexity", "bits_per_byte", "backward_perplexity"),
+        *("accuracy", "tokens", "context", "stride", "unknown_share"),
+    )
+    continues: ClassVar[bool] = True
+
+    @classmethod
+    def adjust(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        data = settings.get("data") or {}
+        if isinstance(data, dict) and str(data.get("train", "")).startswith(TOY):
+            # A toy's symbols are words, and its rows are separate.
+            settings = {**settings, "data": {"batching": "rows", **data}}
+            settings["tokenizer"] = {"name": "word", **(settings.get("tokenizer") or {})}
+        model = settings.get("model")
+        name = str(model.get("name", "")) if isinstance(model, dict) else ""
+        if name in MODELS and MODELS.get(name).Config.has_length():
+            settings = _fill_for_transformers(settings)
+        elif name in MODELS and MODELS.get(name).two_ways:
+            settings = _fill_for_two_ways(settings)
+        return settings
+
+    @classmethod
+    def prepare(cls, plan: Plan, say: Say) -> LanguageJob | ToyJob:
+        name, model = plan.model.name, MODELS.get(plan.model.name)
+        if model.is_encoder_decoder:
+            raise ConfigError(
+                f"model={name} reads one text and writes another, which lm does not have; "
+                "use model=lstm, or the translation task"
+            )
+        if plan.model.reads_both_ways and plan.model.both_ways:
+            setting = next(iter(plan.model.both_ways))
+            raise ConfigError(
+                f"model.{setting}=true reads the very words that lm predicts; leave it out for language modelling"
+            )
+        if model.step is SequenceModel.step and not model.two_ways:
+            raise ConfigError(
+                f"model={name} reads both ways, the very words that lm predicts, too; use model=gpt2, or the mlm task"
+            )
+        require(plan.data, "train", "=FILE, or data.train=builtin:stdlib to try")
+        if model.two_ways:
+            return TwoWayJob(plan, say)
+        if plan.data.train.startswith(TOY):
+            return ToyJob(plan, say)
+        _check_batching(plan)
+        return LanguageJob(plan, say)
+
+    @classmethod
+    def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
+        require(data, "test", "=FILE")
+        if data.test.startswith(TOY):
+            return evaluate_toy(loaded, data)
+        model, tokenizer = loaded.module, loaded.tokenizer
+        two_ways = model.two_ways
+        if not (model.can_generate or two_ways):
+            raise ConfigError(f"{loaded.folder} holds a model that reads both ways, so it predicts no next token")
+        text = read_split(data, data.test, "test")
+        if two_ways:
+            return {"data": text.source, "sha256": text.sha256, **evaluate_both_ways(loaded, text)}
+        ids = begin_with(tokenizer.prompt("")[0], cached_ids(text, tokenizer))
+        window = data.window if "window" in data.model_fields_set else loaded.about.get("window")
+        scores = score_text(model, ids, text, 1, tokenizer.unk_id, window, data.stride)
+        return {"data": text.source, "sha256": text.sha256, **scores}
+
+
+def _fill_for_two_ways(settings: dict[str, Any]) -> dict[str, Any]:
+    """Defaults of models that read both ways word by word, where nothing else was said."""
+    data, tokenizer = (settings.get(name) or {} for name in ("data", "tokenizer"))
+    if isinstance(data, dict):
+        settings = {**settings, "data": {"batching": "windows", **data}}
+    if isinstance(tokenizer, dict) and settings.get("from") is None:
+        settings = {**settings, "tokenizer": {"name": "word", **tokenizer}}
+    return settings
+
+
+def _fill_for_transformers(settings: dict[str, Any]) -> dict[str, Any]:
+    """Defaults that Transformers want, where nothing else was said."""
+    data, model, train = (settings.get(name) or {} for name in ("data", "model", "train"))
+    if not all(isinstance(section, dict) for section in (data, model, train)):
+        return settings
+    if not str(data.get("train", "")).startswith(TOY):
+        # A place that no window reaches is never trained: it should not be there.
+        model = {"length": data.get("window") or WINDOW, **model}
+        window = min(int(model["length"]), WINDOW) if str(model["length"]).isdigit() else WINDOW
+        data = {"batching": "packed", "window": window, **data}
+    if train.get("optimizer", "adamw") == "adamw":
+        little = adapt_name(settings.get("adapt")) != "full"  # what is new wants larger steps than what is trained
+        rate = 1e-3 if settings.get("from") is None or little else 1e-4
+        train = {"lr": rate, "warmup": None, "weight_decay": 0.1, **train}
+    return {**settings, "data": data, "model": model, "train": train}
+
+
+def _check_batching(plan: Plan) -> None:
+    data, name, length = plan.data, plan.model.name, plan.model.max_length
+    if length is None and data.batching == "packed":
+        raise ConfigError(
+            f"data.batching=packed keeps documents apart, which model={name} cannot; use streams, windows or rows"
+        )
+    if length is None:
+        return
+    if data.batching == "streams":
+        raise ConfigError(f"data.batching=streams carries a state, which model={name} does not have; use packed")
+    check_window(data.window, length, data.stride, "model.length")

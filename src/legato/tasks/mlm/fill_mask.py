@@ -1,0 +1,138 @@
+"""Guessing the words that somebody hid: `legato predict MODEL "He ate the cake <mask> the fork."`
+
+A text may be hidden in several places; each is guessed with all others hidden, too. What a person writes is cut by
+the tokenizer's own rules around the mask, so that the rest of the text is what it would be without.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from legato.data.batching.batch import Batch, Inputs
+from legato.data.batching.masking import Frame
+from legato.data.text.libraries import Library
+from legato.data.text.tokenizers import AnyTokenizer
+from legato.evaluation.mlm import guess
+from legato.folders.finite_scores import check_finite
+from legato.models.base import SequenceModel
+from legato.tasks.base import Answer, Prediction
+
+WRITTEN = ("<mask>", "[MASK]")  # what people may write, whatever the tokenizer calls it
+ROWS = 32
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class MaskReader:
+    """Texts to ids, with the mask in the places where it is written."""
+
+    def __init__(self, tokenizer: AnyTokenizer) -> None:
+        assert tokenizer.mask_id is not None
+        self.mask = tokenizer.mask_id
+        self.name = tokenizer.token_name(tokenizer.mask_id)
+        self._library, self._ids = _mask_alone(tokenizer.library, self.name)  # type: ignore[attr-defined]
+
+    def read(self, text: str) -> Array:
+        for written in WRITTEN:
+            text = text.replace(written, self.name)
+        ids = np.array(self._library.encode(text, add_special_tokens=False).ids, dtype=np.int64)
+        return self._ids[ids]
+
+
+def _mask_alone(library: Any, mask: str) -> tuple[Any, Array]:
+    """A copy that finds the mask in a text and no other mark: whatever else a text spells, it is text.
+
+    Added tokens have other numbers in the copy where marks before them are gone; the array has the first ones.
+    """
+    spec = json.loads(library.to_str())
+    kept = [token for token in spec["added_tokens"] if token["content"] == mask or not token["special"]]
+    top = max([*_ids(spec["model"]["vocab"]), -1]) + 1
+    ids = {token["content"]: token["id"] for token in kept}
+    for token in kept:  # those behind the vocabulary must follow it without a gap
+        if token["id"] >= top:
+            token["id"] = top
+            top += 1
+    spec["added_tokens"] = kept
+    copy = Library.parse(json.dumps(spec), library.source)
+    first = np.arange(max(copy.get_vocab(with_added_tokens=True).values()) + 1)
+    for name, number in ids.items():
+        first[copy.token_to_id(name)] = number
+    return copy, first
+
+
+def _ids(vocabulary: Any) -> list[int]:
+    """A model's token numbers; Unigram's are the places in its list."""
+    return list(vocabulary.values()) if isinstance(vocabulary, dict) else list(range(len(vocabulary)))
+
+
+@dataclass
+class MaskFiller:
+    """A model and its tokenizer, asked for hidden words."""
+
+    model: SequenceModel
+    tokenizer: AnyTokenizer
+
+    def __post_init__(self) -> None:
+        self.frame = Frame.of(self.tokenizer)
+        self.reader = MaskReader(self.tokenizer)
+
+    def predict(self, texts: Sequence[str], nbest: int) -> list[Prediction]:
+        """The likeliest words of each hidden place, best first."""
+        found = [Prediction(text) for text in texts]
+        read: dict[int, Array] = {}
+        for number, text in enumerate(texts):
+            ids = self.reader.read(text)
+            problem = self._problem(ids)
+            if problem is None:
+                read[number] = ids
+            else:
+                found[number].problem = problem
+        order = sorted(read, key=lambda number: len(read[number]))
+        for start in range(0, len(order), ROWS):
+            chosen = order[start : start + ROWS]
+            for number, answers in zip(chosen, self._guess([read[i] for i in chosen], nbest), strict=True):
+                found[number].answers = answers
+        return found
+
+    def _problem(self, ids: Array) -> str | None:
+        if self.reader.mask not in ids:
+            return 'the text hides nothing: write <mask> for a word, as in "He ate the cake <mask> the fork."'
+        max_length = self.model.max_length
+        if max_length is not None and len(ids) + 2 > max_length:
+            return f"the text has {len(ids) + 2} tokens with its marks, and this model reads at most {max_length}"
+        return None
+
+    def _guess(self, texts: list[Array], nbest: int) -> list[list[Answer]]:
+        ids, lengths = self.frame.rows(texts)
+        hidden = [np.flatnonzero(row == self.reader.mask) for row in ids]
+        places = np.zeros((len(texts), max(map(len, hidden))), dtype=np.int64)
+        for row, columns in enumerate(hidden):
+            places[row, : len(columns)] = columns
+        full = bool((lengths == ids.shape[1]).all())
+        batch = Batch(
+            Inputs(torch.from_numpy(ids), lengths=None if full else torch.from_numpy(lengths)),
+            positions=torch.from_numpy(places),
+        )
+        likely = guess(self.model, batch)[..., : self.tokenizer.size]  # (B, N, V)
+        likely[..., list(self.tokenizer.marks)] = -1.0  # no word, so no answer
+        top = likely.topk(min(nbest, self.tokenizer.size - len(self.tokenizer.marks)))
+        check_finite(top.values, self.model)  # a softmax is whole or not a number at all
+        return [
+            [
+                Answer(self._word(int(token)), float(share), {"mask": number + 1, "probability": float(share)})
+                for number in range(len(columns))
+                for token, share in zip(top.indices[row, number], top.values[row, number], strict=True)
+            ]
+            for row, columns in enumerate(hidden)
+        ]
+
+    def _word(self, token: int) -> str:
+        """A token as a person reads it, without the space that it brings; a space alone stays one."""
+        name = self.tokenizer.token(token)
+        return name.removeprefix("Ġ").removeprefix("▁").strip() or name

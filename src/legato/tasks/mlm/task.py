@@ -1,0 +1,330 @@
+"""Masked language modelling: guess the words that are hidden, from those on both sides.
+
+The text is cut into windows between marks, [CLS] … [SEP], or into pairs of sentences of which the model also says
+whether the second follows the first (`data.next_sentence`). Any model that reads both ways can learn it: the BERT
+family, a bidirectional recurrent network, and the window network with a window around the word.
+
+    legato train mlm data.train=A.txt data.valid=B.txt model=bert model.layers=4 out=runs/m
+    legato predict runs/m "He ate the cake <mask> the fork."
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch.nn.functional as F
+from pydantic import Field
+
+from legato.config import Section
+from legato.data.batching.batch import IGNORE, Batch
+from legato.data.batching.batches import Batches, mix_seed
+from legato.data.batching.masking import Frame, MaskedWindows, Masker, fixed_batches, masked_tokenizer
+from legato.data.batching.sentence_pairs import SentencePairs, Sentences, draw_pairs, pair_batch
+from legato.data.cache import cached_ids, cached_tokenizer
+from legato.data.formats.text import Text
+from legato.data.text.tokenizers import AnyTokenizer
+from legato.errors import ConfigError, DataError
+from legato.evaluation.lm import safe_exp
+from legato.evaluation.mlm import masked_nll, masked_scores, next_sentence_accuracy, pseudo_nll
+from legato.folders.loaded import Loaded
+from legato.models.base import ModelConfig, SequenceModel
+from legato.registry import MODELS
+from legato.tasks.base import Plan, Prediction, Say, Task, TaskJob, require
+from legato.tasks.mlm.fill_mask import MaskFiller
+from legato.tasks.text_data import TextData, read_split, read_splits
+from legato.training.adapt import adapt_name
+from legato.training.job import Loss
+
+WINDOW = 128  # tokens of a row, unless somebody says otherwise or the model reads fewer
+VALID_ROWS = 64  # windows scored side by side
+MANY = 200_000  # tokens whose pseudo-perplexity takes a while: each is a pass of its own
+
+
+class MaskedData(TextData):
+    """Where the text is, and what of it is hidden."""
+
+    window: int = Field(WINDOW, ge=8, description="tokens of a row, its marks included")
+    mask_share: float = Field(0.15, gt=0, lt=1, description="share of the tokens that is hidden")
+    whole_words: bool = Field(False, description="hide all pieces of a word together")
+    next_sentence: bool | None = Field(
+        None, description="learn from pairs whether the second sentence follows; left out: where the model can"
+    )
+    max_sentences: int | None = Field(None, ge=1, description="eval: lines that pseudo-perplexity is measured on")
+
+
+class MaskedOptions(Section):
+    """How to predict."""
+
+    nbest: int = Field(5, ge=1)
+
+
+class MaskedLanguageModelling(Task):
+    """The `mlm` task."""
+
+    name: ClassVar[str] = "mlm"
+    summary: ClassVar[str] = "masked language modelling: guess hidden words from both sides"
+    Data: ClassVar[type[Section]] = MaskedData
+    figures: ClassVar[tuple[str, ...]] = (
+        *("loss", "masked_perplexity", "masked_accuracy", "masked_tokens", "next_sentence_accuracy"),
+    )
+    Options: ClassVar[type[Section]] = MaskedOptions
+    continues: ClassVar[bool] = True
+
+    # What models have to have in common so that their tokens are as many.
+    compared: ClassVar[dict[str, Any]] = {"data.next_sentence": False}
+
+    @classmethod
+    def adjust(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        model = {"name": "bert", **(settings.get("model") or {})}
+        config = MODELS.get(str(model["name"])).Config
+        model = {**config.both_ways, **model}
+        if "next_sentence" in config.pretraining_heads and _says_no(settings.get("data"), "next_sentence"):
+            model = {"next_sentence": False, **model}  # a head that would learn nothing
+        data = settings.get("data") or {}
+        if isinstance(data, dict) and config.has_length():
+            # As many positions as are trained: others would be read, and mean nothing.
+            model = {"length": data.get("window") or WINDOW, **model}
+            length = str(model["length"])
+            data = {"window": min(int(length), WINDOW) if length.isdigit() else WINDOW, **data}
+        tokenizer = {"name": "wordpiece", "masked": True, **(settings.get("tokenizer") or {})}
+        train = settings.get("train") or {}
+        if isinstance(train, dict):
+            whole = settings.get("from") is not None and adapt_name(settings.get("adapt")) == "full"
+            train = {**_habits(str(model["name"]), train, whole), **train}
+        return {**settings, "data": data, "model": model, "tokenizer": tokenizer, "train": train}
+
+    @classmethod
+    def prepare(cls, plan: Plan, say: Say) -> MaskedJob:
+        require_both_ways(plan.model)
+        require(plan.data, "train", "=FILE, or data.train=builtin:stdlib to try")
+        max_length = plan.model.max_length
+        if max_length is not None and plan.data.window > max_length:
+            raise ConfigError(f"data.window={plan.data.window} is longer than model.length={max_length}; change one")
+        return MaskedJob(plan, say)
+
+    @classmethod
+    def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
+        require(data, "test", "=FILE")
+        text = read_split(data, data.test, "test")
+        model, tokenizer = loaded.module, loaded.tokenizer
+        window = data.window if "window" in data.model_fields_set else loaded.about.get("window") or data.window
+        window = min(window, model.max_length or window)
+        scores = score_text(model, tokenizer, text, window, data.mask_share)
+        told = pseudo_scores(model, tokenizer, text, window, data.max_sentences)
+        return {"data": text.source, "sha256": text.sha256, **scores, **told}
+
+    @classmethod
+    def predict(cls, loaded: Loaded, texts: Sequence[str], options: Any) -> list[Prediction]:
+        if loaded.tokenizer.mask_id is None:
+            raise DataError(f"{loaded.folder}: its tokenizer has no mask, so nothing can be hidden")
+        return MaskFiller(loaded.module, loaded.tokenizer).predict(texts, options.nbest)
+
+
+def _says_no(section: Any, key: str) -> bool:
+    """Whether a section that is not checked yet has `key` switched off."""
+    return isinstance(section, dict) and str(section.get(key)).lower() in ("false", "no", "off", "0")
+
+
+def _habits(model: str, train: dict[str, Any], goes_on: bool) -> dict[str, Any]:
+    """Defaults of `train.*` that Transformers want, where nothing else was said; one that is trained wants less."""
+    defaults: dict[str, Any] = {"batch_tokens": 4096}
+    if MODELS.get(model).Config.network not in ("recurrent", "window") and train.get("optimizer", "adamw") == "adamw":
+        defaults |= {"lr": 1e-4 if goes_on else 1e-3, "schedule": "linear", "weight_decay": 0.01, "beta2": 0.98}
+        if train.get("schedule", "linear") in ("linear", "cosine", "inverse-sqrt"):
+            defaults["warmup"] = None  # as many as the run allows
+    return defaults
+
+
+def require_both_ways(config: ModelConfig) -> None:
+    """Refuse a model that cannot see what follows a hidden word."""
+    model = MODELS.get(config.name)
+    if config.reads_both_ways and not config.predicts_masked:
+        raise ConfigError(
+            f"this {config.name} has no head that guesses words; train one with model.masked_words=true"
+        )
+    if config.reads_both_ways:
+        return
+    if config.both_ways:
+        setting = next(iter(config.both_ways))
+        raise ConfigError(f"model={config.name} must read both ways for mlm; leave out model.{setting}=false")
+    reason = "reads one text and writes another" if model.is_encoder_decoder else "reads from left to right"
+    raise ConfigError(
+        f"model={config.name} {reason}, so it cannot guess hidden words; use model=bert, lstm or window"
+    )
+
+
+def score_text(
+    model: SequenceModel, tokenizer: AnyTokenizer, text: Text, window: int, share: float = 0.15
+) -> dict[str, float]:
+    """Loss, perplexity and accuracy on a fixed share of the text's tokens, each hidden by the mask."""
+    masker, frame = Masker.of(tokenizer, share), Frame.of(tokenizer)
+    batches = fixed_batches(cached_ids(text, tokenizer), masker, frame, rows=VALID_ROWS, window=window)
+    scores = masked_scores(model, batches)
+    if not scores["masked_tokens"]:
+        raise DataError(f"{text.source} holds no token to hide")
+    return scores
+
+
+def pseudo_scores(
+    model: SequenceModel, tokenizer: AnyTokenizer, text: Text, window: int, most: int | None
+) -> dict[str, Any]:
+    """Pseudo-perplexity over the text's lines, or evenly over `most` of them; lines beyond a window are cut."""
+    lines = [line for document in text.documents for line in document.split("\n") if line.strip()]
+    count = min(most or len(lines), len(lines))
+    chosen = [lines[i * len(lines) // count] for i in range(count)]
+    marks = list(tokenizer.marks)
+    texts = []
+    for ids in tokenizer.encode_many(chosen):
+        ids = ids[~np.isin(ids, marks)]
+        texts += [ids[i : i + window - 2] for i in range(0, len(ids), window - 2)]
+    tokens = sum(map(len, texts))
+    if most is None and tokens > MANY:
+        warnings.warn(
+            f"pseudo-perplexity hides each of {tokens:,} tokens in turn, which takes a while; "
+            "data.max_sentences=200 measures it on so many lines",
+            stacklevel=2,
+        )
+    assert tokenizer.mask_id is not None
+    nll, tokens = pseudo_nll(model, texts, Frame.of(tokenizer), tokenizer.mask_id)
+    return {"pseudo_perplexity": safe_exp(nll / max(tokens, 1)), "sentences": count, "tokens": tokens}
+
+
+class MaskedJob(TaskJob):
+    """Training on a text."""
+
+    task = "mlm"
+    use = 'legato predict FOLDER "He ate the cake <mask> the fork."'
+    metric = "loss"
+    lower_is_better = True
+
+    def __init__(self, plan: Plan, say: Say) -> None:
+        data = plan.data
+        self.plan = plan
+        self.texts = read_splits(data)
+        self.hashes = {split: text.sha256 for split, text in self.texts.items()}
+        self.tokenizer = plan.tokenizer_for(
+            lambda: masked_tokenizer(cached_tokenizer(plan.tokenizer, self.texts["train"]))
+        )
+        self.sizes = plan.sizes_for(self.tokenizer)
+        self.masker = Masker.of(self.tokenizer, data.mask_share, data.whole_words)
+        self.frame = Frame.of(self.tokenizer)
+        self.pairs = self._with_pairs()
+        self.rows = max(1, plan.train.batch_tokens // data.window)
+        ids = cached_ids(self.texts["train"], self.tokenizer)
+        self.batches = self._batches(ids)
+        self.valid = self._fixed("valid")
+        self.valid_pairs = self._fixed_pairs() if self.pairs else []
+        lesson = ", in pairs of sentences" if self.pairs else ""
+        valid = sum(batch.read for batch in self.valid)
+        say(
+            f"data: {len(ids):,} training and {valid:,} validation tokens{lesson}, vocabulary "
+            f"{self.tokenizer.size:,} ({self.tokenizer.name})"
+        )
+        first = self.batches.at(0)
+        say(
+            "the model will see: "
+            + " ".join(self.tokenizer.token(int(i)) for i in first.inputs.token_ids[0, :24])
+            + " …"
+        )
+
+    def _with_pairs(self) -> bool:
+        wanted, able = self.plan.data.next_sentence, self.plan.model.predicts_next_sentence
+        if wanted and not able:
+            raise ConfigError(
+                f"model={self.plan.model.name} has no part that tells whether sentences follow each other; "
+                "set data.next_sentence=false, or model=bert"
+            )
+        return able if wanted is None else bool(wanted)
+
+    def _batches(self, ids: Any) -> Batches:
+        shape = {"window": self.plan.data.window, "seed": self.plan.seed}
+        name = f"data.train={self.texts['train'].source}"
+        if not self.pairs:
+            return MaskedWindows(ids, self.masker, self.frame, rows=self.rows, name=name, **shape)
+        sentences = self._sentences("train")
+        tokens = self.plan.train.batch_tokens
+        return SentencePairs(
+            sentences,
+            self.masker,
+            self.frame,
+            batch_tokens=tokens,
+            fixed_shape=self.plan.device.type == "cuda",
+            name=name,
+            **shape,
+        )
+
+    def _sentences(self, split: str) -> Sentences:
+        return Sentences.of(self.texts[split], self.tokenizer, max((self.plan.data.window - 3) // 2, 1))
+
+    def _fixed(self, split: str) -> list[Batch]:
+        """A text with the same tokens hidden each time, whatever the model and however it is trained."""
+        ids, masker = cached_ids(self.texts[split], self.tokenizer), Masker.of(self.tokenizer)
+        batches = fixed_batches(ids, masker, self.frame, rows=VALID_ROWS, window=self.plan.data.window)
+        if not any(batch.tokens for batch in batches):
+            raise DataError(f"data.{split}={self.texts[split].source} holds no token to hide")
+        return batches
+
+    def _fixed_pairs(self) -> list[Batch]:
+        sentences, window = self._sentences("valid"), self.plan.data.window
+        if len(sentences.borders) < 4:
+            return []
+        draw = np.random.default_rng(mix_seed("valid pairs"))
+        pairs = draw_pairs(sentences, window - 3, draw)
+        cut = [pairs[i : i + VALID_ROWS] for i in range(0, len(pairs), VALID_ROWS)]
+        return [pair_batch(sentences.ids, part, self.masker, self.frame, draw, all_masked=True) for part in cut]
+
+    def loss(self, model: SequenceModel, batch: Batch, state: Any) -> Loss:
+        return masked_loss(model, batch, self.plan.train.label_smoothing)
+
+    def validate(self, model: SequenceModel) -> dict[str, float]:
+        scores = masked_scores(model, self.valid)
+        if self.valid_pairs:
+            scores["next_sentence_accuracy"] = next_sentence_accuracy(model, self.valid_pairs)
+        return scores
+
+    def score(self, model: SequenceModel, split: str) -> dict[str, Any]:
+        return self.validate(model) if split == "valid" else masked_scores(model, self._fixed(split))
+
+    def samples(self, model: SequenceModel, count: int) -> list[str]:
+        """Validation lines with a word hidden, and the model's first guesses."""
+        told: list[str] = []
+        guesser = MaskFiller(model, self.tokenizer)
+        lines = [line for document in self.texts["valid"].documents for line in document.split("\n")]
+        for line in lines:
+            words = line.split()
+            if len(told) >= count:
+                break
+            if not 5 <= len(words) <= 25:
+                continue
+            plain = [number for number, word in enumerate(words) if word.isalpha()]
+            place = plain[mix_seed("sample", line) % len(plain)] if plain else 0
+            shown = " ".join([*words[:place], "<mask>", *words[place + 1 :]])
+            found = guesser.predict([shown], 3)[0]
+            if found.problem is None:
+                guesses = ", ".join(f"{answer.text} {answer.score:.2f}" for answer in found.answers)
+                told.append(f"{shown}\n→ {guesses}   (hidden: {words[place]})")
+        return told
+
+    def about(self, metrics: dict[str, float]) -> dict[str, Any]:
+        return {"window": self.plan.data.window}
+
+
+def masked_loss(model: SequenceModel, batch: Batch, smoothing: float = 0.0) -> Loss:
+    """Cross-entropy of the hidden tokens; and of whether sentences follow, where rows are pairs.
+
+    The two means are added, as BERT's are; sums are what the loop wants, so the second is weighted by the first's
+    tokens, which are counted where they lie: a recorded step must not remember another batch's number.
+    """
+    output = model(batch)
+    total, reported = masked_nll(model, output, batch, smoothing)
+    assert batch.targets is not None
+    tokens = (batch.targets != IGNORE).sum()
+    if batch.labels is not None:
+        follows = model.next_sentence(output.hidden)  # type: ignore[operator]  # (B, 2)
+        total = total + F.cross_entropy(follows.float(), batch.labels) * tokens
+    for penalty in output.auxiliary.values():
+        total = total + penalty * tokens
+    return Loss(total, reported)

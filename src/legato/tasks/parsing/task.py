@@ -1,0 +1,364 @@
+"""Parsing by the machinery of translation: a sentence in, its constituency tree out as a sequence.
+
+    dogs chase cats   →   (S (NP dogs )NP (VP chase (NP cats )NP )VP )S
+
+The model writes the tree's skeleton, brackets and one symbol for the next word, whatever the word is: so it
+need not copy words (Vinyals et al. 2015, "Grammar as a Foreign Language"). A constraint in the search leaves
+only what can still become a well-formed tree over the given words, so every output is one. Scores are labelled
+brackets as EVALB counts them.
+
+    legato train parsing data.train=wsj.zip!**/wsj_00*.mrg data.valid=wsj.zip!**/wsj_018*.mrg model=transformer
+    legato predict RUN "dogs chase cats"
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from legato.config import Section
+from legato.data.batching.batch import Batch
+from legato.data.batching.pair_batches import PairBatches
+from legato.data.cache import cached_tokenizer
+from legato.data.formats.pair_filters import filter_lengths
+from legato.data.formats.text import Text
+from legato.data.formats.text_pairs import tidy
+from legato.data.formats.treebanks import Treebank, read_trees
+from legato.data.formats.trees import WORD, Tree, clean, escape, fill, flatten, skeleton
+from legato.data.text.tokenizers import AnyTokenizer, Ids, Tokenizer, TokenizerConfig
+from legato.decoding import Hypothesis, SearchOptions
+from legato.decoding.options import MAX_BEAMS, MAX_NBEST
+from legato.decoding.tree_constraint import TreeConstraint
+from legato.errors import DataError
+from legato.evaluation.parsing import BRACKET_SIGNATURE, bracket_scores
+from legato.folders.loaded import Loaded
+from legato.models.base import SequenceModel, Sizes
+from legato.tasks.base import Answer, Plan, Prediction, Say, Task, TaskJob, require
+from legato.tasks.encoder_decoder import (
+    TargetTokens,
+    batches_of,
+    beam_options,
+    decode,
+    fill_training,
+    longest_of,
+    mean_loss,
+    pair_loss,
+    require_source,
+)
+from legato.training.job import Loss
+
+
+class ParsingData(Section):
+    """Where the trees are."""
+
+    train: str | list[str] | None = Field(
+        None, description="a file of bracketed trees, a folder, a pattern, archive.zip!pattern, or a list of them"
+    )
+    valid: str | list[str] | None = Field(None, description="left out: the last share of the training trees")
+    test: str | list[str] | None = Field(None, description="scored at the end, with the best model")
+    root: str | None = Field(None, description="folder that relative names lie in")
+    encoding: str = Field("utf-8", description="of the files")
+    valid_share: float = Field(0.1, gt=0, lt=1, description="share held out when data.valid is left out")
+    max_length: int = Field(400, ge=8, description="tokens; training trees with longer sequences are left out")
+    metric: Literal["f1", "loss"] = Field("f1", description="what decides which model is best")
+    beams: int = Field(4, ge=1, le=MAX_BEAMS, description="of the scores at the end, and of legato predict")
+    length_penalty: float = Field(0.0, ge=0, le=10, description="of the same: scores are log p / length^this")
+
+
+class ParsingOptions(Section):
+    """How to predict."""
+
+    beams: int | None = Field(None, ge=1, le=MAX_BEAMS)
+    nbest: int = Field(1, ge=1, le=MAX_NBEST)
+    length_penalty: float | None = Field(None, ge=0, le=10)
+
+
+class Parsing(Task):
+    """The `parsing` task."""
+
+    name: ClassVar[str] = "parsing"
+    summary: ClassVar[str] = "sentences to constituency trees, every one well-formed"
+    Data: ClassVar[type[Section]] = ParsingData
+    figures: ClassVar[tuple[str, ...]] = (
+        *("loss", "f1", "precision", "recall", "complete"),
+        *("well_formed", "sentences", "skipped", "too_long"),
+    )
+    Options: ClassVar[type[Section]] = ParsingOptions
+
+    @classmethod
+    def adjust(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        settings = {**settings, "model": {"name": "transformer", **(settings.get("model") or {})}}
+        require_source(str(settings["model"]["name"]), cls.name)
+        settings["tokenizer"] = {"size": 4000, **(settings.get("tokenizer") or {})}
+        if settings["tokenizer"].get("name", "bpe") in ("byte", "char", "word"):
+            settings["tokenizer"].pop("size")
+        settings["train"] = fill_training(settings.get("train") or {})
+        return settings
+
+    @classmethod
+    def prepare(cls, plan: Plan, say: Say) -> ParsingJob:
+        require(plan.data, "train", " to a file or folder of bracketed trees")
+        return ParsingJob(plan, say)
+
+    @classmethod
+    def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
+        require(data, "test", " to a file or folder of bracketed trees")
+        bank = read_trees(data.test, data.root, data.encoding)
+        parser = Parser(loaded.module, loaded.tokenizer, loaded.target)
+        given = {key: getattr(data, key) for key in ("beams", "length_penalty") if key in data.model_fields_set}
+        scores = parser.score(_cleaned(bank), beam_options(loaded.about, **given))
+        return {"data": _name(bank), "sha256": bank.sha256, **scores}
+
+    @classmethod
+    def predict(cls, loaded: Loaded, texts: Sequence[str], options: Any) -> list[Prediction]:
+        parser = Parser(loaded.module, loaded.tokenizer, loaded.target)
+        search = beam_options(loaded.about, options.beams, options.length_penalty, options.nbest)
+        return parser.predict(texts, search)
+
+
+def _cleaned(bank: Treebank) -> list[Tree]:
+    try:
+        return [clean(tree) for tree in bank.trees]
+    except DataError as problem:
+        raise DataError(f"{_name(bank)}: {problem}") from None
+
+
+def _name(bank: Treebank) -> str:
+    first, count = bank.sources[0], len(bank.sources)
+    return first if count == 1 else f"{first} and {count - 1} more"
+
+
+_CLITICS = re.compile(r"(?i)(?<=\w)(n't|'s|'re|'ve|'ll|'d|'m)\b")
+_PUNCTUATION = re.compile(
+    r"[()\[\]{}]|``|''|\.{2,}|-{2,}"  # wherever they are
+    r"|(?<!\w)[\"“”‘]|[\"“”’,;:?!…](?!\w)"  # what opens before a word or closes behind one
+    r"|(?<!\.)\.(?=['\"”’)\]}]*$)"  # the full stop at the end
+)
+
+
+def split_words(text: str) -> list[str]:
+    """The words of a sentence, split as the Penn Treebank splits them, whether they stand apart already or not.
+
+    Brackets are words, wherever they are; so are quotation marks, commas and the like at a word's edge, the
+    full stop at the sentence's end, and endings such as n't and 's. What is a word by itself stays one.
+
+    >>> split_words("Dogs don't (often) bark, cats do.")
+    ['Dogs', 'do', "n't", '(', 'often', ')', 'bark', ',', 'cats', 'do', '.']
+    """
+    apart = _CLITICS.sub(r" \1 ", text.strip())
+    return _PUNCTUATION.sub(lambda found: f" {found[0]} ", apart).split()
+
+
+@dataclass
+class Parser:
+    """A model with what it takes to put words in and get trees out."""
+
+    model: SequenceModel
+    tokenizer: AnyTokenizer
+    target: AnyTokenizer
+
+    def __post_init__(self) -> None:
+        self.target_tokens = TargetTokens.of(self.target)
+        symbols = [self.target.token(index) for index in range(self.target.size)]
+        self.opens = {s[1:]: i for i, s in enumerate(symbols) if s.startswith("(")}
+        self.closes = {s[1:]: i for i, s in enumerate(symbols) if s.startswith(")")}
+        word = self.target.id_of(WORD)
+        if word is None or not self.opens:
+            raise DataError("the model's target vocabulary has no brackets; was it trained for parsing?")
+        self.word = word
+
+    def source_ids(self, words: Sequence[str]) -> Ids:
+        return np.array([*self.tokenizer.encode(" ".join(words)), self.tokenizer.eos_id], dtype=np.int32)
+
+    def limit(self, words: int) -> int:
+        """The most tokens of a tree, the end among them: those of the Penn Treebank take 4 a word at most."""
+        wanted = 5 * words + 16
+        return min(wanted, longest_of(self.model) - 1)
+
+    def too_long(self, words: Sequence[str], ids: Ids) -> str | None:
+        """Why a sentence cannot be parsed, if it cannot."""
+        if not words:
+            return "there are no words to parse"
+        max_length, least = longest_of(self.model), 3 * len(words) + 8  # a tree's words and brackets: room for most
+        if len(ids) > max_length:
+            return f"the sentence has {len(ids):,} tokens, more than the model's {max_length:,} positions; split it"
+        if least > max_length:
+            return (
+                f"the sentence has {len(words):,} words, whose tree takes about {least:,} symbols (words and "
+                f"brackets), more than the model's {max_length:,} positions; split it"
+            )
+        return None
+
+    def parse(self, sentences: Sequence[Sequence[str]], options: SearchOptions) -> list[list[Hypothesis]]:
+        """Hypotheses whose tokens are the skeleton of a tree over the words, each well-formed."""
+        limits = [self.limit(len(words)) for words in sentences]
+
+        def constraint(index: int) -> Any:
+            rules = TreeConstraint(self.opens, self.closes, self.word, self.target_tokens.eos, limits[index])
+            return rules.for_sentence(len(sentences[index]))
+
+        sources = [self.source_ids(words) for words in sentences]
+        return decode(self.model, sources, self.target_tokens, options, limits=limits, constraint=constraint)
+
+    def tree(self, hypothesis: Hypothesis, words: Sequence[str]) -> Tree:
+        return fill([self.target.token(index) for index in hypothesis.tokens], words)
+
+    def score(self, gold: Sequence[Tree], options: SearchOptions) -> dict[str, Any]:
+        """Labelled brackets of the best trees, and the loss of the right ones."""
+        sentences = [tree.words for tree in gold]
+        readable = [i for i, words in enumerate(sentences) if self.too_long(words, self.source_ids(words)) is None]
+        if not readable:
+            raise DataError("no sentence fits the model's positions")
+        found = self.parse([sentences[i] for i in readable], options)
+        trees = [self.tree(best[0], sentences[i]) for i, best in zip(readable, found, strict=True)]
+        scores: dict[str, Any] = {**bracket_scores([gold[i] for i in readable], trees)}
+        scores |= {"signature": BRACKET_SIGNATURE, **{key: int(scores[key]) for key in ("sentences", "skipped")}}
+        scores["well_formed"] = 100 * len(trees) / len(readable)  # the constraint's promise: `tree` raises otherwise
+        if len(readable) < len(gold):
+            scores["too_long"] = len(gold) - len(readable)
+        known = [(self.source_ids(tree.words), ids) for tree in gold if (ids := self.target_ids(tree)) is not None]
+        max_length = longest_of(self.model)
+        known = [(source, ids) for source, ids in known if max(len(source), len(ids) + 1) <= max_length]
+        if known:
+            sources, targets = [list(side) for side in zip(*known, strict=True)]
+            scores["loss"] = mean_loss(self.model, batches_of(sources, targets, self.target_tokens))
+        return scores
+
+    def target_ids(self, tree: Tree) -> Ids | None:
+        """The skeleton's ids; None where it has a label that the model does not know."""
+        ids = [self.target.id_of(symbol) for symbol in skeleton(tree)]
+        return None if None in ids else np.array(ids, dtype=np.int32)
+
+    def predict(self, texts: Sequence[str], options: SearchOptions) -> list[Prediction]:
+        predictions = [Prediction(text) for text in texts]
+        sentences: dict[int, list[str]] = {}
+        for index, text in enumerate(texts):
+            words = split_words(tidy(text))
+            if not words:
+                predictions[index].answers = [Answer("", 0.0)]
+                continue
+            try:
+                problem = self.too_long(words, self.source_ids(_escaped(words)))
+            except DataError as bad:  # half a character, say
+                problem = str(bad)
+            if problem is None:
+                sentences[index] = words
+            predictions[index].problem = problem
+        found = self.parse([_escaped(words) for words in sentences.values()], options)
+        for (index, words), hypotheses in zip(sentences.items(), found, strict=True):
+            predictions[index].answers = [self._answer(h, words) for h in hypotheses]
+        return predictions
+
+    def _answer(self, hypothesis: Hypothesis, words: Sequence[str]) -> Answer:
+        more = {"words": list(words), "logprob": hypothesis.logprob}
+        return Answer(" ".join(flatten(self.tree(hypothesis, _escaped(words)))), hypothesis.score, more)
+
+
+def _escaped(words: Sequence[str]) -> list[str]:
+    """Words as in the trees that the model learned from, and as it is to write them."""
+    return [escape(word) for word in words]
+
+
+class ParsingJob(TaskJob):
+    """Training on trees."""
+
+    task = "parsing"
+    use = 'legato predict FOLDER "dogs chase cats"'
+
+    def __init__(self, plan: Plan, say: Say) -> None:
+        data = plan.data
+        self.plan = plan
+        self.metric, self.lower_is_better = data.metric, data.metric == "loss"
+        self.trees, self.hashes = self._read()
+        words = [" ".join(tree.words) for tree in self.trees["train"]]
+        symbols = [" ".join(skeleton(tree)) for tree in self.trees["train"]]
+        self.tokenizer = self._tokenizer(plan.tokenizer, words, "words")
+        self.target = self._tokenizer(TokenizerConfig(name="word"), symbols, "symbols")
+        self.sizes = Sizes(self.target.size, self.tokenizer.size)
+        self.target_tokens = TargetTokens.of(self.target)
+        self.batches = self._batches(say)
+        held = {split: len(trees) for split, trees in self.trees.items()}
+        held["train"] = len(self.batches.sources.lengths)  # those that are too long are no longer there
+        counts = ", ".join(f"{count:,} {split}" for split, count in held.items())
+        labels = sum(self.target.token(i).startswith("(") for i in range(self.target.size))
+        say(f"data: {counts} trees, {self.tokenizer.size:,} subwords → {labels} labels")
+        say(f"the model will see: {words[0]} → {symbols[0]}")
+
+    def _read(self) -> tuple[dict[str, list[Tree]], dict[str, str]]:
+        data = self.plan.data
+        trees, hashes = {}, {}
+        for split in ("train", "valid", "test"):
+            source = getattr(data, split)
+            if source is not None:
+                bank = read_trees(source, data.root, data.encoding)
+                trees[split], hashes[split] = _cleaned(bank), bank.sha256
+        if "valid" not in trees:
+            every = trees["train"]
+            cut = min(max(1, round(len(every) * (1 - data.valid_share))), len(every) - 1)
+            if cut < 1:
+                raise DataError("data.train has one tree, too few to hold any out; give data.valid")
+            trees = {**trees, "train": every[:cut], "valid": every[cut:]}
+            hashes["valid"] = f"the last {len(every) - cut} trees of data.train"
+        return trees, hashes
+
+    def _tokenizer(self, config: TokenizerConfig, texts: list[str], side: str) -> Tokenizer:
+        digest = hashlib.sha256(f"{self.hashes['train']} {len(texts)} {side}".encode()).hexdigest()
+        return cached_tokenizer(config, Text("the trees", texts, digest))
+
+    def _batches(self, say: Say) -> PairBatches:
+        data, plan = self.plan.data, self.plan
+        trees = self.trees["train"]
+        end = self.tokenizer.eos_id
+        encoded = self.tokenizer.encode_many(" ".join(tree.words) for tree in trees)
+        sources = [np.append(ids, end).astype(np.int32) for ids in encoded]
+        targets = list(self.target.encode_many(" ".join(skeleton(tree)) for tree in trees))
+        limit = min(data.max_length, plan.model.max_length or data.max_length)
+        marked = [range(len(ids) + 1) for ids in targets]  # as long as with their mark
+        kept, report = filter_lengths(sources, marked, limit)
+        if report.left_out:
+            say(f"data.train: {report}")
+        return PairBatches(
+            [sources[i] for i in kept],
+            [targets[i] for i in kept],
+            batch_tokens=plan.train.batch_tokens,
+            seed=plan.seed,
+            start=self.target_tokens.start,
+            eos=self.target_tokens.eos,
+            name="data.train",
+            **plan.gpu_shapes(8),
+        )
+
+    def loss(self, model: SequenceModel, batch: Batch, state: Any) -> Loss:
+        return pair_loss(model, batch, self.plan.train.label_smoothing)
+
+    def validate(self, model: SequenceModel) -> dict[str, float]:
+        scores = self._parser(model).score(self.trees["valid"], SearchOptions(length_penalty=0.0))
+        return {key: value for key, value in scores.items() if isinstance(value, int | float)}
+
+    def score(self, model: SequenceModel, split: str) -> dict[str, Any]:
+        data = self.plan.data
+        options = SearchOptions(search="beam", beams=data.beams, length_penalty=data.length_penalty)
+        return self._parser(model).score(self.trees[split], options)
+
+    def samples(self, model: SequenceModel, count: int) -> list[str]:
+        parser = self._parser(model)
+        chosen = sorted(self.trees["valid"], key=lambda tree: len(tree.words))
+        chosen = [tree for tree in chosen if 5 <= len(tree.words) <= 12]
+        chosen = [tree for tree in chosen if not parser.too_long(tree.words, parser.source_ids(tree.words))][:count]
+        found = parser.parse([tree.words for tree in chosen], SearchOptions()) if chosen else []
+        return [" ".join(flatten(parser.tree(best[0], tree.words))) for tree, best in zip(chosen, found, strict=True)]
+
+    def _parser(self, model: SequenceModel) -> Parser:
+        return Parser(model, self.tokenizer, self.target)
+
+    def about(self, metrics: dict[str, float]) -> dict[str, Any]:
+        return {"beams": self.plan.data.beams, "length_penalty": self.plan.data.length_penalty}
+
+    batches: PairBatches
+    target: Tokenizer

@@ -1,0 +1,374 @@
+"""Question answering by spans: which part of a text answers a question, if any does.
+
+    p(start = i) = softmax(s)_i,   p(end = j) = softmax(e)_j,   (s_t, e_t) = W h_t + b
+    loss = -½ (log p(start) + log p(end))
+
+Long texts are read in windows that overlap (batching/qa_windows.py); a window without the answer points at the token
+that stands for none. Scores are SQuAD's (evaluation/qa.py). Where some questions have no answer, the threshold above
+which none is given is chosen on the validation questions.
+
+    legato train qa data.train=train.json data.valid=dev.json from=MODEL out=runs/q
+    legato predict runs/q --context article.txt "Who wrote it?"
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from legato.config import Section, validate
+from legato.data.batching.batch import Batch
+from legato.data.batching.batches import mix_seed
+from legato.data.batching.examples import ExampleBatches
+from legato.data.batching.qa_windows import QuestionReader, Window
+from legato.data.cache import cached_tokenizer
+from legato.data.formats.question_splits import split_questions, told_shared
+from legato.data.formats.questions import Questions, Reading, Span, read_questions
+from legato.data.formats.strays import few
+from legato.data.formats.text import Text
+from legato.data.text.text_reader import TextReader
+from legato.errors import ConfigError, DataError, FolderError
+from legato.evaluation.qa import SPAN_SIGNATURE
+from legato.folders.loaded import Loaded
+from legato.models.base import SequenceModel
+from legato.models.model_with_head import HeadSpec
+from legato.tasks.base import Plan, Prediction, Say, Task, TaskJob, require
+from legato.tasks.defaults import scratch_model, scratch_tokenizer, scratch_training, tuning
+from legato.tasks.qa.answerer import (
+    Answerer,
+    Found,
+    answer_scores,
+    brief,
+    choose_threshold,
+    counted_rows,
+    details_of,
+    span_losses,
+)
+from legato.training.job import Loss
+
+KEPT = ("columns", "article", "no_answer", "window", "stride", "longest_answer")  # that a model folder remembers
+
+
+class QuestionData(Section):
+    """Where the questions are, and how texts are read."""
+
+    train: str | None = Field(None, description="SQuAD's JSON, a csv, tsv, jsonl or parquet file, or a hub name")
+    valid: str | None = Field(None, description="left out: a share of the training questions")
+    test: str | None = Field(None, description="scored at the end, with the best model")
+    root: str | None = Field(None, description="folder that relative names lie in")
+    columns: list[str | int] | None = Field(
+        None,
+        description="[question,context,answer,place] of a table, the place optional; left out: guessed, and said",
+    )
+    article: str | int | None = Field(None, description="column that says what texts belong together")
+    format: Literal["auto", "squad", "tsv", "csv", "jsonl", "parquet"] = Field("auto", description="of the files")
+    encoding: str = Field("utf-8", description="of text files")
+    no_answer: str = Field("ANSWERNOTFOUND", description="the answer that means none; so does an empty one")
+    skip_bad: bool = Field(False, description="leave out questions whose answer is not where it should be")
+    answers: Literal["common", "all"] = Field(
+        "common", description="of several answers to a question, learn the one that most gave, or all"
+    )
+    split_by: Literal["auto", "article", "context"] = Field(
+        "auto", description="what is never on both sides when a share is held out; auto: article where there are many"
+    )
+    valid_share: float = Field(0.1, gt=0, lt=1, description="share held out when data.valid is left out")
+    test_share: float = Field(0.0, ge=0, lt=1, description="share held out for the test when data.test is left out")
+    part: Literal["all", "train", "valid", "test"] = Field(
+        "all", description="eval: the part of the file that to score, split as in training"
+    )
+    window: int = Field(384, ge=16, description="tokens of a row, question and marks included")
+    stride: int = Field(128, ge=0, description="tokens of context that neighbouring windows share")
+    longest_answer: int = Field(30, ge=1, description="tokens")
+    threshold: float | None = Field(
+        None, description="how far no answer must be ahead to be given; left out: chosen on data.valid"
+    )
+    metric: Literal["f1", "exact_match", "loss"] = Field("f1", description="what decides which model is best")
+
+
+class QuestionOptions(Section):
+    """How to predict."""
+
+    nbest: int = Field(1, ge=1)
+    context: str | None = None  # what all questions are asked of; without it each brings its own behind a tab
+
+
+class QuestionAnswering(Task):
+    """The `qa` task."""
+
+    name: ClassVar[str] = "qa"
+    summary: ClassVar[str] = "questions to the spans of a text that answer them, or none"
+    Data: ClassVar[type[Section]] = QuestionData
+    figures: ClassVar[tuple[str, ...]] = (
+        *("loss", "exact_match", "f1", "answerable_*", "unanswerable_exact_match", "threshold"),
+    )
+    Options: ClassVar[type[Section]] = QuestionOptions
+    continues: ClassVar[bool] = True
+    rows: ClassVar[bool] = True  # its batches may be so many rows
+    headed: ClassVar[bool] = True
+
+    @classmethod
+    def adjust(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        model = {"name": "lstm", **(settings.get("model") or {})}
+        tokenizer, train = settings.get("tokenizer") or {}, settings.get("train") or {}
+        name, trained = str(model["name"]), settings.get("from") is not None
+        data = settings.get("data")
+        if not trained:
+            window = data.get("window") if isinstance(data, dict) else None
+            usual = scratch_model(name, window or QuestionData.model_fields["window"].default)
+            model = {**usual, **model}  # as many positions as are trained
+            tokenizer = {**scratch_tokenizer(model), **tokenizer}
+        if isinstance(train, dict):
+            scratch = scratch_training(name, train, recurrent=2e-3, beta2=0.999)
+            train = {**(tuning(train, settings.get("adapt"), full=1e-4) if trained else scratch), **train}
+        return {**settings, "model": model, "tokenizer": tokenizer, "train": train}
+
+    @classmethod
+    def prepare(cls, plan: Plan, say: Say) -> QuestionJob:
+        require(plan.data, "train", "=FILE, SQuAD's JSON or a table of questions")
+        max_length, usual = plan.model.max_length, QuestionData.model_fields["window"].default
+        if max_length is not None and plan.data.window > max_length and plan.data.window != usual:
+            raise ConfigError(
+                f"data.window={plan.data.window} is longer than the model's {max_length} tokens; lower it"
+            )
+        if plan.train.label_smoothing:
+            raise ConfigError("train.label_smoothing is not for qa: padding is no place for an answer; leave it out")
+        if plan.head.crf:
+            raise ConfigError("head.crf=true is for tagging; leave it out")
+        return QuestionJob(plan, say)
+
+    @classmethod
+    def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
+        require(data, "test", "=FILE, SQuAD's JSON or a table of questions")
+        test = _part_of(read_split(data, data.test, "test", loaded.about), data, loaded.about)
+        for note in test.notes:
+            warnings.warn(note, stacklevel=2)
+        answerer = _answerer_of(loaded, data)
+        threshold = data.threshold if data.threshold is not None else loaded.about.get("threshold")
+        if threshold is None and test.unanswerable:
+            warnings.warn(
+                f"{test.unanswerable:,} of {len(test.questions):,} questions have no answer, and this model always "
+                "gives one: it has no threshold; data.threshold=0 scores it as if it could say nothing",
+                stacklevel=2,
+            )
+        found = answerer.ask(*_asked(answerer.reader, test))
+        scores = {**answer_scores(test, found, threshold), "signature": SPAN_SIGNATURE}
+        told = {"data": test.source, "sha256": test.sha256, "questions": len(test.questions)}
+        return {**told, **scores, "details": details_of(test.questions, found, threshold)}
+
+    @classmethod
+    def predict(cls, loaded: Loaded, texts: Sequence[str], options: Any) -> list[Prediction]:
+        answerer = _answerer_of(loaded, None)
+        return answerer.predict(texts, options.context, loaded.about.get("threshold"), options.nbest)
+
+
+# --- reading ---------------------------------------------------------------------------------------
+
+
+def read_split(data: Any, source: str, split: str, about: dict[str, Any] | None = None) -> Questions:
+    """The questions that `source` names, read as `data` says, or else as in training."""
+    kept = {name: _chosen(name, data, about or {}) for name in ("columns", "article", "no_answer")}
+    plain = {name: getattr(data, name) for name in ("root", "format", "encoding", "skip_bad")}
+    return read_questions(source, Reading(**plain, **kept), split)
+
+
+def _chosen(name: str, data: Any, about: dict[str, Any]) -> Any:
+    """A setting as `data` gives it, else as the model was trained, else as it usually is."""
+    if data is not None and name in data.model_fields_set:
+        return getattr(data, name)
+    kept = about.get(name)
+    return QuestionData.model_fields[name].default if kept is None else kept
+
+
+def _part_of(test: Questions, data: Any, about: dict[str, Any]) -> Questions:
+    """The part of a file that `data.part` names, as it was in training."""
+    if data.part == "all":
+        return test
+    split = about.get("split")
+    if split is None:
+        raise ConfigError(f"data.part={data.part}: this model's training file was not split; leave it out")
+    parts, told = split_questions(test, split["by"], split["valid_share"], split["test_share"])
+    if data.part not in parts:
+        raise ConfigError(f"data.part={data.part}: there is none, {told}")
+    return replace(parts[data.part], notes=[*test.notes, told])
+
+
+def _asked(reader: QuestionReader, asked: Questions) -> tuple[list[str], list[Window]]:
+    """The contexts and the windows of questions, with the common answer as what to say."""
+    pairs = [(question.question, question.context) for question in asked.questions]
+    names = [f"{asked.source}, question {question.id}" for question in asked.questions]
+    answers = [question.common for question in asked.questions]
+    return [context for _, context in pairs], reader.windows(pairs, answers, names)
+
+
+def _answerer_of(loaded: Loaded, data: Any) -> Answerer:
+    """A loaded model, asked as it was trained unless `data` says otherwise."""
+    shape = getattr(loaded.module, "shape", None)
+    if shape is None or shape.kind != "spans":
+        raise FolderError(f"{loaded.folder} holds no model for qa: it has no head for spans; train one first")
+    window, stride, max_length = (
+        _chosen(name, data, loaded.about) for name in ("window", "stride", "longest_answer")
+    )
+    reader = TextReader.of(loaded.module.config, loaded.tokenizer)
+    return Answerer(loaded.module, QuestionReader(reader, window, stride), max_length)
+
+
+# --- training --------------------------------------------------------------------------------------
+
+
+class QuestionJob(TaskJob):
+    """Training on questions."""
+
+    task = "qa"
+    use = 'legato predict FOLDER --context article.txt "Who wrote it?"'
+    likelihood = False  # the loss is none of tokens
+
+    def __init__(self, plan: Plan, say: Say) -> None:
+        data = plan.data
+        self.plan = plan
+        self.split: dict[str, Any] | None = None
+        self.questions = self._read(say)
+        self.hashes = {split: held.sha256 for split, held in self.questions.items()}
+        self.metric, self.lower_is_better = data.metric, data.metric == "loss"
+        train = self.questions["train"]
+        if train.unanswerable == len(train.questions):
+            raise DataError(f"data.train={train.source} holds no answers; is that the right column? see data.columns")
+        self.silent = any(held.unanswerable for held in self.questions.values())  # whether no answer is an answer
+        self.tokenizer = plan.tokenizer_for(lambda: cached_tokenizer(plan.tokenizer, _texts_of(train)), pairs=True)
+        self.sizes = plan.sizes_for(self.tokenizer)
+        self.head = validate(HeadSpec, {**plan.head.model_dump(), "kind": "spans", "outputs": 2}, "head")
+        self.reader = QuestionReader(TextReader.of(plan.model, self.tokenizer), data.window, data.stride)
+        self.asked = {split: _asked(self.reader, held) for split, held in self.questions.items() if split != "train"}
+        self.windows = self._training_windows()
+        self.batches = ExampleBatches(
+            [window.row for window in self.windows],
+            batch_tokens=plan.train.batch_tokens,
+            batch_rows=plan.train.batch_rows,
+            seed=plan.seed,
+            name=f"data.train={train.source}",
+            pad=self.reader.padding,
+            **plan.gpu_shapes(32),
+        )
+        self._tell(say)
+
+    def _read(self, say: Say) -> dict[str, Questions]:
+        data, found = self.plan.data, {}
+        for split in ("train", "valid", "test"):
+            source = getattr(data, split)
+            if source is not None:
+                found[split] = read_split(data, source, split)
+                for note in found[split].notes:
+                    say(note)
+        shares = {"valid_share": 0.0 if "valid" in found else data.valid_share}
+        shares["test_share"] = 0.0 if "test" in found else data.test_share
+        if any(shares.values()):
+            parts, told = split_questions(found["train"], data.split_by, **shares)
+            self.split = {"by": data.split_by, **shares}
+            say(told)
+            found |= parts
+        for note in told_shared(found["train"], {split: found[split] for split in found if split != "train"}):
+            say(note)
+        return {split: found[split] for split in ("train", "valid", "test") if split in found}
+
+    def _training_windows(self) -> list[Window]:
+        train, every = self.questions["train"], self.plan.data.answers == "all"
+        chosen = [(q, answer) for q in train.questions for answer in (_once(q.found) if every else [q.common])]
+        pairs = [(question.question, question.context) for question, _ in chosen]
+        names = [f"{train.source}, question {question.id}" for question, _ in chosen]
+        return self.reader.windows(pairs, [answer for _, answer in chosen], names)
+
+    def _tell(self, say: Say) -> None:
+        counts = ", ".join(
+            f"{len(held.questions):,} {split}"
+            + (f" ({held.unanswerable:,} unanswerable)" if held.unanswerable else "")
+            for split, held in self.questions.items()
+        )
+        rows = [window.row for window in self.windows]
+        say(
+            f"data: {counts} questions; {len(rows):,} training windows of at most {self.reader.max_length} tokens, "
+            f"vocabulary {self.tokenizer.size:,} ({self.tokenizer.name})"
+        )
+        train = self.questions["train"]
+        silent, others = train.unanswerable, len(train.questions) - train.unanswerable
+        if silent and few(silent, others):
+            where = next(question.id for question in train.questions if not question.answerable)
+            have = "has" if silent == 1 else "have"
+            say(
+                f"note: {silent:,} of {len(train.questions):,} training questions {have} no answer ({train.source}, "
+                f"question {where}), so the model learns to give none; where that is a slip, fill it in, or remove "
+                "the question"
+            )
+        lengths = [last - first + 1 for first, last in (row.span for row in rows if row.span is not None)]
+        max_length, most = max(lengths), self.plan.data.longest_answer
+        if max_length > most:
+            share = sum(length > most for length in lengths) / len(lengths)
+            say(
+                f"note: {share:.1%} of the answers learned are longer than data.longest_answer={most} tokens, "
+                f"{max_length} at most; they cannot be found whole"
+            )
+        first = rows[0].ids
+        shown = " ".join(self.tokenizer.token(int(token)) for token in first[:24])
+        question = self.questions["train"].questions[0]
+        say(f"the model will see: {shown}{' …' * (len(first) > 24)} → {question.rights[0] or '(no answer)'}")
+
+    def loss(self, model: SequenceModel, batch: Batch, state: Any) -> Loss:
+        output = model(batch)
+        assert output.logits is not None
+        total = reported = span_losses(output.logits, batch).sum()
+        for penalty in output.auxiliary.values():
+            total = total + penalty * counted_rows(batch)
+        return Loss(total, reported)
+
+    def _ask(self, model: SequenceModel, split: str) -> list[Found]:
+        return Answerer(model, self.reader, self.plan.data.longest_answer).ask(*self.asked[split])
+
+    def _threshold(self, found: Sequence[Found]) -> float | None:
+        """What is given; else what is best on the validation questions, where some have no answer."""
+        if self.plan.data.threshold is not None or not self.silent:
+            return self.plan.data.threshold
+        valid = self.questions["valid"]
+        return choose_threshold(valid.questions, found) if valid.unanswerable else 0.0
+
+    def validate(self, model: SequenceModel) -> dict[str, float]:
+        found = self._ask(model, "valid")
+        return answer_scores(self.questions["valid"], found, self._threshold(found))
+
+    def final(self, model: SequenceModel) -> dict[str, Any]:
+        scores: dict[str, Any] = {f"valid.{name}": value for name, value in self.validate(model).items()}
+        if "test" in self.questions:
+            threshold = scores.get("valid.threshold")
+            found = answer_scores(self.questions["test"], self._ask(model, "test"), threshold)
+            found.pop("threshold", None)
+            scores |= {f"test.{name}": value for name, value in found.items()}
+        return {**scores, "signature": SPAN_SIGNATURE}
+
+    def samples(self, model: SequenceModel, count: int) -> list[str]:
+        """Validation questions, what the model answers, and what is right."""
+        questions = self.questions["valid"].questions
+        chosen = sorted(range(len(questions)), key=lambda number: mix_seed("sample", questions[number].id))[:count]
+        told = []
+        for number in chosen:
+            question = questions[number]
+            windows = self.reader.windows([(question.question, question.context)])
+            said = Answerer(model, self.reader, self.plan.data.longest_answer).ask([question.context], windows)[0]
+            best, share = said.ranked(0.0 if self.silent else None)[0]
+            rights = " ‖ ".join(right or "(no answer)" for right in question.rights)
+            told.append(f"{question.question}\n→ {best.text or '(no answer)'} {share:.2f}   (right: {brief(rights)})")
+        return told
+
+    def about(self, metrics: dict[str, float]) -> dict[str, Any]:
+        kept = self.plan.data.model_dump(include=set(KEPT)) | {"window": self.reader.max_length}
+        return {**kept, "threshold": metrics.get("threshold"), "split": self.split}
+
+
+def _once(answers: list[Span | None]) -> list[Span | None]:
+    return list(dict.fromkeys(answers))
+
+
+def _texts_of(train: Questions) -> Text:
+    """All that a vocabulary is made of: each context once, and the questions."""
+    contexts = dict.fromkeys(question.context for question in train.questions)
+    return Text(train.source, [*contexts, *(question.question for question in train.questions)], train.sha256)

@@ -1,0 +1,382 @@
+"""Translation: any text to any text.
+
+The data is pairs: two aligned files, two columns of a table, a dataset on the hub, or a generated toy. Both
+sides share one vocabulary of subwords, or have one each (`data.joint=false`). With `data.directions`, one
+model learns many languages: a tag before the source, `>>de<<`, chooses the language that is written, and a
+direction that was never trained can be asked for.
+
+    legato train translation data.train=[a.en,a.de] data.valid=[b.en,b.de] model=transformer out=runs/t
+    legato predict runs/t "A dog runs."
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field, field_validator
+
+from legato.config import Section, validate
+from legato.data.batching.batch import Batch
+from legato.data.batching.pair_batches import Draw, PairBatches, Side
+from legato.data.cache import cached_tokenizer
+from legato.data.formats.pair_filters import clean, filter_lengths
+from legato.data.formats.text import MAX_LINE, Text
+from legato.data.formats.text_pairs import Pairs, hold_out_pairs, read_pairs
+from legato.data.sources.toys import ToyConfig, toy_rows
+from legato.data.text.bpe_dropout import BpeDropout
+from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
+from legato.data.text.vocabularies import DEFAULT_SIZE, PAD
+from legato.decoding import SearchOptions
+from legato.decoding.options import MAX_BEAMS, MAX_NBEST, MAX_TOKENS
+from legato.errors import ConfigError, suggest
+from legato.folders.loaded import Loaded
+from legato.models.base import SequenceModel, Sizes
+from legato.tasks.base import Plan, Prediction, Say, Task, TaskJob, require
+from legato.tasks.encoder_decoder import (
+    TargetTokens,
+    beam_options,
+    fill_training,
+    longest_of,
+    pair_loss,
+    require_source,
+)
+from legato.tasks.translation.translator import Translator, few, tag_token, tags_of
+from legato.training.job import Loss
+
+TOY = "toy:"
+FEW = 100  # pairs: a score of fewer says little
+
+
+class TranslationData(Section):
+    """Where the pairs are and how they are prepared."""
+
+    train: str | list[str] | None = Field(
+        None, description="[a.en,a.de], a tsv, csv, jsonl or parquet file, a hub name or toy:NAME"
+    )
+    valid: str | list[str] | None = Field(None, description="left out: a share of the training pairs")
+    test: str | list[str] | None = Field(None, description="scored at the end, with the best model")
+    root: str | None = Field(None, description="folder that relative names lie in")
+    columns: list[str | int] | None = Field(
+        None, description="[source,target] of a table: names, or numbers from 1; left out: guessed, and said"
+    )
+    format: Literal["auto", "tsv", "csv", "jsonl", "parquet"] = Field(
+        "auto", description="auto: by the file's ending"
+    )
+    encoding: str = Field("utf-8", description="of text files")
+    max_line: int = Field(MAX_LINE, ge=0, description="longest line accepted, in characters; 0 for any")
+    directions: list[str] | None = Field(
+        None, description="[en-de,de-en,…] of files named as train.{}: one model for all, tags choose the target"
+    )
+    test_directions: list[str] | None = Field(
+        None, description="directions to score at the end, also untrained ones; left out: those of training"
+    )
+    tag_column: str | int | None = Field(None, description="column of a table that holds the target's language")
+    valid_share: float = Field(0.02, gt=0, lt=1, description="share held out when data.valid is left out")
+    test_share: float = Field(0.0, ge=0, lt=1, description="share held out as data.test, when that is left out")
+    joint: bool = Field(True, description="one vocabulary for both sides; false: one each")
+    bpe_dropout: float = Field(0.0, ge=0, lt=1, description="chance that a merge is skipped, drawn anew each epoch")
+    max_length: int = Field(256, ge=1, description="tokens; longer training pairs are left out")
+    max_ratio: float = Field(6.0, ge=0, description="longer side over shorter; beyond it left out; 0 for any")
+    metric: Literal["bleu", "loss"] = Field("bleu", description="what decides which model is best")
+    scored: int = Field(1000, ge=1, description="validation sentences that are translated for bleu, greedily")
+    beams: int = Field(4, ge=1, le=MAX_BEAMS, description="of the scores at the end, and of legato predict")
+    length_penalty: float = Field(1.0, ge=0, le=10, description="of the same: scores are log p / length^this")
+    toy: ToyConfig = ToyConfig()
+
+    @field_validator("max_ratio")
+    @classmethod
+    def _a_ratio_is_at_least_one(cls, ratio: float) -> float:
+        if 0 < ratio < 1:
+            raise ValueError("is below 1, and the longer side is never shorter; 0 accepts any")
+        return ratio
+
+
+class TranslationOptions(Section):
+    """How to predict."""
+
+    beams: int | None = Field(None, ge=1, le=MAX_BEAMS)
+    nbest: int = Field(1, ge=1, le=MAX_NBEST)
+    length_penalty: float | None = Field(None, ge=0, le=10)
+    max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
+    to: str | None = None  # the language to write, for a model of many
+    alignments: bool = False
+
+
+class Translation(Task):
+    """The `translation` task."""
+
+    name: ClassVar[str] = "translation"
+    summary: ClassVar[str] = "any text to any text: translation, summaries, spelling"
+    Data: ClassVar[type[Section]] = TranslationData
+    figures: ClassVar[tuple[str, ...]] = (
+        *("loss", "bleu", "bleu_lower", "chrf", "bleu_*"),
+        *("chrf_*", "hypothesis_ratio", "accuracy", "sentences", "too_long"),
+    )
+    Options: ClassVar[type[Section]] = TranslationOptions
+
+    @classmethod
+    def adjust(cls, settings: dict[str, Any]) -> dict[str, Any]:
+        settings = {**settings, "model": {"name": "transformer", **(settings.get("model") or {})}}
+        require_source(str(settings["model"]["name"]), cls.name)
+        settings["train"] = fill_training(settings.get("train") or {})
+        data = settings.get("data") or {}
+        if isinstance(data, dict) and str(data.get("train", "")).startswith(TOY):
+            settings["data"] = {"beams": 1, **data}
+            settings["tokenizer"] = {"name": "word", **(settings.get("tokenizer") or {})}
+        return settings
+
+    @classmethod
+    def prepare(cls, plan: Plan, say: Say) -> TranslationJob:
+        require(plan.data, "train", "=[source file,target file], or a table")
+        return TranslationJob(plan, say)
+
+    @classmethod
+    def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
+        require(data, "test", "=[source file,target file], or a table")
+        translator = Translator(loaded.module, loaded.tokenizer, loaded.target, loaded.start)
+        if translator.tags and not (data.directions or data.test_directions or data.tag_column):
+            data = _as_trained(data, loaded.about)
+        if translator.tags and not (data.directions or data.test_directions or data.tag_column):
+            raise ConfigError(
+                f"{loaded.folder} writes {few(translator.tags)}; say which: data.directions=[en-de] and "
+                "data.test=test.{}, or data.tag_column of a table"
+            )
+        if str(data.test).startswith(TOY):
+            # The settings it was trained with, but for those that are given: unseen rows are unseen under its seed.
+            trained = loaded.about.get("toy", {})
+            toy = validate(ToyConfig, {**trained.get("settings", {}), **data.toy.model_dump(exclude_unset=True)})
+            pairs, report = clean(_toy_pairs(data.test, toy, "test", trained.get("seed", 0)))
+        else:
+            pairs, report = clean(_read(data, data.test, "test"))
+        beams, penalty = (_given(data, key) for key in ("beams", "length_penalty"))
+        scores = translator.score(pairs, beam_options(loaded.about, beams, penalty))
+        told = {"left_out": str(report)} if report.left_out else {}
+        return {"data": pairs.source_name, "sha256": pairs.sha256, **scores, **told}
+
+    @classmethod
+    def predict(cls, loaded: Loaded, texts: Sequence[str], options: Any) -> list[Prediction]:
+        translator = Translator(loaded.module, loaded.tokenizer, loaded.target, loaded.start)
+        return translator.predict(texts, options, loaded.about)
+
+
+def _as_trained(data: Any, about: dict[str, Any]) -> Any:
+    """The settings with the directions that a model was trained in, where `data.test` has a place for languages."""
+    trained = about.get("directions")
+    named = isinstance(data.test, str) and "{}" in data.test
+    return data.model_copy(update={"directions": trained}) if trained and named else data
+
+
+def _given(data: Any, key: str) -> Any:
+    return getattr(data, key) if key in data.model_fields_set else None
+
+
+def _read(data: TranslationData, source: str | list[str], split: str) -> Pairs:
+    return read_pairs(
+        source,
+        root=data.root,
+        columns=data.columns,
+        format=data.format,
+        encoding=data.encoding,
+        max_line=data.max_line,
+        split=split,
+        directions=(data.test_directions if split == "test" else None) or data.directions,
+        tag_column=data.tag_column,
+    )
+
+
+def _toy_pairs(source: Any, toy: ToyConfig, split: str, seed: int) -> Pairs:
+    name = str(source).removeprefix(TOY)
+    rows = toy_rows(name, toy, split, seed)
+    digest = hashlib.sha256(repr(rows).encode()).hexdigest()
+    sources, targets = [list(side) for side in zip(*rows, strict=True)]
+    return Pairs(f"{TOY}{name}", sources, targets, list(range(1, len(rows) + 1)), digest)
+
+
+class TranslationJob(TaskJob):
+    """Training on pairs."""
+
+    task = "translation"
+
+    def __init__(self, plan: Plan, say: Say) -> None:
+        data = plan.data
+        self.plan = plan
+        self.metric = data.metric
+        self.lower_is_better = data.metric == "loss"
+        self.pairs = self._read(say)
+        self.hashes = {split: pairs.sha256 for split, pairs in self.pairs.items()}
+        self.tags = sorted({tag for pairs in self.pairs.values() for tag in pairs.tags or []})
+        self.tokenizer, self.target = self._tokenizers()
+        self.sizes = Sizes(self.target.size, None if self.target is self.tokenizer else self.tokenizer.size)
+        self.target_tokens = TargetTokens.of(self.target)
+        self.batches = self._batches(say)
+        self.valid = self._shortened(self.pairs["valid"])
+        held = {split: len(pairs) for split, pairs in self.pairs.items()}
+        held["train"] = len(self.batches.sources.lengths)  # those that are too long are no longer there
+        counts = ", ".join(f"{count:,} {split}" for split, count in held.items())
+        size = (
+            f"{self.target.size:,}" if self.sizes.source is None else f"{self.sizes.source:,} → {self.target.size:,}"
+        )
+        say(f"data: {counts} pairs, vocabulary {size} ({self.target.name})")
+        say(f"the model will see: {self._preview()}")
+
+    def _preview(self) -> str:
+        """The first training pair, cut as the model gets it."""
+        sides = (self.tokenizer, self.batches.sources.row(0)), (self.target, self.batches.targets.row(0))
+        return " → ".join(
+            " ".join(repr(side.token(int(i))) for i in ids[:16]) + " …" * (len(ids) > 16) for side, ids in sides
+        )
+
+    def _read(self, say: Say) -> dict[str, Pairs]:
+        data, found = self.plan.data, {}
+        toy = data.train if str(data.train).startswith(TOY) else None
+        for split, source in (("train", data.train), ("valid", data.valid or toy), ("test", data.test)):
+            if source is None:
+                continue
+            made = str(source).startswith(TOY)
+            pairs = _toy_pairs(source, data.toy, split, self.plan.seed) if made else _read(data, source, split)
+            pairs, report = clean(pairs)
+            if pairs.note:
+                say(f"data.{split}: {pairs.note}")
+            if report.left_out:
+                say(f"data.{split}: {report}")
+            found[split] = pairs
+            self._checktags_of(split, pairs, found["train"])
+        if "valid" not in found:
+            share = data.test_share if "test" not in found else 0.0
+            held = hold_out_pairs(found["train"], data.valid_share, share)
+            for split in ("valid", "test"):
+                if split in held:
+                    self._say_if_few(split, len(held[split]), say)
+            found = {**held, **({"test": found["test"]} if "test" in found else {})}
+        return found
+
+    def _say_if_few(self, split: str, count: int, say: Say) -> None:
+        if count < FEW:
+            pairs = "1 pair is" if count == 1 else f"{count} pairs are"
+            share = f"data.{split}_share={getattr(self.plan.data, f'{split}_share'):g}"
+            say(f"data.{split}: only {pairs} held out, so its scores are rough; raise {share}, or give data.{split}")
+
+    def _checktags_of(self, split: str, pairs: Pairs, train: Pairs) -> None:
+        """Refuse to ask for a language that nothing teaches; another direction into a known one is fine."""
+        known = set(train.tags or [])
+        unknown = sorted(set(pairs.tags or []) - known)
+        if unknown:
+            raise ConfigError(
+                f"data.{split} asks for '{unknown[0]}', which no training pair is in; {suggest(unknown[0], known)}"
+            )
+
+    def _tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
+        train, config = self.pairs["train"], self.plan.tokenizer
+        marks = [PAD, *map(tag_token, self.tags)]
+        if self.plan.data.joint:
+            joint = self._tokenizer(config, [*train.sources, *train.targets], "both", marks)
+            return joint, joint
+        source = self._tokenizer(config, train.sources, "source", marks)
+        return source, self._tokenizer(config, train.targets, "target", [PAD])
+
+    def _tokenizer(self, config: TokenizerConfig, texts: list[str], side: str, marks: list[str]) -> Tokenizer:
+        digest = hashlib.sha256(f"{self.hashes['train']} {side}".encode()).hexdigest()
+        if config.name in ("bpe", "unigram", "wordpiece"):  # the marks count among the vocabulary's size
+            size = (config.size or DEFAULT_SIZE) - len(marks)
+            config = config.model_copy(update={"size": max(size, 257 if config.name == "bpe" else 1)})
+        text = Text(self.pairs["train"].source_name, texts, digest)
+        return cached_tokenizer(config, text).with_marks(marks)
+
+    def _batches(self, say: Say) -> PairBatches:
+        data, train, plan = self.plan.data, self.pairs["train"], self.plan
+        end, tags = self.tokenizer.eos_id, tags_of(train)
+        heads = {tag: [] if tag is None else [self.tokenizer.id_of(tag_token(tag))] for tag in set(tags)}
+        encoded = self.tokenizer.encode_many(train.sources)
+        sources = [np.array([*heads[tag], *ids, end], dtype=np.int32) for ids, tag in zip(encoded, tags, strict=True)]
+        targets = list(self.target.encode_many(train.targets))
+        max_length = plan.model.max_length
+        limit = min(data.max_length, max_length or data.max_length)
+        marked = [range(len(ids) + 1) for ids in targets]  # as long as with their mark
+        kept, report = filter_lengths(sources, marked, limit, data.max_ratio, train)
+        if report.left_out:
+            say(f"data.train: {report}")
+        draw = None
+        if data.bpe_dropout:
+            draw = self._drawn(train.select(kept))
+        return PairBatches(
+            [sources[i] for i in kept],
+            [targets[i] for i in kept],
+            batch_tokens=plan.train.batch_tokens,
+            seed=plan.seed,
+            start=self.target_tokens.start,
+            eos=self.target_tokens.eos,
+            name=f"data.train={train.source_name}",
+            **plan.gpu_shapes(8),
+            draw=draw,
+            max_length=max_length,
+        )
+
+    def _drawn(self, train: Pairs) -> Draw:
+        """Cuts of the pairs' texts that are new in each epoch."""
+        dropout, seed = self.plan.data.bpe_dropout, self.plan.seed
+        read = BpeDropout(self.tokenizer, dropout, seed)
+        write = read if self.target is self.tokenizer else BpeDropout(self.target, dropout, seed)
+        heads = [self.tokenizer.id_of(tag_token(tag)) or 0 for tag in train.tags] if train.tags else None
+        cut = {
+            "source": (read, read.read(train.sources, "source", before=heads, after=[self.tokenizer.eos_id])),
+            "target": (write, write.read(train.targets, "target")),
+        }
+
+        def draw(pairs: Any, epoch: int, side: Side) -> Any:
+            dropper, words = cut[side]
+            return dropper.draw(words, pairs, epoch)
+
+        return draw
+
+    def _shortened(self, pairs: Pairs) -> Pairs:
+        """The validation pairs that are translated at each validation, from all over: directions come in turn."""
+        count = min(self.plan.data.scored, len(pairs))
+        return pairs if count == len(pairs) else pairs.select([i * len(pairs) // count for i in range(count)])
+
+    def loss(self, model: SequenceModel, batch: Batch, state: Any) -> Loss:
+        return pair_loss(model, batch, self.plan.train.label_smoothing)
+
+    def validate(self, model: SequenceModel) -> dict[str, float]:
+        scores = self._translator(model).score(self.valid, SearchOptions())
+        return {key: value for key, value in scores.items() if isinstance(value, int | float)}
+
+    def score(self, model: SequenceModel, split: str) -> dict[str, Any]:
+        data = self.plan.data
+        options = SearchOptions(search="beam", beams=data.beams, length_penalty=data.length_penalty)
+        return self._translator(model).score(self.pairs[split], options)
+
+    def samples(self, model: SequenceModel, count: int) -> list[str]:
+        translator, valid, max_length = self._translator(model), self.valid, longest_of(model)
+        read = (translator.source_ids(text, tag) for text, tag in zip(valid.sources, tags_of(valid), strict=True))
+        sources = dict(islice(((i, ids) for i, ids in enumerate(read) if len(ids) <= max_length), count))
+        found = translator.translate(list(sources.values()), SearchOptions())
+        return [
+            f"{valid.sources[index]}\n→ {self.target.decode(best[0].tokens)}\n= {valid.targets[index]}"
+            for index, best in zip(sources, found, strict=True)
+        ]
+
+    def _translator(self, model: SequenceModel) -> Translator:
+        return Translator(model, self.tokenizer, self.target)
+
+    @property
+    def use(self) -> str:  # type: ignore[override]
+        return 'legato predict FOLDER "A dog runs."' + (f" --to {self.tags[0]}" if self.tags else "")
+
+    def about(self, metrics: dict[str, float]) -> dict[str, Any]:
+        data = self.plan.data
+        told: dict[str, Any] = {"beams": data.beams, "length_penalty": data.length_penalty}
+        if self.tags:
+            told["tags"] = self.tags
+        if data.directions:
+            told["directions"] = data.directions
+        if str(data.train).startswith(TOY):
+            told["toy"] = {"settings": data.toy.model_dump(mode="json"), "seed": self.plan.seed}
+        return told
+
+    batches: PairBatches
+    tokenizer: Tokenizer
+    target: Tokenizer

@@ -1,0 +1,77 @@
+"""What earlier versions saved loads for ever: models, adapters and runs from the archives in `tests/saved`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tarfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import legato
+from save_models import RESUMED
+
+ARCHIVES = sorted((Path(__file__).parents[1] / "saved").glob("*.tar.xz"))
+
+
+@cache
+def expected_of(archive: Path) -> dict[str, Any]:
+    with tarfile.open(archive) as held:
+        file = held.extractfile("expected.json")
+        assert file is not None
+        return json.load(file)  # type: ignore[no-any-return]
+
+
+CASES = [(archive, name) for archive in ARCHIVES for name in expected_of(archive)]
+DATA = {
+    "lm": "valid.txt",
+    "mlm": "valid.txt",
+    "word2vec": "valid.txt",
+    "translation": "pairs.tsv",
+    "parsing": "trees.mrg",
+    "classification": "reviews-valid.tsv",
+    "tagging": "tags-valid.txt",
+    "qa": "squad.json",
+    "embedding": "alike.tsv",
+    "chat": "dialogues.jsonl",
+}
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Path]:
+    folders = {}
+    for archive in ARCHIVES:
+        folders[archive] = tmp_path_factory.mktemp(archive.stem)
+        with tarfile.open(archive) as held:
+            held.extractall(folders[archive], filter="data")
+    return folders
+
+
+def named(case: object) -> str:
+    return case.name if isinstance(case, Path) else str(case)
+
+
+@pytest.mark.filterwarnings("ignore:data.test")
+@pytest.mark.parametrize(("archive", "name"), CASES, ids=named)
+def test_a_model_that_was_saved_before_says_the_same(
+    archive: Path, name: str, unpacked: dict[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(unpacked[archive])
+    model = legato.load(f"runs/{name}/best", device="cpu")
+    scores = model.evaluate(test=DATA[model.task])
+    for figure, value in expected_of(archive)[name].items():
+        assert scores[figure] == pytest.approx(value, rel=1e-3, abs=1e-4), figure
+
+
+@pytest.mark.parametrize("archive", ARCHIVES, ids=named)
+@pytest.mark.parametrize("name", RESUMED)
+def test_a_run_that_was_saved_before_goes_on(
+    archive: Path, name: str, unpacked: dict[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(shutil.copytree(unpacked[archive], tmp_path / "again"))
+    result = legato.train(resume=f"runs/{name}", **{"train.steps": 33}, quiet=True)
+    assert result.steps == 33
+    assert legato.load(f"runs/{name}", device="cpu").task == name.split("-")[0]
