@@ -85,12 +85,13 @@ def legato_side(folder: Path, shape: Shape, compiled: bool) -> Any:
     from legato.tasks.lm.next_token import next_token_loss
     from legato.training.config import TrainConfig
     from legato.training.display import Display
+    from legato.training.job import Job
     from legato.training.loop import Trainer
 
     device = prepare(shape)
     model = read_ours(folder).to(device).train()
 
-    class RandomText:
+    class RandomText(Job):
         """The least of a task that the loop needs."""
 
         batches = batches_of(shape)
@@ -150,7 +151,7 @@ def huggingface_side(folder: Path, shape: Shape, compiled: bool) -> Any:
 
     first = batches.at(0)
     with torch.no_grad():
-        loss = float(loss_of(first.ids, first.targets))
+        loss = float(loss_of(first.inputs.ids, first.targets))
     quick = torch.compile(loss_of) if compiled else loss_of
     step = 0
 

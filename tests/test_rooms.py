@@ -1,6 +1,7 @@
 """Imports point down the list of rooms only, and in no circle; a room is not too full, and no file too long."""
 
 import ast
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -93,3 +94,17 @@ def test_no_file_is_too_long() -> None:
     lines = {module_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in FILES}
     long = {module: count for module, count in lines.items() if count > LONG}
     assert not long, f"more than {LONG} lines: {long}"
+
+
+def test_no_file_that_belongs_to_the_project_is_ignored() -> None:
+    folder = SOURCE.parents[1]
+    if not (folder / ".git").exists():
+        pytest.skip("no checkout")
+    asked = ["git", "-C", str(folder), "ls-files", "--cached", "--ignored", "--exclude-standard"]
+    ignored = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split()
+    assert not ignored, f"a wheel would lack {ignored}"
+
+
+def test_every_folder_is_a_package() -> None:
+    folders = {path.parent for path in FILES}
+    assert not [folder for folder in folders if not (folder / "__init__.py").exists()]

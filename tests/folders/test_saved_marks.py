@@ -69,7 +69,9 @@ def ours(folder: Path, texts: list[str]) -> torch.Tensor:
     return torch.tensor([list(one.answers[0].more["probabilities"].values()) for one in found])
 
 
-def test_a_classifier_tuned_from_a_language_model_pad_answers_in_transformers(trained: Path, tmp_path: Path) -> None:
+def test_a_classifier_tuned_from_a_language_model_answers_alike_in_transformers(
+    trained: Path, tmp_path: Path
+) -> None:
     run = classifier(trained, tmp_path)
     torch.testing.assert_close(theirs(run, TEXTS), ours(run, TEXTS), rtol=0, atol=1e-5)
 

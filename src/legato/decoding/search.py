@@ -93,7 +93,7 @@ def search(
         if groups * options.width > len(prompts):
             rows = torch.arange(len(prompts), device=device).repeat_interleave(options.samples * options.width)
             state.reorder(rows)
-            logits = logits[rows]  # (B · walks · width, V)
+            logits = logits[rows]  # (B · samples · width, V)
             seen = None if seen is None else seen[rows]
 
         for step in range(most):

@@ -1,6 +1,6 @@
 """The best spans of a text: where an answer begins and ends.
 
-score(i, j) = s_i + e_j,    i ≤ j < i + longest,    both inside the context
+score(i, j) = s_i + e_j,    i ≤ j < i + max_length,    both inside the context
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def best_spans(
     """The `count` best spans of each row, best first: scores, first and last places, (B, N) each.
 
     `starts` and `ends` are scores of each place (B, T), `inside` is True where an answer may lie. What is no span has
-    the score -inf. All spans of one length are scored side by side, so this takes T · longest sums a row.
+    the score -inf. All spans of one length are scored side by side, so this takes T · max_length sums a row.
     """
     low = float("-inf")
     starts = starts.float().masked_fill(~inside, low)

@@ -13,7 +13,7 @@ from legato.input_files import path_of
 
 
 def is_adapter(folder: Path) -> bool:
-    """Whether a folder holds only what was trained of a model (adapters.py), or an adapter of peft's."""
+    """Whether a folder holds only what was trained of a model (adapters/), or an adapter of peft's."""
     return not (folder / "config.json").is_file() and any(
         (folder / name).is_file() for name in ("legato.json", "adapter_config.json")
     )

@@ -26,7 +26,7 @@ class Loaded:
     ends: tuple[int, ...] = ()  # the tokens that end a continuation
     chat: ChatTemplate | None = None
     sentences: SentenceEncoder | None = None  # how a text becomes one vector, where the folder says it
-    digest: str | None = None  # of the weights, where they are not all in the folder (adapters.py)
+    digest: str | None = None  # of the weights, where they are not all in the folder (adapters/)
     bases: tuple[Path, ...] = ()  # the folders of the models below, where it is an adapter
 
     def __post_init__(self) -> None:

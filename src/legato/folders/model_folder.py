@@ -8,7 +8,7 @@ source.spm, target.spm, vocab.json      instead of those in published Marian fol
 generation_config.json
 README.md              the model card
 
-Published folders may also have a chat template (`chat.py`) and be sentence encoders (`sentence_encoder.py`).
+Published folders may also have a chat template (`chat_template.py`) and be sentence encoders (`sentence_encoder.py`).
 """
 
 from __future__ import annotations

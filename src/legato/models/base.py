@@ -34,8 +34,9 @@ class ModelConfig(Section):
         "memory": 1 << 24,
     }
 
-    # What others must know of such models, so that nobody keeps a list of their names.
-    network: ClassVar[Literal["attention", "recurrent", "window", "characters"]] = "attention"  # for tasks' defaults
+    # What others must know of such models, so that nobody keeps a list of their names. By `network` tasks choose what
+    # they know better than the general defaults.
+    network: ClassVar[Literal["attention", "recurrent", "window", "characters", "table"]] = "attention"
     both_ways: ClassVar[Mapping[str, Any]] = {}  # the settings with which it reads both ways, where it has a choice
     pretraining_heads: ClassVar[tuple[str, ...]] = ()  # settings that say which heads of pre-training there are
     uses_cls: ClassVar[bool] = False  # whether it reads a text between [CLS] and [SEP]
@@ -49,8 +50,8 @@ class ModelConfig(Section):
 
     @property
     def max_length(self) -> int | None:
-        """The most tokens that a sequence may have; None where any length will do."""
-        return None
+        """The most tokens that a sequence may have, its `length`; None where any length will do."""
+        return self.model_dump(include={"length"}).get("length")
 
     @property
     def reads_both_ways(self) -> bool:

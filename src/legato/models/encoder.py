@@ -50,10 +50,6 @@ class EncoderConfig(ModelConfig):
     masked_words: bool = Field(True, description="whether there is a head that says which word was masked")
 
     @property
-    def max_length(self) -> int:
-        return self.length
-
-    @property
     def reads_both_ways(self) -> bool:
         return True
 
@@ -201,10 +197,9 @@ class EncoderModel(SequenceModel):
 
     def _say_heads(self) -> None:
         """Let the config say which heads are left."""
-        there = {"pooler": self.has_pooler}
-        self.config = self.config.model_copy(
-            update={head: there.get(head, False) for head in self.config.pretraining_heads}
-        )
+        there = {"masked_words": self.has_readout, "pooler": self.has_pooler}
+        there["next_sentence"] = self.relation is not None
+        self.config = self.config.model_copy(update={head: there[head] for head in self.config.pretraining_heads})
 
     def _without(self, head: str) -> LegatoError:
         only = ": its folder holds only the encoder" if {WORDS, NEXT} <= self.lacks else ""

@@ -39,10 +39,6 @@ class GPT2Config(ModelConfig):
     tied: bool = Field(True, description="read out with the embedding's weights")
 
     @property
-    def max_length(self) -> int:
-        return self.length
-
-    @property
     def width_multiple(self) -> int:
         return self.heads
 

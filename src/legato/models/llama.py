@@ -73,12 +73,8 @@ class LlamaConfig(ModelConfig):
     tied: bool = Field(False, description="read out with the embedding's weights")
 
     @property
-    def max_length(self) -> int:
-        return self.length
-
-    @property
     def width_multiple(self) -> int:
-        return 2 * self.heads  # rotary positions turn pairs
+        return self.heads * (2 if self.head_width is None else 1)  # rotary positions turn pairs
 
     @model_validator(mode="after")
     def _fits_together(self) -> LlamaConfig:

@@ -207,7 +207,7 @@ class Seq2SeqModel(SequenceModel):
     # --- reading and writing, in training -------------------------------------------------------------
 
     def forward(self, batch: Batch, state: Any = None) -> Output:
-        """The attentional states of the target `batch.ids` (B, T), each fed the true words before it."""
+        """The attentional states of the target `batch.inputs.ids` (B, T), each fed the true words before it."""
         memory = self.encode(batch)
         attentional, _, _ = self._write(batch.inputs.token_ids, self._first(memory), self._source(memory))
         return Output(attentional)
@@ -227,7 +227,7 @@ class Seq2SeqModel(SequenceModel):
 
     @torch.no_grad()
     def align(self, batch: Batch) -> Tensor:
-        """α (B, T, S): how much each source token counts when the word after `batch.ids[:, t]` is written."""
+        """α (B, T, S): how much each source token counts when the word after `batch.inputs.ids[:, t]` is written."""
         if self.score is None:
             raise LegatoError("this model has no attention, so there is nothing to align")
         memory = self.encode(batch)

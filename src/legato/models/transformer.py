@@ -58,10 +58,6 @@ class TransformerConfig(ModelConfig):
     scale: bool = Field(True, description="multiply embeddings by √width")
 
     @property
-    def max_length(self) -> int:
-        return self.length
-
-    @property
     def width_multiple(self) -> int:
         return self.heads * (2 if self.positions == "rotary" else 1)
 

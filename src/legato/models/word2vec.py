@@ -29,11 +29,15 @@ SHARED = 64  # words of a batch that share negatives
 class Word2VecConfig(ModelConfig):
     """Settings of word2vec."""
 
-    network: ClassVar[Any] = "window"
+    network: ClassVar[Any] = "table"
 
     name: Literal["word2vec"] = "word2vec"
     mode: Literal["skip-gram", "cbow"] = Field("skip-gram", description="guess the words near one, or one from them")
     width: int = Field(100, ge=1, description="size of the vectors")
+
+    @property
+    def predicts_masked(self) -> bool:
+        return False
 
 
 class Word2VecModel(SequenceModel):

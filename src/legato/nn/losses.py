@@ -38,7 +38,10 @@ def better_in_chunks(weight: Tensor, vocabulary: int, tokens: int) -> bool:
 
 
 def smoothed_nll(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """Summed loss of `targets` (N,) under `logits` (N, V): with smoothed labels, and without."""
+    """Summed loss of `targets` (N,) under `logits` (N, V): with smoothed labels, and without.
+
+    Label smoothing is of Szegedy et al. (2016).
+    """
     if smoothing == 0.0:
         plain = F.cross_entropy(logits.float(), targets, ignore_index=IGNORE, reduction="sum")
         return plain, plain

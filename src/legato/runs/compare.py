@@ -318,7 +318,7 @@ def _with_width(config: RunConfig, width: int) -> RunConfig:
 
 
 def _closest_width(config: RunConfig, sizes: Sizes, target: int) -> int:
-    step = _width_step(config.model)
+    step = config.model.width_multiple
     low, high = 1, WIDEST // step
     while low < high:  # parameters grow with the width
         middle = (low + high) // 2
@@ -328,11 +328,6 @@ def _closest_width(config: RunConfig, sizes: Sizes, target: int) -> int:
             high = middle
     around = [w * step for w in (low - 1, low) if w >= 1]
     return min(around, key=lambda w: abs(_parameters(_with_width(config, w), sizes) - target))
-
-
-def _width_step(model: Any) -> int:
-    """What a width must be a multiple of: directions and heads each get an equal share, rotary ones an even one."""
-    return model.width_multiple
 
 
 def _figures(entries: list[Entry]) -> list[str]:

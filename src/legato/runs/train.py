@@ -1,26 +1,20 @@
 """From settings to a trained model: what `legato train` does.
 
-A run is described by a `RunConfig`, which `settings.py` makes.
+A run is described by a `RunConfig`, which `config.py` makes.
 """
 
 from __future__ import annotations
 
-import platform
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from legato.version import __version__
 from legato.config import merge
-from legato.errors import CheckpointError, ConfigError, DataError, FolderError, brief, listed
+from legato.errors import CheckpointError, ConfigError, FolderError, brief, listed
 from legato.input_files import path_of
 from legato.interrupts import CTRL_C
 from legato.registry import MODELS, TASKS
-from legato.schema import OPEN, TypedDict, fields_of, fit, read_json, read_json_if_there, to_json, with_config
 from legato.runs.config import (
     Expectation,
     RunConfig,
@@ -33,12 +27,13 @@ from legato.runs.config import (
     origin,
     settings_for,
 )
+from legato.runs.provenance import refuse_other_data, warn_of_other_device, write_provenance
+from legato.schema import fields_of, fit, read_json, to_json
 
 if TYPE_CHECKING:
     from legato.folders.loaded import Loaded
     from legato.models.base import SequenceModel
     from legato.tasks.base import Plan
-    from legato.training.adapt import Base
     from legato.training.display import Display
 
 __all__ = [
@@ -99,16 +94,6 @@ class Result:
     reached: dict[str, bool] = field(default_factory=dict)  # of what the recipe expects
 
 
-@with_config(OPEN)
-class Provenance(TypedDict, total=False):
-    """What is read again of provenance.json."""
-
-    data: dict[str, str]  # hashes
-    device: str
-    tokenizer: str
-    base: str
-
-
 def train(
     what: str | Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -138,8 +123,8 @@ def train(
 
 def start_run(config: RunConfig, display: Display) -> Result:
     """A new run from its beginning."""
-    from legato.training.devices import choose_device
     from legato.runs.run_folder import RunFolder
+    from legato.training.devices import choose_device
 
     choose_device(config.device)  # before anything is written
     if config.out:
@@ -157,8 +142,8 @@ def start_run(config: RunConfig, display: Display) -> Result:
 
 def resume_run(path: Path, changes: dict[str, Any], display: Display) -> Result:
     """Go on with the run in `path`; `changes` may lengthen it, but not make it another run."""
-    from legato.training.checkpoints import list_checkpoints
     from legato.runs.run_folder import RunFolder
+    from legato.training.checkpoints import list_checkpoints
 
     run = RunFolder.open(path)
     _resumed(run.settings, changes, path)  # before anything is touched there
@@ -211,30 +196,6 @@ def _refuse_changes(before: dict[str, Any], after: dict[str, Any], path: Path) -
                 f"{key} is {brief(before.get(key))} in {path} and cannot become {brief(after.get(key))}: a resumed "
                 "run keeps its settings; start a new run for that"
             )
-
-
-def _refuse_other_data(run: Any, hashes: dict[str, str], loaded: Loaded | None, base: Base | None) -> None:
-    about = read_json_if_there(run.path / "provenance.json", Provenance, loose=True)
-    if "data" not in about:
-        return
-    before = about["data"]
-    if loaded is not None and about.get("tokenizer", "") != loaded.tokenizer.fingerprint():
-        raise DataError(f"{loaded.folder} has not the tokenizer that {run.path} began with; name that model: from=…")
-    if base is not None and about.get("base", base.digest) != base.digest:
-        raise DataError(f"{base.place} has not the weights that {run.path} began with; name that model: from=…")
-    for split, digest in hashes.items():
-        if before.get(split, digest) != digest:
-            raise DataError(
-                f"data.{split} is not the text that {run.path} began with; put that back, or start a new run"
-            )
-
-
-def _warn_of_other_device(run: Any, device: Any, display: Display) -> None:
-    from legato.training.devices import describe
-
-    before = read_json_if_there(run.path / "provenance.json", Provenance, loose=True).get("device")
-    if before is not None and before != describe(device):
-        display.warn(f"{run.path} began on {before} and goes on on {describe(device)}: the last bits may differ")
 
 
 def plan_of(config: RunConfig, device: Any) -> Plan:
@@ -297,8 +258,8 @@ def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool)
         display.say(trainable_line(model))
     trainer = Trainer(model, job, config.train, run, seed=config.seed, device=device, display=display)
     if resuming:
-        _refuse_other_data(run, job.hashes, plan.loaded, base)
-        _warn_of_other_device(run, device, display)
+        refuse_other_data(run, job.hashes, plan.loaded, base)
+        warn_of_other_device(run, device, display)
         trainer.resume()
         if trainer.finished:
             if not (run.path / "result.json").exists():  # killed between the last step and the last word
@@ -309,7 +270,7 @@ def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool)
         run.save_settings(dump(config))
         display.say(f"going on from step {trainer.step} of {trainer.steps}")
     else:
-        _write_provenance(run, config, job.hashes, plan.loaded, base, device)
+        write_provenance(run, config, job.hashes, plan.loaded, base, device)
     progress = trainer.fit()
     return _conclude(config, run, job, trainer, progress, parameters, display)
 
@@ -373,9 +334,9 @@ def _conclude(
     """Score the best model on whole texts, and say whether the recipe's promise was kept."""
     import torch
 
+    from legato.folders.finding import find_model
     from legato.folders.finite_scores import finite_scores, shown_score
     from legato.folders.model_folder import load_model
-    from legato.folders.finding import find_model
     from legato.models.base import count_parameters
     from legato.training.display import memory_used
 
@@ -411,43 +372,3 @@ def _conclude(
 def saved_bytes(folder: Path) -> int:
     """The size of the weights in a model folder."""
     return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-
-
-def _write_provenance(
-    run: Any, config: RunConfig, hashes: dict[str, str], loaded: Loaded | None, base: Base | None, device: Any
-) -> None:
-    import torch
-
-    from legato.training.devices import describe
-
-    about = {
-        "legato": __version__,
-        "commit": _commit(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "platform": platform.platform(),
-        "device": describe(device),
-        "command": " ".join(sys.argv),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "seed": config.seed,
-        "data": hashes,
-    }
-    if loaded is not None:
-        about |= {"from": str(loaded.folder), "tokenizer": loaded.tokenizer.fingerprint()}
-    if base is not None:
-        about["base"] = base.digest
-    run.write("provenance.json", to_json(about, indent=1, ensure_ascii=False))
-
-
-def _commit() -> str | None:
-    """The commit of the source that runs, when it is a checkout."""
-    try:
-        found = subprocess.run(
-            ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"],
-            capture_output=True,
-            text=True,
-            timeout=5,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return found.stdout.strip() or None

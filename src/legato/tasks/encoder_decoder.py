@@ -58,13 +58,13 @@ def longest_of(model: SequenceModel) -> int:
 def require_source(model: str, task: str) -> None:
     """Refuse a model without an encoder: first of all, for its settings are not those that the task's models have."""
     if not MODELS.get(model).is_encoder_decoder:
-        known = [name for name in MODELS.names() if _reads_source(name)]
+        known = [name for name in MODELS.names() if _is_encoder_decoder(name)]
         recurrent = MODELS.get(model).Config.network == "recurrent"
         hint = f"; model=seq2seq model.cell={model} is its like" if recurrent else ""
         raise ConfigError(f"model={model} reads no source, which {task} has; use {' or '.join(known)}{hint}")
 
 
-def _reads_source(name: str) -> bool:
+def _is_encoder_decoder(name: str) -> bool:
     try:
         return bool(MODELS.get(name).is_encoder_decoder)
     except ConfigError:  # another package's, broken

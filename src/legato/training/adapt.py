@@ -6,7 +6,7 @@ lora      two thin matrices beside some of the frozen ones (nn/lora.py; Hu et al
 bitfit    the biases (Ben Zaken et al. 2022), and the head
 
 What is frozen has no gradient, no place in the optimiser or a checkpoint, and none in the run's folders: they hold
-what was trained, and name the base that the rest comes from (folders/adapters.py).
+what was trained, and name the base that the rest comes from (folders/adapters/).
 """
 
 from __future__ import annotations

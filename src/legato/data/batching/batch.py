@@ -97,7 +97,8 @@ class Batch:
 
     def _part(self, start: int, stop: int) -> Batch:
         images, image_rows = self.images, self.image_rows
-        if images is not None and image_rows is not None:
+        if images is not None:
+            assert image_rows is not None, "images need the rows that they belong to"
             chosen = (image_rows >= start) & (image_rows < stop)
             images, image_rows = map_tensors(images, lambda name, tensor: tensor[chosen]), image_rows[chosen] - start
         rows = replace(self, images=None, image_rows=None)

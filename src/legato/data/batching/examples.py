@@ -94,7 +94,6 @@ def collate_examples(rows: Sequence[Example], *, pad: int = 0, pad_to: int = 1, 
     if first.label is not None:
         labels = torch.tensor(np.array([row.label for row in rows]))
         labels = labels.float() if labels.is_floating_point() or labels.dim() > 1 else labels.long()
-    counted = len(rows) if targets is None else int((targets != IGNORE).sum())
     inputs = Inputs(
         _padded([row.ids for row in rows], width, pad),
         lengths=None if full else torch.from_numpy(np.maximum(lengths, 1)),

@@ -99,7 +99,7 @@ def read_scored_pairs(
 ) -> ScoredPairs:
     """The pairs of a table: two columns of texts, and perhaps one of scores or of hard negatives.
 
-    >>> read_similar("sts-dev.csv", columns=[6, 7, 5]).scores[:2]  # doctest: +SKIP
+    >>> read_scored_pairs("sts-dev.csv", columns=[6, 7, 5]).scores[:2]  # doctest: +SKIP
     [5.0, 4.75]
     """
     if columns is not None and not 2 <= len(columns) <= 3:

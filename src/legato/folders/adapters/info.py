@@ -16,7 +16,7 @@ from legato.models.base import SequenceModel
 
 @dataclass(frozen=True, eq=False)
 class MergedAdapters:
-    """What adapters have made of a whole model already. A module that was read from one carries it as `below`."""
+    """What adapters have made of a whole model already. A module that was read from one carries it as `merged`."""
 
     root: str  # the folder or the hub's name of the whole model
     digest: str  # of its weights
@@ -26,7 +26,7 @@ class MergedAdapters:
 
 @dataclass(frozen=True)
 class AdapterInfo:
-    """How little of a model was trained. A module that carries one as `adaptation` is saved as an adapter."""
+    """How little of a model was trained. A module that carries one as `adapter` is saved as an adapter."""
 
     name: str  # lora, bitfit or head
     base: str  # the folder or the hub's name of what the files are for

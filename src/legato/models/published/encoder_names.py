@@ -10,7 +10,7 @@ from torch import Tensor
 from legato.models.encoder import EncoderConfig
 from legato.models.published.tensor_names import From, with_prefix
 
-# Heads of tasks, which are left where they are: those that we know are taken off before (head_names.py).
+# Heads of tasks, which are left where they are: those that we know are taken off before (heads.py).
 TASK_HEADS = r"^(classifier|pre_classifier|qa_outputs)\."
 # Numbers 0, 1, 2, …, which older versions kept as a tensor.
 COUNTERS = r"\.(position_ids|token_type_ids)$"

@@ -1,7 +1,7 @@
 """Embedding: vectors that lie near each other where texts mean the same.
 
 The data are pairs: texts that belong together (a third column may hold one that does not), or texts and a score of
-how alike they are. The vectors are a model's states, pooled (features.py); nothing is added to the model.
+how alike they are. The vectors are a model's states, pooled (text_vectors.py); nothing is added to the model.
 
     pairs     multiple negatives ranking: among all partners in the batch, find the own one
     scores    CoSENT: pairs in the order of their scores; or the cosine itself (data.loss=cosine)   (nn/contrast.py)

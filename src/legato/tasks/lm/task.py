@@ -2,7 +2,7 @@
 
 The data is any text, read as one stream (recurrent models carry their state along it), as independent windows
 (Transformers, with the documents of a text packed so that none sees another), or row by row. Generated toys
-(`data.train=toy:recall`) are in `lm_toys.py`.
+(`data.train=toy:recall`) are in `toy_job.py`.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class MaskedLanguageModelling(Task):
         train = settings.get("train") or {}
         if isinstance(train, dict):
             whole = settings.get("from") is not None and adapt_name(settings.get("adapt")) == "full"
-            train = {**_habits(str(model["name"]), train, whole), **train}
+            train = {**_defaults(str(model["name"]), train, whole), **train}
         return {**settings, "data": data, "model": model, "tokenizer": tokenizer, "train": train}
 
     @classmethod
@@ -128,7 +128,7 @@ def _says_no(section: Any, key: str) -> bool:
     return isinstance(section, dict) and str(section.get(key)).lower() in ("false", "no", "off", "0")
 
 
-def _habits(model: str, train: dict[str, Any], goes_on: bool) -> dict[str, Any]:
+def _defaults(model: str, train: dict[str, Any], goes_on: bool) -> dict[str, Any]:
     """Defaults of `train.*` that Transformers want, where nothing else was said; one that is trained wants less."""
     defaults: dict[str, Any] = {"batch_tokens": 4096}
     if MODELS.get(model).Config.network not in ("recurrent", "window") and train.get("optimizer", "adamw") == "adamw":
@@ -151,6 +151,7 @@ def require_both_ways(config: ModelConfig) -> None:
         setting = next(iter(config.both_ways))
         raise ConfigError(f"model={config.name} must read both ways for mlm; leave out model.{setting}=false")
     reason = "reads one text and writes another" if model.is_encoder_decoder else "reads from left to right"
+    reason = reason if config.predicts_masked else "knows no context"
     raise ConfigError(
         f"model={config.name} {reason}, so it cannot guess hidden words; use model=bert, lstm or window"
     )

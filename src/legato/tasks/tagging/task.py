@@ -88,10 +88,10 @@ class Tagging(Task):
             if goes_on:
                 adapt, features = settings.get("adapt"), isinstance(head, dict) and bool(head.get("lstm"))
                 alone = adapt_name(adapt) == "head" and not features  # a last layer, which wants the largest steps
-                habits = tuning(train, adapt, full=1e-4, part=5e-3 if alone else 1e-3, epochs=5)
+                usual = tuning(train, adapt, full=1e-4, part=5e-3 if alone else 1e-3, epochs=5)
             else:
-                habits = tagger_training(name, train)
-            train = {**habits, **train}
+                usual = tagger_training(name, train)
+            train = {**usual, **train}
         return {**settings, "model": model, "tokenizer": tokenizer, "train": train, "head": head}
 
     @classmethod

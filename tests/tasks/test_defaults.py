@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from legato.registry import MODELS, TASKS
-from legato.tasks.defaults import scratch_model, scratch_tokenizer, scratch_training, tagger_training, tuning
+from legato.tasks.defaults import (
+    scratch_model,
+    scratch_tokenizer,
+    scratch_training,
+    tagger_model,
+    tagger_training,
+    tuning,
+)
 
 ROWS = ("classification", "tagging", "qa", "embedding")
 
@@ -27,7 +34,7 @@ def test_adapt_reads_the_same_in_every_task(task: str, adapt: Any) -> None:
 
 @pytest.mark.parametrize("task", ROWS)
 @pytest.mark.parametrize("start", [{}, {"from": "a folder"}])
-def test_what_is_said_wins_over_habits(task: str, start: dict[str, Any]) -> None:
+def test_what_is_said_wins_over_defaults(task: str, start: dict[str, Any]) -> None:
     said = {"steps": 5, "batch_tokens": 9, "lr": 0.5, "schedule": "constant"}
     train = TASKS.get(task).adjust({**start, "train": said})["train"]
     assert said.items() <= train.items()
@@ -39,13 +46,14 @@ def test_another_optimiser_keeps_its_own_rate_and_the_task_its_epochs(train: dic
     assert train.keys() == {"batch_rows", "epochs"}
 
 
-@pytest.mark.parametrize("name", ["lstm", "window", "bert", "roberta", "distilbert", "gpt2", "llama", "elmo"])
-def test_habits_are_settings_that_the_model_has(name: str) -> None:
+@pytest.mark.parametrize("name", [name for name in MODELS.names() if not MODELS.get(name).is_encoder_decoder])
+def test_defaults_are_settings_that_the_model_has(name: str) -> None:
     config = MODELS.get(name).Config
+    assert config(**{"name": name, **tagger_model(name, words=True)}).name == name
     made = config(**{"name": name, **scratch_model(name, 64)})
     assert getattr(made, "length", 64) == 64
     assert not getattr(made, "masked_words", False)
-    assert scratch_training(name, {})["lr"] == (1e-3 if name in ("lstm", "window") else 3e-4)
+    assert scratch_training(name, {})["lr"] == (1e-3 if name in ("lstm", "gru", "elman", "window") else 3e-4)
 
 
 def test_letters_and_vectors_are_of_whole_words() -> None:
