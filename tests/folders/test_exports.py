@@ -137,6 +137,15 @@ def test_an_export_that_nobody_names_lies_beside_the_model(export: Any, tmp_path
     assert (tmp_path / "model-hf" / "config.json").is_file()
 
 
+def test_an_export_is_json_also_where_its_model_is_only_pythons(export: Any, tmp_path: Path) -> None:
+    folder = saved(tmp_path / "m")
+    file = folder / "generation_config.json"
+    file.write_text('{"note": -Infinity, "other": [NaN, 1], "note": "Infinity", "pad_token_id": 1}')
+    export(folder, "--to", "hf", "--out", tmp_path / "e")
+    found = json.loads((tmp_path / "e" / "generation_config.json").read_text(), parse_constant=pytest.fail)
+    assert found == {"note": "Infinity", "other": [None, 1], "pad_token_id": 1}
+
+
 def test_the_folder_one_is_in_has_a_name_too(export: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(saved(tmp_path / "model"))
     assert export(".", "--to", "hf")[0] == 0

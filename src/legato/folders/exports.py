@@ -12,6 +12,7 @@ import hashlib
 import importlib
 import math
 import os
+import re
 import shutil
 import warnings
 from collections.abc import Collection, Iterator, Mapping
@@ -19,7 +20,7 @@ from contextlib import contextmanager
 from fnmatch import fnmatch
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from torch import Tensor, nn
@@ -44,8 +45,10 @@ from legato.models.model_with_head import ModelWithHead, body_of
 from legato.models.published.heads import unlike_theirs
 from legato.models.transformer import TransformerModel
 from legato.output_files import replacing_file
-from legato.schema import TypedDict, read_json
+from legato.schema import TEXTS, TypedDict, parse_json, read_json
 
+MAX_JSON: Final = 1 << 28  # bytes, as of the largest tokenizers
+CONSTANTS: Final = re.compile(rb"NaN|Infinity")
 FORMS = ("hf", "ctranslate2", "vectors")
 BESIDE = ("chat_template.jinja",)  # what a folder may also have, and a merged one then, too
 RECORD = ".legato-export.json"  # which files an export wrote
@@ -195,6 +198,10 @@ def _copy(folder: Path, fresh: Path) -> None:
     for path in fresh.iterdir():  # of a version that was replaced meanwhile
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     copy_folder(folder, fresh)
+    for file in fresh.rglob("*.json"):
+        content = read_bytes(file, MAX_JSON, error=FolderError)
+        if CONSTANTS.search(TEXTS.sub(b"", content)):  # what Python's libraries write, and JSON does not have
+            write_json(file, parse_json(content, dict[str, Any], str(file), loose=True, nan_is_null=True))
 
 
 @contextmanager
