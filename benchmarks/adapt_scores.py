@@ -192,7 +192,7 @@ def main() -> None:
             side = Side(SIDES[name][0], folder, shape, SIDES[name][1])
             it = told[name] = side(None)
             side.process.kill()
-            figures = f"{it.accuracy:10.4f}{it.trainable:12,d}{it.peak:8,.0f}{it.seconds:9.1f}{it.size:12.3f}"
+            figures = f"{100 * it.accuracy:10.2f}{it.trainable:12,d}{it.peak:8,.0f}{it.seconds:9.1f}{it.size:12.3f}"
             print(f"{name:22s}{figures}", flush=True)
     figures = {name: it._asdict() for name, it in told.items()}
     with_peft = {**versions(), "peft": version("peft")}

@@ -47,10 +47,10 @@ def batches_of(shape: Shape) -> Any:
     """Windows of random tokens: the same on every side."""
     import numpy as np
 
-    from legato.data.batching.batches import Windows
+    from legato.data.batching.batches import Windows, WindowShape
 
     ids = np.random.default_rng(shape.seed).integers(VOCABULARY, size=8 * shape.batch * shape.length, dtype=np.int32)
-    return Windows(ids, rows=shape.batch, window=shape.length, seed=shape.seed, device=shape.device)
+    return Windows(ids, WindowShape(rows=shape.batch, window=shape.length, seed=shape.seed, device=shape.device))
 
 
 def prepare(shape: Shape) -> Any:

@@ -24,10 +24,13 @@ peers: pip install -e ".[bench]"
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import multiprocessing
+import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -49,10 +52,11 @@ class Request(NamedTuple):
 
 
 def write_model(folder: Path, layers: int, width: int, seed: int) -> None:
-    """A Marian folder, and its twin for CTranslate2 in `ctranslate2/`."""
+    """A Marian folder, and its twin for CTranslate2 beside it, in `ctranslate2/`."""
     import tokenizers
     import torch
 
+    from legato.data.processors import Processors
     from legato.data.text.tokenizers import Tokenizer
     from legato.folders.exports import export
     from legato.folders.model_folder import save_model
@@ -69,8 +73,8 @@ def write_model(folder: Path, layers: int, width: int, seed: int) -> None:
     library.add_special_tokens(["<eos>", "<pad>"])
     folder.mkdir()
     tokenizer = Tokenizer(library, "<eos>")
-    save_model(folder, model, tokenizer, task="translation", about={}, card="", start=PAD)
-    export(folder, "ctranslate2", out=folder / "ctranslate2")
+    save_model(folder, model, Processors(tokenizer), task="translation", about={}, card="", start=PAD)
+    export(folder, "ctranslate2", out=folder.parent / "ctranslate2")
 
 
 def draw_weights(model: Any, width: int) -> None:
@@ -182,10 +186,11 @@ def huggingface_side(folder: Path, sources: Ids, threads: int, device: str) -> T
 def ctranslate2_side(folder: Path, sources: Ids, threads: int, device: str) -> Translate:
     import ctranslate2
 
+    twin = folder.parent / "ctranslate2"
     translator = ctranslate2.Translator(
-        str(folder / "ctranslate2"), device=device, compute_type="float32", intra_threads=threads, inter_threads=1
+        str(twin), device=device, compute_type="float32", intra_threads=threads, inter_threads=1
     )
-    names = json.loads((folder / "ctranslate2" / "shared_vocabulary.json").read_text())
+    names = json.loads((twin / "shared_vocabulary.json").read_text())
     numbers = {name: number for number, name in enumerate(names)}
     tokens = [[names[number] for number in source] for source in sources]
 
@@ -209,12 +214,14 @@ def cut(row: list[int]) -> list[int]:
 
 
 def serve(connection: Connection, name: str, *given: Any) -> None:
-    """A side's process: requests in, seconds and outputs out."""
+    """A side's process: requests in, seconds and outputs out, until nobody asks any longer."""
     translate = SIDES[name](*given)
-    while (request := connection.recv()) is not None:
-        started = time.perf_counter()
-        written = translate(request)
-        connection.send((time.perf_counter() - started, written))
+    with contextlib.suppress(EOFError, BrokenPipeError, KeyboardInterrupt):  # whoever asked has gone
+        while True:
+            request = connection.recv()
+            started = time.perf_counter()
+            written = translate(request)
+            connection.send((time.perf_counter() - started, written))
 
 
 class Side:
@@ -313,4 +320,7 @@ def versions() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except BrokenPipeError:  # whoever read this has read enough, as `head` does
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # for Python's own flush at the end

@@ -59,8 +59,8 @@ def main() -> None:
             found = model.classifications(texts, labels=labels, shots=shots, **how)
             guessed = [each.answers[0].text if each.answers else "too long" for each in found]
             right.append(statistics.mean(guess == true for guess, true in zip(guessed, wanted, strict=True)))
-        spread = f" ± {statistics.stdev(right):.3f}" if len(right) > 1 else ""
-        print(f"{count:3} examples: accuracy {statistics.mean(right):.3f}{spread} on {len(texts):,} texts")
+        spread = f" ± {100 * statistics.stdev(right):.2f}" if len(right) > 1 else ""
+        print(f"{count:3} examples: accuracy {100 * statistics.mean(right):.2f}{spread} on {len(texts):,} texts")
 
 
 if __name__ == "__main__":

@@ -76,6 +76,7 @@ class Bigram(SequenceModel):
 
 TASK = """
 from legato.config import Section
+from legato.tasks.defaults import Defaults
 from legato.tasks.lm.task import LanguageData, LanguageModelling
 
 
@@ -89,8 +90,8 @@ class LetterModelling(LanguageModelling):
     Data = Letters
 
     @classmethod
-    def adjust(cls, settings):
-        return {**settings, "tokenizer": {"name": "char"}}
+    def defaults(cls, given):
+        return Defaults(tokenizer={"name": "char"})
 """
 
 

@@ -19,7 +19,7 @@ from legato.registry import MODELS, PUBLISHED
 from legato.training.adapt import AdaptConfig, Base, adapt
 from tiny_published import byte_level, write
 
-MARKS = {"eos_token": "<|endoftext|>", "pad_token": "<s>", "cls_token": "<s>", "sep_token": "</s>"}
+SPECIAL_TOKENS = {"eos_token": "<|endoftext|>", "pad_token": "<s>", "cls_token": "<s>", "sep_token": "</s>"}
 IDS = torch.tensor([[5, 17, 60, 8, 91, 33], [44, 7, 7, 120, 19, 250]])
 SMALL = {"layers": 2, "width": 16, "heads": 2, "feedforward": 32, "length": 32}
 
@@ -29,7 +29,7 @@ def published_folder(folder: Path, name: str, **config: Any) -> Path:
     folder.mkdir(parents=True)
     library = byte_level()
     library.save(str(folder / "tokenizer.json"))
-    write(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **MARKS})
+    write(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **SPECIAL_TOKENS})
     model = MODELS.get(name)
     torch.manual_seed(0)
     module = model(validate(model.Config, {"name": name, **SMALL, **config}), Sizes(library.get_vocab_size()))
@@ -64,7 +64,7 @@ def adapted(base: Path, *, head: HeadSpec | None = None, **settings: Any) -> tup
 
 def saved(folder: Path, model: Any, loaded: Loaded, task: str = "lm", **about: Any) -> Path:
     folder.mkdir(parents=True)
-    save_model(folder, model, loaded.tokenizer, task=task, about={"published": True, **about}, card="# a card\n")
+    save_model(folder, model, loaded.processors, task=task, about={"published": True, **about}, card="# a card\n")
     return folder
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from legato.data.formats.text_pairs import Pairs, read_pairs
+from legato.data.sources.files import FileOptions
 from legato.errors import DataError
 
 
@@ -25,7 +26,7 @@ def both(pairs: Pairs) -> list[tuple[str, str]]:
 
 def complaint(source: str | list[str], **settings: Any) -> str:
     with pytest.raises(DataError) as caught:
-        read_pairs(source, **settings)
+        read_pairs(source, FileOptions(root=settings.pop("root", None)), **settings)
     message = str(caught.value)
     assert "\n" not in message
     return message
@@ -33,4 +34,5 @@ def complaint(source: str | list[str], **settings: Any) -> str:
 
 def pairs_of(*rows: tuple[str, str], tags: list[str] | None = None) -> Pairs:
     lines = list(range(1, len(rows) + 1))
-    return Pairs("a.tsv", [source for source, _ in rows], [target for _, target in rows], lines, "", tags)
+    sources, targets = [source for source, _ in rows], [target for _, target in rows]
+    return Pairs(source="a.tsv", sources=sources, targets=targets, lines=lines, tags=tags)

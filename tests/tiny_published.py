@@ -18,14 +18,14 @@ from legato.models.published.gpt2 import GPT2
 
 TEXT = ["the cat sat on the mat, hello world", "the dog ran and saw one more cat by the rain"] * 5
 END = "<|endoftext|>"
-MARKS = [END, "<|im_start|>", "<|im_end|>", "<s>", "</s>"]
+SPECIAL_TOKENS = [END, "<|im_start|>", "<|im_end|>", "<s>", "</s>"]
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
 
 
-def byte_level(marks: list[str] = MARKS) -> Any:
+def byte_level(marks: list[str] = SPECIAL_TOKENS) -> Any:
     """A library tokenizer of GPT-2's kind."""
     library: Any = tokenizers.Tokenizer(models.BPE())
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypeVar, get_args, get_origin
+from types import UnionType
+from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 import yaml
-from annotated_types import Le, Lt
+from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic.fields import FieldInfo
 
 from legato.errors import ConfigError, brief, suggest
 from legato.input_files import read_bytes
@@ -183,16 +185,52 @@ def validate(section: type[S], settings: Any, where: str = "") -> S:
         raise ConfigError(_one_line(section, problem, where)) from None
 
 
-def describe(section: type[Section], prefix: str) -> list[tuple[str, str, str]]:
-    """Every setting of a section: its dotted key, its default and its meaning."""
+class Described(NamedTuple):
+    """A setting as a list of settings shows it."""
+
+    key: str  # dotted
+    default: str
+    meaning: str
+    values: str = ""  # that it may have, where it is not free
+
+
+def describe(section: type[Section], prefix: str) -> list[Described]:
+    """Every setting of a section."""
     rows = []
     for name, field in section.model_fields.items():
         key = f"{prefix}.{field.alias or name}"
         if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
             rows += describe(field.annotation, key)
         else:
-            rows.append((key, "" if field.is_required() else str(field.default), field.description or ""))
+            default = "" if field.is_required() else str(field.default)
+            rows.append(Described(key, default, field.description or "", permitted(field)))
     return rows
+
+
+def permitted(field: FieldInfo) -> str:
+    """What a setting may be: its choices, true or false, or between which numbers; nothing where it is free.
+
+    >>> permitted(Section.model_fields["rate"])  # doctest: +SKIP
+    'above 0, at most 1'
+    """
+    kinds = get_args(field.annotation) if get_origin(field.annotation) in (Union, UnionType) else [field.annotation]
+    for kind in kinds:
+        if get_origin(kind) is Literal:
+            return " | ".join(map(str, get_args(kind)))
+    if bool in kinds:
+        return "true | false"
+    bounds = []
+    for rule in field.metadata:
+        match rule:
+            case Ge(ge=least):
+                bounds.append(f"at least {least}")
+            case Gt(gt=least):
+                bounds.append(f"above {least}")
+            case Le(le=most) if most not in (MAX_SEED, MAX_COUNT):
+                bounds.append(f"at most {most}")
+            case Lt(lt=most):
+                bounds.append(f"below {most}")
+    return ", ".join(bounds)
 
 
 def _one_line(section: type[Section], problem: ValidationError, where: str) -> str:

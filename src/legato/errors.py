@@ -58,6 +58,15 @@ class NotFiniteError(LegatoError):
     """A model whose weights or answers are not finite numbers."""
 
 
+class TextsCut(UserWarning):
+    """Texts that are longer than what a model reads, and whose ends it has not seen."""
+
+    def __init__(self, count: int, most: int) -> None:
+        texts = "1 text is" if count == 1 else f"{count:,} texts are"
+        super().__init__(f"{texts} longer than the {most:,} tokens that the model reads; what is beyond was cut off")
+        self.count, self.most = count, most
+
+
 # How PyTorch and NumPy say that they were asked for more than there is: in messages of their commonest errors.
 NO_MEMORY = ("allocate memory", "out of memory", "not enough memory", "unable to allocate")
 TOO_LARGE = ("overflow", "too big", "dimension exceeded", "too large to convert", "exceeds the limit")

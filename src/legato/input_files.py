@@ -6,6 +6,8 @@ than memory. All three are refused before the first byte is read.
 
 from __future__ import annotations
 
+import difflib
+import itertools
 import os
 import stat
 from io import BufferedReader
@@ -23,6 +25,9 @@ KINDS = {
 
 MAX_PART = 255  # bytes between two slashes, as nearly every file system has it
 MAX_PATH = 4095
+BESIDE = 10_000  # names of a folder that a mistyped one is compared with
+NEAR = 0.75  # how alike two names are, from 0 to 1, of which one is the other mistyped
+SLIPS = 2  # letters that a mistyped name has more or fewer
 
 
 def path_of(name: str | Path, root: str | Path | None = None, *, error: type[LegatoError] = DataError) -> Path:
@@ -47,13 +52,40 @@ def path_of(name: str | Path, root: str | Path | None = None, *, error: type[Leg
     return path
 
 
+def near_path(path: Path, *, folder: bool = False) -> Path | None:
+    """The file, or `folder`, that is there and that a name which is not was meant to be; None where there is none.
+
+    A slip of a letter or two is looked for in each part of the path, and an ending that was left out or is another.
+    """
+    parent = path.parent
+    if not parent.is_dir():
+        near = None if parent == parent.parent else near_path(parent, folder=True)
+        if near is None:
+            return None
+        parent = near
+        if (parent / path.name).exists():
+            return parent / path.name
+    try:
+        with os.scandir(parent) as entries:
+            found = [entry.name for entry in itertools.islice(entries, BESIDE) if entry.is_dir() == folder]
+    except OSError:  # nobody may look
+        return None
+    names = sorted(name for name in found if name.startswith(".") == path.name.startswith("."))
+    ending = next((name for name in names if Path(name).stem in (path.name, path.stem) and not folder), None)
+    like = [name for name in names if abs(len(name) - len(path.name)) <= SLIPS]
+    slip = difflib.get_close_matches(path.name, like, n=1, cutoff=NEAR)
+    best = slip[0] if slip else ending
+    return None if best is None or not path.name else parent / best
+
+
 def open_file(path: Path, *, error: type[LegatoError] = DataError) -> BufferedReader:
     """A regular file, open for reading; anything else is an `error` of one line."""
     try:
         # Not blocking, so that opening a pipe does not wait for somebody to write to it.
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
     except FileNotFoundError:
-        raise error(f"there is no file {path}") from None
+        near = near_path(path)
+        raise error(f"there is no file {path}" + ("" if near is None else f"; did you mean '{near}'?")) from None
     except PermissionError:
         raise error(f"{path} may not be read by this user; change its permissions") from None
     except (OSError, ValueError) as problem:  # ValueError: a zero byte in the name

@@ -13,7 +13,7 @@ import torch
 
 from legato.config import validate
 from legato.data.text.stream_decoder import StreamDecoder
-from legato.data.text.tokenizers import Tokenizer
+from legato.data.text.tokenizers import AnyTokenizer, Tokenizer
 from legato.decoding import Hypothesis, SearchOptions, cut_at_stop, search
 from legato.decoding.sliding import Sliding
 from legato.errors import ConfigError, LegatoError, brief, suggest
@@ -23,7 +23,7 @@ from legato.folders.loaded import Loaded
 from legato.folders.model_folder import read_model
 from legato.models.base import count_parameters
 from legato.registry import TASKS
-from legato.tasks.base import Prediction
+from legato.tasks.base import Prediction, Task
 from legato.tasks.embedding.text_index import TextIndex
 from legato.tasks.embedding.text_vectors import TOKENS, TextVectors, Vectors
 from legato.training.devices import choose_device
@@ -44,7 +44,7 @@ class Generated:
     tokens: list[int]
     score: float  # what the search ranked by: log-probability, normalised by length
     logprob: float
-    finished: bool  # by an end mark or stop string, not by the limit
+    finished: bool  # by an EOS token or stop string, not by the limit
 
 
 class Model:
@@ -58,10 +58,14 @@ class Model:
         self.loaded = loaded
         self.folder = loaded.folder
         self.module = loaded.module.to(device)
-        self.tokenizer = loaded.tokenizer
         self.task = loaded.task
         self.about = loaded.about
         self.device = device
+
+    @property
+    def tokenizer(self) -> AnyTokenizer:
+        """Of the text that it reads."""
+        return self.loaded.tokenizer
 
     def __repr__(self) -> str:
         return f"Model({self.folder}, {self.module.config.name}, {count_parameters(self.module):,} parameters)"
@@ -97,7 +101,7 @@ class Model:
         dialogue = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
         if not dialogue:
             raise LegatoError("a dialogue needs a message")
-        return self.tokenizer.encode_marked(self.loaded.chat.render(dialogue))
+        return self.tokenizer.encode_template(self.loaded.chat.render(dialogue))
 
     def hypotheses(
         self, prompts: Sequence[Prompt], options: SearchOptions, on_token: Any = None
@@ -210,19 +214,23 @@ class Model:
             raise ConfigError("pool=none leaves a vector for each token: use embed_tokens")
         vectors = TextVectors.of(self.loaded, layers=layers, pool=pool, normalize=normalize)
         found = vectors.embed([texts] if isinstance(texts, str) else list(texts), batch_size)
+        vectors.reader.warn_of_cuts()
         return found[0] if isinstance(texts, str) else found
 
     @torch.no_grad()
     def embed_tokens(
         self, texts: Sequence[str], batch_size: int = 32, *, layers: str | None = None, normalize: bool | None = None
     ) -> list[tuple[list[str], Vectors]]:
-        """The tokens of each text, its marks included, and a vector for each of them, (T, D).
+        """The tokens of each text, its special tokens included, and a vector for each of them, (T, D).
 
         >>> tokens, vectors = model.embed_tokens(["roll the die"])[0]          # doctest: +SKIP
         >>> tokens, vectors.shape                                              # doctest: +SKIP
         (['[CLS]', 'roll', 'the', 'die', '[SEP]'], (5, 384))
         """
-        return TextVectors.of(self.loaded, layers=layers, normalize=normalize).tokens(list(texts), batch_size)
+        vectors = TextVectors.of(self.loaded, layers=layers, normalize=normalize)
+        found = vectors.tokens(list(texts), batch_size)
+        vectors.reader.warn_of_cuts()
+        return found
 
     @torch.no_grad()
     def search(self, queries: str | Sequence[str], lines: Sequence[str], nbest: int = 5) -> Any:
@@ -233,6 +241,7 @@ class Model:
         """
         index = TextIndex(TextVectors.of(self.loaded), list(lines))
         found = index.search([queries] if isinstance(queries, str) else list(queries), nbest)
+        index.vectors.reader.warn_of_cuts()
         return found[0] if isinstance(queries, str) else found
 
     def evaluate(self, /, **data: Any) -> dict[str, Any]:
@@ -243,8 +252,8 @@ class Model:
             scores: dict[str, Any] = task.evaluate(self.loaded, checked)
         return finite_scores(scores, self.module, _note, needed=("loss",))
 
-    def predict(self, text: str | Sequence[str], **options: Any) -> Any:
-        """What the model's task makes of a text, or of each of several: a translation, a tree, …
+    def predict(self, inputs: Any, **options: Any) -> Any:
+        """What the model's task makes of a text (or what else it predicts from), or of each of several.
 
         Options as in `legato predict`: beams, nbest, … Returns the best answer's text; a list of texts for a
         list; with `nbest` > 1 a list for each.
@@ -252,24 +261,24 @@ class Model:
         >>> legato.load("runs/en-de").predict(["A dog runs."], beams=4)      # doctest: +SKIP
         ['Ein Hund rennt.']
         """
-        if not isinstance(text, Sequence | np.ndarray):
-            raise LegatoError(f"predict takes a text or a list of texts, not {brief(repr(text))}")
-        many = [text] if isinstance(text, str) else list(text)
+        task: type[Task] = TASKS.get(self.task)
+        single, name = isinstance(inputs, task.Input), task.input_name
+        if not single and not isinstance(inputs, Sequence | np.ndarray):
+            raise LegatoError(f"predict takes a {name} or a list of {name}s, not {brief(repr(inputs))}")
         shaped: list[Any] = []
-        for number, prediction in enumerate(self.predictions(many, **options), start=1):
+        for number, prediction in enumerate(self.predictions([inputs] if single else inputs, **options), start=1):
             if prediction.problem is not None:
-                where = "" if isinstance(text, str) else f"text {number}: "
-                raise LegatoError(where + prediction.problem)
+                raise LegatoError(("" if single else f"{name} {number}: ") + prediction.problem)
             texts = [answer.text for answer in prediction.answers]
             shaped.append(texts if int(options.get("nbest", 1)) > 1 else texts[0])
-        return shaped[0] if isinstance(text, str) else shaped
+        return shaped[0] if single else shaped
 
-    def predictions(self, texts: Sequence[str], **options: Any) -> list[Prediction]:
-        """The same with scores and all else that the task tells; a text may have a problem instead of answers."""
-        for number, text in enumerate(texts, start=1):
-            if not isinstance(text, str):
-                raise LegatoError(f"text {number} is no text: {brief(repr(text))}")
-        task = TASKS.get(self.task)
+    def predictions(self, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
+        """The same with scores and all else that the task tells; an input may have a problem instead of answers."""
+        task: type[Task] = TASKS.get(self.task)
+        for number, given in enumerate(inputs, start=1):
+            if not isinstance(given, task.Input):
+                raise LegatoError(f"{task.input_name} {number} is no {task.input_name}: {brief(repr(given))}")
         if task.Options is None:
             self.check_generates()
             raise LegatoError(f"{self.folder} is a model for {self.task}, which generates: use legato generate")
@@ -277,8 +286,7 @@ class Model:
             if name not in task.Options.model_fields:
                 raise ConfigError(f"{self.task} has no option '{name}'; {suggest(name, task.Options.model_fields)}")
         with torch.no_grad():
-            found: list[Prediction] = task.predict(self.loaded, texts, validate(task.Options, options))
-        return found
+            return task.predict(self.loaded, list(inputs), validate(task.Options, options))
 
     def classify(self, text: str | Sequence[str], labels: Sequence[str] | None = None, **options: Any) -> Any:
         """The label of a text, or of each of several, by prompting a model that writes; it needs no training.

@@ -7,6 +7,8 @@ package adds its own through an entry point,
     my-model = "my_package.models:MyModel"
 
 and a script adds one with `MODELS.add("my-model", MyModel)`.
+
+Packages that only some verbs need come with an extra of the installation, and are imported by `require_extra`.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import importlib
 from importlib.metadata import entry_points
 from typing import Any
 
-from legato.errors import ConfigError, brief, suggest
+from legato.errors import ConfigError, LegatoError, brief, suggest
 
 
 class Registry:
@@ -61,6 +63,21 @@ class Registry:
         raise ConfigError(f"there is no {self.kind} '{brief(name)}'; {suggest(name, self.names())}")
 
 
+def require_extra(extra: str, module: str) -> Any:
+    """A module of a package that an extra brings; where it is missing, a line that says how to install it.
+
+    >>> require_extra("serve", "fastapi")  # doctest: +SKIP
+    <module 'fastapi' …>
+    """
+    package = module.partition(".")[0]
+    try:
+        return importlib.import_module(module)
+    except ImportError as problem:
+        missing = isinstance(problem, ModuleNotFoundError) and (problem.name or "").partition(".")[0] == package
+        reason = "is not installed" if missing else f"cannot be loaded ({brief(problem, 200)})"
+        raise LegatoError(f"{package} {reason}; it comes with: pip install '.[{extra}]'") from None
+
+
 MODELS = Registry(
     "model",
     "legato.models",
@@ -97,6 +114,9 @@ TASKS = Registry(
         "embedding": "legato.tasks.embedding.task:Embedding",
     },
 )
+
+# What reads inputs that are not text; see data/processors.py.
+PROCESSORS = Registry("processor", "legato.processors", {})
 
 # Hugging Face's `model_type`s that we read and write, each with the map of its names.
 PUBLISHED = Registry(

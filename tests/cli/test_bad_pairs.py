@@ -194,7 +194,7 @@ def test_too_few_pairs_to_hold_any_out_are_named(refused: Any, tmp_path: Path) -
     ("name", "lines", "over", "parts"),
     [
         ("a.tsv", ("a dog\tein Hund", "a cat"), (), ("row 2 (line 2): 1 field, so there is no column 2",)),
-        ("a.tsv", ("a dog ein Hund",), (), ("row 1 (line 1)", "are its columns parted by tabs?")),
+        ("a.tsv", ("a dog ein Hund",), (), ("row 1 (line 1)", "are its columns separated by tabs?")),
         (
             "a.tsv",
             ("en\tde", "a dog\tein Hund", "a cat"),
@@ -299,7 +299,7 @@ def test_a_vocabulary_that_does_not_match_the_weights_is_named_with_both_sizes(
 ) -> None:
     model = Path(shutil.copytree(home / "run" / "best", tmp_path / "model"))
     size = Tokenizer.load(model).size
-    Tokenizer.load(model).with_marks(["<more>"]).save(model)
+    Tokenizer.load(model).with_special_tokens(["<more>"]).save(model)
     rest = {"predict": ["A dog"], "eval": [f"data.test=[{home}/test.en,{home}/test.de]"], "export": ["--to", "hf"]}
     is_one_line(command(verb, model, *rest[verb]), f"the tokenizer has {size + 1} tokens, the model only {size}")
 

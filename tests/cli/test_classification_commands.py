@@ -39,7 +39,7 @@ def test_a_header_above_numbered_columns_is_no_class(command: Any, tmp_path: Pat
     found = command("train", "classification", *words(wanted), "data.columns=[1,2]", f"out={tmp_path / 'c'}")
     assert found.code == 0, found.err
     told = found.out + found.err
-    assert "data.train: its columns parted by semicolons, taking the first line for a header" in told
+    assert "data.train: its columns separated by semicolons, taking the first line for a header" in told
     assert "klasse" not in told.replace("['kommentar', 'klasse']", "")
 
 
@@ -106,7 +106,7 @@ def test_an_evaluation_ends_with_tables(command: Any, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.tsv", "sentence\tlabel\na film\tgood\na song\todd\n", "a.tsv, line 3: the label 'odd' is not among"),
+        ("a.tsv", "sentence\tlabel\na film\tfine\na song\todd\n", "a.tsv, line 2: the label 'fine' is not among"),
         ("a.tsv", "sentence\tlabel\na film\tgood\n\tbad\n", "a.tsv, line 3: the text is empty"),
         ("a.csv", 'sentence,label\n"a film,good\na song,bad\n', "is a quotation mark missing?"),
         ("a.tsv", "sentence1\tsentence2\tlabel\na\tb\tgood\n", "the model reads single texts, not pairs"),

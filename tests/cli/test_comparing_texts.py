@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -63,3 +64,24 @@ def test_heads_on_one_model_have_the_texts_read_once_beforehand(
     found = compare([str(written[1])], changes, quiet=True, out=tmp_path / "out")
     assert len(found.entries) == 4
     assert len(read) == 1
+
+
+def test_a_tokenizer_that_hides_words_gains_nothing_by_it(tmp_path: Path) -> None:
+    """A model of words that has <unk> to guess has few bits to pay for its tokens, and many for the letters."""
+    for name, lines in (("train", 200), ("valid", 60)):
+        draw = random.Random(name)
+        letters = "abcdefghijklmnopqrstuvwxyz"
+        rare = ["".join(draw.choices(letters, k=6)) for _ in range(lines)]  # each comes once
+        (tmp_path / f"{name}.txt").write_text("".join(f"the cat saw {word} and ran\n" for word in rare))
+    settings = {"data.train": str(tmp_path / "train.txt"), "data.valid": str(tmp_path / "valid.txt")}
+    settings |= {"model": "lstm", "tokenizer": ["char", "word"], "tokenizer.min_count": 2, "data.window": 8}
+    settings |= {"train.batch_tokens": 64, "train.steps": 60, "train.lr": 0.02, "train.validate_every": 60}
+    found = compare("lm", settings, quiet=True, match="none", device="cpu", out=tmp_path / "out")
+    char, word = found.entries
+    assert word.mean("valid.unknown_share") > 0.1
+    assert char.mean("valid.unknown_share") == 0
+    assert word.mean("valid.perplexity") < 2  # each token is easy
+    assert word.mean("valid.bits_per_byte") > char.mean("valid.bits_per_byte")
+    caption = str(table_of(found).caption)
+    assert "what a model's tokens do not spell is charged at 8.006 bits a byte" in caption
+    assert "perplexity is that of a token" in caption

@@ -58,7 +58,7 @@ def classification(folder: Path) -> tuple[str, dict[str, Any], str]:
 
 def several(folder: Path) -> tuple[str, dict[str, Any], str]:
     train = write_reviews(folder / "reviews.tsv", labels=("a", "a;b"))
-    settings = {"data.train": str(train), "data.kind": "several", "model.width": 16}
+    settings = {"data.train": str(train), "data.kind": "multilabel", "model.width": 16}
     return "classification", settings, f"data.test={train}"
 
 
@@ -106,7 +106,7 @@ TASKS: dict[str, tuple[Callable[..., tuple[str, dict[str, Any], str]], list[list
     "mlm": (mlm, [["predict", "the <mask> sat", "--json"], ["embed", "the cat", "--json"]]),
     "word2vec": (word2vec, [["predict", "cat"], ["predict", "cat + dog", "--json"]]),
     "classification": (classification, [["predict", "a merry film", "--json"], ["predict", "a merry film"]]),
-    "several": (several, [["predict", "a merry film", "--json"]]),
+    "multilabel": (several, [["predict", "a merry film", "--json"]]),
     "regression": (regression, [["predict", "a merry film\ta sad one"]]),
     "tagging": (tagging, [["predict", "Anna sees Rome ."], ["predict", "Anna sees Rome .", "--json"]]),
     "crf": (lambda folder: tagging(folder, **{"head.crf": "true"}), [["predict", "Anna sees Rome ."]]),

@@ -62,6 +62,16 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
+def test_a_label_that_training_lacks_counts_as_wrong_and_is_named(command: Any, home: Path, tmp_path: Path) -> None:
+    (tmp_path / "test.mrg").write_text(
+        "(S (NP (DT the) (NN dog)) (VP (VBZ runs)) (. .))\n(FRAG (NP (DT a) (NN cat)))\n"
+    )
+    done = command("eval", home / "run", f"data.test={tmp_path}/test.mrg", "--json")
+    assert json.loads(done.out)["recall"] < 100
+    said = "data.test has labels unknown to the model, in 1 of 2 trees: 'FRAG' (1); they count as wrong"
+    assert done.err == f"legato: note: {said}\n"
+
+
 @pytest.fixture
 def train(command: Any, home: Path, tmp_path: Path) -> Any:
     """`legato train parsing` for one step, with these settings over the small ones, into `tmp_path/run`."""
@@ -74,6 +84,12 @@ def train(command: Any, home: Path, tmp_path: Path) -> Any:
 
 
 # ── training, predicting, scoring ─────────────────────────────────────────────────────────────────
+
+
+def test_an_f1_says_how_it_was_searched_for(train: Any) -> None:
+    done = train("data.beams=2")
+    assert "f1 (greedy) " in done.err
+    assert "\nvalid f1 (beam 2): " in done.err
 
 
 def test_a_trained_parser_parses(command: Any, home: Path) -> None:

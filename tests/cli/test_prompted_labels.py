@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from legato.data.processors import Processors
 from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
 from legato.folders.model_folder import save_model
 from legato.models.base import Sizes
@@ -24,7 +25,7 @@ def writer(tmp_path: Path) -> Path:
     torch.manual_seed(0)
     module = GPT2Model(GPT2Config(layers=1, width=8, heads=2, length=64), Sizes(tokenizer.size))
     (tmp_path / "m").mkdir()
-    save_model(tmp_path / "m", module, tokenizer, task="lm", about={}, card="")
+    save_model(tmp_path / "m", module, Processors(tokenizer), task="lm", about={}, card="")
     return tmp_path / "m"
 
 
@@ -74,7 +75,7 @@ def test_the_nearest_words_and_their_cosines(tmp_path: Path, command: Any) -> No
         for word, vector in {"a": (1, 0), "b": (1, 0), "c": (0.6, 0.8), "d": (-1, 0)}.items():
             module.embedding.weight[tokenizer.id_of(word)] = torch.tensor(vector, dtype=torch.float32)
     (tmp_path / "w").mkdir()
-    save_model(tmp_path / "w", module, tokenizer, task="word2vec", about={}, card="")
+    save_model(tmp_path / "w", module, Processors(tokenizer), task="word2vec", about={}, card="")
     assert command("predict", tmp_path / "w", "a", "--nbest", 3).out == "b\t1.0000\nc\t0.6000\nd\t-1.0000\n"
     told = command("predict", tmp_path / "w", "a", "zebra", "--nbest", 1)
     assert told.out == "0\tb\t1.0000\n1\t\n"

@@ -162,7 +162,7 @@ def test_parts_of_speech_are_read_from_conllu(command: Command, tmp_path: Path) 
     done = command("train", "tagging", *words(settings), f"out={tmp_path}/run")
     assert done.code == 0, done.err
     assert "reading column form as words and upos as tags, plain tags" in done.out + done.err
-    assert "valid accuracy: 1" in done.out + done.err
+    assert "valid accuracy: 100.00\n" in done.out + done.err
     assert command("predict", tmp_path / "run", "the dog sleeps").out == "the/DET dog/NOUN sleeps/VERB\n"
     scores = command("eval", tmp_path / "run", f"data.test={tmp_path}/t.conllu")
     assert "scores by tag" in scores.out
@@ -245,20 +245,33 @@ def test_as_many_tags_as_words(refused: Any, tmp_path: Path) -> None:
     refused("bad.jsonl, line 1: 3 words but 2 tags", data__train=tmp_path / "bad.jsonl")
 
 
-def test_a_tag_that_training_lacks_is_named(refused: Any, command: Command, home: Path, tmp_path: Path) -> None:
-    (tmp_path / "dev.txt").write_text("Anna X B-PER\nsees X O\nIBM X B-ORG\n")
-    parts = ("dev.txt, line 3", "data.train lacks the tag 'ORG'", "it has LOC, O, PER", "data.unseen_tags=wrong")
-    refused(*parts, data__valid=tmp_path / "dev.txt")
-    done = command("eval", home / "run", f"data.test={tmp_path}/dev.txt")
+def test_a_tag_that_training_lacks_counts_as_wrong_and_is_named(
+    refused: Any, command: Command, home: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "dev.txt").write_text("Anna X B-PER\nsees X O\nIBM X B-ORG\nsays X VERB\n")
+    done = command("eval", home / "run", f"data.test={tmp_path}/dev.txt", "--json")
+    assert done.code == 0
+    said = "data.test has tags unknown to the model, in 2 of 4 words: 'ORG' (1), 'VERB' (1); they count as wrong"
+    assert f"legato: note: {said}\n" == done.err
+    assert json.loads(done.out)["recall"] < 100
+    done = command("eval", home / "run", f"data.test={tmp_path}/dev.txt", "data.unseen_tags=refuse")
     assert done.code == 2
     assert "lacks the tag 'ORG'" in done.err
-    done = command("eval", home / "run", f"data.test={tmp_path}/dev.txt", "data.unseen_tags=wrong", "--json")
-    assert json.loads(done.out)["recall"] < 100
+    parts = ("dev.txt, line 3", "data.train lacks the tag 'ORG'", "it has LOC, O, PER", "data.unseen_tags=wrong")
+    refused(*parts, data__valid=tmp_path / "dev.txt", data__unseen_tags="refuse")
+
+
+def test_a_file_of_which_no_tag_is_known_is_refused(command: Command, home: Path, tmp_path: Path) -> None:
+    (tmp_path / "pos.txt").write_text("Anna X NN\nsees X VB\n")
+    done = command("eval", home / "run", f"data.test={tmp_path}/pos.txt")
+    assert done.code == 2
+    assert "pos.txt: the model knows none of its tags, such as 'NN'; it knows LOC, O, PER: set data.tag" in done.err
 
 
 def test_a_tag_of_no_scheme_is_named(refused: Any, tmp_path: Path) -> None:
     (tmp_path / "dev.txt").write_text("Anna X B-PER\nsees X VERB\n")
-    refused("dev.txt, line 2: the tag 'VERB' of 'sees' is neither O nor like B-PER", data__valid=tmp_path / "dev.txt")
+    said = "dev.txt, line 2: the tag 'VERB' of 'sees' is neither O nor like B-PER"
+    refused(said, data__valid=tmp_path / "dev.txt", data__unseen_tags="refuse")
 
 
 def test_an_empty_file_is_named(refused: Any, tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from batches_compared import same
 from legato.data.batching.batch import IGNORE, Batch, named_tensors
-from legato.data.batching.batches import Streams, Windows, mix_seed
-from legato.data.batching.sequences import SequenceBatches, collate
+from legato.data.batching.batches import Streams, Windows, WindowShape, mix_seed
+from legato.data.batching.buckets import BatchShape
+from legato.data.batching.examples import Example, ExampleBatches, collate_examples, next_tokens
 from legato.errors import DataError
 
 TEXT = np.arange(1000, dtype=np.int32)  # every token tells its place
@@ -25,16 +26,17 @@ TEXT = np.arange(1000, dtype=np.int32)  # every token tells its place
 SEQUENCES = [([1000 + i, *range(1, 2 + i % 11)], 1 + i % 2) for i in range(60)]
 
 
-def streams(seed: int = 0, **more: Any) -> Streams:
-    return Streams(TEXT, **{"rows": 4, "window": 10, "seed": seed, **more})
+def streams(seed: int = 0, forget: float = 0.0, **more: Any) -> Streams:
+    shape = WindowShape(**{"rows": 4, "window": 10, "seed": seed, **more})
+    return Streams(TEXT, shape, forget=forget)
 
 
 def windows(seed: int = 0, **more: Any) -> Windows:
-    return Windows(TEXT, **{"rows": 4, "window": 10, "seed": seed, **more})
+    return Windows(TEXT, WindowShape(**{"rows": 4, "window": 10, "seed": seed, **more}))
 
 
-def rows(seed: int = 0, **more: Any) -> SequenceBatches:
-    return SequenceBatches(SEQUENCES, **{"batch_tokens": 40, "seed": seed, **more})
+def rows(seed: int = 0, **more: Any) -> ExampleBatches:
+    return ExampleBatches(next_tokens(SEQUENCES), BatchShape(**{"batch_tokens": 40, "seed": seed, **more}))
 
 
 MAKERS: dict[str, Callable[..., Any]] = {"streams": streams, "windows": windows, "rows": rows}
@@ -98,19 +100,19 @@ def test_ids_are_what_an_embedding_takes(make: Callable[..., Any]) -> None:
 @pytest.mark.parametrize("kind", CUTTERS)
 @pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.int64])
 def test_ids_of_any_integer_type_give_the_same_batches(kind: str, dtype: Any) -> None:
-    shape = {"rows": 4, "window": 10, "seed": 0}
-    assert same(CUTTERS[kind](TEXT.astype(dtype), **shape).at(3), CUTTERS[kind](TEXT, **shape).at(3))
+    shape = WindowShape(rows=4, window=10, seed=0)
+    assert same(CUTTERS[kind](TEXT.astype(dtype), shape).at(3), CUTTERS[kind](TEXT, shape).at(3))
 
 
 @pytest.mark.parametrize("kind", CUTTERS)
 def test_a_text_shorter_than_one_batch_is_refused_with_the_numbers(kind: str) -> None:
     with pytest.raises(DataError, match=r"data\.train=a\.txt holds 1,000 tokens, fewer than one batch of 8 × 200"):
-        CUTTERS[kind](TEXT, rows=8, window=200, seed=0, name="data.train=a.txt")
+        CUTTERS[kind](TEXT, WindowShape(rows=8, window=200, seed=0, name="data.train=a.txt"))
 
 
 @pytest.mark.parametrize("kind", CUTTERS)
 def test_a_text_of_exactly_one_batch_is_enough(kind: str) -> None:
-    batches = CUTTERS[kind](TEXT, rows=10, window=100, seed=0)
+    batches = CUTTERS[kind](TEXT, WindowShape(rows=10, window=100, seed=0))
     assert batches.steps_per_epoch == 1
     assert batches.at(0).inputs.ids.shape == (10, 100)
 
@@ -123,7 +125,7 @@ def test_a_token_is_read_at_most_once_an_epoch_and_nearly_all_are(
 ) -> None:
     if size < count * window:
         return
-    batches = CUTTERS[kind](TEXT[:size], rows=count, window=window, seed=seed)
+    batches = CUTTERS[kind](TEXT[:size], WindowShape(rows=count, window=window, seed=seed))
     seen = Counter(int(i) for batch in epoch_of(batches) for i in batch.inputs.ids.flatten())
     assert set(seen.values()) == {1}
     # What is left over is less than one more step, and for windows one more window.
@@ -132,7 +134,7 @@ def test_a_token_is_read_at_most_once_an_epoch_and_nearly_all_are(
 
 @pytest.mark.parametrize("kind", CUTTERS)
 def test_every_token_is_read_in_the_course_of_some_epochs(kind: str) -> None:
-    batches = CUTTERS[kind](TEXT, rows=7, window=13, seed=0)
+    batches = CUTTERS[kind](TEXT, WindowShape(rows=7, window=13, seed=0))
     seen = {int(i) for epoch in range(10) for batch in epoch_of(batches, epoch) for i in batch.inputs.ids.flatten()}
     assert seen == set(range(1000))
 
@@ -142,7 +144,7 @@ def test_every_token_is_read_in_the_course_of_some_epochs(kind: str) -> None:
 def test_every_row_of_a_stream_goes_on_where_the_batch_before_ended(
     count: int, window: int, seed: int, epoch: int
 ) -> None:
-    batches = Streams(TEXT, rows=count, window=window, seed=seed)
+    batches = Streams(TEXT, WindowShape(rows=count, window=window, seed=seed))
     for before, after in pairwise(epoch_of(batches, epoch)):
         assert before.targets is not None
         assert torch.equal(after.inputs.token_ids[:, 0], before.targets[:, -1])
@@ -182,7 +184,7 @@ def test_rows_forget_as_often_as_asked() -> None:
 
 def test_which_row_forgets_is_drawn_from_seed_and_step_alone() -> None:
     # Another text, another epoch length: the draw at a step stays.
-    other = Streams(TEXT[:300], rows=4, window=10, seed=0, forget=0.25)
+    other = Streams(TEXT[:300], WindowShape(rows=4, window=10, seed=0), forget=0.25)
     for step in range(50):
         here, there = streams(forget=0.25).at(step).keep_state, other.at(step).keep_state
         assert (here is None and there is None) or torch.equal(here, there)
@@ -198,8 +200,8 @@ def test_windows_come_in_another_order_than_the_text() -> None:
 LENGTHS = st.lists(st.integers(2, 30), min_size=1, max_size=40)
 
 
-def sequences_of(lengths: list[int]) -> list[tuple[list[int], int]]:
-    return [([row + 1] * length, 0) for row, length in enumerate(lengths)]
+def sequences_of(lengths: list[int]) -> list[Example]:
+    return next_tokens(([row + 1] * length, 0) for row, length in enumerate(lengths))
 
 
 @given(lengths=LENGTHS, tokens=st.integers(29, 120), epoch=st.integers(0, 3))
@@ -207,14 +209,14 @@ def sequences_of(lengths: list[int]) -> list[tuple[list[int], int]]:
 def test_a_batch_of_rows_holds_at_most_batch_tokens_with_its_padding(
     lengths: list[int], tokens: int, epoch: int
 ) -> None:
-    batches = SequenceBatches(sequences_of(lengths), batch_tokens=tokens, seed=0)
+    batches = ExampleBatches(sequences_of(lengths), BatchShape(batch_tokens=tokens, seed=0))
     assert all(batch.inputs.ids.numel() <= tokens for batch in epoch_of(batches, epoch))
 
 
 @given(lengths=LENGTHS, tokens=st.integers(29, 120), epoch=st.integers(0, 3))
 @settings(max_examples=60, deadline=None)
 def test_each_row_comes_exactly_once_an_epoch(lengths: list[int], tokens: int, epoch: int) -> None:
-    batches = SequenceBatches(sequences_of(lengths), batch_tokens=tokens, seed=0)
+    batches = ExampleBatches(sequences_of(lengths), BatchShape(batch_tokens=tokens, seed=0))
     seen = sorted(int(i) for batch in epoch_of(batches, epoch) for i in batch.inputs.ids[:, 0])
     assert seen == list(range(1, len(lengths) + 1))
 
@@ -225,31 +227,31 @@ def test_rows_of_like_length_are_batched_together() -> None:
 
 
 def test_rows_of_equal_length_change_company_between_epochs() -> None:
-    batches = SequenceBatches(sequences_of([5] * 40), batch_tokens=32, seed=0)
+    batches = ExampleBatches(sequences_of([5] * 40), BatchShape(batch_tokens=32, seed=0))
     company = [{frozenset(batch.inputs.ids[:, 0].tolist()) for batch in epoch_of(batches, epoch)} for epoch in (0, 1)]
     assert company[0] != company[1]
 
 
 def test_no_rows_are_refused() -> None:
     with pytest.raises(DataError, match=r"a\.txt holds no rows"):
-        SequenceBatches([], batch_tokens=10, seed=0, name="a.txt")
+        ExampleBatches([], BatchShape(batch_tokens=10, seed=0, name="a.txt"))
 
 
 def test_a_row_without_anything_to_predict_is_named() -> None:
     with pytest.raises(DataError, match=r"a\.txt, row 2: a sequence needs at least two tokens"):
-        SequenceBatches([([1, 2], 0), ([1], 0)], batch_tokens=10, seed=0, name="a.txt")
+        next_tokens([([1, 2], 0), ([1], 0)], "a.txt")
 
 
 def test_a_row_longer_than_a_batch_is_refused_with_the_numbers() -> None:
-    with pytest.raises(DataError, match=r"a row of 11 tokens, more than train\.batch_tokens=10"):
-        SequenceBatches([([1] * 12, 0)], batch_tokens=10, seed=0)
+    with pytest.raises(DataError, match=r"row 1: 11 tokens, more than train\.batch_tokens=10"):
+        ExampleBatches(sequences_of([12]), BatchShape(batch_tokens=10, seed=0))
 
 
 # --- collating -------------------------------------------------------------------------------------
 
 
 def test_the_targets_of_a_prompt_are_ignored() -> None:
-    batch = collate([([5, 6, 7, 8, 9], 3)])
+    batch = collate_examples(next_tokens([([5, 6, 7, 8, 9], 3)]))
     assert batch.inputs.ids.tolist() == [[5, 6, 7, 8]]
     # The prompt's last token predicts the first of the answer.
     assert batch.targets is not None
@@ -259,13 +261,13 @@ def test_the_targets_of_a_prompt_are_ignored() -> None:
 
 @pytest.mark.parametrize("prompt", [0, 1])
 def test_without_a_prompt_every_token_but_the_first_is_a_target(prompt: int) -> None:
-    batch = collate([([5, 6, 7], prompt)])
+    batch = collate_examples(next_tokens([([5, 6, 7], prompt)]))
     assert batch.targets is not None
     assert batch.targets.tolist() == [[6, 7]]
 
 
 def test_padding_stands_on_the_right_and_is_ignored() -> None:
-    batch = collate([([5, 6], 0), ([1, 2, 3, 4], 0)])
+    batch = collate_examples(next_tokens([([5, 6], 0), ([1, 2, 3, 4], 0)]))
     assert batch.inputs.ids.tolist() == [[5, 0, 0], [1, 2, 3]]
     assert batch.targets is not None
     assert batch.targets.tolist() == [[6, IGNORE, IGNORE], [2, 3, 4]]
@@ -274,7 +276,7 @@ def test_padding_stands_on_the_right_and_is_ignored() -> None:
 
 
 def test_full_rows_have_no_lengths() -> None:
-    assert collate([([5, 6], 0), ([1, 2], 0)]).inputs.lengths is None
+    assert collate_examples(next_tokens([([5, 6], 0), ([1, 2], 0)])).inputs.lengths is None
 
 
 # --- splitting -------------------------------------------------------------------------------------
@@ -284,7 +286,9 @@ def test_full_rows_have_no_lengths() -> None:
 @settings(max_examples=60, deadline=None)
 def test_splitting_keeps_all_rows_in_order_and_every_token(count: int, parts: int, seed: int) -> None:
     draw = np.random.default_rng(seed)
-    whole = collate([([row + 1] * int(draw.integers(2, 9)), int(draw.integers(0, 3))) for row in range(count)])
+    whole = collate_examples(
+        next_tokens([([row + 1] * int(draw.integers(2, 9)), int(draw.integers(0, 3))) for row in range(count)])
+    )
     whole.keep_state = torch.from_numpy(draw.random(count) < 0.5)
     pieces = whole.split(parts)
     assert len(pieces) <= parts

@@ -12,24 +12,25 @@ import pytest
 SCRIPT = """
 import hashlib, sys
 import numpy as np
+from legato.data.batching.buckets import BatchShape
 from legato.data.batching.batch import named_tensors
-from legato.data.batching.batches import Streams, Windows
-from legato.data.batching.examples import Example, ExampleBatches
+from legato.data.batching.batches import WindowShape, Streams, Windows
+from legato.data.batching.examples import Example, ExampleBatches, next_tokens
 from legato.data.batching.group_batches import GroupBatches
 from legato.data.batching.pair_batches import PairBatches
-from legato.data.batching.sequences import SequenceBatches
 from legato.data.batching.skip_grams import SkipGrams
 
 text = np.random.default_rng(1).integers(0, 50, 4000)
 rows = [text[i : i + 3 + i % 17].tolist() for i in range(0, 3000, 20)]
+examples = [Example(row, label=n) for n, row in enumerate(rows)]
 groups = [[Example(a), Example(b)] for a, b in zip(rows[::2], rows[1::2])]
 every = {
-    "streams": Streams(text, rows=4, window=8, seed=3, forget=0.2),
-    "windows": Windows(text, rows=4, window=8, seed=3),
-    "sequences": SequenceBatches([(row, 1) for row in rows], batch_tokens=64, seed=3),
-    "examples": ExampleBatches([Example(row, label=n) for n, row in enumerate(rows)], batch_tokens=64, seed=3),
-    "pairs": PairBatches(rows, rows[::-1], batch_tokens=128, seed=3, start=0, eos=0),
-    "groups": GroupBatches(groups, batch_rows=8, seed=3),
+    "streams": Streams(text, WindowShape(rows=4, window=8, seed=3), forget=0.2),
+    "windows": Windows(text, WindowShape(rows=4, window=8, seed=3)),
+    "sequences": ExampleBatches(next_tokens((row, 1) for row in rows), BatchShape(batch_tokens=64, seed=3)),
+    "examples": ExampleBatches(examples, BatchShape(batch_tokens=64, seed=3)),
+    "pairs": PairBatches(rows, rows[::-1], BatchShape(batch_tokens=128, seed=3), start=0, eos=0),
+    "groups": GroupBatches(groups, BatchShape(batch_rows=8, seed=3)),
     "skip-grams": SkipGrams(text, np.bincount(text, minlength=50), end=0, rows=32, window=2, subsample=0, seed=3),
 }
 for name, batches in every.items():

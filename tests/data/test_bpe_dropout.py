@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from batches_compared import same
 from legato.data.batching.batches import mix_seed
+from legato.data.batching.buckets import BatchShape
 from legato.data.batching.pair_batches import PairBatches
 from legato.data.text import bpe_dropout
 from legato.data.text.bpe_dropout import VARIANTS, BpeDropout
@@ -58,7 +59,7 @@ def test_without_dropout_it_is_the_tokenizer(tokenizer: Tokenizer, text: str) ->
 
 @pytest.mark.parametrize("text", ["<2de> fox", "a<2de>  fox <eos> b"])
 def test_marks_that_a_text_spells_are_text(text: str) -> None:
-    tokenizer = PLAIN.with_marks(["<2de>"])
+    tokenizer = PLAIN.with_special_tokens(["<2de>"])
     assert encoded(tokenizer, text, 0.0) == PLAIN.encode(text).tolist()
 
 
@@ -194,8 +195,7 @@ def test_batches_of_fresh_ids_are_a_pure_function_of_the_step() -> None:
         return PairBatches(
             ended,
             stored,
-            batch_tokens=200,
-            seed=5,
+            BatchShape(batch_tokens=200, seed=5),
             start=PLAIN.eos_id,
             eos=PLAIN.eos_id,
             draw=lambda pairs, epoch, side: dropout.draw(read[side], pairs, epoch),

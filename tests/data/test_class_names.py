@@ -14,7 +14,8 @@ from legato.data.formats.labelled import read_labelled
 from legato.data.formats.labels import Labels
 from legato.data.formats.tagged_text import read_tagged
 from legato.data.sources import tables
-from legato.data.sources.tables import format_of
+from legato.data.sources.files import FileOptions
+from legato.data.sources.tables import tabbed
 from legato.errors import DataError
 
 MRPC = {"_type": "ClassLabel", "names": ["not_equivalent", "equivalent"]}  # not in the alphabet's order
@@ -98,5 +99,5 @@ def test_tags_of_the_hub_have_their_names(tmp_path: Path, monkeypatch: pytest.Mo
 )
 def test_tabs_in_every_line_tell_a_tsv(tmp_path: Path, name: str, text: str, format: str) -> None:
     (tmp_path / name).write_text(text)
-    assert format_of(name, str(tmp_path)) == format
-    assert format_of(name, str(tmp_path), "csv") == "csv"
+    assert tabbed(name, FileOptions(root=str(tmp_path))).format == format
+    assert tabbed(name, FileOptions(root=str(tmp_path), format="csv")).format == "csv"

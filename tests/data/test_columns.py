@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from legato.data.formats.tagged_text import read_tagged
+from legato.data.sources.files import FileOptions
 from legato.errors import DataError
 
 CONLL = "-DOCSTART- -X- O O\n\nEU NNP I-NP I-ORG\nrejects VBZ I-VP O\n\n\nPeter NNP I-NP I-PER\n"
@@ -58,7 +59,7 @@ def test_of_conllu_only_words_are_read(tmp_path: Path) -> None:
     assert read(tmp_path, "c.conllu", CONLLU, tag="8", word="lemma") == [
         (["do", "not", "go"], ["aux", "advmod", "root"])
     ]
-    assert read_tagged(put(tmp_path, "d.txt", CONLLU), format="conllu").columns == ("form", "upos")
+    assert read_tagged(put(tmp_path, "d.txt", CONLLU), FileOptions(format="conllu")).columns == ("form", "upos")
 
 
 def test_rows_of_two_lists(tmp_path: Path) -> None:
@@ -81,8 +82,8 @@ def test_content_has_a_hash_of_its_own(tmp_path: Path) -> None:
     first = read_tagged(put(tmp_path, "a.txt", CONLL))
     assert first.sha256 == read_tagged(put(tmp_path, "b.txt", CONLL)).sha256
     assert first.sha256 != read_tagged(put(tmp_path, "c.txt", CONLL), tag="2").sha256
-    assert first.part(0, 1).sha256 != first.sha256
-    assert len(first.part(0, 1).sentences) == 1
+    assert first.select([0]).sha256 != first.sha256
+    assert len(first.select([0]).sentences) == 1
 
 
 @pytest.mark.parametrize(
@@ -104,7 +105,7 @@ def test_content_has_a_hash_of_its_own(tmp_path: Path) -> None:
         ("a.jsonl", '{"words": ["a", ""], "tags": ["X", "Y"]}', {}, ["a.jsonl, line 1", "empty"]),
         ("a.jsonl", '{"words": {"a": 1}, "tags": ["X"]}', {}, ["a.jsonl, line 1", "'words' is no list of words"]),
         ("a.jsonl", '{"words": ["a"], "y": ["X"]}', {}, ["say which are the tags", "data.tag=y"]),
-        ("a.txt", CONLL, {"format": "conlu"}, ["there is no format 'conlu'", "conllu"]),
+        ("a.txt", CONLL, {"files": FileOptions(format="conlu")}, ["there is no format 'conlu'", "conllu"]),
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(
@@ -118,4 +119,4 @@ def test_what_is_wrong_is_said_with_its_place(
 
 def test_a_name_with_a_dot_is_a_files(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="there is no file"):
-        read_tagged("eng.trian", root=str(tmp_path))
+        read_tagged("eng.trian", FileOptions(root=str(tmp_path)))

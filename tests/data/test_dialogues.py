@@ -75,11 +75,11 @@ def test_parquet(tmp_path: Path) -> None:
 def test_some_are_held_out_and_hashes_tell_them_apart(tmp_path: Path) -> None:
     rows = [{"question": f"q{number}", "answer": "a"} for number in range(10)]
     whole = read_dialogues(jsonl(tmp_path, *rows))
-    kept, held = hold_out_dialogues(whole, 0.2)
+    kept, held = hold_out_dialogues(whole, 0.2).values()
     assert [len(part.rows) for part in (kept, held)] == [8, 2]
     assert kept.rows + held.rows == whole.rows
     assert len({whole.sha256, kept.sha256, held.sha256}) == 3
-    with pytest.raises(DataError, match="holds one dialogue"):
+    with pytest.raises(DataError, match="has one dialogue, too few"):
         hold_out_dialogues(read_dialogues(jsonl(tmp_path, rows[0])), 0.2)
 
 

@@ -103,4 +103,4 @@ def test_too_few_sources_to_hold_out_are_refused() -> None:
 
 def test_the_parts_say_what_they_are_part_of() -> None:
     parts = hold_out_pairs(pairs_of(("a", "x"), ("b", "x")), 0.1)
-    assert [part.source_name for part in parts.values()] == ["a.tsv (train)", "a.tsv (valid)"]
+    assert [part.source for part in parts.values()] == ["a.tsv (train)", "a.tsv (valid)"]

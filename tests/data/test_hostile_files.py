@@ -21,6 +21,7 @@ from legato.data.formats.text import read_text
 from legato.data.formats.treebanks import read_trees
 from legato.data.formats.vector_files import read_vectors
 from legato.data.sources import unpacking
+from legato.data.sources.files import FileOptions
 from legato.data.sources.patterns import matches, matching_files
 from legato.data.sources.tables import read_table
 from legato.data.text.tokenizers import Tokenizer
@@ -45,8 +46,8 @@ def refused(work: Callable[[], Any]) -> str:
 READERS: dict[str, Callable[[str], Any]] = {
     "text": read_text,
     "trees": read_trees,
-    "table": lambda path: read_table(path, ["text"], format="csv"),
-    "parquet": lambda path: read_table(path, ["text"], format="parquet"),
+    "table": lambda path: read_table(path, ["text"], FileOptions(format="csv")),
+    "parquet": lambda path: read_table(path, ["text"], FileOptions(format="parquet")),
     "vectors": lambda path: read_vectors(Path(path), ["a"]),
     "lines": lambda path: list(Lines(path).blocks(4)),
 }

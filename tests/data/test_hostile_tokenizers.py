@@ -70,9 +70,14 @@ def test_a_pattern_that_is_too_slow_for_a_text_is_named(
     said = refused(lambda: tokenizer.encode(TEXT))
     assert said.startswith("the tokenizer takes more than 0.1 s for 800 characters or tokens, since its file says ")
     assert SLOW in said
-    for work in (tokenizer.framed, tokenizer.encode_marked, tokenizer.prompt, tokenizer.encode_plain):
+    for work in (
+        tokenizer.encode_with_special_tokens,
+        tokenizer.encode_template,
+        tokenizer.prompt,
+        tokenizer.encode_plain,
+    ):
         refused(lambda work=work: work(TEXT))  # type: ignore[misc]
-    refused(lambda: tokenizer.framed_many(["a", TEXT]))
+    refused(lambda: tokenizer.encode_many_with_special_tokens(["a", TEXT]))
     monkeypatch.setattr(guarded_library, "SECONDS", 60.0)  # what was given up on still has the processor
     assert tokenizer.encode("a").tolist() in ([0], [1])
 
@@ -170,8 +175,8 @@ def test_a_guarded_tokenizer_gives_what_the_library_gives(tmp_path: Path) -> Non
     texts = ["the cat sat", "", "on 12 mats, héllo"]
     expected = [plain.encode(text, add_special_tokens=False).ids for text in texts]
     assert [ids.tolist() for ids in tokenizer.encode_many(texts)] == expected
-    assert [tokenizer.encode_marked(text) for text in texts] == expected
-    assert tokenizer.framed_many(texts) == expected
+    assert [tokenizer.encode_template(text) for text in texts] == expected
+    assert tokenizer.encode_many_with_special_tokens(texts) == expected
     assert [tokenizer.decode(ids) for ids in expected] == [plain.decode(ids) for ids in expected]
     assert tokenizer.library.encode("a", "b").ids == plain.encode("a", "b").ids
 

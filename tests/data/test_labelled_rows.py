@@ -6,13 +6,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from legato.config import validate
 from legato.data.formats.labelled import Labelled, read_labelled
 from legato.data.formats.labels import Labels, hold_out_rows
 from legato.errors import DataError
+from legato.evaluation.classification import classification_scores
+from legato.folders.about import check_about
+from legato.tasks.classification.task import ClassificationData
 
 REVIEWS = [
     ("a gem of a film", "1"),
@@ -29,7 +34,9 @@ def table(path: Path, *rows: tuple[str, ...], by: str = "\t") -> str:
 
 def labelled(labels: list[Any], texts: list[str] | None = None) -> Labelled:
     texts = texts or [f"text {n}" for n in range(len(labels))]
-    return Labelled("rows", texts, None, labels, list(range(1, len(labels) + 1)), "line", ["text", "label"])
+    return Labelled(
+        source="rows", texts=texts, labels=labels, lines=list(range(1, len(labels) + 1)), columns=["text", "label"]
+    )
 
 
 # ── columns ───────────────────────────────────────────────────────────────────────────────────────
@@ -112,7 +119,7 @@ def test_numbers_before_an_unusual_header_skip_it_and_it_is_said(labels: list[st
     data = read_labelled(source, columns=[1, 2])
     assert list(zip(data.texts, data.labels, strict=True)) == rows
     assert data.columns == ["kommentar", "klasse"]
-    more = "its columns parted by semicolons, " if by == ";" else ""
+    more = "its columns separated by semicolons, " if by == ";" else ""
     assert data.note == f"{more}taking the first line for a header"
     assert read_labelled(source, like=[1, 2]).labels == list(labels)
 
@@ -176,7 +183,7 @@ def test_jsonl_and_parquet_are_read_alike(tmp_path: Path) -> None:
         ("a.csv", 'text,label\ngood,1\n"bad" one,0\n', {}, "a.csv, line 3"),
         ("a.tsv", "text\tlabel\n", {}, "it holds no rows"),
         ("a.tsv", "a\tb\tc\nd\te\tf\n", {}, "say which are text and label: data.columns=[TEXT,LABEL]"),
-        ("a.tsv", "text\ngood\n", {}, "has one column, where tabs part them"),
+        ("a.tsv", "text\ngood\n", {}, "has one column, where tabs separate them"),
         ("a.tsv", "text\tlabel\ngood\t1\n", {"columns": ["text"]}, "data.columns names 1 of them"),
         ("a.tsv", "text\tlabel\ngood\t1\n", {"columns": ["txt", "label"]}, "did you mean 'text'?"),
         ("a.tsv", "good\t1\nbad\n", {"columns": [1, 2]}, "there is no column 2"),
@@ -215,7 +222,7 @@ def test_labels_may_be_put_in_order_or_named() -> None:
 
 
 def test_a_text_may_have_several_labels() -> None:
-    labels = Labels.of(labelled(["a; b", "", ["b"], None]), "several")
+    labels = Labels.of(labelled(["a; b", "", ["b"], None]), "multilabel")
     assert labels.names == ["a", "b"]
     assert labels.encode(labelled(["b", "a;b", ""])) == [[0.0, 1.0], [1.0, 1.0], [0.0, 0.0]]
 
@@ -226,8 +233,8 @@ def test_a_text_may_have_several_labels() -> None:
         (["x", "x"], "auto", None, "rows has one class alone, 'x'"),
         (["1", ""], "auto", None, "rows, line 2: there is no label"),
         (["1", None], "auto", None, "rows, line 2: there is no label"),
-        ([["a"], ["b"]], "auto", None, "rows, line 1: the label is a list; set data.kind=several"),
-        (["", ""], "several", None, "rows has no label at all"),
+        ([["a"], ["b"]], "auto", None, "rows, line 1: the label is a list; set data.kind=multilabel"),
+        (["", ""], "multilabel", None, "rows has no label at all"),
         (["a", "b"], "auto", ["a"], "rows, line 2: the label 'b' is not in data.labels=[a]"),
         (["a", "b"], "auto", ["a", "b", "a"], "data.labels names 'a' twice"),
         (["1.5", "2.5"], "auto", ["a"], "data.labels names classes"),
@@ -264,7 +271,7 @@ def test_no_text_is_on_both_sides_and_every_label_is_taught(rows: list[tuple[str
     texts, labels = [list(column) for column in zip(*rows, strict=True)]
     data = labelled(labels, texts)
     try:
-        kept, held = hold_out_rows(data, 0.3)
+        kept, held = hold_out_rows(data, 0.3).values()
     except DataError:
         assert len(set(texts)) <= 2
         return
@@ -278,13 +285,29 @@ def test_no_text_is_on_both_sides_and_every_label_is_taught(rows: list[tuple[str
 def test_what_is_held_out_does_not_depend_on_the_order() -> None:
     data = labelled(["0", "1"] * 25, [f"text number {n}" for n in range(50)])
     turned = data.select(list(range(49, -1, -1)))
-    one, other = (hold_out_rows(rows, 0.2)[1].texts for rows in (data, turned))
+    one, other = (hold_out_rows(rows, 0.2)["valid"].texts for rows in (data, turned))
     assert sorted(one) == sorted(other)
     assert 3 < len(one) < 20
 
 
 def test_rows_of_a_scale_are_held_out_though_each_value_comes_once() -> None:
     data = labelled([f"{n}.5" for n in range(30)])
-    kept, held = hold_out_rows(data, 0.2)
+    kept, held = hold_out_rows(data, 0.2).values()
     assert len(kept) + len(held) == 30
     assert held.labels
+
+
+def test_several_labels_of_which_one_was_not_learned_are_never_all_right() -> None:
+    labels = Labels("multilabel", ["a", "b"])
+    data = labelled(["a", "a;c", "b;c", "b"])
+    wanted = labels.encode(data, unseen="wrong")
+    assert wanted == [[1, 0, 0], [1, 0, 1], [0, 1, 1], [0, 1, 0]]
+    scores = classification_scores(labels, np.array([[1, 0], [1, 0], [0, 1], [0, 1]]), wanted)
+    assert scores["exact"] == 0.5
+    assert scores["micro_f1"] == pytest.approx(2 * 4 / (4 + 6))
+    assert scores["macro_f1"] == 1.0
+
+
+def test_the_older_name_of_multilabel_is_still_read() -> None:
+    assert validate(ClassificationData, {"kind": "several"}, "data").kind == "multilabel"
+    assert check_about({"task": "classification", "kind": "several"}, Path("config.json"))["kind"] == "multilabel"

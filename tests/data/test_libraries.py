@@ -86,9 +86,9 @@ def test_a_tokenizer_that_breaks_off_over_a_text_is_one_line(tmp_path: Path) -> 
     for use in (
         lambda: loaded.encode("the cat"),
         lambda: loaded.encode_plain("the cat"),
-        lambda: loaded.framed("the cat"),
-        lambda: loaded.framed_many(["the cat"]),
-        lambda: loaded.encode_marked("the cat"),
+        lambda: loaded.encode_with_special_tokens("the cat"),
+        lambda: loaded.encode_many_with_special_tokens(["the cat"]),
+        lambda: loaded.encode_template("the cat"),
         lambda: loaded.library.encode_batch(["the cat"]),
     ):
         with pytest.raises(DataError, match="failed on a text") as caught:

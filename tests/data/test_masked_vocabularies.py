@@ -40,7 +40,7 @@ def test_wordpiece_numbers_the_marks_as_bert_does() -> None:
 def test_every_kind_can_have_a_mask(name: str) -> None:
     tokenizer = TRAINED[name]
     assert tokenizer.name == name
-    assert {tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id} <= tokenizer.marks
+    assert {tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id} <= tokenizer.special_ids
     assert tokenizer.encode(TEXT).tolist() == tokenizer.encode_plain(TEXT).tolist()
 
 
@@ -53,7 +53,7 @@ def test_the_marks_count_among_the_size(name: str) -> None:
 def test_no_text_turns_into_a_mark(name: str) -> None:
     tokenizer = TRAINED[name]
     found = set(tokenizer.encode("The [MASK] and [CLS] [SEP] [PAD] dogs").tolist())
-    assert not found & tokenizer.marks
+    assert not found & tokenizer.special_ids
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -10,12 +10,13 @@ import torch
 
 from batches_compared import spread, spread_targets
 from legato.data.batching.batch import IGNORE, Batch
+from legato.data.batching.batches import WindowShape
 from legato.data.batching.masking import (
     Frame,
     MaskedRows,
     MaskedWindows,
     Masker,
-    Words,
+    WordStarts,
     fixed_batches,
     masked_tokenizer,
 )
@@ -37,8 +38,8 @@ PIECES = TOKENIZERS["wordpiece"]
 def windows(name: str = "wordpiece", whole: bool = False, seed: int = 0, **more: int) -> MaskedWindows:
     tokenizer = TOKENIZERS[name]
     masker = Masker.of(tokenizer, whole_words=whole)
-    shape = {"rows": 4, "window": 34, **more}
-    return MaskedWindows(tokenizer.encode(TEXT), masker, Frame.of(tokenizer), seed=seed, **shape)  # type: ignore[arg-type]
+    shape = WindowShape(**{"rows": 4, "window": 34, "seed": seed, **more})
+    return MaskedWindows(tokenizer.encode(TEXT), masker, Frame.of(tokenizer), shape)
 
 
 def hidden(batch: Batch) -> torch.Tensor:
@@ -60,7 +61,7 @@ def test_fifteen_percent_are_hidden_and_no_mark(name: str, whole: bool) -> None:
         per_row = hidden(batch).sum(1)
         assert (per_row <= round(0.15 * 32)).all()
         assert (per_row >= 1).all()
-        assert not np.isin(batch.targets[batch.targets != IGNORE], list(TOKENIZERS[name].marks)).any()
+        assert not np.isin(batch.targets[batch.targets != IGNORE], list(TOKENIZERS[name].special_ids)).any()
 
 
 def test_where_nothing_is_hidden_the_text_is_as_it_was() -> None:
@@ -84,7 +85,7 @@ def test_eight_of_ten_are_masked_one_is_another_token_and_one_stays() -> None:
     assert masked == pytest.approx(0.8, abs=0.03)
     assert stays == pytest.approx(0.1, abs=0.03)
     others = found.inputs[chosen & (found.inputs != PIECES.mask_id)]
-    assert not np.isin(others, [*PIECES.marks, PIECES.unk_id]).any()
+    assert not np.isin(others, [*PIECES.special_ids, PIECES.unk_id]).any()
 
 
 def test_a_step_hides_the_same_whenever_it_is_asked_and_another_epoch_something_else() -> None:
@@ -121,7 +122,7 @@ def test_a_row_split_off_keeps_its_places() -> None:
 @pytest.mark.parametrize("name", ["wordpiece", "bpe", "unigram", "char"])
 def test_whole_words_are_hidden_whole(name: str) -> None:
     tokenizer = TOKENIZERS[name]
-    words = Words(tokenizer)
+    words = WordStarts(tokenizer)
     batches = windows(name, whole=True, window=102)
     for step in range(batches.steps_per_epoch):
         batch = batches.at(step)
@@ -138,7 +139,7 @@ def test_a_word_begins_at_a_space_and_goes_on_with_its_pieces() -> None:
     for name in NAMES:
         tokenizer = TOKENIZERS[name]
         ids = tokenizer.encode("foxes jumped unbelievably")
-        starts = Words(tokenizer).starts(ids[None])[0]
+        starts = WordStarts(tokenizer).starts(ids[None])[0]
         text = [tokenizer.token(int(i)) for i in ids]
         assert starts.sum() == 3, text
 

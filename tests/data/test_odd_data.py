@@ -17,7 +17,7 @@ import pytest
 from legato.data.formats.dialogues import read_dialogues
 from legato.data.formats.labelled import read_labelled
 from legato.data.formats.labels import Labels, hold_out_rows
-from legato.data.formats.questions import Reading, read_questions
+from legato.data.formats.questions import QuestionFiles, read_questions
 from legato.data.formats.scored_pairs import read_scored_pairs
 from legato.data.formats.tagged_text import read_tagged
 from legato.data.formats.text import read_text
@@ -45,7 +45,7 @@ ODD = [
 
 def use_labels(path: str) -> None:
     data = read_labelled(path)
-    for kind in ("auto", "classes", "several", "regression"):
+    for kind in ("auto", "classes", "multilabel", "regression"):
         with contextlib.suppress(LegatoError):
             labels = Labels.of(data, kind)
             labels.encode(data)
@@ -60,11 +60,11 @@ READERS: dict[str, tuple[dict[str, Any], Callable[[str], Any]]] = {
     "tags": ({"words": ["a", "dog"], "tags": ["O", "B-X"]}, read_tagged),
     "questions": (
         {"question": "who?", "context": "a dog runs", "answers": {"text": ["dog"], "answer_start": [2]}},
-        lambda path: read_questions(path, Reading()),
+        lambda path: read_questions(path, QuestionFiles()),
     ),
     "places": (
         {"question": "who?", "context": "a dog runs", "answer": "dog", "start": 2, "title": "t"},
-        lambda path: read_questions(path, Reading(skip_bad=True)),
+        lambda path: read_questions(path, QuestionFiles(skip_bad=True)),
     ),
     "dialogues": (
         {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]},
@@ -227,7 +227,7 @@ def squad(**changed: Any) -> dict[str, Any]:
 def test_a_squad_file_that_is_none_is_one_line(content: Any, part: str, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(json.dumps(content))
     with pytest.raises(DataError, match=r"a\.json") as caught:
-        read_questions(str(tmp_path / "a.json"), Reading())
+        read_questions(str(tmp_path / "a.json"), QuestionFiles())
     assert part in str(caught.value)
     assert len(str(caught.value)) < 500
 
@@ -235,7 +235,7 @@ def test_a_squad_file_that_is_none_is_one_line(content: Any, part: str, tmp_path
 def test_a_squad_file_as_published_is_read_as_before(tmp_path: Path) -> None:
     whole = squad(asked={"answers": [{"text": "dog", "answer_start": 2.0}, {"text": "runs", "answer_start": 6}]})
     (tmp_path / "a.json").write_text(json.dumps(whole))
-    found = read_questions(str(tmp_path / "a.json"), Reading()).questions[0]
+    found = read_questions(str(tmp_path / "a.json"), QuestionFiles()).questions[0]
     assert [answer and answer.text for answer in found.answers] == ["dog", "runs"]
 
 

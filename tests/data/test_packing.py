@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from batches_compared import same
 from legato.data.batching.batch import Batch
+from legato.data.batching.batches import WindowShape
 from legato.data.batching.packing import Packed, document_starts
 from legato.data.cache import cached_ids
 from legato.data.formats.text import Text
@@ -27,7 +28,7 @@ def packed(lengths: list[int], *, start: int = EOS, rows: int = 2, window: int =
     documents = [[EOS, *(100 * (i + 1) + place for place in range(n))] for i, n in enumerate(lengths)]
     starts = np.cumsum([0, *(len(d) for d in documents[:-1])])
     ids = np.concatenate([np.array(d, dtype=np.int32) for d in documents])
-    return Packed(ids, starts, start=start, eos=EOS, rows=rows, window=window, seed=seed)
+    return Packed(ids, starts, WindowShape(rows=rows, window=window, seed=seed), start=start, eos=EOS)
 
 
 def fits(lengths: list[int]) -> bool:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from batches_compared import same
 from legato.data.batching.batch import IGNORE, Batch, named_tensors
+from legato.data.batching.buckets import BatchShape
 from legato.data.batching.pair_batches import PairBatches, collate_pairs, collate_sources
 from legato.errors import DataError
 
@@ -31,8 +32,9 @@ def ids_of(lengths: list[tuple[int, int]]) -> tuple[list[Any], list[Any]]:
 
 
 def batches_of(lengths: list[tuple[int, int]], **more: Any) -> PairBatches:
-    settings = {"batch_tokens": 48, "seed": 0, "start": START, "eos": EOS, **more}
-    return PairBatches(*ids_of(lengths), **settings)
+    drawing = {name: more.pop(name) for name in ("draw", "max_length") if name in more}
+    shape = BatchShape(**{"batch_tokens": 48, "seed": 0, **more})
+    return PairBatches(*ids_of(lengths), shape, start=START, eos=EOS, **drawing)
 
 
 def epoch_of(batches: PairBatches, epoch: int = 0) -> list[Batch]:
@@ -175,7 +177,7 @@ def test_ids_are_what_an_embedding_takes() -> None:
 
 @pytest.mark.parametrize("largest", [9, 70_000])
 def test_ids_of_any_size_survive(largest: int) -> None:
-    batch = PairBatches([[largest]], [[largest]], batch_tokens=9, seed=0, start=START, eos=EOS).at(0)
+    batch = PairBatches([[largest]], [[largest]], BatchShape(batch_tokens=9, seed=0), start=START, eos=EOS).at(0)
     assert (batch.source.ids.tolist(), batch.inputs.ids.tolist()) == ([[largest]], [[START, largest]])  # type: ignore[union-attr]
 
 
@@ -366,8 +368,8 @@ def rows_of(batch: Batch) -> set[tuple[tuple[int, ...], tuple[int, ...]]]:
 def test_batches_alike_hold_the_same_pairs_in_few_shapes() -> None:
     drawn = np.random.default_rng(3)
     sides = [[drawn.integers(1, 5000, size=size) for size in drawn.integers(2, 40, size=600)] for _ in range(2)]
-    settings = {"batch_tokens": 512, "seed": 1, "start": 0, "eos": 0, "pad_to": 8}
-    plain, alike = PairBatches(*sides, **settings), PairBatches(*sides, **settings, fixed_shape=True)
+    shapes_of = [BatchShape(batch_tokens=512, seed=1, pad_to=8, fixed_shape=fixed) for fixed in (False, True)]
+    plain, alike = (PairBatches(*sides, shape, start=0, eos=0) for shape in shapes_of)
     assert plain.steps_per_epoch == alike.steps_per_epoch
     shapes = set()
     for step in range(alike.steps_per_epoch):

@@ -8,6 +8,7 @@ import pytest
 
 from legato.data.formats.text_pairs import read_pairs
 from legato.data.sources import files
+from legato.data.sources.files import FileOptions
 from tiny_pair_files import both, complaint, put
 
 
@@ -19,13 +20,13 @@ def languages(tmp_path: Path) -> str:
 
 
 def test_directions_are_read_one_after_another_with_the_targets_language(languages: str) -> None:
-    pairs = read_pairs("train.{}", root=languages, directions=["en-de", "de-en", "en-fr"])
+    pairs = read_pairs("train.{}", FileOptions(root=languages), directions=["en-de", "de-en", "en-fr"])
     assert both(pairs)[::2] == [("one", "eins"), ("eins", "one"), ("one", "un")]
     assert pairs.tags == ["de", "de", "en", "en", "fr", "fr"]
 
 
 def test_a_pair_of_several_directions_says_which_it_is_of(languages: str) -> None:
-    pairs = read_pairs("train.{}", root=languages, directions=["en-de", "en-fr"])
+    pairs = read_pairs("train.{}", FileOptions(root=languages), directions=["en-de", "en-fr"])
     assert pairs.place(3) == "line 2 of en-fr"
 
 
@@ -33,7 +34,7 @@ def test_each_file_is_read_once(languages: str, monkeypatch: pytest.MonkeyPatch)
     seen = []
     read = files.read_bytes
     monkeypatch.setattr(files, "read_bytes", lambda path: seen.append(path.name) or read(path))  # type: ignore[func-returns-value]
-    read_pairs("train.{}", root=languages, directions=["en-de", "de-en", "en-fr"])
+    read_pairs("train.{}", FileOptions(root=languages), directions=["en-de", "de-en", "en-fr"])
     assert sorted(seen) == ["train.de", "train.en", "train.fr"]
 
 

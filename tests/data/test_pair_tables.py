@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from legato.data.formats.text_pairs import read_pairs
+from legato.data.sources.files import FileOptions
 from tiny_pair_files import both, complaint, put
 
 
@@ -72,11 +73,11 @@ def test_a_plain_ending_with_tabs_is_a_tsv_and_says_so(tmp_path: Path) -> None:
 
 def test_a_csv_parted_by_semicolons_says_so(tmp_path: Path) -> None:
     pairs = read_pairs(put(tmp_path, "a.csv", "en;de\nGo.;Geh.\n"))
-    assert (both(pairs), pairs.note) == ([("Go.", "Geh.")], "its columns parted by semicolons, columns en and de")
+    assert (both(pairs), pairs.note) == ([("Go.", "Geh.")], "its columns separated by semicolons, columns en and de")
 
 
 def test_the_format_may_be_said(tmp_path: Path) -> None:
-    pairs = read_pairs(put(tmp_path, "deu.txt", "Go.\tGeh.\n"), format="tsv")
+    pairs = read_pairs(put(tmp_path, "deu.txt", "Go.\tGeh.\n"), FileOptions(format="tsv"))
     assert (both(pairs), pairs.note) == ([("Go.", "Geh.")], "columns 1 and 2, no header")
 
 
@@ -142,7 +143,7 @@ def test_pairs_of_the_hub_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType("datasets")
     module.load_dataset = load_dataset  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "datasets", module)
-    pairs = read_pairs("owner/opus:en-fr", split="test")
+    pairs = read_pairs("owner/opus:en-fr", FileOptions(split="test"))
     assert (both(pairs), calls) == ([("dog", "chien")], [("owner/opus", "en-fr", "test")])
 
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from legato.data.formats.text_pairs import read_pairs, tidy
+from legato.data.sources.files import FileOptions
 from tiny_pair_files import both, complaint, put
 
 # --- aligned files ---------------------------------------------------------------------------------
@@ -20,7 +21,7 @@ def test_two_aligned_files_are_pairs_line_by_line(tmp_path: Path) -> None:
     pairs = read_pairs(names)
     assert both(pairs) == [("one", "eins"), ("two", "zwei")]
     assert pairs.lines == [1, 2]
-    assert pairs.source_name == " + ".join(names)
+    assert pairs.source == " + ".join(names)
 
 
 def test_a_last_line_needs_no_newline(tmp_path: Path) -> None:
@@ -47,7 +48,7 @@ def test_windows_newlines_end_lines_too(tmp_path: Path) -> None:
 def test_names_lie_under_the_root(tmp_path: Path) -> None:
     put(tmp_path, "a.en", "one\n")
     put(tmp_path, "a.de", "eins\n")
-    assert both(read_pairs(["a.en", "a.de"], root=str(tmp_path))) == [("one", "eins")]
+    assert both(read_pairs(["a.en", "a.de"], FileOptions(root=str(tmp_path)))) == [("one", "eins")]
 
 
 @pytest.mark.parametrize(("left", "right", "longer"), [(3, 2, "a.en"), (2, 3, "a.de")])

@@ -12,7 +12,7 @@ from tokenizers import models, processors, trainers
 
 from legato.data.text.tokenizers import Tokenizer
 from legato.errors import DataError
-from tiny_published import END, MARKS, TEXT, byte_level, write
+from tiny_published import END, SPECIAL_TOKENS, TEXT, byte_level, write
 
 TEXTS = ["the cat", "", " hello  world ", "A Ünïcode Straße", "狗 🐶", "a [MASK] <mask> b", f"x{END}y", "don't\nstop"]
 BERT = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -46,8 +46,8 @@ def as_there(folder: Path) -> None:
     transformers = pytest.importorskip("transformers")
     theirs, ours = transformers.AutoTokenizer.from_pretrained(folder), Tokenizer.load(folder)
     for text in TEXTS:
-        assert ours.framed(text) == theirs(text)["input_ids"], text
-        assert ours.encode_marked(text) == theirs(text, add_special_tokens=False)["input_ids"], text
+        assert ours.encode_with_special_tokens(text) == theirs(text)["input_ids"], text
+        assert ours.encode_template(text) == theirs(text, add_special_tokens=False)["input_ids"], text
     for role in ("cls", "sep", "mask", "pad", "bos"):
         there = getattr(theirs, f"{role}_token_id")
         assert there is None or getattr(ours, f"{role}_id") == there, role
@@ -79,7 +79,7 @@ def test_added_tokens_are_read(tmp_path: Path) -> None:
     folder = bpe_vocabulary(tmp_path, "gpt2")
     size = len(json.loads((folder / "vocab.json").read_text()))
     write(folder / "added_tokens.json", {"<two>": size + 1, "<one>": size})
-    assert Tokenizer.load(folder).encode_marked("<one><two>") == [size, size + 1]
+    assert Tokenizer.load(folder).encode_template("<one><two>") == [size, size + 1]
 
 
 def complaint(folder: Path) -> str:
@@ -195,9 +195,9 @@ def test_the_older_file_of_roles_is_read_too(tmp_path: Path) -> None:
 def test_padding_and_cutting_that_a_file_asks_for_are_left_out(tmp_path: Path) -> None:
     library = byte_level()
     library.enable_truncation(3)
-    library.enable_padding(length=9, pad_id=MARKS.index("<s>"), pad_token="<s>")
+    library.enable_padding(length=9, pad_id=SPECIAL_TOKENS.index("<s>"), pad_token="<s>")
     loaded = foreign(tmp_path, library)
-    assert loaded.decode(loaded.framed("the cat sat on the mat")) == "the cat sat on the mat"
+    assert loaded.decode(loaded.encode_with_special_tokens("the cat sat on the mat")) == "the cat sat on the mat"
     assert loaded.decode(loaded.encode("the cat sat on the mat").tolist()) == "the cat sat on the mat"
 
 

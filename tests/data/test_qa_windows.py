@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from legato.data.batching.qa_windows import QuestionReader
-from legato.data.formats.questions import Span
+from legato.data.formats.questions import AnswerSpan
 from legato.data.text.text_reader import TextReader
 from legato.data.text.tokenizers import NAMES, Tokenizer, TokenizerConfig
 from legato.errors import DataError
@@ -37,9 +37,11 @@ def tokenizer(name: str, **more: Any) -> Tokenizer:
     return Tokenizer.train(TokenizerConfig(name=name, **size, **more), [TEXT])
 
 
-def reader(name: str = "wordpiece", framed: bool = True, characters: bool = False, **sizes: int) -> QuestionReader:
-    made = tokenizer(name, masked=framed)
-    return QuestionReader(TextReader(made, None, framed, characters, framed), **sizes)
+def reader(
+    name: str = "wordpiece", adds_special_tokens: bool = True, characters: bool = False, **sizes: int
+) -> QuestionReader:
+    made = tokenizer(name, masked=adds_special_tokens)
+    return QuestionReader(TextReader(made, None, adds_special_tokens, characters, adds_special_tokens), **sizes)
 
 
 def answer_of(questions: QuestionReader, window: Any, context: str) -> str:
@@ -55,7 +57,7 @@ def answer_of(questions: QuestionReader, window: Any, context: str) -> str:
 def test_an_answer_is_a_part_of_the_text_as_written(name: str, lowercase: bool, answer: str) -> None:
     made = tokenizer(name, lowercase=lowercase)
     questions = QuestionReader(TextReader(made), window=400)
-    span = Span(TEXT.index(answer), answer)
+    span = AnswerSpan(TEXT.index(answer), answer)
     (window,) = questions.windows([("who?", TEXT)], [span])
     found = answer_of(questions, window, TEXT)
     if name == "word":  # its tokens are what stands between spaces
@@ -65,8 +67,8 @@ def test_an_answer_is_a_part_of_the_text_as_written(name: str, lowercase: bool, 
 
 
 def test_models_that_read_letters_get_whole_words_without_punctuation() -> None:
-    questions = reader("word", framed=False, characters=True, window=100)
-    (window,) = questions.windows([("who?", TEXT)], [Span(TEXT.index("Zoë"), "Zoë")])
+    questions = reader("word", adds_special_tokens=False, characters=True, window=100)
+    (window,) = questions.windows([("who?", TEXT)], [AnswerSpan(TEXT.index("Zoë"), "Zoë")])
     assert answer_of(questions, window, TEXT) == "Zoë"
     assert window.row.characters is not None
     assert len(window.row.characters) == len(window.row.ids)
@@ -75,8 +77,10 @@ def test_models_that_read_letters_get_whole_words_without_punctuation() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(20, 60), st.integers(0, 30), st.booleans(), st.integers(0, 200))
-def test_windows_cover_the_context_and_overlap(window: int, stride: int, framed: bool, length: int) -> None:
-    questions = reader(framed=framed, window=window, stride=stride)
+def test_windows_cover_the_context_and_overlap(
+    window: int, stride: int, adds_special_tokens: bool, length: int
+) -> None:
+    questions = reader(adds_special_tokens=adds_special_tokens, window=window, stride=stride)
     context = " ".join([TEXT] * 3)[: length * 3] + " x"
     tokens = len(questions.context(context).ids)
     made = questions.windows([("who?", context)])
@@ -93,7 +97,7 @@ def test_windows_cover_the_context_and_overlap(window: int, stride: int, framed:
 
 def test_a_window_without_the_answer_points_at_the_mark_for_none() -> None:
     questions = reader(window=40, stride=8)
-    made = questions.windows([("who?", TEXT)], [Span(TEXT.index("naïvely"), "naïvely")])
+    made = questions.windows([("who?", TEXT)], [AnswerSpan(TEXT.index("naïvely"), "naïvely")])
     assert len(made) > 1
     assert made[0].row.span == (0, 0)
     assert answer_of(questions, made[-1], TEXT) == "naïvely"
@@ -105,7 +109,7 @@ def test_a_question_without_an_answer_points_at_the_mark_everywhere() -> None:
 
 
 def test_of_a_model_that_reads_from_left_to_right_the_last_mark_is_none() -> None:
-    questions = reader("bpe", framed=False, window=60, stride=8)
+    questions = reader("bpe", adds_special_tokens=False, window=60, stride=8)
     for window in questions.windows([("who?", TEXT)], [None]):
         assert window.row.span == (len(window.row.ids) - 1,) * 2
         assert window.row.ids[-1] == questions.tokenizer.eos_id
@@ -130,7 +134,7 @@ def test_robertas_two_marks_stand_between() -> None:
     library.add_special_tokens(["<s>", "</s>"])
     library.post_processor = RobertaProcessing(("</s>", 1), ("<s>", 0))
     questions = QuestionReader(TextReader(Tokenizer(library), None, False, False, True))
-    (window,) = questions.windows([("who", "Zoë who Zoë")], [Span(0, "Zoë")])
+    (window,) = questions.windows([("who", "Zoë who Zoë")], [AnswerSpan(0, "Zoë")])
     assert window.row.ids == [0, 3, 1, 1, 4, 3, 4, 1]
     assert window.row.span == (4, 4)
 

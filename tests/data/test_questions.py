@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from legato.data.formats.question_splits import split_questions, told_shared
-from legato.data.formats.questions import Question, Questions, Reading, Span, read_questions
+from legato.data.formats.questions import AnswerSpan, Question, QuestionFiles, Questions, read_questions
 from legato.errors import DataError
 
 TEXT = "Anna drinks tea. Bert drinks milk, and Anna sleeps."
@@ -37,7 +37,7 @@ def table(path: Path, names: list[str], *rows: list[Any]) -> Path:
 
 
 def read(path: Path, **reading: Any) -> Questions:
-    return read_questions(str(path), Reading(**reading))
+    return read_questions(str(path), QuestionFiles(**reading))
 
 
 # --- SQuAD's JSON -----------------------------------------------------------------------------------
@@ -46,8 +46,8 @@ def read(path: Path, **reading: Any) -> Questions:
 def test_squad_has_articles_and_several_answers(tmp_path: Path) -> None:
     file = squad(tmp_path / "a.json", asked(("milk", 29), ("drinks milk", 22), ("milk", 29)))
     (question,) = read(file).questions
-    assert question.answers == [Span(29, "milk"), Span(22, "drinks milk"), Span(29, "milk")]
-    assert question.common == Span(29, "milk")
+    assert question.answers == [AnswerSpan(29, "milk"), AnswerSpan(22, "drinks milk"), AnswerSpan(29, "milk")]
+    assert question.common == AnswerSpan(29, "milk")
     assert question.rights == ["milk", "drinks milk"]
     assert question.article == "Drinks"
 
@@ -140,14 +140,14 @@ def test_an_empty_context_is_named(tmp_path: Path) -> None:
 def test_columns_are_guessed_and_said(tmp_path: Path) -> None:
     file = table(tmp_path / "a.csv", ["n", "Context", "question", "answer"], ["1", TEXT, "And Bert?", "milk"])
     held = read(file)
-    assert held.questions[0].answers == [Span(29, "milk")]  # where it stands first
+    assert held.questions[0].answers == [AnswerSpan(29, "milk")]  # where it stands first
     assert "'question' as question, 'Context' as context, 'answer' as answer" in held.notes[0]
 
 
 def test_columns_can_be_named_or_numbered(tmp_path: Path) -> None:
     file = tmp_path / "a.tsv"
     file.write_text(f"And Bert?\t29\t{TEXT}\tmilk\n")
-    assert read(file, columns=[1, 3, 4, 2]).questions[0].answers == [Span(29, "milk")]
+    assert read(file, columns=[1, 3, 4, 2]).questions[0].answers == [AnswerSpan(29, "milk")]
 
 
 def test_columns_that_cannot_be_guessed_are_asked_for(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_pair_of_places_counts_more_than_the_text(tmp_path: Path) -> None:
         ["1", "And Carl?", review, "ANSWERNOTFOUND", place],
     )
     first, second = read(file).questions
-    assert first.answers == [Span(17, TEXT[17:])]
+    assert first.answers == [AnswerSpan(17, TEXT[17:])]
     assert second.answers == [None]
     assert first.article == "1"
     assert "NOTFOUND" not in second.context
@@ -193,7 +193,7 @@ def test_that_one_annotator_found_nothing_counts_only_where_all_did(tmp_path: Pa
     held = read(table(tmp_path / "a.csv", ["question", "context", "answer"], *rows, ["And Anna?", TEXT, ""]))
     one, other = held.questions
     assert one.rights == ["milk", "drinks milk"]
-    assert one.common == Span(29, "milk")
+    assert one.common == AnswerSpan(29, "milk")
     assert (other.rights, other.common, other.found) == ([""], None, [None])
     assert held.unanswerable == 1
 
@@ -244,7 +244,7 @@ def _csv(path: Path, row: dict[str, Any]) -> Path:
 def test_answers_as_the_hub_keeps_them(tmp_path: Path, write: Callable[..., Path]) -> None:
     two = {**ROW, "answers": {"text": ["milk", "drinks milk"], "answer_start": [29, 22]}}
     (question,) = read(write(tmp_path / "a", two)).questions
-    assert question.answers == [Span(29, "milk"), Span(22, "drinks milk")]
+    assert question.answers == [AnswerSpan(29, "milk"), AnswerSpan(22, "drinks milk")]
     assert question.article == "Drinks"
 
 
@@ -272,7 +272,7 @@ def test_what_is_wrong_with_a_row(tmp_path: Path, change: dict[str, Any], words:
 
 def test_an_answer_loses_the_white_space_around_it(tmp_path: Path) -> None:
     (question,) = read(squad(tmp_path / "a.json", asked((" milk", 28)))).questions
-    assert question.answers == [Span(29, "milk")]
+    assert question.answers == [AnswerSpan(29, "milk")]
 
 
 # --- parts ------------------------------------------------------------------------------------------

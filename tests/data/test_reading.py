@@ -17,7 +17,7 @@ def trained(name: str) -> Tokenizer:
 
 def test_an_encoder_has_marks_around_a_text() -> None:
     tokenizer = trained("wordpiece")
-    reader = TextReader(tokenizer, framed=True, segments=True)
+    reader = TextReader(tokenizer, adds_special_tokens=True, segments=True)
     row = reader.text("the cat")
     assert row.ids == [tokenizer.cls_id, *tokenizer.encode("the cat").tolist(), tokenizer.sep_id]
     pair = reader.pair("the cat", "sat")
@@ -37,7 +37,7 @@ def test_others_have_none() -> None:
 def test_a_pair_that_is_spelt_has_its_mark_in_the_middle_also_behind_a_mark() -> None:
     plain = trained("word")
     eos = plain.eos_id
-    for tokenizer, before in ((plain, []), (plain.framing(([eos], []), ([eos], [eos], [])), [eos])):
+    for tokenizer, before in ((plain, []), (plain.with_template(([eos], []), ([eos], [eos], [])), [eos])):
         row = TextReader(tokenizer, characters=True).pair("the cat", "sat on")
         words = [tokenizer.id_of(word) for word in ("the", "cat", "sat", "on")]
         assert row.ids == [*before, *words[:2], eos, *words[2:]]
@@ -46,15 +46,15 @@ def test_a_pair_that_is_spelt_has_its_mark_in_the_middle_also_behind_a_mark() ->
 
 
 @pytest.mark.parametrize("name", ["wordpiece", "bpe", "unigram", "char", "byte", "word"])
-@pytest.mark.parametrize("framed", [True, False])
-def test_a_words_tokens_begin_where_it_says(name: str, framed: bool) -> None:
+@pytest.mark.parametrize("adds_special_tokens", [True, False])
+def test_a_words_tokens_begin_where_it_says(name: str, adds_special_tokens: bool) -> None:
     tokenizer = trained(name)
     words = ["the", "unbelievable", "cat", "Zürich", "東京", "…", "sat"]
-    row = TextReader(tokenizer, framed=framed).words(words)
+    row = TextReader(tokenizer, adds_special_tokens=adds_special_tokens).words(words)
     assert row.positions is not None
     assert len(row.positions) == len(words)
     assert row.positions == sorted(set(row.positions))
-    bounds = [*row.positions, len(row.ids) - framed]
+    bounds = [*row.positions, len(row.ids) - adds_special_tokens]
     for word, start, end in zip(words, row.positions, bounds[1:], strict=True):
         if tokenizer.unk_id not in row.ids[start:end]:
             assert tokenizer.decode(row.ids[start:end]).strip() == word
@@ -62,7 +62,9 @@ def test_a_words_tokens_begin_where_it_says(name: str, framed: bool) -> None:
 
 def test_words_that_do_not_fit_are_absent() -> None:
     tokenizer = trained("wordpiece")
-    row = TextReader(tokenizer, max_length=6, framed=True).words(["the", "cat", "sat", "on", "the", "mat"])
+    row = TextReader(tokenizer, max_length=6, adds_special_tokens=True).words(
+        ["the", "cat", "sat", "on", "the", "mat"]
+    )
     assert row.positions is not None
     assert len(row.ids) <= 6
     assert len(row.positions) < 6

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from legato.data.batching.batch import IGNORE
+from legato.data.batching.buckets import BatchShape
 from legato.data.batching.examples import Example, ExampleBatches, collate_examples, scoring_batches
 from legato.errors import DataError
 
@@ -55,7 +56,7 @@ def test_characters_are_padded_both_ways() -> None:
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=40), st.integers(30, 90), st.booleans())
 def test_an_epoch_holds_every_row_once(lengths: list[int], limit: int, alike: bool) -> None:
-    batches = ExampleBatches(rows_of(lengths), batch_tokens=limit, seed=1, fixed_shape=alike)
+    batches = ExampleBatches(rows_of(lengths), BatchShape(batch_tokens=limit, seed=1, fixed_shape=alike))
     for epoch in range(2):
         seen: list[int] = []
         for step in range(batches.steps_per_epoch):
@@ -68,12 +69,12 @@ def test_an_epoch_holds_every_row_once(lengths: list[int], limit: int, alike: bo
 
 
 def test_batches_of_so_many_rows() -> None:
-    batches = ExampleBatches(rows_of([3, 9, 4, 8, 2]), batch_tokens=1, batch_rows=2, seed=0)
+    batches = ExampleBatches(rows_of([3, 9, 4, 8, 2]), BatchShape(batch_tokens=1, batch_rows=2, seed=0))
     assert sorted(batches.at(step).rows for step in range(batches.steps_per_epoch)) == [1, 2, 2]
 
 
 def test_a_batch_depends_on_its_step_alone() -> None:
-    one, two = (ExampleBatches(rows_of([1, 5, 3, 2, 8, 1, 1]), batch_tokens=8, seed=3) for _ in range(2))
+    one, two = (ExampleBatches(rows_of([1, 5, 3, 2, 8, 1, 1]), BatchShape(batch_tokens=8, seed=3)) for _ in range(2))
     later = one.at(9)
     assert torch.equal(later.inputs.ids, two.at(9).inputs.ids)
     assert torch.equal(one.at(0).inputs.ids, two.at(0).inputs.ids)
@@ -81,7 +82,7 @@ def test_a_batch_depends_on_its_step_alone() -> None:
 
 def test_rows_that_fill_a_batch_up_teach_nothing() -> None:
     rows = [Example([1, 2], label=0.5), Example([1], label=1.5), Example([3], label=2.5)]
-    batches = ExampleBatches(rows, batch_tokens=100, batch_rows=4, seed=0, fixed_shape=True)
+    batches = ExampleBatches(rows, BatchShape(batch_tokens=100, batch_rows=4, seed=0, fixed_shape=True))
     batch = batches.at(0)
     assert batch.rows == 4
     assert batch.labels is not None
@@ -91,7 +92,7 @@ def test_rows_that_fill_a_batch_up_teach_nothing() -> None:
 
 def test_no_batch_is_wider_than_the_longest_row() -> None:
     rows = rows_of([3, 9, 10, 17, 20])
-    batches = ExampleBatches(rows, batch_tokens=40, seed=0, pad_to=8, fixed_shape=True)
+    batches = ExampleBatches(rows, BatchShape(batch_tokens=40, seed=0, pad_to=8, fixed_shape=True))
     widths = {batches.at(step).inputs.ids.shape[1] for step in range(batches.steps_per_epoch)}
     assert widths == {16, 20}  # not 24: a model may have no more places than the longest row needs
 
@@ -104,4 +105,4 @@ def test_scoring_meets_every_row_once() -> None:
 
 def test_a_row_beyond_the_batch_is_named() -> None:
     with pytest.raises(DataError, match=r"row 2: 12 tokens, more than train.batch_tokens=10"):
-        ExampleBatches(rows_of([3, 12]), batch_tokens=10, seed=0)
+        ExampleBatches(rows_of([3, 12]), BatchShape(batch_tokens=10, seed=0))

@@ -10,12 +10,13 @@ import torch
 
 from batches_compared import spread_targets
 from legato.data.batching.batch import IGNORE
+from legato.data.batching.buckets import BatchShape
 from legato.data.batching.masking import Frame, Masker
 from legato.data.batching.sentence_pairs import (
     FOLLOWS,
     RANDOM,
+    DocumentSentences,
     SentencePairs,
-    Sentences,
     documents_of,
     draw_pairs,
     split_sentences,
@@ -35,9 +36,10 @@ def text(*documents: str) -> Text:
 
 
 def pairs(written: Text | None = None, window: int = 35, rows: int = 4, seed: int = 0, **more: bool) -> SentencePairs:
-    sentences = Sentences.of(written or text(FILE), TOKENIZER, (window - 3) // 2)
+    sentences = DocumentSentences.of(written or text(FILE), TOKENIZER, (window - 3) // 2)
     masker, frame = Masker.of(TOKENIZER), Frame.of(TOKENIZER)
-    return SentencePairs(sentences, masker, frame, batch_tokens=rows * window, window=window, seed=seed, **more)
+    shape = BatchShape(batch_tokens=rows * window, seed=seed, **more)
+    return SentencePairs(sentences, masker, frame, shape, window=window)
 
 
 def test_documents_lie_between_blank_lines_and_sentences_are_lines() -> None:
@@ -65,13 +67,13 @@ def test_a_long_line_is_split_too() -> None:
 
 
 def test_half_of_the_seconds_follow() -> None:
-    sentences = Sentences.of(text(FILE), TOKENIZER, 16)
+    sentences = DocumentSentences.of(text(FILE), TOKENIZER, 16)
     labels = np.concatenate([draw_pairs(sentences, 32, np.random.default_rng(s))[:, 4] for s in range(20)])
     assert labels.mean() == pytest.approx(0.5, abs=0.05)
 
 
 def test_what_follows_is_of_the_same_document_and_what_is_random_is_not() -> None:
-    sentences = Sentences.of(text(FILE), TOKENIZER, 16)
+    sentences = DocumentSentences.of(text(FILE), TOKENIZER, 16)
     starts = sentences.borders[sentences.documents]
     found = draw_pairs(sentences, 32, np.random.default_rng(1))
     document = np.searchsorted(starts, found[:, [0, 2]], "right")
@@ -86,7 +88,7 @@ def test_where_a_pair_is_cut_does_not_tell_whether_it_follows(most: int) -> None
     draw = np.random.default_rng(0)
     counts = draw.integers(most // 3 + 1, most + 1, 4000 // most)  # sentences of each document
     borders = np.cumsum([0, *draw.integers(8, 40, counts.sum())])
-    sentences = Sentences(np.arange(borders[-1]), borders, np.cumsum([0, *counts]))
+    sentences = DocumentSentences(np.arange(borders[-1]), borders, np.cumsum([0, *counts]))
     found = draw_pairs(sentences, 125, draw)
     whole = np.isin(found[:, :4], borders).tolist()  # (pairs, 4): which of its borders are those of sentences
     seen = Counter((*row, int(label)) for row, label in zip(whole, found[:, 4], strict=True))
@@ -96,7 +98,7 @@ def test_where_a_pair_is_cut_does_not_tell_whether_it_follows(most: int) -> None
 
 def test_pairs_fit_and_neither_side_is_empty() -> None:
     for room in (2, 3, 8, 32, 400):
-        sentences = Sentences.of(text(FILE), TOKENIZER, max(room // 2, 1))
+        sentences = DocumentSentences.of(text(FILE), TOKENIZER, max(room // 2, 1))
         found = draw_pairs(sentences, room, np.random.default_rng(2))
         first, second = found[:, 1] - found[:, 0], found[:, 3] - found[:, 2]
         assert (first > 0).all()

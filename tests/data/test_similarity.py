@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batches_compared import same
+from legato.data.batching.buckets import BatchShape
 from legato.data.batching.examples import Example
 from legato.data.batching.group_batches import GroupBatches, collate_groups, flattened
 from legato.data.formats.scored_pairs import (
@@ -89,7 +90,7 @@ def test_a_first_pair_of_short_texts_is_no_header(lines: list[str], tmp_path: Pa
 def test_a_csv_parted_by_semicolons_says_so(tmp_path: Path) -> None:
     found = read_scored_pairs(write(tmp_path / "a.csv", "first;second", "a, b;c"))
     assert found.groups == [("a, b", "c")]
-    assert found.note == "'first' as a text, 'second' as the other, its columns parted by semicolons"
+    assert found.note == "'first' as a text, 'second' as the other, its columns separated by semicolons"
 
 
 def test_json_and_gzip_are_read(tmp_path: Path) -> None:
@@ -134,7 +135,9 @@ def test_what_is_wrong_is_said_in_one_line(
 
 
 def pairs(firsts: list[str]) -> ScoredPairs:
-    return ScoredPairs("x", firsts, [f"{text}!" for text in firsts], list(range(1, len(firsts) + 1)), "line", "")
+    return ScoredPairs(
+        source="x", first=firsts, second=[f"{text}!" for text in firsts], lines=list(range(1, len(firsts) + 1))
+    )
 
 
 @given(st.lists(st.text("abc", min_size=1, max_size=3), min_size=2, max_size=30), st.floats(0.01, 0.99))
@@ -143,7 +146,7 @@ def test_a_first_text_is_in_one_part_only(firsts: list[str], share: float) -> No
         with pytest.raises(DataError, match="nothing can be held out"):
             hold_out_scored_pairs(pairs(firsts), share)
         return
-    train, valid = hold_out_scored_pairs(pairs(firsts), share)
+    train, valid = hold_out_scored_pairs(pairs(firsts), share).values()
     assert len(train) + len(valid) == len(firsts)
     assert train.first
     assert valid.first
@@ -155,7 +158,7 @@ def groups(count: int, texts: int = 2) -> list[list[Example]]:
 
 
 def test_a_batch_is_a_function_of_the_step() -> None:
-    made = [GroupBatches(groups(23), list(range(23)), batch_rows=5, seed=3) for _ in range(2)]
+    made = [GroupBatches(groups(23), BatchShape(batch_rows=5, seed=3), list(range(23))) for _ in range(2)]
     assert made[0].steps_per_epoch == 4
     for step in (9, 0, 9, 4):
         one, two = made[0].at(step), made[1].at(step)
@@ -168,13 +171,13 @@ def test_a_batch_is_a_function_of_the_step() -> None:
 
 
 def test_an_epoch_has_no_row_twice() -> None:
-    batches = GroupBatches(groups(20), batch_rows=4, seed=0)
+    batches = GroupBatches(groups(20), BatchShape(batch_rows=4, seed=0))
     seen = torch.cat([batches.at(step).inputs.ids[:, 0, 0] for step in range(batches.steps_per_epoch)])
     assert sorted(seen.tolist()) == list(range(1, 21))
 
 
 def test_a_batch_keeps_rows_together_when_it_is_split() -> None:
-    batch = GroupBatches(groups(8, 3), list(range(8)), batch_rows=8, seed=0).at(0)
+    batch = GroupBatches(groups(8, 3), BatchShape(batch_rows=8, seed=0), list(range(8))).at(0)
     parts = batch.split(3)
     assert [part.rows for part in parts] == [3, 3, 2]
     assert torch.equal(torch.cat([part.inputs.token_ids for part in parts]), batch.inputs.ids)
@@ -195,4 +198,4 @@ def test_texts_lie_one_a_row_for_the_model() -> None:
 
 def test_one_pair_is_not_enough() -> None:
     with pytest.raises(DataError, match="holds 1 pairs; give two at least"):
-        GroupBatches(groups(1), batch_rows=2, seed=0)
+        GroupBatches(groups(1), BatchShape(batch_rows=2, seed=0))

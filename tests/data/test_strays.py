@@ -11,7 +11,7 @@ import pytest
 
 from legato.data.formats.labelled import Labelled, read_labelled
 from legato.data.formats.labels import Labels, hold_out_rows
-from legato.data.formats.questions import Reading, read_questions
+from legato.data.formats.questions import QuestionFiles, read_questions
 from legato.data.formats.scored_pairs import read_scored_pairs
 from legato.errors import DataError
 from legato.tasks.classification.prompting import read_shots
@@ -19,7 +19,9 @@ from legato.tasks.classification.prompting import read_shots
 
 def labelled(labels: list[Any]) -> Labelled:
     texts = [f"text {row}" for row in range(len(labels))]
-    return Labelled("rows", texts, None, labels, list(range(1, len(labels) + 1)), "line", ["text", "label"])
+    return Labelled(
+        source="rows", texts=texts, labels=labels, lines=list(range(1, len(labels) + 1)), columns=["text", "label"]
+    )
 
 
 def table(path: Path, labels: list[Any], text: str = "a text of some words") -> str:
@@ -76,19 +78,19 @@ def test_a_missing_label_is_refused_by_its_row(name: str, labels: list[Any], kin
 @pytest.mark.parametrize("label", [math.nan, math.inf, [1.0, math.nan], ["a", None]])
 def test_a_missing_label_among_several_is_refused(label: Any) -> None:
     with pytest.raises(DataError, match=r"rows, line 2: (there is no label|'(nan|inf)' stands for a label)"):
-        Labels.of(labelled([["a"], label, ["b"]]), "several")
+        Labels.of(labelled([["a"], label, ["b"]]), "multilabel")
 
 
 def test_nan_among_numbers_that_several_texts_have_is_missing() -> None:
     with pytest.raises(DataError, match="rows, line 2: 'nan' stands for a label that is missing"):
-        Labels.of(labelled(["1;2", "nan", "2"]), "several")
+        Labels.of(labelled(["1;2", "nan", "2"]), "multilabel")
 
 
 def test_a_class_among_words_may_be_called_nan_and_one_among_numbers_if_it_is_named() -> None:
     assert Labels.of(labelled(["nan", "rice", "nan", "rice"])).names == ["nan", "rice"]
     named = Labels.of(labelled(["1", "nan", "1", "nan"]), names=["1", "nan"])
     assert named.encode(labelled(["nan", "1"])) == [1, 0]
-    kept, held = hold_out_rows(labelled(["1", "nan"] * 9), 0.3, names=["1", "nan"])
+    kept, held = hold_out_rows(labelled(["1", "nan"] * 9), 0.3, names=["1", "nan"]).values()
     assert len(kept) + len(held) == 18
 
 
@@ -132,7 +134,7 @@ def test_an_answer_that_is_missing_is_refused_by_its_row(answer: str, place: str
     row = '{"question": "What?", "context": "the finance of rain", "answer": %s, "answer_start": %s}\n'
     (tmp_path / "a.jsonl").write_text(row % ('"rain"', "15") + row.replace("What", "Which") % (answer, place))
     with pytest.raises(DataError, match=r"a\.jsonl, line 2: "):
-        read_questions(str(tmp_path / "a.jsonl"), Reading(), "train")
+        read_questions(str(tmp_path / "a.jsonl"), QuestionFiles())
 
 
 # ── slips ─────────────────────────────────────────────────────────────────────────────────────────

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from legato.data.sources.files import FileOptions
 from legato.data.sources.table import Column, Head, Table
 from legato.data.sources.tables import kind_of, read_table
 from legato.errors import DataError
@@ -42,7 +43,7 @@ def put_rows(folder: Path, kind: str) -> str:
 
 def complaint(source: str, columns: Sequence[Column], **settings: Any) -> str:
     with pytest.raises(DataError) as caught:
-        read_table(source, columns, **settings).texts(0)
+        read_table(source, columns, FileOptions(**settings)).texts(0)
     message = str(caught.value)
     assert "\n" not in message
     return message
@@ -87,7 +88,7 @@ def test_a_number_counts_the_columns_of_a_table_with_names(tmp_path: Path, kind:
 
 
 def test_the_format_may_be_said_where_the_ending_does_not(tmp_path: Path) -> None:
-    assert read_table(put(tmp_path, "deu.txt.gz", "a\tb\n"), [2], format="tsv").columns == [["b"]]
+    assert read_table(put(tmp_path, "deu.txt.gz", "a\tb\n"), [2], FileOptions(format="tsv")).columns == [["b"]]
 
 
 def test_extra_fields_are_fine(tmp_path: Path) -> None:
@@ -193,7 +194,7 @@ def test_a_csv_parted_by_semicolons_is_read_so(tmp_path: Path) -> None:
     content = 'text;label\ngood, very good;1\n"a; b";0,5\n\n"two\nlines";0\n'
     table = read_table(put(tmp_path, "a.csv", content), ["label", "text"])
     assert table.columns == [["1", "0,5", "0"], ["good, very good", "a; b", "two\nlines"]]
-    assert (table.lines, table.note) == ([2, 3, 5], "its columns parted by semicolons")
+    assert (table.lines, table.note) == ([2, 3, 5], "its columns separated by semicolons")
 
 
 @pytest.mark.parametrize("content", ["text;x,label\na;b,1\n", "text\na;b\nc;d\n", "a;b\nc\n"])
@@ -259,7 +260,7 @@ def test_a_short_row_under_a_header_names_what_it_lacks(tmp_path: Path) -> None:
 
 
 def test_a_first_row_of_one_field_asks_what_parts_the_columns(tmp_path: Path) -> None:
-    assert "row 1 (line 1): 1 field, so there is no column 2; are its columns parted by tabs?" in complaint(
+    assert "row 1 (line 1): 1 field, so there is no column 2; are its columns separated by tabs?" in complaint(
         put(tmp_path, "a.tsv", "a,b\nc,d\n"), [1, 2]
     )
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from legato.data.formats.tag_schemes import (
+    Entity,
     Scheme,
-    Span,
     convert,
     count_repairs,
     guess_scheme,
@@ -26,12 +26,12 @@ TAGS = st.lists(st.sampled_from(["O", *(f"{a}-{b}" for a in "BIES" for b in ("X"
 NAMES = st.lists(st.tuples(st.sampled_from(["X", "Y", "O"]), st.integers(1, 3)), max_size=6)
 
 
-def spans_of(names: list[tuple[str, int]]) -> tuple[list[Span], int]:
+def spans_of(names: list[tuple[str, int]]) -> tuple[list[Entity], int]:
     """Names side by side; those of kind O are words between them."""
     spans, place = [], 0
     for kind, length in names:
         if kind != "O":
-            spans.append(Span(kind, place, place + length))
+            spans.append(Entity(kind, place, place + length))
         place += length
     return spans, place
 
@@ -75,12 +75,12 @@ def test_names_are_those_that_seqeval_finds(tags: list[str]) -> None:
     from seqeval.metrics.sequence_labeling import get_entities
 
     simple = [tag.replace("E-", "I-").replace("S-", "B-") for tag in tags]
-    assert read_spans(simple) == [Span(kind, first, last + 1) for kind, first, last in get_entities(simple)]
+    assert read_spans(simple) == [Entity(kind, first, last + 1) for kind, first, last in get_entities(simple)]
 
 
 @pytest.mark.parametrize("scheme", ["iob1", "iob2", "iobes", "bilou"])
 def test_each_scheme_is_recognised(scheme: Scheme) -> None:
-    spans = [Span("ORG", 0, 1), Span("LOC", 2, 4), Span("LOC", 4, 5)]
+    spans = [Entity("ORG", 0, 1), Entity("LOC", 2, 4), Entity("LOC", 4, 5)]
     assert guess_scheme([write_spans(spans, 6, scheme), ["O", "O"]]) == scheme
 
 

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from legato.data.formats.text import Text, hold_out, read_text, resolve_path
+from legato.data.formats.text import Text, hold_out, read_text
+from legato.data.sources.files import FileOptions, resolve_path
 from legato.errors import DataError
 
 
@@ -26,9 +27,9 @@ def put(folder: Path, name: str, content: str | bytes) -> str:
     return str(path)
 
 
-def complaint(source: str, **settings: Any) -> str:
+def complaint(source: str, column: str | None = None, **settings: Any) -> str:
     with pytest.raises(DataError) as caught:
-        read_text(source, **settings)
+        read_text(source, FileOptions(**settings), column=column)
     message = str(caught.value)
     assert "\n" not in message
     return message
@@ -67,8 +68,10 @@ def test_a_byte_order_mark_does_not_hide_a_column(tmp_path: Path) -> None:
 
 
 def test_another_encoding_can_be_asked_for(tmp_path: Path) -> None:
-    assert read_text(put(tmp_path, "a.txt", b"caf\xe9"), encoding="latin-1").documents == ["café"]
-    assert read_text(put(tmp_path, "b.txt", "café".encode("utf-16")), encoding="utf-16").documents == ["café"]
+    assert read_text(put(tmp_path, "a.txt", b"caf\xe9"), FileOptions(encoding="latin-1")).documents == ["café"]
+    assert read_text(put(tmp_path, "b.txt", "café".encode("utf-16")), FileOptions(encoding="utf-16")).documents == [
+        "café"
+    ]
 
 
 def test_a_csv_column_gives_a_document_per_row(tmp_path: Path) -> None:
@@ -99,13 +102,13 @@ def test_a_parquet_column_is_read(tmp_path: Path) -> None:
 
 
 def test_the_builtin_corpus_has_three_different_parts() -> None:
-    parts = {read_text("builtin:stdlib", split=split).sha256 for split in ("train", "valid", "test")}
+    parts = {read_text("builtin:stdlib", FileOptions(split=split)).sha256 for split in ("train", "valid", "test")}
     assert len(parts) == 3
 
 
 def test_a_relative_name_lies_under_the_root(tmp_path: Path) -> None:
     put(tmp_path, "a.txt", "here")
-    assert read_text("a.txt", root=str(tmp_path)).documents == ["here"]
+    assert read_text("a.txt", FileOptions(root=str(tmp_path))).documents == ["here"]
     assert resolve_path("/x/a.txt", "/root") == Path("/x/a.txt")
 
 
@@ -200,11 +203,11 @@ def test_a_last_line_beyond_the_limit_is_found(tmp_path: Path) -> None:
 
 def test_a_line_at_the_limit_is_accepted(tmp_path: Path) -> None:
     text = ("x" * 100 + "\n") * 3 + "y" * 100
-    assert read_text(put(tmp_path, "a.txt", text), max_line=100).documents == [text]
+    assert read_text(put(tmp_path, "a.txt", text), FileOptions(max_line=100)).documents == [text]
 
 
 def test_no_limit_accepts_any_line(tmp_path: Path) -> None:
-    assert read_text(put(tmp_path, "a.txt", "x" * 101), max_line=0).bytes == 101
+    assert read_text(put(tmp_path, "a.txt", "x" * 101), FileOptions(max_line=0)).bytes == 101
 
 
 def test_a_line_of_a_hundred_megabytes_is_refused(tmp_path: Path) -> None:
@@ -333,7 +336,7 @@ def test_a_name_that_is_no_file_is_asked_of_the_hub(monkeypatch: pytest.MonkeyPa
 
 def test_the_hub_may_name_its_validation_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = stand_in(monkeypatch, ("dev",))
-    read_text("hub:name", split="valid")
+    read_text("hub:name", FileOptions(split="valid"))
     assert [split for _, _, split in calls] == ["validation", "valid", "dev"]
 
 
@@ -357,17 +360,22 @@ def test_a_name_that_cannot_be_on_the_hub_is_refused() -> None:
 # --- holding out -----------------------------------------------------------------------------------
 
 
+def parts_of(text: Text, share: float) -> tuple[Text, Text]:
+    parts = hold_out(text, share)
+    return parts["train"], parts["valid"]
+
+
 def text_of(*documents: str) -> Text:
     return Text("a.txt", list(documents), "")
 
 
 def test_the_end_of_a_document_is_held_out() -> None:
-    kept, held = hold_out(text_of("0123456789"), 0.2)
+    kept, held = parts_of(text_of("0123456789"), 0.2)
     assert (kept.documents, held.documents) == (["01234567"], ["89"])
 
 
 def test_the_last_rows_are_held_out_whole() -> None:
-    kept, held = hold_out(text_of(*"abcdefghij"), 0.3)
+    kept, held = parts_of(text_of(*"abcdefghij"), 0.3)
     assert (kept.documents, held.documents) == (list("abcdefg"), list("hij"))
 
 
@@ -376,29 +384,35 @@ def test_the_last_rows_are_held_out_whole() -> None:
     share=st.floats(0.01, 0.99),
 )
 def test_holding_out_loses_nothing(documents: list[str], share: float) -> None:
-    kept, held = hold_out(text_of(*documents), share)
+    assume(len("".join(documents)) > 1)
+    kept, held = parts_of(text_of(*documents), share)
     assert "".join(kept.documents + held.documents) == "".join(documents)
 
 
 @given(count=st.integers(2, 30), share=st.floats(0.001, 0.999))
 def test_of_several_rows_each_part_gets_at_least_one(count: int, share: float) -> None:
-    kept, held = hold_out(text_of(*["row"] * count), share)
+    kept, held = parts_of(text_of(*["row"] * count), share)
     assert kept.documents
     assert held.documents
 
 
 @given(size=st.integers(2, 200), share=st.floats(0.001, 0.999))
 def test_of_one_document_each_part_gets_a_character(size: int, share: float) -> None:
-    kept, held = hold_out(text_of("x" * size), share)
+    kept, held = parts_of(text_of("x" * size), share)
     assert kept.documents[0]
     assert held.documents[0]
 
 
+def test_of_a_single_character_nothing_can_be_held_out() -> None:
+    with pytest.raises(DataError, match=r"a\.txt has one character, too few to hold any out; give data\.valid"):
+        hold_out(text_of("x"), 0.1)
+
+
 def test_the_parts_say_what_they_are_part_of() -> None:
-    kept, held = hold_out(text_of("0123456789"), 0.1)
+    kept, held = parts_of(text_of("0123456789"), 0.1)
     assert (kept.source, held.source) == ("the first 90% of a.txt", "the last 10% of a.txt")
 
 
 def test_the_parts_have_hashes_of_their_own() -> None:
-    whole = read_text("builtin:stdlib", split="valid")
-    assert len({whole.sha256, *(part.sha256 for part in hold_out(whole, 0.5))}) == 3
+    whole = read_text("builtin:stdlib", FileOptions(split="valid"))
+    assert len({whole.sha256, *(part.sha256 for part in parts_of(whole, 0.5))}) == 3

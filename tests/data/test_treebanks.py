@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from legato.data.formats.treebanks import read_trees
+from legato.data.sources.files import FileOptions
 from legato.errors import DataError
 
 DOGS = "(S (NP (NNS dogs)) (VP (VBP chase) (NP (NNS cats))))"
@@ -34,12 +35,12 @@ def put_zip(folder: Path, name: str, **members: str) -> str:
 
 
 def first_words(source: str | list[str], **settings: Any) -> list[str]:
-    return [tree.words[0] for tree in read_trees(source, **settings).trees]
+    return [tree.words[0] for tree in read_trees(source, FileOptions(**settings)).trees]
 
 
 def complaint(source: str | list[str], **settings: Any) -> str:
     with pytest.raises(DataError) as caught:
-        read_trees(source, **settings)
+        read_trees(source, FileOptions(**settings))
     message = str(caught.value)
     assert "\n" not in message
     return message
@@ -71,7 +72,7 @@ def test_a_pattern_is_all_files_that_match_in_order(tmp_path: Path):
 
 def test_files_in_a_zip_are_named_by_a_pattern(tmp_path: Path):
     put_zip(tmp_path, "bank.zip", a_2="(X (Y two))", a_1="(X (Y one))", b_1="(X (Y three))")
-    bank = read_trees("bank.zip!bank/a_[0-9].mrg", root=str(tmp_path))
+    bank = read_trees("bank.zip!bank/a_[0-9].mrg", FileOptions(root=str(tmp_path)))
     assert [tree.words for tree in bank.trees] == [["one"], ["two"]]
     assert bank.sources == [f"{tmp_path}/bank.zip!bank/{name}.mrg" for name in ("a_1", "a_2")]
     assert first_words("bank.zip!**/b_1.mrg", root=str(tmp_path)) == ["three"]
@@ -154,3 +155,10 @@ def test_a_damaged_zip_is_an_error(tmp_path: Path):
     at = whole.index(b"bank/a.mrg") + 20
     spoilt = put(tmp_path, "spoilt.zip", whole[:at] + bytes(8) + whole[at + 8 :])
     assert complaint(spoilt).startswith(f"{spoilt}!bank/a.mrg: not a zip file, or damaged")
+
+
+def test_a_zip_with_thousands_of_folders_in_each_other_is_refused(tmp_path: Path):
+    file = tmp_path / "deep.zip"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("a/" * 20_000 + "b.mrg", DOGS)
+    assert complaint(str(file)) == f"{file}: a file in it lies in more than 64 folders; unpack it"

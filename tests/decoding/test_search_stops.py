@@ -180,3 +180,22 @@ def test_stop_strings_without_a_way_to_text_are_an_error():
 def test_text_is_cut_before_the_first_stop_string():
     assert cut_at_stop("one. two!", ("!", ".")) == ("one", True)
     assert cut_at_stop("one two", ("!", ".")) == ("one two", False)
+
+
+def test_no_two_of_the_n_best_read_the_same():
+    """Tokens 1 and 2 are both spelt `a`: the second best is the third sequence, and the search goes on to find it."""
+    text = {1: "a", 2: "a", 3: "b"}
+
+    def text_of(tokens: Any) -> str:
+        return "".join(text[token] for token in tokens)
+
+    table = {(): [0.0, 0.5, 0.3, 0.2], (1,): [1.0, 0.0, 0.0, 0.0], (2,): [1.0, 0.0, 0.0, 0.0]}
+    model = from_table(4, table, [0.6, 0.2, 0.1, 0.1])
+    wanted = options("beam", beams=4, nbest=2, length_penalty=0.0)
+    [plain] = search(model, [[1]], wanted, eos=EOS)
+    assert [hypothesis.tokens for hypothesis in plain] == [[1], [2]]
+    [found] = search(model, [[1]], wanted, eos=EOS, text_of=text_of)
+    assert [hypothesis.tokens for hypothesis in found] == [[1], [3]]
+    assert found[0].score == plain[0].score
+    [alone] = search(model, [[1]], options("beam", beams=4, length_penalty=0.0), eos=EOS, text_of=text_of)
+    assert [hypothesis.tokens for hypothesis in alone] == [[1]]

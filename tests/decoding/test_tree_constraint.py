@@ -13,7 +13,7 @@ from table_model import TableModel, from_seed
 
 from legato.data.formats.trees import WORD, Tree, Word, labels, longest_chain, skeleton, unflatten
 from legato.decoding import SearchOptions, search
-from legato.decoding.tree_constraint import State, TreeConstraint
+from legato.decoding.tree_constraint import TreeConstraint, TreeState
 from legato.errors import LegatoError
 
 EOS = 0
@@ -179,7 +179,7 @@ class Counting(TreeConstraint):
 
     read = 0
 
-    def after(self, state: State, token: int) -> State:
+    def after(self, state: TreeState, token: int) -> TreeState:
         self.read += 1
         return super().after(state, token)
 

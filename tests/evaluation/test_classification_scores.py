@@ -17,7 +17,7 @@ from legato.evaluation.classification import (
 
 TWO = Labels("classes", ["no", "yes"])
 THREE = Labels("classes", ["a", "b", "c"])
-TAGS = Labels("several", ["x", "y"])
+TAGS = Labels("multilabel", ["x", "y"])
 
 
 def certain(guesses: list[int], classes: int) -> Any:
@@ -26,9 +26,9 @@ def certain(guesses: list[int], classes: int) -> Any:
 
 def test_probabilities_are_what_the_outputs_say() -> None:
     np.testing.assert_allclose(probabilities("classes", np.array([[0.0, np.log(3.0)]])), [[0.25, 0.75]])
-    np.testing.assert_allclose(probabilities("several", np.array([[0.0, np.log(3.0)]])), [[0.5, 0.75]])
+    np.testing.assert_allclose(probabilities("multilabel", np.array([[0.0, np.log(3.0)]])), [[0.5, 0.75]])
     np.testing.assert_allclose(probabilities("regression", np.array([[2.5], [-1.0]])), [2.5, -1.0])
-    assert np.isfinite(probabilities("several", np.array([[-1e4, 1e4]]))).all()
+    assert np.isfinite(probabilities("multilabel", np.array([[-1e4, 1e4]]))).all()
 
 
 def test_scores_of_two_classes_by_hand() -> None:

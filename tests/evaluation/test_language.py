@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,8 +14,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from legato.data.batching.batch import IGNORE, Batch, Inputs
+from legato.data.formats.text import Text
+from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
 from legato.evaluation import lm as language
-from legato.evaluation.lm import language_metrics, stream_loss
+from legato.evaluation.lm import language_metrics, stream_loss, text_metrics, unspelt
 from legato.models.base import SequenceModel, Sizes
 from legato.nn.losses import smoothed_nll
 from legato.registry import MODELS
@@ -165,3 +168,46 @@ def test_nothing_at_all_has_figures_too() -> None:
         "word_perplexity": 1.0,
         "bits_per_byte": 0.0,
     }
+
+
+# --- what the tokens do not spell ------------------------------------------------------------------
+
+
+TEXT = "the cat saw  the dog\nthe \tdog ran\n"
+
+
+@pytest.mark.parametrize("name", ["byte", "char", "bpe", "unigram"])
+def test_a_tokenizer_that_keeps_the_text_is_charged_nothing(name: Any) -> None:
+    tokenizer = Tokenizer.train(TokenizerConfig(name=name, size=300 if name == "bpe" else 40), [TEXT])
+    assert unspelt(tokenizer.encode(TEXT), Text("a text", [TEXT], ""), tokenizer) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "written", "missing"),
+    [
+        ("word", "the cat saw the dog\n", (0, 0)),
+        ("word", "the cow saw the dog\n", (3, 1)),  # its letters; its space is what parts it from others
+        ("word", "the <unk> saw the dog\n", (0, 0)),  # as PTB has it: the text itself says no more
+        ("word", "the <unk> saw the cow\n", (3, 1)),
+        ("word", "the   cat  saw  the  dog\n", (5 - 1, 0)),  # one space a word, the first word's too, is spelt
+        ("char", "the cöw\n", (2, 1)),
+        ("wordpiece", "the cat, the ☃ dog", (3, 1)),
+    ],
+)
+def test_letters_of_unknown_words_and_dropped_white_space_are_counted(
+    name: Any, written: str, missing: tuple[int, int]
+) -> None:
+    tokenizer = Tokenizer.train(TokenizerConfig(name=name), [TEXT + ","])
+    assert unspelt(tokenizer.encode(written), Text("a text", [written], ""), tokenizer) == missing
+
+
+def test_an_unknown_words_letters_and_end_are_paid_for() -> None:
+    tokenizer = Tokenizer.train(TokenizerConfig(name="word"), ["the cat\n"])
+    written = "the caterpillar\n"
+    ids = np.array([tokenizer.eos_id, *tokenizer.encode(written)])
+    found = text_metrics(2 * math.log(2), ids, Text("a text", [written], ""), tokenizer)
+    letters = len("caterpillar")
+    assert found["bits_per_byte"] == pytest.approx((2 + (letters + 1) * math.log2(257)) / len(written))
+    assert found["unspelt_bytes"] == letters
+    assert found["unknown_share"] == 1 / 4
+    assert found["perplexity"] == pytest.approx(2 ** (2 / 3))  # as published ones: a word like any other

@@ -12,6 +12,7 @@ import pytest
 
 import legato
 from legato import sandbox
+from legato.data.processors import Processors
 from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
 from legato.errors import FolderError, LegatoError
 from legato.folders.chat_template import ChatTemplate, load_chat_template, plain_chat
@@ -86,7 +87,7 @@ def test_a_model_that_is_saved_again_is_still_talked_to(tmp_path: Path) -> None:
     first = load_model(gpt2_folder(tmp_path / "m", template=CHATML))
     (tmp_path / "again").mkdir()
     about = {"published": True}
-    save_model(tmp_path / "again", first.module, first.tokenizer, task="lm", about=about, card="")
+    save_model(tmp_path / "again", first.module, Processors(first.tokenizer), task="lm", about=about, card="")
     models = [legato.load(tmp_path / name, "cpu") for name in ("m", "again")]
     assert models[0].chat_ids(SYSTEM) == models[1].chat_ids(SYSTEM)
 

@@ -93,6 +93,37 @@ def test_a_slip_in_the_name_of_a_run_does_not_ask_the_hub(cache: Path) -> None:
     assert complaint("runs/lm-1") == said
 
 
+def test_a_slip_in_the_name_of_a_folder_that_is_here_asks_nobody(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def download(name: str, **settings: Any) -> str:
+        asked.append(settings["local_files_only"])
+        raise errors.LocalEntryNotFoundError("not in the cache")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    gpt2_folder(Path("sentiment-model"))
+    said = complaint("sentimant-model")
+    assert said.startswith("there is no folder sentimant-model; did you mean 'sentiment-model'? (")
+    assert said.endswith("sentimant-model@main)")
+    assert asked == [True]
+    complaint("sentimant-model@main")
+    assert asked == [True, False]
+
+
+def test_a_model_that_was_fetched_once_is_found_beside_a_folder_of_nearly_its_name(cache: Path) -> None:
+    snapshot = cached(cache, "tiny-gpt")
+    gpt2_folder(Path("tiny-gpt2"))
+    assert find_model("tiny-gpt") == snapshot
+
+
+@pytest.mark.parametrize("place", ["rnus/first/best", "./runs/frist/best", "runs/first/bets"])
+def test_a_slip_in_a_path_is_said(place: str, cache: Path) -> None:
+    gpt2_folder(Path("runs") / "first" / "best")
+    assert complaint(place) == f"there is no folder {place}; did you mean 'runs/first/best'?"
+
+
 def test_what_is_fetched_is_all_that_is_needed_and_no_pickle(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, Any] = {}
 

@@ -64,7 +64,7 @@ def refused(folder: Path) -> str:
         ({"base": {"path": "x" * 300}}, "'base.path' should name a file or folder"),
         ({"trained": "all"}, "'trained' should be a valid list"),
         ({"ends": {}}, "'legato.ends' should be a valid list"),
-        ({"kind": "ranking"}, "'legato.kind' should be 'classes', 'several' or 'regression', not 'ranking'"),
+        ({"kind": "ranking"}, "'legato.kind' should be 'classes', 'multilabel' or 'regression', not 'ranking'"),
         (
             {"head": {"kind": "tags", "outputs": 3, "crf": True, "allowed": [[True]]}, "labels": None},
             "allowed should say of each of 5 tags",

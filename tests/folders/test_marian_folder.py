@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 import legato
 from legato.cli import main
+from legato.data.processors import Processors
 from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
 from legato.errors import FolderError
 from legato.folders.model_folder import load_model, save_model
@@ -232,8 +233,8 @@ def test_a_published_folder_has_no_key_of_ours_and_is_a_translator(published: Pa
 
 def test_a_published_folder_that_is_saved_again_is_loaded_by_both(published: Path, tmp_path: Path) -> None:
     loaded = load_model(published)
-    kept = {"target": loaded.target, "start": loaded.start, "task": "translation", "about": loaded.about}
-    save_model(tmp_path, loaded.module, loaded.tokenizer, card="# card\n", **kept)
+    kept = {"start": loaded.start, "task": "translation", "about": loaded.about}
+    save_model(tmp_path, loaded.module, loaded.processors, card="# card\n", **kept)
     assert (tmp_path / "source.spm").read_bytes() == (published / "source.spm").read_bytes()
     again = translated_here(tmp_path, TAGGED, max_tokens=39)
     assert again == translated_here(published, TAGGED, max_tokens=39)
@@ -289,7 +290,7 @@ def test_a_table_larger_than_the_weights_is_named_with_both_sizes(folder: Path) 
 def test_a_tokenizer_larger_than_the_weights_is_named_with_both_sizes(home: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(home / "t" / "best", tmp_path / "model"))
     size = load_model(folder).module.vocabulary
-    Tokenizer.load(folder).with_marks(["<a>", "<b>"]).save(folder, ends=True)
+    Tokenizer.load(folder).with_special_tokens(["<a>", "<b>"]).save(folder, ends=True)
     assert complaint(folder) == f"{folder}: the tokenizer has {size + 2} tokens, the model only {size}"
 
 
@@ -351,13 +352,13 @@ def test_another_variant_is_saved_as_ours_and_not_exported(
     from legato.models.transformer import TransformerConfig, TransformerModel
 
     changes, reason = OTHERS[which]
-    tokenizer = Tokenizer.train(TokenizerConfig(name="byte"), [""]).with_marks(["<pad>"])
+    tokenizer = Tokenizer.train(TokenizerConfig(name="byte"), [""]).with_special_tokens(["<pad>"])
     module = TransformerModel(
         TransformerConfig(width=8, layers=1, heads=2, length=16, **changes), Sizes(tokenizer.size)
     )
     folder = tmp_path / "model"
     folder.mkdir()
-    save_model(folder, module, tokenizer, task="translation", about={}, card="# card\n")
+    save_model(folder, module, Processors(tokenizer), task="translation", about={}, card="# card\n")
     assert json.loads((folder / "config.json").read_text())["model_type"] == "legato-transformer"
     back = load_model(folder).module
     assert back.config == module.config

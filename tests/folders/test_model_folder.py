@@ -13,7 +13,9 @@ from safetensors.torch import load_file, save_file
 
 from legato.config import validate
 from legato.data.batching.batch import Batch, Inputs
+from legato.data.processors import Processors
 from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
+from legato.data.text.word_bytes import vocabulary_bytes
 from legato.errors import FolderError
 from legato.folders.finding import find_model
 from legato.folders.model_folder import load_model, save_model
@@ -33,14 +35,21 @@ def build(name: str, **settings: Any) -> SequenceModel:
     small = {"name": name, "width": 8, "embedding": 6, "heads": 2, "key_value_heads": 1, **settings}
     known = {key: value for key, value in small.items() if key in model.Config.model_fields}
     made = model(validate(model.Config, known), Sizes(TOKENIZER.size))
-    tell_spelling(made, TOKENIZER)  # what reads characters knows those of its vocabulary
+    tell_spelling(
+        made, torch.from_numpy(vocabulary_bytes(TOKENIZER))
+    )  # what reads characters knows those of its vocabulary
     return made
 
 
 def saved(folder: Path, module: SequenceModel, tokenizer: Tokenizer = TOKENIZER) -> Path:
     folder.mkdir(parents=True)
     save_model(
-        folder, module, tokenizer, task="lm", about={"version": "0", "data": {"train": "ab12"}}, card="# card\n"
+        folder,
+        module,
+        Processors(tokenizer),
+        task="lm",
+        about={"version": "0", "data": {"train": "ab12"}},
+        card="# card\n",
     )
     return folder
 
@@ -197,7 +206,7 @@ def test_a_config_of_theirs_names_our_tokens_rather_than_nobodys(name: str, tmp_
 @pytest.mark.parametrize("name", PUBLISHED_NAMES)
 def test_weights_too_large_for_one_file_are_written_in_several(name: str, tmp_path: Path) -> None:
     module = build(name)
-    save_model(tmp_path, module, TOKENIZER, task="lm", about={}, card="", largest=1000)
+    save_model(tmp_path, module, Processors(TOKENIZER), task="lm", about={}, card="", largest=1000)
     assert (tmp_path / "model.safetensors.index.json").is_file()
     back = load_model(tmp_path).module
     assert all(torch.equal(value, module.state_dict()[key]) for key, value in back.state_dict().items())

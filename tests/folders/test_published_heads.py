@@ -16,6 +16,7 @@ from tokenizers import processors
 
 import legato
 from legato.data.batching.batch import Batch, Inputs
+from legato.data.processors import Processors
 from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
 from legato.errors import FolderError
 from legato.folders.model_folder import load_model, save_model
@@ -92,7 +93,7 @@ def test_their_classifier_predicts_here_what_it_does_there(tmp_path: Path) -> No
 
 def test_their_several_labels_and_their_scales_are_known(tmp_path: Path) -> None:
     folder, other = folder_of(
-        tmp_path / "several",
+        tmp_path / "multilabel",
         "BertForSequenceClassification",
         ["new", "old", "loud"],
         problem_type="multi_label_classification",
@@ -167,7 +168,7 @@ def test_texts_side_by_side_are_padded_there_as_here(name: str, tmp_path: Path) 
     with torch.no_grad():
         module.head.weight.normal_()
     about = {"labels": ["bad", "good"], "kind": "classes"}
-    save_model(tmp_path, module, words, task="classification", about=about, card="")
+    save_model(tmp_path, module, Processors(words), task="classification", about=about, card="")
     other = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
     shares = said(other, tmp_path, TEXTS).softmax(-1)
     found = legato.load(tmp_path, device="cpu").predictions(TEXTS)
@@ -208,7 +209,7 @@ def test_a_published_decoder_reads_texts_and_pairs_with_the_marks_of_its_file(
 # --- what config.json says of labels ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["classes", "several", "regression"])
+@pytest.mark.parametrize("kind", ["classes", "multilabel", "regression"])
 def test_the_kind_of_labels_is_told_to_others(kind: str, tmp_path: Path) -> None:
     words = Tokenizer.train(TokenizerConfig(name="wordpiece", size=60, masked=True), TEXTS)
     settings = {"name": "bert", "width": 16, "heads": 2, "layers": 1, "pooler": True, "next_sentence": False}
@@ -216,9 +217,9 @@ def test_the_kind_of_labels_is_told_to_others(kind: str, tmp_path: Path) -> None
     labels = [] if kind == "regression" else ["a", "b"]
     module = ModelWithHead(body, HeadSpec(kind="classes", outputs=len(labels) or 1, dropout=0.25))
     about = {"labels": labels, "kind": kind}
-    save_model(tmp_path, module, words, task="classification", about=about, card="")
+    save_model(tmp_path, module, Processors(words), task="classification", about=about, card="")
     config = transformers.AutoConfig.from_pretrained(tmp_path)
-    problems = {"classes": "single_label", "several": "multi_label"}
+    problems = {"classes": "single_label", "multilabel": "multi_label"}
     assert config.problem_type == f"{problems[kind]}_classification" if labels else "regression"
     assert config.num_labels == len(labels or [1])
     assert config.classifier_dropout == 0.25
@@ -246,7 +247,7 @@ def test_of_other_shapes_they_have_the_body(name: str, asked: dict[str, Any], tm
     words = Tokenizer.train(TokenizerConfig(name="wordpiece", size=60, masked=True), TEXTS)
     body = MODELS.get(name)(MODELS.get(name).Config(name=name, width=16, heads=2, layers=2), Sizes(words.size))
     module = ModelWithHead(body, HeadSpec(outputs=2, **asked)).eval()
-    save_model(tmp_path, module, words, task="classification", about={"labels": ["a", "b"]}, card="")
+    save_model(tmp_path, module, Processors(words), task="classification", about={"labels": ["a", "b"]}, card="")
     other, report = transformers.AutoModel.from_pretrained(tmp_path, output_loading_info=True)
     assert json.loads((tmp_path / "config.json").read_text())["architectures"] == [type(other).__name__]
     assert all("pooler" in key for key in report["missing_keys"])
@@ -296,7 +297,7 @@ def test_what_others_have_trained_on_is_what_they_say_it_is(tmp_path: Path) -> N
     words = Tokenizer.train(TokenizerConfig(name="wordpiece", size=60, masked=True), TEXTS)
     settings = {"name": "bert", "width": 16, "heads": 2, "layers": 1}
     module = MODELS.get("bert")(MODELS.get("bert").Config(**settings), Sizes(words.size))
-    save_model(tmp_path, module, words, task="mlm", about={"mask_share": 0.2}, card="")
+    save_model(tmp_path, module, Processors(words), task="mlm", about={"mask_share": 0.2}, card="")
     for labels in (["bad", "good"], ["ham", "spam"], ["a", "b", "c"]):
         named = {"id2label": dict(enumerate(labels)), "label2id": {name: n for n, name in enumerate(labels)}}
         model = transformers.AutoModelForSequenceClassification
@@ -305,7 +306,7 @@ def test_what_others_have_trained_on_is_what_they_say_it_is(tmp_path: Path) -> N
         loaded = load_model(tmp_path)
         assert (loaded.task, loaded.about["labels"]) == ("classification", labels)
         about = {key: loaded.about[key] for key in ("labels", "kind")}
-        save_model(tmp_path, loaded.module, words, task="classification", about=about, card="")
+        save_model(tmp_path, loaded.module, Processors(words), task="classification", about=about, card="")
         assert load_model(tmp_path).about["labels"] == labels
 
 

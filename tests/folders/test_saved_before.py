@@ -10,8 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch.overrides import TorchFunctionMode
 
 import legato
+from legato.folders.model_folder import read_config, read_model
+from legato.models.model_with_head import body_of
 from save_models import RESUMED
 
 ARCHIVES = sorted((Path(__file__).parents[1] / "saved").glob("*.tar.xz"))
@@ -75,3 +79,22 @@ def test_a_run_that_was_saved_before_goes_on(
     result = legato.train(resume=f"runs/{name}", **{"train.steps": 33}, quiet=True)
     assert result.steps == 33
     assert legato.load(f"runs/{name}", device="cpu").task == name.split("-")[0]
+
+
+class NoCopy(TorchFunctionMode):
+    """Nothing is copied out of a file here, nor into a model."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert func is not torch.Tensor.copy_
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("archive", "name"), CASES, ids=named)
+def test_settings_are_read_without_weights(
+    archive: Path, name: str, unpacked: dict[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(unpacked[archive])
+    whole = body_of(read_model(f"runs/{name}/best").module)
+
+    with NoCopy():
+        assert read_config(f"runs/{name}/best") == whole.config

@@ -24,6 +24,8 @@ from legato.folders.sentence_encoder import (
 )
 from tiny_published import gpt2_folder, write
 
+pytestmark = pytest.mark.filterwarnings("ignore::legato.errors.TextsCut")
+
 TEXTS = [
     *("A dog runs on the beach.", "", "   ", "two  spaces\tand\na line", "Ünïcödé straße", "狗在海滩上跑。", "🐶"),
     *("He ate the [MASK] with [SEP] a fork.", "x" * 300, "word " * 600, "naïve", "ﬁ ½ ① ™", "\u0000 \ufffd"),
@@ -283,7 +285,9 @@ def test_our_own_key_may_be_damaged(told: Any) -> None:
 @pytest.mark.parametrize("most", [None, 2, 7])
 def test_many_texts_are_framed_as_each_is(most: int | None, small: Path) -> None:
     tokenizer = Tokenizer.load(small)
-    assert tokenizer.framed_many(TEXTS, most) == [tokenizer.framed(text, most) for text in TEXTS]
+    assert tokenizer.encode_many_with_special_tokens(TEXTS, most) == [
+        tokenizer.encode_with_special_tokens(text, most) for text in TEXTS
+    ]
 
 
 def test_a_bare_sentence_encoder_is_a_model_for_embedding(small: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from legato import memory
 from legato.config import validate
+from legato.data.processors import Processors
 from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
 from legato.errors import ConfigError, FolderError
 from legato.folders.model_folder import load_model, save_model
@@ -72,7 +73,7 @@ def own_folder(folder: Path, name: str, *, head: HeadSpec | None = None) -> Path
     whole = module if head is None else ModelWithHead(module, head)
     folder.mkdir(parents=True)
     about = {"labels": ["a", "b", "c"]} if head else {}
-    save_model(folder, whole, TOKENIZER, task="tagging" if head else "lm", about=about, card="# card\n")
+    save_model(folder, whole, Processors(TOKENIZER), task="tagging" if head else "lm", about=about, card="# card\n")
     return folder
 
 

@@ -14,12 +14,13 @@ from torch import Tensor
 
 from legato.config import validate
 from legato.data.batching.batch import Batch, Inputs
+from legato.data.processors import Processors
 from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
 from legato.folders.loaded import Loaded
 from legato.folders.model_folder import load_model, save_model
 from legato.models.base import Sizes
 from legato.models.model_with_head import HeadSpec, ModelWithHead
-from legato.models.published.heads import CLASSES, head_names
+from legato.models.published.heads import CLASSES, names_of_head
 from legato.models.published.matrices import names_of
 from legato.registry import MODELS, PUBLISHED
 
@@ -110,7 +111,7 @@ def ours(family: str, kind: str, body: dict[str, Any] | None = None, **asked: An
 def save(module: ModelWithHead, folder: Path, family: str, **about: Any) -> dict[str, Any]:
     task = {"classes": "classification", "tags": "tagging", "spans": "qa"}[module.shape.kind]
     told = {"labels": LABELS[module.shape.kind], **about}
-    save_model(folder, module, tokenizer(family), task=task, about=told, card="")
+    save_model(folder, module, Processors(tokenizer(family)), task=task, about=told, card="")
     config: dict[str, Any] = json.loads((folder / "config.json").read_text())
     return config
 
@@ -212,7 +213,7 @@ def test_every_tensor_has_its_published_name(family: str, kind: str, tmp_path: P
     save(mine, tmp_path, family)
     names = [their for source in names_of(mine).values() for their in source.names]
     assert sorted(names) == sorted(load_file(tmp_path / "model.safetensors"))
-    assert set(head_names(mine)) <= set(mine.state_dict())
+    assert set(names_of_head(mine)) <= set(mine.state_dict())
 
 
 # --- a head that goes on ---------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import torch
 
 from legato.data.batching.batch import Batch
 from legato.data.batching.examples import Example, collate_examples
+from legato.data.processors import Processors
 from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
 from legato.errors import ConfigError, LegatoError
 from legato.folders.model_folder import load_model, save_model
@@ -116,7 +117,7 @@ def test_a_folder_gives_the_same_answers(tmp_path: Path, name: str, kind: str) -
     lstm = {"lstm": 1, "width": 8} if name == "lstm" else {}
     shape = HeadSpec(kind=kind, outputs=2 if kind == "spans" else 3, **lstm)  # type: ignore[arg-type]
     model = ModelWithHead(body(name, words.size), shape)
-    save_model(tmp_path, model, words, task="classification", about={"labels": ["a", "b", "c"]}, card="")
+    save_model(tmp_path, model, Processors(words), task="classification", about={"labels": ["a", "b", "c"]}, card="")
     loaded = load_model(tmp_path)
     assert isinstance(loaded.module, ModelWithHead)
     assert loaded.module.shape == model.shape

@@ -64,9 +64,10 @@ def test_what_the_library_writes_of_itself_fits(family: str, tmp_path: Path) -> 
 def test_a_size_that_is_none_is_named(family: str, value: Any) -> None:
     schema = schema_of(family)
     sizes = sorted(schema.__required_keys__)
+    assert "vocab_size" in sizes
     for name in sizes:
         text = json.dumps({**dict.fromkeys(sizes, 8), name: value})
-        with pytest.raises(FolderError, match=rf"^f\.json: '{name}' should be "):
+        with pytest.raises(FolderError, match=rf"^f\.json: '{name}'( should be |: 1e\+25 is too large a number)"):
             parse_json(text, schema, "f.json", loose=True)
 
 

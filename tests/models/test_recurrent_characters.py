@@ -11,7 +11,7 @@ from torch import Tensor
 from legato.config import validate
 from legato.data.batching.batch import Batch, Inputs
 from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
-from legato.data.text.word_bytes import word_bytes
+from legato.data.text.word_bytes import vocabulary_bytes, word_bytes
 from legato.decoding import SearchOptions, search
 from legato.models.base import SequenceModel, Sizes
 from legato.models.recurrent import RecurrentConfig, RecurrentModel
@@ -80,7 +80,7 @@ def test_texts_are_written_with_the_vocabulary_s_spelling() -> None:
     tokenizer = Tokenizer.train(TokenizerConfig(name="word"), ["the cat saw the dog and ran off\n"])
     model: SequenceModel = build()
     assert tokenizer.size == V
-    tell_spelling(model, tokenizer)
+    tell_spelling(model, torch.from_numpy(vocabulary_bytes(tokenizer)))
     row = tokenizer.encode("the cat").tolist()
     found = search(model, [row], SearchOptions(max_tokens=6), eos=None)[0][0]
     for token in found.tokens:

@@ -9,7 +9,7 @@ import torch
 
 from legato.data.batching.batch import Batch, Inputs
 from legato.decoding import SearchOptions, search
-from legato.models.seq2seq import Source
+from legato.nn.state import SharedMemory
 from tiny_seq2seq import (
     PROMPTS,
     SOURCES,
@@ -123,22 +123,22 @@ def test_a_prefill_of_a_widened_beam_looks_at_the_right_sentences(kind: Kind) ->
 
 
 def test_hypotheses_of_a_sentence_share_its_memory() -> None:
-    source = Source(torch.randn(3, 4, 5), torch.randn(3, 4, 5), None)
-    states = source.states
-    source.reorder(torch.tensor([0, 0, 1, 1, 2, 2]))
-    source.reorder(torch.tensor([1, 0, 2, 2, 5, 4]))
-    assert source.states is states
-    assert source.beams == 2
+    memory = SharedMemory([torch.randn(3, 4, 5), torch.randn(3, 4, 5)], None)
+    states = memory.tensors[0]
+    memory.reorder([0, 0, 1, 1, 2, 2])
+    memory.reorder([1, 0, 2, 2, 5, 4])
+    assert memory.tensors[0] is states
+    assert memory.beams == 2
 
 
 def test_the_memory_of_sentences_that_are_done_is_dropped() -> None:
-    source = Source(torch.randn(3, 4, 5), torch.randn(3, 4, 5), torch.ones(3, 4, dtype=torch.bool))
-    states = source.states
-    source.reorder(torch.tensor([0, 0, 1, 1, 2, 2]))
-    source.reorder(torch.tensor([4, 5, 0, 1]))
-    assert source.mask is not None
-    assert torch.equal(source.states, states[[2, 0]])
-    assert (len(source.keys), len(source.mask), source.beams) == (2, 2, 2)
+    memory = SharedMemory([torch.randn(3, 4, 5), torch.randn(3, 4, 5)], torch.ones(3, 4, dtype=torch.bool))
+    states = memory.tensors[0]
+    memory.reorder([0, 0, 1, 1, 2, 2])
+    memory.reorder([4, 5, 0, 1])
+    assert memory.inside is not None
+    assert torch.equal(memory.tensors[0], states[[2, 0]])
+    assert (len(memory.tensors[1]), len(memory.inside), memory.beams) == (2, 2, 2)
 
 
 @every_kind

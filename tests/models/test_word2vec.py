@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 from legato.config import validate
 from legato.data.batching.batch import IGNORE, Batch, Inputs
+from legato.data.processors import Processors
 from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
 from legato.errors import LegatoError
 from legato.folders.model_folder import load_model, save_model
@@ -99,7 +100,7 @@ def test_vectors_can_be_a_body_without_neighbours() -> None:
 def test_a_folder_gives_the_same_vectors(tmp_path: Path) -> None:
     tokenizer = Tokenizer.train(TokenizerConfig(name="word"), ["a b c d\ne f"])
     model = Word2VecModel(Word2VecConfig(width=4, mode="cbow"), Sizes(tokenizer.size))
-    save_model(tmp_path, model, tokenizer, task="word2vec", about={}, card="")
+    save_model(tmp_path, model, Processors(tokenizer), task="word2vec", about={}, card="")
     loaded = load_model(tmp_path)
     assert '"legato-word2vec"' in (tmp_path / "config.json").read_text()
     assert loaded.module.config == model.config

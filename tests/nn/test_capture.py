@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextvars import copy_context
+from threading import Barrier, Thread
+
 import pytest
 import torch
 from torch import Tensor
 
 from legato.nn.capture import capture, capturing, record, scope
-from legato.nn.recurrent import CELLS, Recurrent
+from legato.nn.recurrent import CELLS, Layer, LSTMCell, Recurrent
 
 T, B, E, D = 4, 2, 3, 5
 
@@ -157,3 +160,68 @@ def test_what_is_captured_carries_no_gradients() -> None:
     with record() as trace:
         stack_of("lstm")(inputs())
     assert not any(tensor.requires_grad for steps in trace.values() for tensor in steps)
+
+
+def test_each_thread_captures_only_its_own() -> None:
+    """Both record at once, in scopes of their own; a third runs beside them and looks at nothing."""
+    together, traces, seen = Barrier(3), {}, []
+
+    def look(name: str) -> None:
+        with record() as trace, scope(name):
+            together.wait()
+            for _ in range(3):
+                stack_of(name)(inputs())
+                together.wait()
+        traces[name] = trace
+
+    def work() -> None:
+        together.wait()
+        for _ in range(3):
+            seen.append(capturing())
+            stack_of("elman")(inputs())
+            capture("stray", torch.ones(1))
+            together.wait()
+
+    threads = [Thread(target=look, args=("lstm",)), Thread(target=look, args=("gru",)), Thread(target=work)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == [False] * 3
+    assert not capturing()
+    for name, trace in traces.items():
+        assert set(trace) == {f"{name}.{name}.{layer}.{part}" for layer in (0, 1) for part in NAMES[name]}
+        assert all(len(found) == 3 * T for found in trace.values())
+
+
+def test_a_recording_ends_with_its_context() -> None:
+    def look() -> bool:
+        with record():
+            return capturing()
+
+    assert copy_context().run(look)
+    assert not capturing()
+    with record():
+        assert copy_context().run(capturing)  # a task that was started inside sees what its caller does
+
+
+def test_compiled_code_is_one_graph_where_nobody_looks_and_is_seen_where_somebody_does() -> None:
+    """Where nobody looks no context is read, which PyTorch could not trace."""
+    block, x = Layer(LSTMCell(E, D)), torch.randn(B, E)
+    state = block.cell.start(B)
+
+    def step(x: Tensor) -> Tensor:
+        with scope("lstm"):
+            hidden = block.step(x, state)[0]
+            capture("hidden", hidden)
+        return hidden
+
+    expected = step(x)
+    compiled = torch.compile(step, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), expected)
+    torch._dynamo.reset()
+    compiled = torch.compile(step, backend="eager")
+    with record() as trace:
+        torch.testing.assert_close(compiled(x), expected)
+    assert "lstm.hidden" in trace
+    torch.testing.assert_close(compiled(x), expected)

@@ -105,7 +105,7 @@ def test_padding_gets_no_vector_by_learning() -> None:
 def test_ids_are_spelt_by_the_vocabulary() -> None:
     tokenizer = Tokenizer.train(TokenizerConfig(name="word"), ["the cat saw the dog\n"])
     model = build()
-    tell_spelling(model, tokenizer)
+    tell_spelling(model, torch.from_numpy(vocabulary_bytes(tokenizer)))
     ids = torch.from_numpy(tokenizer.encode("dog the\n")).long().unsqueeze(0)
     expected = model(table(["dog", "the", ""]).unsqueeze(0), ids)
     torch.testing.assert_close(model(None, ids), expected)

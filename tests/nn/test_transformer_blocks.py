@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -304,16 +305,20 @@ def test_moving_rows_in_place_equals_picking_them(data: st.DataObject, rows: int
     assert torch.equal(content[: len(picked)], expected)
 
 
+def at_the_end(rows: Tensor, length: int) -> Tensor:
+    return F.pad(rows, (length - rows.shape[1], 0))
+
+
 @given(data=st.data(), rows=st.integers(1, 5))
 @settings(max_examples=100, deadline=None)
 def test_a_cache_that_copies_only_what_differs_equals_one_that_copies_all(data: st.DataObject, rows: int) -> None:
-    """Openings, reorders of any kind and rewinds; what is kept is a number that no other row or time has."""
+    """Openings, reorders, rewinds and rows that join; what is kept is a number that no other row or time has."""
     cache = KeyValueCache(1, rows, 1, 12, 1, like=torch.empty(0))
     plain = torch.empty(rows, 0)
     for number in range(data.draw(st.integers(1, 10))):
-        kind = data.draw(st.sampled_from(["open", "open", "reorder", "rewind"]))
-        if kind == "open" and cache.length < 12:
-            columns = data.draw(st.integers(1, min(2, 12 - cache.length)))
+        kind = data.draw(st.sampled_from(["open", "open", "reorder", "rewind", "join"]))
+        if kind == "open" and cache.length < cache.capacity:
+            columns = data.draw(st.integers(1, min(2, cache.capacity - cache.length)))
             fresh = 100.0 * number + torch.arange(len(plain) * columns).view(-1, columns)
             cache.open(columns).pasts[0].new.copy_(fresh.view(1, -1, 1, columns, 1).expand(2, -1, -1, -1, -1))
             plain = torch.cat([plain, fresh], 1)
@@ -325,6 +330,18 @@ def test_a_cache_that_copies_only_what_differs_equals_one_that_copies_all(data: 
             length = data.draw(st.integers(0, cache.length))
             cache.rewind(length)
             plain = plain[:, :length]
+        elif kind == "join":
+            other, length = KeyValueCache(1, 2, 1, 12, 1, like=torch.empty(0)), data.draw(st.integers(0, 4))
+            fresh = 1000.0 * number + torch.arange(2 * length).view(2, length)
+            if length:
+                other.open(length).pasts[0].new.copy_(fresh.view(1, 2, 1, length, 1).expand(2, -1, -1, -1, -1))
+            other.reorder(torch.tensor([0, 1, 1]))
+            before, cache_rows = cache._first_column(), cache.rows
+            cache.join(other)
+            plain = torch.cat(
+                [at_the_end(plain[:, before:], cache.length), at_the_end(fresh[[0, 1, 1]], cache.length)]
+            )
+            assert cache.rows == cache_rows + 3
         assert torch.equal(cache._store[0, 1, :, 0, : cache.length, 0], plain)
 
 
@@ -335,10 +352,10 @@ def test_every_row_keeps_its_source_wherever_it_goes(data: st.DataObject, groups
     numbers = torch.arange(groups).view(-1, 1, 1, 1)
     sources = Sources([Source(numbers, numbers)])
     rows = torch.arange(groups).repeat_interleave(width).tolist()
-    sources.reorder(rows, groups)
+    sources.reorder(rows)
     for _ in range(3):
         picked = data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=9))
-        sources.reorder(picked, len(rows))
+        sources.reorder(picked)
         rows = [rows[row] for row in picked]
         kept = sources.layers[0].key.flatten().tolist()
         assert [kept[row // (len(rows) // len(kept))] for row in range(len(rows))] == rows
@@ -346,9 +363,9 @@ def test_every_row_keeps_its_source_wherever_it_goes(data: st.DataObject, groups
 
 def test_beams_share_their_source() -> None:
     sources = Sources([Source(randn(3, 1, 2, 2), randn(3, 1, 2, 2))])
-    sources.reorder([0] * 4 + [1] * 4 + [2] * 4, 3)
+    sources.reorder([0] * 4 + [1] * 4 + [2] * 4)
     assert len(sources.layers[0].key) == 3
-    sources.reorder([1, 1, 0, 2, 8, 9, 11, 11], 12)  # the second prompt is done
+    sources.reorder([1, 1, 0, 2, 8, 9, 11, 11])  # the second prompt is done
     assert len(sources.layers[0].key) == 2
 
 

@@ -12,6 +12,7 @@ import torch
 
 import legato
 from legato.data.batching.batch import IGNORE, Batch, Inputs
+from legato.data.batching.buckets import BatchShape
 from legato.data.batching.examples import Example, ExampleBatches, collate_examples
 from legato.data.formats.dialogues import read_dialogues
 from legato.data.text.tokenizers import Tokenizer
@@ -56,7 +57,7 @@ def learned(row: Example, tokenizer: Tokenizer) -> list[str]:
             runs.append([])
         runs[-1].append(token)
         before = place
-    return [tokenizer.marking.decode(run, skip_special_tokens=False) for run in runs]
+    return [tokenizer.full_library.decode(run, skip_special_tokens=False) for run in runs]
 
 
 def rows_with(template: str | None, folder: Path, max_length: int = 10**6) -> tuple[list[Example], Any]:
@@ -97,7 +98,7 @@ def test_rows_are_what_transformers_makes_of_dialogues(template: str | None, tmp
 
 def test_the_prompt_of_an_answer_is_what_stood_before_it_in_training(tmp_path: Path) -> None:
     rows, loaded = rows_with(None, tmp_path)
-    prompt = loaded.tokenizer.encode_marked(template_of(loaded.tokenizer, loaded).render(TURNS[:2]))
+    prompt = loaded.tokenizer.encode_template(template_of(loaded.tokenizer, loaded).render(TURNS[:2]))
     first = rows[0].positions[0]  # type: ignore[index]
     assert rows[0].ids[: first + 1] == prompt
 
@@ -139,8 +140,8 @@ def test_batches_of_dialogues_come_in_few_shapes_with_the_same_loss(tmp_path: Pa
     rows = [Example(row.ids[:n], positions=[w for w in row.positions if w < n]) for n in cuts]
     for part in rows:
         part.targets = row.targets[: len(part.positions or ())]
-    plain = ExampleBatches(rows, batch_tokens=256, seed=1)
-    alike = ExampleBatches(pad_answers(rows, 32), batch_tokens=256, seed=1, pad_to=32, fixed_shape=True)
+    plain = ExampleBatches(rows, BatchShape(batch_tokens=256, seed=1))
+    alike = ExampleBatches(pad_answers(rows, 32), BatchShape(batch_tokens=256, seed=1, pad_to=32, fixed_shape=True))
 
     def total(batches: ExampleBatches) -> tuple[float, int]:
         made = [batches.at(step) for step in range(batches.steps_per_epoch)]

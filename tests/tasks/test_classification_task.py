@@ -13,9 +13,9 @@ import legato
 from legato.errors import ConfigError, DataError, LegatoError
 from legato.nn.state import Output
 from legato.registry import TASKS
+from legato.runs.config import with_defaults
 from legato.runs.train import check, plan_of, settings_for
 from legato.tasks.classification.classifier import losses, parts_of
-from legato.tasks.defaults import tuning
 from tiny_reviews import settings, write_pairs, write_reviews
 from tiny_runs import read_metrics, weights_digest
 
@@ -126,7 +126,7 @@ def test_a_text_may_have_several_labels(tmp_path: Path) -> None:
     ] * 10
     for name in ("train.tsv", "valid.tsv"):
         (tmp_path / name).write_text("text\tlabels\n" + "".join(lines))
-    held = trained(tmp_path, model__layers=1, data__kind="several")
+    held = trained(tmp_path, model__layers=1, data__kind="multilabel")
     assert held.about["labels"] == ["film", "merry"]
     assert held.predict(["a merry film", "a sad film", "a sad song"]) == ["film;merry", "film", ""]
     assert held.evaluate(test=str(tmp_path / "valid.tsv"))["micro_f1"] > 0.9
@@ -168,7 +168,7 @@ def test_filled_up_rows_teach_nothing() -> None:
     logits = torch.randn(3, 2)
     classes = losses("classes", logits, torch.tensor([0, 1, -100]))
     values = losses("regression", logits[:, :1], torch.tensor([1.0, 2.0, torch.nan]))
-    several = losses("several", logits, torch.tensor([[1.0, 0.0], [0.0, 0.0], [torch.nan, torch.nan]]))
+    several = losses("multilabel", logits, torch.tensor([[1.0, 0.0], [0.0, 0.0], [torch.nan, torch.nan]]))
     for found in (classes, values, several):
         assert found.shape == (3,)
         assert found[2] == 0
@@ -209,11 +209,11 @@ def test_a_class_with_one_example_is_named(tmp_path: Path) -> None:
 
 
 def test_trained_models_learn_in_small_steps_and_little_of_them_in_larger_ones() -> None:
-    adjust = TASKS.get("classification").adjust
-    assert adjust({})["model"] == {"bidirectional": True, "name": "lstm"}
-    assert adjust({"model": {"name": "bert"}})["tokenizer"] == {"name": "wordpiece", "masked": True}
-    assert adjust({"from": "a folder"})["train"] == tuning({}, None)
-    assert adjust({"from": "a folder", "adapt": "lora"})["train"]["lr"] == 1e-3
+    task, lora = TASKS.get("classification"), {"from": "a folder", "adapt": {"name": "lora"}}
+    assert with_defaults(task, {})["model"] == {"bidirectional": True, "name": "lstm"}
+    assert with_defaults(task, {"model": {"name": "bert"}})["tokenizer"] == {"name": "wordpiece", "masked": True}
+    assert with_defaults(task, {"from": "a folder"})["train"]["lr"] == 5e-5
+    assert with_defaults(task, lora)["train"]["lr"] == 1e-3
 
 
 def test_a_tab_parts_a_pair_only_where_pairs_are_read() -> None:
@@ -247,12 +247,32 @@ def test_what_cannot_be_is_said_in_one_line(changes: dict[str, Any], said: str, 
     assert not (tmp_path / "run").exists()
 
 
-def test_a_label_that_training_lacks_is_named(tmp_path: Path) -> None:
+def test_a_label_that_training_lacks_counts_as_wrong_and_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     wanted = settings(tmp_path)
-    (tmp_path / "valid.tsv").write_text("sentence\tlabel\na fine film\tgood\na film\tso-so\n")
-    said = r"valid\.tsv, line 3: the label 'so-so' is not among those learned, which are 'bad', 'good'"
+    (tmp_path / "valid.tsv").write_text("sentence\tlabel\na fine film\tgood\na film\tso-so\nfine film\tso-so\n")
+    result = legato.train("classification", wanted, out=tmp_path / "run")
+    said = "data.valid has labels unknown to the model, in 2 of 3 rows: 'so-so' (2); they count as wrong"
+    assert f"note: {said}\n" in capsys.readouterr().err
+    assert result.metrics["valid.accuracy"] <= 1 / 3
+    assert result.metrics["valid.loss"] > 0
+    with pytest.warns(UserWarning, match=r"data\.test has labels unknown to the model, in 2 of 3 rows: 'so-so'"):
+        scores = legato.load(result.run, device="cpu").evaluate(test=str(tmp_path / "valid.tsv"))
+    assert scores["accuracy"] == result.metrics["valid.accuracy"]
+    assert scores["loss"] == pytest.approx(result.metrics["valid.loss"])
+
+
+def test_a_label_that_training_lacks_is_refused_where_that_is_asked_for(tmp_path: Path) -> None:
+    wanted = settings(tmp_path)
+    (tmp_path / "odd.tsv").write_text("sentence\tlabel\na fine film\tgood\na film\tso-so\n")
+    said = r"odd\.tsv, line 3: the label 'so-so' is not among those learned, which are 'bad', 'good'"
+    strict = {**wanted, "data.unseen_labels": "refuse"}
     with pytest.raises(DataError, match=said):
-        legato.train("classification", wanted, out=tmp_path / "run", quiet=True)
+        legato.train("classification", {**strict, "data.valid": str(tmp_path / "odd.tsv")}, quiet=True)
+    run = legato.train("classification", strict, out=tmp_path / "run", quiet=True).run
+    with pytest.raises(DataError, match=said):  # as in training
+        legato.load(run, device="cpu").evaluate(test=str(tmp_path / "odd.tsv"))
 
 
 def test_samples_and_preview_name_classes_that_the_data_numbers(tmp_path: Path) -> None:

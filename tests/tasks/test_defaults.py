@@ -6,69 +6,81 @@ from typing import Any
 
 import pytest
 
+from legato.errors import ConfigError
 from legato.registry import MODELS, TASKS
-from legato.tasks.defaults import (
-    scratch_model,
-    scratch_tokenizer,
-    scratch_training,
-    tagger_model,
-    tagger_training,
-    tuning,
-)
+from legato.runs.config import check, with_defaults
+from legato.tasks.defaults import Given, row_training, scratch_model, scratch_tokenizer, tagger_model, tagger_training
 
 ROWS = ("classification", "tagging", "qa", "embedding")
 
 
+def given(model: str = "lstm", /, *, adapt: str = "full", trained: bool = False, **sections: Any) -> Given:
+    named = {"name": model, **sections.pop("model", {})}
+    settings = {"data": {}, "tokenizer": {}, "train": {}, "head": {}, **sections}
+    return Given(**settings, model=named, adapt=adapt, trained=trained)
+
+
 def test_a_trained_model_learns_in_small_steps_and_a_part_of_it_in_larger_ones() -> None:
-    assert tuning({}, None)["lr"] == tuning({}, "full")["lr"] == tuning({}, {"name": "full"})["lr"] == 5e-5
-    assert tuning({}, {"name": "lora"})["lr"] == tuning({}, "bitfit")["lr"] == 1e-3
+    assert row_training(given(trained=True))["lr"] == 5e-5
+    assert row_training(given(trained=True, adapt="lora"))["lr"] == 1e-3
+    assert row_training(given(trained=True, adapt="bitfit"))["lr"] == 1e-3
 
 
-@pytest.mark.parametrize("adapt", ["lora", {"name": "lora"}, {"name": "lora", "rank": 4}])
+@pytest.mark.parametrize("adapt", [{"name": "lora"}, {"name": "lora", "rank": 4}])
 @pytest.mark.parametrize("task", ROWS)
 def test_adapt_reads_the_same_in_every_task(task: str, adapt: Any) -> None:
-    adjusted = TASKS.get(task).adjust({"from": "a folder", "adapt": adapt})
-    assert adjusted["train"]["lr"] == 1e-3
-    assert adjusted["train"]["beta2"] == 0.999
+    settings = with_defaults(TASKS.get(task), {"from": "a folder", "adapt": adapt})
+    assert settings["train"]["lr"] == 1e-3
+    assert settings["train"]["beta2"] == 0.999
 
 
 @pytest.mark.parametrize("task", ROWS)
 @pytest.mark.parametrize("start", [{}, {"from": "a folder"}])
 def test_what_is_said_wins_over_defaults(task: str, start: dict[str, Any]) -> None:
     said = {"steps": 5, "batch_tokens": 9, "lr": 0.5, "schedule": "constant"}
-    train = TASKS.get(task).adjust({**start, "train": said})["train"]
+    train = with_defaults(TASKS.get(task), {**start, "train": said})["train"]
     assert said.items() <= train.items()
     assert not {"epochs", "batch_rows", "warmup"} & train.keys()
 
 
-@pytest.mark.parametrize("train", [tuning({"optimizer": "sgd"}, None), tagger_training("lstm", {"optimizer": "sgd"})])
-def test_another_optimiser_keeps_its_own_rate_and_the_task_its_epochs(train: dict[str, Any]) -> None:
-    assert train.keys() == {"batch_rows", "epochs"}
+@pytest.mark.parametrize("trained", [False, True])
+def test_another_optimiser_keeps_its_own_rate_and_the_task_its_epochs(trained: bool) -> None:
+    assert tagger_training(given(train={"optimizer": "sgd"}, trained=trained)).keys() == {"batch_rows", "epochs"}
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS.names() if not MODELS.get(name).is_encoder_decoder])
 def test_defaults_are_settings_that_the_model_has(name: str) -> None:
     config = MODELS.get(name).Config
-    assert config(**{"name": name, **tagger_model(name, words=True)}).name == name
-    made = config(**{"name": name, **scratch_model(name, 64)})
+    assert config(**{"name": name, **tagger_model(given(name), words=True)}).name == name
+    made = config(**{"name": name, **scratch_model(given(name), 64)})
     assert getattr(made, "length", 64) == 64
     assert not getattr(made, "masked_words", False)
-    assert scratch_training(name, {})["lr"] == (1e-3 if name in ("lstm", "gru", "elman", "window") else 3e-4)
+    assert row_training(given(name))["lr"] == (1e-3 if name in ("lstm", "gru", "elman", "window") else 3e-4)
 
 
 def test_letters_and_vectors_are_of_whole_words() -> None:
     words = {"name": "word", "min_count": 2}
-    assert scratch_tokenizer({"name": "elmo"}) == scratch_tokenizer({"name": "lstm", "characters": 50}) == words
-    assert scratch_tokenizer({"name": "lstm"}, words=True) == words
-    assert scratch_tokenizer({"name": "lstm"})["name"] == "wordpiece"
-    assert scratch_tokenizer({"name": "gpt2"})["name"] == "bpe"
-    assert scratch_tokenizer({"name": "bert"}) == {"name": "wordpiece", "masked": True}
+    assert scratch_tokenizer(given("elmo")) == scratch_tokenizer(given(model={"characters": 50})) == words
+    assert scratch_tokenizer(given(), words=True) == words
+    assert scratch_tokenizer(given())["name"] == "wordpiece"
+    assert scratch_tokenizer(given("gpt2"))["name"] == "bpe"
+    assert scratch_tokenizer(given("bert")) == {"name": "wordpiece", "masked": True}
 
 
 def test_vectors_need_no_head_of_a_trained_encoder() -> None:
     trained = {"from": "a folder", "model": {"name": "bert", "masked_words": True, "next_sentence": True}}
-    assert TASKS.get("embedding").adjust(trained)["model"] == {
-        "name": "bert",
-        "masked_words": False,
-        "next_sentence": False,
-    }
+    model = with_defaults(TASKS.get("embedding"), trained)["model"]
+    assert (model["masked_words"], model["next_sentence"]) == (False, False)
+
+
+@pytest.mark.parametrize("task", TASKS.names())
+@pytest.mark.parametrize("wrong", [{"window": "abc"}, {"window": [1]}, {"train": 3}, {"vectors": {"a": 1}}])
+def test_defaults_come_before_the_check_and_trip_over_nothing(task: str, wrong: dict[str, Any]) -> None:
+    assert with_defaults(TASKS.get(task), {"data": wrong, "train": {"steps": "many", "lr": []}})["data"]
+
+
+@pytest.mark.parametrize("length", ["²", "9" * 5000, "1e3", "-3"])
+def test_a_length_that_is_none_is_left_to_the_check(length: str) -> None:
+    for task, model in (("lm", "gpt2"), ("mlm", "bert")):
+        with pytest.raises(ConfigError, match=r"model\.length"):
+            check({"task": task, "model": {"name": model, "length": length}})

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from legato.data.batching.batch import Batch
+from legato.data.batching.buckets import BatchShape
 from legato.data.batching.examples import Example, ExampleBatches
 from legato.models.base import Sizes
 from legato.models.model_with_head import HeadSpec, ModelWithHead
@@ -42,7 +43,7 @@ def spans(model: Any, batch: Batch) -> Tensor:
 
 TASKS: dict[str, tuple[dict[str, Any], Callable[[int], dict[str, Any]], Callable[[Any, Batch], Tensor]]] = {
     "classes": ({"kind": "classes", "outputs": 3}, lambda row: {"label": row}, classes("classes")),
-    "several": ({"kind": "classes", "outputs": 2}, lambda row: {"label": [1.0, row % 2]}, classes("several")),
+    "multilabel": ({"kind": "classes", "outputs": 2}, lambda row: {"label": [1.0, row % 2]}, classes("multilabel")),
     "regression": ({"kind": "classes", "outputs": 1}, lambda row: {"label": row / 2}, classes("regression")),
     "tags": ({"kind": "tags", "outputs": 3}, lambda row: {"positions": [0, 2], "targets": [row, 1]}, tags),
     "crf": (
@@ -65,7 +66,7 @@ def test_rows_that_fill_a_batch_teach_nothing(task: str, body: str) -> None:
     rows = [Example(list(range(3, 3 + length)), **label(number)) for number, length in enumerate(LENGTHS)]
     found = []
     for alike in (False, True):
-        batch = ExampleBatches(rows, batch_tokens=64, batch_rows=7, seed=0, fixed_shape=alike).at(0)
+        batch = ExampleBatches(rows, BatchShape(batch_tokens=64, batch_rows=7, seed=0, fixed_shape=alike)).at(0)
         assert (batch.rows, batch.fixed_shape) == ((7, True) if alike else (3, False))
         model.zero_grad()
         total = loss(model, batch)

@@ -41,9 +41,9 @@ def test_a_giant_word_is_said_to_be_too_long(translator: Translator) -> None:
 
 @pytest.mark.parametrize(("source", "target"), [(GIANT, "the cat"), ("the cat", GIANT)])
 def test_a_giant_word_does_not_hold_up_the_scores(translator: Translator, source: str, target: str) -> None:
-    pairs = Pairs("x", [*TEXTS, source], [*TEXTS, target], [1, 2, 3, 4], "")
+    pairs = Pairs(source="x", sources=[*TEXTS, source], targets=[*TEXTS, target], lines=[1, 2, 3, 4])
     scores = translator.score(pairs, SearchOptions())
     assert scores["sentences"] == 4
     assert scores.get("too_long", 0) == (source == GIANT)
-    ordinary = translator.score(Pairs("x", TEXTS, TEXTS, [1, 2, 3], ""), SearchOptions())
+    ordinary = translator.score(Pairs(source="x", sources=TEXTS, targets=TEXTS, lines=[1, 2, 3]), SearchOptions())
     assert scores["loss"] == pytest.approx(ordinary["loss"])

@@ -17,9 +17,10 @@ from legato.data.batching.batch import Batch, Inputs
 from legato.data.batching.batches import Windows
 from legato.data.batching.packing import Packed
 from legato.errors import ConfigError, DataError, LegatoError
+from legato.folders import model_folder
+from legato.folders.loaded import Loaded
 from legato.folders.model_folder import load_model
 from legato.registry import MODELS, TASKS
-from legato.runs.config import origin
 from legato.runs.train import check, dump, plan_of, settings_for
 from legato.tasks.lm.job import LanguageJob
 from tiny_published import gpt2_folder, write
@@ -320,17 +321,24 @@ def test_what_ended_a_published_models_texts_ends_them_still(tmp_path: Path) -> 
 def test_the_model_that_a_run_begins_with_is_let_go(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = weakref.ref(origin(str(trained / "first")).module)
+    begun: list[weakref.ref[Any]] = []
     held = []
-    validate = LanguageJob.validate
+    validate, read = LanguageJob.validate, model_folder.read_model
+
+    def reading(place: str) -> Loaded:
+        loaded = read(place)
+        begun.append(weakref.ref(loaded.module))
+        return loaded
 
     def spy(job: LanguageJob, model: Any) -> dict[str, float]:
         gc.collect()
-        held.append(first() is not None)
+        held.append(begun[0]() is not None)
         return validate(job, model)
 
+    monkeypatch.setattr(model_folder, "read_model", reading)
     monkeypatch.setattr(LanguageJob, "validate", spy)
     go_on(trained, tmp_path)
+    assert len(begun) == 1  # its weights are read once
     assert held
     assert not any(held)
 

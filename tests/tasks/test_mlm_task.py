@@ -15,6 +15,7 @@ from legato.data.batching.batch import Batch
 from legato.errors import ConfigError, DataError
 from legato.registry import MODELS as REGISTERED
 from legato.registry import TASKS
+from legato.runs.config import with_defaults
 from legato.runs.train import check, plan_of, settings_for
 from tiny_runs import SMALL, read_metrics, weights_digest
 
@@ -162,10 +163,10 @@ def test_it_goes_on_from_a_model(tmp_path: Path) -> None:
 
 
 def test_a_trained_model_learns_in_smaller_steps() -> None:
-    adjust = TASKS.get("mlm").adjust
-    assert adjust({})["train"]["lr"] == 1e-3
-    assert adjust({"from": "a folder"})["train"]["lr"] == 1e-4
-    assert adjust({"from": "a folder", "train": {"lr": 0.5}})["train"]["lr"] == 0.5
+    task = TASKS.get("mlm")
+    assert with_defaults(task, {})["train"]["lr"] == 1e-3
+    assert with_defaults(task, {"from": "a folder"})["train"]["lr"] == 1e-4
+    assert with_defaults(task, {"from": "a folder", "train": {"lr": 0.5}})["train"]["lr"] == 0.5
 
 
 @pytest.mark.parametrize(

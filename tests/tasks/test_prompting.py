@@ -12,6 +12,7 @@ import torch
 
 import legato
 from legato.config import validate
+from legato.data.processors import Processors
 from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
 from legato.errors import ConfigError, DataError, LegatoError
 from legato.folders.loaded import Loaded
@@ -48,7 +49,7 @@ def loaded(name: str, **changes: Any) -> Loaded:
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
-    return Loaded(Path("m"), module.eval(), TOKENIZER, "lm")
+    return Loaded(Path("m"), module.eval(), Processors(TOKENIZER), "lm")
 
 
 def asked(held: Loaded, **options: Any) -> Prompter:
@@ -277,8 +278,10 @@ def test_a_file_is_scored_as_a_classifier_would_be(tmp_path: Path) -> None:
     right = [a.answers[0].text == b for a, b in zip(found, ("good", "so so"), strict=True)]
     assert scores["accuracy"] == np.mean(right)
     assert scores["details"]
-    with pytest.raises(DataError, match=r"test\.tsv, line 3: the label 'so so' is none of good, bad"):
-        score_file(held, str(tmp_path / "test.tsv"), PromptOptions(labels=("good", "bad")))
+    with pytest.warns(UserWarning, match=r"test\.tsv has labels unknown to the model, in 4 of 8 rows: 'so so'"):
+        assert score_file(held, str(tmp_path / "test.tsv"), PromptOptions(labels=("good", "bad")))["accuracy"] <= 0.5
+    with pytest.raises(DataError, match=r"test\.tsv, line 2: the label 'good' is not among those learned"):
+        score_file(held, str(tmp_path / "test.tsv"), PromptOptions(labels=("yes", "no")))
 
 
 # --- from Python -----------------------------------------------------------------------------------
@@ -287,7 +290,7 @@ def test_a_file_is_scored_as_a_classifier_would_be(tmp_path: Path) -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "m").mkdir()
-    save_model(tmp_path / "m", loaded("gpt2").module, TOKENIZER, task="lm", about={}, card="")
+    save_model(tmp_path / "m", loaded("gpt2").module, Processors(TOKENIZER), task="lm", about={}, card="")
     return tmp_path / "m"
 
 

@@ -14,11 +14,11 @@ import torch
 import legato
 from legato.data.batching.examples import collate_examples
 from legato.data.batching.qa_windows import QuestionReader
-from legato.data.formats.questions import Reading, read_questions
+from legato.data.formats.questions import read_questions
 from legato.data.text.text_reader import TextReader
 from legato.errors import ConfigError, DataError, LegatoError
 from legato.evaluation.qa import span_scores
-from legato.tasks.qa.answerer import Answerer, Candidate, Found, span_losses
+from legato.tasks.qa.answerer import Answerer, Candidate, ScoredSpans, span_losses
 from tiny_questions import SMALL, context, squad
 
 LEARN = {"train.epochs": 6, "train.lr": 0.005, "data.window": 48, "data.stride": 16}
@@ -95,7 +95,7 @@ def test_what_always_answers_is_scored_so_and_this_is_said(home: Path, tmp_path:
         scores = model.evaluate(test=test)
     assert "threshold" not in scores
     assert scores["unanswerable_exact_match"] == 0
-    asked = read_questions(test, Reading()).questions
+    asked = read_questions(test).questions
     said = model.predict([f"{question.question}\t{question.context}" for question in asked])
     found = span_scores(said, [question.rights for question in asked])
     assert {name: scores[name] for name in found} == pytest.approx(found)
@@ -240,7 +240,7 @@ def _row(span: tuple[int, int]) -> Any:
 
 
 def test_no_answer_ranks_by_the_threshold() -> None:
-    found = Found([Candidate("tea", 0, 3, 1.0), Candidate("milk", 5, 9, 0.0)], none=1.5)
+    found = ScoredSpans([Candidate("tea", 0, 3, 1.0), Candidate("milk", 5, 9, 0.0)], none=1.5)
     assert found.answer(None) == "tea"
     assert found.answer(0.4) == ""
     assert found.answer(0.6) == "tea"

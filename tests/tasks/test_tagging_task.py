@@ -196,9 +196,9 @@ def test_words_as_tokens_have_zeros_for_digits_and_hidden_rare_words(tmp_path: P
 
 
 def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"data\.metric=f1 is for tags that mark names"):
+    with pytest.raises(ConfigError, match=r"data\.metric=f1 is for tags of names"):
         job_of(tmp_path, data__tag=1, data__metric="f1")
-    with pytest.raises(ConfigError, match=r"data\.scheme=iobes is for tags that mark names"):
+    with pytest.raises(ConfigError, match=r"data\.scheme=iobes is for tags of names"):
         job_of(tmp_path, data__tag=1, data__scheme="iobes")
     with pytest.raises(ConfigError, match="reads the letters of whole words"):
         job_of(tmp_path, tokenizer="bpe", model__characters=8)

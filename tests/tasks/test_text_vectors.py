@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import legato
 from legato.config import validate
 from legato.data.batching.batch import Batch, Inputs
+from legato.data.processors import Processors
 from legato.errors import ConfigError, LegatoError
 from legato.folders.loaded import Loaded
 from legato.folders.sentence_encoder import SentenceEncoder
@@ -92,7 +93,7 @@ def test_a_learned_mix_is_used(lstm: legato.Model) -> None:
     with torch.no_grad():
         module.mix.weights[2] = 100.0  # all on the second layer
         module.mix.scale.fill_(3.0)
-    loaded = Loaded(lstm.folder, module, lstm.tokenizer, "classification")
+    loaded = Loaded(lstm.folder, module, Processors(lstm.tokenizer), "classification")
     with torch.no_grad():
         mixed = TextVectors.of(loaded, layers="mix").embed(TEXTS)
         body_alone = TextVectors.of(loaded).embed(TEXTS)

@@ -13,12 +13,14 @@ import torch.nn.functional as F
 from legato.config import validate
 from legato.data.batching.batch import IGNORE, Batch, Inputs
 from legato.data.batching.pair_batches import collate_pairs
+from legato.data.processors import Processors
 from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
 from legato.decoding import SearchOptions
 from legato.errors import ConfigError
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel, Sizes
-from legato.registry import MODELS
+from legato.registry import MODELS, TASKS
+from legato.runs.config import with_defaults
 from legato.tasks.base import word_alignment, word_numbers
 from legato.tasks.encoder_decoder import (
     TargetTokens,
@@ -26,7 +28,6 @@ from legato.tasks.encoder_decoder import (
     batches_of,
     beam_options,
     decode,
-    fill_training,
     mean_loss,
     pair_loss,
     require_source,
@@ -37,8 +38,8 @@ from tiny_pairs import sentences
 
 TEXTS = [each[language] for each in sentences(random.Random(2), 60) for language in ("en", "de")]
 TAGS = (">>de<<", ">>fr<<")
-JOINT = Tokenizer.train(TokenizerConfig(name="bpe", size=300), TEXTS).with_marks(["<pad>"])
-TAGGED = JOINT.with_marks(TAGS)
+JOINT = Tokenizer.train(TokenizerConfig(name="bpe", size=300), TEXTS).with_special_tokens(["<pad>"])
+TAGGED = JOINT.with_special_tokens(TAGS)
 # Of 16 different lengths, the longest ones first and last.
 SOURCES = [" and ".join(["The dog eats", "A man sleeps", "A cat runs"] * 6)[: 8 + 7 * n] for n in (15, *range(15))]
 SMALL: dict[str, dict[str, Any]] = {
@@ -112,7 +113,7 @@ def test_a_translation_holds_no_marks_and_keeps_its_limit(translator: Translator
     ids = [translator.source_ids(text) for text in SOURCES]
     for found in translator.translate(ids, SearchOptions(search="beam", beams=4), most=9):
         assert len(found[0].tokens) <= 9
-        assert not set(found[0].tokens) & translator.target.marks
+        assert not set(found[0].tokens) & translator.target.special_ids
 
 
 def test_no_translation_is_longer_than_the_models_positions() -> None:
@@ -163,7 +164,7 @@ def test_evaluating_searches_as_asked_even_with_a_penalty_of_zero(
     (tmp_path / "a").write_text("A dog runs.\n")
     (tmp_path / "b").write_text("Ein Hund läuft.\n")
     module = build("seq2seq")
-    loaded = Loaded(tmp_path, module, JOINT, "translation", {"beams": 3, "length_penalty": 0.7})
+    loaded = Loaded(tmp_path, module, Processors(JOINT), "translation", {"beams": 3, "length_penalty": 0.7})
     used: list[SearchOptions] = []
 
     def spy(*args: Any, **more: Any) -> Any:
@@ -285,7 +286,7 @@ def test_a_tag_in_the_middle_of_a_text_is_text(polyglot: Translator) -> None:
 
 
 def test_hundreds_of_languages_are_not_all_listed() -> None:
-    many = JOINT.with_marks([f">>l{n:03}<<" for n in range(300)])
+    many = JOINT.with_special_tokens([f">>l{n:03}<<" for n in range(300)])
     translator = Translator(build("seq2seq", many), many, many)
     with pytest.raises(ConfigError, match=r"l000, l001, .* and 288 more; say which, with --to l000") as caught:
         translator.predict(["A dog"], asked(), {})
@@ -301,7 +302,7 @@ UNUSUAL = ["A  dog   runs.", "dog", "The cat eats and A man sleeps.", "hundred-y
 @pytest.mark.parametrize("text", UNUSUAL)
 def test_the_words_of_tokens_are_those_between_spaces(name: str, text: str) -> None:
     size = {"bpe": 300, "unigram": 60}.get(name)
-    tokenizer = Tokenizer.train(TokenizerConfig(name=name, size=size), [*TEXTS, *UNUSUAL]).with_marks(TAGS)  # type: ignore[arg-type]
+    tokenizer = Tokenizer.train(TokenizerConfig(name=name, size=size), [*TEXTS, *UNUSUAL]).with_special_tokens(TAGS)  # type: ignore[arg-type]
     ids = [tokenizer.id_of(TAGS[0]) or 0, *tokenizer.encode(text).tolist(), tokenizer.eos_id]
     numbers = word_numbers(tokenizer, ids)
     assert (numbers[0], numbers[-1]) == (-1, -1)
@@ -336,11 +337,15 @@ def test_no_words_have_no_alignment() -> None:
 
 
 def test_defaults_are_those_of_the_transformer_but_nothing_that_was_said_is_changed() -> None:
-    filled = fill_training({"steps": "500", "lr": 0.1})
+    def filled_in(train: dict[str, Any]) -> dict[str, Any]:
+        settings: dict[str, Any] = with_defaults(TASKS.get("translation"), {"train": train})["train"]
+        return settings
+
+    filled = filled_in({"steps": "500", "lr": 0.1})
     assert filled["warmup"] is None  # as many as the run allows
     assert (filled["lr"], filled["schedule"], filled["label_smoothing"]) == (0.1, "inverse-sqrt", 0.1)
-    assert "schedule" not in fill_training({"optimizer": "sgd"})
-    assert "warmup" not in fill_training({"schedule": "constant"})
+    assert "schedule" not in filled_in({"optimizer": "sgd"})
+    assert "warmup" not in filled_in({"schedule": "constant"})
 
 
 @pytest.mark.parametrize(
@@ -364,7 +369,7 @@ def test_writing_begins_with_the_end_mark_and_never_holds_the_others() -> None:
 
 
 def test_text_that_begins_with_arrows_is_no_tag() -> None:
-    tagged = JOINT.with_marks([">>de<<"])
+    tagged = JOINT.with_special_tokens([">>de<<"])
     translator = Translator(build("seq2seq"), tagged, tagged)
     assert translator._split_tag(">>> print(x << 3)", "de") == ("de", ">>> print(x << 3)")
     assert translator._split_tag(">>de<< A dog.", None) == ("de", "A dog.")

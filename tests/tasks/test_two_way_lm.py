@@ -17,6 +17,7 @@ from legato.config import validate
 from legato.data.batching.batch import IGNORE, Batch, Inputs
 from legato.data.formats.text import Text
 from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
+from legato.data.text.word_bytes import vocabulary_bytes
 from legato.errors import ConfigError, LegatoError
 from legato.folders.model_folder import load_model
 from legato.models.base import Sizes
@@ -70,10 +71,10 @@ def test_padding_carries_no_loss(model: ElmoModel) -> None:
 
 def test_a_text_is_scored_from_both_of_its_ends(model: ElmoModel) -> None:
     tokenizer = Tokenizer.train(TokenizerConfig(name="word"), ["the cat saw the dog and ran\n"])
-    tell_spelling(model, tokenizer)
+    tell_spelling(model, torch.from_numpy(vocabulary_bytes(tokenizer)))
     ids = [tokenizer.eos_id, *tokenizer.encode("the dog saw\nthe cat\n").tolist()]
     text = Text("a text", ["the dog saw\nthe cat\n"], "")
-    scores = score_both_ways(model, ids, text, rows=1, unknown=tokenizer.unk_id)
+    scores = score_both_ways(model, ids, text, rows=1, tokenizer=tokenizer)
     assert ids[-1] == tokenizer.eos_id
     forward, _ = by_hand(model, ids[:-1], ids[-1])
     _, backward = by_hand(model, ids, 0)

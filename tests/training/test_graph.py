@@ -18,7 +18,8 @@ except ImportError:  # run by hand on a machine that has a GPU and no pytest
     pytest = None
 
 from legato.data.batching.batch import Batch
-from legato.data.batching.batches import Streams
+from legato.data.batching.batches import Streams, WindowShape
+from legato.data.batching.buckets import BatchShape
 from legato.data.batching.pair_batches import PairBatches
 from legato.models.base import Sizes, detach
 from legato.registry import MODELS, TASKS
@@ -82,7 +83,7 @@ if pytest is not None:
         stand_in(monkeypatch)
         torch.manual_seed(0)
         model = MODELS.get(name)(MODELS.get(name).Config(name=name, width=16, dropout=0), Sizes(20))
-        batches = Streams(np.arange(400) % 20, rows=4, window=8, seed=0, forget=0.3)
+        batches = Streams(np.arange(400) % 20, WindowShape(rows=4, window=8, seed=0), forget=0.3)
 
         def run(batch: Batch, state: Any, tokens: Any = None) -> tuple[torch.Tensor, Any]:
             loss = next_token_loss(model, batch, state)
@@ -107,7 +108,7 @@ if pytest is not None:
         model = MODELS.get(name)(MODELS.get(name).Config(name=name, width=16, layers=1, dropout=0), Sizes(20))
         drawn = np.random.default_rng(0)
         rows = [[drawn.integers(1, 20, size=size) for size in drawn.integers(1, 30, size=200)] for _ in range(2)]
-        batches = PairBatches(*rows, batch_tokens=256, seed=0, start=0, eos=0, pad_to=8, fixed_shape=True)
+        batches = PairBatches(*rows, BatchShape(batch_tokens=256, seed=0, pad_to=8, fixed_shape=True), start=0, eos=0)
         parameters = list(model.parameters())
 
         def run(batch: Batch, state: Any, tokens: torch.Tensor) -> tuple[torch.Tensor, Any]:
@@ -261,7 +262,7 @@ if pytest is not None:
         monkeypatch.setattr(Again, "pool", pool_of, raising=False)
         monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", end, raising=False)
         monkeypatch.setattr(torch._C, "_cuda_releasePool", release, raising=False)
-        batch = Streams(np.arange(400) % 20, rows=4, window=8, seed=0).at(0)
+        batch = Streams(np.arange(400) % 20, WindowShape(rows=4, window=8, seed=0)).at(0)
         with pytest.raises(RuntimeError, match="not while recording"):
             StepGraph(refuse, batch, None, [])
         released = [] if told else [("release", 3, (0, 1))]

@@ -178,8 +178,8 @@ def test_dropout_differs_from_step_to_step_and_part_to_part(
         first = at(self, 0)
         assert first.targets is not None
         return Batch(
-            Inputs(first.inputs.token_ids[:1].expand(self.rows, -1)),
-            first.targets[:1].expand(self.rows, -1),
+            Inputs(first.inputs.token_ids[:1].expand(self.shape.rows, -1)),
+            first.targets[:1].expand(self.shape.rows, -1),
             tokens=first.tokens,
         )
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from legato.training.config import TrainConfig
-from legato.training.schedules import Schedule
+from legato.training.schedules import Schedule, lengthened
 
 STEPS = 100
 
@@ -84,6 +84,23 @@ def test_only_plateau_listens_to_validations() -> None:
     for _ in range(5):
         cosine.validated(False)
     assert cosine.lr(0) == 2.0
+
+
+def test_a_run_that_is_made_longer_says_how_its_rate_jumps() -> None:
+    config = TrainConfig(lr=2.0, schedule="linear")
+    before, after = Schedule(config, 10), Schedule(config, 20)
+    said = lengthened(before, after, 10)
+    assert said == (
+        "the learning rate goes from 0.2 to 1 here, for train.schedule=linear now ends at step 20, not at 10"
+    )
+    assert lengthened(before, Schedule(config, 10), 10) is None
+    warm = TrainConfig(lr=2.0, schedule="inverse-sqrt", warmup=None)
+    assert "from 0.667 to 0.938" in str(lengthened(Schedule(warm, 100), Schedule(warm, 200), 90))
+
+
+def test_a_rate_that_does_not_depend_on_the_length_is_not_spoken_of() -> None:
+    for config in (TrainConfig(schedule="constant"), TrainConfig(schedule="plateau"), TrainConfig(lr_final=1.0)):
+        assert lengthened(Schedule(config, 10), Schedule(config, 20), 10) is None
 
 
 @pytest.mark.parametrize(("optimizer", "rate"), [("adamw", 0.003), ("sgd", 1.0), ("asgd", 1.0)])

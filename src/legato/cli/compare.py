@@ -21,11 +21,11 @@ def command(
 ) -> None:
     """Train several models on the same data with the same number of tokens, and tabulate them.
 
-    [dim]legato compare lm model=\\[elman,gru,lstm] data.train=A.txt data.valid=B.txt train.steps=500[/dim]
-    [dim]legato compare A.yaml B.yaml seed=[1,2,3] out=runs/ab[/dim]
+    [dim]legato compare lm "model=\\[elman,gru,lstm]" data.train=A.txt data.valid=B.txt train.steps=500[/dim]
+    [dim]legato compare A.yaml B.yaml "seed=[1,2,3]" out=runs/ab[/dim]
 
     Widths are chosen so that every model has nearly as many parameters as the first one at its own
-    width, unless model.width is set or match=none. seed=[1,2,3] repeats each and shows mean ± spread.
+    width, unless model.width is set or match=none. "seed=[1,2,3]" repeats each and shows mean ± spread.
     The table, learning curves and every run are kept under out=….
     """
 

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from legato.cli.printing import notes
+
 
 def command(
     model: Annotated[str, typer.Argument(help="A model folder, a run folder or a name on the hub.")],
@@ -51,8 +53,8 @@ def command(
     [dim]legato embed MODEL --file texts.txt --layers concat-last-4 --pool cls --out vectors.npz[/dim]
     [dim]legato embed MODEL "a dog runs" --json[/dim]
 
-    Texts beyond what the model reads are cut. A mix of layers weighs all alike, but where a model has learned its
-    own weights. Row N of an .npy is line N of the file; an .npz holds "vectors" and "texts".
+    Texts beyond what the model reads are cut, and a note says how many. A mix of layers weighs all alike, but where a
+    model has learned its own weights. Row N of an .npy is line N of the file; an .npz holds "vectors" and "texts".
     """
     from legato.cli.lines import Lines, Meter, Texts
     from legato.errors import DataError
@@ -77,7 +79,7 @@ def command(
         raise DataError(f"{file or 'standard input'} holds no text; give at least one line")
     held = load(model, device)
     options: dict[str, Any] = {"layers": layers, "pool": pool, "normalize": normalize, "batch_size": batch_size}
-    with Meter(enabled=not texts) as meter:
+    with Meter(enabled=not texts) as meter, notes(meter.note):
         if out is not None:  # then nothing else is printed that it could disturb
             meter.enabled = not texts and sys.stderr is not None and sys.stderr.isatty()
         if out is not None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from legato.cli.printing import show
+from legato.cli.printing import notes, show
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from legato.evaluation.metrics import Metrics
 
 
 def command(
@@ -25,21 +25,24 @@ def command(
     """Score a model on data it has not seen, with the signature of each score that has one.
 
     [dim]legato eval runs/x data.test=C.txt[/dim]
-    [dim]legato eval runs/t data.test=\\[test.en,test.de][/dim]
-    [dim]legato eval runs/many data.test=test.{} data.directions=\\[en-de,de-fr][/dim]
+    [dim]legato eval runs/t "data.test=\\[test.en,test.de]"[/dim]
+    [dim]legato eval runs/many data.test=test.{} "data.directions=\\[en-de,de-fr]"[/dim]
 
     A language model gets loss, perplexity and bits per byte, over the whole text as one stream; a masked one loss,
     perplexity and accuracy of hidden tokens and pseudo-perplexity (data.max_sentences=200 bounds its cost); a
     translation model loss, BLEU and chrF; a parser labelled brackets; a classifier accuracy, F1 and correlations,
     with a table of what was taken for what, the scores of each class and the worst errors.
+
+    Accuracies, F1, BLEU and correlations are printed in percent; --json has them as their scorers give them.
     """
     from rich.markup import escape
     from rich.table import Table
 
     from legato.config import parse_words
     from legato.errors import ConfigError, brief, suggest
-    from legato.folders.finite_scores import shown_score
+    from legato.evaluation.metrics import printed_scores
     from legato.model import load
+    from legato.registry import TASKS
     from legato.schema import to_json
 
     given = parse_words(settings or [])
@@ -50,9 +53,7 @@ def command(
     if not isinstance(data, dict):
         raise ConfigError(f"'data' is a group of settings, such as data.test=FILE, not '{brief(data)}'")
     held = load(model, str(given.get("device", "auto")))
-    with warnings.catch_warnings():
-        warnings.simplefilter("default")
-        warnings.showwarning = lambda message, *_: print(f"legato: note: {message}", file=sys.stderr)
+    with notes():
         scores = held.evaluate(**data)
     details = scores.pop("details", [])
     if as_json:
@@ -63,33 +64,39 @@ def command(
     table.add_column("figure")
     table.add_column("value", justify="right")
     signatures = {name: scores.pop(name) for name in list(scores) if name.endswith("signature")}
-    for name, value in scores.items():
-        shown = shown_score(value)
-        table.add_row(name.replace("_", " "), escape(shown[:16] if name == "sha256" else shown))
+    if "sha256" in scores:
+        scores["sha256"] = scores["sha256"][:16]
+    known = TASKS.get(held.task).metrics
+    for label, text in printed_scores(known, scores).items():
+        table.add_row(label, escape(text))
     show(table)
     for name, value in signatures.items():  # to be copied, so each whole and on one line
         print(f"{name.replace('_', ' ')}: {value}")
     for title, columns, rows in details:
         print(f"\n{title}")
         if rows:
-            show(_detail_table(columns, rows))
+            show(_detail_table(columns, rows, known))
 
 
-def _detail_table(columns: list[str], rows: list[list[Any]]) -> Table:
+def _detail_table(columns: list[str], rows: list[list[Any]], known: Metrics) -> Table:
     """What a task tells beyond its figures: numbers on the right, texts on the left."""
     from rich.markup import escape
     from rich.table import Table
 
+    from legato.evaluation.metrics import metric_of
+
+    of = [metric_of(known, name) for name in columns]
     table = Table()
     for place, name in enumerate(columns):
         number = all(isinstance(row[place], int | float) for row in rows)
         table.add_column(escape(name), justify="right" if number else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(escape(_cell(value)) for value in row))
+        table.add_row(*(escape(metric.text(_cell(value))) for metric, value in zip(of, row, strict=True)))
     return table
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any) -> Any:
+    """A count or a text, in one line; or a figure, which its metric prints. A column may be a class of any name."""
     if isinstance(value, int):
         return f"{value:,}"
-    return f"{value:.4f}" if isinstance(value, float) else " ".join(str(value).split())
+    return value if isinstance(value, float) else " ".join(str(value).split())

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
 from typing import Annotated
 
 import typer
+
+from legato.cli.printing import notes
 
 
 def command(
@@ -26,7 +26,5 @@ def command(
     """
     from legato.folders.exports import export
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("default")
-        warnings.showwarning = lambda message, *_: print(f"legato: note: {message}", file=sys.stderr)
+    with notes():
         print(export(model, to, out=out, quantize=quantize, force=force))

@@ -15,12 +15,17 @@ if TYPE_CHECKING:
 def command(
     model: Annotated[str, typer.Argument(help="A model folder, a run folder or a name on the hub.")],
     prompt: Annotated[
-        str | None, typer.Argument(help="The text to go on from; left out: a new one begins.", show_default=False)
+        str | None,
+        typer.Argument(
+            help="The text to go on from; left out, or '-': each line of standard input, where that is no terminal; "
+            "else a new text begins.",
+            show_default=False,
+        ),
     ] = None,
     file: Annotated[str | None, typer.Option("--file", help="Prompts, one a line; '-' for standard input.")] = None,
     search: Annotated[str, typer.Option("--search", help="greedy, beam, sample or beam-sample.")] = "greedy",
     max_tokens: Annotated[int, typer.Option("--max-tokens", help="Longest continuation.")] = 200,
-    min_tokens: Annotated[int, typer.Option("--min-tokens", help="No end mark before this many.")] = 0,
+    min_tokens: Annotated[int, typer.Option("--min-tokens", help="No EOS token before this many.")] = 0,
     beams: Annotated[
         int | None, typer.Option("--beams", help="Width of the beam.", show_default="4 for beam")
     ] = None,
@@ -53,6 +58,7 @@ def command(
 
     [dim]legato generate runs/x "The " --search sample --top-p 0.9 --seed 1[/dim]
     [dim]legato generate runs/x "The " --search beam --beams 5 --nbest 3 --scores[/dim]
+    [dim]legato generate runs/x < prompts.txt[/dim]
     [dim]legato generate org/model --chat "Who are you?" --system "Be brief."[/dim]
     """
     from legato.cli.chatting import opening, talk
@@ -91,7 +97,8 @@ def command(
             raise ConfigError("a dialogue is written as it comes: give a message, or leave out --json and the like")
         talk(held, options, system, _write)
         return
-    prompts = _prompts(prompt or "", file)
+    prompts = _prompts(prompt, file)
+    file = file or ("standard input" if len(prompts) > 1 else None)
     asked: list[Any] = list(prompts)
     if chat:
         if not all(text.strip() for text in prompts):
@@ -138,19 +145,32 @@ def _note_full(held: Model, found: list[Generated], options: SearchOptions) -> N
         print(f"legato: note: {full}; --slide goes on from the last ones", file=sys.stderr)
 
 
-def _prompts(prompt: str, file: str | None) -> list[str]:
+def _stands_ready() -> bool:
+    """Whether standard input is a pipe or a file, from which prompts may come."""
+    return sys.stdin is not None and not sys.stdin.closed and not sys.stdin.isatty()
+
+
+def _prompts(prompt: str | None, file: str | None) -> list[str]:
     from legato.data.sources.files import unify_newlines
     from legato.errors import DataError
     from legato.input_files import path_of, read_bytes
 
-    if file is None:
-        return [prompt]
+    if prompt == "-" and file is None:
+        prompt, file = None, "-"
+    unasked = prompt is None and file is None and _stands_ready()
+    if file is None and not unasked:
+        return [prompt or ""]
     if prompt:
         raise DataError("give a prompt or --file, not both")
     try:
-        text = sys.stdin.read() if file == "-" else unify_newlines(read_bytes(path_of(file)).decode("utf-8"))
+        if file is None or file == "-":
+            text = sys.stdin.read()
+        else:
+            text = unify_newlines(read_bytes(path_of(file)).decode("utf-8"))
     except (OSError, UnicodeDecodeError) as problem:
-        raise DataError(f"{file} cannot be read: {problem}") from None
+        raise DataError(f"{file or 'standard input'} cannot be read: {problem}") from None
+    if not text and unasked:  # as under cron, where nothing is behind it
+        return [""]
     if not text:
         raise DataError(f"{file} is empty; write one prompt a line")
     return text.removeprefix("\ufeff").removesuffix("\n").split("\n")  # a text may hold rarer kinds of line ends

@@ -29,10 +29,23 @@ class Texts:
         # Bytes that are no UTF-8 reach Python as half characters; here they read as in a file.
         read = [read_utf8(_raw(text)) for text in texts]
         self.texts = [text for text, _ in read]
-        self.spoilt = next((number for number, (_, whole) in enumerate(read, start=1) if not whole), None)
+        self.spoilt: int | None = next((number for number, (_, whole) in enumerate(read, start=1) if not whole), None)
 
     def blocks(self, size: int) -> Iterator[list[str]]:
         yield self.texts
+
+
+class Rows(Texts):
+    """The rows of a table."""
+
+    unit = "row"
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self.texts, self.spoilt = list(texts), None
+
+    def blocks(self, size: int) -> Iterator[list[str]]:
+        for start in range(0, len(self.texts), size):
+            yield self.texts[start : start + size]
 
 
 class Lines:

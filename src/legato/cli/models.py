@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from legato.cli.printing import show
+from legato.cli.printing import settings_table, show
 
 
 def command(
@@ -37,11 +37,8 @@ def command(
         defaults = {key: field.get_default(call_default_factory=True) for key, field in fields.items()}
         print(to_json(defaults, default=lambda group: group.model_dump()))
         return
-    table = Table("setting", "default", "meaning", title=f"model={name}", title_justify="left")
-    for key, default, meaning in describe(section, "model"):
-        if key != "model.name":
-            table.add_row(key, escape(default), escape(meaning))
-    show(table)
+    print(f"model={name}")
+    show(settings_table([row for row in describe(section, "model") if row.key != "model.name"]))
 
 
 def _summary(name: str) -> str:

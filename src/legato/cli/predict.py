@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from legato.cli.printing import notes
+
 if TYPE_CHECKING:
+    from legato.cli.lines import Rows
     from legato.model import Model
-    from legato.tasks.base import Answer, Prediction
+    from legato.tasks.base import Prediction
 
 BLOCK = 512  # lines read ahead, so that those of like length can go together
 
@@ -21,7 +23,14 @@ def command(
         list[str] | None,
         typer.Argument(metavar="[TEXT]...", help="Texts; left out: --file, or standard input.", show_default=False),
     ] = None,
-    file: Annotated[str | None, typer.Option("--file", help="One text a line; '-' for standard input.")] = None,
+    file: Annotated[
+        str | None,
+        typer.Option(
+            "--file",
+            help="One text a line, or a table: .tsv, .csv, .jsonl or .parquet; '-' for standard input.",
+            show_default=False,
+        ),
+    ] = None,
     beams: Annotated[
         int | None, typer.Option("--beams", help="Width of the beam; 1 is greedy.", show_default="the model's own")
     ] = None,
@@ -69,7 +78,11 @@ def command(
     ] = None,
     columns: Annotated[
         str | None,
-        typer.Option("--columns", help="Of --shots: TEXT,LABEL by name or number.", show_default="guessed, and said"),
+        typer.Option(
+            "--columns",
+            help="Of a table in --file: TEXT, or FIRST,SECOND of pairs, by name or number; of --shots: TEXT,LABEL.",
+            show_default="those of training, else guessed, and said",
+        ),
     ] = None,
     template: Annotated[
         str | None,
@@ -92,6 +105,7 @@ def command(
     [dim]legato predict runs/t "A dog runs." "Two men sit."[/dim]
     [dim]legato predict runs/t --file sentences.txt --beams 5 > translations.txt[/dim]
     [dim]cat sentences.txt | legato predict runs/t --nbest 3 --scores[/dim]
+    [dim]legato predict runs/c --file reviews.tsv[/dim]
     [dim]legato predict runs/m "He ate the cake <mask> the fork."[/dim]
 
     Of a masked language model, each line is a word and its probability, behind the number of its mask where a text
@@ -115,17 +129,25 @@ def command(
     words that it learned from had their punctuation glued to them: then at white space only.
 
     A line that cannot be read (it is too long, say) gives an empty line and a note; the others are done, and
-    the exit code is 2. With --nbest above 1 that line, too, has its number before it.
+    the exit code is 2. With --nbest above 1 that line, too, has its number before it. Where a model reads the
+    beginning of a longer text, as classifiers do, a note says how many were cut.
     """
     from legato.cli.lines import Lines, Meter, Texts, leaving
     from legato.data.sources.files import load_text
     from legato.errors import DataError
     from legato.input_files import path_of
     from legato.model import load
+    from legato.registry import TASKS
+    from legato.schema import to_json
 
     if texts and file is not None:
         raise DataError("give texts or --file, not both")
     source: Texts | Lines = Texts(texts) if texts else Lines(None if file in (None, "-") else file)
+    table = None
+    if file is not None:
+        from legato.tasks.table_inputs import is_table
+
+        table = file if is_table(file) else None
     single = texts is not None and len(texts) == 1  # whose problem the last line says
     given = {
         "beams": beams,
@@ -141,35 +163,45 @@ def command(
     prompting = {
         "labels": labels,
         "shots": shots,
-        "columns": columns,
+        "columns": None if table is not None and shots is None else columns,
         "template": template,
         "normalize": normalize or None,
         "calibrate": calibrate or None,
     }
     held = load(model, device)
     asked = {key: value for key, value in prompting.items() if value is not None}
-    listing = held.task in ("mlm", "word2vec") or search is not None  # several answers a text, unasked
+    shown = TASKS.get(task if task == "classification" else held.task)
+    listing = shown.lists_answers or search is not None
+    note = ""
+    if table is not None:
+        chosen = columns if shots is None else None
+        source, note = _rows_of(held, table, chosen, alone=search is not None or context is not None)
     noted = False
     failed: list[str] = []
     number = 0
-    with leaving(source), Meter(enabled=not texts) as meter, warnings.catch_warnings():
-        warnings.simplefilter("default")
-        warnings.showwarning = lambda message, *_: meter.note(f"legato: note: {message}")
+    with leaving(source), Meter(enabled=not texts) as meter, notes(meter.note):
         predict = _predicting(held, task, options, asked)
         for block in source.blocks(BLOCK):
             if source.spoilt and not noted:
                 noted = True
                 bad = f"{source.unit} {source.spoilt}"
                 meter.note(f"legato: note: {bad} is not valid UTF-8; bad bytes were replaced")
-            for prediction in predict(block):
+            predictions = predict(block)
+            if note:  # now that they are made, for a refusal is said alone
+                meter.note(f"legato: note: {note}")
+                note = ""
+            for prediction in predictions:
                 number += 1
                 if prediction.problem is not None:
                     failed.append(f"{source.unit} {number}: {prediction.problem}")
                     if not single:
                         meter.note(f"legato: {failed[-1]}")
                 several = not single if listing else (nbest or 1) > 1
-                before = f"{number - 1}\t" if several and not as_json else ""
-                for line in _shown(prediction, scores, alignments, as_json):
+                before = f"{number - 1}\t" if several else ""
+                if as_json:
+                    print(to_json(prediction.as_json(), ensure_ascii=False))
+                    continue
+                for line in shown.show(prediction, scores=scores, alignments=alignments) or [""]:
                     print(before + line)
             print(end="", flush=True)
             meter.advance(len(block))
@@ -178,6 +210,16 @@ def command(
     if failed:
         others = "; the rest is done" if len(failed) < number else ""
         raise DataError(f"{len(failed):,} of {number:,} could not be done{others}")
+
+
+def _rows_of(held: Model, table: str, columns: str | None, *, alone: bool) -> tuple[Rows, str]:
+    """A table's rows, read as the model's task reads tables, and what was guessed of it."""
+    from legato.cli.lines import Rows
+    from legato.registry import TASKS
+
+    named = None if columns is None else [int(name) if name.isdecimal() else name for name in columns.split(",")]
+    inputs = TASKS.get(held.task).read_inputs(table, held.about, named, alone=alone)
+    return Rows(inputs.texts), inputs.note
 
 
 def _predicting(
@@ -201,30 +243,3 @@ def _predicting(
         name = next(iter(prompting))
         raise ConfigError(f"--{name} is for asking a model that writes for labels: --task classification")
     return lambda texts: held.predictions(texts, **options)
-
-
-def _shown(prediction: Prediction, scores: bool, alignments: bool, as_json: bool) -> Iterator[str]:
-    if as_json:
-        from legato.schema import to_json
-
-        yield to_json(prediction.as_json(), ensure_ascii=False)
-        return
-    if not prediction.answers:
-        yield ""
-    masks = {answer.more.get("mask") for answer in prediction.answers}
-    for answer in prediction.answers:
-        parts = [f"{answer.score:.4f}"] if scores and "probability" not in answer.more else []
-        parts += [str(answer.more["mask"])] if len(masks) > 1 else []
-        parts.append(" ".join(answer.text.replace("\t", " ").splitlines()))  # one line, one column
-        if alignments:
-            parts.append(_pharaoh(answer))
-        if "probability" in answer.more:
-            parts.append(f"{answer.more['probability']:.4f}")
-        if "line" in answer.more or "word" in answer.more:  # what was found is like the text
-            parts.append(f"{answer.more['cosine']:.4f}")
-        yield "\t".join(parts)
-
-
-def _pharaoh(answer: Answer) -> str:
-    """`source word-target word` pairs, counted from 0: for each target word where most of its weight lies."""
-    return " ".join(f"{source}-{target}" for source, target in answer.more.get("word_alignment", []))

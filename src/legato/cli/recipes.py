@@ -15,6 +15,7 @@ def command(
 ) -> None:
     """List the recipes with the scores to expect, or print one as YAML."""
     import yaml
+    from rich.markup import escape
     from rich.table import Table
 
     from legato.errors import ConfigError, brief, suggest
@@ -34,19 +35,24 @@ def command(
     if as_json:
         print(to_json(recipes))
         return
-    table = Table()
-    table.add_column("recipe", no_wrap=True)  # what somebody has to type
-    for column in ("what it is", "expect", "measured on"):
-        table.add_column(column)
+    table = Table("recipe", "what it is", "expect", "measured on")
     for known, recipe in recipes.items():
-        table.add_row(known, recipe.get("about", ""), _expectations(recipe), recipe.get("hardware", ""))
+        table.add_row(
+            *map(escape, (known, recipe.get("about", ""), _expectations(recipe), recipe.get("hardware", "")))
+        )
     show(table)
 
 
 def _expectations(recipe: dict[str, Any]) -> str:
-    lines = []
-    for figure, bound in recipe.get("expect", {}).items():
-        limit = f"≤ {bound['at_most']}" if "at_most" in bound else f"≥ {bound['at_least']}"
-        measured = f" (measured {bound['measured']})" if bound.get("measured") is not None else ""
-        lines.append(f"{figure} {limit}{measured}")
+    """The figures that a recipe promises, as `legato train` prints them."""
+    from legato.evaluation.metrics import metric_of
+    from legato.registry import TASKS
+    from legato.runs.config import Expectation
+
+    lines, known = [], TASKS.get(recipe["task"]).metrics
+    for name, promise in recipe.get("expect", {}).items():
+        metric, expectation = metric_of(known, name), Expectation(**promise)
+        measured = expectation.measured
+        more = "" if measured is None else f" (measured {metric.printed(measured):g})"
+        lines.append(f"{name} {expectation.bound(metric)}{more}")
     return "\n".join(lines)

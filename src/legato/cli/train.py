@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from legato.cli.printing import show
+from legato.cli.printing import settings_table, show
 
 
 def command(
@@ -57,12 +57,6 @@ def command(
 
 
 def _list_keys(what: str, given: dict[str, Any]) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
     from legato.runs.train import describe_settings, settings_for
 
-    table = Table("setting", "default", "meaning")
-    for row in describe_settings(settings_for(what, given)):
-        table.add_row(*map(escape, row))
-    show(table)
+    show(settings_table(describe_settings(settings_for(what, given))))

@@ -14,7 +14,7 @@ can: what moves is copied. The bookkeeping is on the host, in small arrays.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
@@ -63,6 +63,7 @@ class Frontier:
         ends: Sequence[int],
         vocabulary: int,
         on_token: Callable[[int, int], None] | None,
+        text_of: Callable[[Sequence[int]], str] | None = None,
     ) -> None:
         self.options = options
         self.width = options.width
@@ -78,6 +79,9 @@ class Frontier:
         self.limits = np.full(groups, options.max_tokens)  # (G,), the most tokens of each group
         self.steps: list[Step] = []
         self.closed: list[list[Hypothesis]] = [[] for _ in range(groups)]
+        # Of several that are shown no two shall read the same, whatever tokens spell them.
+        self.text_of = text_of if options.nbest > 1 and self.width > 1 else None
+        self._same: list[dict[Hashable, Hypothesis]] = [{} for _ in range(groups)]
 
     @property
     def tokens(self) -> Integers:
@@ -198,14 +202,16 @@ class Frontier:
 
     def _add(self, group: int, tokens: list[int], logprobs: list[float], score: float, *, finished: bool) -> None:
         score = normalise(score, len(logprobs), self.options.length_penalty)
-        closed = self.closed[self.groups[group]]
+        closed, known = self.closed[self.groups[group]], self._same[self.groups[group]]
         # Where there are several end tokens, they can close the same tokens again; the likeliest counts.
-        same = next((other for other in closed if other.tokens == tokens), None)
+        key = tuple(tokens) if self.text_of is None else cut_at_stop(self.text_of(tokens), self.options.stop)[0]
+        same = known.get(key)
         if same is not None and same.score >= score:
             return
         if same is not None:
             closed.remove(same)
-        closed.append(Hypothesis(tokens, score, sum(logprobs), finished, logprobs))
+        known[key] = Hypothesis(tokens, score, sum(logprobs), finished, logprobs)
+        closed.append(known[key])
 
     def settle(self) -> None:
         """Mark the groups that are done."""

@@ -57,7 +57,8 @@ def search(
     `eos` and `stop_tokens` end a hypothesis and are left out of its tokens; `options.min_tokens` forbids
     them for a while. A stop string, looked for in `text_of(generated tokens)`, ends it and is left in:
     `cut_at_stop` cuts the text. The last tokens alone must read as they do in the whole text, but for a
-    space or half a character where they begin. Tokens in `suppress` are never written. `limits` are the most
+    space or half a character where they begin. Of the n best of a beam no two have the same text, where `text_of`
+    tells it: the better one counts. Tokens in `suppress` are never written. `limits` are the most
     tokens of each prompt where they differ; none is above `options.max_tokens`. `memory` is what
     `model.encode` gave of `sources`, one row a prompt.
 
@@ -79,7 +80,7 @@ def search(
     groups = len(prompts) * options.samples
     seeds = _seeds(prompts, sources, options) if options.drawn else []
     chooser = Chooser(options, ends, sorted(suppress), SearchRandom(seeds, device))
-    frontier = Frontier(groups, options, ends, model.vocabulary, on_token)
+    frontier = Frontier(groups, options, ends, model.vocabulary, on_token, text_of)
     if limits is not None:
         frontier.limits = np.repeat(np.asarray(limits), options.samples)
 

@@ -67,6 +67,17 @@ class SlidingState:
     def length(self, length: int) -> None:
         self.inner.length = length
 
+    @property
+    def lengths(self) -> Tensor:
+        """Those that the context still holds."""
+        return self.inner.lengths
+
+    def join(self, other: SlidingState) -> None:
+        if self.memory is not None:
+            raise ValueError("rows whose context slides join where no source is read")
+        self.inner.join(other.inner)
+        self.rows, self.capacity = self.rows + other.rows, max(self.capacity, other.capacity)
+
     def reorder(self, rows: Tensor) -> None:
         self.inner.reorder(rows)
         self.rows = [list(self.rows[row]) for row in rows.tolist()]

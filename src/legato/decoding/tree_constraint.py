@@ -44,7 +44,7 @@ class Constituent(NamedTuple):
         return self._replace(level=1 if self.level else level + 1)
 
 
-class State(NamedTuple):
+class TreeState(NamedTuple):
     """A tree as far as it is written. Without an open constituent it is not begun, complete or ended."""
 
     newest: Constituent | None
@@ -95,7 +95,7 @@ class TreeConstraint:
             )
         return SentenceConstraint(self, words)
 
-    def allowed(self, state: State, used: int) -> tuple[int, ...]:
+    def allowed(self, state: TreeState, used: int) -> tuple[int, ...]:
         """What may follow a state that took `used` tokens; never nothing before the end."""
         newest, words = state
         if newest is None:
@@ -108,16 +108,16 @@ class TreeConstraint:
         may_close = 1 <= newest.level <= self.max_unary and (newest.parent is not None or words == 0)
         return self._set(may_open, may_shift, newest.close if may_close else None)
 
-    def after(self, state: State, token: int) -> State:
+    def after(self, state: TreeState, token: int) -> TreeState:
         """The state after an allowed token."""
         newest, words = state
         if token == self.word and newest is not None:
-            return State(newest.with_child(0), words - 1)
+            return TreeState(newest.with_child(0), words - 1)
         if token in self.closes:
-            return State(self._inside(newest, self.closes[token]), words)
+            return TreeState(self._inside(newest, self.closes[token]), words)
         if newest is None:
-            return State(None, -1)
-        return State(newest.parent and newest.parent.with_child(newest.level), words)
+            return TreeState(None, -1)
+        return TreeState(newest.parent and newest.parent.with_child(newest.level), words)
 
     def _inside(self, newest: Constituent | None, close: int) -> Constituent:
         """A constituent that opens inside the newest one."""
@@ -154,10 +154,10 @@ class SentenceConstraint:
 
     def __init__(self, rules: TreeConstraint, words: int) -> None:
         self.rules = rules
-        self.start = State(None, words)
+        self.start = TreeState(None, words)
         self.length = 0
-        self.states: dict[tuple[int, ...], State] = {(): self.start}  # of histories of that length
-        self.earlier: dict[tuple[int, ...], State] = {}  # of histories one token shorter
+        self.states: dict[tuple[int, ...], TreeState] = {(): self.start}  # of histories of that length
+        self.earlier: dict[tuple[int, ...], TreeState] = {}  # of histories one token shorter
 
     def __call__(self, tokens: list[int]) -> tuple[int, ...]:
         history = tuple(tokens)
@@ -169,7 +169,7 @@ class SentenceConstraint:
             state = self.states[history] = self._read(history)
         return self.rules.allowed(state, len(history))
 
-    def _read(self, history: tuple[int, ...]) -> State:
+    def _read(self, history: tuple[int, ...]) -> TreeState:
         parent = self.earlier.get(history[:-1])
         state, begin = (self.start, 0) if parent is None else (parent, len(history) - 1)
         for used in range(begin, len(history)):

@@ -2,7 +2,7 @@
 
     classes       accuracy, macro_f1 (the mean of the classes' F1), matthews (correlation of guessed and true classes,
                   Matthews 1975); of two classes also f1, that of the second one, which is called the positive
-    several       micro_f1 (over all labels of all texts), macro_f1, exact (share of texts whose labels are all right)
+    multilabel    micro_f1 (over all labels of all texts), macro_f1, exact (share of texts whose labels are all right)
     regression    pearson and spearman (correlation of the values and of their ranks)
 
 All are shares or correlations, from 0 or -1 to 1. A class that is never guessed has precision and F1 of 0, and values
@@ -17,14 +17,22 @@ from typing import Any, Final
 
 import numpy as np
 
-from legato.data.formats.labels import Labels
+from legato.data.formats.labels import NOT_LEARNED, Labels
+from legato.evaluation.metrics import metrics
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Detail = tuple[str, list[str], list[list[Any]]]  # a title, the names of columns, rows
 
-METRICS: Final = {  # of each kind of labels, what decides first
+METRICS: Final = (
+    *metrics("loss", better="down", headline=True),
+    *metrics("accuracy", "f1", "macro_f1", "micro_f1", unit="fraction", better="up", headline=True),
+    *metrics("matthews", "spearman", "pearson", unit="fraction", better="up", headline=True),
+    *metrics("exact", "baseline_*", unit="fraction", better="up"),
+    *metrics("precision", "recall", unit="fraction", better="up", eval_only=True),
+)
+DECIDING: Final = {  # of each kind of labels, what decides first
     "classes": ("accuracy", "f1", "macro_f1", "matthews"),
-    "several": ("micro_f1", "macro_f1", "exact"),
+    "multilabel": ("micro_f1", "macro_f1", "exact"),
     "regression": ("spearman", "pearson"),
 }
 WIDEST: Final = 20  # classes whose confusion is shown whole
@@ -37,7 +45,7 @@ def probabilities(kind: str, logits: Array) -> Array:
     logits = logits.astype(np.float64)
     if kind == "regression":
         return logits[:, 0]
-    if kind == "several":
+    if kind == "multilabel":
         return 1.0 / (1.0 + np.exp(-logits.clip(-500, 500)))
     odds = np.exp(logits - logits.max(axis=1, keepdims=True))
     likely: Array = odds / odds.sum(axis=1, keepdims=True)
@@ -46,6 +54,8 @@ def probabilities(kind: str, logits: Array) -> Array:
 
 def classification_scores(labels: Labels, found: Array, wanted: Sequence[Any]) -> dict[str, Any]:
     """The scores of probabilities or values `found` against the encoded labels, with a signature.
+
+    What was not learned (`Labels.encode`) is never right.
 
     >>> scores = classification_scores(Labels("classes", ["no", "yes"]), np.array([[.9, .1], [.2, .8]]), [0, 1])
     >>> scores["accuracy"], scores["f1"]
@@ -57,11 +67,15 @@ def classification_scores(labels: Labels, found: Array, wanted: Sequence[Any]) -
     from sklearn import metrics
 
     signature = f"macro_f1:classes={labels.outputs}|zero_division:0|scikit-learn:{sklearn.__version__}"
-    if labels.kind == "several":
-        true, guessed = np.asarray(wanted) > THRESHOLD, found >= THRESHOLD
+    if labels.kind == "multilabel":
+        true = np.asarray(wanted) > THRESHOLD
+        guessed = _as_wide(found >= THRESHOLD, true)
+        known = labels.outputs
         return {
             "micro_f1": float(metrics.f1_score(true, guessed, average="micro", zero_division=0)),
-            "macro_f1": float(metrics.f1_score(true, guessed, average="macro", zero_division=0)),
+            "macro_f1": float(
+                metrics.f1_score(true[:, :known], guessed[:, :known], average="macro", zero_division=0)
+            ),
             "exact": float((true == guessed).all(axis=1).mean()),
             "f1_signature": f"threshold:{THRESHOLD:g}|{signature}",
         }
@@ -76,9 +90,15 @@ def classification_scores(labels: Labels, found: Array, wanted: Sequence[Any]) -
         scores["matthews"] = float(metrics.matthews_corrcoef(true, guessed))
     if labels.outputs == 2:
         positive = labels.names[1]
-        scores["f1"] = float(metrics.f1_score(true, guessed, pos_label=1, average="binary", zero_division=0))
+        positives = (true == 1, guessed == 1)
+        scores["f1"] = float(metrics.f1_score(*positives, average="binary", zero_division=0))
         signature = f"f1:positive={positive}|{signature}"
     return {**scores, "f1_signature": signature}
+
+
+def _as_wide(guessed: Array, true: Array) -> Array:
+    """What was guessed (N, C), with nothing in the place that stands for labels that were not learned."""
+    return np.pad(guessed, ((0, 0), (0, true.shape[1] - guessed.shape[1])))
 
 
 def _correlations(found: Array, wanted: Array) -> dict[str, Any]:
@@ -106,8 +126,8 @@ def classification_details(
     """
     if labels.kind == "regression":
         return [_worst_values(found, wanted, texts, places)]
-    if labels.kind == "several":
-        true, guessed = np.asarray(wanted) > THRESHOLD, found >= THRESHOLD
+    if labels.kind == "multilabel":
+        true, guessed = np.asarray(wanted)[:, : labels.outputs] > THRESHOLD, found >= THRESHOLD
         return [_per_class(labels, true, guessed), _worst_labels(labels, found, true, texts, places)]
     classes = np.asarray(wanted, dtype=np.int64)
     every = np.arange(labels.outputs)
@@ -123,6 +143,8 @@ def _confusion(labels: Labels, true: Array, guessed: Array) -> Detail:
     counts = true.T.astype(np.int64) @ guessed.astype(np.int64)  # (true, guessed)
     if labels.outputs <= WIDEST:
         rows = [[name, *map(int, counts[place])] for place, name in enumerate(labels.names)]
+        if not (known := true.any(axis=1)).all():
+            rows.append([NOT_LEARNED, *map(int, guessed[~known].sum(axis=0))])
         return "confusion", ["true \\ guessed", *labels.names], rows
     off = counts - np.diag(np.diag(counts))
     order = sorted(zip(*np.nonzero(off), strict=True), key=lambda pair: (-off[pair], pair))[:WIDEST]
@@ -147,7 +169,7 @@ def _worst_classes(
     wrong = np.flatnonzero(guessed != classes)
     worst = wrong[np.argsort(-found[wrong, guessed[wrong]], kind="stable")][:WORST]
     rows: list[list[Any]] = [
-        [labels.names[classes[n]], labels.names[guessed[n]], float(found[n, guessed[n]]), texts[n], places[n]]
+        [labels.shown(classes[n]), labels.names[guessed[n]], float(found[n, guessed[n]]), texts[n], places[n]]
         for n in worst
     ]
     title = f"worst errors, {len(rows)} of {len(wrong):,}"
@@ -188,7 +210,7 @@ class Baseline:
         from sklearn.pipeline import make_pipeline
 
         plain = LogisticRegression(max_iter=1000, C=10.0)
-        learners = {"classes": plain, "several": OneVsRestClassifier(plain), "regression": Ridge()}
+        learners = {"classes": plain, "multilabel": OneVsRestClassifier(plain), "regression": Ridge()}
         words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"(?u)\b\w+\b")
         self.labels = labels
         self.pipeline = make_pipeline(words, learners[labels.kind])
@@ -205,7 +227,7 @@ class Baseline:
             values: Array = np.asarray(self.pipeline.predict(texts), dtype=np.float64)
             return values
         likely = np.asarray(self.pipeline.predict_proba(texts))
-        if self.labels.kind == "several":
+        if self.labels.kind == "multilabel":
             return likely
         found = np.zeros((len(texts), self.labels.outputs))
         found[:, self.pipeline.classes_.astype(np.int64)] = likely  # a class without examples is never guessed

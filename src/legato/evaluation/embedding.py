@@ -7,11 +7,17 @@ accuracy, mrr         of pairs without scores: is a text's partner the nearest o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
+from legato.evaluation.metrics import metrics
+
 Array = np.ndarray[Any, np.dtype[Any]]
+METRICS: Final = (
+    *metrics("loss", better="down", headline=True),
+    *metrics("spearman", "pearson", "accuracy", "mrr", unit="fraction", better="up", headline=True),
+)
 CHUNK = 1024  # rows of the matrix of cosines at a time
 QUERIES = 64
 

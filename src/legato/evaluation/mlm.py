@@ -13,7 +13,7 @@ window, and each of them by the mask itself: in training some stay or become ano
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -22,11 +22,20 @@ from torch import Tensor
 from legato.data.batching.batch import IGNORE, Batch, Inputs
 from legato.data.batching.masking import Frame
 from legato.evaluation.lm import safe_exp
+from legato.evaluation.metrics import metrics
 from legato.models.base import SequenceModel
 from legato.nn.pooling import at_positions
 from legato.nn.state import Output
 
 Array = np.ndarray[Any, np.dtype[Any]]
+METRICS: Final = (
+    *metrics("loss", better="down", headline=True),
+    *metrics("masked_accuracy", unit="fraction", better="up", headline=True),
+    *metrics("masked_perplexity", better="down", headline=True),
+    *metrics("next_sentence_accuracy", unit="fraction", better="up", headline=True),
+    *metrics("masked_tokens"),
+    *metrics("pseudo_perplexity", better="down", eval_only=True),
+)
 TOKENS = 8192  # read at once while scoring; changes no result
 LOGITS = 1 << 25  # made at once while scoring; the same
 
@@ -80,7 +89,7 @@ def next_sentence_accuracy(model: Any, batches: Iterable[Batch]) -> float:
 def pseudo_nll(
     model: SequenceModel, texts: Sequence[Array], frame: Frame, mask: int, tokens: int = TOKENS
 ) -> tuple[float, int]:
-    """Summed -log P(token | all others of its text) over texts without marks, and how many tokens that is."""
+    """Summed -log P(token | all others of its text) over texts without special tokens, and how many that are."""
     total = torch.zeros((), dtype=torch.float64)
     waiting: list[tuple[Array, int]] = []
     held = 0
@@ -100,7 +109,7 @@ def _hidden_in_turn(model: SequenceModel, rows: list[tuple[Array, int]], frame: 
     """The nats of each text's token at its place, given the rest: summed."""
     ids, lengths = frame.rows([text for text, _ in rows])
     number = np.arange(len(rows))
-    places = np.array([place + 1 for _, place in rows])  # behind the first mark
+    places = np.array([place + 1 for _, place in rows])  # behind the first special token
     targets = ids[number, places][:, None]  # (B, 1)
     ids[number, places] = mask
     full = bool((lengths == ids.shape[1]).all())

@@ -27,7 +27,15 @@ from typing import Final
 
 from legato.data.formats.trees import EMPTY, WRAPPERS, Close, Open, Tree, Word, bare_label, walk
 from legato.errors import LegatoError
+from legato.evaluation.metrics import metrics
 
+METRICS: Final = (
+    *metrics("loss", better="down", headline=True),
+    *metrics("f1", unit="percent", better="up", headline=True, decoded=True),
+    *metrics("precision", "recall", "complete", unit="percent", better="up", decoded=True),
+    *metrics("well_formed", unit="percent", better="up"),
+    *metrics("sentences", "skipped", "too_long"),
+)
 PUNCTUATION: Final = frozenset({",", ".", ":", "``", "''"})
 UNCOUNTED: Final = frozenset({*WRAPPERS, EMPTY, *PUNCTUATION})
 SAME_LABEL: Final = {"PRT": "ADVP"}

@@ -18,6 +18,14 @@ from typing import Final
 
 import numpy as np
 
+from legato.evaluation.metrics import metrics
+
+METRICS: Final = (
+    *metrics("loss", better="down", headline=True),
+    *metrics("f1", "exact_match", unit="percent", better="up", headline=True),
+    *metrics("answerable_*", "unanswerable_exact_match", unit="percent", better="up"),
+    *metrics("threshold"),
+)
 SPAN_SIGNATURE: Final = "squad|case:lower|punctuation:none|articles:none|answers:best|version:2.0"
 
 _ARTICLES: Final = re.compile(r"\b(a|an|the)\b")

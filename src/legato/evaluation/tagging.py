@@ -15,7 +15,15 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from legato.data.formats.tag_schemes import OUTSIDE, Scheme, convert, kind_of, read_spans
+from legato.evaluation.metrics import metrics
 
+METRICS: Final = (
+    *metrics("loss", better="down", headline=True),
+    *metrics("f1", unit="percent", better="up", headline=True),
+    *metrics("accuracy", unit="fraction", better="up", headline=True),
+    *metrics("precision", "recall", unit="percent", better="up"),
+    *metrics("words", "names"),
+)
 WIDEST: Final = 20  # kinds that a table of confusions may have; beyond that, only the most frequent ones are listed
 MOST: Final = 20  # of those, and of the worst errors
 

@@ -10,7 +10,18 @@ They are from 0 to 100, over the whole corpus. Texts are given as people read th
 
 from __future__ import annotations
 
+from typing import Final
+
 from legato.errors import LegatoError
+from legato.evaluation.metrics import metrics
+
+METRICS: Final = (
+    *metrics("loss", better="down", headline=True),
+    *metrics("bleu", "chrf", unit="percent", better="up", headline=True, decoded=True),
+    *metrics("accuracy", unit="fraction", better="up", headline=True, decoded=True),
+    *metrics("bleu_*", "chrf_*", unit="percent", better="up", decoded=True),
+    *metrics("hypothesis_ratio", "sentences", "too_long"),
+)
 
 
 def translation_scores(hypotheses: list[str], references: list[str]) -> dict[str, float | str]:

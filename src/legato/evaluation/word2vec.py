@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Final
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +18,13 @@ from torch import Tensor
 
 from legato.data.sources.files import load_text
 from legato.errors import DataError
+from legato.evaluation.metrics import metrics
 
+METRICS: Final = (
+    *metrics("loss", better="down", headline=True),
+    *metrics("analogy_accuracy", "similarity_spearman", unit="fraction", better="up", headline=True),
+    *metrics("analogies_known", "similarities_known", unit="fraction"),
+)
 BLOCK = 512  # questions looked up at once
 
 Find = Callable[[str], int | None]

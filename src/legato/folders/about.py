@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from legato.config import validate
 from legato.data.formats.tag_schemes import Scheme
@@ -22,6 +22,11 @@ from legato.schema import OPEN, TypedDict, fit, with_config
 Column = str | int
 
 
+def label_kind(value: Any) -> Any:
+    """What labels are, as it is called now: `several` was the name of `multilabel`, and stands in older folders."""
+    return "multilabel" if value == "several" else value
+
+
 @with_config(OPEN)
 class Generation(TypedDict, total=False):
     """generation_config.json."""
@@ -32,7 +37,7 @@ class Generation(TypedDict, total=False):
 
 
 @with_config(OPEN)
-class Sentences(TypedDict, total=False):
+class SentenceEntries(TypedDict, total=False):
     """How a text becomes one vector (sentence_encoder.py)."""
 
     modes: Annotated[list[str], Field(min_length=1)]
@@ -49,10 +54,11 @@ class About(TypedDict, total=False):
     task: str
     published: Flag  # others made the model, whoever trained it last
     tokens: list[str] | None  # digests of the tokenizers
+    processors: dict[str, str] | None  # … and of the other processors, by kind
     ends: list[Token] | None
     head: dict[str, Setting] | None
     labels: list[str] | None
-    sentences: Sentences | None
+    sentences: SentenceEntries | None
 
 
 class Toy(TypedDict, total=False):
@@ -81,16 +87,18 @@ class OwnAbout(About, total=False):
     beams: Beams  # translation, parsing
     length_penalty: Annotated[float, Field(ge=0, le=10)]
     directions: list[str] | None
-    kind: Literal["classes", "several", "regression"]  # classification
+    kind: Annotated[Literal["classes", "multilabel", "regression"], BeforeValidator(label_kind)]  # classification
     numbered: bool
     separator: Annotated[str, Field(min_length=1)]
     max_length: Size | None
+    unseen_labels: Literal["wrong", "refuse"]
     pair: bool | None
     columns: list[Column] | TagColumns | None  # classification, qa; tagging
     scheme: Scheme  # tagging
     valid_transitions: Flag
     zero_digits: Flag
     splitting: str
+    unseen_tags: Literal["wrong", "refuse"]
     stride: Annotated[int, Field(ge=0, le=2**24)]  # qa
     longest_answer: Size
     article: Column | None

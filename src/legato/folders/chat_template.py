@@ -24,7 +24,7 @@ Messages = Sequence[Mapping[str, str]]
 Spans = list[tuple[int, int]]
 """Where pieces of a text begin and end, in characters."""
 
-# Each turn on lines of its own, and the end mark behind an answer.
+# Each turn on lines of its own, and the EOS token behind an answer.
 PLAIN: Final = (
     "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'system' %}{{ message['content'] + '\\n' }}"
     "{% elif message['role'] == 'assistant' %}{{ 'Assistant:\\n' + message['content'] + END '\\n' }}"
@@ -32,7 +32,7 @@ PLAIN: Final = (
     "{% if add_generation_prompt %}{{ 'Assistant:\\n' }}{% endif %}"
 )
 
-ENDS: Final = ("eos_token + ", "")  # what PLAIN writes behind an answer, where a newline is not the mark
+ENDS: Final = ("eos_token + ", "")  # what PLAIN writes behind an answer, where a newline is not the token
 OWN: Final = frozenset(PLAIN.replace("END ", end) for end in ENDS)  # these need no other process
 LEARNED_ON: Final = datetime(2024, 7, 26)  # the date in texts to learn from, where a template writes one
 
@@ -78,7 +78,7 @@ class ChatTemplate:
         return texts
 
     def answered(self, messages: Messages) -> list[tuple[str, Spans]]:
-        """The dialogue as texts to learn from, and where in each the assistant's answers stand, end marks included.
+        """The dialogue as texts to learn from, and where in each the assistant's answers stand, EOS tokens included.
 
         Mostly it is one text. A template that writes a turn differently once others follow makes one for each answer.
         One that writes the date gets always the same one: a run that goes on tomorrow has to read the same texts.
@@ -121,7 +121,7 @@ def load_chat_template(folder: Path) -> ChatTemplate | None:
 def plain_chat(tokenizer: Tokenizer, tokens: dict[str, str] | None = None) -> ChatTemplate:
     """The template of a model that has none. `tokens` are those that its folder names, by `bos_token` and so on.
 
-    Where a newline is a vocabulary's end mark, it is what ends an answer.
+    Where a newline is a vocabulary's EOS token, it is what ends an answer.
     """
     end = ENDS[0] if tokenizer.ends_text else ENDS[1]
     if tokens is None:

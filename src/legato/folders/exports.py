@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import math
 import os
 import re
@@ -29,8 +28,6 @@ from legato.data.formats.vector_files import save_vectors
 from legato.data.text.tokenizers import AnyTokenizer
 from legato.errors import ConfigError, FolderError, LegatoError, suggest
 from legato.folders.adapters.info import NOTE
-from legato.folders.adapters.loading import AdapterFile
-from legato.folders.adapters.saving import OURS
 from legato.folders.atomic import clear_errors, replacing
 from legato.folders.finding import find_model, is_adapter
 from legato.folders.hub import hub_name
@@ -38,18 +35,20 @@ from legato.folders.json_files import write_json
 from legato.folders.links import copy_folder
 from legato.folders.loaded import Loaded
 from legato.folders.model_folder import load_model, refusal, save_model
+from legato.folders.processor_files import TARGET
 from legato.folders.steady import read_steadily
-from legato.folders.tokenizer_files import TARGET
 from legato.input_files import open_file, path_of, read_bytes
-from legato.models.model_with_head import ModelWithHead, body_of
-from legato.models.published.heads import unlike_theirs
+from legato.models.model_with_head import body_of
+from legato.models.published.heads import head_note
 from legato.models.transformer import TransformerModel
 from legato.output_files import replacing_file
+from legato.registry import require_extra
 from legato.schema import TEXTS, TypedDict, parse_json, read_json
 
 MAX_JSON: Final = 1 << 28  # bytes, as of the largest tokenizers
 CONSTANTS: Final = re.compile(rb"NaN|Infinity")
 FORMS = ("hf", "ctranslate2", "vectors")
+MADE_ANEW = ("task", "head", "tokens", "processors")  # what saving a model says of it by itself
 BESIDE = ("chat_template.jinja",)  # what a folder may also have, and a merged one then, too
 RECORD = ".legato-export.json"  # which files an export wrote
 MOST = 1000  # files of others' in a folder that is exported into
@@ -182,16 +181,8 @@ def _export_hugging_face(loaded: Loaded, folder: Path, target: Path) -> None:
             _write_merged(loaded, folder, fresh)
         else:
             read_steadily(folder, lambda at: _copy(at, fresh))
-    strange = unlike_theirs(loaded.module) if isinstance(loaded.module, ModelWithHead) else None
-    if strange is not None:
-        found, wanted = strange
-        if wanted.endswith("=auto") and _head_alone(folder):  # which chooses what makes the base's vectors
-            wanted += " and another adapt than head"
-        warnings.warn(
-            f"transformers loads the body in {target} alone, without its head: it has none with {found} (Legato "
-            f"loads both); what it loads whole is trained with {wanted}",
-            stacklevel=3,
-        )
+    if note := head_note(loaded.module, f"the body in {target}"):
+        warnings.warn(note, stacklevel=3)
 
 
 def _copy(folder: Path, fresh: Path) -> None:
@@ -231,24 +222,17 @@ def _is_read(path: Path) -> bool:
     return path.parent.name in ("", TARGET) and any(fnmatch(path.name, pattern) for pattern in READ)
 
 
-def _head_alone(folder: Path) -> bool:
-    """Whether nothing but a head was trained."""
-    file = folder / OURS
-    return file.is_file() and read_json(file, AdapterFile, loose=True).get("adapt", {}).get("name") == "head"
-
-
 def _write_merged(loaded: Loaded, folder: Path, target: Path) -> None:
     """An adapter and its base as one model."""
     card = folder / "README.md"
     save_model(
         target,
         loaded.module,
-        loaded.tokenizer,
+        loaded.processors,
         task=loaded.task,
-        about={name: value for name, value in loaded.about.items() if name not in ("task", "head", "tokens")},
+        about={name: value for name, value in loaded.about.items() if name not in MADE_ANEW},
         card=_read_card(card).partition(NOTE)[0] if card.is_file() else "",
-        target=loaded.target,
-        start=loaded.start,
+        start=loaded.first_token,
     )
     for name in BESIDE:
         if (folder / name).is_file():
@@ -260,7 +244,7 @@ def _read_card(path: Path) -> str:
 
 
 def _export_vectors(loaded: Loaded, target: Path, force: bool) -> Path:
-    """Each token's vector, marks left out."""
+    """Each token's vector, special tokens left out."""
     body = body_of(loaded.module)
     table = body.token_table
     if not isinstance(table, nn.Embedding):
@@ -272,7 +256,7 @@ def _export_vectors(loaded: Loaded, target: Path, force: bool) -> Path:
     if os.path.lexists(target) and not target.is_file():
         raise FolderError(f"{target} is a pipe, a device or a link to nothing; give --out the name of a file")
     tokenizer = loaded.target if body.is_encoder_decoder else loaded.tokenizer  # whose tokens the table's rows are
-    unread = {*tokenizer.marks, tokenizer.unk_id, tokenizer.eos_id}
+    unread = {*tokenizer.special_ids, tokenizer.unk_id, tokenizer.eos_id}
     words = {n: name for n in range(tokenizer.size) if n not in unread and (name := tokenizer.token_name(n)).strip()}
     with _clear_errors(target), clear_errors(target), replacing_file(target) as fresh:
         save_vectors(fresh, list(words.values()), table.weight[list(words)])
@@ -293,10 +277,7 @@ def _export_ctranslate2(loaded: Loaded, target: Path, quantize: str | None) -> N
         found = getattr(config, setting)
         if found == value if setting != "window" else found is not None:
             raise LegatoError(f"CTranslate2's encoder–decoder has no {setting}={found}; {loaded.folder} stays here")
-    try:
-        spec = _specification(loaded, module, importlib.import_module("ctranslate2.specs"))
-    except ImportError:
-        raise LegatoError("CTranslate2 is not installed; install it with: pip install ctranslate2") from None
+    spec = _specification(loaded, module, require_extra("export", "ctranslate2.specs"))
     with _writing(target) as fresh:
         try:
             spec.validate()
@@ -331,15 +312,15 @@ def _specification(loaded: Loaded, module: TransformerModel, specs: Any) -> Any:
             _fill_block(layer, block)
     spec.decoder.projection.weight = _array(module.output.weight)
     bias = _array(module.output.bias).copy()
-    bias[sorted(loaded.target.marks - {loaded.target.eos_id})] = NEVER
+    bias[sorted(loaded.target.special_ids - {loaded.target.eos_id})] = NEVER
     spec.decoder.projection.bias = bias
     spec.register_source_vocabulary(_names(loaded.tokenizer, module.sizes.source or module.vocabulary))
     spec.register_target_vocabulary(_names(loaded.target, module.vocabulary))
-    marks = loaded.target
-    spec.config.eos_token = marks.token_name(marks.eos_id)
-    spec.config.decoder_start_token = marks.token_name(loaded.start)
-    unknown = marks.unk_id if marks.unk_id is not None else marks.pad_id
-    spec.config.unk_token = marks.token_name(marks.eos_id if unknown is None else unknown)
+    written = loaded.target
+    spec.config.eos_token = written.token_name(written.eos_id)
+    spec.config.decoder_start_token = written.token_name(loaded.start)
+    unknown = written.unk_id if written.unk_id is not None else written.pad_id
+    spec.config.unk_token = written.token_name(written.eos_id if unknown is None else unknown)
     spec.config.bos_token = spec.config.decoder_start_token
     return spec
 

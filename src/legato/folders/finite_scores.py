@@ -71,12 +71,3 @@ def finite_scores(
         kind = "undefined" if math.isnan(scores[name]) else "infinite"
         say(f"note: {name.replace('_', ' ')} is {kind}, so it is left empty (null)")
     return {**scores, **dict.fromkeys(bad)}
-
-
-def shown_score(value: Any, digits: str = ".4f") -> str:
-    """A figure as people read it."""
-    if value is None:
-        return "not finite"
-    if isinstance(value, str):
-        return value
-    return f"{value:,}" if isinstance(value, int) else f"{value:{digits}}"

@@ -8,10 +8,13 @@ are never fetched.
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Final
 
+from legato.data.sources.hub_access import offline_where_unreachable
 from legato.errors import FolderError
+from legato.input_files import near_path, path_of
 
 # A folder's files that are read here; `*` goes into subfolders, where sentence encoders keep some of theirs.
 WANTED: Final = [
@@ -38,17 +41,27 @@ def hub_name(place: str | Path) -> tuple[str, str | None] | None:
 def fetch(place: str | Path) -> Path:
     """The folder of the model that `place` names on the hub, downloaded or from the cache."""
     asked = hub_name(place)
+    near = near_path(path_of(place, error=FolderError), folder=True)
+    meant = "" if near is None else f"; did you mean '{near}'?"
     if asked is None:
-        raise FolderError(f"there is no folder {place}")
+        raise FolderError(f"there is no folder {place}{meant}")
     name, revision = asked
     first = name.partition("/")[0]
     if "/" in name and Path(first).is_dir():  # a slip in `runs/x` should not go out to the hub
-        raise FolderError(f"there is no folder {place}; since {first} is a folder here, the hub was not asked")
+        unasked = meant or f"; since {first} is a folder here, the hub was not asked"
+        raise FolderError(f"there is no folder {place}{unasked}")
     from huggingface_hub import snapshot_download
 
+    # So should not a slip in the name of a folder that is here; but what was fetched once is no slip.
+    slip = near is not None and revision is None
     try:
-        found = snapshot_download(name, revision=revision, allow_patterns=WANTED, ignore_patterns=LEFT)
+        with offline_where_unreachable() if not slip else nullcontext():
+            found = snapshot_download(
+                name, revision=revision, allow_patterns=WANTED, ignore_patterns=LEFT, local_files_only=slip
+            )
     except Exception as problem:  # the library's own, its transport's and the operating system's
+        if slip:
+            raise FolderError(f"there is no folder {place}{meant} (a model on the hub: {name}@main)") from None
         raise FolderError(f"there is no folder {place}, and {_explain(problem, name, revision)}") from problem
     folder = Path(found)
     if not any(folder.rglob("*.safetensors")):

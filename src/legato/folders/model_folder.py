@@ -13,25 +13,30 @@ Published folders may also have a chat template (`chat_template.py`) and be sent
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from legato.config import validate
+from legato.data.formats.tag_schemes import scheme_of_labels
+from legato.data.processors import Processors
 from legato.data.text.text_reader import TextReader
-from legato.data.text.tokenizers import AnyTokenizer, Tokenizer
+from legato.data.text.tokenizers import Tokenizer
+from legato.data.text.word_bytes import vocabulary_bytes
 from legato.errors import ConfigError, FolderError, brief
 from legato.folders.about import Generation, check_about, head_shape
-from legato.folders.adapters.info import adapter_note
-from legato.folders.adapters.loading import load_adapter
-from legato.folders.adapters.saving import save_adapter
 from legato.folders.chat_template import load_chat_template
 from legato.folders.finding import find_model, is_adapter
 from legato.folders.json_files import write_json
 from legato.folders.links import refuse_links_out
 from legato.folders.loaded import Loaded
+from legato.folders.processor_files import TARGET, check_digests, digests_of, load_processors, set_up_tokenizer
 from legato.folders.sentence_encoder import (
+    SentenceEncoder,
     load_sentence_encoder,
-    lower_marking,
     save_sentence_encoder,
     sentences_of,
 )
@@ -40,19 +45,19 @@ from legato.folders.special_tokens import (
     ends_of_ours,
     generation_defaults,
     generation_entries,
-    marks_of,
     published_ends,
+    special_token_ids,
     with_padding,
 )
 from legato.folders.steady import find_and_read, read_steadily
-from legato.folders.tokenizer_files import TARGET, load_tokenizers, tokenizer_digest
 from legato.folders.weights import check_weights, put_weights, weights_of
 from legato.input_files import path_of
-from legato.models.base import Published, SequenceModel, Sizes
-from legato.models.building import built, limited
+from legato.models.base import ModelConfig, SequenceModel, Sizes
+from legato.models.building import MOST_TENSORS, built, limited, sketch
 from legato.models.model_with_head import HeadSpec, ModelWithHead, body_of
 from legato.models.published.entries import Entries, OwnEntries, Setting
-from legato.models.published.heads import read_head, write_head
+from legato.models.published.family import Published
+from legato.models.published.heads import PublishedHead, read_head, write_head
 from legato.nn.characters import tell_spelling
 from legato.registry import MODELS, PUBLISHED
 from legato.schema import fit, read_json, read_json_if_there
@@ -65,64 +70,70 @@ IDS = ("decoder_start_token_id", "eos_token_id", "pad_token_id", "bos_token_id",
 def save_model(
     folder: Path,
     module: SequenceModel,
-    tokenizer: AnyTokenizer,
+    processors: Processors,
     *,
     task: str,
     about: dict[str, Any],
     card: str,
-    target: AnyTokenizer | None = None,
     start: int | None = None,
     largest: int = LARGEST,
 ) -> None:
     """Write every file of a model folder into `folder`, which exists; of weights, at most `largest` bytes a file."""
-    target = None if target is tokenizer else target
     if isinstance(module, ModelWithHead):
         about = {**about, "head": module.shape.model_dump(mode="json")}
-    if isinstance(module, ModelWithHead) or about.get("sentences") is not None:
-        tokenizer = with_padding(tokenizer)
-    written = target or tokenizer
-    marks = marks_of(body_of(module), written, written.eos_id if start is None else start)
-    tokens = {"tokens": [tokenizer_digest(tokenizer), tokenizer_digest(written)]}
-    told = {"task": task, **about, **tokens}
-    adaptation = module.adapter
-    if adaptation is None:
+    if processors.has_text and (isinstance(module, ModelWithHead) or about.get("sentences") is not None):
+        processors = Processors(with_padding(processors.tokenizer), processors.own_target, processors.others)
+    told = {"task": task, **about, **digests_of(processors)}
+    token_ids: dict[str, Any] = {}
+    if processors.has_text:
+        written = processors.target
+        token_ids = special_token_ids(body_of(module), written, written.eos_id if start is None else start)
+    adapter = module.adapter
+    if adapter is None:
         config, tensors = _written(module, about)
-        named = {name: number for name, number in marks.items() if name not in config}
+        named = {name: number for name, number in token_ids.items() if name not in config}
         write_json(folder / "config.json", {**config, **named, "legato": told})
         save_weights(tensors, folder, largest)
     else:
-        save_adapter(folder, module, adaptation, told)
-    segments = module.config.uses_segments
-    own = not (
-        isinstance(tokenizer, Tokenizer) and tokenizer.follows_own_template
-    )  # others' prompts begin as they say
+        from legato.folders.adapters.info import adapter_note
+        from legato.folders.adapters.saving import save_adapter
+
+        save_adapter(folder, module, adapter, told)
+        card += adapter_note(adapter)
     how = sentences_of(told, folder)
-    rows = isinstance(module, ModelWithHead) or how is not None  # texts are read, none is gone on with
-    if rows and own and isinstance(tokenizer, Tokenizer):
-        tokenizer = _as_read(tokenizer, TextReader.of(module.config, tokenizer), module)
-    starts = module.can_generate and not module.is_encoder_decoder and own and not rows
-    tokenizer.save(
-        folder, starts=starts, ends=module.is_encoder_decoder, segments=segments, max_length=module.max_length
-    )
-    if target is not None and target is not tokenizer.partner:
-        target.save(folder / TARGET, max_length=module.max_length)
-    if how is not None and (adaptation is None or adaptation.name == "lora") and refusal(module) is None:
+    if processors.has_text:
+        _save_tokenizers(folder, module, processors, texts_only=isinstance(module, ModelWithHead) or how is not None)
+    for processor in processors.others.values():
+        processor.save(folder)
+    if how is not None and (adapter is None or adapter.name == "lora") and refusal(module) is None:
         save_sentence_encoder(folder, how, module.config.width)
-    if module.can_generate:
-        write_json(folder / "generation_config.json", generation_entries(module, written, marks, about))
-    if adaptation is not None:
-        card += adapter_note(adaptation)
+    if module.can_generate and processors.has_text:
+        write_json(folder / "generation_config.json", generation_entries(module, processors.target, token_ids, about))
     (folder / "README.md").write_text(card, encoding="utf-8")
+
+
+def _save_tokenizers(folder: Path, module: SequenceModel, processors: Processors, *, texts_only: bool) -> None:
+    """`texts_only`: texts are read, and none is gone on with."""
+    tokenizer, target, longest = processors.tokenizer, processors.own_target, module.max_length
+    # Others' prompts begin as they say.
+    own = not (isinstance(tokenizer, Tokenizer) and tokenizer.follows_own_template)
+    if texts_only and own and isinstance(tokenizer, Tokenizer):
+        tokenizer = _as_read(tokenizer, TextReader.of(module.config, tokenizer), module)
+    starts = module.can_generate and not module.is_encoder_decoder and own and not texts_only
+    segments, ends = module.config.uses_segments, module.is_encoder_decoder
+    tokenizer.save(folder, starts=starts, ends=ends, segments=segments, max_length=longest)
+    if target is not None and target is not tokenizer.partner:
+        target.save(folder / TARGET, max_length=longest)
 
 
 def _as_read(tokenizer: Tokenizer, reader: TextReader, module: SequenceModel) -> Tokenizer:
     """The tokenizer, whose file puts around texts what a decoder's reader here does; an encoder's does already."""
-    if reader.framed:
+    if reader.adds_special_tokens:
         return tokenizer
     before, between, behind = reader.paired
     if isinstance(module, ModelWithHead) and module.shape.kind == "spans":
         behind = behind or [tokenizer.eos_id]  # it stands for no answer
-    return tokenizer.framing(reader.alone, (before, between, behind))
+    return tokenizer.with_template(reader.alone, (before, between, behind))
 
 
 def refusal(module: SequenceModel) -> str | None:
@@ -169,6 +180,21 @@ def read_model(place: str | Path) -> Loaded:
     return find_and_read(watched, lambda: find_model(place), _load)
 
 
+def read_config(place: str | Path) -> ModelConfig:
+    """The settings of the model behind a path (`find_model`): its shapes are looked at, and no weight is copied."""
+    return find_and_read(path_of(place, error=FolderError), lambda: find_model(place), _read_config)
+
+
+def _read_config(folder: Path) -> ModelConfig:
+    refuse_links_out(folder)
+    if is_adapter(folder):
+        from legato.folders.adapters.loading import adapter_config
+
+        return adapter_config(folder, read_config)
+    said = _read_entries(folder)
+    return sketch(lambda: _read_body(said, lambda sizes: None)[0], MOST_TENSORS).config
+
+
 def load_model(folder: Path) -> Loaded:
     """Read a model folder; nothing is returned unless all of it fits, and is of one version of it."""
     return read_steadily(folder, _load)
@@ -190,57 +216,102 @@ def _load(folder: Path) -> Loaded:
 def _load_model(folder: Path) -> Loaded:
     refuse_links_out(folder)
     if is_adapter(folder):
+        from legato.folders.adapters.loading import load_adapter  # most folders hold a whole model
+
         return load_adapter(folder, load_model)
-    sentences = load_sentence_encoder(folder)
-    if sentences is not None:
-        folder = folder / sentences.transformer
-    config = read_entries(folder)
-    kind = config.get("model_type")
-    if kind is None:
-        raise FolderError(f"{folder / 'config.json'} names no model_type")
-    ours = "legato" in config
-    generation: dict[str, Any] = {**read_json_if_there(folder / "generation_config.json", Generation, loose=True)}
-    told = config.pop("legato", None)
-    about = generation_defaults(config, generation) if told is None else check_about(told, folder / "config.json")
-    sentences = sentences or sentences_of(about, folder / "config.json")
-    published = not ours or bool(about.get("published"))  # others made it, whoever trained it last
-    _refuse_what_we_lack(folder, kind, config)
-    tokenizer, target = load_tokenizers(folder)
+    said = _read_entries(folder)
+    folder, config, about = said.folder, said.config, said.about
+    processors = load_processors(folder, said.model.processors)
     chat = load_chat_template(folder)
-    head = head_shape(about, folder / "config.json")
-    tensors = load_weights(folder)
-    of_head = {name.removeprefix(HEAD): tensors.pop(name) for name in list(tensors) if head and name.startswith(HEAD)}
-    theirs = None
-    if not of_head and (head is not None or sentences is None):
-        theirs = read_head(kind, config, tensors, str(folder), head, about.get("labels"))
-    if kind in PUBLISHED:
-        form: type[Published] = PUBLISHED.get(kind)
-        module = form.load(*((config, tensors) if theirs is None else (theirs.config, theirs.body)), str(folder))
-        _check_vocabularies(folder, module.sizes, tokenizer, target, exact=not published)
-    else:
-        module = _load_own(folder, kind, config, tensors, tokenizer, target, headed=head is not None)
+
+    def check(sizes: Sizes) -> None:
+        if processors.has_text:
+            _check_vocabularies(folder, sizes, processors, exact=not said.published)
+
+    module, of_head, theirs = _read_body(said, check)
     if theirs is not None:
         module = theirs.on(module, str(folder))
         if theirs.about:  # what our own key says, if it is there, was of the model before
-            about = {key: about[key] for key in ("tokens", "published") if key in about} | theirs.about
-    elif head is not None:
-        module = _with_head(module, head, of_head, folder)
-    if about.get("tokens") not in (None, [tokenizer_digest(tokenizer), tokenizer_digest(target)]):
-        raise FolderError(f"{folder}: its tokenizer is not the one that the model was trained with")
+            kept = ("tokens", "processors", "published")
+            about = {key: about[key] for key in kept if key in about} | theirs.about
+            if theirs.shape.kind == "tags":
+                about |= scheme_of_labels(about["labels"])
+    elif said.head is not None:
+        module = _with_head(module, said.head, of_head, folder)
+    check_digests(folder, about, processors)
     if module.config.reads_characters:
-        tell_spelling(module, tokenizer)
+        tell_spelling(module, torch.from_numpy(vocabulary_bytes(processors.tokenizer)))
     module.eval()
     start = config.get("decoder_start_token_id")
     if start is not None and not 0 <= start < module.vocabulary:
         raise FolderError(f"{folder / 'config.json'}: decoder_start_token_id is {start}")
-    if isinstance(tokenizer, Tokenizer):
-        tokenizer.follows_own_template = published
-        if sentences is not None and sentences.lowercase:
-            lower_marking(tokenizer)
-    said = {**config, **generation}
-    ends = ends_of_ours(about, module, tokenizer) if ours else published_ends(said, module, tokenizer)
-    task = str(about.get("task", "embedding" if sentences is not None else _usual_task(module)))
-    return Loaded(folder, module, tokenizer, task, about, target, start, ends, chat, sentences)  # type: ignore[arg-type]
+    lowercase = said.sentences is not None and said.sentences.lowercase
+    set_up_tokenizer(processors, published=said.published, lowercase=lowercase)
+    ends: tuple[int, ...] = ()
+    if processors.has_text and said.ours:
+        ends = ends_of_ours(about, module, processors.tokenizer)
+    elif processors.has_text:
+        ends = published_ends({**config, **said.generation}, module, processors.tokenizer)
+    task = str(about.get("task", "embedding" if said.sentences is not None else _usual_task(module)))
+    return Loaded(folder, module, processors, task, about, start, ends, chat, said.sentences)
+
+
+@dataclass(frozen=True)
+class _Entries:
+    """What a folder's JSON says of its model."""
+
+    folder: Path  # of the model itself: a sentence encoder's may lie further in
+    config: dict[str, Any]
+    generation: dict[str, Any]
+    about: dict[str, Any]  # what is ours
+    ours: bool  # whether there is any such
+    head: HeadSpec | None
+    sentences: SentenceEncoder | None
+
+    @property
+    def published(self) -> bool:
+        """Whether others made the model, whoever trained it last."""
+        return not self.ours or bool(self.about.get("published"))
+
+    @property
+    def model(self) -> type[SequenceModel]:
+        """The class of the model, which says what it reads."""
+        kind: str = self.config["model_type"]
+        return PUBLISHED.get(kind).Model if kind in PUBLISHED else MODELS.get(kind.removeprefix(PREFIX))
+
+
+def _read_entries(folder: Path) -> _Entries:
+    sentences = load_sentence_encoder(folder)
+    if sentences is not None:
+        folder = folder / sentences.transformer
+    config, file = read_entries(folder), folder / "config.json"
+    kind = config.get("model_type")
+    if kind is None:
+        raise FolderError(f"{file} names no model_type")
+    generation: dict[str, Any] = {**read_json_if_there(folder / "generation_config.json", Generation, loose=True)}
+    told = config.pop("legato", None)
+    about = generation_defaults(config, generation) if told is None else check_about(told, file)
+    _refuse_what_we_lack(folder, kind, config)
+    sentences = sentences or sentences_of(about, file)
+    return _Entries(folder, config, generation, about, told is not None, head_shape(about, file), sentences)
+
+
+def _read_body(
+    said: _Entries, check: Callable[[Sizes], None]
+) -> tuple[SequenceModel, dict[str, Any], PublishedHead | None]:
+    """The model without the head that a task has put on it, that head's tensors, and what is published of it."""
+    folder, config, kind, head = said.folder, said.config, said.config["model_type"], said.head
+    tensors = load_weights(folder)
+    of_head = {name.removeprefix(HEAD): tensors.pop(name) for name in list(tensors) if head and name.startswith(HEAD)}
+    theirs = None
+    if not of_head and (head is not None or said.sentences is None):
+        theirs = read_head(kind, config, tensors, str(folder), head, said.about.get("labels"))
+    if kind not in PUBLISHED:
+        return _load_own(folder, kind, config, tensors, check, headed=head is not None), of_head, theirs
+    form: type[Published] = PUBLISHED.get(kind)
+    module = form.load(*((config, tensors) if theirs is None else (theirs.config, theirs.body)), str(folder))
+    check(module.sizes)
+    return module, of_head, theirs
 
 
 def read_entries(folder: Path) -> dict[str, Any]:
@@ -292,8 +363,7 @@ def _load_own(
     kind: str,
     config: dict[str, Any],
     tensors: dict[str, Any],
-    tokenizer: AnyTokenizer,
-    target: AnyTokenizer,
+    check: Callable[[Sizes], None],
     *,
     headed: bool,
 ) -> SequenceModel:
@@ -308,7 +378,7 @@ def _load_own(
     except ConfigError as problem:
         raise FolderError(f"{folder / 'config.json'}: {problem}") from None
     known_sizes = Sizes(sizes["vocab_size"], sizes["source_vocab_size"])
-    _check_vocabularies(folder, known_sizes, tokenizer, target, exact=True)
+    check(known_sizes)
     where = str(folder / weights_name(folder))
 
     def make() -> SequenceModel:
@@ -322,11 +392,10 @@ def _load_own(
     return module
 
 
-def _check_vocabularies(
-    folder: Path, sizes: Sizes, tokenizer: AnyTokenizer, target: AnyTokenizer, *, exact: bool
-) -> None:
+def _check_vocabularies(folder: Path, sizes: Sizes, processors: Processors, *, exact: bool) -> None:
     """Refuse a tokenizer of another model. Ours fit exactly; others pad their embeddings."""
-    for held, size in ((target, sizes.vocabulary), (tokenizer, sizes.source or sizes.vocabulary)):
+    read, written = sizes.source or sizes.vocabulary, sizes.vocabulary
+    for held, size in ((processors.target, written), (processors.tokenizer, read)):
         if held.size > size:
             raise FolderError(f"{folder}: the tokenizer has {held.size} tokens, the model only {size}")
         if exact and held.size < size:

@@ -22,7 +22,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from legato.data.text.published_tokenizers import TokenizerSettings
-from legato.data.text.tokenizers import Tokenizer
 from legato.errors import FolderError, brief
 from legato.folders.json_files import write_json
 from legato.folders.places import Place
@@ -32,7 +31,12 @@ from legato.schema import OPEN, TypedDict, read_json, read_json_if_there, with_c
 
 MODULES: Final = "modules.json"
 MODES: Final = ("cls", "lasttoken", "max", "mean")
-POOLS: Final = {"cls": "first", "lasttoken": "last", "max": "max", "mean": "mean"}  # as nn/pooling.py names them
+POOL_OF_MODE: Final = {
+    "cls": "first",
+    "lasttoken": "last",
+    "max": "max",
+    "mean": "mean",
+}  # as nn/pooling.py names them
 TYPES: Final = "sentence_transformers.models."
 # Where several are asked for they are joined in this order, which is the library's.
 OLDER: Final = {
@@ -90,14 +94,19 @@ class SentenceEncoder:
 
     modes: tuple[str, ...] = ("mean",)
     normalise: bool = False  # to length one
-    most: int | None = None  # tokens of a text that are read, marks included
+    most: int | None = None  # tokens of a text that are read, special tokens included
     lowercase: bool = False
     before: str = ""  # what stands before every text
     transformer: str = ""  # the subfolder of the model; mostly the folder itself
 
+    @property
+    def head_pool(self) -> str:
+        """How a classifier's head reads such a model; of several ways side by side it has the first."""
+        return POOL_OF_MODE[self.modes[0]]
+
     def pool(self, hidden: Tensor, lengths: Tensor) -> Tensor:
         """States (B, T, D) of texts of these lengths (B,) to their vectors (B, modes · D)."""
-        vectors = torch.cat([pool(hidden, lengths, POOLS[mode]) for mode in self.modes], -1)
+        vectors = torch.cat([pool(hidden, lengths, POOL_OF_MODE[mode]) for mode in self.modes], -1)
         return F.normalize(vectors, dim=-1) if self.normalise else vectors
 
 
@@ -176,16 +185,6 @@ def sentences_of(about: dict[str, Any], where: Path) -> SentenceEncoder | None:
     if not how.modes or not set(how.modes) <= set(MODES):
         raise FolderError(f"{where} asks for pooling by {brief(list(how.modes))}; there is {', '.join(MODES)}")
     return how
-
-
-def lower_marking(tokenizer: Tokenizer) -> None:
-    """Have texts read in lower case, but not the marks that they spell."""
-    from tokenizers import normalizers
-
-    before = tokenizer.marking.normalizer
-    tokenizer.marking.normalizer = normalizers.Sequence(
-        [normalizers.Lowercase(), *([] if before is None else [before])]
-    )
 
 
 def _modules(path: Path) -> list[tuple[str, str]]:

@@ -7,16 +7,16 @@ from typing import Any
 
 from legato.data.text.tokenizers import AnyTokenizer
 from legato.models.base import SequenceModel
-from legato.models.published.forms import form_of
+from legato.models.published.family import form_of
 
 
 def generation_entries(
-    module: SequenceModel, written: AnyTokenizer, marks: dict[str, Any], about: dict[str, Any]
+    module: SequenceModel, written: AnyTokenizer, token_ids: dict[str, Any], about: dict[str, Any]
 ) -> dict[str, Any]:
     """What others need to know to write as we do."""
-    generation = dict(marks)
+    generation = dict(token_ids)
     if module.is_encoder_decoder:
-        generation["suppress_tokens"] = sorted(written.marks - {written.eos_id})
+        generation["suppress_tokens"] = sorted(written.special_ids - {written.eos_id})
         if module.max_length is not None:
             generation["max_length"] = module.max_length
         if about.get("beams", 1) > 1:  # so that others search as we do
@@ -29,23 +29,23 @@ def generation_entries(
     return generation
 
 
-def marks_of(module: SequenceModel, tokenizer: AnyTokenizer, start: int) -> dict[str, Any]:
+def special_token_ids(module: SequenceModel, tokenizer: AnyTokenizer, start: int) -> dict[str, Any]:
     """The token numbers that config.json names; where it does not, Hugging Face's library takes another model's."""
-    marks: dict[str, Any] = {}
+    token_ids: dict[str, Any] = {}
     if module.is_encoder_decoder:
-        marks = {"decoder_start_token_id": start, "eos_token_id": tokenizer.eos_id, "is_encoder_decoder": True}
+        token_ids = {"decoder_start_token_id": start, "eos_token_id": tokenizer.eos_id, "is_encoder_decoder": True}
     elif form_of(module) is None:
         return {}
     elif module.can_generate:
-        marks = {"bos_token_id": tokenizer.prompt("")[0], "eos_token_id": None}
+        token_ids = {"bos_token_id": tokenizer.prompt("")[0], "eos_token_id": None}
         if tokenizer.ends_text:
-            marks["eos_token_id"] = tokenizer.eos_id
-    return marks if tokenizer.pad_id is None else {**marks, "pad_token_id": tokenizer.pad_id}
+            token_ids["eos_token_id"] = tokenizer.eos_id
+    return token_ids if tokenizer.pad_id is None else {**token_ids, "pad_token_id": tokenizer.pad_id}
 
 
 def with_padding(tokenizer: AnyTokenizer) -> AnyTokenizer:
-    """The same tokenizer, which pads with the end mark where it has nothing else: others' classifiers look for the
-    last token that is no padding, and no text of ours ends in that mark; others' libraries of vectors pad, too."""
+    """The same tokenizer, which pads with the EOS token where it has nothing else: others' classifiers look for the
+    last token that is no padding, and no text of ours ends in that token; others' libraries of vectors pad, too."""
     if tokenizer.pad_id is not None:
         return tokenizer
     padding = copy(tokenizer)
@@ -60,7 +60,7 @@ def published_ends(said: dict[str, Any], module: SequenceModel, tokenizer: AnyTo
 
 
 def ends_of_ours(about: dict[str, Any], module: SequenceModel, tokenizer: AnyTokenizer) -> tuple[int, ...]:
-    """The mark that our texts end in, and those of the published model that this one was before (`ends`)."""
+    """The token that our texts end in, and those of the published model that this one was before (`ends`)."""
     own = [tokenizer.eos_id] if tokenizer.ends_text else []
     return _writable([*own, *(about.get("ends") or [])], module)
 

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from legato.config import Section
 from legato.data.batching.batch import Batch, Inputs
+from legato.data.processors import TEXT
 from legato.errors import LegatoError
-from legato.models.published.entries import Entries
-from legato.models.published.head_names import HeadNames
 from legato.nn.losses import better_in_chunks, chunked_nll, smoothed_nll
 from legato.nn.readout import padding_parameters, plain_product
 from legato.nn.state import Output
@@ -102,6 +101,7 @@ class SequenceModel(nn.Module):
     Config: ClassVar[type[ModelConfig]]
     summary: ClassVar[str]  # one line for `legato models`
     is_encoder_decoder: ClassVar[bool] = False  # whether there is an encoder, which needs `batch.source`
+    processors: ClassVar[tuple[str, ...]] = (TEXT,)  # the kinds of processors that it reads with (data/processors.py)
     two_ways: ClassVar[bool] = False  # whether it is two language models, a forward and a backward one
     published: ClassVar[str | None] = None  # Hugging Face's `model_type` for what it is when so shaped
     lora_targets: ClassVar[tuple[str, ...]] = ("attention.qkv",)  # the matrices that LoRA takes where nothing is said
@@ -109,6 +109,7 @@ class SequenceModel(nn.Module):
     folder: Path | None = None  # that it was read from, for messages
     adapter: Any = None  # how little of it was trained (`folders/adapters/info.py`); None: all of it
     merged: Any = None  # the adapters that it was made with, likewise
+    shape: Any = None  # of the head that a task has put on it (`HeadSpec` in model_with_head.py)
 
     def __init__(self, config: Any, sizes: Sizes) -> None:
         super().__init__()
@@ -124,6 +125,11 @@ class SequenceModel(nn.Module):
         """The most tokens that a sequence may have; None where any length will do."""
         length: int | None = self.config.max_length
         return length
+
+    def refuse_longer(self, length: int) -> None:
+        """Refuse a sequence of more tokens than the model can take."""
+        if self.max_length is not None and length > self.max_length:
+            raise LegatoError(f"a sequence of {length} tokens is too long: this model goes up to {self.max_length}")
 
     @property
     def device(self) -> torch.device:
@@ -149,6 +155,11 @@ class SequenceModel(nn.Module):
     def token_table(self) -> nn.Module | None:
         """The table of the tokens' vectors, where there is one."""
         return self._modules.get("embedding")
+
+    @property
+    def tag_crf(self) -> Any:
+        """What scores neighbouring tags together (nn/crf.py), where a task's head does so."""
+        return None
 
     @property
     def has_pooler(self) -> bool:
@@ -219,36 +230,6 @@ class SequenceModel(nn.Module):
         raise NotImplementedError
 
     def step(self, tokens: Tensor, state: Any) -> Tensor:
-        raise NotImplementedError
-
-
-class Published:
-    """How an architecture is written in Hugging Face's folders: their config, their tensor names."""
-
-    model_type: ClassVar[str]
-    architecture: ClassVar[str]  # the class that loads it there
-    Entries: ClassVar[Any] = Entries  # the schema of what is read of config.json
-    lora_targets: ClassVar[tuple[str, ...]] = ()  # peft's default for it, in their names; none: ours
-    heads: ClassVar[HeadNames | None] = None  # what their classes for tasks call a head
-
-    @classmethod
-    def refusal(cls, module: Any) -> str | None:
-        """Why `module` cannot be written so; None when it can."""
-        return None
-
-    @classmethod
-    def names(cls, module: Any) -> Any:
-        """What each of our tensors is made of there (`models/published/tensor_names.py`)."""
-        raise NotImplementedError
-
-    @classmethod
-    def save(cls, module: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """The entries of config.json, and the tensors under their published names."""
-        raise NotImplementedError
-
-    @classmethod
-    def load(cls, config: dict[str, Any], tensors: dict[str, Tensor], where: str) -> SequenceModel:
-        """The module that a folder holds; `where` names it in an error."""
         raise NotImplementedError
 
 

@@ -48,7 +48,7 @@ class Limited(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        name = getattr(func, "__name__", "")
+        name = getattr(func, "__name__", "")  # of all that can be overridden, some have no name
         if name in MAKING:
             self._count(args, kwargs or {})
         elif name in self.skipped or (self.shapes_only and _writes(name)):

@@ -1,7 +1,11 @@
-"""What the decoders, GPT and LLaMA, have in common: one stack that looks back, and writes from left to right."""
+"""What models have in common that write with a key/value cache, and of them the decoders, GPT and LLaMA.
+
+A decoder is one stack that looks back, and writes from left to right.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,29 +13,75 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from legato.data.batching.batch import Batch, Inputs
-from legato.errors import LegatoError
-from legato.models.base import SequenceModel
+from legato.models.base import SequenceModel, Sizes
 from legato.nn.kv_cache import KeyValueCache, right_aligned
 from legato.nn.linear import pack
-from legato.nn.positions import At, Learned
+from legato.nn.positions import At, Learned, Rotary
 from legato.nn.readout import Readout, TokenEmbedding
-from legato.nn.state import Output
-from legato.nn.transformer import Stack, places_in
+from legato.nn.state import Memory, Output
+from legato.nn.transformer import BlockShape, Stack, places_in, start_normal
 
 
-class DecoderModel(SequenceModel):
-    """Tokens in, the next token out. A subclass makes the parts."""
-
-    embedding: TokenEmbedding
-    positions: Learned | None  # where they are added to the embeddings
-    stack: Stack
-    output: Readout
-    dropout_embedding: float
+class CachedModel(SequenceModel):
+    """A model whose stack `writer` keeps the keys and values of what it has read."""
 
     @property
-    def max_length(self) -> int:
-        length: int = self.config.length
-        return length
+    def writer(self) -> Stack:
+        raise NotImplementedError
+
+    def embed_tokens(self, tokens: Tensor, at: At) -> Tensor:
+        """(B, T) tokens of what is written to (B, T, D), with their positions."""
+        raise NotImplementedError
+
+    def start(self, rows: int, capacity: int, memory: Memory | None = None) -> KeyValueCache:
+        pack(self.writer, self.output)
+        with torch.no_grad():
+            return self.writer.start(rows, capacity, limit=self.max_length, memory=memory)
+
+    def prefill(self, inputs: Inputs, state: KeyValueCache) -> Tensor:
+        if inputs.lengths is None:
+            return self._extend(inputs.token_ids, state)
+        return self._extend(right_aligned(inputs.token_ids, inputs.lengths), state, inputs.lengths)
+
+    def step(self, tokens: Tensor, state: KeyValueCache) -> Tensor:
+        return self._extend(tokens.unsqueeze(1), state)
+
+    @torch.no_grad()  # a cache holds no history of gradients
+    def _extend(self, tokens: Tensor, state: KeyValueCache, lengths: Tensor | None = None) -> Tensor:
+        """Take in (B, T) tokens, of which the last `lengths` (B,) count; logits (B, V) after the last."""
+        opening = state.open(tokens.shape[1], lengths)
+        x = self.writer.extend(self.embed_tokens(tokens, opening.at), opening)
+        return self.output(x[:, -1])
+
+
+class DecoderModel(CachedModel):
+    """Tokens in, the next token out. A subclass says what its blocks are like, and where positions are told."""
+
+    output: Readout
+
+    def __init__(
+        self,
+        config: Any,
+        sizes: Sizes,
+        shape: BlockShape,
+        *,
+        dropout_embedding: float,
+        rotary: Rotary | None = None,  # None: learned positions are added to the embeddings
+        window: Sequence[int | None] | None = None,
+    ) -> None:
+        super().__init__(config, sizes)
+        self.dropout_embedding = dropout_embedding
+        self.embedding = TokenEmbedding(sizes.vocabulary, config.width)
+        self.positions = Learned(config.length, config.width) if rotary is None else None
+        self.stack = Stack("decoder", config.layers, shape, causal=True, window=window, rotary=rotary)
+        self.output = Readout(config.width, sizes.vocabulary)
+        start_normal(self, 0.02)
+        if config.tied:
+            self.output.weight = self.embedding.weight
+
+    @property
+    def writer(self) -> Stack:
+        return self.stack
 
     def default_head(self, plain: bool) -> dict[str, Any]:
         return {"pool": "last", "bias": False} if plain else super().default_head(plain)
@@ -51,36 +101,14 @@ class DecoderModel(SequenceModel):
 
     def _read(self, batch: Batch, every: list[Tensor] | None = None) -> Tensor:
         length = batch.inputs.token_ids.shape[1]
-        if length > self.max_length:
-            raise LegatoError(f"a sequence of {length} tokens is too long: this model goes up to {self.max_length}")
+        self.refuse_longer(length)
         at = slice(0, length) if batch.inputs.document_ids is None else places_in(batch.inputs.document_ids)
-        x = self._embed(batch.inputs.token_ids, at)
+        x = self.embed_tokens(batch.inputs.token_ids, at)
         if every is not None:
             every.append(x)
         return self.stack(x, documents=batch.inputs.document_ids, every=every)
 
-    def start(self, rows: int, capacity: int, memory: Any = None) -> KeyValueCache:
-        pack(self.stack, self.output)
-        with torch.no_grad():
-            return self.stack.start(rows, capacity, limit=self.max_length)
-
-    def prefill(self, inputs: Inputs, state: KeyValueCache) -> Tensor:
-        if inputs.lengths is None:
-            return self._extend(inputs.token_ids, state)
-        return self._extend(right_aligned(inputs.token_ids, inputs.lengths), state, inputs.lengths)
-
-    def step(self, tokens: Tensor, state: KeyValueCache) -> Tensor:
-        return self._extend(tokens.unsqueeze(1), state)
-
-    @torch.no_grad()  # a cache holds no history of gradients
-    def _extend(self, tokens: Tensor, state: KeyValueCache, lengths: Tensor | None = None) -> Tensor:
-        """Take in (B, T) tokens, of which the last `lengths` (B,) count; logits (B, V) after the last."""
-        opening = state.open(tokens.shape[1], lengths)
-        x = self.stack.extend(self._embed(tokens, opening.at), opening)
-        return self.output(x[:, -1])
-
-    def _embed(self, tokens: Tensor, at: At) -> Tensor:
-        """(B, T) tokens to (B, T, D), with their positions."""
+    def embed_tokens(self, tokens: Tensor, at: At) -> Tensor:
         x = self.embedding(tokens)
         if self.positions is not None:
             x = x + self.positions(at)

@@ -141,10 +141,7 @@ class EncoderModel(SequenceModel):
 
     def _read(self, batch: Batch, every: list[Tensor] | None = None) -> Tensor:
         length = batch.inputs.token_ids.shape[1]
-        if length > self.config.length:
-            raise LegatoError(
-                f"a sequence of {length} tokens is too long: this model goes up to {self.config.length}"
-            )
+        self.refuse_longer(length)
         x = self.embedding(batch.inputs.token_ids) + self._places(length, batch.inputs.document_ids)  # (B, T, D)
         if self.segments is not None:
             x = x + self._kinds(self.segments, batch.inputs.segments)

@@ -15,9 +15,7 @@ from pydantic import Field, model_validator
 
 from legato.models.base import DEEPEST, ModelConfig, Sizes
 from legato.models.decoder import DecoderModel
-from legato.nn.positions import Learned
-from legato.nn.readout import Readout, TokenEmbedding
-from legato.nn.transformer import BlockShape, Stack, start_normal
+from legato.nn.transformer import BlockShape
 
 
 class GPT2Config(ModelConfig):
@@ -56,26 +54,17 @@ class GPT2Model(DecoderModel):
     summary: ClassVar[str] = "GPT-2: a Transformer decoder with learned positions, that writes"
     published: ClassVar[str | None] = "gpt2"
     config: GPT2Config
-    positions: Learned
 
     def __init__(self, config: GPT2Config, sizes: Sizes) -> None:
-        super().__init__(config, sizes)
-        width = config.width
         shape = BlockShape(
-            width,
+            config.width,
             config.heads,
-            config.feedforward or 4 * width,
+            config.feedforward or 4 * config.width,
             config.activation,
             norm_first=True,
             eps=config.eps,
             dropout=config.dropout,
             dropout_attention=config.dropout if config.dropout_attention is None else config.dropout_attention,
         )
-        self.dropout_embedding = config.dropout if config.dropout_embedding is None else config.dropout_embedding
-        self.embedding = TokenEmbedding(sizes.vocabulary, width)
-        self.positions = Learned(config.length, width)
-        self.stack = Stack("decoder", config.layers, shape, causal=True)
-        self.output = Readout(width, sizes.vocabulary)
-        start_normal(self, 0.02)
-        if config.tied:
-            self.output.weight = self.embedding.weight
+        dropout = config.dropout if config.dropout_embedding is None else config.dropout_embedding
+        super().__init__(config, sizes, shape, dropout_embedding=dropout)

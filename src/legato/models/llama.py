@@ -25,8 +25,7 @@ from legato.config import Section
 from legato.models.base import DEEPEST, ModelConfig, Sizes
 from legato.models.decoder import DecoderModel
 from legato.nn.positions import Rotary, Slowed
-from legato.nn.readout import Readout, TokenEmbedding
-from legato.nn.transformer import BlockShape, Stack, start_normal
+from legato.nn.transformer import BlockShape
 
 Family = Literal["llama", "mistral", "qwen2", "qwen3"]
 
@@ -128,10 +127,9 @@ class LlamaModel(DecoderModel):
     config: LlamaConfig
 
     def __init__(self, config: LlamaConfig, sizes: Sizes) -> None:
-        super().__init__(config, sizes)
-        width, scaling = config.width, config.scaling
+        scaling = config.scaling
         shape = BlockShape(
-            width,
+            config.width,
             config.heads,
             config.inner,
             "swiglu",
@@ -150,15 +148,8 @@ class LlamaModel(DecoderModel):
         slowed = None
         if scaling.type != "none":
             slowed = Slowed(scaling.type, scaling.factor, scaling.low, scaling.high, scaling.length)
-        self.dropout_embedding = config.dropout
-        self.embedding = TokenEmbedding(sizes.vocabulary, width)
-        self.positions = None
         rotary = Rotary(config.length, config.head_size, config.theta, slowed)
-        self.stack = Stack("decoder", config.layers, shape, causal=True, window=config.windows, rotary=rotary)
-        self.output = Readout(width, sizes.vocabulary)
-        start_normal(self, 0.02)
-        if config.tied:
-            self.output.weight = self.embedding.weight
+        super().__init__(config, sizes, shape, dropout_embedding=config.dropout, rotary=rotary, window=config.windows)
 
     @property
     def published(self) -> str:  # type: ignore[override]  # one class here, several there

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 BODY: Final = "body."  # how the names of the body's tensors begin
 MOST_OUTPUTS: Final = 1_000_000  # each has a name
 Layers = Literal["last", "first", "second-to-last", "sum-last-4", "concat-last-4", "sum-all", "mix"]
-Pool = Literal["auto", "pooler", "first", "last", "mean", "max", "attention"]
+Pool = Literal["auto", "model", "pooler", "first", "last", "mean", "max", "attention"]
 
 
 class HeadConfig(Section):
@@ -46,7 +46,9 @@ class HeadConfig(Section):
         "last", description="what is read: last, first, second-to-last, sum-last-4, concat-last-4, sum-all or mix"
     )
     pool: Pool = Field(
-        "auto", description="classes: pooler, first, last, mean, max or attention; auto: what suits the model"
+        "auto",
+        description="classes: pooler, first, last, mean, max or attention; model: what suits its architecture; "
+        "auto: what its folder says of sentences, or else model",
     )
     dropout: float = Field(0.1, ge=0, lt=1, description="before the last layer")
     lstm: int = Field(0, ge=0, le=16, description="layers of a bidirectional LSTM over what is read; 0: none")
@@ -113,6 +115,10 @@ class ModelWithHead(SequenceModel):
     def token_table(self) -> nn.Module | None:
         return self.body.token_table
 
+    @property
+    def tag_crf(self) -> CRF | None:
+        return self.crf
+
     def reuse_head(self, head: ModelWithHead, labels: list[str] | None, wanted: list[str] | None) -> bool:
         """Take over another model's head if it gave the answers that are wanted now, in whatever order."""
         alike = head.shape.model_copy(update={"dropout": self.shape.dropout}) == self.shape
@@ -173,7 +179,7 @@ def body_of(model: SequenceModel) -> SequenceModel:
 
 
 def resolved(body: SequenceModel, shape: HeadSpec) -> HeadSpec:
-    """The shape with `auto` made what suits the body: what Hugging Face's library has for it, where it has it."""
+    """The shape with `auto` or `model` made what suits the body: what Hugging Face's library has, if it has it."""
     if body.is_encoder_decoder:
         raise ConfigError(f"model={body.config.name} reads one text and writes another; use an encoder or a decoder")
     if shape.kind != "classes":
@@ -182,7 +188,7 @@ def resolved(body: SequenceModel, shape: HeadSpec) -> HeadSpec:
         raise ConfigError("head.crf=true is for tagging")
     if shape.pool == "pooler" and not body.has_pooler:
         raise ConfigError(f"this {body.config.name} has no pooler; use head.pool=mean")
-    if shape.pool != "auto":
+    if shape.pool not in ("auto", "model"):
         return shape
     plain = shape.layers == "last" and not shape.lstm
     return shape.model_copy(update=body.default_head(plain))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -96,25 +96,53 @@ class RecurrentState:
     def __init__(self, layers: list[CellState], keep: int = 0) -> None:
         self.layers = layers
         self.length = 0
+        self.behind: Tensor | None = None  # (B,), columns in which each row has no token; None: no row lacks any
         self.keep = keep
-        self._past: list[tuple[int, list[CellState]]] = []
+        self._past: list[tuple[int, Tensor | None, list[CellState]]] = []
 
-    def advance(self, layers: list[CellState], tokens: int) -> None:
+    @property
+    def lengths(self) -> Tensor:
+        return self.length - self._lacking()
+
+    def _lacking(self) -> Tensor:
+        if self.behind is not None:
+            return self.behind
+        hidden = self.layers[0][0]
+        return torch.zeros(len(hidden), dtype=torch.long, device=hidden.device)
+
+    def advance(self, layers: list[CellState], columns: int, lengths: Tensor | None = None) -> None:
+        """The states after `columns` more, of which each row has a token in `lengths` (B,); None: in all."""
         if self.keep:
-            self._past = [*self._past, (self.length, self.layers)][-self.keep :]
+            self._past = [*self._past, (self.length, self.behind, self.layers)][-self.keep :]
+        if lengths is not None:
+            self.behind = self._lacking() + columns - lengths
         self.layers = layers
-        self.length += tokens
+        self.length += columns
 
     def reorder(self, rows: Tensor) -> None:
-        self.layers = _pick(self.layers, rows)
-        self._past = [(length, _pick(layers, rows)) for length, layers in self._past]
+        self.layers, self.behind = _pick(self.layers, rows), None if self.behind is None else self.behind[rows]
+        self._past = [
+            (length, None if behind is None else behind[rows], _pick(layers, rows))
+            for length, behind, layers in self._past
+        ]
+
+    def join(self, other: Self) -> None:
+        """… from where nobody can go back."""
+        lengths = torch.cat([self.lengths, other.lengths])
+        self.length = max(self.length, other.length)
+        self.behind = self.length - lengths
+        self.layers = [
+            tuple(torch.cat(parts) for parts in zip(*both, strict=True))
+            for both in zip(self.layers, other.layers, strict=True)
+        ]
+        self._past = []
 
     def rewind(self, length: int) -> None:
         if length == self.length:
             return
-        for index, (there, layers) in enumerate(self._past):
+        for index, (there, behind, layers) in enumerate(self._past):
             if there == length:
-                self.layers, self.length = layers, length
+                self.layers, self.length, self.behind = layers, length, behind
                 self._past = self._past[:index]
                 return
         raise ValueError(f"this state keeps {self.keep} steps; it cannot go back from {self.length} to {length}")
@@ -212,7 +240,7 @@ class RecurrentModel(SequenceModel):
 
     def prefill(self, inputs: Inputs, state: RecurrentState) -> Tensor:
         output = self(Batch(inputs), state.layers)
-        state.advance(output.state, inputs.token_ids.shape[1])
+        state.advance(output.state, inputs.token_ids.shape[1], inputs.lengths)
         return self.readout(pool(output.hidden, inputs.lengths, "last"))  # (B, V)
 
     def step(self, tokens: Tensor, state: RecurrentState) -> Tensor:

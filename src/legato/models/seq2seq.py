@@ -14,14 +14,14 @@ Notable here:
   that attention was invented for;
 - in training the decoder runs over all time steps at once and so does the attention. With input feeding
   (Luong et al. 2015, section 3.3) a step needs the last one's attention, so it goes step by step;
-- a beam's hypotheses share their sentence's memory: see `Source`.
+- a beam's hypotheses share their sentence's memory: see `SharedMemory`.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -37,7 +37,7 @@ from legato.nn.capture import capture, scope
 from legato.nn.dropout import embed, variational_dropout
 from legato.nn.pooling import pool
 from legato.nn.recurrent import CELLS, CellState, Recurrent
-from legato.nn.state import Memory, Output
+from legato.nn.state import Memory, Output, SharedMemory
 
 
 class Seq2SeqConfig(ModelConfig):
@@ -100,43 +100,22 @@ class Seq2SeqMemory(Memory):
     initial: list[CellState] = field(default_factory=list)  # one for each layer, each part (B, D)
 
 
-class Source:
-    """The memory as the decoder's rows look at it: each `beams` consecutive rows look at one of its rows.
-
-    So W hypotheses of a sentence are W queries of one row, and the memory is copied neither for a beam
-    nor when hypotheses change places within it. Where rows are not in equal groups, each gets a copy.
-    """
-
-    def __init__(self, states: Tensor, keys: Tensor, mask: Tensor | None) -> None:
-        self.states = states  # (G, S, D)
-        self.keys = keys  # (G, S, D), what the score makes of them
-        self.mask = mask  # (G, S)
-        self.beams = 1
-
-    def reorder(self, rows: Tensor) -> None:
-        groups = [row // self.beams for row in rows.tolist()]
-        different = list(dict.fromkeys(groups))
-        beams = len(groups) // max(len(different), 1)
-        if groups != [group for group in different for _ in range(beams)]:
-            different, beams = groups, 1  # as no search does
-        self.beams = beams
-        if different != list(range(len(self.states))):
-            kept = torch.tensor(different, dtype=torch.long, device=rows.device)
-            self.states, self.keys = self.states[kept], self.keys[kept]
-            self.mask = None if self.mask is None else self.mask[kept]
-
-
 class Seq2SeqState(RecurrentState):
     """The decoder's state while it writes: each layer's, then ã_t where that is fed, and where it looks."""
 
-    def __init__(self, layers: list[CellState], source: Source | None, keep: int = 0) -> None:
+    def __init__(self, layers: list[CellState], source: SharedMemory | None, keep: int = 0) -> None:
         super().__init__(layers, keep)
         self.source = source
 
     def reorder(self, rows: Tensor) -> None:
         super().reorder(rows)
         if self.source is not None:
-            self.source.reorder(rows)
+            self.source.reorder(rows.tolist())
+
+    def join(self, other: Self) -> None:
+        super().join(other)
+        if self.source is not None and other.source is not None:
+            self.source.join(other.source)
 
 
 class Bridge(nn.Module):
@@ -247,13 +226,13 @@ class Seq2SeqModel(SequenceModel):
         nothing = memory.states.new_zeros(len(memory.states), self.config.attentional)
         return [*memory.initial, (nothing,)]
 
-    def _source(self, memory: Seq2SeqMemory) -> Source | None:
+    def _source(self, memory: Seq2SeqMemory) -> SharedMemory | None:
         if self.score is None:
             return None
-        return Source(memory.states, self.score.keys(memory.states), memory.mask)
+        return SharedMemory([memory.states, self.score.keys(memory.states)], memory.mask)
 
     def _write(
-        self, tokens: Tensor, layers: list[CellState], source: Source | None, lengths: Tensor | None = None
+        self, tokens: Tensor, layers: list[CellState], source: SharedMemory | None, lengths: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None, list[CellState]]:
         """Read the words (B, T) so far: ã (B, T, D), α (B, T, S), and the states after each row's last word.
 
@@ -270,7 +249,7 @@ class Seq2SeqModel(SequenceModel):
             return dropped.transpose(0, 1), weights, layers
 
     def _write_step_by_step(
-        self, x: Tensor, layers: list[CellState], source: Source | None, lengths: Tensor | None
+        self, x: Tensor, layers: list[CellState], source: SharedMemory | None, lengths: Tensor | None
     ) -> tuple[Tensor, Tensor | None, list[CellState]]:
         drawn = self.decoder.draw(x.shape[1]) if self.training else None
         ones = x.new_ones(1, x.shape[1], self.config.attentional)
@@ -295,15 +274,16 @@ class Seq2SeqModel(SequenceModel):
         self._show(attentional, weights)
         return attentional * mask, weights, layers
 
-    def _attend(self, hidden: Tensor, source: Source | None) -> tuple[Tensor, Tensor | None]:
+    def _attend(self, hidden: Tensor, source: SharedMemory | None) -> tuple[Tensor, Tensor | None]:
         """ã (B, T, D) and α (B, T, S) for the decoder's states (B, T, D)."""
         if self.score is None or source is None:
             return torch.tanh(self.combine(hidden)), None
         rows, steps, _ = hidden.shape
-        query = hidden.reshape(len(source.states), source.beams * steps, -1)  # (G, W·T, D)
-        mask = None if source.mask is None else source.mask.unsqueeze(1)  # (G, 1, S)
-        weights = weigh(self.score(query, source.keys), mask)  # (G, W·T, S)
-        context = (weights @ source.states).view(rows, steps, -1)
+        states, keys = source.tensors  # (G, S, D), and what the score makes of them
+        query = hidden.reshape(source.sources, source.beams * steps, -1)  # (G, W·T, D)
+        mask = None if source.inside is None else source.inside.unsqueeze(1)  # (G, 1, S)
+        weights = weigh(self.score(query, keys), mask)  # (G, W·T, S)
+        context = (weights @ states).view(rows, steps, -1)
         attentional = torch.tanh(self.combine(torch.cat([context, hidden], dim=-1)))
         return attentional, weights.view(rows, steps, -1)
 
@@ -324,7 +304,7 @@ class Seq2SeqModel(SequenceModel):
 
     def prefill(self, inputs: Inputs, state: Seq2SeqState) -> Tensor:
         attentional, _, layers = self._write(inputs.token_ids, state.layers, state.source, inputs.lengths)
-        state.advance(layers, inputs.token_ids.shape[1])
+        state.advance(layers, inputs.token_ids.shape[1], inputs.lengths)
         return self.readout(pool(attentional, inputs.lengths, "last"))  # (B, V)
 
     def step(self, tokens: Tensor, state: Seq2SeqState) -> Tensor:

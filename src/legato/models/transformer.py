@@ -21,12 +21,12 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from legato.data.batching.batch import Batch, Inputs
-from legato.errors import LegatoError
-from legato.models.base import DEEPEST, ModelConfig, SequenceModel, Sizes
+from legato.data.batching.batch import Batch
+from legato.models.base import DEEPEST, ModelConfig, Sizes
+from legato.models.decoder import CachedModel
 from legato.nn.capture import record
-from legato.nn.kv_cache import KeyValueCache, right_aligned
-from legato.nn.linear import Linear, pack
+from legato.nn.kv_cache import KeyValueCache
+from legato.nn.linear import Linear
 from legato.nn.positions import At, Learned, Rotary, Sinusoidal
 from legato.nn.state import Memory, Output
 from legato.nn.transformer import BlockShape, Stack
@@ -77,7 +77,7 @@ class TransformerConfig(ModelConfig):
         return -(-8 * self.width // 24) * 8 if self.activation == "swiglu" else 4 * self.width
 
 
-class TransformerModel(SequenceModel):
+class TransformerModel(CachedModel):
     """An encoder that reads the source, and a decoder that writes the target while looking at it."""
 
     Config: ClassVar[type[ModelConfig]] = TransformerConfig
@@ -141,36 +141,22 @@ class TransformerModel(SequenceModel):
         last = f"decoder.{len(self.decoder.layers) - 1}.cross.weights"
         return next(found[0] for name, found in trace.items() if name.endswith(last)).mean(1)
 
+    @property
+    def writer(self) -> Stack:
+        return self.decoder
+
     def start(self, rows: int, capacity: int, memory: Memory | None = None) -> KeyValueCache:
         assert memory is not None, "this model reads a source; give start what encode made of it"
-        pack(self.decoder, self.output)
-        with torch.no_grad():
-            return self.decoder.start(rows, capacity, limit=self.config.length, memory=memory)
+        return super().start(rows, capacity, memory)
 
-    def prefill(self, inputs: Inputs, state: KeyValueCache) -> Tensor:
-        if inputs.lengths is None:
-            return self._extend(inputs.token_ids, state)
-        return self._extend(right_aligned(inputs.token_ids, inputs.lengths), state, inputs.lengths)
-
-    def step(self, tokens: Tensor, state: KeyValueCache) -> Tensor:
-        return self._extend(tokens.unsqueeze(1), state)
-
-    @torch.no_grad()  # a cache holds no history of gradients
-    def _extend(self, tokens: Tensor, state: KeyValueCache, lengths: Tensor | None = None) -> Tensor:
-        """Take in (B, T) tokens, of which the last `lengths` (B,) count; logits (B, V) after the last."""
-        opening = state.open(tokens.shape[1], lengths)
-        x = self.decoder.extend(self._embed(self.embedding, tokens, opening.at), opening)
-        return self.output(x[:, -1])
+    def embed_tokens(self, tokens: Tensor, at: At) -> Tensor:
+        return self._embed(self.embedding, tokens, at)
 
     def _embed(self, table: nn.Embedding, tokens: Tensor, at: At | None = None) -> Tensor:
         """(B, T) tokens to (B, T, D), with their positions, from the first where `at` does not say."""
         if at is None:
-            length = tokens.shape[1]
-            if length > self.config.length:
-                raise LegatoError(
-                    f"a sequence of {length} tokens is too long: this model goes up to {self.config.length}"
-                )
-            at = slice(0, length)
+            self.refuse_longer(tokens.shape[1])
+            at = slice(0, tokens.shape[1])
         x = F.embedding(tokens, table.weight)
         scale = math.sqrt(self.config.width) if self.config.scale else 1.0
         x = x * scale if self.positions is None else torch.add(self.positions(at), x, alpha=scale)

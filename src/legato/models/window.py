@@ -59,8 +59,17 @@ class WindowState:
         self.ids = ids
         self.length += tokens
 
+    @property
+    def lengths(self) -> Tensor:
+        return (self.ids != NOTHING).sum(1)
+
     def reorder(self, rows: Tensor) -> None:
         self.ids = self.ids[rows]
+
+    def join(self, other: WindowState) -> None:
+        self.length = max(self.length, other.length)
+        width = max(self.ids.shape[1], other.ids.shape[1])
+        self.ids = torch.cat([F.pad(ids, (width - ids.shape[1], 0), value=NOTHING) for ids in (self.ids, other.ids)])
 
     def rewind(self, length: int) -> None:
         self.ids = self.ids[:, : self.ids.shape[1] - (self.length - length)]

@@ -7,49 +7,72 @@ and each captured tensor lands in the trace under its full name:
     with record() as trace:
         model(batch)
     trace["lstm.0.forget_gate"]        # a list of tensors, one a time step
+
+A recording belongs to the caller's context (`contextvars`): who looks sees the forward passes of the same thread or
+task, and other threads' run as if nobody looked. Whether anybody in the process looks is a plain variable, which is
+asked first: so it costs nothing where nobody does, and a compiled graph reads nothing that it cannot trace.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from threading import Lock
 
 from torch import Tensor
 
 Trace = dict[str, list[Tensor]]
 
-_trace: Trace | None = None
-_scope: list[str] = []
+_traces: ContextVar[Trace | None] = ContextVar("trace", default=None)
+_scopes: ContextVar[tuple[str, ...]] = ContextVar("scopes", default=())
+_anybody = False  # whether somebody in the process records
+_open = 0  # how many do
+_lock = Lock()
+_UNNAMED = nullcontext()
 
 
 def capturing() -> bool:
-    """Whether somebody is looking, so that the written-out equations must run."""
-    return _trace is not None
+    """Whether the caller is looking, so that the written-out equations must run."""
+    return _anybody and _traces.get() is not None
 
 
 def capture(name: str, tensor: Tensor) -> None:
     """Keep `tensor` under the current scope's `name`; does nothing when nobody looks."""
-    if _trace is not None:
-        _trace[".".join([*_scope, name])].append(tensor.detach())
+    if _anybody and (trace := _traces.get()) is not None:
+        trace[".".join([*_scopes.get(), name])].append(tensor.detach())
+
+
+def scope(name: str) -> AbstractContextManager[None]:
+    """Names captured inside are prefixed with `name.`; nothing, quickly, where nobody looks."""
+    return _scope(name) if capturing() else _UNNAMED
 
 
 @contextmanager
-def scope(name: str) -> Iterator[None]:
-    """Names captured inside are prefixed with `name.`."""
-    _scope.append(name)
+def _scope(name: str) -> Iterator[None]:
+    before = _scopes.set((*_scopes.get(), name))
     try:
         yield
     finally:
-        _scope.pop()
+        _scopes.reset(before)
 
 
 @contextmanager
 def record() -> Iterator[Trace]:
-    """Capture everything that runs inside the block."""
-    global _trace
-    before, _trace = _trace, defaultdict(list)
+    """Capture everything that the caller runs inside the block."""
+    trace: Trace = defaultdict(list)
+    before = _traces.set(trace)
+    _count(1)
     try:
-        yield _trace
+        yield trace
     finally:
-        _trace = before
+        _count(-1)
+        _traces.reset(before)
+
+
+def _count(change: int) -> None:
+    global _open, _anybody
+    with _lock:
+        _open += change
+        _anybody = _open > 0

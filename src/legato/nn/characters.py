@@ -1,6 +1,6 @@
 """A word's vector from the characters that spell it: convolutions, the largest of each, highways.
 
-    c_1 … c_L       embedded bytes of a word between its marks, zeros behind (data/text/word_bytes.py)
+    c_1 … c_L       embedded bytes of a word between BEGIN and END, zeros behind (data/text/word_bytes.py)
     f_k = max_{1 ≤ p ≤ L + 1} W_k · c_{p : p + w}      for filters of several widths w
     y   = relu(f + b)
     y   = g ∘ relu(W_h y + b_h) + (1 - g) ∘ y,  g = σ(W_g y + b_g)     highway layers (Srivastava et al. 2015)
@@ -25,8 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from legato.data.text.tokenizers import AnyTokenizer
-from legato.data.text.word_bytes import SYMBOLS, vocabulary_bytes, word_bytes
+from legato.data.text.word_bytes import SYMBOLS, word_bytes
 from legato.nn.linear import Linear
 
 GROUPS = 8  # of words by their length, on a CPU
@@ -141,10 +140,8 @@ class CharacterWords(nn.Module):
         return self.spelling
 
 
-def tell_spelling(module: nn.Module, tokenizer: AnyTokenizer) -> None:
-    """Let every part of a model that reads characters know how the tokenizer's words are spelt."""
-    parts = [part for part in module.modules() if isinstance(part, CharacterWords)]
-    if parts:
-        table = torch.from_numpy(vocabulary_bytes(tokenizer))
-        for part in parts:
-            part.spell(table)
+def tell_spelling(module: nn.Module, spelling: Tensor) -> None:
+    """Let every part of a model that reads characters know how the vocabulary's words are spelt, (V, C)."""
+    for part in module.modules():
+        if isinstance(part, CharacterWords):
+            part.spell(spelling)

@@ -6,23 +6,21 @@ Notable here:
 - as a rule every row has a token in each column, and nothing needs a mask. Prompts of different lengths
   are aligned at their ends, in the columns that the longest of them takes; from then on the cache knows
   each column's position in its row (NOTHING: no token there), and the mask and the positions come from that;
+- rows that `join` end in the same column as those that are there, whichever are longer;
 - on a CPU `reorder` copies only rows that change, and of those only the columns in which they differ from what
   they are to be: beams of one prompt mostly differ in the last few;
-- what an encoder left is kept once for each source. Rows know theirs by their place: they come in
-  groups of one size, one group a source, which is how beams come. When they do not, the sources are
-  copied until they do, down to one for each row.
+- what an encoder left is kept once for each source, see `SharedMemory`.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
-from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -30,6 +28,7 @@ from legato.errors import LegatoError
 from legato.nn.attention import additive, visible
 from legato.nn.multihead import Past, Source
 from legato.nn.positions import At
+from legato.nn.state import SharedMemory
 
 NOTHING = -1  # the position of a column without a token
 
@@ -88,6 +87,12 @@ class KeyValueCache:
     def rows(self) -> int:
         return self._store.shape[2]
 
+    @property
+    def lengths(self) -> Tensor:
+        if self._positions is None:
+            return torch.full((self.rows,), self.length, device=self._store.device)
+        return self._counts
+
     def open(self, columns: int, lengths: Tensor | None = None) -> CacheSlice:
         """Take `columns` more. Where `lengths` (B,) are given, each row has so many tokens, at the end of them."""
         start, stop = self.length, self.length + columns
@@ -95,7 +100,7 @@ class KeyValueCache:
             raise ValueError(f"this cache has {self.capacity} columns; {stop} were asked for")
         self._stay_below_limit(columns, lengths)
         if lengths is not None and self._positions is None:
-            self._become_ragged()
+            self._become_ragged(self._columns())
         at: At = slice(start, stop)
         if self._positions is not None:
             numbers = self._place(start, stop, lengths)
@@ -132,7 +137,7 @@ class KeyValueCache:
         if listed is not None and listed == list(range(now)):
             return
         if self.sources is not None and listed is not None:
-            self.sources.reorder(listed, now)
+            self.sources.reorder(listed)
         rows = rows.to(device)
         taken = self._store[:, :, :, :, : self.length]
         if listed is not None and self._numbers is not None and wanted <= now:
@@ -150,6 +155,36 @@ class KeyValueCache:
             self._positions, self._counts, self._padding = (
                 part[rows] for part in (self._positions, self._counts, self._padding)
             )
+
+    def join(self, other: KeyValueCache) -> None:
+        """Rows of another cache go on behind ours: both are copied, from the first column with a token in any row."""
+        caches = (self, other)
+        even = self._positions is None and other._positions is None and self.length == other.length
+        firsts = [cache._first_column() for cache in caches]
+        length = max(cache.length - first for cache, first in zip(caches, firsts, strict=True))
+        capacity = length + max(cache.capacity - cache.length for cache in caches)
+        layers, two, _, heads, _, width = self._store.shape
+        store = self._store.new_empty(layers, two, self.rows + other.rows, heads, capacity, width)
+        positions, numbers = [], []
+        for cache, first, rows in zip(caches, firsts, store.split([self.rows, other.rows], 2), strict=True):
+            start, taken = length - (cache.length - first), slice(first, cache.length)
+            rows[:, :, :, :, :start] = 0  # nobody looks there, but what lies in memory may be NaN
+            rows[:, :, :, :, start:length] = cache._store[:, :, :, :, taken]
+            around = (start, capacity - length)
+            positions.append(F.pad(cache._columns()[:, taken], around, value=NOTHING))
+            if cache._numbers is not None:
+                known = cache._numbers[:, taken]
+                shifted = np.where(known < 0, known, known + (self._next_number if cache is other else 0))
+                numbers.append(np.pad(shifted, ((0, 0), around), constant_values=-1))  # columns of zeros are alike
+        if self.sources is not None and other.sources is not None:
+            self.sources.join(other.sources)
+        self._store, self.length, self.capacity = store, length, capacity
+        self._longest = max(self._longest, other._longest)
+        self._next_number += other._next_number
+        if numbers:
+            self._numbers = np.concatenate(numbers)
+        if not even:
+            self._become_ragged(torch.cat(positions))
 
     def rewind(self, length: int) -> None:
         if not 0 <= length <= self.length:
@@ -175,11 +210,24 @@ class KeyValueCache:
                 raise LegatoError(f"a sequence of {longest} tokens is too long: this model goes up to {self.limit}")
         self._longest = longest
 
-    def _become_ragged(self) -> None:
-        device, rows = self._store.device, self.rows
-        self._positions = torch.arange(self.capacity, device=device).repeat(rows, 1)
-        self._counts = torch.full((rows,), self.length, device=device)
-        self._padding = self._store.new_zeros(rows, -(-self.capacity // 8) * 8)  # see `additive` for the 8
+    def _columns(self) -> Tensor:
+        """The position of each column in its row, (B, capacity)."""
+        if self._positions is not None:
+            return self._positions
+        return torch.arange(self.capacity, device=self._store.device).repeat(self.rows, 1)
+
+    def _first_column(self) -> int:
+        """The first in which a row has a token; before it rows have left."""
+        if self._positions is None or self.length == 0:
+            return 0
+        return int((self._positions[:, : self.length] != NOTHING).any(0).int().argmax())
+
+    def _become_ragged(self, positions: Tensor) -> None:
+        empty = positions[:, : self.length] == NOTHING  # (B, S)
+        self._positions = positions
+        self._counts = self.length - empty.sum(1)
+        self._padding = self._store.new_zeros(self.rows, -(-self.capacity // 8) * 8)  # see `additive` for the 8
+        self._padding[:, : self.length].masked_fill_(empty, torch.finfo(self._padding.dtype).min)
 
     def _place(self, start: int, stop: int, lengths: Tensor | None) -> Tensor:
         """Positions (B, T) of the new columns, where rows are of different lengths; NOTHING: no token there."""
@@ -210,31 +258,29 @@ class KeyValueCache:
 
 
 class Sources:
-    """Keys and values of each source in every layer, and whose they are."""
+    """Keys and values of each source in every layer."""
 
     def __init__(self, layers: list[Source]) -> None:
-        first = layers[0].key
-        self._store = first.new_empty(len(layers), 2, *first.shape)  # (L, 2, G, H, S, K)
-        for kept, layer in zip(self._store, layers, strict=True):
+        first, mask = layers[0].key, layers[0].mask
+        store = first.new_empty(len(layers), 2, *first.shape)  # (L, 2, G, H, S, K)
+        for kept, layer in zip(store, layers, strict=True):
             kept[0].copy_(layer.key)
             kept[1].copy_(layer.value)
-        self._mask = layers[0].mask
+        self._memory = SharedMemory([store], None if mask is None else mask[:, 0, 0] == 0, dim=2)
         self._list()
 
     def _list(self) -> None:
-        self.layers = [Source(layer[0], layer[1], self._mask) for layer in self._store.unbind(0)]
+        (store,), inside = self._memory.tensors, self._memory.inside
+        mask = None if inside is None else additive(inside[:, None, None], store.dtype)
+        self.layers = [Source(layer[0], layer[1], mask) for layer in store.unbind(0)]
 
-    def reorder(self, rows: list[int], before: int) -> None:
-        """Rows are now what these of `before` rows were; keep what they look at."""
-        now = self._store.shape[2]
-        owners = [row // (before // now) for row in rows]
-        size = math.gcd(*(len(list(run)) for _, run in groupby(owners)))
-        kept = owners[::size]
-        if kept != list(range(now)):
-            index = torch.tensor(kept, device=self._store.device)
-            self._store = self._store.index_select(2, index)
-            self._mask = None if self._mask is None else self._mask[index]
+    def reorder(self, rows: list[int]) -> None:
+        if self._memory.reorder(rows):
             self._list()
+
+    def join(self, other: Sources) -> None:
+        self._memory.join(other._memory)
+        self._list()
 
 
 def right_aligned(tokens: Tensor, lengths: Tensor) -> Tensor:

@@ -45,7 +45,8 @@ class Readout(Linear):
 
 def plain_product(layer: nn.Module | None) -> bool:
     """Whether a layer is y = x Wᵀ + b and nothing else: no adapter, no hook, no other kind of linear layer."""
-    if type(layer) not in (nn.Linear, Linear, Readout) or getattr(layer, "low_rank", None) is not None:
+    kind = type(layer)
+    if kind not in (nn.Linear, Linear, Readout) or (kind is not nn.Linear and layer.low_rank is not None):  # type: ignore[union-attr]
         return False
     return not (layer._forward_hooks or layer._forward_pre_hooks)  # type: ignore[union-attr]
 

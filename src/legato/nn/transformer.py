@@ -14,7 +14,6 @@ Captured inside `record()`: `encoder.3.attention.weights`, `decoder.3.cross.weig
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import reduce
 
@@ -86,14 +85,14 @@ class Block(nn.Module):
     ) -> Tensor:
         """(B, T, D) to (B, T, D)."""
         first = self.norm_first
-        with named("attention"):
+        with scope("attention"):
             y = self.attention(self.attention_norm(x) if first else x, look, past)
         x = self._add(x, y, self.attention_norm)
         if self.cross is not None and self.cross_norm is not None:
-            with named("cross"):
+            with scope("cross"):
                 y = self.cross(self.cross_norm(x) if first else x, source)
             x = self._add(x, y, self.cross_norm)
-        with named("feedforward"):
+        with scope("feedforward"):
             y = self.feedforward(self.feedforward_norm(x) if first else x)
         return self._add(x, y, self.feedforward_norm)
 
@@ -240,7 +239,7 @@ class Stack(nn.Module):
         for index, block in enumerate(self.layers):
             past = None if pasts is None else pasts[index]
             source = None if sources is None else sources[index]
-            with named(f"{self.name}.{index}"):
+            with scope(f"{self.name}.{index}"):
                 if self.recompute and self.training and torch.is_grad_enabled():
                     x = checkpoint(block, x, looks[index], past, source, use_reentrant=False)
                 else:
@@ -269,7 +268,6 @@ def start_normal(model: nn.Module, std: float) -> None:
             module.start_small()
 
 
-_UNNAMED = nullcontext()
 PADDED = 0.95  # share of tokens in a batch up to which skipping the padding costs less than it saves
 
 
@@ -283,11 +281,6 @@ def places_in(documents: Tensor) -> Tensor:
     begins = torch.ones_like(documents, dtype=torch.bool)
     begins[:, 1:] = documents[:, 1:] != documents[:, :-1]
     return columns - torch.where(begins, columns, 0).cummax(1).values
-
-
-def named(name: str) -> AbstractContextManager[None]:
-    """A capture scope where somebody looks; nothing, quickly, where nobody does."""
-    return scope(name) if capturing() else _UNNAMED
 
 
 def _packing(x: Tensor, lengths: Tensor | None) -> Packing | None:

@@ -2,6 +2,9 @@
 
 What is compared is either several YAML files or recipes, or one task with settings of which some are
 lists: each combination is one entry. Seeds are repeats of an entry, not entries.
+
+Language models of different tokenizers are ranked by bits per byte, which charges each for what its tokens do not
+spell (`evaluation/lm.py`): a model of words does not win by the words that it does not know.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ from rich.table import Table
 
 from legato.config import SHORT_SECTIONS, read_yaml, split_words
 from legato.errors import ConfigError, FolderError, brief
+from legato.evaluation.lm import PRICE
+from legato.evaluation.metrics import Metric, Metrics, metric_of
 from legato.folders.atomic import clear_errors, write_text
 from legato.input_files import path_of
 from legato.models.base import Sizes, measure
@@ -49,12 +54,6 @@ LISTS = (
 WIDEST = 16384
 NUMBER = re.compile("[0-9]{1,15}")
 PLOT = "compare.png"
-# Scores that a table shows, where all runs have them.
-FIGURES = (
-    *("bits_per_byte", "perplexity", "accuracy", "masked_accuracy", "masked_perplexity", "exact_match", "f1"),
-    *("micro_f1", "matthews", "spearman", "mrr", "bleu", "bleu_lower", "chrf"),
-    *("analogy_accuracy", "similarity_spearman"),
-)
 # Measured of each run, shown where runs differ in how much they train: the column's title, and how a value is shown.
 SAVINGS: dict[str, tuple[str, Callable[[float], str]]] = {
     "trainable": ("trainable", lambda value: f"{value:,.0f}"),
@@ -103,6 +102,11 @@ class Comparison:
     out: Path
     plot: Path
     figures: list[str]
+
+    @property
+    def metrics(self) -> Metrics:
+        """What the task says of its figures."""
+        return _metrics(self.entries)
 
     @property
     def measured(self) -> tuple[str, ...]:
@@ -301,7 +305,7 @@ def _sizes(config: RunConfig) -> tuple[Sizes, int, int | None]:
     """What the data fixes of the model, and how many tokens, and texts where these are counted, a run would read."""
     import torch
 
-    from legato.training.loop import resolve_steps
+    from legato.training.schedules import resolve_steps
 
     job = TASKS.get(config.task).prepare(plan_of(config, torch.device("cpu")), lambda text: None)
     steps = resolve_steps(config.train, job.batches.steps_per_epoch)
@@ -330,11 +334,18 @@ def _closest_width(config: RunConfig, sizes: Sizes, target: int) -> int:
     return min(around, key=lambda w: abs(_parameters(_with_width(config, w), sizes) - target))
 
 
+def _metrics(entries: list[Entry]) -> Metrics:
+    found: Metrics = TASKS.get(entries[0].config.task).metrics
+    return found
+
+
 def _figures(entries: list[Entry]) -> list[str]:
-    wanted = [f"{split}.{figure}" for split in ("valid", "test") for figure in FIGURES]
+    """The scores that a table shows: the task's headlines that all runs have, or else the loss."""
+    headlines = [metric.name for metric in _metrics(entries) if metric.headline]
+    wanted = [f"{split}.{name}" for split in ("valid", "test") for name in headlines]
     found = [name for name in wanted if all(name in e.results[0].metrics for e in entries)]
-    found = found or [n for n in ("valid.loss", "test.loss") if all(n in e.results[0].metrics for e in entries)]
-    hidden = "valid.unknown_share"  # where one tokenizer hides words, bits per byte are not comparable
+    found = [name for name in found if not name.endswith(".loss")] or found
+    hidden = "valid.unknown_share"  # of the tokens that are to be predicted, which bits per byte alone makes up for
     return [*found, hidden] if any(hidden in r.metrics for e in entries for r in e.results) else found
 
 
@@ -353,13 +364,27 @@ def table_of(comparison: Comparison) -> Table:
             if name in SAVINGS:
                 cells.append(SAVINGS[name][1](mean))
                 continue
-            if not math.isfinite(mean):
-                cells.append("not finite")
+            if name in comparison.measured or not math.isfinite(mean):
+                cells.append(f"{mean:,.0f}" if math.isfinite(mean) else "not finite")
                 continue
-            shown = f"{mean:.3f}" if name in comparison.figures else f"{mean:,.0f}"
-            cells.append(shown + (f" ± {spread:.3f}" if spread is not None and name in comparison.figures else ""))
+            metric = metric_of(comparison.metrics, name)
+            more = "" if spread is None else f" ± {metric.text(spread, '.3f')}"
+            cells.append(metric.text(mean, ".3f") + more)
         table.add_row(entry.label, *cells)
+    table.caption, table.caption_justify = "\n".join(_caveats(comparison)) or None, "left"
     return table
+
+
+def _caveats(comparison: Comparison) -> list[str]:
+    """What is to be known of figures of models that cut texts differently."""
+    told = []
+    results = [result for entry in comparison.entries for result in entry.results]
+    if any("valid.unspelt_bytes" in result.metrics for result in results):
+        told.append(f"bits per byte: what a model's tokens do not spell is charged at {PRICE:.3f} bits a byte")
+    ways = {(str(entry.config.tokenizer), entry.config.start_from) for entry in comparison.entries}
+    if "valid.perplexity" in comparison.figures and len(ways) > 1:
+        told.append("perplexity is that of a token, which is not the same for each of these")
+    return told
 
 
 def draw(comparison: Comparison) -> None:
@@ -373,25 +398,25 @@ def draw(comparison: Comparison) -> None:
     from legato.runs.run_folder import RunFolder
 
     figure, axes = pyplot.subplots(figsize=(7, 4.5), constrained_layout=True)
-    name = "loss"
+    metric = Metric("loss")
+    headlines = [metric for metric in comparison.metrics if metric.headline and metric.name != "loss"]
     for number, entry in enumerate(comparison.entries):
         for result in entry.results:
             lines = [line for line in RunFolder(result.run).metrics() if line["kind"] == "valid"]
             told = lines[0] if lines else {}
-            known = ("f1", "bleu", "accuracy", "spearman", "masked_accuracy", "bits_per_byte")
-            name = next((figure for figure in known if figure in told), "loss")
+            metric = next((metric for metric in headlines if metric.name in told), metric)
             per_step = result.tokens / max(result.steps, 1)
-            lines = [line for line in lines if isinstance(line.get(name), int | float)]
+            lines = [line for line in lines if isinstance(line.get(metric.name), int | float)]
             axes.plot(
                 [line["step"] * per_step for line in lines],
-                [line[name] for line in lines],
+                [metric.printed(line[metric.name]) for line in lines],
                 color=f"C{number}",
                 marker=".",
                 label=entry.label if result is entry.results[0] else None,
             )
     axes.set_xlabel("training tokens")
     axes.xaxis.set_major_formatter(EngFormatter())
-    axes.set_ylabel(f"validation {name.replace('_', ' ')}")
+    axes.set_ylabel(f"validation {metric.name.replace('_', ' ')}")
     axes.legend()
     axes.grid(alpha=0.3)
     comparison.out.mkdir(parents=True, exist_ok=True)

@@ -8,25 +8,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
-from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import Field, SerializeAsAny, model_validator
 
-from legato.config import ELSEWHERE, MAX_SEED, Section, describe, merge, parse_words, put, read_yaml, validate
+from legato.config import (
+    ELSEWHERE,
+    MAX_SEED,
+    Described,
+    Section,
+    describe,
+    merge,
+    parse_words,
+    put,
+    read_yaml,
+    validate,
+)
+from legato.data.processors import TEXT
 from legato.data.text.tokenizers import TokenizerConfig
 from legato.errors import ConfigError, brief, suggest
+from legato.folders.model_folder import read_config
 from legato.input_files import path_of
-from legato.models.base import ModelConfig
+from legato.models.base import ModelConfig, SequenceModel
 from legato.models.model_with_head import HeadConfig
 from legato.registry import MODELS, TASKS
+from legato.tasks.defaults import Defaults, Given
 from legato.training.adapt import AdaptConfig
 from legato.training.config import TrainConfig
 
 if TYPE_CHECKING:
-    from legato.folders.loaded import Loaded
+    from legato.evaluation.metrics import Metric
 
 TO_BE_NAMED: Final = "???"  # what a recipe has where its user must say something
 
@@ -47,8 +60,11 @@ class Expectation(Section):
     def met(self, value: float) -> bool:
         return (self.at_most is None or value <= self.at_most) and (self.at_least is None or value >= self.at_least)
 
-    def bound(self) -> str:
-        return f"≤ {self.at_most:g}" if self.at_most is not None else f"≥ {self.at_least:g}"
+    def bound(self, metric: Metric) -> str:
+        """The bound as it is printed."""
+        if self.at_most is not None:
+            return f"≤ {metric.printed(self.at_most):g}"
+        return f"≥ {metric.printed(self.at_least or 0.0):g}"
 
 
 class RunConfig(Section):
@@ -58,7 +74,7 @@ class RunConfig(Section):
     about: str = Field("", description="what the recipe is, in one line")
     hardware: str = Field("", description="on what a recipe's figures were measured")
     data: SerializeAsAny[Section]
-    tokenizer: TokenizerConfig
+    tokenizer: TokenizerConfig | None = Field(None, description="of tasks that read text")
     model: SerializeAsAny[ModelConfig]
     train: TrainConfig
     head: HeadConfig | None = Field(None, description="of tasks that put one on a model")
@@ -93,52 +109,44 @@ def check(settings: Mapping[str, Any]) -> RunConfig:
     _check_expected(task, settings.get("expect"))
     if settings.get("from") == TO_BE_NAMED:
         raise ConfigError("this recipe goes on from a trained model; name it: from=MODEL")
-    for name in SECTIONS:
-        _section(settings, name)
-    if settings.get("from") is None:
-        settings = _adjusted(task, settings)
-    else:
-        settings = {**_adjusted(task, _go_on_from(task, settings)), "tokenizer": {}}
+    settings = with_defaults(task, settings if settings.get("from") is None else _go_on_from(task, settings))
     if _section(settings, "train").get("batch_rows") is not None and not task.rows:
         rowed = _tasks_with(lambda task: task.rows)
         raise ConfigError(f"{task.name} fills its batches by tokens; train.batch_rows is for {', '.join(rowed)}")
     return _validated(task, settings)
 
 
-def _adjusted(task: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What the task makes of settings that nobody has checked yet: where it trips over one, the check names it."""
-    try:
-        adjusted: dict[str, Any] = task.adjust(dict(settings))
-    except (ValueError, TypeError, OverflowError, AttributeError, KeyError):
-        _validated(task, settings)
-        raise
-    return adjusted
+def with_defaults(task: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings laid over what the task knows better than the general defaults."""
+    given = {name: _section(settings, name) for name in SECTIONS}
+    given["model"] = {"name": task.default_model, **given["model"]}
+    adapt, trained = given.pop("adapt"), settings.get("from") is not None
+    usual: Defaults = task.defaults(Given(**given, adapt=str(adapt.get("name", "full")), trained=trained))
+    laid = {name: {**section, **given[name]} for name, section in usual.sections().items()}
+    laid["model"] |= usual.fixed
+    return {**settings, **laid, "adapt": adapt, **({"tokenizer": {}} if trained else {})}
 
 
 def _validated(task: Any, settings: Mapping[str, Any]) -> RunConfig:
-    model_settings = {"name": "lstm", **_section(settings, "model")}
-    model = MODELS.get(str(model_settings["name"]))
-    rest = {k: v for k, v in settings.items() if k not in SECTIONS}
-    return validate(
-        RunConfig,
-        {
-            **rest,
-            "data": validate(task.Data, _section(settings, "data"), "data"),
-            "tokenizer": validate(TokenizerConfig, _section(settings, "tokenizer"), "tokenizer"),
-            "model": validate(model.Config, model_settings, "model"),
-            "train": validate(TrainConfig, _section(settings, "train"), "train"),
-            "head": _head(task, settings),
-            "adapt": _adapt(settings),
-        },
-    )
+    model: type[SequenceModel] = MODELS.get(str(settings["model"]["name"]))
+    kinds = {"data": task.Data, "model": model.Config, "train": TrainConfig}
+    sections: dict[str, Any] = {name: validate(kind, settings[name], name) for name, kind in kinds.items()}
+    if TEXT in task.processors:
+        sections["tokenizer"] = validate(TokenizerConfig, settings["tokenizer"], "tokenizer")
+    elif any(value is not None for value in settings["tokenizer"].values()):  # a run's own file says null
+        raise ConfigError(f"{task.name} reads no text, so it has no tokenizer; leave out tokenizer.*")
+    else:
+        sections["tokenizer"] = None
+    sections |= {"head": _head(task, settings), "adapt": _adapt(settings)}
+    return validate(RunConfig, {**settings, **sections})
 
 
 def _check_expected(task: Any, expected: Any) -> None:
     """Refuse to expect what a task will not report: who waits for a score wants to know before the training."""
-    figures = task.figures  # another package's task may not say
+    figures = [metric.name for metric in task.metrics if not metric.eval_only]  # another package's may not say
     for name in expected if isinstance(expected, Mapping) else ():
         split, _, figure = str(name).partition(".")
-        if name == "minutes" or figures is None:
+        if name == "minutes" or not figures:
             continue
         if split not in ("valid", "test") or not any(fnmatchcase(figure, known) for known in figures):
             known = ["minutes", *(f"{part}.{known}" for part in ("valid", "test") for known in figures)]
@@ -174,14 +182,6 @@ def _head(task: Any, settings: Mapping[str, Any]) -> HeadConfig | None:
     return None
 
 
-@lru_cache(maxsize=1)
-def origin(place: str) -> Loaded:
-    """The model that `from=` names, read once; it is copied from, never trained."""
-    from legato.folders.model_folder import read_model
-
-    return read_model(place)
-
-
 def _go_on_from(task: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings with the model that `from=` names; beside it only dropouts and heads may be chosen."""
     place = str(settings["from"])
@@ -190,7 +190,7 @@ def _go_on_from(task: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError(f"{settings['task']} cannot go on from a model yet; from={place} is for {', '.join(known)}")
     if validate(TokenizerConfig, _section(settings, "tokenizer"), "tokenizer") != TokenizerConfig():
         raise ConfigError(f"from={place} brings its own tokenizer; leave out tokenizer=…")
-    config = origin(place).module.config
+    config = read_config(place)
     held, given = config.model_dump(mode="json"), _section(settings, "model")
     if given.get("name", config.name) != config.name:
         raise ConfigError(f"from={place} holds a model '{config.name}'; leave out model={brief(given['name'])}")
@@ -230,21 +230,21 @@ def _example(name: str) -> str:
     return {"data": "train=FILE", "train": "steps=300"}.get(name, "name=…")
 
 
-def describe_settings(settings: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Every key that a run of this task and model takes, with its default and meaning."""
+def describe_settings(settings: Mapping[str, Any]) -> list[Described]:
+    """Every key that a run of this task and model takes, with its default, meaning and values."""
     task = TASKS.get(settings["task"])
     named = settings.get("from") not in (None, TO_BE_NAMED)
     settings = _go_on_from(task, settings) if named else {**settings, "from": None}
-    chosen = flat(task.adjust(settings))  # what the task knows better than the defaults
-    model = MODELS.get(str(chosen.get("model.name", "lstm")))
-    rows = describe(task.Data, "data") + describe(TokenizerConfig, "tokenizer")
+    chosen = flat(with_defaults(task, settings))
+    model = MODELS.get(str(chosen["model.name"]))
+    rows = describe(task.Data, "data")
+    rows += describe(TokenizerConfig, "tokenizer") if TEXT in task.processors else []
     rows += describe(model.Config, "model") + describe(TrainConfig, "train")
     rows += describe(HeadConfig, "head") if task.headed else []
     rows += describe(AdaptConfig, "adapt") if task.continues else []
-    rows = [(key, str(chosen.get(key, default)), meaning) for key, default, meaning in rows]
-    top = [RunConfig.model_fields[key] for key in ("start_from", "seed", "device", "out")]
-    names = ("from", "seed", "device", "out")
-    return rows + [(n, str(field.default), field.description or "") for n, field in zip(names, top, strict=True)]
+    rows = [row._replace(default=str(chosen.get(row.key, row.default))) for row in rows]
+    top = [(key, RunConfig.model_fields[key]) for key in ("start_from", "seed", "device", "out")]
+    return rows + [Described(field.alias or key, str(field.default), field.description or "") for key, field in top]
 
 
 def settings_for(what: str | None, words: Iterable[str] | Mapping[str, Any] = ()) -> dict[str, Any]:

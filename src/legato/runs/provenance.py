@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from legato.data.processors import TEXT
 from legato.errors import DataError
 from legato.runs.config import (
     RunConfig,
@@ -17,7 +18,9 @@ from legato.schema import OPEN, TypedDict, read_json_if_there, to_json, with_con
 from legato.version import __version__
 
 if TYPE_CHECKING:
+    from legato.data.processors import Processors
     from legato.folders.loaded import Loaded
+    from legato.models.base import SequenceModel
     from legato.training.adapt import Base
     from legato.training.display import Display
 
@@ -29,16 +32,23 @@ class Provenance(TypedDict, total=False):
     data: dict[str, str]  # hashes
     device: str
     tokenizer: str
+    processors: dict[str, str]
     base: str
+    pool: str
 
 
 def refuse_other_data(run: Any, hashes: dict[str, str], loaded: Loaded | None, base: Base | None) -> None:
-    about = read_json_if_there(run.path / "provenance.json", Provenance, loose=True)
+    about: dict[str, Any] = {**read_json_if_there(run.path / "provenance.json", Provenance, loose=True)}
     if "data" not in about:
         return
     before = about["data"]
-    if loaded is not None and about.get("tokenizer", "") != loaded.tokenizer.fingerprint():
-        raise DataError(f"{loaded.folder} has not the tokenizer that {run.path} began with; name that model: from=…")
+    if loaded is not None:
+        begun = {TEXT: about.get(TEXT, ""), **(about.get("processors") or {})}
+        for kind, digest in loaded.processors.fingerprints().items():
+            if begun.get(kind) != digest:
+                raise DataError(
+                    f"{loaded.folder} has not the {kind} that {run.path} began with; name that model: from=…"
+                )
     if base is not None and about.get("base", base.digest) != base.digest:
         raise DataError(f"{base.place} has not the weights that {run.path} began with; name that model: from=…")
     for split, digest in hashes.items():
@@ -46,6 +56,21 @@ def refuse_other_data(run: Any, hashes: dict[str, str], loaded: Loaded | None, b
             raise DataError(
                 f"data.{split} is not the text that {run.path} began with; put that back, or start a new run"
             )
+
+
+def began_with_folders_pool(run: Any) -> bool:
+    """Whether `head.pool=auto` was what a sentence encoder's folder says, also where more than a head is trained.
+
+    Runs that began before it was have no entry of how their head pools.
+    """
+    return "pool" in read_json_if_there(run.path / "provenance.json", Provenance, loose=True)
+
+
+def _fingerprints(processors: Processors) -> dict[str, Any]:
+    """Those of processors as a run's file has them: the tokenizer's by itself, since older runs know no other."""
+    found = processors.fingerprints()
+    text = {TEXT: found.pop(TEXT)} if TEXT in found else {}
+    return {**text, **({"processors": found} if found else {})}
 
 
 def warn_of_other_device(run: Any, device: Any, display: Display) -> None:
@@ -57,10 +82,17 @@ def warn_of_other_device(run: Any, device: Any, display: Display) -> None:
 
 
 def write_provenance(
-    run: Any, config: RunConfig, hashes: dict[str, str], loaded: Loaded | None, base: Base | None, device: Any
+    run: Any,
+    config: RunConfig,
+    hashes: dict[str, str],
+    loaded: Loaded | None,
+    base: Base | None,
+    device: Any,
+    model: SequenceModel,
 ) -> None:
     import torch
 
+    from legato.models.model_with_head import ModelWithHead
     from legato.training.devices import describe
 
     about = {
@@ -76,9 +108,11 @@ def write_provenance(
         "data": hashes,
     }
     if loaded is not None:
-        about |= {"from": str(loaded.folder), "tokenizer": loaded.tokenizer.fingerprint()}
+        about |= {"from": str(loaded.folder), **_fingerprints(loaded.processors)}
     if base is not None:
         about["base"] = base.digest
+    if isinstance(model, ModelWithHead):
+        about["pool"] = model.shape.pool
     run.write("provenance.json", to_json(about, indent=1, ensure_ascii=False))
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from legato.config import merge
+from legato.config import merge, validate
 from legato.errors import CheckpointError, ConfigError, FolderError, brief, listed
 from legato.input_files import path_of
 from legato.interrupts import CTRL_C
@@ -24,10 +24,14 @@ from legato.runs.config import (
     find_recipe,
     flat,
     list_recipes,
-    origin,
     settings_for,
 )
-from legato.runs.provenance import refuse_other_data, warn_of_other_device, write_provenance
+from legato.runs.provenance import (
+    began_with_folders_pool,
+    refuse_other_data,
+    warn_of_other_device,
+    write_provenance,
+)
 from legato.schema import fields_of, fit, read_json, to_json
 
 if TYPE_CHECKING:
@@ -200,24 +204,30 @@ def _refuse_changes(before: dict[str, Any], after: dict[str, Any], path: Path) -
 
 def plan_of(config: RunConfig, device: Any) -> Plan:
     """What a task prepares itself from."""
+    from legato.data.text.tokenizers import TokenizerConfig
+    from legato.folders.model_folder import read_model
     from legato.models.model_with_head import HeadConfig
     from legato.tasks.base import Plan
 
-    loaded = None if config.start_from is None else origin(config.start_from)
+    loaded = None if config.start_from is None else read_model(config.start_from)
     head = config.head or HeadConfig()
-    return Plan(config.data, config.tokenizer, config.model, config.train, config.seed, device, loaded, head)
+    tokenizer = config.tokenizer or TokenizerConfig()
+    return Plan(config.data, tokenizer, config.model, config.train, config.seed, device, loaded, head)
 
 
 def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool) -> Result:
     import torch
 
+    from legato.data.text.word_bytes import vocabulary_bytes
     from legato.models.base import count_parameters
     from legato.models.building import refuse_too_large
     from legato.models.model_with_head import body_of
     from legato.nn.characters import tell_spelling
     from legato.training.adapt import Base, adapt, store_frozen, trainable_line
+    from legato.training.config import TrainConfig
     from legato.training.devices import choose_device
     from legato.training.loop import Trainer
+    from legato.training.schedules import Schedule, lengthened, resolve_steps
 
     device = choose_device(config.device)
     if device.type == "cuda":
@@ -237,17 +247,17 @@ def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool)
     model = kind(config.model, job.sizes)
     drawn = set() if plan.loaded is None else _copy_weights(body_of(plan.loaded.module), model)
     if job.head is not None:
-        model = with_head(model, job, plan.loaded, config.adapt.name, display.say)
+        as_folder = not resuming or began_with_folders_pool(run)
+        model = with_head(model, job, plan.loaded, config.adapt.name, display.say, as_folder=as_folder)
     drawn &= {name for name, _ in body_of(model).named_parameters()}
     if drawn:
         display.say(f"not in from={config.start_from}, so drawn at random: {listed(sorted(drawn))}")
     if plan.loaded is not None:
-        origin.cache_clear()
         plan.loaded.module = model  # nothing holds the other one any longer, which may be large
     if not resuming or base is not None:  # what is frozen is in no checkpoint
         job.initialise(model)
     if model.config.reads_characters:
-        tell_spelling(model, job.tokenizer)
+        tell_spelling(model, torch.from_numpy(vocabulary_bytes(job.tokenizer)))
     model = model.to(device)
     parameters = count_parameters(model)
     display.say(f"model: {config.model.name}, {parameters:,} parameters, on {device}")
@@ -265,12 +275,17 @@ def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool)
             if not (run.path / "result.json").exists():  # killed between the last step and the last word
                 return _conclude(config, run, job, trainer, trainer.progress, parameters, display)
             raise _finished(run.path)
+        trained = validate(TrainConfig, run.settings.get("train") or {}, "train")
+        before = Schedule(trained, resolve_steps(trained, job.batches.steps_per_epoch))
+        before.cut = trainer.schedule.cut
         trainer.progress.finished = ""
         (run.path / "result.json").unlink(missing_ok=True)  # of the shorter run that this one was
         run.save_settings(dump(config))
         display.say(f"going on from step {trainer.step} of {trainer.steps}")
+        if note := lengthened(before, trainer.schedule, trainer.step):
+            display.say(f"note: {note}")
     else:
-        write_provenance(run, config, job.hashes, plan.loaded, base, device)
+        write_provenance(run, config, job.hashes, plan.loaded, base, device, model)
     progress = trainer.fit()
     return _conclude(config, run, job, trainer, progress, parameters, display)
 
@@ -282,12 +297,12 @@ def _tell_same(hashes: Mapping[str, str], display: Display) -> None:
             display.say(f"note: data.{split} holds what data.train does, so its scores say how well that was learned")
 
 
-def _copy_weights(origin: SequenceModel, model: SequenceModel) -> set[str]:
-    """Begin with the weights of `origin`; a head that only `model` has stays as it was made: its tensors' names."""
+def _copy_weights(base: SequenceModel, model: SequenceModel) -> set[str]:
+    """Begin with the weights of `base`; a head that only `model` has stays as it was made: its tensors' names."""
     heads = set(model.config.pretraining_heads)
-    same = origin.config.model_dump(include=heads) == model.config.model_dump(include=heads)
-    strict = same and origin.has_readout == model.has_readout
-    return set(model.load_state_dict(origin.state_dict(), strict=strict).missing_keys)
+    same = base.config.model_dump(include=heads) == model.config.model_dump(include=heads)
+    strict = same and base.has_readout == model.has_readout
+    return set(model.load_state_dict(base.state_dict(), strict=strict).missing_keys)
 
 
 def with_head(
@@ -296,19 +311,27 @@ def with_head(
     loaded: Loaded | None,
     adapt: str = "full",
     say: Callable[[str], None] = lambda text: None,
+    *,
+    as_folder: bool = True,
 ) -> SequenceModel:
-    """The body with the job's head; a head that gave the same answers before goes on with what it learned."""
-    from legato.folders.sentence_encoder import POOLS
+    """The body with the job's head; a head that gave the same answers before goes on with what it learned.
+
+    With `head.pool=auto` it pools as the head before it did, or else as the folder says that a text's vector is made
+    (`as_folder`; a frozen body is always read so), or else as suits the body.
+    """
     from legato.models.building import within_memory
-    from legato.models.model_with_head import ModelWithHead, refuse_blind
+    from legato.models.model_with_head import ModelWithHead, refuse_blind, resolved
+    from legato.models.published.heads import head_note
 
     shape, before = job.head, None if loaded is None else loaded.module
-    frozen = adapt == "head" and shape.kind == "classes" and shape.pool == "auto"
-    if frozen and loaded is not None and loaded.sentences is not None:
-        shape = shape.model_copy(update={"pool": POOLS[loaded.sentences.modes[0]]})  # what makes its vectors
-    was = before.shape if isinstance(before, ModelWithHead) else shape
-    if shape.pool == "auto" and (was.kind, was.layers, was.lstm) == (shape.kind, shape.layers, shape.lstm):
+    was, frozen = before.shape if isinstance(before, ModelWithHead) else None, adapt == "head"
+    if shape.pool == "auto" and was and (was.kind, was.layers, was.lstm) == (shape.kind, shape.layers, shape.lstm):
         shape = shape.model_copy(update=was.model_dump(include={"pool", "inner", "bias"}))
+    elif shape.pool == "auto" and shape.kind == "classes" and loaded is not None and loaded.sentences is not None:
+        pool = loaded.sentences.head_pool
+        # Where the body's own head pools so, it is taken whole, be it with a dense layer.
+        if frozen or (as_folder and resolved(body, shape).pool != pool):
+            shape = shape.model_copy(update={"pool": pool})
     refuse_blind(body, shape)
     model = within_memory(lambda: ModelWithHead(body, shape), f"head.width={shape.width} and head.lstm={shape.lstm}")
     if isinstance(before, ModelWithHead) and loaded is not None:
@@ -321,6 +344,8 @@ def with_head(
                 else "the old one had another shape"
             )
             say(f"note: the head is a new one: {why}")
+    if note := head_note(model):
+        say(f"note: {note}")
     return model
 
 
@@ -334,8 +359,9 @@ def _conclude(
     """Score the best model on whole texts, and say whether the recipe's promise was kept."""
     import torch
 
+    from legato.evaluation.metrics import metric_of, printed_scores
     from legato.folders.finding import find_model
-    from legato.folders.finite_scores import finite_scores, shown_score
+    from legato.folders.finite_scores import finite_scores
     from legato.folders.model_folder import load_model
     from legato.models.base import count_parameters
     from legato.training.display import memory_used
@@ -351,16 +377,18 @@ def _conclude(
     result = Result(run.path, metrics, parameters, trainer.step, progress.tokens, progress.seconds, speed)
     result.trainable, result.peak_memory, result.saved_bytes = trainable, peak, saved_bytes(find_model(run.path))
     figures = {**metrics, "minutes": minutes}
-    for name, value in metrics.items():
-        display.say(f"{name.replace('.', ' ').replace('_', ' ')}: {shown_score(value, '.4g')}")
+    for label, text in printed_scores(job.metrics, metrics, ".4g").items():
+        display.say(f"{label}: {text}")
     for name, expectation in config.expect.items():
+        metric = metric_of(job.metrics, name)
         if name not in figures:
             result.reached[name] = False
-            display.say(f"expected {name} {expectation.bound()}: not measured (is data.test set?)")
+            display.say(f"expected {name} {expectation.bound(metric)}: not measured (is data.test set?)")
             continue
         met = result.reached[name] = figures[name] is not None and expectation.met(figures[name])
         verdict = "reached" if met else "NOT reached"
-        display.say(f"expected {name} {expectation.bound()}: got {shown_score(figures[name], '.4g')}, {verdict}")
+        got = metric.text(figures[name], ".4g")
+        display.say(f"expected {name} {expectation.bound(metric)}: got {got}, {verdict}")
     CTRL_C.advice = ""
     run.write("result.json", to_json({**vars(result), "run": "."}, indent=1))
     seconds = round(progress.seconds)

@@ -9,23 +9,32 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from legato.config import Section
+from legato.data.batching.buckets import BatchShape
+from legato.data.processors import TEXT, Processors
 from legato.data.text.text_reader import TextReader, parting
 from legato.data.text.tokenizers import AnyTokenizer, TokenizerConfig
 from legato.errors import ConfigError
-from legato.folders.finite_scores import shown_score
+from legato.evaluation.metrics import Metrics, printed_scores
 from legato.folders.loaded import Loaded
 from legato.folders.model_folder import save_model
 from legato.models.base import ModelConfig, Sizes, count_parameters
 from legato.models.model_with_head import HeadConfig, HeadSpec
+from legato.models.published.heads import head_note
+from legato.registry import TASKS
 from legato.training.config import TrainConfig
 from legato.training.job import Job
 from legato.version import __version__
+
+if TYPE_CHECKING:
+    from legato.data.sources.table import Column
+    from legato.tasks.defaults import Defaults, Given
+    from legato.tasks.table_inputs import TableInputs
 
 Say = Callable[[str], None]
 
@@ -43,25 +52,36 @@ class Plan:
     loaded: Loaded | None = None  # the model to go on from (`from=MODEL`), whose tokenizer and sizes count
     head: HeadConfig = field(default_factory=HeadConfig)  # for tasks that put one on a model
 
-    def tokenizer_for(self, train: Callable[[], AnyTokenizer], pairs: bool = False) -> AnyTokenizer:
-        """The loaded model's tokenizer; without one, what `train` makes of the data. It can part `pairs` of texts."""
+    def processors_for(self, train: Callable[[], AnyTokenizer], pairs: bool = False) -> Processors:
+        """The loaded model's; without one, the tokenizer that `train` makes. It can separate `pairs` of texts."""
+        if self.loaded is not None and not pairs:
+            return self.loaded.processors
         found = train() if self.loaded is None else self.loaded.tokenizer
-        return parting(found) if pairs and not TextReader.of(self.model, found).framed else found
+        return Processors(
+            parting(found) if pairs and not TextReader.of(self.model, found).adds_special_tokens else found
+        )
 
     def sizes_for(self, tokenizer: AnyTokenizer) -> Sizes:
         return Sizes(tokenizer.size) if self.loaded is None else self.loaded.module.sizes
 
-    def gpu_shapes(self, multiple: int) -> dict[str, Any]:
-        """How batches are padded: for a GPU in few shapes, since it prepares for each, and replays known ones."""
-        return {"pad_to": multiple, "fixed_shape": True} if self.device.type == "cuda" else {}
+    def batch_shape(self, source: str, multiple: int = 8) -> BatchShape:
+        """How the training rows of `source` are batched: for a GPU in few shapes, multiples of `multiple` wide.
 
-    def origin(self) -> dict[str, Any]:
+        It prepares for each shape, and replays known ones.
+        """
+        train, few = self.train, self.device.type == "cuda"
+        name = f"data.train={source}"
+        return BatchShape(
+            self.seed, train.batch_tokens, train.batch_rows, name, multiple if few else 1, fixed_shape=few
+        )
+
+    def base_info(self) -> dict[str, Any]:
         """What a model folder says of where the model came from."""
         if self.loaded is None:
             return {}
         # A tokenizer made elsewhere begins texts its own way, and may have fewer tokens than the model.
         told: dict[str, Any] = {"from": str(self.loaded.folder)}
-        if self.loaded.tokenizer.follows_own_template:
+        if self.loaded.processors.has_text and self.loaded.tokenizer.follows_own_template:
             told["published"] = True
             if self.loaded.module.can_generate:
                 told["ends"] = list(self.loaded.ends)  # there may be more than the tokenizer's
@@ -75,11 +95,25 @@ class TaskJob(Job):
     plan: Plan
     sizes: Sizes
     hashes: dict[str, str]
-    tokenizer: AnyTokenizer
-    target: AnyTokenizer | None = None  # of what is written, where it is another
+    processors: Processors  # what its models read and write with
     head: HeadSpec | None = None  # what is put on the model
     labels: list[str] | None = None  # the names of that head's answers
     use: str  # how to use the model, for its card
+
+    @property
+    def tokenizer(self) -> AnyTokenizer:
+        """Of the text that is read."""
+        return self.processors.tokenizer
+
+    @property
+    def target(self) -> AnyTokenizer:
+        """Of the text that is written."""
+        return self.processors.target
+
+    @property
+    def metrics(self) -> Metrics:  # type: ignore[override]
+        found: Metrics = TASKS.get(self.task).metrics
+        return found
 
     def initialise(self, model: Any) -> None:
         """Fill weights that start as something else than drawn at random."""
@@ -102,10 +136,12 @@ class TaskJob(Job):
         raise NotImplementedError
 
     def write(self, model: Any, folder: Path, metrics: dict[str, float]) -> None:
-        card = model_card(self.task, model.config.name, count_parameters(model), self.hashes, metrics, self.use)
+        scores = printed_scores(self.metrics, metrics, search=self.search)
+        name, size, note = model.config.name, count_parameters(model), head_note(model)
+        card = model_card(self.task, name, size, self.hashes, scores, self.use, note)
         about = {"version": __version__, "data": self.hashes, "metrics": metrics}
-        about |= {**self.plan.origin(), **self.about(metrics)}
-        save_model(folder, model, self.tokenizer, target=self.target, task=self.task, about=about, card=card)
+        about |= {**self.plan.base_info(), **self.about(metrics)}
+        save_model(folder, model, self.processors, task=self.task, about=about, card=card)
 
 
 class Task:
@@ -113,18 +149,25 @@ class Task:
 
     name: ClassVar[str]
     summary: ClassVar[str]
+    default_model: ClassVar[str] = "lstm"
     Data: ClassVar[type[Section]]
     Options: ClassVar[type[Section] | None] = None  # how to predict, `--beams` and so on; None: it does not
-    figures: ClassVar[tuple[str, ...] | None] = None  # its scores' names, behind `valid.` and `test.`; `bleu_*`: such
+    Input: ClassVar[type | tuple[type, ...]] = str  # what it predicts from
+    input_name: ClassVar[str] = "text"  # the same, for people
+    lists_answers: ClassVar[bool] = False  # whether there are several where nobody says how many
+    processors: ClassVar[tuple[str, ...]] = (TEXT,)  # the kinds that its data are read with (data/processors.py)
+    metrics: ClassVar[Metrics] = ()  # its figures: `valid.accuracy` and `test.accuracy` are of `accuracy`
     continues: ClassVar[bool] = False  # whether it can begin with a trained model (`from=MODEL`)
     headed: ClassVar[bool] = False  # whether it puts a head on a model
     rows: ClassVar[bool] = False  # whether its batches may be so many rows (`train.batch_rows`)
     compared: ClassVar[Mapping[str, Any]] = {}  # what models have to have in common, so that their tokens are as many
 
     @classmethod
-    def adjust(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        """Fill in what the task knows better than the defaults, before the settings are checked."""
-        return settings
+    def defaults(cls, given: Given) -> Defaults:
+        """What the task knows better than the general defaults, given what a user has set."""
+        from legato.tasks.defaults import Defaults
+
+        return Defaults()
 
     @classmethod
     def prepare(cls, plan: Plan, say: Say) -> TaskJob:
@@ -137,15 +180,46 @@ class Task:
         raise NotImplementedError
 
     @classmethod
-    def predict(cls, loaded: Loaded, texts: Sequence[str], options: Any) -> list[Prediction]:
-        """One prediction a text, in order. A text that cannot be read has a `problem` instead of answers."""
+    def read_inputs(
+        cls, source: str, about: Mapping[str, Any], columns: Sequence[Column] | None = None, *, alone: bool = False
+    ) -> TableInputs:
+        """What `predict` takes of a table, by the columns that a model's folder remembers in `about`.
+
+        `columns` are what somebody names instead; `alone` asks for one text a row, where rows may have two.
+        """
+        from legato.tasks.table_inputs import read_inputs
+
+        return read_inputs(source, columns=columns)
+
+    @classmethod
+    def predict(cls, loaded: Loaded, inputs: Sequence[Any], options: Any) -> list[Prediction]:
+        """One prediction an input, in order. One that cannot be read has a `problem` instead of answers."""
         raise NotImplementedError
+
+    @classmethod
+    def show(cls, prediction: Prediction, *, scores: bool = False, alignments: bool = False) -> list[str]:
+        """The lines in which people read a prediction, one an answer: its columns, with tabs between them."""
+        return ["\t".join(cls.columns(answer, scores, alignments)) for answer in prediction.answers]
+
+    @classmethod
+    def columns(cls, answer: Answer, scores: bool, alignments: bool) -> list[str]:
+        """What is shown of an answer: its score where `scores` are asked for, its text, its probability if any."""
+        share = answer.more.get("probability")
+        before = [f"{answer.score:.4f}"] if scores and share is None else []
+        line = " ".join(answer.text.replace("\t", " ").splitlines())  # one line, one column
+        return [*before, line, *([] if share is None else [f"{share:.4f}"])]
 
 
 def require(data: Any, split: str, what: str) -> None:
     """Refuse settings that do not say where a split is; `what` goes on behind `set data.train`."""
     if data.model_dump(include={split})[split] is None:
         raise ConfigError(f"'data.{split}' is needed; set data.{split}{what}")
+
+
+def as_trained(data: Any, key: str, about: Mapping[str, Any]) -> Any:
+    """A setting of `data` as somebody gives it now, or else as the model's folder remembers it from training."""
+    chosen = data.model_dump(include={key})[key]
+    return chosen if key in data.model_fields_set else about.get(key, chosen)
 
 
 @dataclass
@@ -172,25 +246,34 @@ class Prediction:
 
 
 def model_card(
-    task: str, name: str, parameters: int, hashes: dict[str, str], metrics: dict[str, float], use: str
+    task: str,
+    name: str,
+    parameters: int,
+    hashes: dict[str, str],
+    scores: Mapping[str, str],
+    use: str,
+    note: str | None = None,
 ) -> str:
-    """The README of a model folder: what it is, on what it was trained, how well it does, how to use it."""
-    shown = {key: shown_score(value) for key, value in metrics.items()}
-    scores = "\n".join(f"| {key.replace('_', ' ')} | {value} |" for key, value in shown.items())
+    """The README of a model folder: what it is, on what it was trained, how well it does, how to use it.
+
+    `note` is what to know of its use elsewhere.
+    """
+    rows = "\n".join(f"| {name} | {value} |" for name, value in scores.items())
     data = "\n".join(f"- {split}: sha256 `{digest}`" for split, digest in hashes.items())
+    elsewhere = "" if note is None else f"Note: {note}.\n\n"
     return (
         f"---\nlibrary_name: legato\ntags:\n- legato\n- {task}\n---\n\n# {name} for {task}\n\n"
         f"A model of {parameters:,} parameters, trained with Legato.\n\n"
-        f"## Use\n\n```\n{use}\n```\n\n## Scores on the validation text\n\n| | |\n|---|---|\n{scores}\n\n"
+        f"## Use\n\n```\n{use}\n```\n\n{elsewhere}## Scores on the validation text\n\n| | |\n|---|---|\n{rows}\n\n"
         f"## Data\n\n{data}\n"
     )
 
 
 def word_numbers(tokenizer: AnyTokenizer, ids: Sequence[int]) -> list[int]:
-    """The number of the word that each token belongs to, as spaces part them; -1 for a mark, which is in none."""
+    """The number of the word that each token belongs to, as spaces separate them; -1 for a special token."""
     numbers, current, apart = [], -1, True
     for index in ids:
-        if index in tokenizer.marks:
+        if index in tokenizer.special_ids:
             numbers.append(-1)
             continue
         # What the token adds to a text: its name may not tell whether there is a space before it.
@@ -209,7 +292,7 @@ def word_numbers(tokenizer: AnyTokenizer, ids: Sequence[int]) -> list[int]:
 def word_alignment(weights: Tensor, source: Sequence[int], target: Sequence[int]) -> list[tuple[int, int]]:
     """(source word, target word) for each target word: where most of its tokens' weights (T, S) lie.
 
-    `source` and `target` are the tokens' word numbers. What lies on marks is no word's.
+    `source` and `target` are the tokens' word numbers. What lies on special tokens is no word's.
     """
     sums = _tokens_of_words(target) @ weights @ _tokens_of_words(source).T  # (words written, words read)
     return [(int(best), word) for word, best in enumerate(sums.argmax(1))] if sums.numel() else []

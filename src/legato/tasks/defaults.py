@@ -1,4 +1,4 @@
-"""What the tasks with texts as rows want where nothing else was said: classification, tagging, qa and embedding.
+"""What tasks want where nothing else was said: typed tables of defaults, laid under what a user has set.
 
 A trained model is tuned in few epochs with small steps, larger ones where little of it moves (`adapt=`); one from
 scratch wants more of both. Where tasks differ, each says so in numbers of its own; the rest is the same for all.
@@ -7,28 +7,106 @@ scratch wants more of both. Where tasks differ, each says so in numbers of its o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, Final, TypedDict
 
+from legato.models.base import ModelConfig
 from legato.registry import MODELS
-from legato.training.adapt import adapt_name
 
 LENGTH: Final = 256  # positions of a model from scratch, unless something else is said
 ROWS: Final = 32  # of a step
 WARMED: Final = ("linear", "cosine", "inverse-sqrt")  # schedules that begin with a slow rise
 
 
-def scratch_model(name: str, length: int | None = None, pooler: bool = False) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Given:
+    """What a user has set of each section, not checked yet: what is wrong in it, the check that follows names."""
+
+    data: Mapping[str, Any]
+    tokenizer: Mapping[str, Any]
+    model: Mapping[str, Any]  # with a name
+    train: Mapping[str, Any]
+    head: Mapping[str, Any]
+    adapt: str = "full"
+    trained: bool = False  # whether there is a model to go on from, whose settings and tokenizer count
+
+    @property
+    def config(self) -> type[ModelConfig]:
+        """The class of the model's settings."""
+        config: type[ModelConfig] = MODELS.get(str(self.model["name"])).Config
+        return config
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether the model is a recurrent or a window network, which take larger steps than Transformers."""
+        return self.config.network in ("recurrent", "window")
+
+    @property
+    def toy(self) -> bool:
+        """Whether the data are generated: their symbols are words, and their rows are separate."""
+        from legato.data.sources.toys import TOY
+
+        return str(self.data.get("train", "")).startswith(TOY)
+
+    @property
+    def adamw(self) -> bool:
+        """Whether the optimiser is the one that the tables' rates are for; others have rates of their own."""
+        return self.train.get("optimizer", "adamw") == "adamw"
+
+    def window(self, usual: int) -> tuple[int | str, int]:
+        """The positions of the model, and those of a row of data: as many as the other has where one is left out.
+
+        A position that no row reaches is never trained: it should not be there.
+        """
+        length = self.model.get("length", self.data.get("window") or usual)
+        whole = str(length).isdecimal() and len(str(length)) < 10
+        return length, min(int(length), usual) if whole else usual
+
+
+class TrainDefaults(TypedDict, total=False):
+    """Defaults of `train.*`."""
+
+    batch_rows: int
+    batch_tokens: int
+    beta2: float
+    clip: float
+    epochs: int | None
+    label_smoothing: float
+    lr: float
+    samples: int
+    schedule: str
+    warmup: None  # as many steps as the run allows
+    weight_decay: float
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What a task knows better than the general defaults, section by section."""
+
+    data: Mapping[str, Any] = field(default_factory=dict)
+    tokenizer: Mapping[str, Any] = field(default_factory=dict)
+    model: Mapping[str, Any] = field(default_factory=dict)
+    train: TrainDefaults = field(default_factory=TrainDefaults)
+    head: Mapping[str, Any] = field(default_factory=dict)
+    fixed: Mapping[str, Any] = field(default_factory=dict)  # of the model, whatever it was before
+
+    def sections(self) -> dict[str, dict[str, Any]]:
+        named = {"data": self.data, "tokenizer": self.tokenizer, "model": self.model, "head": self.head}
+        return {name: dict(section) for name, section in named.items()} | {"train": {**self.train}}
+
+
+def scratch_model(given: Given, length: Any = None, pooler: bool = False) -> dict[str, Any]:
     """Defaults of `model.*` from scratch: it reads both ways, has `length` positions, and guesses no words."""
-    config = MODELS.get(name).Config
+    config = given.config
     if config.both_ways:
         return dict(config.both_ways)
     usual: dict[str, Any] = {"length": length or LENGTH} if config.has_length() else {}
     return usual | {head: pooler if head == "pooler" else False for head in config.pretraining_heads}
 
 
-def tagger_model(name: str, words: bool) -> dict[str, Any]:
+def tagger_model(given: Given, words: bool) -> dict[str, Any]:
     """The same for tagging; recurrent models and the window suit some 200,000 `words` of training text."""
-    usual, network = scratch_model(name), MODELS.get(name).Config.network
+    usual, network = scratch_model(given), given.config.network
     if network == "recurrent":
         usual |= {"tied": False, "layers": 1, "width": 400, "embedding": 200, "dropout": 0.5}
         return {**usual, "characters": 100 if words else 0}
@@ -37,68 +115,71 @@ def tagger_model(name: str, words: bool) -> dict[str, Any]:
     return usual
 
 
-def scratch_tokenizer(model: Mapping[str, Any], words: bool = False) -> dict[str, Any]:
+def scratch_tokenizer(given: Given, words: bool = False) -> dict[str, Any]:
     """Defaults of `tokenizer.*` from scratch; letters are of whole words, and so are vectors (`words`)."""
-    config = MODELS.get(str(model["name"])).Config
-    if words or config.network == "characters" or str(model.get("characters", 0)) != "0":
+    config = given.config
+    if words or config.network == "characters" or str(given.model.get("characters", 0)) != "0":
         return {"name": "word", "min_count": 2}
     if config.uses_cls:
         return {"name": "wordpiece", "masked": True}
     return {"name": "bpe" if config.network == "attention" else "wordpiece"}
 
 
-def tagger_tokenizer(name: str) -> dict[str, Any]:
-    """The same for tagging: what does not attend reads whole words, be they as rare as they may."""
-    attends = MODELS.get(name).Config.network == "attention"
-    return scratch_tokenizer({"name": name}) if attends else {"name": "word"}
-
-
-def scratch_training(
-    name: str,
-    train: Mapping[str, Any],
+def row_training(
+    given: Given,
     *,
     recurrent: float = 1e-3,
     attention: float = 3e-4,
-    rows: int = ROWS,
-    epochs: int | None = None,
-    **more: Any,
-) -> dict[str, Any]:
-    """Defaults of `train.*` from scratch: the rates of recurrent and window models, and of Transformers."""
-    rate = recurrent if MODELS.get(name).Config.network in ("recurrent", "window") else attention
-    usual = {"lr": rate, "weight_decay": 0.01, "schedule": "linear", **more}
-    return _completed(train, usual, rows, epochs)
-
-
-def tuning(
-    train: Mapping[str, Any],
-    adapt: Any,
-    *,
     full: float = 5e-5,
     part: float = 1e-3,
     rows: int = ROWS,
-    epochs: int = 3,
-) -> dict[str, Any]:
-    """Defaults of `train.*` for a trained model: the rate where all of it is tuned, and where a `part` is."""
-    rate = full if adapt_name(adapt) == "full" else part
-    usual = {"lr": rate, "weight_decay": 0.01, "beta2": 0.999, "schedule": "linear"}
-    return _completed(train, usual, rows, epochs)
+    epochs: int | None = None,
+    tuned: int = 3,
+    beta2: float | None = None,
+) -> TrainDefaults:
+    """Defaults of `train.*` for tasks with texts as rows.
+
+    From scratch: the rates of `recurrent` and window models, and of Transformers (`attention`). For a trained model:
+    the rate where all of it is tuned (`full`), and where a `part` is, for `tuned` epochs.
+    """
+    if given.trained:
+        rate = full if given.adapt == "full" else part
+        usual = TrainDefaults(lr=rate, weight_decay=0.01, beta2=0.999, schedule="linear")
+        return completed(given, usual, rows, tuned)
+    usual = TrainDefaults(lr=recurrent if given.recurrent else attention, weight_decay=0.01, schedule="linear")
+    if beta2 is not None:
+        usual["beta2"] = beta2
+    return completed(given, usual, rows, epochs)
 
 
-def tagger_training(name: str, train: Mapping[str, Any]) -> dict[str, Any]:
-    """… from scratch for tagging."""
-    if MODELS.get(name).Config.network in ("recurrent", "window"):
-        usual = {"lr": 2e-3, "schedule": "cosine", "clip": 5.0}
-        return _completed(train, usual, ROWS, 30)
-    return scratch_training(name, train, attention=5e-4, epochs=20, beta2=0.98)
+def tagger_training(given: Given) -> TrainDefaults:
+    """… for tagging."""
+    if given.recurrent and not given.trained:
+        return completed(given, TrainDefaults(lr=2e-3, schedule="cosine", clip=5.0), ROWS, 30)
+    alone = given.adapt == "head" and not given.head.get("lstm")  # a last layer, which wants the largest steps
+    part = 5e-3 if alone else 1e-3
+    return row_training(given, attention=5e-4, full=1e-4, part=part, epochs=20, tuned=5, beta2=0.98)
 
 
-def _completed(train: Mapping[str, Any], usual: dict[str, Any], rows: int, epochs: int | None) -> dict[str, Any]:
-    """Without what contradicts `train`: another optimiser has rates of its own, and steps win over epochs."""
-    found: dict[str, Any] = {} if "batch_tokens" in train else {"batch_rows": rows}
-    if epochs is not None and train.get("steps") is None:
-        found["epochs"] = epochs
-    if train.get("optimizer", "adamw") != "adamw":
-        return found
-    if train.get("schedule", usual["schedule"]) in WARMED:
-        found["warmup"] = None  # as many as the run allows
-    return {**found, **usual}
+def completed(given: Given, usual: TrainDefaults, rows: int | None, epochs: int | None) -> TrainDefaults:
+    """Without what contradicts the settings: another optimiser has rates of its own, and steps win over epochs."""
+    made = TrainDefaults()
+    if rows is not None and "batch_tokens" not in given.train:
+        made["batch_rows"] = rows
+    if epochs is not None and given.train.get("steps") is None:
+        made["epochs"] = epochs
+    if not given.adamw:
+        return made
+    if given.train.get("schedule", usual.get("schedule")) in WARMED:
+        made["warmup"] = None
+    return {**made, **usual}
+
+
+def encoder_decoder_training(given: Given) -> TrainDefaults:
+    """Defaults of `train.*` that encoder–decoders want."""
+    usual = TrainDefaults(batch_tokens=4096, label_smoothing=0.1, samples=3)
+    if given.adamw:
+        usual |= TrainDefaults(schedule="inverse-sqrt", lr=0.001, beta2=0.98)
+    if given.train.get("schedule", "inverse-sqrt") in WARMED:
+        usual["warmup"] = None
+    return usual

@@ -1,7 +1,7 @@
 """What tasks that turn one sequence into another share: the loss, and reading the model's answers out.
 
-Sequences are ids here: sources end with the end mark (and begin with a tag where there are tags), targets
-have neither mark. What is read and written is the task's business.
+Sequences are ids here: sources end with the EOS token (and begin with a tag where there are tags), targets
+have neither. What is read and written is the task's business.
 """
 
 from __future__ import annotations
@@ -38,18 +38,6 @@ ConstraintOf = Callable[[int], Callable[[list[int]], Any]]
 """From a source's number to what may follow the tokens so far (see decoding/search.py)."""
 
 
-def fill_training(train: Any) -> Any:
-    """Defaults of `train.*` that encoder–decoders want, where nothing else was said."""
-    if not isinstance(train, dict):
-        return train
-    defaults: dict[str, Any] = {"batch_tokens": 4096, "label_smoothing": 0.1, "samples": 3}
-    if train.get("optimizer", "adamw") == "adamw":
-        defaults |= {"schedule": "inverse-sqrt", "lr": 0.001, "beta2": 0.98}
-    if train.get("schedule", "inverse-sqrt") in ("inverse-sqrt", "cosine", "linear"):
-        defaults["warmup"] = None  # as many as the run allows
-    return {**defaults, **train}
-
-
 def longest_of(model: SequenceModel) -> int:
     """The most tokens that are read, and written."""
     return LONGEST if model.max_length is None else model.max_length
@@ -82,7 +70,7 @@ class TargetTokens:
     @classmethod
     def of(cls, tokenizer: AnyTokenizer, start: int | None = None) -> TargetTokens:
         eos = tokenizer.eos_id
-        return cls(eos if start is None else start, eos, tuple(sorted(tokenizer.marks - {eos})))
+        return cls(eos if start is None else start, eos, tuple(sorted(tokenizer.special_ids - {eos})))
 
 
 def beam_options(
@@ -96,6 +84,11 @@ def beam_options(
         "length_penalty": about.get("length_penalty", 1.0) if length_penalty is None else length_penalty,
     }
     return validate(SearchOptions, asked)
+
+
+def search_name(options: SearchOptions) -> str:
+    """What a score of decoded answers is stated with: `greedy`, or `beam 4`."""
+    return f"beam {options.width}" if options.width > 1 else "greedy"
 
 
 def pair_loss(model: SequenceModel, batch: Batch, smoothing: float = 0.0) -> Loss:
@@ -121,7 +114,7 @@ def batches_of(
 
 @torch.no_grad()
 def mean_loss(model: SequenceModel, batches: Iterator[Batch]) -> float:
-    """Nats a target token, the end mark counted."""
+    """Nats a target token, the EOS token counted."""
     total, tokens = 0.0, 0
     for batch in batches:
         total += float(pair_loss(model, batch.to(model.device)).reported)
@@ -137,11 +130,12 @@ def decode(
     *,
     limits: Sequence[int],
     constraint: ConstraintOf | None = None,
+    text_of: Callable[[Sequence[int]], str] | None = None,
     rows: int | None = None,
 ) -> list[list[Hypothesis]]:
     """The best hypotheses of every source, in their order; batched by length inside.
 
-    `limits` are the most tokens of each.
+    `limits` are the most tokens of each; `text_of` tells which of several would read the same.
     """
     rows = rows or ROWS.get(model.device.type, FEW_ROWS)
     order = np.argsort([-len(source) for source in sources], kind="stable")  # the longest first: memory fails early
@@ -162,6 +156,7 @@ def decode(
                 limits=most,
                 memory=model.encode(batch),
                 sources=[sources[i].tolist() for i in chosen],
+                text_of=text_of,
                 constraint=None if allowed is None else lambda prompt, made, a=allowed: a[prompt](made),  # type: ignore[misc]
             )
             for index, result in zip(chosen, results, strict=True):

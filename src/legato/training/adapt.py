@@ -28,7 +28,7 @@ from legato.folders.finding import find_model
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel, count_parameters
 from legato.models.model_with_head import BODY, ModelWithHead, body_of
-from legato.models.published.forms import form_of
+from legato.models.published.family import form_of
 from legato.models.published.matrices import Matrix, matrices_of
 from legato.nn.linear import Linear
 from legato.nn.lora import LowRank, Part
@@ -56,11 +56,6 @@ class AdaptConfig(Section):
     @classmethod
     def _one_is_a_list(cls, value: Any) -> Any:
         return [value] if isinstance(value, str) else value
-
-
-def adapt_name(settings: Any) -> str:
-    """What `adapt` says in settings that are not checked yet."""
-    return str(settings.get("name", "full") if isinstance(settings, dict) else settings or "full")
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from legato.data.batching.batch import Batch
 from legato.data.batching.batches import Batches
+from legato.evaluation.metrics import Metrics, metric_of
 
 
 @dataclass
@@ -54,8 +55,15 @@ class Job:
 
     batches: Batches
     metric: str  # the validation figure that decides what is best
-    lower_is_better: bool
+    metrics: Metrics = ()  # what the task says of its figures
+    search: str = ""  # how a validation searches for what `decoded` figures are of
     likelihood: bool = True  # whether the loss is one of tokens, so that a perplexity is shown
+
+    @property
+    def lower_is_better(self) -> bool:
+        """As the task says; where it says nothing of the figure, a loss is better down and all else up."""
+        better = metric_of(self.metrics, self.metric).better
+        return better == "down" if better else self.metric == "loss"
 
     def loss(self, model: Any, batch: Batch, state: Any) -> Loss:
         raise NotImplementedError

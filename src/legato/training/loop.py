@@ -32,8 +32,9 @@ from legato.errors import (
     NotFiniteError,
     brief,
 )
+from legato.evaluation.metrics import metric_of, printed_scores
 from legato.folders.atomic import replacing
-from legato.folders.finite_scores import finite_scores, shown_score
+from legato.folders.finite_scores import finite_scores
 from legato.interrupts import CTRL_C
 from legato.models.base import SequenceModel, detach
 from legato.nn.losses import compile_loss
@@ -57,14 +58,8 @@ from legato.training.graph import AT_ONCE, MOST, WARM, StepGraph, failure_reason
 from legato.training.job import Job, Run
 from legato.training.optimizers import Average, make_optimizer, optimizer_tensors, restore_optimizer
 from legato.training.progress import KeptProgress, Progress
-from legato.training.schedules import Schedule
+from legato.training.schedules import Schedule, resolve_steps
 from legato.training.stopping import Interrupt, Stopped
-
-SHOWN = (  # of a validation, on the screen
-    *("loss", "perplexity", "bits_per_byte", "accuracy", "bleu", "chrf", "f1"),
-    *("backward_perplexity", "masked_accuracy", "next_sentence_accuracy"),
-    *("macro_f1", "micro_f1", "matthews", "pearson", "spearman", "mrr", "exact_match", "analogy_accuracy"),
-)
 
 
 class Trainer:
@@ -221,8 +216,12 @@ class Trainer:
         self.model.train()
         started = mark = time.monotonic()
         before = self.progress.seconds
+        if self.config.compile:
+            self.display.say("compiling the model, for which the first step waits …")
         while self.step < self.steps and not self.progress.finished:
             self._update()
+            if self.config.compile and self._warm == 1:
+                self.display.say(f"compiled: the first step took {time.monotonic() - started:.0f} seconds")
             ending = self.step == self.steps
             if self.step % self.config.log_every == 0 or ending:
                 mark = self._report(mark)
@@ -289,11 +288,10 @@ class Trainer:
                 progress.best_loss = metrics.get("loss")
             progress.metrics = metrics
             self.run.log(self.step, "valid", dict(metrics))
-            shown = {k: v for k, v in metrics.items() if k in SHOWN}
-            figures = "  ".join(
-                f"{name.replace('_', ' ')} {shown_score(value, '.4g')}" for name, value in shown.items()
-            )
-            self.display.tell(f"valid at step {self.step}: {figures}" + ("  (best)" if gain else ""))
+            known = self.job.metrics
+            shown = {name: value for name, value in metrics.items() if not known or metric_of(known, name).headline}
+            told = "  ".join(map(" ".join, printed_scores(known, shown, ".4g", self.job.search).items()))
+            self.display.tell(f"valid at step {self.step}: {told}" + ("  (best)" if gain else ""))
             for text in self.job.samples(self.model, self.config.samples):
                 self.display.say("  | " + text.replace("\n", "\n  | "))
             if gain:
@@ -437,9 +435,3 @@ def recompute_blocks(model: SequenceModel) -> None:
         raise ConfigError(f"train.recompute=true is for Transformers; model={model.config.name} has no such blocks")
     for stack in stacks:
         stack.recompute = True
-
-
-def resolve_steps(config: TrainConfig, steps_per_epoch: int) -> int:
-    if config.steps is not None:
-        return config.steps
-    return max(1, math.ceil((config.epochs or 10) * steps_per_epoch))

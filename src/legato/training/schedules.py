@@ -2,6 +2,11 @@
 
 All but `plateau` are functions of the step alone; `plateau` also remembers how often the validation
 loss has stopped falling. Warm-up multiplies any of them by a line from 0 to 1.
+
+A run that is made longer takes the schedule of its new length from where it stands, so that what it does is a
+function of its settings and the step still, and it resumes to the same bits. Where `cosine` or `linear` had come
+down, or a warm-up's share of the steps grows, the rate jumps: there is no going on from the rate that was left, which
+may be zero. `lengthened` says so, with both rates.
 """
 
 from __future__ import annotations
@@ -44,6 +49,23 @@ class Schedule:
         if self.config.schedule == "plateau" and self.bad > self.config.plateau_patience:
             self.cut *= self.config.plateau_factor
             self.bad = 0
+
+
+def resolve_steps(config: TrainConfig, steps_per_epoch: int) -> int:
+    """The steps of a run."""
+    if config.steps is not None:
+        return config.steps
+    return max(1, math.ceil((config.epochs or 10) * steps_per_epoch))
+
+
+def lengthened(before: Schedule, after: Schedule, step: int) -> str | None:
+    """What to say of the learning rate where a run of another length goes on at `step`; None where it stays."""
+    if math.isclose(before.lr(step), after.lr(step), rel_tol=0.01):
+        return None
+    return (
+        f"the learning rate goes from {before.lr(max(step - 1, 0)):.3g} to {after.lr(step):.3g} here, for "
+        f"train.schedule={after.config.schedule} now ends at step {after.steps:,}, not at {before.steps:,}"
+    )
 
 
 def _warm_up(given: float | None, steps: int) -> int:

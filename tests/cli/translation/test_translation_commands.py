@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -57,6 +58,18 @@ def test_training_shows_pairs_and_translations_as_it_goes(train: Any, home: Path
     assert "the model will see: '" in answer.err
     assert f"  | {first}\n  | → " in answer.err
     assert "valid bleu signature: nrefs:1|case:mixed" in answer.err
+
+
+def test_a_bleu_says_how_it_was_searched_for(train: Any, command: Any, home: Path, tmp_path: Path) -> None:
+    answer = train("data.beams=3")
+    assert re.search(r"valid at step 1: loss [\d.]+  bleu \(greedy\) [\d.]+  ", answer.err)
+    assert re.search(r"\nvalid bleu \(beam 3\): [\d.]+\n", answer.err)
+    assert "valid.bleu" in metrics_of(tmp_path / "run")
+    assert "| bleu (greedy) | " in (tmp_path / "run" / "best" / "README.md").read_text()
+    test = f"data.test=[{home}/test.en,{home}/test.de]"
+    assert "bleu (beam 3)" in command("eval", tmp_path / "run", test).out
+    assert "bleu (greedy)" in command("eval", tmp_path / "run", test, "data.beams=1").out
+    assert json.loads(command("eval", tmp_path / "run", test, "--json").out)["search"] == "beam 3"
 
 
 def test_evaluating_finds_what_training_found(command: Any, home: Path) -> None:

@@ -267,8 +267,8 @@ def _settings(scenario: Scenario) -> dict[str, str]:
     told = parse_words([part for part in scenario.words[2:] if "=" in part and not part.startswith("--")])
     told = {key: value for key, value in told.items() if key == "model" and not str(value).startswith("{'name': [")}
     found = describe_settings({"task": task, **told})
-    found = [row for row in found if row[0].startswith(scenario.keys)]
-    return {f"setting:{key}": f"{default} {meaning}" for key, default, meaning in found}
+    found = [row for row in found if row.key.startswith(scenario.keys)]
+    return {f"setting:{row.key}": f"{row.default} {row.meaning}" for row in found}
 
 
 def _options(scenario: Scenario) -> dict[str, str]:

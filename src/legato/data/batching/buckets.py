@@ -9,36 +9,40 @@ Every batcher of rows asks `Buckets`, and so answers `at(step)` by the data, the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from legato.data.batching.batches import Array, mix_seed
 
-Order = Callable[[np.random.Generator, int], Array]
+Order = Callable[["np.random.Generator", int], Array]  # its name alone: numpy.random takes a while to import
 """From an epoch's generator and its number to the rows by their widths, ties in a random order."""
+
+
+@dataclass(frozen=True)
+class BatchShape:
+    """How many rows go together, and how they are padded."""
+
+    seed: int
+    batch_tokens: int = 0  # of a batch at most, padding among them
+    batch_rows: int | None = None  # of a batch, in place of that
+    name: str = "the data"  # in messages
+    pad_to: int = 1  # widths are multiples of it
+    fixed_shape: bool = False  # whether batches come in few shapes: rows of nothing fill them up
 
 
 class Buckets:
     """The numbers of the rows at each step."""
 
-    def __init__(
-        self,
-        widths: Array,
-        *,
-        batch_tokens: int,
-        batch_rows: int | None = None,
-        seed: int,
-        salt: str,
-        order: Order | None = None,
-    ) -> None:
+    def __init__(self, widths: Array, shape: BatchShape, *, salt: str, order: Order | None = None) -> None:
         """`widths` (N,) are padded lengths; no row is wider than a batch.
 
         `salt` tells one batcher's draws from others'. `order` sorts the rows for an epoch, where that is not by
         `widths`.
         """
-        self.seed, self.salt = seed, salt
-        self._cuts = _cut(np.sort(widths), batch_tokens, batch_rows)
+        self.seed, self.salt = shape.seed, salt
+        self._cuts = _cut(np.sort(widths), shape.batch_tokens, shape.batch_rows)
         self._sorted = order or (lambda draw, epoch: np.lexsort((draw.permutation(len(widths)), widths)))
         self.steps_per_epoch = len(self._cuts) - 1
         self._planned = -1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from legato.data.batching.batch import IGNORE, Batch, Inputs, map_tensors
 from legato.data.batching.batches import Array
-from legato.data.batching.buckets import Buckets, rounded, scoring_order
+from legato.data.batching.buckets import BatchShape, Buckets, rounded, scoring_order
 from legato.errors import DataError
 
 
@@ -25,56 +25,55 @@ class Example:
     segments: list[int] | None = None  # 0 for a first text and 1 for a second
     label: Any = None  # a class's number, a number to guess, or one 0 or 1 for each of several labels
     positions: list[int] | None = None  # where the targets are: at each word's first token, say
-    targets: list[int] | None = None  # what is learned at each of them: a tag's number, or the next token
+    targets: list[int] | None = None  # what is learned at each of them, or else at each token: a tag, the next token
     span: tuple[int, int] | None = None  # the answer's first and last token
     characters: Array | None = None  # (T, C), the bytes of each token's word
 
 
-class ExampleBatches:
-    """Examples of like length together, in a new order each epoch.
+def next_tokens(sequences: Iterable[tuple[list[int], int]], name: str = "the data") -> list[Example]:
+    """Sequences to go on with: ids, and how many of them are a prompt, whose loss is not counted."""
+    found = []
+    for row, (ids, prompt) in enumerate(sequences, start=1):
+        if len(ids) < 2:
+            raise DataError(f"{name}, row {row:,}: a sequence needs at least two tokens")
+        first = max(prompt - 1, 0)  # the prompt's last token predicts the first of the answer
+        found.append(Example(ids[:-1], targets=[IGNORE] * first + ids[first + 1 :]))
+    return found
 
-    Widths are multiples of `pad_to`, but no more than the longest row's, since a model may read no more. With
-    `fixed_shape` batches come in few shapes: rows of nothing fill them up.
+
+class ExampleBatches:
+    """Examples of like length together, in a new order each epoch; `pad` is the token that fills them up.
+
+    No batch is wider than the longest row, since a model may read no more.
     """
 
     def __init__(
-        self,
-        rows: Sequence[Example],
-        *,
-        batch_tokens: int,
-        batch_rows: int | None = None,
-        seed: int,
-        name: str = "the data",
-        pad: int = 0,
-        pad_to: int = 1,
-        fixed_shape: bool = False,
+        self, rows: Sequence[Example], shape: BatchShape, *, pad: int = 0, salt: str = "labelled rows"
     ) -> None:
         if not rows:
-            raise DataError(f"{name} holds no rows")
-        self.rows, self.pad, self.pad_to, self.fixed_shape = rows, pad, pad_to, fixed_shape
+            raise DataError(f"{shape.name} holds no rows")
+        self.rows, self.shape, self.pad = rows, shape, pad
         lengths = np.array([max(len(row.ids), 1) for row in rows])
         self.widest = int(lengths.max())
-        widths = np.minimum(rounded(lengths, pad_to), self.widest)
-        if batch_rows is None and widths.max() > batch_tokens:
+        widths = np.minimum(rounded(lengths, shape.pad_to), self.widest)
+        if shape.batch_rows is None and widths.max() > shape.batch_tokens:
             row = int(widths.argmax())
             raise DataError(
-                f"{name}, row {row + 1:,}: {len(rows[row].ids):,} tokens, more than "
-                f"train.batch_tokens={batch_tokens}; raise that"
+                f"{shape.name}, row {row + 1:,}: {len(rows[row].ids):,} tokens, more than "
+                f"train.batch_tokens={shape.batch_tokens}; raise that"
             )
-        self.limit, self.most = batch_tokens, batch_rows
-        self._buckets = Buckets(
-            widths, batch_tokens=batch_tokens, batch_rows=batch_rows, seed=seed, salt="labelled rows"
-        )
+        self._buckets = Buckets(widths, shape, salt=salt)
         self.steps_per_epoch = self._buckets.steps_per_epoch
-        self.tokens_per_step = batch_tokens if batch_rows is None else int(batch_rows * widths.mean())
+        count = shape.batch_rows
+        self.tokens_per_step = shape.batch_tokens if count is None else int(count * widths.mean())
 
     def at(self, step: int) -> Batch:
         chosen = [self.rows[row] for row in self._buckets.at(step)[1]]
-        batch = collate_examples(chosen, pad=self.pad, pad_to=self.pad_to, widest=self.widest)
-        if not self.fixed_shape:
+        batch = collate_examples(chosen, pad=self.pad, pad_to=self.shape.pad_to, widest=self.widest)
+        if not self.shape.fixed_shape:
             return batch
-        width = batch.inputs.token_ids.shape[1]
-        return fill_rows(batch, self.most or max(self.limit // width, batch.rows), self.pad)
+        fitting = self.shape.batch_tokens // batch.inputs.token_ids.shape[1]
+        return fill_rows(batch, self.shape.batch_rows or max(fitting, batch.rows), self.pad)
 
 
 def collate_examples(rows: Sequence[Example], *, pad: int = 0, pad_to: int = 1, widest: int | None = None) -> Batch:
@@ -85,11 +84,12 @@ def collate_examples(rows: Sequence[Example], *, pad: int = 0, pad_to: int = 1, 
     full = bool(lengths.min() == width)
     first = rows[0]
     targets = positions = None
+    columns = width  # where nothing else is said, something is learned at each token
     if first.positions is not None:
         columns = rounded(max(max(len(row.positions or ()) for row in rows), 1), pad_to)
         positions = _padded([row.positions or [] for row in rows], columns, 0)
-        if first.targets is not None:
-            targets = _padded([row.targets or [] for row in rows], columns, IGNORE)
+    if first.targets is not None:
+        targets = _padded([row.targets or [] for row in rows], columns, IGNORE)
     labels = None
     if first.label is not None:
         labels = torch.tensor(np.array([row.label for row in rows]))
@@ -135,7 +135,8 @@ def fill_rows(batch: Batch, rows: int, pad: int) -> Batch:
     more, inputs = rows - batch.rows, batch.inputs
     if inputs.lengths is None:
         inputs = replace(inputs, lengths=torch.full((batch.rows,), inputs.token_ids.shape[1]))
-    nothing = {"inputs.ids": pad, "inputs.lengths": 1, "targets": IGNORE, "spans": IGNORE}
+    # A row of nothing has one token to look at: a softmax over none would not be finite.
+    nothing = {"inputs.ids": pad, "inputs.lengths": 1, "source.lengths": 1, "targets": IGNORE, "spans": IGNORE}
 
     def filled(name: str, tensor: Tensor) -> Tensor:
         value: float = nothing.get(name, 0)

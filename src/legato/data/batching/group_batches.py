@@ -15,6 +15,7 @@ import torch
 
 from legato.data.batching.batch import Batch, Inputs, map_tensors
 from legato.data.batching.batches import mix_seed
+from legato.data.batching.buckets import BatchShape
 from legato.data.batching.examples import Example, collate_examples
 from legato.errors import DataError
 
@@ -28,33 +29,32 @@ class GroupBatches:
     def __init__(
         self,
         groups: Sequence[Sequence[Example]],
+        shape: BatchShape,
         scores: Sequence[float] | None = None,
         *,
-        batch_rows: int,
-        seed: int,
-        name: str = "the data",
         pad: int = 0,
-        pad_to: int = 1,
-        fixed_shape: bool = False,
     ) -> None:
         if len(groups) < 2:
-            raise DataError(f"{name} holds {len(groups)} pairs; give two at least, so that one is not like the other")
-        self.groups, self.scores, self.seed = groups, scores, seed
-        self.pad, self.pad_to, self.fixed_shape = pad, pad_to, fixed_shape
-        self.rows = min(batch_rows, len(groups))
+            raise DataError(
+                f"{shape.name} holds {len(groups)} pairs; give two at least, so that one is not like the other"
+            )
+        self.groups, self.shape, self.scores, self.pad = groups, shape, scores, pad
+        lengths = [sum(len(row.ids) for row in group) for group in groups]
+        self.rows = min(shape.batch_rows or max(2, shape.batch_tokens * len(groups) // sum(lengths)), len(groups))
         self.steps_per_epoch = len(groups) // self.rows
-        self.tokens_per_step = int(self.rows * np.mean([sum(len(row.ids) for row in group) for group in groups]))
+        self.tokens_per_step = int(self.rows * np.mean(lengths))
         self._planned = -1
 
     def at(self, step: int) -> Batch:
         epoch, index = divmod(step, self.steps_per_epoch)
         if epoch != self._planned:
-            self._order = np.random.default_rng(mix_seed(self.seed, "pairs", epoch)).permutation(len(self.groups))
+            draw = np.random.default_rng(mix_seed(self.shape.seed, "pairs", epoch))
+            self._order = draw.permutation(len(self.groups))
             self._planned = epoch
         chosen = self._order[index * self.rows : (index + 1) * self.rows]
         scores = None if self.scores is None else [self.scores[i] for i in chosen]
-        batch = collate_groups([self.groups[i] for i in chosen], scores, pad=self.pad, pad_to=self.pad_to)
-        return replace(batch, fixed_shape=self.fixed_shape)
+        batch = collate_groups([self.groups[i] for i in chosen], scores, pad=self.pad, pad_to=self.shape.pad_to)
+        return replace(batch, fixed_shape=self.shape.fixed_shape)
 
 
 def collate_groups(

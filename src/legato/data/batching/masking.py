@@ -4,7 +4,7 @@
 
 Of the tokens of a row, a share (15 %) is chosen; of those, 80 % become [MASK], 10 % another token and 10 % stay as
 they are, so that the model must make something of every token, and not of [MASK] alone (Devlin et al. 2019). With
-whole words, the pieces of a word are chosen together. Marks and padding are never chosen.
+whole words, the pieces of a word are chosen together. Special tokens and padding are never chosen.
 
 Notable: what is hidden at step N depends on the seed and N alone, so it is new in each epoch and the same after a
 restart. Every row has as many `positions` as can be chosen of a full one; those too many point at the row's first
@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from legato.data.batching.batch import IGNORE, Batch, Inputs
-from legato.data.batching.batches import mix_seed
+from legato.data.batching.batches import WindowShape, mix_seed
 from legato.data.text.tokenizers import AnyTokenizer, Tokenizer
 from legato.data.text.vocabularies import with_mask
 from legato.errors import DataError
@@ -32,7 +32,7 @@ SPACE = " \t\n\r\v\f\u00a0\u3000\u0120\u010a\u2581"  # as texts, byte-level and 
 
 
 def masked_tokenizer(tokenizer: Tokenizer) -> Tokenizer:
-    """The same tokenizer, with the marks that hiding words needs added where it lacks them."""
+    """The same tokenizer, with the special tokens that hiding words needs added where it lacks them."""
     if None not in (tokenizer.mask_id, tokenizer.cls_id, tokenizer.sep_id):
         return tokenizer
     library = with_mask(tokenizer.library.copy(), tokenizer.name)
@@ -41,7 +41,7 @@ def masked_tokenizer(tokenizer: Tokenizer) -> Tokenizer:
 
 @dataclass(frozen=True)
 class Frame:
-    """The marks around a text that is read both ways, and what pads it."""
+    """The special tokens around a text that is read both ways, and what pads it."""
 
     first: int
     last: int
@@ -54,7 +54,7 @@ class Frame:
         return cls(first, last, 0 if tokenizer.pad_id is None else tokenizer.pad_id)
 
     def rows(self, texts: Sequence[Array], width: int | None = None) -> tuple[Array, Array]:
-        """Each text between its marks, padded to the longest or to `width`: ids (B, T) and lengths (B,)."""
+        """Each text between its special tokens, padded to the longest or to `width`: ids (B, T) and lengths (B,)."""
         lengths = np.array([len(text) + 2 for text in texts], dtype=np.int64)
         ids = np.full((len(texts), width or int(lengths.max())), self.padding, dtype=np.int64)
         ids[:, 0] = self.first
@@ -64,8 +64,8 @@ class Frame:
         return ids, lengths
 
 
-class Words:
-    """Where words begin in a row of tokens: at the space before them, or at a mark; WordPiece's ## goes on."""
+class WordStarts:
+    """Where words begin in a row of tokens: at the space before them, or at a special token; ## goes on."""
 
     def __init__(self, tokenizer: AnyTokenizer) -> None:
         size = tokenizer.size
@@ -75,10 +75,12 @@ class Words:
             texts = [tokenizer.token_name(index) for index in range(size)]
             if any(text.startswith("##") for text in texts):  # a WordPiece vocabulary made elsewhere
                 texts = [text[2:] if text.startswith("##") else " " + text for text in texts]
-        self._opens = np.array([text[:1] in SPACE for text in texts])  # "" opens one: a mark, or nothing at all
+        self._opens = np.array(
+            [text[:1] in SPACE for text in texts]
+        )  # "" opens one: a special token, or nothing at all
         self._closes = np.array([text[-1:] in SPACE and bool(text.strip(SPACE)) for text in texts])
-        marks = list(tokenizer.marks)
-        self._opens[marks] = self._closes[marks] = True
+        special = list(tokenizer.special_ids)
+        self._opens[special] = self._closes[special] = True
 
     def starts(self, ids: Array) -> Array:
         """True where a word begins, (B, T)."""
@@ -93,35 +95,35 @@ class Masker:
     """Chooses tokens of rows and hides them."""
 
     mask: int
-    marks: Array  # never chosen
+    special_ids: Array  # never chosen
     ordinary: Array  # what may stand in a hidden token's place
     share: float = 0.15
-    words: Words | None = None  # where words are hidden as a whole
+    words: WordStarts | None = None  # where words are hidden as a whole
 
     @classmethod
     def of(cls, tokenizer: AnyTokenizer, share: float = 0.15, whole_words: bool = False) -> Masker:
         if tokenizer.mask_id is None:
             raise DataError("the tokenizer has no mask ([MASK] or <mask>), so no word can be hidden")
-        marks = np.zeros(tokenizer.size, dtype=bool)
-        marks[list(tokenizer.marks)] = True
-        plain = ~marks
+        special = np.zeros(tokenizer.size, dtype=bool)
+        special[list(tokenizer.special_ids)] = True
+        plain = ~special
         if tokenizer.unk_id is not None:
             plain[tokenizer.unk_id] = False
         ordinary = np.flatnonzero(plain)
         if len(ordinary) == 0:
-            raise DataError("the vocabulary holds marks alone; give a longer text")
-        words = Words(tokenizer) if whole_words else None
-        return cls(tokenizer.mask_id, marks, ordinary, share, words)
+            raise DataError("the vocabulary holds special tokens alone; give a longer text")
+        words = WordStarts(tokenizer) if whole_words else None
+        return cls(tokenizer.mask_id, special, ordinary, share, words)
 
     def most(self, width: int) -> int:
-        """How many tokens are chosen of a full row of `width` tokens with a mark at each end."""
+        """How many tokens are chosen of a full row of `width` tokens with a special token at each end."""
         return max(1, round(self.share * max(width - 2, 1)))
 
     def hide(
         self, ids: Array, lengths: Array | None, draw: np.random.Generator, *, all_masked: bool = False
     ) -> MaskedRows:
         """Choose tokens of rows (B, T) and hide them; with `all_masked` every chosen one becomes the mask."""
-        allowed = ~self.marks[ids]
+        allowed = ~self.special_ids[ids]
         if lengths is not None:
             allowed &= np.arange(ids.shape[1]) < lengths[:, None]
         chosen = self._choose(ids, allowed, draw)
@@ -166,7 +168,7 @@ class MaskedRows:
 
 
 def positions_of(chosen: Array, most: int) -> Array:
-    """The columns of a row's chosen tokens, at most `most` of them; 0, where a mark is, for those that lack."""
+    """The columns of a row's chosen tokens, at most `most` of them; 0, a special token's, for those that lack."""
     positions = np.zeros((len(chosen), most), dtype=np.int64)
     rows, columns = np.nonzero(chosen)
     turn = np.arange(len(rows)) - np.searchsorted(rows, rows)  # how many of the row come before
@@ -207,46 +209,29 @@ def _numbered(starts: Array, allowed: Array) -> tuple[Array, Array]:
 
 
 class MaskedWindows:
-    """A text in windows between marks, shuffled and hidden anew each epoch."""
+    """A text in windows between special tokens, shuffled and hidden anew each epoch."""
 
-    def __init__(
-        self,
-        ids: Array,
-        masker: Masker,
-        frame: Frame,
-        *,
-        rows: int,
-        window: int,
-        seed: int,
-        name: str = "the text",
-    ) -> None:
-        """`window` counts the two marks; the text is a ring that each epoch opens elsewhere."""
-        self.ids, self.masker, self.frame = ids, masker, frame
-        self.rows, self.window, self.seed = rows, window, seed
-        self._room = window - 2
-        windows = len(ids) // self._room
-        self.steps_per_epoch = windows // rows
-        self.tokens_per_step = rows * window
-        if self.steps_per_epoch == 0:
-            raise DataError(
-                f"{name} holds {len(ids):,} tokens, fewer than one batch of {rows} × {window}; "
-                "give a longer text, or lower train.batch_tokens or data.window"
-            )
+    def __init__(self, ids: Array, masker: Masker, frame: Frame, shape: WindowShape) -> None:
+        """A window's two special tokens count; the text is a ring that each epoch opens elsewhere."""
+        self.ids, self.masker, self.frame, self.shape = ids, masker, frame, shape
+        self._room = shape.window - 2
+        advice = "give a longer text, or lower train.batch_tokens or data.window"
+        self.steps_per_epoch = shape.steps(len(ids), advice, special=2)
+        self.tokens_per_step = shape.tokens
         self._planned = -1
 
     def at(self, step: int) -> Batch:
         epoch, index = divmod(step, self.steps_per_epoch)
         if epoch != self._planned:
-            draw = np.random.default_rng(mix_seed(self.seed, "masked windows", epoch))
+            draw = np.random.default_rng(mix_seed(self.shape.seed, "masked windows", epoch))
             opened = int(draw.integers(len(self.ids)))
             self._starts = draw.permutation(len(self.ids) // self._room) * self._room + opened
             self._planned = epoch
-        starts = self._starts[index * self.rows : (index + 1) * self.rows]
+        starts = self._starts[index * self.shape.rows : (index + 1) * self.shape.rows]
         cut = self.ids[(starts[:, None] + np.arange(self._room)) % len(self.ids)]  # (B, window - 2)
         ids, _ = self.frame.rows(list(cut))
-        return self.masker.hide(ids, None, np.random.default_rng(mix_seed(self.seed, "mask", step))).batch(
-            fixed_shape=True
-        )
+        draw = np.random.default_rng(mix_seed(self.shape.seed, "mask", step))
+        return self.masker.hide(ids, None, draw).batch(fixed_shape=True)
 
 
 def fixed_batches(ids: Array, masker: Masker, frame: Frame, *, rows: int, window: int, seed: int = 0) -> list[Batch]:

@@ -1,6 +1,6 @@
 """Documents packed into rows of one length, for models that read windows and carry nothing along.
 
-    documents   ⏎ a b c ⏎ d ⏎ e f g h ⏎          each read behind an end mark, the last of it a target only
+    documents   ⏎ a b c ⏎ d ⏎ e f g h ⏎          each read behind an EOS token, the last of it a target only
     rows of 4   ⏎ a b c | ⏎ d ⏎ e | f g h …       after the documents are shuffled
     documents   0 0 0 0 | 0 0 1 1 | 0 0 0 …       so that no token looks across a border
 
@@ -18,20 +18,19 @@ import numpy as np
 import torch
 
 from legato.data.batching.batch import Batch, Inputs
-from legato.data.batching.batches import Array, mix_seed, place_ids
+from legato.data.batching.batches import Array, WindowShape, mix_seed, place_ids
 from legato.data.formats.text import Text
 from legato.data.text.tokenizers import AnyTokenizer
-from legato.errors import DataError
 
 
 def document_starts(ids: Array, text: Text, tokenizer: AnyTokenizer) -> Array:
-    """Where in `cached_ids(text, tokenizer)` the end mark stands that each document is read behind."""
+    """Where in `cached_ids(text, tokenizer)` the EOS token stands that each document is read behind."""
     if tokenizer.ends_text:
         found = np.flatnonzero(np.asarray(ids) == tokenizer.eos_id)
         if len(found) == len(text.documents):
             return found
-    # The mark stands inside documents, too: it ends the lines of a text of words.
-    starts, end = [], 0  # `end`: where the next document's mark stands
+    # The token stands inside documents, too: it ends the lines of a text of words.
+    starts, end = [], 0  # `end`: where the next document's EOS token stands
     for document in tokenizer.encode_many(text.documents):
         starts.append(end)
         ended = bool(len(document)) and int(document[-1]) == tokenizer.eos_id
@@ -42,38 +41,20 @@ def document_starts(ids: Array, text: Text, tokenizer: AnyTokenizer) -> Array:
 class Packed:
     """Rows of `window` tokens filled with whole and cut documents."""
 
-    def __init__(
-        self,
-        ids: Array,
-        starts: Array,
-        *,
-        start: int,
-        eos: int,
-        rows: int,
-        window: int,
-        seed: int,
-        device: torch.device | str = "cpu",
-        name: str = "the text",
-    ) -> None:
+    def __init__(self, ids: Array, starts: Array, shape: WindowShape, *, start: int, eos: int) -> None:
         """`ids` as `cached_ids` gives them, `starts` as `document_starts` does.
 
         A document is read behind `start` and ends with `eos`; for most tokenizers these are one.
         """
         ended = int(ids[-1]) == eos and len(ids) - 1 > starts[-1]
         ids = np.asarray(ids) if ended else np.append(ids, ids.dtype.type(eos))
-        self.size = len(ids) - 1  # inputs: the last mark is only a target
-        if self.size // rows // window == 0:
-            raise DataError(
-                f"{name} holds {self.size:,} tokens, fewer than one batch of {rows} × {window}; "
-                "give a longer text or lower train.batch_tokens"
-            )
-        self.rows, self.window, self.seed, self.device = rows, window, seed, device
-        self.steps_per_epoch = self.size // window // rows
-        self.tokens_per_step = rows * window
-        self.ids = place_ids(ids, device)
+        self.size = len(ids) - 1  # inputs: the last special token is only a target
+        self.shape, self.rows = shape, shape.rows
+        self.steps_per_epoch, self.tokens_per_step = shape.steps(self.size), shape.tokens
+        self.ids = place_ids(ids, shape.device)
         self._starts, self._start = starts, start
         self._lengths = np.diff(np.append(starts, self.size))
-        self._within = torch.arange(window, device=device)
+        self._within = torch.arange(shape.window, device=shape.device)
         self._planned = -1
 
     def at(self, step: int) -> Batch:
@@ -96,11 +77,11 @@ class Packed:
 
     def _plan(self, epoch: int) -> None:
         """Draw the order of the documents, where the row of them is cut, and the order of the pieces."""
-        draw = np.random.default_rng(mix_seed(self.seed, "packed", epoch))
+        draw = np.random.default_rng(mix_seed(self.shape.seed, "packed", epoch))
         order = draw.permutation(len(self._starts))
         ends = np.cumsum(self._lengths[order])
         rest = self.size - self.steps_per_epoch * self.tokens_per_step
-        cuts = draw.permutation(self.steps_per_epoch * self.rows) * self.window + draw.integers(rest + 1)
+        cuts = draw.permutation(self.steps_per_epoch * self.rows) * self.shape.window + draw.integers(rest + 1)
         moved = self._starts[order] - (ends - self._lengths[order])  # from a place in the row to one in the text
         self._ends, self._moved, self._cuts, self._firsts = (
             self._put(x) for x in (ends, moved, cuts, self._starts[order])
@@ -108,4 +89,4 @@ class Packed:
         self._planned = epoch
 
     def _put(self, values: Any) -> torch.Tensor:
-        return torch.from_numpy(values.astype(np.int64)).to(self.device)
+        return torch.from_numpy(values.astype(np.int64)).to(self.shape.device)

@@ -12,11 +12,12 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+import torch.nn.functional as F
 
 from legato.data.batching.batch import IGNORE, Batch, Inputs
 from legato.data.batching.batches import Array
-from legato.data.batching.buckets import Buckets, rounded
+from legato.data.batching.buckets import BatchShape, Buckets, rounded
+from legato.data.batching.examples import fill_rows
 from legato.errors import DataError
 
 Side = Literal["source", "target"]
@@ -40,43 +41,37 @@ class PairBatches:
     batches shuffled. How many there are is the same in every epoch.
 
     A source row is complete: its tag and end are in it. Of a target `t` the decoder reads `start, *t`
-    and predicts `*t, eos`. Widths are multiples of `pad_to`.
+    and predicts `*t, eos`.
 
     `draw` gives other ids than the stored ones, of other lengths each epoch. How many rows each batch has
     is planned by the first epoch's draw; which rows, by each epoch's own, so that they stay of like
     lengths, and a later epoch's batches exceed `batch_tokens` by little. What is drawn longer than
     `max_length`, the most that a model can take in, stays as it is stored.
 
-    With `fixed_shape` batches come in few shapes, one or two for each width: both sides are as wide as the wider,
-    and rows of nothing fill a batch up.
+    With a `fixed_shape` there are one or two for each width: both sides are as wide as the wider.
     """
 
     def __init__(
         self,
         sources: Sequence[Any],
         targets: Sequence[Any],
+        shape: BatchShape,
         *,
-        batch_tokens: int,
-        seed: int,
         start: int,
         eos: int,
-        name: str = "the data",
-        pad_to: int = 1,
         draw: Draw | None = None,
         max_length: int | None = None,
-        fixed_shape: bool = False,
     ) -> None:
+        name, batch_tokens = shape.name, shape.batch_tokens
         if not len(sources):
             raise DataError(f"{name} holds no pairs")
-        self.fixed_shape = fixed_shape
         self.sources, self.targets = _Sequences(sources), _Sequences(targets)
-        self.start, self.eos, self.pad_to = start, eos, pad_to
-        self.draw, self.max_length = draw, max_length
-        self.tokens_per_step = batch_tokens
+        self.start, self.eos, self.draw, self.max_length = start, eos, draw, max_length
+        self.pad_to, self.fixed_shape, self.tokens_per_step = shape.pad_to, shape.fixed_shape, batch_tokens
         if self.sources.lengths.min() == 0:
             pair = int(self.sources.lengths.argmin())
             raise DataError(f"{name}, pair {pair + 1:,}: the source has no tokens")
-        width = rounded(np.maximum(self.sources.lengths, self.targets.lengths + 1), pad_to)
+        width = rounded(np.maximum(self.sources.lengths, self.targets.lengths + 1), self.pad_to)
         if width.max() > batch_tokens:
             pair = int(width.argmax())
             raise DataError(
@@ -84,7 +79,7 @@ class PairBatches:
                 f"train.batch_tokens={batch_tokens}; raise that, or leave out long pairs with data.max_length"
             )
         self._rank, widths = self._ranks(0)
-        self._buckets = Buckets(widths, batch_tokens=batch_tokens, seed=seed, salt="pairs", order=self._order)
+        self._buckets = Buckets(widths, shape, salt="pairs", order=self._order)
         self.steps_per_epoch = self._buckets.steps_per_epoch
 
     def at(self, step: int) -> Batch:
@@ -219,20 +214,12 @@ def _filled(batch: Batch, limit: int, pad_to: int) -> Batch:
     width = planned = max(ids.shape[1], source.shape[1])
     while limit // planned < batch.rows and planned > pad_to:
         planned -= pad_to
-    rows = max(limit // planned, batch.rows)
 
-    def filled(ids: Tensor, value: int) -> Tensor:
-        return torch.nn.functional.pad(ids, (0, width - ids.shape[1], 0, rows - len(ids)), value=value)
+    def widened(side: Inputs) -> Inputs:
+        ids = side.token_ids
+        lengths = torch.full((batch.rows,), ids.shape[1]) if side.lengths is None else side.lengths
+        return replace(side, ids=F.pad(ids, (0, width - ids.shape[1])), lengths=lengths)
 
-    def lengths(given: Tensor | None, full: int) -> Tensor:
-        given = torch.full((batch.rows,), full) if given is None else given
-        # A row of nothing has one token to look at: a softmax over none would not be finite.
-        return torch.nn.functional.pad(given, (0, rows - batch.rows), value=1)
-
-    return replace(
-        batch,
-        inputs=Inputs(filled(ids, 0), lengths=lengths(batch.inputs.lengths, ids.shape[1])),
-        targets=filled(batch.targets, IGNORE),
-        source=Inputs(filled(source, 0), lengths=lengths(batch.source.lengths, source.shape[1])),
-        fixed_shape=True,
-    )
+    targets = F.pad(batch.targets, (0, width - ids.shape[1]), value=IGNORE)
+    wide = replace(batch, inputs=widened(batch.inputs), targets=targets, source=widened(batch.source))
+    return fill_rows(wide, max(limit // planned, batch.rows), pad=0)

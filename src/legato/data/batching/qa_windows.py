@@ -3,8 +3,8 @@
     encoders                    [CLS] question [SEP] part of the context [SEP]      no answer here: [CLS]
     decoders, recurrent models  question <eos> part of the context <eos>            no answer here: the last <eos>
 
-A window that does not hold the answer points at the mark that stands for none. With a model that reads from left to
-right only the last mark has seen both question and context, so it is that one.
+A window that does not hold the answer points at the token that stands for none. With a model that reads from left to
+right only the last special token has seen both question and context, so it is that one.
 
 Notable: a context is cut into tokens once, however many questions are asked of it; where each token stands in the
 text, in characters, comes from the tokenizer itself, so that an answer is a part of the text as it was written.
@@ -21,9 +21,9 @@ import numpy as np
 
 from legato.data.batching.batches import Array
 from legato.data.batching.examples import Example
-from legato.data.formats.questions import Span
+from legato.data.formats.questions import AnswerSpan
 from legato.data.text.text_reader import TextReader
-from legato.data.text.tokenizers import Tokenizer
+from legato.data.text.tokenizers import Tokenizer, whole_text
 from legato.errors import DataError
 
 AT_ONCE: Final = 256  # contexts that are cut side by side
@@ -40,7 +40,7 @@ class Tokens:
     ends: Array
     characters: Array | None = None  # (T, C), for models that read those
 
-    def of(self, span: Span) -> tuple[int, int] | None:
+    def of(self, span: AnswerSpan) -> tuple[int, int] | None:
         """The first and the last token of a part of the text; None where no token stands for it."""
         first = int(np.searchsorted(self.ends, span.start, side="right"))
         last = int(np.searchsorted(self.starts, span.end, side="left")) - 1
@@ -87,7 +87,7 @@ class QuestionReader:
     def windows(
         self,
         questions: Sequence[tuple[str, str]],
-        answers: Sequence[Span | None] | None = None,
+        answers: Sequence[AnswerSpan | None] | None = None,
         names: Sequence[str] | None = None,
     ) -> list[Window]:
         """Windows of all (question, context) pairs in order, with what to learn of each where answers are known.
@@ -110,8 +110,8 @@ class QuestionReader:
         return found
 
     def _windows_of(self, number: int, question: Tokens, context: Tokens) -> list[Window]:
-        marks = len(self.before) + len(self.between) + len(self.after)
-        room = self.max_length - len(question.ids) - marks
+        special = len(self.before) + len(self.between) + len(self.after)
+        room = self.max_length - len(question.ids) - special
         if room < LEAST:
             raise DataError(
                 f"the question has {len(question.ids):,} tokens, which leaves no room for its context in a window of "
@@ -135,7 +135,7 @@ class QuestionReader:
             row.characters = np.zeros((len(ids), wide), dtype=np.int16)
             _put(row.characters, len(self.before), question.characters)
             _put(row.characters, len(before), context.characters[part])
-        none = 0 if self.reader.framed else len(ids) - 1
+        none = 0 if self.reader.adds_special_tokens else len(ids) - 1
         return Window(number, row, len(before), start, count, none)
 
     # --- tokens and where they stand -----------------------------------------------------------------
@@ -146,14 +146,14 @@ class QuestionReader:
             return [self._words(text) for text in texts]
         found: list[Tokens] = []
         for begin in range(0, len(texts), AT_ONCE):
-            part = [_whole(text) for text in texts[begin : begin + AT_ONCE]]
+            part = [whole_text(text) for text in texts[begin : begin + AT_ONCE]]
             encodings = self.tokenizer.library.encode_batch(part, add_special_tokens=False)
             found += [_placed(text, encoding) for text, encoding in zip(part, encodings, strict=True)]
         return found
 
     def _words(self, text: str) -> Tokens:
         """Whole words, which a model that reads letters wants."""
-        places = [found.span() for found in _WORDS.finditer(_whole(text))]
+        places = [found.span() for found in _WORDS.finditer(whole_text(text))]
         words = [text[first:last] for first, last in places]
         row = self.reader.words(words)
         assert row.positions is not None
@@ -176,7 +176,7 @@ def _placed(text: str, encoding: Any) -> Tokens:
     return Tokens(list(encoding.ids), np.maximum.accumulate(places[:, 0]), np.maximum.accumulate(places[:, 1]))
 
 
-def _point(windows: list[Window], context: Tokens, answer: Span | None) -> None:
+def _point(windows: list[Window], context: Tokens, answer: AnswerSpan | None) -> None:
     """Set what each window is to say: its part's answer, or none."""
     place = None if answer is None else context.of(answer)
     for window in windows:
@@ -188,12 +188,3 @@ def _point(windows: list[Window], context: Tokens, answer: Span | None) -> None:
 
 def _put(table: Array, row: int, values: Array) -> None:
     table[row : row + len(values), : values.shape[1]] = values
-
-
-def _whole(text: str) -> str:
-    """`text`, unless it holds half a character, of which the library's own complaint is none."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise DataError("the text holds half a surrogate pair, which is no character; remove it") from None
-    return text

@@ -25,6 +25,7 @@ import torch
 
 from legato.data.batching.batch import Batch
 from legato.data.batching.batches import mix_seed
+from legato.data.batching.buckets import BatchShape
 from legato.data.batching.masking import Frame, Masker
 from legato.data.formats.text import Text
 from legato.data.text.tokenizers import AnyTokenizer
@@ -64,7 +65,7 @@ def split_sentences(line: str) -> list[str]:
 
 
 @dataclass
-class Sentences:
+class DocumentSentences:
     """All sentences as one row of tokens, with the borders of sentences and of documents."""
 
     ids: Array  # (tokens,)
@@ -72,7 +73,7 @@ class Sentences:
     documents: Array  # (documents + 1,), the number of each one's first sentence
 
     @classmethod
-    def of(cls, text: Text, tokenizer: AnyTokenizer, most: int) -> Sentences:
+    def of(cls, text: Text, tokenizer: AnyTokenizer, most: int) -> DocumentSentences:
         """`most` tokens a sentence: a longer one is cut, so that there is always a part that follows another."""
         told = list(documents_of(text))
         # Where spaces are part of tokens, a sentence brings the one that parts it from what came before.
@@ -81,11 +82,11 @@ class Sentences:
         ]
         counts = [len(document) for document in told]
         ends = set(np.cumsum(counts).tolist())  # how many sentences there are at the end of each document
-        marks = list(tokenizer.marks)
+        special = list(tokenizer.special_ids)
         pieces: list[Array] = []
         documents = [0]
         for number, ids in enumerate(tokenizer.encode_many(lines), start=1):
-            ids = ids[~np.isin(ids, marks)]  # as the end of line is, in a vocabulary of words
+            ids = ids[~np.isin(ids, special)]  # as the end of line is, in a vocabulary of words
             pieces += [ids[i : i + most] for i in range(0, len(ids), most)]
             if number in ends:
                 documents.append(len(pieces))
@@ -98,22 +99,20 @@ class SentencePairs:
 
     def __init__(
         self,
-        sentences: Sentences,
+        sentences: DocumentSentences,
         masker: Masker,
         frame: Frame,
+        shape: BatchShape,
         *,
-        batch_tokens: int,
         window: int,
-        seed: int,
-        fixed_shape: bool = False,
-        name: str = "the text",
     ) -> None:
-        """`window` counts the three marks; with `fixed_shape` every row is padded to it, as a recorded step needs.
+        """`window` counts three special tokens; with a `fixed_shape` rows are padded to it, as a recorded step needs.
 
         A batch has as many rows as give `batch_tokens` tokens on average, but at most four times those of full rows.
         """
         self.sentences, self.masker, self.frame = sentences, masker, frame
-        self.window, self.seed, self.fixed_shape = window, seed, fixed_shape
+        self.window, self.seed, self.fixed_shape = window, shape.seed, shape.fixed_shape
+        name, batch_tokens = shape.name, shape.batch_tokens
         if len(sentences.borders) < 4:
             raise DataError(f"{name} has fewer than three sentences, too few for pairs; set data.next_sentence=false")
         self._plan(0)
@@ -175,7 +174,7 @@ def pair_batch(
     return batch
 
 
-def draw_pairs(sentences: Sentences, room: int, draw: np.random.Generator) -> Array:
+def draw_pairs(sentences: DocumentSentences, room: int, draw: np.random.Generator) -> Array:
     """Pairs that go once through all documents: (start A, end A, start B, end B, FOLLOWS or RANDOM), in tokens."""
     borders, documents = sentences.borders, sentences.documents
     pairs: list[tuple[int, int, int, int, int]] = []
@@ -207,7 +206,13 @@ def draw_pairs(sentences: Sentences, room: int, draw: np.random.Generator) -> Ar
 
 
 def _elsewhere(
-    sentences: Sentences, first: int, last: int, following: int, need: int, inside: bool, draw: np.random.Generator
+    sentences: DocumentSentences,
+    first: int,
+    last: int,
+    following: int,
+    need: int,
+    inside: bool,
+    draw: np.random.Generator,
 ) -> tuple[int, int]:
     """Where random sentences of one document, of `need` tokens or more, begin and end.
 

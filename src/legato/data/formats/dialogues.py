@@ -11,23 +11,24 @@ Which columns are read is guessed from their names, and said; `columns` names ot
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
+from legato.data.digests import sha256_of
+from legato.data.formats.rows import NumberedRows
+from legato.data.sources.columns import DIALOGUES
+from legato.data.sources.files import FileOptions
 from legato.data.sources.table import Column, Head, Table, list_names
 from legato.data.sources.tables import read_table
+from legato.data.splits import by_order
 from legato.errors import DataError, brief, suggest
 from legato.schema import OPEN, TypedDict, fit, is_text, parse_json, with_config
 
 ROLES: Final = ("system", "user", "assistant", "tool", "developer")
 OTHER_ROLES: Final = {"human": "user", "gpt": "assistant", "bot": "assistant", "model": "assistant"}
-WHOLE: Final[tuple[str, ...]] = ("messages", "conversations", "conversation", "dialogue", "dialog")
-ANSWERS: Final[tuple[str, ...]] = ("output", "completion", "response", "answer", "assistant", "target")
-ASKED: Final[tuple[str, ...]] = ("instruction", "prompt", "question", "user", "input", "query")
-SYSTEM: Final = ("system", "system_prompt")
+MESSAGES, QUESTION, ANSWER, SYSTEM = DIALOGUES.roles
 
 Message = dict[str, str]
 
@@ -39,92 +40,64 @@ class Piece(TypedDict, total=False):
     text: str
 
 
-@dataclass(frozen=True)
-class Dialogues:
+@dataclass(frozen=True, kw_only=True)
+class Dialogues(NumberedRows):
     """Dialogues, where each stands, and the hash that names their content."""
 
-    source: str
     rows: list[list[Message]]
-    where: list[str]
     columns: list[str]  # that were read
-    sha256: str
+
+    by_row: ClassVar[tuple[str, ...]] = ("lines", "rows")
+
+    def content_hash(self) -> str:
+        return sha256_of(json.dumps(row) + "\n" for row in self.rows)
 
 
 def read_dialogues(
     source: str,
+    files: FileOptions = FileOptions(),
     *,
-    root: str | None = None,
     columns: Sequence[Column] | None = None,
     system: str | None = None,
-    format: str = "auto",
-    encoding: str = "utf-8",
-    split: str = "train",
 ) -> Dialogues:
     """The dialogues of a file or a dataset on the hub; `system` begins those that have no such message.
 
     >>> read_dialogues("chats.jsonl").rows[0]  # doctest: +SKIP
     [{'role': 'user', 'content': 'Hi'}, {'role': 'assistant', 'content': 'Hello!'}]
     """
-    table = read_table(
-        source,
-        lambda head: _choose(head, columns),
-        root=root,
-        format=format,
-        encoding=encoding,
-        split=split,
-    )
+    table = read_table(source, lambda head: _guess(head) if columns is None else columns, files)
     rows = [_dialogue(table, number, system) for number in range(len(table.lines))]
     if not rows:
         raise DataError(f"{source} holds no dialogue")
-    where = [table.where(number) for number in range(len(rows))]
-    return _made(table.source, rows, where, table.names)
+    return Dialogues(source=table.source, rows=rows, columns=table.names, lines=table.lines, unit=table.unit)
 
 
-def hold_out_dialogues(dialogues: Dialogues, share: float) -> tuple[Dialogues, Dialogues]:
+def hold_out_dialogues(dialogues: Dialogues, share: float) -> dict[str, Dialogues]:
     """Those without the last `share`, and that share, each at least one."""
-    count = len(dialogues.rows)
-    if count < 2:
-        raise DataError(f"{dialogues.source} holds one dialogue, so that none can be held out; set data.valid=FILE")
-    cut = max(1, min(count - 1, round(count * (1 - share))))
-    parts = [(slice(0, cut), f"the first {1 - share:.0%}"), (slice(cut, None), f"the last {share:.0%}")]
-    kept, held = (
-        _made(f"{name} of {dialogues.source}", dialogues.rows[part], dialogues.where[part], dialogues.columns)
-        for part, name in parts
-    )
-    return kept, held
+    names = {"train": f"the first {1 - share:.0%}", "valid": f"the last {share:.0%}"}
+    parts = by_order(len(dialogues), share, dialogues.source, "dialogue")
+    return {part: dialogues.select(rows, f"{names[part]} of {dialogues.source}") for part, rows in parts.items()}
 
 
-def _made(source: str, rows: list[list[Message]], where: list[str], columns: list[str]) -> Dialogues:
-    digest = hashlib.sha256()
-    for row in rows:
-        digest.update(json.dumps(row).encode() + b"\n")
-    return Dialogues(source, rows, where, columns, digest.hexdigest())
-
-
-def _choose(head: Head, columns: Sequence[Column] | None) -> list[Column]:
-    """The columns to read: those that somebody named, or those whose names are usual."""
-    if columns is not None:
-        return list(columns)
-    told = [name for name in SYSTEM if name in head.names][:1]
-    for name in WHOLE:
-        if name in head.names:
-            return [name, *told]
-    asked = next((name for name in ASKED if name in head.names), None)
-    answer = next((name for name in ANSWERS if name in head.names and name != asked), None)
-    if asked is None or answer is None:
-        raise DataError(
-            f"{head.where} has the columns {list_names(head.names)}, and none are known as a dialogue's; say which "
-            "are: data.columns=[question,answer], or the one that holds messages"
+def _guess(head: Head) -> list[Column]:
+    """The columns whose names are usual."""
+    system = SYSTEM.find(head.names)
+    if whole := MESSAGES.find(head.names):
+        return [*whole, *system]
+    asked, answer = QUESTION.find(head.names), ANSWER.find(head.names)
+    if not (asked and answer):
+        raise head.undecided(
+            DIALOGUES.which, f"the columns {list_names(head.names)}, and none are known as a dialogue's"
         )
-    about = ["input"] if asked == "instruction" and "input" in head.names else []
-    return [asked, *about, answer, *told]
+    about = ["input"] if asked == ["instruction"] and "input" in head.names else []
+    return [*asked, *about, *answer, *system]
 
 
 def _dialogue(table: Table, number: int, system: str | None) -> list[Message]:
     where, values = table.where(number), [column[number] for column in table.columns]
     names = list(table.names)
     told = None
-    if len(names) > 1 and names[-1] in SYSTEM:
+    if len(names) > 1 and SYSTEM.knows(names[-1]):
         told = values.pop()
         names.pop()
     if len(values) == 1:

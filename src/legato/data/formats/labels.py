@@ -2,26 +2,30 @@
 
 kind         a label                                   what a model learns from
 classes      a name, or a whole number                 its place among the names
-several      a list of names, or names parted by ;     1 for each name that is there, 0 for the others
+multilabel   a list of names, or with ; between them   1 for each name that is there, 0 for the others
 regression   a number                                  the number itself
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from legato.data.digests import chance
 from legato.data.formats.labelled import Labelled
 from legato.data.formats.strays import few, is_missing, is_number, told_missing
+from legato.data.splits import by_hash
 from legato.errors import DataError, brief, listed
 
 WHOLE: Final = re.compile(r"-?\d{1,300}")  # a whole number, in any script
-KINDS: Final = ("classes", "several", "regression")
+KINDS: Final = ("classes", "multilabel", "regression")
+
 FEW: Final = 12  # names that a message lists
+UNSEEN: Final = -1  # the place of a class that was not learned
+NOT_LEARNED: Final = "(not learned)"  # how such a class is shown
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,7 @@ class Labels:
     def spelt(self, data: Labelled, row: int) -> list[str]:
         """The names in a row's label: one, or any number where a text may have several."""
         label = data.labels[row]
-        if self.kind == "several":
+        if self.kind == "multilabel":
             parts = label.split(self.separator) if isinstance(label, str) else label
             if parts is None:
                 return []
@@ -87,7 +91,7 @@ class Labels:
                 f"{data.where(row)}: the label is an object; name its field: data.columns=[text,label.FIELD]"
             )
         if isinstance(label, list):
-            raise DataError(f"{data.where(row)}: the label is a list; set data.kind=several if texts have several")
+            raise DataError(f"{data.where(row)}: the label is a list; set data.kind=multilabel if texts have several")
         name = self._named(data, row, label)
         if not name:
             raise DataError(f"{data.where(row)}: there is no label; write one, or remove the {data.unit}")
@@ -100,37 +104,58 @@ class Labels:
             raise DataError(f"{data.where(row)}: {told_missing(label)}; write one, or remove the {data.unit}{other}")
         return _name(label)
 
-    def encode(self, data: Labelled) -> list[Any]:
-        """What a model learns each row from: a place, a list of 0 and 1, or a number."""
+    def encode(self, data: Labelled, *, unseen: str = "refuse") -> list[Any]:
+        """What each row is learned from or scored by: a place, a list of 0 and 1, or a number.
+
+        With `unseen` "wrong", a label that was not learned is UNSEEN, which no answer is; where a text may have
+        several, one more place at the end of its list says that there are such. Where none was learned, it is the
+        wrong file, or the wrong column.
+        """
         if self.kind == "regression":
             return [_number(data, row) for row in range(len(data))]
-        places = {name: place for place, name in enumerate(self.names)}
-        if self.numbered:
-            places |= {str(place): place for place in range(len(self.names))}
-        found = []
-        for row in range(len(data)):
-            numbers = []
-            for name in self.spelt(data, row):
-                if name not in places:
-                    raise DataError(
-                        f"{data.where(row)}: the label '{brief(name)}' is not among those learned, which are "
-                        f"{self.listed()}; correct it, or add examples of it to data.train"
-                    )
-                numbers.append(places[name])
-            found.append(numbers[0] if self.kind == "classes" else [float(n in numbers) for n in range(self.outputs)])
+        places = self._places()
+        every = [self.spelt(data, row) for row in range(len(data))]
+        if not any(name in places for names in every for name in names):
+            unseen = "refuse"
+        found: list[Any] = []
+        for row, names in enumerate(every):
+            strange = next((name for name in names if name not in places), None)
+            if strange is not None and unseen == "refuse":
+                raise DataError(
+                    f"{data.where(row)}: the label '{brief(strange)}' is not among those learned, which are "
+                    f"{self.listed()}; correct it, or add examples of it to data.train"
+                )
+            if self.kind == "classes":
+                found.append(places.get(names[0], UNSEEN))
+                continue
+            numbers = {places[name] for name in names if name in places}
+            last = [] if unseen == "refuse" else [float(strange is not None)]
+            found.append([*(float(n in numbers) for n in range(self.outputs)), *last])
         return found
+
+    def _places(self) -> dict[str, int]:
+        places = {name: place for place, name in enumerate(self.names)}
+        return places | {str(place): place for place in range(len(self.names))} if self.numbered else places
+
+    def unseen_note(self, data: Labelled, where: str) -> str | None:
+        """A line about labels that the model does not know; None where there are none."""
+        if self.kind == "regression":
+            return None
+        places = self._places()
+        unseen = [[name for name in self.spelt(data, row) if name not in places] for row in range(len(data))]
+        return note_of_unseen(f"{where} has labels", unseen, "rows")
 
     def shown(self, wanted: Any) -> str:
         """What a row is learned from, as a person reads it.
 
-        >>> Labels("several", ["a", "b", "c"]).shown([1.0, 0.0, 1.0])
+        >>> Labels("multilabel", ["a", "b", "c"]).shown([1.0, 0.0, 1.0])
         'a;c'
         """
         if self.kind == "regression":
             return f"{wanted:g}"
         if self.kind == "classes":
-            return self.names[wanted]
-        return self.separator.join(name for name, there in zip(self.names, wanted, strict=True) if there)
+            return NOT_LEARNED if wanted == UNSEEN else self.names[wanted]
+        return self.separator.join(name for name, there in zip(self.names, wanted, strict=False) if there)
 
     def listed(self) -> str:
         """The names, for a message."""
@@ -146,6 +171,20 @@ class Labels:
 
     def _shown(self, name: str) -> str:
         return self.names[int(name)] if self.numbered and name not in self.names else name
+
+
+def note_of_unseen(has: str, unseen: Sequence[Sequence[str]], units: str) -> str | None:
+    """A line that names and counts the `unseen` labels of each row or word; None where none has any.
+
+    >>> note_of_unseen("data.test has tags", [[], ["ORG"]], "words")
+    "data.test has tags unknown to the model, in 1 of 2 words: 'ORG' (1); they count as wrong"
+    """
+    counts = Counter(name for names in unseen for name in names)
+    if not counts:
+        return None
+    named = listed([f"'{brief(name)}' ({count:,})" for name, count in counts.most_common()], FEW)
+    share = f"{sum(map(bool, unseen)):,} of {len(unseen):,} {units}"
+    return f"{has} unknown to the model, in {share}: {named}; they count as wrong"
 
 
 def _name(value: Any) -> str:
@@ -228,24 +267,23 @@ def _number(data: Labelled, row: int) -> float:
 
 def hold_out_rows(
     data: Labelled, share: float, kind: str = "auto", separator: str = ";", names: Sequence[str] | None = None
-) -> tuple[Labelled, Labelled]:
+) -> dict[str, Labelled]:
     """The rows without a `share` of them, and that share, chosen by a hash of the text: never one text in both.
 
     Each class keeps the text of its that would come last, so that nothing is asked that was not taught.
     """
     kind = _kind_of(data) if kind == "auto" else kind
-    chances = {text: int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big") / 2**48 for text in data.texts}
-    last: dict[str, str] = {}
+    order = {text: (chance(text), text) for text in data.texts}
+    last: dict[str, str] = {}  # the text of each class that comes last
     for row in range(len(data)) if kind != "regression" else ():
         for name in Labels(kind, list(names or []), separator).spelt(data, row):
-            last[name] = max(last.get(name, data.texts[row]), data.texts[row], key=lambda text: (chances[text], text))
-    free = sorted(set(data.texts) - set(last.values()), key=lambda text: (chances[text], text))
-    if not free or len(chances) < 2:
+            last[name] = max(last.get(name, data.texts[row]), data.texts[row], key=order.__getitem__)
+    kept = set(last.values())
+    if len(kept) == len(order) or len(order) < 2:
         raise DataError(
-            f"{data.source}: none of its {len(chances):,} different texts can be held out for validation, since each "
+            f"{data.source}: none of its {len(order):,} different texts can be held out for validation, since each "
             "is needed to learn a class; give data.valid"
         )
-    most = len(free) if last else len(free) - 1  # something is left to learn from
-    held = set(free[: max(1, min(sum(chances[text] < share for text in free), most))])
-    rows = [[row for row, text in enumerate(data.texts) if (text in held) == out] for out in (False, True)]
-    return data.select(rows[0]), data.select(rows[1])
+    # Something is left to learn from.
+    parts = by_hash(data.texts, {"valid": share}, kept, left=0 if kept else 1)
+    return {part: data.select(rows) for part, rows in parts.items()}

@@ -31,7 +31,7 @@ class Reason:
 
 
 @dataclass(frozen=True)
-class Report:
+class FilterReport:
     """How many pairs are left out of how many, and why."""
 
     total: int
@@ -47,12 +47,12 @@ class Report:
         why = ", ".join(map(str, self.reasons))
         return f"left out {self.left_out:,} of {self.total:,} pairs: {why}"
 
-    def __add__(self, later: Report) -> Report:
+    def __add__(self, later: FilterReport) -> FilterReport:
         """This and what was left out of the rest afterwards."""
-        return Report(self.total, self.reasons + later.reasons)
+        return FilterReport(self.total, self.reasons + later.reasons)
 
 
-def clean(pairs: Pairs) -> tuple[Pairs, Report]:
+def clean(pairs: Pairs) -> tuple[Pairs, FilterReport]:
     """The pairs that have text on both sides, and a report on those that have not."""
     filled = np.array([[bool(s.strip()), bool(t.strip())] for s, t in zip(pairs.sources, pairs.targets, strict=True)])
     filled = filled.reshape(len(pairs), 2)
@@ -60,7 +60,7 @@ def clean(pairs: Pairs) -> tuple[Pairs, Report]:
         "empty on one side": filled[:, 0] != filled[:, 1],
         "empty on both sides": ~filled.any(axis=1),
     }
-    kept, report = _judge(reasons, pairs.place, pairs.source_name)
+    kept, report = _judge(reasons, pairs.place, pairs.source)
     return (pairs if len(kept) == len(pairs) else pairs.select(kept.tolist())), report
 
 
@@ -70,7 +70,7 @@ def filter_lengths(
     max_length: int | None = None,
     max_ratio: float | None = None,
     pairs: Pairs | None = None,
-) -> tuple[list[int], Report]:
+) -> tuple[list[int], FilterReport]:
     """Which pairs are neither too long nor of very different lengths, counted in tokens.
 
     The ratio is the longer side to the shorter, and is judged only where the longer has ten tokens or
@@ -90,13 +90,13 @@ def filter_lengths(
     def number(index: int) -> str:
         return f"pair {index + 1:,}"
 
-    kept, report = _judge(reasons, pairs.place if pairs else number, pairs.source_name if pairs else "the data")
+    kept, report = _judge(reasons, pairs.place if pairs else number, pairs.source if pairs else "the data")
     return kept.tolist(), report
 
 
 def _judge(
     reasons: dict[str, np.ndarray[Any, np.dtype[np.bool_]]], place: Callable[[int], str], name: str
-) -> tuple[np.ndarray[Any, np.dtype[np.int64]], Report]:
+) -> tuple[np.ndarray[Any, np.dtype[np.int64]], FilterReport]:
     """The indices against which no reason speaks; a pair is counted under the first that does."""
     total = len(next(iter(reasons.values())))
     keep = np.ones(total, dtype=bool)
@@ -106,7 +106,7 @@ def _judge(
         if len(new):
             found.append(Reason(text, len(new), place(int(new[0]))))
             keep[new] = False
-    report = Report(total, tuple(found))
+    report = FilterReport(total, tuple(found))
     if not keep.any():
         raise DataError(f"{name}: no pair is left: {report}" if total else f"{name} holds no pairs")
     return np.flatnonzero(keep), report

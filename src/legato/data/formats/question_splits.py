@@ -6,11 +6,10 @@ model is asked about texts that it has not seen.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable
 from dataclasses import replace
 
-from legato.data.formats.questions import Question, Questions
+from legato.data.formats.questions import Questions
+from legato.data.splits import by_group
 from legato.errors import DataError
 
 MANY = 10  # articles, of which some can be held out
@@ -19,50 +18,32 @@ MANY = 10  # articles, of which some can be held out
 def split_questions(
     every: Questions, by: str, valid_share: float, test_share: float = 0.0
 ) -> tuple[dict[str, Questions], str]:
-    """Parts of which none shares an article (or a context) with another, and a line that says how large they are.
-
-    Groups are taken in the order of their hashes, so that the parts depend on nothing but the data; each part takes
-    groups until it has its share of the questions.
-    """
-    by, key = _group_key(every, by)
-    groups: dict[str, list[Question]] = {}
-    for question in every.questions:
-        groups.setdefault(key(question), []).append(question)
-    names = [name for name, share in (("test", test_share), ("valid", valid_share)) if share > 0]
-    if len(groups) <= len(names):
+    """Parts of which none shares an article (or a context) with another, and a line that says how large they are."""
+    by, keys = _group_keys(every, by)
+    shares = {name: share for name, share in (("test", test_share), ("valid", valid_share)) if share > 0}
+    if (count := len(set(keys))) <= len(shares):
         raise DataError(
-            f"{every.source} has {len(groups)} {by}s, too few to hold out {' and '.join(names)}; give data.valid"
+            f"{every.source} has {count} {by}s, too few to hold out {' and '.join(shares)}; give data.valid"
         )
-    order = sorted(groups, key=lambda group: hashlib.sha256(group.encode("utf-8", "surrogatepass")).digest())
-    shares = {"test": test_share, "valid": valid_share}
-    chosen: dict[str, set[str]] = {}
-    for number, name in enumerate(names):
-        least = len(names) - number  # groups that must be left for the others
-        taken, count = set[str](), 0
-        while not taken or (count < shares[name] * len(every.questions) and len(order) > least):
-            taken.add(order[0])
-            count += len(groups[order.pop(0)])
-        chosen[name] = taken
-    chosen["train"] = set(order)
+    rows = by_group(keys, shares)
     parts = {
-        name: replace(every, questions=[q for q in every.questions if key(q) in taken], sha256="", notes=[])
-        for name, taken in chosen.items()
+        name: replace(every, questions=[every.questions[row] for row in those], sha256="", notes=[])
+        for name, those in rows.items()
     }
-    counts = [
-        f"{len(parts[name].questions):,} {name} ({len(chosen[name]):,} {by}{'s' * (len(chosen[name]) > 1)})"
-        for name in ("train", "valid", "test")
-        if name in parts
-    ]
+    counts = []
+    for name, those in rows.items():
+        groups = len({keys[row] for row in those})
+        counts.append(f"{len(those):,} {name} ({groups:,} {by}{'s' * (groups > 1)})")
     return parts, f"{every.source} is split by {by}: {', '.join(counts)}"
 
 
-def _group_key(every: Questions, by: str) -> tuple[str, Callable[[Question], str]]:
+def _group_keys(every: Questions, by: str) -> tuple[str, list[str]]:
     articles = {question.article for question in every.questions}
     if by == "article" and None in articles:
         raise DataError(f"{every.source} does not say which article each text is from; set data.article=COLUMN")
     if by == "article" or (by == "auto" and None not in articles and len(articles) >= MANY):
-        return "article", lambda question: str(question.article)
-    return "context", lambda question: question.context
+        return "article", [str(question.article) for question in every.questions]
+    return "context", [question.context for question in every.questions]
 
 
 def told_shared(train: Questions, others: dict[str, Questions]) -> list[str]:

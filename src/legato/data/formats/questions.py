@@ -15,36 +15,32 @@ How they are split into parts is in `question_splits.py`.
 from __future__ import annotations
 
 import ast
-import hashlib
 import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
+from legato.data.digests import sha256_of
 from legato.data.formats.strays import is_missing, is_number
-from legato.data.sources.files import load_text
+from legato.data.sources.columns import QUESTIONS
+from legato.data.sources.files import FileOptions, load_text
 from legato.data.sources.table import Column, Head, Table, list_names
-from legato.data.sources.tables import FORMATS, format_of, locate, read_table
+from legato.data.sources.tables import FORMATS, locate, read_table, tabbed
 from legato.errors import DataError, brief, suggest
 from legato.schema import check_values, parse_json
 
 E = TypeVar("E")
 
 QUESTION_FORMATS: Final = (*FORMATS, "squad")
-# Names by which columns are known, the likeliest first.
-QUESTION_NAMES: Final = ("question", "query", "q")
-CONTEXT_NAMES: Final = ("context", "passage", "paragraph", "review", "document", "text")
-ANSWER_NAMES: Final = ("answers", "answer", "human_ans_spans", "answer_text", "span")
-START_NAMES: Final = ("answer_start", "start", "human_ans_indices", "answer_span", "offset")
-ARTICLE_NAMES: Final = ("title", "article", "item_id", "document_id", "doc_id")
+QUESTION, ARTICLE = QUESTIONS.roles[0], QUESTIONS.roles[-1]
 MAX_LITERAL: Final = 1_000_000  # characters of an object that a csv holds in a field
 
 
 @dataclass(frozen=True)
-class Span:
+class AnswerSpan:
     """A part of a context."""
 
     start: int
@@ -62,17 +58,22 @@ class Question:
     id: str
     question: str
     context: str
-    answers: list[Span | None]
+    answers: list[AnswerSpan | None]
     article: str | None = None
+
+    def content(self) -> str:
+        """All that is learned from it, as its hash has it."""
+        answers = [None if answer is None else (answer.start, answer.text) for answer in self.answers]
+        return repr((self.question, self.context, answers))
 
     @property
     def answerable(self) -> bool:
         return any(answer is not None for answer in self.answers)
 
     @property
-    def found(self) -> list[Span | None]:
+    def found(self) -> list[AnswerSpan | None]:
         """What annotators answered; that one of them found nothing counts only where all did, as SQuAD 2.0 has it."""
-        spans: list[Span | None] = [answer for answer in self.answers if answer is not None]
+        spans: list[AnswerSpan | None] = [answer for answer in self.answers if answer is not None]
         return spans or [None]
 
     @property
@@ -81,7 +82,7 @@ class Question:
         return list(dict.fromkeys("" if answer is None else answer.text for answer in self.found))
 
     @property
-    def common(self) -> Span | None:
+    def common(self) -> AnswerSpan | None:
         """The answer that most gave; the first of those that as many gave."""
         return Counter(self.found).most_common(1)[0][0]
 
@@ -96,45 +97,50 @@ class Questions:
     notes: list[str] = field(default_factory=list)  # what a reader should know: columns guessed, rows left out
 
     def __post_init__(self) -> None:
-        self.sha256 = self.sha256 or _content_hash(self.questions)
+        self.sha256 = self.sha256 or sha256_of(question.content() for question in self.questions)
 
     @property
     def unanswerable(self) -> int:
         return sum(not question.answerable for question in self.questions)
 
 
-@dataclass
-class Reading:
-    """How files are read: the same for all of a task's."""
+@dataclass(frozen=True)
+class QuestionFiles(FileOptions):
+    """How files of questions are read: the same for all of a task's."""
 
-    root: str | None = None
-    format: str = "auto"
     columns: Sequence[Column] | None = None  # question, context, answer and, where there is one, its place
     article: Column | None = None  # what texts belong together
     no_answer: str = "ANSWERNOTFOUND"  # the answer that means none
-    encoding: str = "utf-8"
     skip_bad: bool = False
 
 
-def read_questions(source: str, reading: Reading, split: str = "train") -> Questions:
+def read_questions(source: str, files: QuestionFiles = QuestionFiles()) -> Questions:
     """The questions of a file, or of a dataset on the hub, each answer where it is said to be."""
-    if reading.format not in QUESTION_FORMATS:
-        raise DataError(f"there is no format '{reading.format}' of data; {suggest(reading.format, QUESTION_FORMATS)}")
-    checker = _Checker(reading)
+    if files.format not in QUESTION_FORMATS:
+        raise DataError(f"there is no format '{files.format}' of data; {suggest(files.format, QUESTION_FORMATS)}")
     notes = []
-    squad = _squad_rows(source, reading) if reading.format in ("auto", "squad") else None
+    squad = _squad_rows(source, files) if files.format in ("auto", "squad") else None
     if squad is None:
-        table, roles, note = _read_columns(source, reading, split)
+        table, roles, note = _read_columns(source, files)
         name, rows = table.source, _table_rows(table, roles)
         notes.append(note)
     else:
         name, rows = squad
-    questions = [question for row in rows if (question := checker.question(row)) is not None]
-    if checker.skipped:
-        left = f"{name}: {len(checker.skipped):,} left out, whose answers are not where they should be"
-        notes.append(f"{left}; the first is {checker.skipped[0].removeprefix(f'{name}, ')}")
+    questions: list[Question] = []
+    skipped: list[str] = []  # what was wrong with each
+    for row in rows:
+        try:
+            questions.append(_question(row, files.no_answer))
+        except ValueError as problem:
+            skipped.append(f"{row.where}: {problem}")
+            if not files.skip_bad:
+                advice = "put it right, or set data.skip_bad=true to leave such ones out"
+                raise DataError(f"{skipped[0]}; {advice}") from None
+    if skipped:
+        left = f"{name}: {len(skipped):,} left out, whose answers are not where they should be"
+        notes.append(f"{left}; the first is {skipped[0].removeprefix(f'{name}, ')}")
     if not questions:
-        raise DataError(f"{name} holds no questions{' that can be used' if checker.skipped else ''}")
+        raise DataError(f"{name} holds no questions{' that can be used' if skipped else ''}")
     if squad is None and len(grouped := _grouped(questions)) < len(questions):
         notes.append(f"{name}: {len(questions):,} rows ask {len(grouped):,} questions, some with several answers")
         questions = grouped
@@ -156,21 +162,21 @@ class _Raw:
 # --- SQuAD's JSON -----------------------------------------------------------------------------------
 
 
-def _squad_rows(source: str, reading: Reading) -> tuple[str, Iterator[_Raw]] | None:
+def _squad_rows(source: str, files: FileOptions) -> tuple[str, Iterator[_Raw]] | None:
     """The name of a SQuAD file and its questions; None where it is something else."""
-    path = locate(source, reading.root)
-    if path is None or (reading.format == "auto" and path.name.lower().removesuffix(".gz")[-5:] != ".json"):
+    path = locate(source, files.root)
+    if path is None or (files.format == "auto" and path.name.lower().removesuffix(".gz")[-5:] != ".json"):
         return None
-    text = load_text(path, reading.encoding, max_line=0)
+    text = load_text(path, files.encoding, max_line=0)
     try:
         held: Any = parse_json(text, object, str(path), error=DataError)
     except DataError as problem:
-        if reading.format == "auto" and "\n" in text.strip() and text.lstrip().startswith("{"):
+        if files.format == "auto" and "\n" in text.strip() and text.lstrip().startswith("{"):
             return None  # one object a line
         raise DataError(f"{problem}; put it right, or copy the file again") from None
     articles = held.get("data") if isinstance(held, dict) else None
     if not isinstance(articles, list):
-        if reading.format == "auto" and isinstance(held, dict) and any(name in held for name in QUESTION_NAMES):
+        if files.format == "auto" and isinstance(held, dict) and QUESTION.find(held):
             return None  # a table of one line
         there = list_names(held) if isinstance(held, dict) else type(held).__name__
         raise DataError(
@@ -209,59 +215,28 @@ def _entry(value: Any, key: str, kind: type[E], where: str) -> E:
 # --- tables -----------------------------------------------------------------------------------------
 
 
-def _read_columns(source: str, reading: Reading, split: str) -> tuple[Table, list[str], str]:
+def _read_columns(source: str, files: QuestionFiles) -> tuple[Table, list[str], str]:
     """The columns that hold what is needed, the role of each, and a note that says which they are."""
     roles: list[str] = []
+    QUESTIONS.check(files.columns or None)
 
     def choose(head: Head) -> list[Column]:
-        chosen = _named(reading) if reading.columns else _guessed(head)
-        if reading.article is not None:
-            chosen["article"] = reading.article
-        elif "article" not in chosen and (found := _first_of(ARTICLE_NAMES, head.names)) is not None:
-            numbers = all(isinstance(column, int) for column in chosen.values())
-            if not numbers:  # else there is no header
-                chosen["article"] = found
+        if files.columns:
+            names = (role.name for role in QUESTIONS.roles)
+            chosen: dict[str, Column] = dict(zip(names, files.columns, strict=False))
+            if not all(isinstance(column, int) for column in files.columns):  # else there is no header
+                chosen |= dict(zip([ARTICLE.name], ARTICLE.find(head.names), strict=False))
+        else:
+            chosen = QUESTIONS.by_name(head)
+        if files.article is not None:
+            chosen[ARTICLE.name] = files.article
         roles[:] = chosen
         return list(chosen.values())
 
-    format = "auto" if reading.format == "squad" else reading.format
-    format = format_of(source, reading.root, format, reading.encoding)
-    table = read_table(source, choose, root=reading.root, format=format, encoding=reading.encoding, split=split)
+    files = replace(files, format="auto") if files.format == "squad" else files
+    table = read_table(source, choose, tabbed(source, files))
     told = ", ".join(f"'{brief(name)}' as {role}" for name, role in zip(table.names, roles, strict=True))
     return table, roles, f"{table.source}: reading {told}"
-
-
-def _named(reading: Reading) -> dict[str, Column]:
-    assert reading.columns is not None
-    roles = ("question", "context", "answer", "place")
-    if not 2 <= len(reading.columns) <= len(roles):
-        raise DataError(
-            f"data.columns has {len(reading.columns)} columns; name those of question, context, answer and, where "
-            "there is one, the answer's place"
-        )
-    return dict(zip(roles, reading.columns, strict=False))
-
-
-def _first_of(known: Iterable[str], names: Sequence[str]) -> str | None:
-    lower = {name.lower(): name for name in reversed(names)}
-    return next((lower[name] for name in known if name in lower), None)
-
-
-def _guessed(head: Head) -> dict[str, Column]:
-    chosen: dict[str, Column] = {}
-    wanted = (("question", QUESTION_NAMES), ("context", CONTEXT_NAMES), ("answer", ANSWER_NAMES))
-    for role, known in wanted:
-        found = _first_of(known, [name for name in head.names if name not in chosen.values()])
-        if found is None:
-            raise DataError(
-                f"{head.where}: no column looks like the {role}, among {list_names(head.names)}; say which are "
-                "question, context and answer: data.columns=[…,…,…]"
-            )
-        chosen[role] = found
-    place = _first_of(START_NAMES, head.names)
-    if place is not None:
-        chosen["place"] = place
-    return chosen
 
 
 def _table_rows(table: Table, roles: list[str]) -> Iterator[_Raw]:
@@ -315,71 +290,57 @@ def _literal(text: str) -> Any:
 # --- checking ---------------------------------------------------------------------------------------
 
 
-class _Checker:
-    """Turns what a file says into questions whose answers are where they should be."""
+def _question(raw: _Raw, none: str) -> Question:
+    """What a file says as a question; ValueError where an answer is not where it should be."""
+    question, context = _text(raw.where, raw.question, "question").strip(), _text(raw.where, raw.context, "context")
+    if none:  # SubjQA's contexts end in it
+        context = _text(raw.where, context.removesuffix(none), "context")
+    if raw.answers is None:
+        raise ValueError("there are no 'answers', nor 'is_impossible', which says that there are none")
+    answers = [_span(context, text, place, none) for text, place in raw.answers] or [None]
+    return Question(raw.id, question, context, answers, raw.article)
 
-    def __init__(self, reading: Reading) -> None:
-        self.none, self.skip = reading.no_answer, reading.skip_bad
-        self.skipped: list[str] = []  # what was wrong with each
 
-    def question(self, raw: _Raw) -> Question | None:
-        question, context = self._text(raw, "question").strip(), self._text(raw, "context")
-        if self.none:  # SubjQA's contexts end in it
-            context = context.removesuffix(self.none)
-        if not context.strip():
-            raise DataError(f"{raw.where}: the context is empty; fill it in, or remove the question")
-        try:
-            if raw.answers is None:
-                raise ValueError("there are no 'answers', nor 'is_impossible', which says that there are none")
-            answers = [self._span(context, text, place) for text, place in raw.answers] or [None]
-        except ValueError as problem:
-            said = f"{raw.where}: {problem}"
-            if not self.skip:
-                raise DataError(f"{said}; put it right, or set data.skip_bad=true to leave such ones out") from None
-            self.skipped.append(said)
-            return None
-        return Question(raw.id, question, context, answers, raw.article)
+def _text(where: str, value: Any, role: str) -> str:
+    if not isinstance(value, str):
+        raise DataError(f"{where}: the {role} is {type(value).__name__}, not text; set data.columns")
+    if not value.strip():
+        raise DataError(f"{where}: the {role} is empty; fill it in, or remove the question")
+    return value
 
-    def _text(self, raw: _Raw, role: str) -> str:
-        value = getattr(raw, role)
-        if not isinstance(value, str):
-            raise DataError(f"{raw.where}: the {role} is {type(value).__name__}, not text; set data.columns")
-        if not value.strip():
-            raise DataError(f"{raw.where}: the {role} is empty; fill it in, or remove the question")
-        return value
 
-    def _span(self, context: str, text: Any, place: Any) -> Span | None:
-        """The answer in its context; ValueError says why there is none."""
-        if text is None or text == "" or (isinstance(text, str) and text.strip() == self.none):
-            return None
-        if isinstance(text, list | dict) or (isinstance(text, float) and not math.isfinite(text)):
-            raise ValueError(f"the answer is {brief(text)}, which is no text")
-        if not isinstance(text, str):
-            if is_missing(text, False):
-                raise ValueError(f"the answer is {text}, which is none; leave it empty where there is no answer")
-            text = str(text)
-        if isinstance(place, list | tuple):
-            return _between(context, text, place)
-        if place is None or place == "":
-            start = context.find(text)
-            if start >= 0 and is_missing(text, True) and not re.search(rf"\b{re.escape(text.strip())}\b", context):
-                raise ValueError(f"the answer '{text}' stands for a missing one; leave it empty where there is none")
-            if start < 0:
-                raise ValueError(f"the answer '{brief(text)}' does not stand in the context")
-            return _trimmed(start, text)
-        whole = isinstance(place, int | float) and is_number(place) and place == int(place)
-        if isinstance(place, bool) or not whole:
-            raise ValueError(f"the answer begins at '{brief(place)}', which is no number")
-        start = int(place)
-        if start == -1 and not text.strip():
-            return None
-        found = context[start : start + len(text)] if start >= 0 else ""
-        if found != text:
-            raise ValueError(f"the answer '{brief(text)}' is not at character {start}, where '{brief(found)}' stands")
+def _span(context: str, text: Any, place: Any, none: str) -> AnswerSpan | None:
+    """The answer in its context, None where it is `none`; ValueError says why it is not there."""
+    if text is None or text == "" or (isinstance(text, str) and text.strip() == none):
+        return None
+    if isinstance(text, list | dict) or (isinstance(text, float) and not math.isfinite(text)):
+        raise ValueError(f"the answer is {brief(text)}, which is no text")
+    if not isinstance(text, str):
+        if is_missing(text, False):
+            raise ValueError(f"the answer is {text}, which is none; leave it empty where there is no answer")
+        text = str(text)
+    if isinstance(place, list | tuple):
+        return _between(context, text, place)
+    if place is None or place == "":
+        start = context.find(text)
+        if start >= 0 and is_missing(text, True) and not re.search(rf"\b{re.escape(text.strip())}\b", context):
+            raise ValueError(f"the answer '{text}' stands for a missing one; leave it empty where there is none")
+        if start < 0:
+            raise ValueError(f"the answer '{brief(text)}' does not stand in the context")
         return _trimmed(start, text)
+    whole = isinstance(place, int | float) and is_number(place) and place == int(place)
+    if isinstance(place, bool) or not whole:
+        raise ValueError(f"the answer begins at '{brief(place)}', which is no number")
+    start = int(place)
+    if start == -1 and not text.strip():
+        return None
+    found = context[start : start + len(text)] if start >= 0 else ""
+    if found != text:
+        raise ValueError(f"the answer '{brief(text)}' is not at character {start}, where '{brief(found)}' stands")
+    return _trimmed(start, text)
 
 
-def _between(context: str, text: str, place: Sequence[Any]) -> Span:
+def _between(context: str, text: str, place: Sequence[Any]) -> AnswerSpan:
     """The answer between two characters. Its text may be written apart, or leave out words, as SubjQA's do."""
     if len(place) != 2 or not all(isinstance(part, int) and not isinstance(part, bool) for part in place):
         raise ValueError(f"the answer lies between {brief(tuple(place))}, which is no pair of characters")
@@ -395,11 +356,11 @@ def _between(context: str, text: str, place: Sequence[Any]) -> Span:
     raise ValueError(f"the answer '{brief(text)}' is not between {start} and {end}, where '{brief(found)}' stands")
 
 
-def _trimmed(start: int, text: str) -> Span:
+def _trimmed(start: int, text: str) -> AnswerSpan:
     bare = text.strip()
     if not bare:
         raise ValueError("the answer is white space")
-    return Span(start + len(text) - len(text.lstrip()), bare)
+    return AnswerSpan(start + len(text) - len(text.lstrip()), bare)
 
 
 def _grouped(questions: list[Question]) -> list[Question]:
@@ -412,11 +373,3 @@ def _grouped(questions: list[Question]) -> list[Question]:
         else:
             known[key] = question
     return list(known.values())
-
-
-def _content_hash(questions: Iterable[Question]) -> str:
-    digest = hashlib.sha256()
-    for question in questions:
-        answers = [None if answer is None else (answer.start, answer.text) for answer in question.answers]
-        digest.update(repr((question.question, question.context, answers)).encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()

@@ -27,7 +27,7 @@ _TAG: Final = re.compile(r"O|[BIESLU]-.+", re.DOTALL)
 _SAME: Final = {"L": "E", "U": "S"}  # bilou's letters in iobes
 
 
-class Span(NamedTuple):
+class Entity(NamedTuple):
     """A name: what it is of, its first word, and the word behind its last."""
 
     kind: str
@@ -67,48 +67,61 @@ def guess_scheme(sentences: Iterable[Sequence[str]]) -> Scheme:
     return "iob1" if against["iob1"] < against["iob2"] else "iob2"
 
 
-def marks_a_name(tag: str) -> bool:
+def scheme_of_labels(labels: Iterable[str]) -> dict[str, Any]:
+    """What a list of labels alone says of a tagger's scheme, as a model's folder says it.
+
+    With the same labels a name may begin with I- (iob1) or not (iob2): a list cannot tell, so every tag may follow
+    every other there.
+
+    >>> scheme_of_labels(["O", "B-PER", "I-PER"])
+    {'scheme': 'iob2', 'valid_transitions': False}
+    """
+    scheme = guess_scheme([label] for label in labels)
+    return {"scheme": scheme, "valid_transitions": scheme not in ("iob1", "iob2")}
+
+
+def is_entity_tag(tag: str) -> bool:
     """Whether a tag is one of a name, in any scheme.
 
-    >>> marks_a_name("B-PER"), marks_a_name("O"), marks_a_name("B_PER")
+    >>> is_entity_tag("B-PER"), is_entity_tag("O"), is_entity_tag("B_PER")
     (True, False, False)
     """
     return tag != OUTSIDE and _TAG.fullmatch(tag) is not None
 
 
-def read_spans(tags: Sequence[str]) -> list[Span]:
+def read_spans(tags: Sequence[str]) -> list[Entity]:
     """The names in a sequence of tags of any of the schemes but plain.
 
     >>> read_spans(["I-LOC", "I-LOC", "B-LOC", "O"])
-    [Span(kind='LOC', start=0, end=2), Span(kind='LOC', start=2, end=3)]
+    [Entity(kind='LOC', start=0, end=2), Entity(kind='LOC', start=2, end=3)]
     """
-    spans: list[Span] = []
+    spans: list[Entity] = []
     kind, start = "", -1  # of the name that is open
     for place, tag in enumerate(tags):
         letter, now = _SAME.get(tag[:1], tag[:1]), tag[2:]
         letter = letter if tag[1:2] == "-" and letter in "BIES" else OUTSIDE  # what is no tag for names is in none
         begins = letter in "BS" or (letter in "IE" and (start < 0 or now != kind))
         if start >= 0 and (begins or letter == OUTSIDE):
-            spans.append(Span(kind, start, place))
+            spans.append(Entity(kind, start, place))
             start = -1
         if begins:
             kind, start = now, place
         if letter in "ES" and start >= 0:
-            spans.append(Span(kind, start, place + 1))
+            spans.append(Entity(kind, start, place + 1))
             start = -1
     if start >= 0:
-        spans.append(Span(kind, start, len(tags)))
+        spans.append(Entity(kind, start, len(tags)))
     return spans
 
 
-def write_spans(spans: Iterable[Span], length: int, scheme: Scheme) -> list[str]:
+def write_spans(spans: Iterable[Entity], length: int, scheme: Scheme) -> list[str]:
     """The tags of names that do not overlap.
 
-    >>> write_spans([Span("LOC", 0, 2), Span("LOC", 2, 3)], 4, "iobes")
+    >>> write_spans([Entity("LOC", 0, 2), Entity("LOC", 2, 3)], 4, "iobes")
     ['B-LOC', 'E-LOC', 'S-LOC', 'O']
     """
     tags = [OUTSIDE] * length
-    before = Span("", -1, -1)
+    before = Entity("", -1, -1)
     for span in spans:
         tags[span.start : span.end] = [f"I-{span.kind}"] * (span.end - span.start)
         if scheme != "iob1" or (before.end == span.start and before.kind == span.kind):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import glob
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
+from legato.data.digests import sha256_of, sized
 from legato.data.formats.trees import Tree, parse_trees
-from legato.data.sources.files import decode, load_bytes, no_file, resolve_path, unify_newlines
+from legato.data.sources.files import FileOptions, decode, load_bytes, no_file, resolve_path, unify_newlines
 from legato.data.sources.patterns import matching_files
 from legato.data.sources.zips import IN_ZIP, zip_members
 from legato.errors import DataError
@@ -30,7 +30,7 @@ class Treebank:
         return sum(len(tree.leaves) for tree in self.trees)
 
 
-def read_trees(source: str | list[str], root: str | None = None, encoding: str = "utf-8") -> Treebank:
+def read_trees(source: str | list[str], files: FileOptions = FileOptions()) -> Treebank:
     """The trees of a file (plain or .gz), of a folder's .mrg files, of a pattern, or of files in a zip.
 
     A pattern's `*`, `?` and `[0-9]` stand for parts of names, `**` for any folders. In a zip the files are
@@ -40,17 +40,20 @@ def read_trees(source: str | list[str], root: str | None = None, encoding: str =
     """
     trees: list[Tree] = []
     names: list[str] = []
-    digest = hashlib.sha256()
-    for name, data in (file for part in _listed(source) for file in _files(part, root)):
-        text = unify_newlines(decode(Path(name), data, encoding))
+    content: list[bytes] = []
+    for name, data in (file for part in _listed(source) for file in _files(part, files.root)):
+        text = unify_newlines(decode(Path(name), data, files.encoding))
         found = list(parse_trees(text, name))
         if not found:
             raise DataError(f"{name} holds no tree; give a file with trees in brackets")
         trees += found
         names.append(name)
-        content = text.encode("utf-8", "surrogatepass")
-        digest.update(len(content).to_bytes(8, "little") + content)  # the length keeps two files apart
-    return Treebank(trees, names, digest.hexdigest())
+        content += sized([text], partial(_name_of, name))
+    return Treebank(trees, names, sha256_of(content))
+
+
+def _name_of(file: str, row: int) -> str:
+    return file
 
 
 def _listed(source: str | list[str]) -> list[str]:

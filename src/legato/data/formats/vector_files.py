@@ -84,7 +84,9 @@ def initialise_embedding(
         raise ConfigError(
             f"{path} has vectors of words, but tokenizer={tokenizer.name} has pieces; set tokenizer=word"
         )
-    words = {index: tokenizer.token_name(index) for index in range(tokenizer.size) if index not in tokenizer.marks}
+    words = {
+        index: tokenizer.token_name(index) for index in range(tokenizer.size) if index not in tokenizer.special_ids
+    }
     read = read_vectors(path, {form for word in words.values() for form in (word, word.lower())})
     if read.width != embedding.embedding_dim:
         raise ConfigError(

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import codecs
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from legato.data.sources.unpacking import gunzip
 from legato.errors import DataError, brief
-from legato.input_files import open_file, path_of, read_bytes
+from legato.input_files import near_path, open_file, path_of, read_bytes
 from legato.schema import is_text
 
 MAX_LINE: Final = 10_000_000
@@ -25,12 +26,26 @@ PACKED: Final = {  # by what files of a kind begin with, which no text does
 }
 
 
+@dataclass(frozen=True)
+class FileOptions:
+    """How a source is read, whatever is in it."""
+
+    root: str | None = None  # folder that relative names lie in
+    format: str = "auto"  # of tables: csv, tsv, jsonl or parquet, where a file's ending does not say it
+    encoding: str = "utf-8"  # of text files
+    max_line: int = MAX_LINE  # characters of a line; a longer one is usually a file of another kind; 0 accepts any
+    split: str = "train"  # the part of a dataset on the hub; a file is always whole
+
+
 def resolve_path(source: str, root: str | None = None) -> Path:
     """The path that `source` names; a relative one lies under `root` when there is a root."""
     return path_of(source, root)
 
 
 def no_file(path: Path) -> DataError:
+    near = near_path(path)
+    if near is not None:
+        return DataError(f"there is no file {path}; did you mean '{near}'?")
     return DataError(f"there is no file {path}; check the path, or set data.root to the folder it is in")
 
 

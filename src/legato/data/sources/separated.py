@@ -24,19 +24,19 @@ MANY_LINES: Final = 200  # of one row of a csv: more are rows that a lone quotat
 class _Form:
     """How the fields of a csv or tsv are written."""
 
-    mark: str  # what parts them
+    delimiter: str  # what parts them
     quoted: bool
     note: str = ""
 
     @property
-    def parted(self) -> str:
-        return {"\t": "tabs", ";": "semicolons"}.get(self.mark, "commas")
+    def separator_name(self) -> str:
+        return {"\t": "tabs", ";": "semicolons"}.get(self.delimiter, "commas")
 
     def reader(self, text: str, *, strict: bool = True) -> Any:
         lines = io.StringIO(text, newline="")
         if not self.quoted:
-            return csv.reader(lines, delimiter=self.mark, quoting=csv.QUOTE_NONE)
-        return csv.reader(lines, delimiter=self.mark, strict=strict)
+            return csv.reader(lines, delimiter=self.delimiter, quoting=csv.QUOTE_NONE)
+        return csv.reader(lines, delimiter=self.delimiter, strict=strict)
 
     def even(self, text: str) -> bool:
         """Whether each row has as many fields as the first."""
@@ -60,7 +60,7 @@ def _form(text: str, kind: str) -> _Form:
     if kind == "tsv":
         return _quoted_tsv(text) or _Form("\t", False)
     head = text.lstrip("\n").partition("\n")[0]
-    semicolons = _Form(";", True, "its columns parted by semicolons")
+    semicolons = _Form(";", True, "its columns separated by semicolons")
     return semicolons if ";" in head and "," not in head and semicolons.even(text) else _Form(",", True)
 
 
@@ -158,9 +158,13 @@ def _separated_rows(
                     f"complete or remove the row{quotes}"
                 )
             count = "1 field" if len(row) == 1 else f"{len(row)} fields"
-            advice = f"are its columns parted by {form.parted}?" if number == 1 else "complete or remove the row"
+            advice = (
+                f"are its columns separated by {form.separator_name}?"
+                if number == 1
+                else "complete or remove the row"
+            )
             raise DataError(f"{where}: {count}, so there is no column {last + 1}; {advice}{quotes}")
-        if header and form.mark == "," and len(row) > len(fields):
+        if header and form.delimiter == "," and len(row) > len(fields):
             raise DataError(
                 f"{path}, row {number} (line {line}): {len(row)} fields under {len(fields)} columns; "
                 "put what holds commas between quotation marks"

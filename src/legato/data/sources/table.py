@@ -21,6 +21,20 @@ class Head:
     first: Callable[[], Mapping[str, Any]]  # the first row by name; of a csv or tsv there is none
     rows: Callable[[], list[list[str]]] = list  # of a csv or tsv the first rows, a header among them
 
+    @property
+    def separated(self) -> bool:
+        """Whether it is a csv or tsv, all of whose values are text."""
+        return self.kind in ("csv", "tsv")
+
+    def of_type(self, *kinds: type) -> list[str]:
+        """The columns whose first value is of one of these kinds; of a csv or tsv there is none."""
+        row = self.first()
+        return [name for name in self.names if isinstance(row.get(name), kinds)]
+
+    def undecided(self, which: str, columns: str | None = None) -> DataError:
+        """An error where nothing tells what is what; `which` goes on behind "say which", to a setting."""
+        return DataError(f"{self.where} has {columns or f'the columns {list_names(self.names)}'}; say which {which}")
+
 
 Choose = Callable[[Head], Sequence[Column]]
 
@@ -38,8 +52,13 @@ class Table:
     classes: list[list[str] | None] = field(default_factory=list)  # of each column whose numbers, from 0, have names
     note: str = ""  # how a csv or tsv was read, where that is not the usual way
 
+    @property
+    def shown(self) -> list[str]:
+        """The columns as messages call them: by name, or `column 2`."""
+        return [f"'{brief(name)}'" if self.header else f"column {name}" for name in self.names]
+
     def where(self, row: int) -> str:
-        return f"{self.source}, {self.unit} {self.lines[row]}"
+        return f"{self.source}, {self.unit} {self.lines[row]:,}"
 
     def texts(self, column: int, setting: str = "data.columns") -> list[str]:
         """A column all of whose values are text; `setting` is where a user chooses another one."""

@@ -9,7 +9,7 @@ Notable here:
 - a column is a name, or a number from 1. A csv or tsv whose columns are all numbers has no header;
 - `translation.de` is the field `de` of the objects in the column `translation`, as the hub keeps pairs;
 - which columns are read may depend on what there is: give a function of the `Head`;
-- a `.csv` or `.txt` whose lines have tabs is a tsv (`format_of`), as STS-B's and MRPC's are;
+- a `.csv` or `.txt` whose lines have tabs is a tsv (`tabbed`), as STS-B's and MRPC's are;
 - numbers that stand for classes, on the hub and in its parquet files, come with the classes' names (`Table.classes`).
 """
 
@@ -17,17 +17,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from legato.data.sources.class_names import class_names, hub_features, parquet_features
-from legato.data.sources.files import MAX_LINE, load_bytes, load_text, no_file, resolve_path
+from legato.data.sources.files import FileOptions, load_bytes, load_text, no_file, resolve_path
+from legato.data.sources.hub_access import offline_where_unreachable
 from legato.data.sources.parquet import ParquetFile, read_parquet
 from legato.data.sources.plain_values import parse_line, plain_value
 from legato.data.sources.separated import read_separated
 from legato.data.sources.table import Choose, Column, Head, Table, enter_value, pick_columns, top_name
 from legato.data.text.libraries import clear_of_panics
 from legato.errors import DataError, brief, suggest
+from legato.input_files import near_path
 
 KINDS: Final = {
     ".csv": "csv",
@@ -46,33 +49,23 @@ HUB_SPLITS: Final = {"valid": ("validation", "valid", "dev")}
 PEEK: Final = 20  # lines that tell whether tabs part the columns
 
 
-def read_table(
-    source: str,
-    columns: Sequence[Column] | Choose,
-    *,
-    root: str | None = None,
-    format: str = "auto",
-    encoding: str = "utf-8",
-    max_line: int = MAX_LINE,
-    split: str = "train",
-) -> Table:
+def read_table(source: str, columns: Sequence[Column] | Choose, files: FileOptions = FileOptions()) -> Table:
     """The `columns` of a file, or of a dataset on the hub.
 
-    `format` says what a file is whose ending does not; `split` picks the part of a dataset, and a file
-    is always whole. Values are as they stand: text in a csv or tsv, anything elsewhere.
+    Values are as they stand: text in a csv or tsv, anything elsewhere.
 
     >>> table = read_table("reviews.csv", ["text", "label"])  # doctest: +SKIP
     >>> table.columns[1][0], table.where(0)  # doctest: +SKIP
     ('1', 'reviews.csv, line 2')
     """
     choose = columns if callable(columns) else lambda head: columns
-    path = locate(source, root)
+    path = locate(source, files.root)
     if path is None:
-        return _read_hub(source, choose, split, root)
-    kind = kind_of(path, format)
+        return _read_hub(source, choose, files.split, files.root)
+    kind = kind_of(path, files.format)
     if kind == "parquet":
         return _read_parquet(path, load_bytes(path), choose)
-    text = load_text(path, encoding, max_line)
+    text = load_text(path, files.encoding, files.max_line)
     if kind == "csv" or kind == "tsv":
         return read_separated(path, text, choose, kind)
     if kind == "jsonl":
@@ -87,15 +80,26 @@ def read_table(
 
 
 def locate(source: str, root: str | None = None) -> Path | None:
-    """The file that `source` names; None where it names a dataset on the hub instead."""
+    """The file that `source` names; None where it names a dataset on the hub instead.
+
+    A name that could be either is taken for a file's that was mistyped where its folder is there, or a file that is
+    nearly called so; `hub:` before it says that the hub's is meant.
+    """
     if source.startswith("hub:"):
         return None
     path = resolve_path(source, root)
     if path.exists():
         return path
-    if HUB_NAME.fullmatch(source) is not None and not source.lower().endswith(FILE_SUFFIXES):
-        return None
-    raise no_file(path)
+    if HUB_NAME.fullmatch(source) is None or source.lower().endswith(FILE_SUFFIXES):
+        raise no_file(path)
+    near = near_path(path)
+    if near is not None:
+        raise DataError(f"there is no file {path}; did you mean '{near}'? (a hub dataset: hub:{source})")
+    if "/" in source and path.parent.is_dir():
+        raise DataError(
+            f"there is no file {path}, though its folder is there; check the name (a hub dataset: hub:{source})"
+        )
+    return None
 
 
 def kind_of(path: Path, format: str = "auto") -> str:
@@ -110,13 +114,13 @@ def kind_of(path: Path, format: str = "auto") -> str:
     return KINDS.get(suffixes[-1], "text") if suffixes else "text"
 
 
-def format_of(source: str, root: str | None = None, format: str = "auto", encoding: str = "utf-8") -> str:
-    """`format`; of a .csv, or a file whose ending says nothing, "tsv" where each of its first lines has a tab."""
-    path = locate(source, root)
-    if path is None or format != "auto" or kind_of(path) not in ("csv", "text"):
-        return format
-    lines = [line for line in load_text(path, encoding, 0).split("\n", PEEK)[:PEEK] if line.strip()]
-    return "tsv" if lines and all("\t" in line for line in lines) else format
+def tabbed(source: str, files: FileOptions = FileOptions()) -> FileOptions:
+    """The same; of a .csv, or a file whose ending says nothing, as tsv where each of its first lines has a tab."""
+    path = locate(source, files.root)
+    if path is None or files.format != "auto" or kind_of(path) not in ("csv", "text"):
+        return files
+    lines = [line for line in load_text(path, files.encoding, 0).split("\n", PEEK)[:PEEK] if line.strip()]
+    return replace(files, format="tsv") if lines and all("\t" in line for line in lines) else files
 
 
 # --- json and parquet ------------------------------------------------------------------------------
@@ -217,10 +221,11 @@ def _load_dataset(name: str, config: str | None, splits: Sequence[str]) -> Any:
     """The first of `splits` that the dataset has: what we call `valid` has several names there."""
     import datasets
 
-    for split in splits[:-1]:
-        try:
-            return datasets.load_dataset(name, config, split=split)
-        except ValueError as problem:
-            if "split" not in str(problem):
-                raise
-    return datasets.load_dataset(name, config, split=splits[-1])
+    with offline_where_unreachable():
+        for split in splits[:-1]:
+            try:
+                return datasets.load_dataset(name, config, split=split)
+            except ValueError as problem:
+                if "split" not in str(problem):
+                    raise
+        return datasets.load_dataset(name, config, split=splits[-1])

@@ -17,14 +17,15 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field
 
-from legato.config import Section
+from legato.config import Section, validate
 from legato.errors import ConfigError, brief, suggest
 
+TOY: Final = "toy:"  # what the names of toys begin with, as sources
 LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 QUERY: Final = "?"
 CLOSING: Final = {"(": ")", "[": "]", "{": "}"}
@@ -59,6 +60,14 @@ class ToyConfig(Section):
     distance: Span = Field(20, description="of recall; of a span, every doubling is equally likely")
     count: int = Field(10_000, ge=1, le=MOST_ROWS, description="rows to train on")
     valid_count: int = Field(500, ge=1, le=MOST_ROWS, description="rows of validation, and of testing")
+
+    def as_trained(self, toy: Mapping[str, Any]) -> tuple[ToyConfig, int]:
+        """What a model was trained with, but for the settings that are given, and its seed.
+
+        Rows that training has not seen are unseen under that seed alone. `toy` is what the model's folder says.
+        """
+        settings = {**toy.get("settings", {}), **self.model_dump(exclude_unset=True)}
+        return validate(ToyConfig, settings), toy.get("seed", 0)
 
 
 def toy_rows(name: str, config: ToyConfig, split: str, seed: int) -> list[ToyRow]:
@@ -103,19 +112,12 @@ def _letters(stream: random.Random, config: ToyConfig) -> list[str]:
     return stream.choices(LETTERS[: config.symbols], k=_size(stream, config.length))
 
 
-def _copy(stream: random.Random, config: ToyConfig) -> ToyRow:
-    letters = _letters(stream, config)
-    return " ".join(letters), " ".join(letters)
+def _rearranged(order: Callable[[list[str]], Iterable[str]]) -> Draw:
+    def draw(stream: random.Random, config: ToyConfig) -> ToyRow:
+        letters = _letters(stream, config)
+        return " ".join(letters), " ".join(order(letters))
 
-
-def _reverse(stream: random.Random, config: ToyConfig) -> ToyRow:
-    letters = _letters(stream, config)
-    return " ".join(letters), " ".join(reversed(letters))
-
-
-def _sort(stream: random.Random, config: ToyConfig) -> ToyRow:
-    letters = _letters(stream, config)
-    return " ".join(letters), " ".join(sorted(letters))
+    return draw
 
 
 def _brackets(stream: random.Random, config: ToyConfig) -> ToyRow:
@@ -146,27 +148,21 @@ def _distance(stream: random.Random, span: int | tuple[int, int]) -> int:
     return min(high, int(low * ((high + 1) / low) ** stream.random()))
 
 
-# Each word and its translation.
-NOUNS: Final = dict(
-    zip(
-        ["dog", "cat", "bird", "horse", "child", "woman", "man", "tree", "house", "river", "stone", "star"],
-        ["hundo", "kavi", "birdo", "selu", "pikko", "nare", "viro", "arbo", "domi", "rivo", "lapi", "stelo"],
-        strict=True,
-    )
+def _dictionary(words: str) -> dict[str, str]:
+    """`dog hundo, cat kavi` as each word and its translation."""
+    return dict(zip(words.replace(",", "").split()[::2], words.replace(",", "").split()[1::2], strict=True))
+
+
+NOUNS: Final = _dictionary(
+    "dog hundo, cat kavi, bird birdo, horse selu, child pikko, woman nare, man viro, tree arbo, house domi, "
+    "river rivo, stone lapi, star stelo"
 )
-ADJECTIVES: Final = dict(
-    zip(
-        ["big", "small", "old", "young", "red", "green", "quiet", "fast"],
-        ["granda", "eta", "maljuna", "juna", "ruga", "verda", "sila", "rapa"],
-        strict=True,
-    )
+ADJECTIVES: Final = _dictionary(
+    "big granda, small eta, old maljuna, young juna, red ruga, green verda, quiet sila, fast rapa"
 )
-VERBS: Final = dict(
-    zip(
-        ["sees", "follows", "likes", "finds", "hears", "paints", "carries", "forgets"],
-        ["vidas", "sekvas", "amas", "trovas", "odas", "pentas", "portas", "forgesas"],
-        strict=True,
-    )
+VERBS: Final = _dictionary(
+    "sees vidas, follows sekvas, likes amas, finds trovas, hears odas, paints pentas, carries portas, "
+    "forgets forgesas"
 )
 AND: Final = ("and", "kaj")
 MOST_ADJECTIVES: Final = 3  # of one noun
@@ -198,9 +194,9 @@ def _language(stream: random.Random, config: ToyConfig) -> ToyRow:
 
 Draw = Callable[[random.Random, ToyConfig], ToyRow]
 _DRAW: Final[dict[str, Draw]] = {
-    "copy": _copy,
-    "reverse": _reverse,
-    "sort": _sort,
+    "copy": _rearranged(list),
+    "reverse": _rearranged(reversed),
+    "sort": _rearranged(sorted),
     "brackets": _brackets,
     "recall": _recall,
     "language": _language,

@@ -23,7 +23,7 @@ class AnyTokenizer(Protocol):
     cls_id: int | None  # stands before a text that is read both ways
     sep_id: int | None  # ends such a text, and each of a pair
     mask_id: int | None  # stands for a word that is to be guessed
-    marks: frozenset[int]  # what no text turns into, the end mark among them
+    special_ids: frozenset[int]  # what no text turns into, the EOS token among them
     follows_own_template: bool  # whether prompts begin as its file says, not as ours do
 
     @property

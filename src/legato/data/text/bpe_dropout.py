@@ -38,7 +38,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)
-class Words:
+class WordSymbols:
     """Sentences as numbers of words, end to end; `side` keeps their draws apart from other sentences'."""
 
     side: str
@@ -86,7 +86,7 @@ class BpeDropout:
         *,
         before: Sequence[int] | None = None,
         after: Sequence[int] = (),
-    ) -> Words:
+    ) -> WordSymbols:
         """Cut texts into words, once. `before` has one id for each text to begin with; all end with `after`."""
         known: dict[str, list[int]] = {}  # chunks between spaces: most are seen again and again
         fresh: list[str | int] = []
@@ -112,13 +112,13 @@ class BpeDropout:
             ends.append(len(flat))
         self._learn(fresh)
         lengths = np.diff(np.array(ends, dtype=np.int64), prepend=0)
-        return Words(side, np.array(flat, dtype=np.int32), np.cumsum(lengths) - lengths, lengths)
+        return WordSymbols(side, np.array(flat, dtype=np.int32), np.cumsum(lengths) - lengths, lengths)
 
-    def encode(self, words: Words, index: int, epoch: int) -> Ids:
+    def encode(self, words: WordSymbols, index: int, epoch: int) -> Ids:
         """The ids of one sentence in one epoch."""
         return self.draw(words, np.array([index]), epoch)[0]
 
-    def draw(self, words: Words, rows: Array, epoch: int) -> tuple[Array, Array]:
+    def draw(self, words: WordSymbols, rows: Array, epoch: int) -> tuple[Array, Array]:
         """The ids of many sentences in one epoch, end to end, and how many each has."""
         sizes = words.lengths[rows]
         within = _ranges(sizes)  # each word's place in its sentence

@@ -183,7 +183,7 @@ def _byte_level(folder: Path, given: dict[str, str]) -> tuple[Any, dict[str, str
     # The library takes any number.
     read_json(folder / "vocab.json", dict[str, TokenNumber], error=DataError, most=LARGEST)
     library: Any = Tokenizer(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
-    # RoBERTa's words are GPT-2's; it has a mask, and marks around every text.
+    # RoBERTa's words are GPT-2's; it has a mask, and special tokens around every text.
     masked = library.token_to_id("<mask>") is not None
     roles = {**(ROBERTA if masked else GPT2), **given}
     prefix = bool(settings.get("add_prefix_space", False))
@@ -212,9 +212,9 @@ def _settings_of(folder: Path, kinds: tuple[str, ...], file: str) -> TokenizerSe
     return settings
 
 
-def _add(library: Any, folder: Path, marks: list[str]) -> None:
-    """Make `marks` special, and add what added_tokens.json lists."""
-    library.add_special_tokens(marks)
+def _add(library: Any, folder: Path, special_tokens: list[str]) -> None:
+    """Make `special_tokens` special, and add what added_tokens.json lists."""
+    library.add_special_tokens(special_tokens)
     more = read_json_if_there(folder / "added_tokens.json", dict[str, TokenNumber], error=DataError)
     more = {token: number for token, number in more.items() if library.token_to_id(token) != number}
     library.add_tokens(sorted(more, key=lambda token: more[token]))
@@ -224,7 +224,7 @@ def _add(library: Any, folder: Path, marks: list[str]) -> None:
 
 
 def _frame(library: Any, first: str, last: str, between: int = 1) -> None:
-    """Have the library put marks around a text, and between two."""
+    """Have the library put special tokens around a text, and between two."""
     from tokenizers import processors
 
     middle = f"{last}:0 " + (f"{last}:0 " if between == 2 else "")
@@ -232,5 +232,5 @@ def _frame(library: Any, first: str, last: str, between: int = 1) -> None:
     library.post_processor = processors.TemplateProcessing(
         f"{first}:0 $A:0 {last}:0",
         f"{first}:0 $A:0 {middle}$B:{second} {last}:{second}",
-        [(mark, library.token_to_id(mark)) for mark in (first, last)],
+        [(special_token, library.token_to_id(special_token)) for special_token in (first, last)],
     )

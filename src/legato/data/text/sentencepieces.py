@@ -4,7 +4,7 @@ source.spm, target.spm     cut the text of either side into pieces
 vocab.json                 numbers the pieces of both (target_vocab.json: those of the target, where apart)
 
 Such a folder gives two tokenizers, one for each side. Pieces that the table lacks are `<unk>`; a language
-tag such as `>>fra<<` is a mark, which no text turns into.
+tag such as `>>fra<<` is a special token, which no text turns into.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class SentencePieceTokenizer:
         self.sep_id: int | None = None
         self.mask_id: int | None = None
         tags = [index for token, index in table.items() if token.startswith(">>") and token.endswith("<<")]
-        self.marks = frozenset({self.eos_id, *tags, *([] if self.pad_id is None else [self.pad_id])})
+        self.special_ids = frozenset({self.eos_id, *tags, *([] if self.pad_id is None else [self.pad_id])})
         self.partner: SentencePieceTokenizer | None = None  # the other side, which is saved along
 
     def encode(self, text: str) -> Ids:
@@ -76,8 +76,8 @@ class SentencePieceTokenizer:
         return [self.eos_id, *self.encode(text).tolist()]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of `ids`; marks leave no trace, nor does `<unk>`, as where such models are used elsewhere."""
-        pieces = [self._tokens[index] for index in ids if index not in self.marks and index != self.unk_id]
+        """The text of `ids`; special tokens leave no trace, nor does `<unk>`, as elsewhere."""
+        pieces = [self._tokens[index] for index in ids if index not in self.special_ids and index != self.unk_id]
         with clear_of_panics("the sentencepiece model failed to write a text"):
             return str(self._processor.decode_pieces(pieces)).replace("▁", " ").strip()
 

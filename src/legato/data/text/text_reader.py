@@ -1,9 +1,9 @@
-"""How a model reads texts: the marks it wants around them, where words begin, what is cut off.
+"""How a model reads texts: the special tokens it wants around them, where words begin, what is cut off.
 
     encoders                    [CLS] a [SEP]       [CLS] a [SEP] b [SEP]
     decoders, recurrent models  a                   a <eos> b
 
-A decoder whose tokenizer's file puts marks around texts reads them so: that of a language model trained here has
+A decoder whose tokenizer's file puts special tokens around texts reads them so: that of a model trained here has
 `<eos>` before every text, as a prompt has.
 
 Every task whose data are rows reads through this, in training and in use alike.
@@ -11,8 +11,9 @@ Every task whose data are rows reads through this, in training and in use alike.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
@@ -20,7 +21,8 @@ import numpy as np
 
 from legato.data.batching.examples import Example
 from legato.data.text.tokenizers import AnyTokenizer, Tokenizer
-from legato.data.text.word_pieces import file_marks, marks_of_pairs, pieces_of_words
+from legato.data.text.word_pieces import count_pair_template, pieces_of_words, template_tokens
+from legato.errors import TextsCut
 
 
 class ReadingConfig(Protocol):
@@ -44,10 +46,11 @@ class TextReader:
     """Texts, pairs of texts and words to rows."""
 
     tokenizer: AnyTokenizer
-    max_length: int | None = None  # tokens of a row, marks included
+    max_length: int | None = None  # tokens of a row, special tokens included
     segments: bool = False  # whether the model tells first texts from second ones
     characters: bool = False  # whether it reads the bytes of words
-    framed: bool = False  # whether marks stand around a text
+    adds_special_tokens: bool = False  # whether special tokens stand around a text
+    cut: int = field(default=0, init=False, compare=False)  # texts and pairs that lost their ends, not yet told
 
     @classmethod
     def of(cls, model: ReadingConfig, tokenizer: AnyTokenizer, max_length: int | None = None) -> TextReader:
@@ -72,7 +75,7 @@ class TextReader:
         """A row for each text; an empty one is still one token."""
         held = list(texts)
         if self.characters:
-            return [self._characters(text.split()) for text in held]
+            return [self._spelt(text.split()) for text in held]
         return [self._one(ids.tolist()) for ids in self.tokenizer.encode_many(held)]
 
     def pairs(self, pairs: Iterable[tuple[str, str]]) -> list[Example]:
@@ -91,52 +94,62 @@ class TextReader:
         assert isinstance(self.tokenizer, Tokenizer)
         return [self._of_pieces(found) for found in pieces_of_words(self.tokenizer, sentences)]
 
+    def warn_of_cuts(self) -> None:
+        """A warning that says how many of the texts and pairs so far were cut; the next one begins to count anew."""
+        count, self.cut = self.cut, 0
+        if count and self.max_length is not None:
+            warnings.warn(TextsCut(count, self.max_length), stacklevel=3)
+
     # --- rows ----------------------------------------------------------------------------------------
 
     @property
-    def _marks(self) -> tuple[int, int]:
+    def _cls_and_sep(self) -> tuple[int, int]:
         tokenizer = self.tokenizer
         first = tokenizer.eos_id if tokenizer.cls_id is None else tokenizer.cls_id
         return first, tokenizer.eos_id if tokenizer.sep_id is None else tokenizer.sep_id
 
     @cached_property
     def alone(self) -> tuple[list[int], list[int]]:
-        """The marks before and behind a text."""
-        if self.framed:
-            first, last = self._marks
+        """The special tokens before and behind a text."""
+        if self.adds_special_tokens:
+            first, last = self._cls_and_sep
             return [first], [last]
         if not isinstance(self.tokenizer, Tokenizer):
             return [], []
-        before, _, behind = file_marks(self.tokenizer, pair=False)
+        before, _, behind = template_tokens(self.tokenizer, pair=False)
         return before, behind
 
     @cached_property
     def paired(self) -> tuple[list[int], list[int], list[int]]:
-        """The marks before, between and behind two texts: RoBERTa has two in the middle, a decoder its file's."""
+        """Special tokens before, between and behind two texts: RoBERTa has two in the middle, a decoder its own."""
         tokenizer = self.tokenizer
-        if self.framed:
-            first, last = self._marks
-            doubled = isinstance(tokenizer, Tokenizer) and marks_of_pairs(tokenizer) == 4
+        if self.adds_special_tokens:
+            first, last = self._cls_and_sep
+            doubled = isinstance(tokenizer, Tokenizer) and count_pair_template(tokenizer) == 4
             return [first], [last] * (2 if doubled else 1), [last]
-        if isinstance(tokenizer, Tokenizer) and (tokenizer.follows_own_template or marks_of_pairs(tokenizer)):
-            return file_marks(tokenizer, pair=True)
+        if isinstance(tokenizer, Tokenizer) and (tokenizer.follows_own_template or count_pair_template(tokenizer)):
+            return template_tokens(tokenizer, pair=True)
         return [], [tokenizer.eos_id], []
 
-    def room(self, marks: int) -> int | None:
-        """Tokens of text that a row with so many marks may have."""
-        return None if self.max_length is None else max(self.max_length - marks, 1)
+    def room(self, special: int) -> int | None:
+        """Tokens of text that a row with so many special tokens may have."""
+        return None if self.max_length is None else max(self.max_length - special, 1)
 
     def _one(self, ids: list[int]) -> Example:
         before, behind = self.alone
-        ids = [*before, *ids[: self.room(len(before) + len(behind))], *behind]
+        room = self.room(len(before) + len(behind))
+        self.cut += room is not None and len(ids) > room
+        ids = [*before, *ids[:room], *behind]
         return Example(ids or [self.tokenizer.eos_id])  # a text alone is a first text
 
     def _two(self, a: list[int], b: list[int]) -> Example:
         before, between, behind = self.paired
-        a, b = cut_longest_first(a, b, self.room(len(before) + len(between) + len(behind)))
+        room = self.room(len(before) + len(between) + len(behind))
+        self.cut += room is not None and len(a) + len(b) > room
+        a, b = cut_longest_first(a, b, room)
         ids = [*before, *a, *between, *b, *behind]
         kinds = [0] * (len(before) + len(a) + len(between)) + [1] * (len(b) + len(behind))
-        return Example(ids or [self.tokenizer.eos_id], kinds if self.framed and self.segments else None)
+        return Example(ids or [self.tokenizer.eos_id], kinds if self.adds_special_tokens and self.segments else None)
 
     def _of_pieces(self, pieces: Sequence[Sequence[int]]) -> Example:
         """Words as their tokens; one that does not fit whole is left out with all behind it."""
@@ -169,9 +182,15 @@ class TextReader:
             row.characters[row.positions] = found
         return row
 
+    def _spelt(self, words: Sequence[str]) -> Example:
+        """A text as its words; those beyond `max_length` are cut off."""
+        row = self._characters(words)
+        self.cut += len(row.positions or ()) < len(words)
+        return row
+
     def _spelt_pair(self, first: Sequence[str], second: Sequence[str]) -> Example:
-        """Both, and the end mark between them, which is spelt with no letters."""
-        row = self._characters([*first, "", *second])
+        """Both, and the EOS token between them, which is spelt with no letters."""
+        row = self._spelt([*first, "", *second])
         assert row.positions is not None
         if len(first) < len(row.positions):
             middle = row.positions[len(first)]
@@ -183,20 +202,20 @@ class TextReader:
     def _id(self, word: str) -> int:
         tokenizer = self.tokenizer
         found = tokenizer.id_of(word.lower() if tokenizer.lowercase else word)
-        if found is None or found in tokenizer.marks:  # a mark that somebody types is no mark
+        if found is None or found in tokenizer.special_ids:  # a special token that somebody types is no special token
             found = tokenizer.unk_id
         return tokenizer.eos_id if found is None else found
 
 
 def parting(tokenizer: AnyTokenizer) -> AnyTokenizer:
-    """The same tokenizer, whose file puts a mark between two texts: where it has none, `<eos>`."""
-    if not isinstance(tokenizer, Tokenizer) or not (tokenizer.follows_own_template or marks_of_pairs(tokenizer)):
+    """The same tokenizer, whose file puts a special token between two texts: where it has none, `<eos>`."""
+    if not isinstance(tokenizer, Tokenizer) or not (tokenizer.follows_own_template or count_pair_template(tokenizer)):
         return tokenizer  # one that was made here is read so
-    before, between, behind = file_marks(tokenizer, pair=True)
+    before, between, behind = template_tokens(tokenizer, pair=True)
     if between:
         return tokenizer
-    first, _, last = file_marks(tokenizer, pair=False)
-    return tokenizer.framing((first, last), (before, [tokenizer.eos_id], behind))
+    first, _, last = template_tokens(tokenizer, pair=False)
+    return tokenizer.with_template((first, last), (before, [tokenizer.eos_id], behind))
 
 
 def cut_longest_first(a: list[int], b: list[int], room: int | None) -> tuple[list[int], list[int]]:

@@ -96,8 +96,10 @@ class Tokenizer:
             next((vocabulary[name] for name in names if name in vocabulary), None)
             for names in ((PAD, "[PAD]"), ("[CLS]", "<s>"), ("[SEP]", "</s>"), ("[MASK]", "<mask>"))
         )
-        marks = {int(token["id"]) for token in spec["added_tokens"] if token["special"]}
-        self.marks: frozenset[int] = frozenset(marks - {self.unk_id})  # what no text turns into, <eos> among them
+        special = {int(token["id"]) for token in spec["added_tokens"] if token["special"]}
+        self.special_ids: frozenset[int] = frozenset(
+            special - {self.unk_id}
+        )  # what no text turns into, <eos> among them
         self._glued = {
             side: {int(token["id"]) for token in spec["added_tokens"] if token[side]} for side in ("lstrip", "rstrip")
         }
@@ -147,8 +149,8 @@ class Tokenizer:
         for role in ("bos", "pad", "cls", "sep", "mask"):
             if (index := getattr(self, f"{role}_id")) is not None:
                 names[f"{role}_token"] = self._tokens[index]
-        marks = {index: self._tokens[index] for index in self.marks}
-        marks |= {self._vocabulary[name]: name for name in names.values()}
+        special = {index: self._tokens[index] for index in self.special_ids}
+        special |= {self._vocabulary[name]: name for name in names.values()}
         settings = {
             "tokenizer_class": "PreTrainedTokenizerFast",
             **names,
@@ -164,7 +166,7 @@ class Tokenizer:
                     "single_word": False,
                     "special": True,
                 }
-                for index, name in sorted(marks.items())
+                for index, name in sorted(special.items())
             },
         }
         if self.template is not None:
@@ -183,8 +185,10 @@ class Tokenizer:
         library.post_processor = tokenizers.processors.TemplateProcessing(*template, [(eos, self.eos_id)])
         return library
 
-    def framing(self, single: tuple[list[int], list[int]], pair: tuple[list[int], list[int], list[int]]) -> Tokenizer:
-        """The same tokenizer, whose file puts these marks before, between and behind one text, and two."""
+    def with_template(
+        self, single: tuple[list[int], list[int]], pair: tuple[list[int], list[int], list[int]]
+    ) -> Tokenizer:
+        """The same tokenizer, whose file puts these special tokens before, between and behind one text, and two."""
         import tokenizers
 
         plain = copy(self)
@@ -201,17 +205,17 @@ class Tokenizer:
         )
         now = plain.library.post_processor
         silent = now is not None and not any(now.num_special_tokens_to_add(two) for two in (False, True))
-        # One that adds no marks says where tokens stand in the text.
+        # One that adds no special tokens says where tokens stand in the text.
         plain.library.post_processor = tokenizers.processors.Sequence([now, template]) if silent else template
         return plain
 
-    def with_marks(self, names: Iterable[str]) -> Tokenizer:
-        """The same tokenizer with more marks: tokens that no text turns into, behind all others."""
+    def with_special_tokens(self, names: Iterable[str]) -> Tokenizer:
+        """The same tokenizer with more special tokens: tokens that no text turns into, behind all others."""
         import tokenizers
 
         library = self.library.copy()
         new = [name for name in names if name not in self._vocabulary]
-        # Other libraries find a mark that somebody types; the space behind it is not the text's.
+        # Other libraries find a special token that somebody types; the space behind it is not the text's.
         library.add_special_tokens([tokenizers.AddedToken(name, rstrip=True, normalized=False) for name in new])
         return Tokenizer(library, self._tokens[self.eos_id])
 
@@ -231,7 +235,7 @@ class Tokenizer:
     def fingerprint(self) -> str:
         """A hash of all that decides how text is cut and joined."""
         spec = json.loads(self.library.to_str())
-        spec["post_processor"] = None  # it adds marks, which `encode` does not
+        spec["post_processor"] = None  # it adds special tokens, which `encode` does not
         return hashlib.sha256(f"{self.eos_id} {json.dumps(spec)}".encode()).hexdigest()
 
     def encode(self, text: str) -> Ids:
@@ -254,34 +258,34 @@ class Tokenizer:
     def prompt(self, text: str) -> list[int]:
         """What stands before a continuation: `<eos>` and the text; in files made elsewhere whatever they say.
 
-        There a mark that is spelt in the text is that mark, as for everybody who uses such files.
+        There a special token that is spelt in the text is that token, as for everybody who uses such files.
         """
         if not self.follows_own_template:
             return [self.eos_id, *self.encode(text).tolist()]
-        return self.framed(text) or [self.eos_id if self.bos_id is None else self.bos_id]
+        return self.encode_with_special_tokens(text) or [self.eos_id if self.bos_id is None else self.bos_id]
 
-    def framed(self, text: str, most: int | None = None) -> list[int]:
-        """The ids of a text with the marks that the file puts around it; the text is cut for `most` in all."""
-        encoding = self.marking.encode(_whole(text), add_special_tokens=False)
+    def encode_with_special_tokens(self, text: str, most: int | None = None) -> list[int]:
+        """The ids of a text with the special tokens that the file puts around it; it is cut for `most` in all."""
+        encoding = self.full_library.encode(whole_text(text), add_special_tokens=False)
         if most is not None:
-            encoding.truncate(max(most - self.marking.num_special_tokens_to_add(False), 0))
-        return list(self.marking.post_process(encoding).ids)
+            encoding.truncate(max(most - self.full_library.num_special_tokens_to_add(False), 0))
+        return list(self.full_library.post_process(encoding).ids)
 
-    def framed_many(self, texts: Sequence[str], most: int | None = None) -> list[list[int]]:
-        """`framed` for many texts, side by side."""
-        encodings = self.marking.encode_batch([_whole(text) for text in texts], add_special_tokens=False)
+    def encode_many_with_special_tokens(self, texts: Sequence[str], most: int | None = None) -> list[list[int]]:
+        """`encode_with_special_tokens` for many texts, side by side."""
+        encodings = self.full_library.encode_batch([whole_text(text) for text in texts], add_special_tokens=False)
         if most is not None:
             for encoding in encodings:
-                encoding.truncate(max(most - self.marking.num_special_tokens_to_add(False), 0))
-        return [list(self.marking.post_process(encoding).ids) for encoding in encodings]
+                encoding.truncate(max(most - self.full_library.num_special_tokens_to_add(False), 0))
+        return [list(self.full_library.post_process(encoding).ids) for encoding in encodings]
 
-    def encode_marked(self, text: str) -> list[int]:
-        """The ids of a text that spells its own marks, as a chat template writes it."""
-        return list(self.marking.encode(_whole(text), add_special_tokens=False).ids)
+    def encode_template(self, text: str) -> list[int]:
+        """The ids of a text that spells its own special tokens, as a chat template writes it."""
+        return list(self.full_library.encode(whole_text(text), add_special_tokens=False).ids)
 
     @cached_property
-    def marking(self) -> Any:
-        """The library's tokenizer again, which finds marks in a text."""
+    def full_library(self) -> Any:
+        """The library's tokenizer again, which finds special tokens in a text."""
         return self.library.copy()
 
     def encode_plain(self, text: str) -> Ids:
@@ -294,7 +298,7 @@ class Tokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`. `<eos>` leaves no trace, but for `word` it is a newline."""
         if self.pieces is None:
-            kept = [int(index) for index in ids if index not in self.marks]
+            kept = [int(index) for index in ids if index not in self.special_ids]
             return str(self.library.decode(kept, skip_special_tokens=False))
         if not self.spaced:
             return b"".join([self.pieces[index] for index in ids]).decode("utf-8", "replace")
@@ -304,7 +308,7 @@ class Tokenizer:
     def token(self, index: int) -> str:
         """One token as a person reads it; a byte that is no character is written `<0xE2>`."""
         name = self._tokens[index]
-        if self.name in ("byte", "bpe") and index not in self.marks and self.pieces is not None:
+        if self.name in ("byte", "bpe") and index not in self.special_ids and self.pieces is not None:
             piece = self.pieces[index]
             try:
                 return piece.decode("utf-8")
@@ -331,7 +335,8 @@ class Tokenizer:
             "wordpiece": lambda token: token[2:].encode() if token.startswith("##") else b" " + token.encode(),
         }
         pieces = [
-            write[self.name](token) if index not in self.marks else b"" for index, token in enumerate(self._tokens)
+            write[self.name](token) if index not in self.special_ids else b""
+            for index, token in enumerate(self._tokens)
         ]
         if self.name == "word":
             pieces[self.eos_id] = b"\n"
@@ -355,8 +360,8 @@ class Tokenizer:
 
     @cached_property
     def _words(self) -> dict[str, int]:
-        """What a text's words turn into: no mark, but for the one that ends a line."""
-        return {w: i for w, i in self._vocabulary.items() if i == self.eos_id or i not in self.marks}
+        """What a text's words turn into: no special token, but for the one that ends a line."""
+        return {w: i for w, i in self._vocabulary.items() if i == self.eos_id or i not in self.special_ids}
 
     def _encode_words(self, text: str) -> Ids:
         get, unknown = self._words.get, itertools.repeat(self.unk_id)
@@ -383,7 +388,7 @@ class Tokenizer:
             yield np.concatenate([ids for _, ids in group])
 
 
-def _whole(text: str) -> str:
+def whole_text(text: str) -> str:
     """`text`, unless it holds half a character, of which the library's own complaint is none."""
     try:
         text.encode()

@@ -4,7 +4,7 @@ Notable here:
 - each of the six is a pipeline of the `tokenizers` library around a vocabulary; `assemble` builds the
   pipeline, `recognise` tells which one a file holds, `train_library` finds the vocabulary in a text;
 - training twice on one text gives the same tokenizer, which the library alone does not promise;
-- a vocabulary for guessing hidden words (`masked`) has BERT's marks, and the template by which other libraries put
+- a vocabulary for guessing hidden words (`masked`) has BERT's special tokens, and the template by which others put
   them around a text;
 - how text is cut into pieces, words and characters is said once, for training and for encoding.
 """
@@ -28,7 +28,7 @@ from legato.errors import ConfigError
 EOS: Final = "<eos>"
 UNK: Final = "<unk>"
 PAD: Final = "<pad>"
-BERT_MARKS: Final = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # in the order in which BERT numbers them
+BERT_SPECIAL_TOKENS: Final = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # in the order in which BERT numbers them
 NAMES: Final = ("byte", "char", "word", "bpe", "unigram", "wordpiece")
 DEFAULT_SIZE: Final = 8000
 PIECE: Final = 1 << 16  # characters that the library gets at once: longer ones cost it more than their share
@@ -38,7 +38,7 @@ PIECE: Final = 1 << 16  # characters that the library gets at once: longer ones 
 LONGEST_WORD: Final = {"bpe": 1000, "wordpiece": 1000, "unigram": 4192}
 LONG_RUN: Final = re.compile(r"(?<!\S)\S{1000}|(?<!\s)\s{1000}")
 
-# Every rule that splits words ends one where white space begins. Unigram marks only spaces.
+# Every rule that splits words ends one where white space begins. Unigram looks at spaces only.
 BEFORE_SPACE: Final = re.compile(r"(?<=\S) ")
 BEFORE_BLANK: Final = re.compile(r"(?<=\S)[ \n]")
 BETWEEN_WORDS: Final = re.compile(r"(?<=\S)\s(?=\S)")
@@ -68,7 +68,9 @@ class TokenizerConfig(Section):
     def _bytes_fit(self) -> TokenizerConfig:
         least = 261 if self.masked else 257
         if self.name == "bpe" and self.size is not None and self.size < least:
-            raise ValueError(f"size={self.size} is too small for bpe: the 256 bytes and the marks need {least}")
+            raise ValueError(
+                f"size={self.size} is too small for bpe: the 256 bytes and the special tokens need {least}"
+            )
         return self
 
 
@@ -81,34 +83,36 @@ def train_library(config: TokenizerConfig, texts: Iterable[str]) -> Any:
 def _train(config: TokenizerConfig, texts: Iterable[str]) -> Any:
     if not config.masked:
         return _TRAIN[config.name](config, texts)
-    if config.name == "wordpiece":  # BERT's own, so its marks come first and are all there are
-        return framed(_TRAIN[config.name](config, texts))
+    if config.name == "wordpiece":  # BERT's own, so its special tokens come first and are all there are
+        return with_bert_template(_TRAIN[config.name](config, texts))
     size = DEFAULT_SIZE if config.size is None and config.name in ("bpe", "unigram") else config.size
-    smaller = None if size is None else max(size - len(BERT_MARKS) + 1, 1)  # the marks count, and <unk> is there
+    smaller = (
+        None if size is None else max(size - len(BERT_SPECIAL_TOKENS) + 1, 1)
+    )  # the special tokens count, and <unk> is there
     plain = config.model_copy(update={"size": smaller})
     return with_mask(_TRAIN[config.name](plain, texts), config.name)
 
 
 def with_mask(library: Any, name: str) -> Any:
-    """`library` with those of BERT's marks that it lacks, behind all others."""
+    """`library` with those of BERT's special tokens that it lacks, behind all others."""
     from tokenizers import AddedToken
 
     known = library.get_vocab(with_added_tokens=True)
-    for mark in BERT_MARKS:
-        if mark not in known and mark != "[UNK]":
+    for special_token in BERT_SPECIAL_TOKENS:
+        if special_token not in known and special_token != "[UNK]":
             # Where tokens bring the space before them, the hidden one's is hidden with it.
-            swallows = mark == "[MASK]" and name in ("bpe", "unigram")
-            library.add_special_tokens([AddedToken(mark, lstrip=swallows, normalized=False)])
-    return framed(library)
+            swallows = special_token == "[MASK]" and name in ("bpe", "unigram")
+            library.add_special_tokens([AddedToken(special_token, lstrip=swallows, normalized=False)])
+    return with_bert_template(library)
 
 
-def framed(library: Any) -> Any:
+def with_bert_template(library: Any) -> Any:
     """`library` with the rule by which others put [CLS] and [SEP] around a text, or around each of two."""
     from tokenizers.processors import TemplateProcessing
 
     known = library.get_vocab(with_added_tokens=True)
-    marks = [(mark, known[mark]) for mark in ("[CLS]", "[SEP]")]
-    library.post_processor = TemplateProcessing("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", marks)
+    special_tokens = [(special_token, known[special_token]) for special_token in ("[CLS]", "[SEP]")]
+    library.post_processor = TemplateProcessing("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens)
     return library
 
 
@@ -232,7 +236,7 @@ def recognise(spec: dict[str, Any]) -> tuple[str, bool]:
     def parts(spec: dict[str, Any]) -> list[Any]:
         trained = ("vocab", "merges", "unk_id")
         model = {key: value for key, value in spec["model"].items() if key not in trained}
-        # What a post-processor adds is for other libraries; we add our own marks.
+        # What a post-processor adds is for other libraries; we add our own special tokens.
         return [model, *(spec[part] for part in ("normalizer", "pre_tokenizer", "decoder"))]
 
     unknown = spec["model"].get("unk_token") or UNK
@@ -311,15 +315,15 @@ def _train_subword(config: TokenizerConfig, texts: Iterable[str]) -> Any:
         spec["model"]["vocab"] = [[EOS, 0.0], [UNK, 0.0], *sorted(_levelled(spec["model"]["vocab"][2:]))]
     else:
         texts = list(texts)
-        marks = list(BERT_MARKS) if config.masked else [EOS, UNK]
-        bare = trainers.WordPieceTrainer(special_tokens=marks, vocab_size=1, show_progress=False)
+        special_tokens = list(BERT_SPECIAL_TOKENS) if config.masked else [EOS, UNK]
+        bare = trainers.WordPieceTrainer(special_tokens=special_tokens, vocab_size=1, show_progress=False)
         letters = sorted(token for token in _fit(config, texts, bare).get_vocab() if token.startswith("##"))
         # Named beforehand, letters that go on a word have their numbers before any word is looked at.
-        trainer = trainers.WordPieceTrainer(special_tokens=[*marks, *letters], **common)
+        trainer = trainers.WordPieceTrainer(special_tokens=[*special_tokens, *letters], **common)
         spec = _spec(_fit(config, texts, trainer))
-        order = [*marks, *sorted(set(spec["model"]["vocab"]) - set(marks))]
+        order = [*special_tokens, *sorted(set(spec["model"]["vocab"]) - set(special_tokens))]
         spec["model"]["vocab"] = {token: index for index, token in enumerate(order)}
-        spec["added_tokens"] = spec["added_tokens"][: len(marks)]
+        spec["added_tokens"] = spec["added_tokens"][: len(special_tokens)]
     return type(assemble(config.name, config.lowercase)).from_str(json.dumps(spec))
 
 

@@ -3,7 +3,7 @@
     "dog"  →  BEGIN d+1 o+1 g+1 END 0 0 …
 
 No vocabulary is needed: a word never seen is spelt like any other, in any script. A row of zeros is no word but a
-mark, or padding.
+special token, or padding.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def word_bytes(words: Sequence[str], most: int = MOST) -> Array:
 
 
 def vocabulary_bytes(tokenizer: AnyTokenizer, most: int = MOST) -> Array:
-    """The same for every token of a vocabulary, (V, C): a mark is a row of zeros, the space of a piece left out."""
+    """The same for every token of a vocabulary, (V, C): a special token is zeros, the space of a piece left out."""
     spelt = [b""] * tokenizer.size
     for index in range(tokenizer.size):
-        if index not in tokenizer.marks and index != tokenizer.eos_id:
+        if index not in tokenizer.special_ids and index != tokenizer.eos_id:
             piece = None if tokenizer.pieces is None else tokenizer.pieces[index].strip(b" ")
             spelt[index] = piece or tokenizer.token(index).encode("utf-8", "surrogatepass")
     return _table(spelt, most)

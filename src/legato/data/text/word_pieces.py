@@ -25,32 +25,32 @@ def pieces_of_words(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]]) ->
     return found
 
 
-def marks_of_pairs(tokenizer: Tokenizer) -> int:
-    """How many marks the file puts around and between two texts."""
-    return int(tokenizer.marking.num_special_tokens_to_add(True))
+def count_pair_template(tokenizer: Tokenizer) -> int:
+    """How many special tokens the file puts around and between two texts."""
+    return int(tokenizer.full_library.num_special_tokens_to_add(True))
 
 
-def file_marks(tokenizer: Tokenizer, pair: bool) -> tuple[list[int], list[int], list[int]]:
-    """The marks that the file puts before, between and behind texts: one text, or a pair of them."""
-    count = int(tokenizer.marking.num_special_tokens_to_add(pair))
+def template_tokens(tokenizer: Tokenizer, pair: bool) -> tuple[list[int], list[int], list[int]]:
+    """The special tokens that the file puts before, between and behind texts: one text, or a pair of them."""
+    count = int(tokenizer.full_library.num_special_tokens_to_add(pair))
     if not count:
         return [], [], []
     for text in _samples(tokenizer):
-        found = tokenizer.marking.encode(text, text) if pair else tokenizer.marking.encode(text)
-        whose = found.sequence_ids  # None for marks
+        found = tokenizer.full_library.encode(text, text) if pair else tokenizer.full_library.encode(text)
+        whose = found.sequence_ids  # None for special tokens
         if (1 if pair else 0) not in whose:
             continue
         first = [place for place, text in enumerate(whose) if text == 0]
         last = [place for place, text in enumerate(whose) if text == 1] or first
         ids = found.ids
         return ids[: first[0]], ids[first[-1] + 1 : last[0]], ids[last[-1] + 1 :]
-    return tokenizer.framed(""), [], []
+    return tokenizer.encode_with_special_tokens(""), [], []
 
 
 def _samples(tokenizer: Tokenizer) -> Iterator[str]:
     """Texts of which one should be in the vocabulary."""
     yield "a"
-    yield from (tokenizer.decode([index]) for index in range(tokenizer.size) if index not in tokenizer.marks)
+    yield from (tokenizer.decode([index]) for index in range(tokenizer.size) if index not in tokenizer.special_ids)
 
 
 def _grouped(tokenizer: Tokenizer, words: Sequence[str], encoding: object) -> list[list[int]]:

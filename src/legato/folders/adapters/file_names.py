@@ -14,12 +14,12 @@ from torch import Tensor
 
 from legato.folders.adapters.info import MergedAdapters
 from legato.models.base import SequenceModel
-from legato.models.model_with_head import BODY, ModelWithHead
+from legato.models.model_with_head import BODY, ModelWithHead, body_of
+from legato.models.published.family import form_of
 from legato.models.published.matrices import LOW_RANK, Matrix, matrices_of, names_of, published_head
 from legato.models.published.tensor_names import From, Names, to_hf
 
 HEAD: Final = "head."  # before the names of a head's tensors, where no published form has it
-PREFIXES: Final = ("bert", "roberta", "distilbert", "transformer", "model")  # of a body inside theirs with a head
 
 
 def peft_has(module: SequenceModel, task: str) -> bool:
@@ -54,16 +54,8 @@ def tensors_below(module: SequenceModel, below: MergedAdapters) -> dict[str, Ten
             continue
         ours = name.removeprefix(BODY)
         if ours in below.tensors and not (name in parameters and parameters[name].requires_grad):
-            held |= {their: part.clone() for their, part in pieces(source, below.tensors[ours]).items()}
+            held |= {their: part.clone() for their, part in source.pieces(below.tensors[ours]).items()}
     return held
-
-
-def pieces(source: From, tensor: Tensor) -> dict[str, Tensor]:
-    """Views of one of our tensors: the published ones that it is made of."""
-    whole = tensor[: source.rows]
-    sizes = list(source.sizes or [len(whole) // len(source.names)] * len(source.names))
-    parts = zip(source.names, whole.split(sizes), strict=True)
-    return {name: part.t() if source.turned else part for name, part in parts}
 
 
 Pairs = dict[str, tuple[Tensor, Tensor]]
@@ -116,16 +108,24 @@ def written_targets(module: SequenceModel, chosen: Iterable[str], targets: tuple
     met = {path for path in others | set(paths) if any(path == t or path.endswith(f".{t}") for t in targets)}
     if met == set(chosen):
         return list(targets)
-    return [bare(path) if plain else path for path in chosen]
+    return [bare(path, module) if plain else path for path in chosen]
 
 
-def bare(path: str) -> str:
+def bare(path: str, module: SequenceModel) -> str:
     """The path in a model without a head: `encoder.layer.0…` for `bert.encoder.layer.0…`."""
-    first, _, rest = path.partition(".")
-    return rest if first in PREFIXES and rest else path
+    before = next((before for before in _bodies(module) if path.startswith(before)), "")
+    return path.removeprefix(before)
 
 
-def module_of(name: str) -> str:
+def module_of(name: str, module: SequenceModel) -> str:
     """The module of theirs that a trained tensor belongs to: `classifier`, or `bert.pooler`."""
-    parts = name.split(".")
-    return ".".join(parts[:2]) if parts[0] in PREFIXES else parts[0]
+    inside = bare(name, module)
+    return name.removesuffix(inside) + inside.partition(".")[0]
+
+
+def _bodies(module: SequenceModel) -> tuple[str, ...]:
+    """How names of a body begin inside theirs with a head; of our own form they do not."""
+    form = form_of(body_of(module))
+    if form is None:
+        return ()
+    return form.body, *(() if form.heads is None or not form.heads.body_of_spans else (form.heads.body_of_spans,))

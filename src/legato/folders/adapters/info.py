@@ -40,8 +40,8 @@ class AdapterInfo:
 
     def told(self) -> dict[str, Any]:
         """What legato.json says of it, beside the base."""
-        names = ("name", "rank", "alpha", "dropout", "targets", "rslora")
-        return {name: getattr(self, name) for name in names}
+        sizes = {"rank": self.rank, "alpha": self.alpha, "dropout": self.dropout}
+        return {"name": self.name, **sizes, "targets": self.targets, "rslora": self.rslora}
 
 
 SAMPLED: Final = 2**16  # of a large tensor's numbers, those whose order counts too

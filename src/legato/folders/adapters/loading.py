@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Required
@@ -25,14 +25,13 @@ import torch
 from torch import Tensor
 
 from legato.config import validate
-from legato.data.text.tokenizers import Tokenizer
+from legato.data.text.word_bytes import vocabulary_bytes
 from legato.errors import ConfigError, FolderError, brief
 from legato.folders.about import check_about, head_shape
 from legato.folders.adapters import peft_files
 from legato.folders.adapters.file_names import (
     bare,
     file_names,
-    pieces,
     place_of,
     scaled,
     stacked,
@@ -44,13 +43,13 @@ from legato.folders.finding import find_model, is_adapter
 from legato.folders.links import refuse_links_out
 from legato.folders.loaded import Loaded
 from legato.folders.places import Place
-from legato.folders.sentence_encoder import lower_marking, sentences_of
+from legato.folders.processor_files import check_digests, load_processors, set_up_tokenizer
+from legato.folders.sentence_encoder import sentences_of
 from legato.folders.special_tokens import ends_of_ours
 from legato.folders.steady import read_steadily
-from legato.folders.tokenizer_files import load_tokenizers, tokenizer_digest
 from legato.folders.weights import load_tensors
 from legato.input_files import open_file
-from legato.models.base import SequenceModel
+from legato.models.base import ModelConfig, SequenceModel
 from legato.models.building import built, limited
 from legato.models.model_with_head import BODY, HeadSpec, ModelWithHead, body_of
 from legato.models.published.entries import Setting
@@ -97,8 +96,7 @@ def load_adapter(folder: Path, load_model: Callable[[Path], Loaded], above: tupl
     config = peft_files.read_config(folder) if (folder / peft_files.CONFIG).is_file() else {}
     where, given = _base_of(folder, told, config)
     (place, name), above = _find_base(folder, where, given), (*above, folder.resolve())
-    if place.resolve() in above:
-        raise FolderError(f"{folder} names {place} as the model that it adapts, which is itself or made of it")
+    _refuse_itself(folder, place, above)
     base = (
         read_steadily(place, lambda at: _load_below(at, load_model, above))
         if is_adapter(place)
@@ -109,7 +107,7 @@ def load_adapter(folder: Path, load_model: Callable[[Path], Loaded], above: tupl
         _check_digest(folder, told, base, before)
     about = _about(told, config, base)
     pairs, tensors, digest = _read_tensors(folder, config, before)
-    _check_trained(folder, told, pairs, tensors)
+    _check_trained(folder, told, base.module, pairs, tensors)
     if not told:  # before a head that they lack is looked for
         _find_matrices(folder, base, base.module, pairs)
     held = frozenset(BODY + name for name in body_of(base.module).state_dict())
@@ -135,20 +133,43 @@ def load_adapter(folder: Path, load_model: Callable[[Path], Loaded], above: tupl
     loaded.bases = (place, *base.bases)
     loaded.digest, loaded.chat = digest, load_chat_template(folder) or base.chat
     if told:  # peft's own folders leave all this to the base
-        tokenizer, loaded.target = load_tokenizers(folder)
-        if about.get("tokens") not in (None, [tokenizer_digest(tokenizer), tokenizer_digest(loaded.target)]):
-            raise FolderError(f"{folder}: its tokenizer is not the one that the model was trained with")
+        loaded.processors = load_processors(folder, body_of(module).processors)
+        check_digests(folder, about, loaded.processors)
         sentences = sentences_of(about, folder / OURS)
         loaded.sentences = sentences or (base.sentences if loaded.task == "embedding" else None)
-        if isinstance(tokenizer, Tokenizer):
-            tokenizer.follows_own_template = bool(about.get("published"))
-            if loaded.sentences is not None and loaded.sentences.lowercase:
-                lower_marking(tokenizer)
-        loaded.tokenizer = tokenizer
-        loaded.ends = ends_of_ours(about, module, tokenizer)
+        lowercase = loaded.sentences is not None and loaded.sentences.lowercase
+        set_up_tokenizer(loaded.processors, published=bool(about.get("published")), lowercase=lowercase)
+        loaded.ends = ends_of_ours(about, module, loaded.tokenizer) if loaded.processors.has_text else ()
     if module.config.reads_characters:
-        tell_spelling(module, loaded.tokenizer)
+        tell_spelling(module, torch.from_numpy(vocabulary_bytes(loaded.tokenizer)))
     return loaded
+
+
+def adapter_config(folder: Path, read_config: Callable[[Path], ModelConfig]) -> ModelConfig:
+    """The settings of the whole model; of an adapter of peft's, those of the base, which `read_config` reads."""
+    place, above = folder, {folder.resolve()}
+    while is_adapter(place):
+        told = _told(place)
+        if told:
+            try:
+                return _settings(told)[1]
+            except (ConfigError, LookupError, TypeError, ValueError) as problem:
+                raise FolderError(f"{place / OURS}: {problem}") from None
+        base = _find_base(place, *_base_of(place, told, peft_files.read_config(place)))[0]
+        _refuse_itself(place, base, above)
+        place, above = base, {*above, base.resolve()}
+    return read_config(place)
+
+
+def _settings(told: dict[str, Any]) -> tuple[type[SequenceModel], ModelConfig]:
+    """The class of the model that was adapted, and its settings, as our own file has them."""
+    kind: type[SequenceModel] = MODELS.get(str(told["model"].get("name")))
+    return kind, validate(kind.Config, told["model"])
+
+
+def _refuse_itself(folder: Path, base: Path, above: Container[Path]) -> None:
+    if base.resolve() in above:
+        raise FolderError(f"{folder} names {base} as the model that it adapts, which is itself or made of it")
 
 
 def _load_below(folder: Path, load_model: Callable[[Path], Loaded], above: tuple[Path, ...]) -> Loaded:
@@ -193,11 +214,13 @@ def _read_tensors(
     return pairs, tensors, digest.hexdigest()
 
 
-def _check_trained(folder: Path, told: dict[str, Any], pairs: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
+def _check_trained(
+    folder: Path, told: dict[str, Any], base: SequenceModel, pairs: Mapping[str, Any], tensors: Mapping[str, Any]
+) -> None:
     """Refuse a folder that lacks some of what was trained; of peft's own, one that has no adapter at all."""
     there = {*tensors, *(f"{path}.lora_{part}.weight" for path in pairs for part in "AB")}
     for name in told.get("trained") or ():
-        if name not in there and bare(name) not in there:
+        if name not in there and bare(name, base) not in there:
             raise FolderError(f"{folder} lacks the tensor '{brief(name)}'")
     if (folder / peft_files.CONFIG).is_file() and not pairs:
         raise FolderError(f"{folder / peft_files.WEIGHTS} holds no low-rank matrices")
@@ -275,8 +298,7 @@ def _rebuilt(
         if shape is not None:  # first: a readout of its own must not be taken for an embedding that is tied to none
             body.drop_readout()
         if told.get("model") != body.config.model_dump(mode="json"):  # it was given heads that the base lacks
-            kind: type[SequenceModel] = MODELS.get(str(told["model"].get("name")))
-            settings, state = validate(kind.Config, told["model"]), body.state_dict()
+            (kind, settings), state = _settings(told), body.state_dict()
             sizes, other = body.sizes, f"{folder} is an adapter for a model of another shape than {base.folder}"
 
             def check(plan: SequenceModel) -> None:
@@ -327,7 +349,7 @@ def _check_whole(folder: Path, module: SequenceModel, held: frozenset[str], tens
     """Refuse to leave as it was made what the base does not have: a head."""
     for name, source in file_names(module).items():
         inside = name if isinstance(module, ModelWithHead) else BODY + name
-        missing = [their for their in source.names if their not in tensors and bare(their) not in tensors]
+        missing = [their for their in source.names if their not in tensors and bare(their, module) not in tensors]
         if inside not in held and missing and name in dict(module.named_parameters()):
             raise FolderError(f"{folder} lacks the tensor '{missing[0]}'")
 
@@ -337,7 +359,7 @@ def _find_matrices(
 ) -> dict[str, Matrix]:
     """The matrices that adapters are for; a body's path may lack what it begins with."""
     known = matrices_of(module)
-    known |= {bare(path): matrix for path, matrix in known.items()}
+    known |= {bare(path, module): matrix for path, matrix in known.items()}
     for path, (a, b) in pairs.items():
         shape = f"{len(b)} × {a.shape[1]}"
         if path not in known:
@@ -359,9 +381,9 @@ def _put(folder: Path, base: Path, module: SequenceModel, tensors: Mapping[str, 
     """Take over what was trained as it is; copies of the body's tensors that were changed by it, by our names."""
     state, places, names = module.state_dict(), {}, {}
     for name, source in file_names(module).items():
-        for their, part in pieces(source, state[name]).items():
-            places[their] = places[bare(their)] = part
-            names[their] = names[bare(their)] = name
+        for their, part in source.pieces(state[name]).items():
+            places[their] = places[bare(their, module)] = part
+            names[their] = names[bare(their, module)] = name
     for their, tensor in tensors.items():
         place = places.get(their)
         if place is None:

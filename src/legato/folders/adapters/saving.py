@@ -60,13 +60,16 @@ def _save_low_rank(
     below, plain = adaptation.below, not peft_has(module, task)
     pairs, turned = low_rank_pairs(module, below)
     before = {} if below is None else tensors_below(module, below)
-    beside = {name for name in before if bare(name) == name} | set(trained) if plain else set()
-    saved = {module_of(name) for name in trained if name not in beside}
+    beside = {name for name in before if bare(name, module) == name} | set(trained) if plain else set()
+    saved = {module_of(name, module) for name in trained if name not in beside}
     saved |= {_owner(name) for name in before if not name.endswith(".bias") and name not in beside}
     saved -= set(pairs)
     known = {f"{path}.lora_{part}.weight": pair["AB".index(part)] for path, pair in pairs.items() for part in "AB"}
     known |= {name: tensor for name, tensor in {**before, **trained}.items() if name not in beside}
-    written = bare if plain else str
+
+    def written(path: str) -> str:
+        return bare(path, module) if plain else path
+
     scaling = peft_files.alike(adaptation.rank, adaptation.alpha, adaptation.rslora)
     if below is not None:
         scaling = peft_files.unscaled({written(path): len(a) for path, (a, _) in pairs.items()})

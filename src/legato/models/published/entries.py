@@ -1,20 +1,18 @@
 """What is read of a published config.json: the types that its entries have, and the ranges that a model can have.
 
-Each family lists its own entries beside its map of names, in the same way:
-
-    @with_config(OPEN)
-    class GPT2Entries(Entries, total=False):
-        n_embd: Required[Size]
-
-Entries that nobody here reads may be anything. Where Hugging Face's library writes null, null is taken.
+Each family lists its own entries beside its map of names (`family.py`). Entries that nobody here reads may be
+anything. Where Hugging Face's library writes null, null is taken.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, Required
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal, Required, get_type_hints
 
 from pydantic import AfterValidator, Field
 
+from legato.errors import FolderError, brief
 from legato.schema import OPEN, TypedDict, with_config
 
 LARGEST: Final = 2**24
@@ -22,6 +20,7 @@ Size = Annotated[int, Field(ge=1, le=LARGEST)]  # of a layer, a vocabulary, a te
 Share = Annotated[float, Field(ge=0, lt=1)]  # that a dropout leaves out
 Epsilon = Annotated[float, Field(gt=0, le=1)]
 Flag = bool | Literal[0, 1]
+Switch = Flag | None  # null is off
 Token = Annotated[int, Field(ge=-(2**31), lt=2**31)]  # -1 is "none" to some; whether a model has it is asked later
 Tokens = Token | list[Token]
 Beams = Annotated[int, Field(ge=1, le=4096)]
@@ -47,7 +46,7 @@ class Entries(TypedDict, total=False):
     model_type: str
     architectures: list[str] | None
     tokenizer_class: str | None
-    tie_word_embeddings: Flag | None
+    tie_word_embeddings: Switch
     decoder_start_token_id: Token | None
     eos_token_id: Tokens | None
     num_beams: Beams | None  # older folders say here how to search
@@ -66,3 +65,55 @@ class OwnEntries(Entries, total=False):
 
     vocab_size: Required[Size]
     source_vocab_size: Size | None
+
+
+NEEDED: Final = object()  # the default of an entry that has to be there
+
+# Their names for activations, and ours; the first of several is what is written.
+ACTIVATIONS: Final = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu-tanh",
+    "gelu_pytorch_tanh": "gelu-tanh",
+    "gelu_fast": "gelu-tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An entry of a family's config.json: its type, our name for it, and its value where it is left out.
+
+    Without a setting of ours it is checked, and the family itself reads and writes it. `known` are the names that its
+    value may have, and ours.
+    """
+
+    type: Any
+    setting: str | None = None
+    default: Any = NEEDED
+    known: Mapping[str, str] | None = None
+
+    def read(self, config: Mapping[str, Any], name: str, where: str) -> Any:
+        """Our value for the entry `name`."""
+        value = config.get(name, self.default)
+        if self.known is None:
+            return bool(value) if self.type in (Flag, Switch) else value
+        if value not in self.known:
+            there = ", ".join(sorted(self.known))
+            raise FolderError(f"{where}/config.json: {name}={brief(value)} is unknown; there is {there}")
+        return self.known[value]
+
+    def written(self, value: Any) -> Any:
+        """Theirs for our value."""
+        return value if self.known is None else next(their for their, our in self.known.items() if our == value)
+
+
+def schema_of(name: str, entries: Mapping[str, Entry]) -> Any:
+    """The schema of a family's config.json."""
+    needed = {key for key, entry in entries.items() if entry.setting is not None and entry.default is NEEDED}
+    own = {key: Required[entry.type] if key in needed else entry.type for key, entry in entries.items()}
+    common = get_type_hints(Entries, include_extras=True)
+    made = TypedDict(f"{name}Entries", {**common, "vocab_size": Required[Size], **own}, total=False)  # type: ignore[misc]
+    return with_config(OPEN)(made)

@@ -15,20 +15,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from torch import Tensor
 
 from legato.config import validate
-from legato.data.formats.tag_schemes import guess_scheme
 from legato.errors import ConfigError, FolderError
-from legato.models.base import Published, SequenceModel
+from legato.models.base import SequenceModel
 from legato.models.building import limited
 from legato.models.model_with_head import BODY, HeadSpec, ModelWithHead
-from legato.models.published.forms import form_of
-from legato.models.published.head_names import QA, HeadNames
-from legato.models.published.tensor_names import From, class_prefix, from_hf, to_hf
+from legato.models.published.family import QA, HeadNames, Published, class_prefix, form_of
+from legato.models.published.tensor_names import From, Names, from_hf, to_hf
 from legato.registry import PUBLISHED
 
 CLASSES: Final = {
@@ -39,7 +37,7 @@ CLASSES: Final = {
 TASK_OF: Final = {"classes": "classification", "tags": "tagging", "spans": "qa"}
 PROBLEMS: Final = {  # our kinds of labels, and what config.json calls them
     "classes": "single_label_classification",
-    "several": "multi_label_classification",
+    "multilabel": "multi_label_classification",
     "regression": "regression",
 }
 HEADS: Final = re.compile(rf"(classifier|pre_classifier|score|{QA})\.")  # how tensors of heads begin
@@ -56,7 +54,7 @@ def spec_of(names: HeadNames, kind: str, outputs: int, dropout: float = 0.1) -> 
 # --- writing ---------------------------------------------------------------------------------------
 
 
-def head_names(module: ModelWithHead) -> dict[str, From]:
+def names_of_head(module: ModelWithHead) -> Names:
     """What the head's tensors are called there, and those of the body that a class with such a head calls otherwise.
 
     Empty where the head has a shape that they do not.
@@ -67,8 +65,8 @@ def head_names(module: ModelWithHead) -> dict[str, From]:
     names = _own_names(module, family)
     if module.shape.kind == "spans" and family.body_of_spans:
         for name, source in form.names(module.body).items():
-            theirs = tuple(_with_other(their, family.body, family.body_of_spans) for their in source.names)
-            names[BODY + name] = From(theirs, source.sizes, source.turned, source.rows)
+            theirs = tuple(_with_other(their, form.body, family.body_of_spans) for their in source.names)
+            names[BODY + name] = replace(source, names=theirs)
     return names
 
 
@@ -80,7 +78,7 @@ def write_head(module: ModelWithHead, about: Mapping[str, Any]) -> tuple[dict[st
     entries, tensors = form.save(module.body)
     kind = module.shape.kind
     if kind == "spans" and family.body_of_spans:
-        tensors = {_with_other(name, family.body, family.body_of_spans): tensor for name, tensor in tensors.items()}
+        tensors = {_with_other(name, form.body, family.body_of_spans): tensor for name, tensor in tensors.items()}
     tensors |= to_hf(module, _own_names(module, family))
     entries |= {"model_type": form.model_type, "architectures": [class_prefix(form.architecture) + CLASSES[kind]]}
     for entry in family.dropouts.get(kind, ("classifier_dropout",))[:1]:
@@ -94,23 +92,30 @@ def write_head(module: ModelWithHead, about: Mapping[str, Any]) -> tuple[dict[st
     return entries, tensors
 
 
-def unlike_theirs(module: ModelWithHead) -> tuple[str, str] | None:
-    """What of a head no class of theirs has, and the settings of one that they have; None of one of theirs."""
-    form, shape = form_of(module.body), module.shape
-    family = None if form is None else form.heads
-    if family is None or head_names(module):
+def head_note(module: SequenceModel, body: str = "this model's body") -> str | None:
+    """That `transformers` cannot load a model's head, and the settings of one that it can; None where it loads it.
+
+    Nothing is said of a model whose body it lacks, either. `body` is what it loads.
+    """
+    form = form_of(module.body) if isinstance(module, ModelWithHead) else None
+    if not isinstance(module, ModelWithHead) or form is None or form.heads is None or names_of_head(module):
         return None
+    family, shape = form.heads, module.shape
     like = spec_of(family, shape.kind, shape.outputs)
-    names = [name for name in ("layers", "lstm", "crf", "pool") if getattr(shape, name) != getattr(like, name)]
-    found = [f"head.{name}={_setting(getattr(shape, name))}" for name in names]
-    wanted = [f"head.{name}={_setting(getattr(like, name))}" for name in names if name != "pool"]
+    ours, theirs = shape.model_dump(), like.model_dump()
+    names = [name for name in ("layers", "lstm", "crf", "pool") if ours[name] != theirs[name]]
+    found = [f"head.{name}={_setting(ours[name])}" for name in names]
+    wanted = [f"head.{name}={_setting(theirs[name])}" for name in names if name != "pool"]
     if shape.pool == like.pool and (shape.inner, shape.bias) != (like.inner, like.bias):
         found.append(
             f"head.pool={shape.pool} {'without a dense layer' if shape.inner != like.inner else 'and a bias'}"
         )
     if shape.kind == "classes":  # of theirs, only bert's is known by its pooling alone
-        wanted.append(f"head.pool={'pooler (where the model has one)' if like.pool == 'pooler' else 'auto'}")
-    return " and ".join(found), " and ".join(wanted)
+        wanted.append(f"head.pool={'pooler (where the model has one)' if like.pool == 'pooler' else 'model'}")
+    return (
+        f"transformers loads {body} alone, without its head: it has none with {' and '.join(found)} (Legato loads "
+        f"both); what it loads whole is trained with {' and '.join(wanted)}"
+    )
 
 
 def _setting(value: Any) -> str:
@@ -170,7 +175,7 @@ class PublishedHead:
             module = limited(lambda: ModelWithHead(body, self.shape), self.tensors, where)
         except ConfigError as problem:
             raise FolderError(f"{where}: {problem}") from None
-        names = {name: source for name, source in head_names(module).items() if not name.startswith(BODY)}
+        names = {name: source for name, source in names_of_head(module).items() if not name.startswith(BODY)}
         from_hf(module, names, self.tensors, where)
         return module
 
@@ -190,7 +195,7 @@ def read_head(
     """
     form: type[Published] | None = PUBLISHED.get(model_type) if model_type in PUBLISHED else None
     family, kind = None if form is None else form.heads, _kind_of(config)
-    if family is None or kind is None:
+    if form is None or family is None or kind is None:
         return None
     if shape is not None and not _still_true(shape, labels, kind, config):
         shape = None
@@ -204,9 +209,9 @@ def read_head(
         shape = _shape_of(family, kind, len(head[last]), config, where)
         about = _about(shape, config, where)
     if shape.pool == "pooler" and not any(name.endswith("pooler.dense.weight") for name in body):
-        raise FolderError(f"{where} lacks the tensor '{family.body}pooler.dense.weight'")
+        raise FolderError(f"{where} lacks the tensor '{form.body}pooler.dense.weight'")
     if kind == "spans" and family.body_of_spans:
-        body = {_with_other(name, family.body_of_spans, family.body): tensor for name, tensor in body.items()}
+        body = {_with_other(name, family.body_of_spans, form.body): tensor for name, tensor in body.items()}
     if family.pool == "last":  # a decoder whose readout is not there
         config = {**config, "tie_word_embeddings": True}
     return PublishedHead(shape, head, config, body, about)
@@ -243,9 +248,7 @@ def _about(shape: HeadSpec, config: Mapping[str, Any], where: str) -> dict[str, 
         return about
     names = _read_labels(config.get("id2label"), shape.outputs, where)
     if shape.kind == "tags":
-        scheme = guess_scheme([name] for name in names)
-        # With the same labels a name may begin with I- (iob1) or not (iob2): a list of them cannot tell, so all goes.
-        return {**about, "labels": names, "scheme": scheme, "valid_transitions": scheme not in ("iob1", "iob2")}
+        return {**about, "labels": names}
     asked = config.get("problem_type")
     kinds = {their: our for our, their in PROBLEMS.items()}
     if asked is not None and asked not in kinds:

@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Required
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 from torch import Tensor
 
 from legato.errors import FolderError, brief
-from legato.models.base import Published
-from legato.models.llama import Family, LlamaConfig, LlamaModel
-from legato.models.published.entries import Entries, Epsilon, Flag, Share, Size
-from legato.models.published.head_names import HeadNames
-from legato.models.published.tensor_names import (
-    From,
-    Names,
-    activation_of,
-    checked,
-    class_prefix,
-    entries_of,
-    filled,
-    is_tied,
-    refuse_unless,
-    to_hf,
-    with_prefix,
-)
+from legato.models.base import SequenceModel
+from legato.models.llama import LlamaConfig, LlamaModel
+from legato.models.published.entries import Entry, Epsilon, Flag, Share, Size, Switch
+from legato.models.published.family import HeadNames, Published, refuse_unless
 from legato.schema import OPEN, TypedDict, with_config
 
 Positive = Annotated[float, Field(gt=0, le=1e12)]
@@ -44,152 +31,132 @@ class RotaryEntries(TypedDict, total=False):
     original_max_position_embeddings: Size
 
 
-@with_config(OPEN)
-class LlamaEntries(Entries, total=False):
-    """What is read of config.json, of all relatives."""
-
-    vocab_size: Required[Size]
-    hidden_size: Required[Size]
-    num_hidden_layers: Required[Size]
-    num_attention_heads: Required[Size]
-    num_key_value_heads: Size | None
-    head_dim: Size | None
-    intermediate_size: Required[Size]
-    max_position_embeddings: Required[Size]
-    hidden_act: str
-    rms_norm_eps: Epsilon
-    resid_pdrop: Share
-    attention_dropout: Share
-    attention_bias: Flag
-    mlp_bias: Flag
-    rope_theta: Positive
-    rope_scaling: RotaryEntries | None
-    rope_parameters: RotaryEntries | None
-    use_sliding_window: Flag | None
-    sliding_window: Size | None
-    max_window_layers: int | None
-    layer_types: list[str] | None
+LLAMA3 = {"low_freq_factor": "low", "high_freq_factor": "high", "original_max_position_embeddings": "length"}
+LAYER_TYPES = {False: "full_attention", True: "sliding_attention"}  # theirs, for those with a window
 
 
 class Llama(Published):
     """The map between `LlamaModel` and `LlamaForCausalLM`; its relatives' differ in a few entries."""
 
-    model_type: ClassVar[Family] = "llama"
+    model_type: ClassVar[str] = "llama"
     architecture: ClassVar[str] = "LlamaForCausalLM"
-    Entries: ClassVar[type[Entries]] = LlamaEntries
+    Model: ClassVar[type[SequenceModel]] = LlamaModel
     lora_targets: ClassVar[tuple[str, ...]] = ("q_proj", "v_proj")
     heads: ClassVar[HeadNames | None] = HeadNames(
-        "last", {"head": "score"}, bias=False, tags="score", body="model.", body_of_spans="transformer."
+        "last", {"head": "score"}, bias=False, tags="score", body_of_spans="transformer."
     )
-    # What an entry is where config.json leaves it out.
-    defaults: ClassVar[Mapping[str, Any]] = {}
+    common: ClassVar[Mapping[str, Entry]] = {  # to all relatives
+        "hidden_size": Entry(Size, "width"),
+        "num_hidden_layers": Entry(Size, "layers"),
+        "num_attention_heads": Entry(Size, "heads"),
+        "num_key_value_heads": Entry(Size | None, "kv_heads", None),
+        "head_dim": Entry(Size | None, "head_width", None),
+        "intermediate_size": Entry(Size, "feedforward"),
+        "max_position_embeddings": Entry(Size, "length"),
+        "hidden_act": Entry(str, None, "silu", {"silu": "swiglu", "swish": "swiglu"}),
+        "rms_norm_eps": Entry(Epsilon, "eps", 1e-6),
+        "resid_pdrop": Entry(Share, "dropout", 0.0),  # theirs has none, and leaves it be
+        "attention_dropout": Entry(Share, "dropout_attention", 0.0),
+        "rope_theta": Entry(Positive, "theta", 10000.0),
+        "rope_scaling": Entry(RotaryEntries | None),
+        "rope_parameters": Entry(RotaryEntries | None),
+    }
+    entries: ClassVar[Mapping[str, Entry]] = {
+        **common,
+        "attention_bias": Entry(Flag, "bias", False),
+        "mlp_bias": Entry(Flag, "bias_feedforward", False),
+    }
+    fixed: ClassVar[Mapping[str, Any]] = {"partial_rotary_factor": 1.0}
+    tied: ClassVar[bool] = False
+    body: ClassVar[str] = "model."
+    parts: ClassVar[Mapping[str, str]] = {
+        "embedding": "model.embed_tokens",
+        "stack.norm": "model.norm",
+        "output": "lm_head",
+    }
+    stacks: ClassVar[Mapping[str, str]] = {"stack.layers.": "model.layers."}
+    block: ClassVar[Mapping[str, str | tuple[str, ...]]] = {
+        "attention_norm": "input_layernorm",
+        "attention.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+        "attention.query_norm": "self_attn.q_norm",
+        "attention.key_norm": "self_attn.k_norm",
+        "attention.output": "self_attn.o_proj",
+        "feedforward_norm": "post_attention_layernorm",
+        "feedforward.inner": ("mlp.gate_proj", "mlp.up_proj"),
+        "feedforward.outer": "mlp.down_proj",
+    }
+    ignored: ClassVar[str] = r"\.rotary_emb\.inv_freq$"  # the positions' angles were kept as a tensor once
 
     @classmethod
-    def names(cls, module: LlamaModel) -> Names:
-        return _names(module.config, module.vocabulary)
-
-    @classmethod
-    def save(cls, module: LlamaModel) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    def heights(cls, module: LlamaModel) -> Mapping[str, tuple[int, ...]]:
         config = module.config
-        entries = {
-            "architectures": [cls.architecture if module.has_readout else class_prefix(cls.architecture) + "Model"],
-            "vocab_size": module.vocabulary,
-            "hidden_size": config.width,
-            "intermediate_size": config.inner,
-            "num_hidden_layers": config.layers,
-            "num_attention_heads": config.heads,
-            "num_key_value_heads": config.kv_heads or config.heads,
-            "head_dim": config.head_size,
-            "hidden_act": "silu",
-            "max_position_embeddings": config.length,
-            "rms_norm_eps": config.eps,
-            "attention_dropout": config.dropout_attention,
-            "resid_pdrop": config.dropout,  # theirs has none, and leaves it be
-            "tie_word_embeddings": config.tied,
-            **_rope(config),
-            **cls._own_entries(config),
+        shared = (config.kv_heads or config.heads) * config.head_size
+        return {"attention.qkv": (config.heads * config.head_size, shared, shared)}
+
+    @classmethod
+    def written_settings(cls, module: LlamaModel) -> dict[str, Any]:
+        config = module.config
+        sizes = {
+            "feedforward": config.inner,
+            "kv_heads": config.kv_heads or config.heads,
+            "head_width": config.head_size,
         }
-        return entries, to_hf(module, _names(config, module.vocabulary))
+        return {**super().written_settings(module), **sizes}
 
     @classmethod
-    def _own_entries(cls, config: LlamaConfig) -> dict[str, Any]:
-        return {"attention_bias": config.bias, "mlp_bias": config.bias_feedforward}
+    def other_entries(cls, module: LlamaModel) -> dict[str, Any]:
+        return {"hidden_act": "silu", **_rope(module.config)}
 
     @classmethod
-    def load(cls, config: dict[str, Any], tensors: dict[str, Tensor], where: str) -> LlamaModel:
-        config = {**cls.defaults, **entries_of(cls.Entries, config, where)}
-        refuse_unless(config, {"partial_rotary_factor": 1.0}, where)
-        activation_of(config, "hidden_act", "silu", where, {"silu": "swiglu", "swish": "swiglu"})
-        theirs = with_prefix(tensors, "model.", r"lm_head\.")
-        settings = {
-            "family": cls.model_type,
-            "layers": config["num_hidden_layers"],
-            "width": config["hidden_size"],
-            "heads": config["num_attention_heads"],
-            "kv_heads": config.get("num_key_value_heads"),
-            "head_width": config.get("head_dim"),
-            "feedforward": config["intermediate_size"],
-            "length": config["max_position_embeddings"],
-            "dropout": config.get("resid_pdrop", 0.0),
-            "dropout_attention": config.get("attention_dropout", 0.0),
-            "eps": config.get("rms_norm_eps", 1e-6),
-            "tied": is_tied(config, theirs, "model.embed_tokens.weight", "lm_head.weight", default=False),
-            **_read_rope(config, where),
-            **cls._own_settings(config, where),
-        }
-        ours = checked(LlamaConfig, settings, where)
-        # The positions' angles were kept as a tensor once; a tied readout is the embedding.
-        left = r"\.rotary_emb\.inv_freq$" + (r"|^lm_head\." if ours.tied else "")
-        return filled(LlamaModel, ours, config["vocab_size"], _names, theirs, where, ignored=left)
-
-    @classmethod
-    def _own_settings(cls, config: dict[str, Any], where: str) -> dict[str, Any]:
-        return {"bias": config.get("attention_bias", False), "bias_feedforward": config.get("mlp_bias", False)}
+    def settings(cls, config: Mapping[str, Any], tensors: Mapping[str, Tensor], where: str) -> dict[str, Any]:
+        settings = super().settings(config, tensors, where)
+        return {**settings, "family": cls.model_type, **_read_rope(config, where)}
 
 
 class Mistral(Llama):
     """The map between `LlamaModel` and `MistralForCausalLM`."""
 
-    model_type: ClassVar[Family] = "mistral"
+    model_type: ClassVar[str] = "mistral"
     architecture: ClassVar[str] = "MistralForCausalLM"
-    heads: ClassVar[HeadNames | None] = HeadNames("last", {"head": "score"}, bias=False, tags="score", body="model.")
-    defaults: ClassVar[Mapping[str, Any]] = {"num_key_value_heads": 8, "sliding_window": 4096}
-
-    @classmethod
-    def _own_entries(cls, config: LlamaConfig) -> dict[str, Any]:
-        return {"sliding_window": config.window}
-
-    @classmethod
-    def _own_settings(cls, config: dict[str, Any], where: str) -> dict[str, Any]:
-        return {"window": config["sliding_window"]}
+    heads: ClassVar[HeadNames | None] = HeadNames("last", {"head": "score"}, bias=False, tags="score")
+    entries: ClassVar[Mapping[str, Entry]] = {
+        **Llama.common,
+        "num_key_value_heads": Entry(Size | None, "kv_heads", 8),
+        "sliding_window": Entry(Size | None, "window", 4096),
+    }
 
 
 class Qwen2(Llama):
     """The map between `LlamaModel` and `Qwen2ForCausalLM`."""
 
-    model_type: ClassVar[Family] = "qwen2"
+    model_type: ClassVar[str] = "qwen2"
     architecture: ClassVar[str] = "Qwen2ForCausalLM"
-    defaults: ClassVar[Mapping[str, Any]] = {
-        "num_key_value_heads": 32,
-        "sliding_window": 4096,
-        "max_window_layers": 28,
+    entries: ClassVar[Mapping[str, Entry]] = {
+        **Llama.common,
+        "num_key_value_heads": Entry(Size | None, "kv_heads", 32),
+        "sliding_window": Entry(Size | None, "window", 4096),
+        "use_sliding_window": Entry(Switch),
+        "max_window_layers": Entry(int | None, None, 28),
+        "layer_types": Entry(list[str] | None),
     }
 
     @classmethod
-    def _own_entries(cls, config: LlamaConfig) -> dict[str, Any]:
+    def other_entries(cls, module: LlamaModel) -> dict[str, Any]:
+        config = module.config
         windowed = [window is not None for window in config.windows]
         return {
+            **super().other_entries(module),
             "use_sliding_window": config.window is not None,
-            "sliding_window": config.window,
             "max_window_layers": windowed.index(True) if any(windowed) else config.layers,
             "layer_types": [LAYER_TYPES[window] for window in windowed],
         }
 
     @classmethod
-    def _own_settings(cls, config: dict[str, Any], where: str) -> dict[str, Any]:
-        window = config["sliding_window"] if config.get("use_sliding_window") else None
-        layers = config["num_hidden_layers"]
-        kinds, first = config.get("layer_types"), config["max_window_layers"]
+    def settings(cls, config: Mapping[str, Any], tensors: Mapping[str, Tensor], where: str) -> dict[str, Any]:
+        settings = super().settings(config, tensors, where)
+        window = settings["window"] if config.get("use_sliding_window") else None
+        layers = settings["layers"]
+        kinds, first = config.get("layer_types"), config.get("max_window_layers", 28)
         if kinds is None:
             whole = layers if window is None or first is None else max(0, min(first, layers))
             kinds = [LAYER_TYPES[False]] * whole + [LAYER_TYPES[True]] * (layers - whole)
@@ -199,47 +166,38 @@ class Qwen2(Llama):
         chosen = [layer for layer, kind in enumerate(kinds) if kind == LAYER_TYPES[True]]
         if window is None and chosen:
             raise FolderError(f"{where}/config.json: layer_types names {LAYER_TYPES[True]}, but there is no window")
-        return {"window": window, "window_layers": None if window is None or len(chosen) == layers else chosen}
+        windowed = None if window is None or len(chosen) == layers else chosen
+        return {**settings, "window": window, "window_layers": windowed}
 
 
 class Qwen3(Qwen2):
     """The map between `LlamaModel` and `Qwen3ForCausalLM`."""
 
-    model_type: ClassVar[Family] = "qwen3"
+    model_type: ClassVar[str] = "qwen3"
     architecture: ClassVar[str] = "Qwen3ForCausalLM"
-    defaults: ClassVar[Mapping[str, Any]] = {**Qwen2.defaults, "head_dim": 128}
-
-    @classmethod
-    def _own_entries(cls, config: LlamaConfig) -> dict[str, Any]:
-        return {"attention_bias": config.bias, **super()._own_entries(config)}
-
-    @classmethod
-    def _own_settings(cls, config: dict[str, Any], where: str) -> dict[str, Any]:
-        return {"bias": config.get("attention_bias", False), **super()._own_settings(config, where)}
-
-
-LAYER_TYPES = {False: "full_attention", True: "sliding_attention"}  # theirs, for those with a window
+    entries: ClassVar[Mapping[str, Entry]] = {
+        **Qwen2.entries,
+        "head_dim": Entry(Size | None, "head_width", 128),
+        "attention_bias": Entry(Flag, "bias", False),
+    }
 
 
 def _rope(config: LlamaConfig) -> dict[str, Any]:
     """The entries about rotary positions, as transformers 5 reads them, and as those before it do."""
-    scaling = config.scaling
+    scaling = config.scaling.model_dump()
     old: dict[str, Any] | None = None
-    if scaling.type == "linear":
-        old = {"type": "linear", "rope_type": "linear", "factor": scaling.factor}
-    elif scaling.type == "llama3":
-        old = {
-            "rope_type": "llama3",
-            "factor": scaling.factor,
-            "low_freq_factor": scaling.low,
-            "high_freq_factor": scaling.high,
-            "original_max_position_embeddings": scaling.length,
-        }
+    if scaling["type"] != "none":
+        old = (
+            {"type": "linear"}
+            if scaling["type"] == "linear"
+            else {their: scaling[our] for their, our in LLAMA3.items()}
+        )
+        old |= {"rope_type": scaling["type"], "factor": scaling["factor"]}
     new = {"rope_type": "default", **(old or {}), "rope_theta": config.theta}
     return {"rope_theta": config.theta, "rope_scaling": old, "rope_parameters": new}
 
 
-def _read_rope(config: dict[str, Any], where: str) -> dict[str, Any]:
+def _read_rope(config: Mapping[str, Any], where: str) -> dict[str, Any]:
     found = config.get("rope_scaling") or config.get("rope_parameters") or {}
     refuse_unless(found, {"partial_rotary_factor": 1.0}, where)
     kind = found.get("rope_type", found.get("type", "default"))
@@ -248,44 +206,11 @@ def _read_rope(config: dict[str, Any], where: str) -> dict[str, Any]:
             f"{where}/config.json: rotary positions of type '{brief(kind)}', which Legato does not have; "
             "it has default, linear and llama3"
         )
-    settings: dict[str, Any] = {"theta": found.get("rope_theta", config.get("rope_theta", 10000.0))}
+    settings = {"theta": found["rope_theta"]} if "rope_theta" in found else {}
     if kind == "default":
         return settings
     scaling = {"type": kind, "factor": found.get("factor")}
     if kind == "llama3":
-        first = found.get("original_max_position_embeddings", config["max_position_embeddings"])
-        scaling |= {"low": found.get("low_freq_factor"), "high": found.get("high_freq_factor"), "length": first}
+        found = {"original_max_position_embeddings": config["max_position_embeddings"], **found}
+        scaling |= {our: found.get(their) for their, our in LLAMA3.items()}
     return {**settings, "scaling": scaling}
-
-
-def _names(config: LlamaConfig, vocabulary: int) -> Names:
-    names = {
-        "embedding.weight": From(("model.embed_tokens.weight",), rows=vocabulary),
-        "stack.norm.weight": From(("model.norm.weight",)),
-    }
-    own, shared = config.heads * config.head_size, (config.kv_heads or config.heads) * config.head_size
-    for layer in range(config.layers):
-        name, their = f"stack.layers.{layer}", f"model.layers.{layer}"
-        names[f"{name}.attention_norm.weight"] = From((f"{their}.input_layernorm.weight",))
-        names[f"{name}.feedforward_norm.weight"] = From((f"{their}.post_attention_layernorm.weight",))
-        if config.family == "qwen3":
-            names[f"{name}.attention.query_norm.weight"] = From((f"{their}.self_attn.q_norm.weight",))
-            names[f"{name}.attention.key_norm.weight"] = From((f"{their}.self_attn.k_norm.weight",))
-        matrices = {
-            "attention.qkv": (("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), (own, shared, shared)),
-            "attention.output": (("self_attn.o_proj",), None),
-            "feedforward.inner": (("mlp.gate_proj", "mlp.up_proj"), None),
-            "feedforward.outer": (("mlp.down_proj",), None),
-        }
-        biased = {
-            "attention.qkv": config.bias or config.family == "qwen2",
-            "attention.output": config.bias,
-            "feedforward.inner": config.bias_feedforward,
-            "feedforward.outer": config.bias_feedforward,
-        }
-        for ours, (theirs, sizes) in matrices.items():
-            for part in ("weight", "bias") if biased[ours] else ("weight",):
-                names[f"{name}.{ours}.{part}"] = From(tuple(f"{their}.{other}.{part}" for other in theirs), sizes)
-    if not config.tied:
-        names["output.weight"] = From(("lm_head.weight",), rows=vocabulary)
-    return names

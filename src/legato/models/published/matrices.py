@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import nn
-
 from legato.models.base import SequenceModel
 from legato.models.model_with_head import BODY, ModelWithHead
-from legato.models.published.forms import form_of
-from legato.models.published.heads import head_names
+from legato.models.published.family import form_of
+from legato.models.published.heads import names_of_head
 from legato.models.published.tensor_names import From, Names
 from legato.nn.linear import Linear
 from legato.nn.readout import Readout
@@ -43,7 +41,7 @@ def names_of(module: SequenceModel) -> Names:
     known: dict[str, From] = {}
     if isinstance(module, ModelWithHead):
         known = {f"{BODY}{name}": source for name, source in names_of(module.body).items()}
-        known |= head_names(module)
+        known |= names_of_head(module)
     else:
         form = form_of(module)
         if form is not None:
@@ -55,7 +53,7 @@ def names_of(module: SequenceModel) -> Names:
 
 def published_head(module: ModelWithHead) -> bool:
     """Whether the head is one that a class of theirs has."""
-    return bool(head_names(module))
+    return bool(names_of_head(module))
 
 
 def matrices_of(module: SequenceModel) -> dict[str, Matrix]:
@@ -74,13 +72,7 @@ def matrices_of(module: SequenceModel) -> dict[str, Matrix]:
         if source is None:
             continue
         start = 0
-        for name, rows in zip(source.names, _rows(source, layer), strict=True):
+        for name, rows in zip(source.names, source.heights(layer.out_features), strict=True):
             found[name.removesuffix(".weight")] = Matrix(layer, path, start, start + rows, source.turned)
             start += rows
     return found
-
-
-def _rows(source: From, layer: nn.Linear) -> list[int]:
-    if source.sizes is not None:
-        return list(source.sizes)
-    return [layer.out_features // len(source.names)] * len(source.names)

@@ -1,7 +1,7 @@
 """Chat: tune a model that writes on dialogues, so that it answers.
 
 A dialogue becomes one text by the folder's chat template (or a plain one, which is then saved with the model), and
-the loss is on the assistant's answers alone, each up to its end mark:
+the loss is on the assistant's answers alone, each up to its EOS token:
 
     L = - Σ_{t in answers} log P(w_t | w_1 … w_{t-1})
 
@@ -24,6 +24,7 @@ from legato.data.batching.examples import Example, ExampleBatches, scoring_batch
 from legato.data.cache import cached_tokenizer
 from legato.data.formats.dialogues import Dialogues, Message, hold_out_dialogues, read_dialogues
 from legato.data.formats.text import Text
+from legato.data.splits import Encoding, SplitData, ValidShare, completed
 from legato.data.text.published_tokenizers import read_roles
 from legato.data.text.stream_decoder import StreamDecoder
 from legato.data.text.tokenizers import AnyTokenizer, Tokenizer
@@ -31,12 +32,14 @@ from legato.decoding import SearchOptions, search
 from legato.decoding.options import MAX_BEAMS, MAX_NBEST, MAX_TOKENS
 from legato.errors import ConfigError, DataError, LegatoError
 from legato.evaluation.lm import safe_exp
+from legato.evaluation.metrics import Metrics, metrics
 from legato.folders.chat_template import ChatTemplate, plain_chat
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
 from legato.nn.pooling import at_positions
 from legato.registry import MODELS
 from legato.tasks.base import Answer, Plan, Prediction, Say, Task, TaskJob, require
+from legato.tasks.defaults import Defaults, Given, TrainDefaults
 from legato.training.job import Loss
 
 LONGEST = 1024  # tokens of a dialogue, unless somebody says otherwise
@@ -47,20 +50,18 @@ PAD_TO = 32
 QUARTERS = 4
 
 
-class ChatData(Section):
+class ChatData(SplitData[str]):
     """Where the dialogues are."""
 
     train: str | None = Field(None, description="a csv, tsv, jsonl or parquet file, or a hub name")
     valid: str | None = Field(None, description="left out: the last share of the training dialogues")
-    test: str | None = Field(None, description="scored at the end, with the best model")
-    root: str | None = Field(None, description="folder that relative names lie in")
     columns: tuple[str | int, ...] | None = Field(
         None, description="that hold messages, or question and answer; left out: guessed by their names"
     )
     system: str | None = Field(None, description="what a dialogue begins with that has no system message")
     format: str = Field("auto", description="csv, tsv, jsonl or parquet, where the file's ending does not say it")
-    encoding: str = Field("utf-8", description="of text files")
-    valid_share: float = Field(0.05, gt=0, lt=1, description="share held out when data.valid is left out")
+    encoding: Encoding = "utf-8"
+    valid_share: ValidShare = 0.05
     window: int | None = Field(
         None, ge=2, description=f"tokens of a dialogue, more are cut; left out: the model's, at most {LONGEST}"
     )
@@ -79,28 +80,25 @@ class Chat(Task):
     """The `chat` task."""
 
     name: ClassVar[str] = "chat"
+    default_model: ClassVar[str] = "gpt2"
     summary: ClassVar[str] = "instruction tuning: learn to answer from dialogues"
     Data: ClassVar[type[Section]] = ChatData
-    figures: ClassVar[tuple[str, ...]] = ("loss", "perplexity", "tokens")
+    metrics: ClassVar[Metrics] = (
+        *metrics("loss", "perplexity", better="down", headline=True),
+        *metrics("tokens"),
+    )
     Options: ClassVar[type[Section]] = ChatOptions
     continues: ClassVar[bool] = True
     rows: ClassVar[bool] = True  # its batches may be so many rows
 
     @classmethod
-    def adjust(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        goes_on = settings.get("from") is not None
-        model = {"name": "gpt2", **(settings.get("model") or {})}
-        data, train, adapt = (settings.get(name) or {} for name in ("data", "train", "adapt"))
-        window = data.get("window") if isinstance(data, dict) else None
-        if not goes_on and window is not None and MODELS.get(str(model["name"])).Config.has_length():
-            model = {"length": window, **model}  # as many positions as are trained
-        if isinstance(train, dict) and train.get("optimizer", "adamw") == "adamw":
-            little = isinstance(adapt, dict) and adapt.get("name", "full") != "full"
-            rate = 1e-3 if little or not goes_on else 1e-4
-            train = {"lr": rate, "schedule": "linear", "warmup": None, "weight_decay": 0.01, **train}
-        if isinstance(train, dict):
-            train = {"epochs": None if "steps" in train else 3 if goes_on else 10, **train}
-        return {**settings, "model": model, "train": train}
+    def defaults(cls, given: Given) -> Defaults:
+        window = given.data.get("window")
+        rate = 1e-3 if given.adapt != "full" or not given.trained else 1e-4
+        usual = TrainDefaults(lr=rate, schedule="linear", warmup=None, weight_decay=0.01) if given.adamw else {}
+        usual["epochs"] = None if "steps" in given.train else 3 if given.trained else 10
+        limited = window is not None and given.config.has_length()
+        return Defaults(model={"length": window} if limited else {}, train=usual)  # as many positions as are trained
 
     @classmethod
     def prepare(cls, plan: Plan, say: Say) -> ChatJob:
@@ -126,20 +124,12 @@ class Chat(Task):
         return {"data": dialogues.source, "sha256": dialogues.sha256, **scores}
 
     @classmethod
-    def predict(cls, loaded: Loaded, texts: Sequence[str], options: Any) -> list[Prediction]:
-        return answer(loaded, [[{"role": "user", "content": text}] for text in texts], texts, options)
+    def predict(cls, loaded: Loaded, inputs: Sequence[str], options: Any) -> list[Prediction]:
+        return answer(loaded, [[{"role": "user", "content": text}] for text in inputs], inputs, options)
 
 
 def _read(data: Any, source: str, split: str) -> Dialogues:
-    return read_dialogues(
-        source,
-        root=data.root,
-        columns=data.columns,
-        system=data.system,
-        format=data.format,
-        encoding=data.encoding,
-        split=split,
-    )
+    return read_dialogues(source, data.files(split), columns=data.columns, system=data.system)
 
 
 def _longest(model: int | None, asked: int | None) -> int:
@@ -151,7 +141,7 @@ def _longest(model: int | None, asked: int | None) -> int:
 def template_of(tokenizer: AnyTokenizer, loaded: Loaded | None) -> ChatTemplate:
     """The model's own template, or the plain one, which the tokenizer then keeps."""
     if not isinstance(tokenizer, Tokenizer):
-        raise DataError("this model's tokenizer has no marks for dialogues")
+        raise DataError("this model's tokenizer has no special tokens for dialogues")
     if loaded is not None and loaded.chat is not None:
         return loaded.chat
     roles = None
@@ -169,13 +159,13 @@ def rows_of(
     """Dialogues as rows to learn from: `positions` are those whose next token, the target, belongs to an answer."""
     assert isinstance(tokenizer, Tokenizer)
     texts, spans = [], []
-    for messages, where in zip(dialogues.rows, dialogues.where, strict=True):
+    for number, messages in enumerate(dialogues.rows):
         try:
             for text, answers in chat.answered(messages):
                 texts.append(text)
                 spans.append(answers)
         except LegatoError as problem:
-            raise DataError(f"{where}: {problem}") from None
+            raise DataError(f"{dialogues.where(number)}: {problem}") from None
     rows, cut, lost = [], 0, 0
     for (ids, offsets), answers in zip(_encoded(texts, tokenizer), spans, strict=True):
         counted = _counted(ids, offsets, answers, tokenizer)
@@ -212,14 +202,14 @@ def pad_answers(rows: Sequence[Example], pad_to: int) -> list[Example]:
 def _encoded(texts: Sequence[str], tokenizer: Tokenizer) -> Iterator[tuple[list[int], list[tuple[int, int]]]]:
     """The ids of each text, and where in it each token stands."""
     for start in range(0, len(texts), BLOCK):  # what the library keeps of a token is large
-        for encoding in tokenizer.marking.encode_batch(texts[start : start + BLOCK], add_special_tokens=False):
+        for encoding in tokenizer.full_library.encode_batch(texts[start : start + BLOCK], add_special_tokens=False):
             yield list(encoding.ids), encoding.offsets
 
 
 def _counted(
     ids: list[int], offsets: Sequence[tuple[int, int]], answers: list[tuple[int, int]], tokenizer: AnyTokenizer
 ) -> list[int]:
-    """The places of the tokens that answers consist of: those that begin in one, up to its last mark."""
+    """The places of the tokens that answers consist of: those that begin in one, up to its last special token."""
     counted: list[int] = []
     place = 1  # nothing is guessed before the first token
     for start, stop in answers:
@@ -229,9 +219,9 @@ def _counted(
         while place < len(ids) and offsets[place][0] < stop:
             place += 1
         inside = list(range(first, place))
-        last = next((at for at in reversed(inside) if ids[at] in tokenizer.marks), None)
+        last = next((at for at in reversed(inside) if ids[at] in tokenizer.special_ids), None)
         if last is not None and not tokenizer.decode(ids[last + 1 : place]).strip():
-            inside = list(range(first, last + 1))  # what a template writes behind the mark nobody reads
+            inside = list(range(first, last + 1))  # what a template writes behind the token nobody reads
         counted += inside
     return counted
 
@@ -263,7 +253,7 @@ def answer(
     """What the model answers to each dialogue."""
     chat, tokenizer = template_of(loaded.tokenizer, loaded), loaded.tokenizer
     assert isinstance(tokenizer, Tokenizer)
-    prompts = [tokenizer.encode_marked(chat.render(messages)) for messages in dialogues]
+    prompts = [tokenizer.encode_template(chat.render(messages)) for messages in dialogues]
     max_length = loaded.module.max_length
     found = [Prediction(text) for text in inputs]
     fits = [number for number, ids in enumerate(prompts) if max_length is None or len(ids) <= max_length]
@@ -297,21 +287,15 @@ class ChatJob(TaskJob):
     task = "chat"
     use = 'legato generate FOLDER --chat "Who are you?"'
     metric = "loss"
-    lower_is_better = True
 
     def __init__(self, plan: Plan, say: Say) -> None:
         self.plan, data = plan, plan.data
-        train = _read(data, data.train, "train")
-        say(f"reading {' and '.join(repr(name) for name in train.columns)} as the dialogue")
-        if data.valid is None:
-            train, valid = hold_out_dialogues(train, data.valid_share)
-        else:
-            valid = _read(data, data.valid, "valid")
-        self.dialogues = {"train": train, "valid": valid}
-        if data.test is not None:
-            self.dialogues["test"] = _read(data, data.test, "test")
+        found = data.read(lambda source, split, train: _read(data, source, split))
+        say(f"reading {' and '.join(repr(name) for name in found['train'].columns)} as the dialogue")
+        self.dialogues = completed(found, lambda train: hold_out_dialogues(train, data.valid_share))
+        train = self.dialogues["train"]
         self.hashes = {split: dialogues.sha256 for split, dialogues in self.dialogues.items()}
-        self.tokenizer = plan.tokenizer_for(lambda: cached_tokenizer(plan.tokenizer, _all_text(train)))
+        self.processors = plan.processors_for(lambda: cached_tokenizer(plan.tokenizer, _all_text(train)))
         self.sizes = plan.sizes_for(self.tokenizer)
         self.chat = template_of(self.tokenizer, plan.loaded)
         self.max_length = _longest(plan.model.max_length, data.window)
@@ -321,15 +305,8 @@ class ChatJob(TaskJob):
         self.padding = self.tokenizer.pad_id or 0
         self.ends = self._ends(say)
         on_gpu = plan.device.type == "cuda"
-        self.batches = ExampleBatches(
-            pad_answers(self.rows["train"], PAD_TO) if on_gpu else self.rows["train"],
-            batch_tokens=plan.train.batch_tokens,
-            batch_rows=plan.train.batch_rows,
-            seed=plan.seed,
-            name=f"data.train={data.train}",
-            pad=self.padding,
-            **plan.gpu_shapes(PAD_TO),
-        )
+        rows = pad_answers(self.rows["train"], PAD_TO) if on_gpu else self.rows["train"]
+        self.batches = ExampleBatches(rows, plan.batch_shape(data.train, PAD_TO), pad=self.padding)
         learned = sum(len(row.targets or ()) for row in self.rows["train"])
         read = sum(len(row.ids) for row in self.rows["train"])
         say(
@@ -339,12 +316,12 @@ class ChatJob(TaskJob):
         say(f"the model will see: {self._seen(self.rows['train'][0])}")
 
     def _ends(self, say: Say) -> tuple[int, ...]:
-        """The tokens that end an answer: the folder's, and the mark that the template writes there."""
+        """The tokens that end an answer: the folder's, and the token that the template writes there."""
         before = set() if self.plan.loaded is None else set(self.plan.loaded.ends)
-        written = {row.targets[-1] for row in self.rows["train"] if row.targets} & self.tokenizer.marks
+        written = {row.targets[-1] for row in self.rows["train"] if row.targets} & self.tokenizer.special_ids
         if written:
             return tuple(sorted(before | written))
-        say("note: the chat template writes no mark behind an answer, so the model may not learn where to stop")
+        say("note: the chat template writes no special token behind an answer, so the model may not learn to stop")
         return tuple(sorted(before))
 
     def _seen(self, row: Example) -> str:
@@ -374,7 +351,7 @@ class ChatJob(TaskJob):
             if len(told) >= count:
                 break
             assert isinstance(self.tokenizer, Tokenizer)
-            ids = self.tokenizer.encode_marked(self.chat.render(messages[:first]))
+            ids = self.tokenizer.encode_template(self.chat.render(messages[:first]))
             if first == 0 or (model.max_length is not None and len(ids) > model.max_length):
                 continue
             found = _written(model, [ids], SearchOptions(max_tokens=60), self.ends)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from legato.data.batching.examples import Example, scoring_batches
 from legato.data.formats.labelled import Labelled
-from legato.data.formats.labels import Labels
+from legato.data.formats.labels import UNSEEN, Labels
 from legato.data.formats.text_pairs import tidy
 from legato.data.text.text_reader import TextReader
 from legato.errors import ConfigError, FolderError
@@ -51,7 +51,7 @@ class Classifier:
         """What a model folder holds; one without a head for classes is refused."""
         about = loaded.about
         kind, names = about.get("kind", "classes"), [str(name) for name in about.get("labels") or []]
-        shape = getattr(loaded.module, "shape", None)
+        shape = loaded.module.shape
         if shape is None or shape.kind != "classes" or (kind != "regression" and len(names) != shape.outputs):
             raise FolderError(f"{loaded.folder} holds no classifier: its model has no head that names classes")
         # Folders made elsewhere name their classes, and people's data numbers them.
@@ -80,14 +80,18 @@ class Classifier:
         logits, kind = self.outputs(rows), self.labels.kind
         found = probabilities(kind, logits.numpy())
         labels = torch.tensor(np.asarray(wanted), dtype=torch.long if kind == "classes" else torch.float32)
-        loss = float(losses(kind, logits, labels).mean())
+        known = labels != UNSEEN if kind == "classes" else torch.ones(len(labels), dtype=torch.bool)
+        labels = labels[:, : self.labels.outputs] if kind == "multilabel" else labels
+        loss = float(losses(kind, logits[known], labels[known]).mean()) if known.any() else 0.0
         return {"loss": loss, **classification_scores(self.labels, found, wanted)}, found
 
-    def score(self, data: Labelled) -> tuple[dict[str, Any], list[Detail]]:
-        """The scores of labelled texts, and what went wrong."""
+    def score(self, data: Labelled, unseen: str = "wrong") -> tuple[dict[str, Any], list[Detail]]:
+        """The scores of labelled texts, and what went wrong; `unseen` as in `Labels.encode`."""
         check_parts(data, self.pair)
-        wanted = self.labels.encode(data)
-        scores, found = self.scores(rows_of(self.reader, data), wanted)
+        wanted = self.labels.encode(data, unseen=unseen)
+        rows = rows_of(self.reader, data)
+        self.reader.warn_of_cuts()
+        scores, found = self.scores(rows, wanted)
         texts = [brief(text) for text in data.joined()]
         places = [f"{data.unit} {line:,}" for line in data.lines]
         return scores, classification_details(self.labels, found, wanted, texts, places)
@@ -110,6 +114,7 @@ class Classifier:
         ):
             for number, found in zip(numbers, self.found(rows) if rows else (), strict=True):
                 made[number].answers = answers_of(self.labels, found, nbest)
+        self.reader.warn_of_cuts()
         return made
 
 
@@ -131,7 +136,7 @@ def losses(kind: str, logits: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(logits, labels, reduction="none")
     there = ~labels.isnan()
     wanted = labels.nan_to_num()
-    if kind == "several":
+    if kind == "multilabel":
         each = F.binary_cross_entropy_with_logits(logits, wanted, reduction="none")  # (B, C)
         return (each * there).mean(-1)
     return (logits.squeeze(-1) - wanted).square() * there
@@ -154,7 +159,7 @@ def answers_of(labels: Labels, found: Any, nbest: int) -> list[Answer]:
     if labels.kind == "regression":
         return [Answer(f"{found:.4f}", float(found), {"value": float(found)})]
     shares = {name: float(share) for name, share in zip(labels.names, found, strict=True)}
-    if labels.kind == "several":
+    if labels.kind == "multilabel":
         there = [name for name in labels.names if shares[name] >= THRESHOLD]
         return [Answer(labels.separator.join(there), max(found), {"labels": there, "probabilities": shares})]
     best = sorted(labels.names, key=lambda name: -shares[name])[:nbest]

@@ -36,9 +36,10 @@ from legato.data.formats.labelled import (
 )
 from legato.data.formats.labels import Labels
 from legato.data.formats.strays import are_numbers, is_missing, is_number, told_missing
+from legato.data.sources.files import FileOptions
 from legato.data.sources.table import Column, Head
-from legato.data.sources.tables import format_of, kind_of, locate, read_table
-from legato.errors import ConfigError, DataError, brief, listed, suggest
+from legato.data.sources.tables import kind_of, locate, read_table, tabbed
+from legato.errors import ConfigError, DataError, brief, suggest
 from legato.evaluation.classification import classification_details, classification_scores
 from legato.folders.chat_template import shared_start
 from legato.folders.finite_scores import check_finite
@@ -310,12 +311,11 @@ def read_shots(
         if columns is not None:
             return named_by_number(head, columns)
         guessed = True
-        rows = head.rows()
         try:
-            return guess_columns(head, rows, COLUMNS)
+            return guess_columns(head, f"are text and label: {COLUMNS}, by name, or by number from 1")
         except DataError:
-            if len(head.names) == 2 and head.kind in ("csv", "tsv"):
-                return [2, 1] if _labels_first(rows, labels) else [1, 2]
+            if len(head.names) == 2 and head.separated:
+                return [2, 1] if _labels_first(head.rows(), labels) else [1, 2]
             raise
 
     try:
@@ -323,7 +323,7 @@ def read_shots(
     except DataError:
         raise DataError(f"there is no file {source}; --shots needs a csv, tsv or jsonl file of examples") from None
     plain = path is not None and kind_of(path) == "text"
-    table = read_table(source, choose, format="tsv" if plain else format_of(source))
+    table = read_table(source, choose, FileOptions(format="tsv") if plain else tabbed(source))
     if guessed:
         warnings.warn(f"{source}: {told_columns(table)}", stacklevel=2)
     shots = []
@@ -367,17 +367,15 @@ def score_file(
     """How well prompting does on a file of texts and labels: the figures and details of a classifier."""
     rows = read_labelled(source, columns=columns)
     prompter = Prompter(loaded, options)
-    wanted = []
-    for row, label in enumerate(map(str, rows.labels)):
-        if label not in prompter.labels:
-            raise DataError(f"{rows.where(row)}: the label '{brief(label)}' is none of {listed(prompter.labels)}")
-        wanted.append(prompter.labels.index(label))
+    labels = Labels("classes", prompter.labels)
+    wanted = labels.encode(rows, unseen="wrong")
+    if note := labels.unseen_note(rows, source):
+        warnings.warn(note, stacklevel=2)
     texts = rows.joined()
     found = np.full((len(texts), len(prompter.labels)), 1 / len(prompter.labels))
     for row, prediction in enumerate(prompter.predict(texts)):
         if prediction.answers:  # what is too long to read is a guess
             found[row] = list(prediction.answers[0].more["probabilities"].values())
-    labels = Labels("classes", prompter.labels)
     places = [rows.where(row) for row in range(len(texts))]
     scores = classification_scores(labels, found, wanted)
     details = classification_details(labels, found, wanted, texts, places)

@@ -4,7 +4,7 @@ The data is a table with a column of texts, or two of them for pairs, and one of
 can learn it, from scratch or from a trained one (`from=MODEL`), all of it or a part (`adapt=…`).
 
     classes       P(c | text) = softmax(y)_c           loss: -log P(true class)
-    several       P(label l | text) = sigmoid(y_l)     loss: the mean over all labels
+    multilabel    P(label l | text) = sigmoid(y_l)     loss: the mean over all labels
     regression    the value is y                       loss: (y - true value)²
 
     legato train classification data.train=train.tsv data.valid=dev.tsv from=MODEL adapt=lora out=runs/c
@@ -13,13 +13,14 @@ can learn it, from scratch or from a trained one (`from=MODEL`), all of it or a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 from torch import Tensor
 
 from legato.config import Section, validate
@@ -33,47 +34,51 @@ from legato.data.formats.strays import NO_LABEL, few, is_missing
 from legato.data.formats.text import Text
 from legato.data.formats.vector_files import initialise_embedding
 from legato.data.sources.files import MAX_LINE, resolve_path
+from legato.data.sources.table import Column
+from legato.data.splits import Encoding, MaxLine, SplitData, TableFormat, ValidShare, completed
 from legato.data.text.text_reader import TextReader
 from legato.errors import ConfigError, DataError
 from legato.errors import brief as shorten
-from legato.evaluation.classification import METRICS, Baseline
+from legato.evaluation.classification import DECIDING, METRICS, Baseline
+from legato.evaluation.metrics import Metrics
+from legato.folders.about import label_kind
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
 from legato.models.model_with_head import HeadSpec
-from legato.registry import MODELS
-from legato.tasks.base import Plan, Prediction, Say, Task, TaskJob, require
+from legato.tasks.base import Plan, Prediction, Say, Task, TaskJob, as_trained, require
 from legato.tasks.classification.classifier import Classifier, answers_of, brief, check_parts, losses, rows_of
-from legato.tasks.defaults import scratch_model, scratch_tokenizer, scratch_training, tuning
+from legato.tasks.defaults import Defaults, Given, row_training, scratch_model, scratch_tokenizer
+from legato.tasks.table_inputs import TableInputs, read_inputs
 from legato.training.job import Loss
 
 MANY = 50_000  # texts whose tokenising takes so long that it is told
 LONE = 3  # classes with a single example that are named
 
 
-class ClassificationData(Section):
+class ClassificationData(SplitData[str]):
     """Where the texts and labels are, and what the labels are."""
 
     train: str | None = Field(None, description="a csv, tsv, jsonl or parquet file, or a hub name")
     valid: str | None = Field(None, description="left out: a share of the training rows")
-    test: str | None = Field(None, description="scored at the end, with the best model")
-    root: str | None = Field(None, description="folder that relative names lie in")
     columns: list[str | int] | None = Field(
         None,
         description="[text,label] or [first,second,label]: names, or numbers from 1; left out: guessed",
     )
-    format: Literal["auto", "tsv", "csv", "jsonl", "parquet"] = Field(
-        "auto", description="auto: by the file's ending, and by its tabs"
-    )
-    encoding: str = Field("utf-8", description="of text files")
-    max_line: int = Field(MAX_LINE, ge=0, description="longest line accepted, in characters; 0 for any")
-    valid_share: float = Field(0.1, gt=0, lt=1, description="share held out when data.valid is left out")
-    kind: Literal["auto", "classes", "several", "regression"] = Field(
-        "auto", description="classes, several labels a text, or regression; auto: numbers with fractions are a scale"
+    format: TableFormat = "auto"
+    encoding: Encoding = "utf-8"
+    max_line: MaxLine = MAX_LINE
+    valid_share: ValidShare = 0.1
+    kind: Annotated[Literal["auto", "classes", "multilabel", "regression"], BeforeValidator(label_kind)] = Field(
+        "auto",
+        description="classes; multilabel: several a text; regression; auto: fractions are a scale",
     )
     labels: list[str] | None = Field(
         None, description="the classes in their order, or names for the numbers 0, 1, …; left out: sorted"
     )
-    separator: str = Field(";", min_length=1, description="what parts the labels of a text that has several")
+    unseen_labels: Literal["wrong", "refuse"] = Field(
+        "wrong", description="labels that data.train lacks: count their texts as wrong, or refuse the file"
+    )
+    separator: str = Field(";", min_length=1, description="what separates the labels of a text that has several")
     class_weights: Literal["none", "balanced"] = Field(
         "none", description="balanced: in training a rare class counts as much as a frequent one"
     )
@@ -107,33 +112,23 @@ class Classification(Task):
     name: ClassVar[str] = "classification"
     summary: ClassVar[str] = "classes, labels or numbers for texts and pairs of texts"
     Data: ClassVar[type[Section]] = ClassificationData
-    figures: ClassVar[tuple[str, ...]] = (
-        *("loss", "accuracy", "f1", "macro_f1", "micro_f1"),
-        *("matthews", "exact", "spearman", "pearson", "baseline_*"),
-    )
+    metrics: ClassVar[Metrics] = METRICS
     Options: ClassVar[type[Section]] = ClassificationOptions
     continues: ClassVar[bool] = True
     rows: ClassVar[bool] = True  # its batches may be so many rows
     headed: ClassVar[bool] = True
 
     @classmethod
-    def adjust(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        model = {"name": "lstm", **(settings.get("model") or {})}
-        name, trained = str(model["name"]), settings.get("from") is not None
-        tokenizer, head = settings.get("tokenizer") or {}, settings.get("head") or {}
-        data = settings.get("data")
-        data = data if isinstance(data, dict) else {}
-        if not trained:
-            if MODELS.get(name).Config.uses_cls and isinstance(head, dict):
-                head = {"pool": "mean", **head}  # one token that stands for the text takes long to learn
-            pooler = isinstance(head, dict) and head.get("pool") == "pooler"
-            model = {**scratch_model(name, data.get("max_length"), pooler), **model}
-            tokenizer = {**scratch_tokenizer(model, words=data.get("vectors") is not None), **tokenizer}
-        train = settings.get("train") or {}
-        if isinstance(train, dict):
-            usual = tuning(train, settings.get("adapt")) if trained else scratch_training(name, train)
-            train = {**usual, **train}
-        return {**settings, "model": model, "tokenizer": tokenizer, "head": head, "train": train}
+    def defaults(cls, given: Given) -> Defaults:
+        trained = given.trained
+        # From scratch, one token that stands for the text takes long to learn.
+        head = {"pool": "mean"} if given.config.uses_cls and not trained else {}
+        return Defaults(
+            model=scratch_model(given, given.data.get("max_length"), pooler=given.head.get("pool") == "pooler"),
+            tokenizer=scratch_tokenizer(given, words=given.data.get("vectors") is not None),
+            train=row_training(given),
+            head=head,
+        )
 
     @classmethod
     def prepare(cls, plan: Plan, say: Say) -> ClassificationJob:
@@ -150,20 +145,30 @@ class Classification(Task):
         require(data, "test", "=FILE, a table of texts and labels")
         classifier, like = Classifier.of(loaded), loaded.about.get("columns")
         test = read_split(data, data.test, "test", like)
-        scores, details = classifier.score(test)
+        unseen = as_trained(data, "unseen_labels", loaded.about)
+        scores, details = classifier.score(test, unseen)
+        if note := classifier.labels.unseen_note(test, "data.test"):
+            warnings.warn(note, stacklevel=2)
         if data.baseline:
             if data.train is None:
                 raise ConfigError("data.baseline=true is fitted to training rows; set data.train=FILE")
             train, labels = read_split(data, data.train, "train", like), classifier.labels
             plain = Baseline(labels, train.joined(), labels.encode(train))
-            scores |= plain.scores(test.joined(), labels.encode(test))
+            scores |= plain.scores(test.joined(), labels.encode(test, unseen=unseen))
         told = {"data": test.source, "sha256": test.sha256, "texts": len(test)}
         told["columns"] = ", ".join(map(str, test.columns))
         return {**told, **scores, "details": details}
 
     @classmethod
-    def predict(cls, loaded: Loaded, texts: Sequence[str], options: Any) -> list[Prediction]:
-        return Classifier.of(loaded).predict(texts, options.nbest)
+    def read_inputs(
+        cls, source: str, about: Mapping[str, Any], columns: Sequence[Column] | None = None, *, alone: bool = False
+    ) -> TableInputs:
+        trained = about.get("columns")
+        return read_inputs(source, trained and trained[:-1], columns, 2 if about.get("pair") else 1)
+
+    @classmethod
+    def predict(cls, loaded: Loaded, inputs: Sequence[str], options: Any) -> list[Prediction]:
+        return Classifier.of(loaded).predict(inputs, options.nbest)
 
 
 # --- reading ---------------------------------------------------------------------------------------
@@ -171,16 +176,7 @@ class Classification(Task):
 
 def read_split(data: Any, source: str, split: str, like: Sequence[str | int] | None = None) -> Labelled:
     """The rows that `source` names, read as `data` says; `like` are the columns of a table that was read before."""
-    return read_labelled(
-        source,
-        columns=data.columns,
-        like=like,
-        root=data.root,
-        format=data.format,
-        encoding=data.encoding,
-        max_line=data.max_line,
-        split=split,
-    )
+    return read_labelled(source, data.files(split), columns=data.columns, like=like)
 
 
 # --- training --------------------------------------------------------------------------------------
@@ -204,13 +200,16 @@ class ClassificationJob(TaskJob):
         names = data.labels or self._numbered_as_before(train, say)
         self.meaning = labels = Labels.of(train, data.kind, names, data.separator)
         self.labels = labels.names
-        self.wanted = {split: labels.encode(rows) for split, rows in self.data.items()}
+        unseen = {"train": "refuse", "valid": data.unseen_labels, "test": data.unseen_labels}
+        self.wanted = {split: labels.encode(rows, unseen=unseen[split]) for split, rows in self.data.items()}
         self.metric = _metric(data.metric, labels)
-        self.lower_is_better = self.metric == "loss"
         self._note_lone(train, say)
+        for split, rows in self.data.items():
+            if note := labels.unseen_note(rows, f"data.{split}"):
+                say(f"note: {note}")
         self.weights = self._class_weights()
         text = Text(train.source, train.all_texts(), train.sha256)
-        self.tokenizer = plan.tokenizer_for(lambda: cached_tokenizer(plan.tokenizer, text), pairs=self.pair)
+        self.processors = plan.processors_for(lambda: cached_tokenizer(plan.tokenizer, text), pairs=self.pair)
         self.sizes = plan.sizes_for(self.tokenizer)
         self.head = validate(
             HeadSpec, {**plan.head.model_dump(), "kind": "classes", "outputs": labels.outputs}, "head"
@@ -220,32 +219,23 @@ class ClassificationJob(TaskJob):
         if count >= MANY:
             say(f"tokenising {count:,} texts …")
         self.rows = {split: rows_of(self.reader, rows, self.wanted[split]) for split, rows in self.data.items()}
-        self.batches = ExampleBatches(
-            self.rows["train"],
-            batch_tokens=plan.train.batch_tokens,
-            batch_rows=plan.train.batch_rows,
-            seed=plan.seed,
-            name=f"data.train={train.source}",
-            pad=self.reader.padding,
-            **plan.gpu_shapes(8),
-        )
+        self.batches = ExampleBatches(self.rows["train"], plan.batch_shape(train.source), pad=self.reader.padding)
         self._tell(say)
 
     def _read(self, say: Say) -> dict[str, Labelled]:
         data = self.plan.data
-        found: dict[str, Labelled] = {}
-        for split in ("train", "valid", "test"):
-            source = getattr(data, split)
-            if source is None:
-                continue
-            found[split] = rows = read_split(data, source, split, found["train"].columns if found else None)
-            check_parts(rows, found["train"].seconds is not None)
+
+        def read(source: str, split: str, train: Labelled | None) -> Labelled:
+            rows = read_split(data, source, split, train.columns if train else None)
+            check_parts(rows, (train or rows).seconds is not None)
             if rows.note:
                 say(f"data.{split}: {rows.note}")
-        if "valid" not in found:
-            kept, held = hold_out_rows(found["train"], data.valid_share, data.kind, data.separator, data.labels)
-            found = {**found, "train": kept, "valid": held}
-        return {split: found[split] for split in ("train", "valid", "test") if split in found}
+            return rows
+
+        def hold_out(train: Labelled) -> dict[str, Labelled]:
+            return hold_out_rows(train, data.valid_share, data.kind, data.separator, data.labels)
+
+        return completed(data.read(read), hold_out)
 
     def _numbered_as_before(self, train: Labelled, say: Say) -> list[str] | None:
         """The classes of the model that it goes on from, where the data has numbers for those."""
@@ -388,7 +378,7 @@ class ClassificationJob(TaskJob):
     def about(self, metrics: dict[str, float]) -> dict[str, Any]:
         told: dict[str, Any] = {"kind": self.meaning.kind, "labels": self.labels, "numbered": self.meaning.numbered}
         told |= {"separator": self.meaning.separator, "columns": self.data["train"].columns, "pair": self.pair}
-        return {**told, "max_length": self.plan.data.max_length}
+        return {**told, "max_length": self.plan.data.max_length, "unseen_labels": self.plan.data.unseen_labels}
 
 
 def _counted(labels: Tensor) -> Tensor:
@@ -400,7 +390,7 @@ def _counted(labels: Tensor) -> Tensor:
 
 def _metric(wanted: str, labels: Labels) -> str:
     """The figure that decides, which the kind of labels must have."""
-    known = METRICS[labels.kind]
+    known = DECIDING[labels.kind]
     if wanted == "auto":
         return known[0]
     if wanted == "f1" and labels.kind == "classes" and labels.outputs > 2:

@@ -3,7 +3,7 @@
 .npy      a matrix (N, D) of float32, row N for text N; written in place, so it may be larger than memory
 .npz      the same as "vectors", with "texts"; for tokens "vectors" (all of them, D), "tokens" and "offsets" (N + 1)
 .jsonl    {"text": …, "vector": […]} a line; for tokens {"text": …, "tokens": […], "vectors": [[…], …]}
-.tsv      numbers parted by tabs, one text a line
+.tsv      numbers separated by tabs, one text a line
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ def embed_to_file(
     try:
         with replacing_file(path) as fresh:
             _write(fresh, kind, vectors, texts, batch_size, done, by_token=pool == TOKENS)
+        vectors.reader.warn_of_cuts()
     except OSError as problem:
         if problem.strerror is None:
             raise
@@ -101,7 +102,7 @@ def embedded(
     batch_size: int = 32,
     as_json: bool = False,
 ) -> Iterator[str]:
-    """A line for each text: its numbers parted by tabs, or as JSON."""
+    """A line for each text: its numbers separated by tabs, or as JSON."""
     if pool == TOKENS and not as_json:
         raise ConfigError("vectors of tokens are printed as JSON: --json")
     vectors = TextVectors.of(loaded, layers=layers, pool=pool, normalize=normalize)
@@ -164,6 +165,7 @@ def _lines(
                 yield to_json({"text": text, "vector": _numbers(vector)}, ensure_ascii=False)
             else:
                 yield "\t".join(f"{number:.9g}" for number in vector)
+    vectors.reader.warn_of_cuts()
 
 
 def _numbers(vector: Vectors) -> list[float]:

@@ -14,7 +14,7 @@ how alike they are. The vectors are a model's states, pooled (text_vectors.py); 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
@@ -27,26 +27,26 @@ from legato.config import Section
 from legato.data.batching.batch import Batch
 from legato.data.batching.group_batches import GroupBatches, flattened
 from legato.data.cache import cached_tokenizer
-from legato.data.formats.scored_pairs import (
-    ScoredPairs,
-    hold_out_scored_pairs,
-    read_scored_pairs,
-)
+from legato.data.formats.scored_pairs import ScoredPairs, hold_out_scored_pairs, read_scored_pairs
 from legato.data.formats.text import Text
 from legato.data.formats.text_pairs import tidy
 from legato.data.sources.files import MAX_LINE
+from legato.data.sources.table import Column
+from legato.data.splits import Encoding, MaxLine, SplitData, TableFormat, ValidShare, completed
 from legato.data.text.text_reader import TextReader
-from legato.errors import ConfigError
-from legato.evaluation.embedding import correlations, cosines, furthest, retrieval, signature
+from legato.errors import ConfigError, DataError
+from legato.evaluation.embedding import METRICS, correlations, cosines, furthest, retrieval, signature
+from legato.evaluation.metrics import Metrics
 from legato.folders.loaded import Loaded
 from legato.folders.sentence_encoder import SentenceEncoder, told_sentences
 from legato.models.base import SequenceModel
 from legato.nn import contrast
 from legato.registry import MODELS
 from legato.tasks.base import Answer, Plan, Prediction, Say, Task, TaskJob, require
-from legato.tasks.defaults import LENGTH, scratch_model, scratch_tokenizer, scratch_training, tuning
+from legato.tasks.defaults import LENGTH, Defaults, Given, row_training, scratch_model, scratch_tokenizer
 from legato.tasks.embedding.text_index import search_file
-from legato.tasks.embedding.text_vectors import POOLS, TextVectors, Vectors, rows_of
+from legato.tasks.embedding.text_vectors import POOL_MODES, TextVectors, Vectors, rows_of
+from legato.tasks.table_inputs import TableInputs, read_inputs
 from legato.training.job import Loss
 
 ROWS = 64  # pairs in a batch: each has 63 others as negatives
@@ -54,13 +54,11 @@ SCORED = 64  # texts embedded side by side in scoring; changes no result
 WORST = 10  # pairs in the table of those furthest off
 
 
-class EmbeddingData(Section):
+class EmbeddingData(SplitData[str]):
     """Where the pairs are, and what is learned from them."""
 
     train: str | None = Field(None, description="a csv, tsv, jsonl or parquet file of pairs, or a hub name")
     valid: str | None = Field(None, description="left out: a share of the training pairs")
-    test: str | None = Field(None, description="scored at the end, with the best model")
-    root: str | None = Field(None, description="folder that relative names lie in")
     columns: list[str | int] | None = Field(
         None,
         description="[first,second], [first,second,negative] or [first,second,score]: names, or numbers from 1; "
@@ -69,12 +67,10 @@ class EmbeddingData(Section):
     valid_columns: list[str | int] | None = Field(
         None, description="the same of data.valid and data.test; left out: data.columns"
     )
-    format: Literal["auto", "tsv", "csv", "jsonl", "parquet"] = Field(
-        "auto", description="auto: by the file's ending, and by its tabs"
-    )
-    encoding: str = Field("utf-8", description="of text files")
-    max_line: int = Field(MAX_LINE, ge=0, description="longest line accepted, in characters; 0 for any")
-    valid_share: float = Field(0.1, gt=0, lt=1, description="share held out when data.valid is left out")
+    format: TableFormat = "auto"
+    encoding: Encoding = "utf-8"
+    max_line: MaxLine = MAX_LINE
+    valid_share: ValidShare = 0.1
     loss: Literal["auto", "contrast", "cosent", "cosine"] = Field(
         "auto", description="auto: cosent where there are scores, else contrast"
     )
@@ -101,28 +97,20 @@ class Embedding(Task):
     name: ClassVar[str] = "embedding"
     summary: ClassVar[str] = "vectors that are near where texts mean the same: similarity and search"
     Data: ClassVar[type[Section]] = EmbeddingData
-    figures: ClassVar[tuple[str, ...]] = ("loss", "spearman", "pearson", "accuracy", "mrr")
+    metrics: ClassVar[Metrics] = METRICS
     Options: ClassVar[type[Section]] = EmbeddingOptions
     continues: ClassVar[bool] = True
     rows: ClassVar[bool] = True  # its batches may be so many rows
 
     @classmethod
-    def adjust(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        model = {"name": "lstm", **(settings.get("model") or {})}
-        name, trained = str(model["name"]), settings.get("from") is not None
-        heads = [head for head in MODELS.get(name).Config.pretraining_heads if head != "pooler"]
-        model |= dict.fromkeys(heads, False)  # a trained encoder's heads go, too: nothing guesses words
-        tokenizer = settings.get("tokenizer") or {}
-        if not trained:
-            data = settings.get("data")
-            max_length = data.get("max_length") if isinstance(data, dict) else None
-            model = {**scratch_model(name, max_length), **model}
-            tokenizer = {**scratch_tokenizer(model), **tokenizer}
-        train = settings.get("train") or {}
-        if isinstance(train, dict):
-            scratch = scratch_training(name, train, rows=ROWS)
-            train = {**(tuning(train, settings.get("adapt"), rows=ROWS) if trained else scratch), **train}
-        return {**settings, "model": model, "tokenizer": tokenizer, "train": train}
+    def defaults(cls, given: Given) -> Defaults:
+        heads = [head for head in given.config.pretraining_heads if head != "pooler"]
+        return Defaults(
+            model=scratch_model(given, given.data.get("max_length")),
+            tokenizer=scratch_tokenizer(given),
+            train=row_training(given, rows=ROWS),
+            fixed=dict.fromkeys(heads, False),  # a trained encoder's heads go, too: nothing guesses words
+        )
 
     @classmethod
     def prepare(cls, plan: Plan, say: Say) -> EmbeddingJob:
@@ -139,7 +127,9 @@ class Embedding(Task):
         test = read_split(data, data.test, "test")
         if data.columns is None and data.valid_columns is None:
             warnings.warn(f"data.test: reading {test.note}", stacklevel=2)
-        left, right = vectors_of(TextVectors.of(loaded), test)
+        vectors = TextVectors.of(loaded)
+        left, right = vectors_of(vectors, test)
+        vectors.reader.warn_of_cuts()
         told: dict[str, Any] = {"data": test.source, "sha256": test.sha256, "pairs": len(test)}
         told |= scores_of(left, right, test)
         if test.scores is not None:
@@ -147,28 +137,46 @@ class Embedding(Task):
         return told
 
     @classmethod
-    def predict(cls, loaded: Loaded, texts: Sequence[str], options: Any) -> list[Prediction]:
+    def read_inputs(
+        cls, source: str, about: Mapping[str, Any], columns: Sequence[Column] | None = None, *, alone: bool = False
+    ) -> TableInputs:
+        if columns is not None or alone:
+            return read_inputs(source, columns=columns)
+        try:
+            pairs = read_split(EmbeddingData(), source, "test")
+        except DataError:
+            return read_inputs(source, count=2)
+        return TableInputs([f"{a}\t{b}" for a, b in zip(pairs.first, pairs.second, strict=True)], pairs.note)
+
+    @classmethod
+    def predict(cls, loaded: Loaded, inputs: Sequence[str], options: Any) -> list[Prediction]:
         if options.search is not None:
-            return search_file(loaded, texts, options.search, options.nbest)
-        pairs = [[tidy(part) for part in text.split("\t")] for text in texts]
+            return search_file(loaded, inputs, options.search, options.nbest)
+        pairs = [[tidy(part) for part in text.split("\t")] for text in inputs]
         good = [pair for pair in pairs if _problem(pair) is None]
         vectors = TextVectors.of(loaded)
         left, right = (vectors.embed([pair[side] for pair in good], SCORED) for side in (0, 1))
+        vectors.reader.warn_of_cuts()
         answers = iter(cosines(left, right).tolist())
         found = []
-        for text, pair in zip(texts, pairs, strict=True):
+        for text, pair in zip(inputs, pairs, strict=True):
             problem = _problem(pair)
             score = 0.0 if problem else float(next(answers))
             answer = [] if problem else [Answer(f"{score:.4f}", score, {"cosine": score})]
             found.append(Prediction(text, answer, problem))
         return found
 
+    @classmethod
+    def columns(cls, answer: Answer, scores: bool, alignments: bool) -> list[str]:
+        cosine = [f"{answer.more['cosine']:.4f}"] if "line" in answer.more else []  # of a line that is like the text
+        return [*super().columns(answer, scores, alignments), *cosine]
+
 
 def _problem(pair: list[str]) -> str | None:
     if len(pair) == 1:
         return "give two texts with a tab between them, or search for lines like it in a file (--search FILE)"
     if len(pair) > 2:
-        return f"{len(pair)} texts parted by tabs; give two"
+        return f"{len(pair)} texts separated by tabs; give two"
     return None if all(pair) else "one text of the pair is empty"
 
 
@@ -178,15 +186,7 @@ def _problem(pair: list[str]) -> str | None:
 def read_split(data: Any, source: str, split: str) -> ScoredPairs:
     """The pairs that `source` names, read as `data` says."""
     columns = data.columns if split == "train" or data.valid_columns is None else data.valid_columns
-    return read_scored_pairs(
-        source,
-        columns=columns,
-        root=data.root,
-        format=data.format,
-        encoding=data.encoding,
-        max_line=data.max_line,
-        split=split,
-    )
+    return read_scored_pairs(source, data.files(split), columns=columns)
 
 
 def vectors_of(vectors: TextVectors, pairs: ScoredPairs) -> tuple[Vectors, Vectors]:
@@ -223,18 +223,18 @@ class EmbeddingJob(TaskJob):
     task = "embedding"
     use = 'legato embed FOLDER --file texts.txt --out vectors.npy\nlegato predict FOLDER "query" --search texts.txt'
     likelihood = False  # the loss is none of tokens
-    lower_is_better = False
 
     def __init__(self, plan: Plan, say: Say) -> None:
         self.plan, data = plan, plan.data
-        self.pairs = self._read()
+        found = data.read(lambda source, split, train: read_split(data, source, split))
+        self.pairs = completed(found, lambda train: hold_out_scored_pairs(train, data.valid_share))
         self.hashes = {split: pairs.sha256 for split, pairs in self.pairs.items()}
         train, valid = self.pairs["train"], self.pairs["valid"]
         self.loss_name = self._loss_name(train)
         self.metric = "mrr" if valid.scores is None else "spearman"
         texts = [text for group in train.groups for text in group]
         text = Text(train.source, texts, train.sha256)
-        self.tokenizer = plan.tokenizer_for(lambda: cached_tokenizer(plan.tokenizer, text))
+        self.processors = plan.processors_for(lambda: cached_tokenizer(plan.tokenizer, text))
         self.sizes = plan.sizes_for(self.tokenizer)
         self.how = self._how()
         reader = TextReader.of(
@@ -245,15 +245,7 @@ class EmbeddingJob(TaskJob):
         tokens = sum(len(row.ids) for row in rows)
         known = train.scores or [0.0, 1.0]
         self.least, self.spread = min(known), (max(known) - min(known)) or 1.0
-        self.batches = GroupBatches(
-            groups,
-            train.scores,
-            batch_rows=plan.train.batch_rows or max(2, plan.train.batch_tokens * len(groups) // tokens),
-            seed=plan.seed,
-            name=f"data.train={train.source}",
-            pad=reader.padding,
-            **plan.gpu_shapes(8),
-        )
+        self.batches = GroupBatches(groups, plan.batch_shape(train.source), train.scores, pad=reader.padding)
         if self.loss_name != "cosine" and self.batches.rows < 2 * plan.train.accumulate:
             raise ConfigError(
                 f"{self.batches.rows} pairs a step in {plan.train.accumulate} parts leave a pair no others to differ "
@@ -271,18 +263,6 @@ class EmbeddingJob(TaskJob):
         shown = [" ".join(self.tokenizer.token(token) for token in row.ids[:16]) for row in groups[0]]
         score = "" if train.scores is None else f" ({train.scores[0]:g})"
         say(f"the model will see: {' | '.join(shown)}{score}")
-
-    def _read(self) -> dict[str, ScoredPairs]:
-        data = self.plan.data
-        train = read_split(data, data.train, "train")
-        if data.valid is not None:
-            parts = {"train": train, "valid": read_split(data, data.valid, "valid")}
-        else:
-            kept, held = hold_out_scored_pairs(train, data.valid_share)
-            parts = {"train": kept, "valid": held}
-        if data.test is not None:
-            parts["test"] = read_split(data, data.test, "test")
-        return parts
 
     def _loss_name(self, train: ScoredPairs) -> str:
         asked = self.plan.data.loss
@@ -307,7 +287,7 @@ class EmbeddingJob(TaskJob):
         how = how or SentenceEncoder(normalise=True)
         limits = [data.max_length or how.most or LENGTH, self.plan.model.max_length]
         how = replace(how, most=min(limit for limit in limits if limit is not None), transformer="")
-        return how if data.pool == "auto" else replace(how, modes=(POOLS[data.pool],))
+        return how if data.pool == "auto" else replace(how, modes=(POOL_MODES[data.pool],))
 
     def loss(self, model: SequenceModel, batch: Batch, state: Any) -> Loss:
         flat = flattened(batch.inputs)

@@ -22,7 +22,7 @@ SIDE_BY_SIDE: Final = 64  # texts; changes no result
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchHit:
     """A line that is like a query."""
 
     text: str
@@ -40,7 +40,7 @@ class TextIndex:
         self.vectors, self.lines = vectors, lines
         self.held: Vectors = unit(vectors.embed(lines, SIDE_BY_SIDE)) if held is None else held  # (N, D)
 
-    def search(self, queries: Sequence[str], nbest: int = 5) -> list[list[Found]]:
+    def search(self, queries: Sequence[str], nbest: int = 5) -> list[list[SearchHit]]:
         """The `nbest` lines with the largest cosines for each query, best first; of equals the earlier one."""
         if nbest < 1:
             raise ConfigError(f"nbest={nbest}: ask for one line at least")
@@ -48,7 +48,7 @@ class TextIndex:
             return []
         numbers, scores = nearest(unit(self.vectors.embed(queries)), self.held, nbest)
         return [
-            [Found(self.lines[number], float(score), int(number)) for number, score in zip(*found, strict=True)]
+            [SearchHit(self.lines[number], float(score), int(number)) for number, score in zip(*found, strict=True)]
             for found in zip(numbers, scores, strict=True)
         ]
 
@@ -62,6 +62,7 @@ def search_file(loaded: Loaded, texts: Sequence[str], place: str, nbest: int = 5
     index, numbers = _index_of(loaded, place)
     asked = [text for text in texts if text.strip()]
     answers = iter(index.search(asked, nbest))
+    index.vectors.reader.warn_of_cuts()
     found = []
     for text in texts:
         if not text.strip():

@@ -33,15 +33,18 @@ from legato.nn.mix import WAYS, combine_layers
 
 Vectors = np.ndarray[Any, np.dtype[np.float32]]
 # What people call the ways to pool, and what sentence encoders' folders call them.
-POOLS: Final = {"mean": "mean", "cls": "cls", "first": "cls", "max": "max", "last": "lasttoken"}
+POOL_MODES: Final = {"mean": "mean", "cls": "cls", "first": "cls", "max": "max", "last": "lasttoken"}
 TOKENS: Final = "none"  # no pooling: a vector for each token
 
 
 def rows_of(texts: Sequence[str], tokenizer: AnyTokenizer, reader: TextReader, how: SentenceEncoder) -> list[Example]:
-    """Each text as a model reads it: for a published model between the marks that its own file puts there."""
+    """Each text as a model reads it: for a published model between the special tokens of its own file."""
     held = [how.before + text for text in texts] if how.before else texts
     if isinstance(tokenizer, Tokenizer) and tokenizer.follows_own_template and not reader.characters:
-        return [Example(ids or [tokenizer.eos_id]) for ids in tokenizer.framed_many(held, reader.max_length)]
+        framed, most = tokenizer.encode_many_with_special_tokens(held, reader.max_length), reader.max_length
+        full = [text for text, ids in zip(held, framed, strict=True) if most is not None and len(ids) >= most]
+        reader.cut += sum(len(tokenizer.encode_with_special_tokens(text)) > (most or 0) for text in full)
+        return [Example(ids or [tokenizer.eos_id]) for ids in framed]
     return reader.texts(held)
 
 
@@ -74,9 +77,9 @@ class TextVectors:
         """What a model folder says of its vectors, with what is asked for laid over it."""
         how = loaded.sentences or SentenceEncoder()
         if pool is not None and pool != TOKENS:
-            if pool not in POOLS:
-                raise ConfigError(f"there is no pool={pool}; {suggest(pool, [*POOLS, TOKENS])}")
-            how = replace(how, modes=(POOLS[pool],))
+            if pool not in POOL_MODES:
+                raise ConfigError(f"there is no pool={pool}; {suggest(pool, [*POOL_MODES, TOKENS])}")
+            how = replace(how, modes=(POOL_MODES[pool],))
         if normalize is not None:
             how = replace(how, normalise=normalize)
         return cls(loaded.module, loaded.tokenizer, how, layers or "last")

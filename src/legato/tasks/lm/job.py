@@ -8,14 +8,16 @@ import numpy as np
 import torch
 
 from legato.data.batching.batch import Batch
-from legato.data.batching.batches import Array, Batches, Streams, Windows
+from legato.data.batching.batches import Array, Batches, Streams, Windows, WindowShape
+from legato.data.batching.buckets import BatchShape
+from legato.data.batching.examples import ExampleBatches, next_tokens
 from legato.data.batching.packing import Packed, document_starts
-from legato.data.batching.sequences import SequenceBatches
 from legato.data.cache import cached_ids, cached_tokenizer
 from legato.data.formats.text import Text
+from legato.data.text.any_tokenizer import AnyTokenizer
 from legato.decoding import SearchOptions, search
 from legato.errors import ConfigError, DataError
-from legato.evaluation.lm import language_metrics, sliding_loss, stream_loss
+from legato.evaluation.lm import sliding_loss, stream_loss, text_metrics
 from legato.models.base import SequenceModel
 from legato.tasks.base import Plan, Say, TaskJob
 from legato.tasks.lm.next_token import next_token_loss
@@ -44,7 +46,7 @@ def score_text(
     encoded: Any,
     text: Text,
     rows: int,
-    unknown: int | None,
+    tokenizer: AnyTokenizer,
     window: int | None = None,
     stride: int | None = None,
 ) -> dict[str, float]:
@@ -52,8 +54,7 @@ def score_text(
 
     `rows` as in `stream_loss`, for models that carry a state; `window` and `stride` as in `sliding_loss`, for those
     that do not: left out, all that the model can read at once but no more than CONTEXT, and half of that; both are
-    told, since the figures depend on them. Where tokens are `unknown`, their share is told: what they hide costs the
-    model nothing.
+    told, since the figures depend on them.
     """
     ids = torch.from_numpy(np.asarray(encoded).astype(np.int64))
     if len(ids) < 2:
@@ -67,9 +68,7 @@ def score_text(
         stride = stride or max(1, context // 2)
         total = sliding_loss(model, ids, context, stride)
         told = {"context": context, "stride": stride}
-    scores = {**language_metrics(total, len(ids) - 1, text.words, text.bytes), "tokens": len(ids) - 1, **told}
-    hidden = 0 if unknown is None else int((ids == unknown).sum())
-    return {**scores, "unknown_share": hidden / len(ids)} if hidden else scores
+    return {**text_metrics(total, ids.numpy(), text, tokenizer), **told}
 
 
 class LanguageJob(TaskJob):
@@ -78,14 +77,13 @@ class LanguageJob(TaskJob):
     task = "lm"
     use = 'legato generate FOLDER "The " --search sample'
     metric = "loss"
-    lower_is_better = True
 
     def __init__(self, plan: Plan, say: Say) -> None:
         data, train = plan.data, plan.train
         self.plan = plan
         self.texts = read_splits(data)
         self.hashes = {split: text.sha256 for split, text in self.texts.items()}
-        self.tokenizer = plan.tokenizer_for(lambda: cached_tokenizer(plan.tokenizer, self.texts["train"]))
+        self.processors = plan.processors_for(lambda: cached_tokenizer(plan.tokenizer, self.texts["train"]))
         self.sizes = plan.sizes_for(self.tokenizer)
         self.slides = plan.model.max_length is not None  # reads windows, and carries no state
         self.start = self.tokenizer.prompt("")[0]  # what a text is read behind
@@ -106,33 +104,26 @@ class LanguageJob(TaskJob):
         say(f"the model will see: {seen} …")
 
     def _batches(self, ids: Any) -> Batches:
-        data, seed = self.plan.data, self.plan.seed
-        name = f"data.train={self.texts['train'].source}"
+        data, text, eos = self.plan.data, self.texts["train"], self.tokenizer.eos_id
+        name = f"data.train={text.source}"
         if data.batching == "rows":
-            tokens = self.plan.train.batch_tokens
-            return SequenceBatches(self._documents(data.window), batch_tokens=tokens, seed=seed, name=name)
-        shape = {
-            "rows": self.rows,
-            "window": data.window,
-            "seed": seed,
-            "device": self.plan.device,
-            "name": name,
-        }
+            rows = BatchShape(self.plan.seed, self.plan.train.batch_tokens, name=name)
+            return ExampleBatches(next_tokens(self._documents(data.window), name), rows, salt="rows")
+        shape = WindowShape(self.rows, data.window, self.plan.seed, self.plan.device, name)
         if data.batching == "streams":
-            return Streams(ids, forget=data.forget, **shape)
-        text, eos = self.texts["train"], self.tokenizer.eos_id
+            return Streams(ids, shape, forget=data.forget)
         if data.batching == "packed" and len(text.documents) > 1:  # one has no borders to mind
-            return Packed(ids, document_starts(ids, text, self.tokenizer), start=self.start, eos=eos, **shape)
+            return Packed(ids, document_starts(ids, text, self.tokenizer), shape, start=self.start, eos=eos)
         ring = ids if self.start == eos else np.append(begin_with(self.start, ids), ids.dtype.type(eos))
-        return Windows(ring, **shape)
+        return Windows(ring, shape)
 
     def _documents(self, window: int) -> list[tuple[list[int], int]]:
-        """Each document between two end marks, cut where it is longer than a window."""
+        """Each document between two EOS tokens, cut where it is longer than a window."""
         eos = self.tokenizer.eos_id
         pieces = []
         for document in self.texts["train"].documents:
             ids = [self.start, *self.tokenizer.encode(document).tolist()]
-            if ids[-1] != eos or len(ids) == 1:  # where lines end in the mark, the last one has it already
+            if ids[-1] != eos or len(ids) == 1:  # where lines end in the token, the last one has it already
                 ids.append(eos)
             pieces += [(ids[i : i + window + 1], 0) for i in range(0, len(ids) - 1, window)]
         return pieces
@@ -145,7 +136,7 @@ class LanguageJob(TaskJob):
 
     def _score(self, model: SequenceModel, split: str, rows: int) -> dict[str, float]:
         data, ids = self.plan.data, begin_with(self.start, self.ids[split])
-        return score_text(model, ids, self.texts[split], rows, self.tokenizer.unk_id, data.window, data.stride)
+        return score_text(model, ids, self.texts[split], rows, self.tokenizer, data.window, data.stride)
 
     def score(self, model: SequenceModel, split: str) -> dict[str, Any]:
         """Exact scores, the whole text in one stream."""

@@ -13,17 +13,19 @@ from pydantic import Field
 
 from legato.config import Section
 from legato.data.cache import cached_ids
-from legato.data.sources.toys import ToyConfig
+from legato.data.sources.toys import TOY, ToyConfig
 from legato.errors import ConfigError
+from legato.evaluation.lm import METRICS
+from legato.evaluation.metrics import Metrics
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
 from legato.registry import MODELS
 from legato.tasks.base import Plan, Say, Task, require
+from legato.tasks.defaults import Defaults, Given, TrainDefaults
 from legato.tasks.lm.job import LanguageJob, begin_with, check_window, score_text
-from legato.tasks.lm.toy_job import TOY, ToyJob, evaluate_toy
+from legato.tasks.lm.toy_job import ToyJob, evaluate_toy
 from legato.tasks.lm.two_way import TwoWayJob, evaluate_both_ways
 from legato.tasks.text_data import TextData, read_split
-from legato.training.adapt import adapt_name
 
 WINDOW = 256  # tokens that a Transformer reads at once, unless somebody says otherwise
 
@@ -50,26 +52,25 @@ class LanguageModelling(Task):
     name: ClassVar[str] = "lm"
     summary: ClassVar[str] = "language modelling: predict the next token; generate text"
     Data: ClassVar[type[Section]] = LanguageData
-    figures: ClassVar[tuple[str, ...]] = (
-        *("loss", "perplexity", "word_perplexity", "bits_per_byte", "backward_perplexity"),
-        *("accuracy", "tokens", "context", "stride", "unknown_share"),
-    )
+    metrics: ClassVar[Metrics] = METRICS
     continues: ClassVar[bool] = True
 
     @classmethod
-    def adjust(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        data = settings.get("data") or {}
-        if isinstance(data, dict) and str(data.get("train", "")).startswith(TOY):
-            # A toy's symbols are words, and its rows are separate.
-            settings = {**settings, "data": {"batching": "rows", **data}}
-            settings["tokenizer"] = {"name": "word", **(settings.get("tokenizer") or {})}
-        model = settings.get("model")
-        name = str(model.get("name", "")) if isinstance(model, dict) else ""
-        if name in MODELS and MODELS.get(name).Config.has_length():
-            settings = _fill_for_transformers(settings)
-        elif name in MODELS and MODELS.get(name).two_ways:
-            settings = _fill_for_two_ways(settings)
-        return settings
+    def defaults(cls, given: Given) -> Defaults:
+        # A toy's symbols are words, and its rows are separate.
+        data: dict[str, Any] = {"batching": "rows"} if given.toy else {}
+        tokenizer, model = {"name": "word"} if given.toy else {}, {}
+        if given.config.has_length():
+            if not given.toy:
+                model["length"], window = given.window(WINDOW)
+                data = {"batching": "packed", "window": window}
+            # What is new wants larger steps than what is trained.
+            rate = 1e-4 if given.trained and given.adapt == "full" else 1e-3
+            train = TrainDefaults(lr=rate, warmup=None, weight_decay=0.1) if given.adamw else {}
+            return Defaults(data, tokenizer, model, train)
+        if MODELS.get(str(given.model["name"])).two_ways:
+            return Defaults({"batching": "windows", **data}, {"name": "word"})
+        return Defaults(data, tokenizer)
 
     @classmethod
     def prepare(cls, plan: Plan, say: Say) -> LanguageJob | ToyJob:
@@ -110,35 +111,8 @@ class LanguageModelling(Task):
             return {"data": text.source, "sha256": text.sha256, **evaluate_both_ways(loaded, text)}
         ids = begin_with(tokenizer.prompt("")[0], cached_ids(text, tokenizer))
         window = data.window if "window" in data.model_fields_set else loaded.about.get("window")
-        scores = score_text(model, ids, text, 1, tokenizer.unk_id, window, data.stride)
+        scores = score_text(model, ids, text, 1, tokenizer, window, data.stride)
         return {"data": text.source, "sha256": text.sha256, **scores}
-
-
-def _fill_for_two_ways(settings: dict[str, Any]) -> dict[str, Any]:
-    """Defaults of models that read both ways word by word, where nothing else was said."""
-    data, tokenizer = (settings.get(name) or {} for name in ("data", "tokenizer"))
-    if isinstance(data, dict):
-        settings = {**settings, "data": {"batching": "windows", **data}}
-    if isinstance(tokenizer, dict) and settings.get("from") is None:
-        settings = {**settings, "tokenizer": {"name": "word", **tokenizer}}
-    return settings
-
-
-def _fill_for_transformers(settings: dict[str, Any]) -> dict[str, Any]:
-    """Defaults that Transformers want, where nothing else was said."""
-    data, model, train = (settings.get(name) or {} for name in ("data", "model", "train"))
-    if not all(isinstance(section, dict) for section in (data, model, train)):
-        return settings
-    if not str(data.get("train", "")).startswith(TOY):
-        # A place that no window reaches is never trained: it should not be there.
-        model = {"length": data.get("window") or WINDOW, **model}
-        window = min(int(model["length"]), WINDOW) if str(model["length"]).isdigit() else WINDOW
-        data = {"batching": "packed", "window": window, **data}
-    if train.get("optimizer", "adamw") == "adamw":
-        little = adapt_name(settings.get("adapt")) != "full"  # what is new wants larger steps than what is trained
-        rate = 1e-3 if settings.get("from") is None or little else 1e-4
-        train = {"lr": rate, "warmup": None, "weight_decay": 0.1, **train}
-    return {**settings, "data": data, "model": model, "train": train}
 
 
 def _check_batching(plan: Plan) -> None:

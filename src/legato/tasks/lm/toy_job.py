@@ -6,18 +6,18 @@ many are right.
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from legato.config import validate
 from legato.data.batching.batch import IGNORE, Batch
-from legato.data.batching.sequences import SequenceBatches, collate
+from legato.data.batching.buckets import BatchShape
+from legato.data.batching.examples import Example, ExampleBatches, collate_examples, next_tokens
 from legato.data.cache import cached_tokenizer
+from legato.data.digests import sha256_of
 from legato.data.formats.text import Text
-from legato.data.sources.toys import ToyConfig, toy_rows
+from legato.data.sources.toys import TOY, toy_rows
 from legato.data.text.tokenizers import AnyTokenizer
 from legato.decoding import SearchOptions, search
 from legato.folders.loaded import Loaded
@@ -26,28 +26,26 @@ from legato.tasks.base import Plan, Say, TaskJob
 from legato.tasks.lm.next_token import next_token_loss
 from legato.training.job import Loss
 
-TOY = "toy:"
-
 
 class ToyJob(TaskJob):
     """Training on a generated toy: questions whose answers can be checked."""
 
     task = "lm"
     metric = "accuracy"
-    lower_is_better = False
 
     def __init__(self, plan: Plan, say: Say) -> None:
         data = plan.data
         self.toy = data.train.removeprefix(TOY)
         rows = {split: toy_rows(self.toy, data.toy, split, plan.seed) for split in ("train", "valid")}
         lines = "\n".join(_line(*row) for row in rows["train"])
-        text = Text(data.train, [lines], hashlib.sha256(lines.encode()).hexdigest())
-        self.tokenizer = plan.tokenizer_for(lambda: cached_tokenizer(plan.tokenizer, text))
+        text = Text(data.train, [lines], sha256_of([lines]))
+        self.processors = plan.processors_for(lambda: cached_tokenizer(plan.tokenizer, text))
         self.sizes = plan.sizes_for(self.tokenizer)
         train = _sequences(rows["train"], self.tokenizer)
+        shape = BatchShape(plan.seed, plan.train.batch_tokens, name=data.train)
         self.valid = _sequences(rows["valid"], self.tokenizer)
         self.questions = rows["valid"]
-        self.batches = SequenceBatches(train, batch_tokens=plan.train.batch_tokens, seed=plan.seed, name=data.train)
+        self.batches = ExampleBatches(train, shape, salt="rows")
         self.hashes = {"train": f"{data.train} {data.toy.model_dump_json()} seed {plan.seed}"}
         self.plan = plan
         say(f"data: {len(train):,} rows of {data.train}, such as: {_line(*rows['train'][0])}")
@@ -84,10 +82,8 @@ class ToyJob(TaskJob):
 
 def evaluate_toy(loaded: Loaded, data: Any) -> dict[str, Any]:
     """How many unseen answers are right."""
-    # The settings it was trained with, but for those that are given: unseen rows are unseen under its seed.
-    trained = loaded.about.get("toy", {})
-    toy = validate(ToyConfig, {**trained.get("settings", {}), **data.toy.model_dump(exclude_unset=True)})
-    rows = toy_rows(data.test.removeprefix(TOY), toy, "test", trained.get("seed", 0))
+    toy, seed = data.toy.as_trained(loaded.about.get("toy", {}))
+    rows = toy_rows(data.test.removeprefix(TOY), toy, "test", seed)
     return {"data": data.test, "accuracy": _accuracy(loaded.module, _sequences(rows, loaded.tokenizer))}
 
 
@@ -95,22 +91,22 @@ def _line(source: str, target: str) -> str:
     return f"{source} = {target}"
 
 
-def _sequences(rows: list[tuple[str, str]], tokenizer: AnyTokenizer) -> list[tuple[list[int], int]]:
-    """Each row as ids between two end marks, and how many of them are the question."""
+def _sequences(rows: list[tuple[str, str]], tokenizer: AnyTokenizer) -> list[Example]:
+    """Each row between two EOS tokens, of which the answer is learned."""
     eos = tokenizer.eos_id
     sequences = []
     for source, target in rows:
         question = [eos, *tokenizer.encode(f"{source} =").tolist()]
         sequences.append(([*question, *tokenizer.encode(target).tolist(), eos], len(question)))
-    return sequences
+    return next_tokens(sequences)
 
 
 @torch.no_grad()
-def _accuracy(model: SequenceModel, sequences: list[tuple[list[int], int]], rows: int = 256) -> float:
+def _accuracy(model: SequenceModel, sequences: list[Example], rows: int = 256) -> float:
     """The share of rows whose whole answer is the most probable one, token by token."""
     right = 0
     for start in range(0, len(sequences), rows):
-        batch = collate(sequences[start : start + rows]).to(model.device)
+        batch = collate_examples(sequences[start : start + rows]).to(model.device)
         assert batch.targets is not None
         predicted: Tensor = model.readout(model(batch).hidden).argmax(-1)  # (B, T)
         right += int(((predicted == batch.targets) | (batch.targets == IGNORE)).all(1).sum())

@@ -17,14 +17,15 @@ import torch
 from legato.data.batching.batch import IGNORE, Batch
 from legato.data.cache import cached_ids
 from legato.data.formats.text import Text
+from legato.data.sources.toys import TOY
+from legato.data.text.any_tokenizer import AnyTokenizer
 from legato.errors import ConfigError, DataError
-from legato.evaluation.lm import language_metrics, safe_exp, stream_loss
+from legato.evaluation.lm import safe_exp, stream_loss, text_metrics
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
 from legato.models.elmo import ElmoModel
 from legato.tasks.base import Plan, Say
 from legato.tasks.lm.job import LanguageJob
-from legato.tasks.lm.toy_job import TOY
 from legato.training.job import Loss
 
 
@@ -59,7 +60,7 @@ class TwoWayJob(LanguageJob):
         return two_way_loss(model, batch, self.plan.train.label_smoothing)
 
     def _score(self, model: SequenceModel, split: str, rows: int) -> dict[str, float]:
-        return score_both_ways(model, self.ids[split], self.texts[split], rows, self.tokenizer.unk_id)
+        return score_both_ways(model, self.ids[split], self.texts[split], rows, self.tokenizer)
 
     def about(self, metrics: dict[str, float]) -> dict[str, Any]:
         return {}
@@ -88,12 +89,12 @@ def two_way_loss(model: SequenceModel, batch: Batch, smoothing: float = 0.0) -> 
 
 
 def score_both_ways(
-    model: SequenceModel, encoded: Any, text: Text, rows: int, unknown: int | None
+    model: SequenceModel, encoded: Any, text: Text, rows: int, tokenizer: AnyTokenizer
 ) -> dict[str, float]:
     """The figures of `text`, whose ids are `encoded`: the loss of both ways, the rest of the forward model but one.
 
-    `rows` as in `stream_loss`. The backward model begins behind the text's last end mark and ends at its first word,
-    so both guess the words, and one end mark each that the other does not.
+    `rows` as in `stream_loss`. The backward model begins behind the text's last EOS token and ends at its first word,
+    so both guess the words, and one EOS token each that the other does not.
     """
     assert isinstance(model, ElmoModel)
     ids = torch.from_numpy(np.asarray(encoded).astype(np.int64))
@@ -101,17 +102,14 @@ def score_both_ways(
     if count < 1:
         raise DataError(f"{text.source} holds no token to predict")
     forward = stream_loss(model.one_way(reverse=False), ids, rows)
-    # The text begins with an end mark; turned round it has to begin with one, too.
+    # The text begins with an EOS token; turned round it has to begin with one, too.
     end, words = ids[:1], ids[1:]
     turned = torch.cat([end, words.flip(0)]) if int(words[-1]) != int(end) else ids.flip(0)
     backward = stream_loss(model.one_way(reverse=True), turned, rows) / (len(turned) - 1)
-    scores = language_metrics(forward, count, text.words, text.bytes)
-    scores["loss"] = (forward / count + backward) / 2
-    scores |= {"backward_perplexity": safe_exp(backward), "tokens": count}
-    hidden = 0 if unknown is None else int((ids == unknown).sum())
-    return {**scores, "unknown_share": hidden / len(ids)} if hidden else scores
+    scores = text_metrics(forward, ids.numpy(), text, tokenizer)
+    return {**scores, "loss": (forward / count + backward) / 2, "backward_perplexity": safe_exp(backward)}
 
 
 def evaluate_both_ways(loaded: Loaded, text: Text) -> dict[str, float]:
     """What `legato eval` tells of a model that reads both ways."""
-    return score_both_ways(loaded.module, cached_ids(text, loaded.tokenizer), text, 1, loaded.tokenizer.unk_id)
+    return score_both_ways(loaded.module, cached_ids(text, loaded.tokenizer), text, 1, loaded.tokenizer)

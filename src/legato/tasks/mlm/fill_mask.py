@@ -46,9 +46,9 @@ class MaskReader:
 
 
 def _mask_alone(library: Any, mask: str) -> tuple[Any, Array]:
-    """A copy that finds the mask in a text and no other mark: whatever else a text spells, it is text.
+    """A copy that finds the mask in a text and no other special token: whatever else a text spells, it is text.
 
-    Added tokens have other numbers in the copy where marks before them are gone; the array has the first ones.
+    Added tokens have other ids in the copy where special tokens before them are gone; the array has the first ones.
     """
     spec = json.loads(library.to_str())
     kept = [token for token in spec["added_tokens"] if token["content"] == mask or not token["special"]]
@@ -105,7 +105,7 @@ class MaskFiller:
             return 'the text hides nothing: write <mask> for a word, as in "He ate the cake <mask> the fork."'
         max_length = self.model.max_length
         if max_length is not None and len(ids) + 2 > max_length:
-            return f"the text has {len(ids) + 2} tokens with its marks, and this model reads at most {max_length}"
+            return f"the text has {len(ids) + 2} tokens with [CLS] and [SEP]; this model reads at most {max_length}"
         return None
 
     def _guess(self, texts: list[Array], nbest: int) -> list[list[Answer]]:
@@ -120,8 +120,8 @@ class MaskFiller:
             positions=torch.from_numpy(places),
         )
         likely = guess(self.model, batch)[..., : self.tokenizer.size]  # (B, N, V)
-        likely[..., list(self.tokenizer.marks)] = -1.0  # no word, so no answer
-        top = likely.topk(min(nbest, self.tokenizer.size - len(self.tokenizer.marks)))
+        likely[..., list(self.tokenizer.special_ids)] = -1.0  # no word, so no answer
+        top = likely.topk(min(nbest, self.tokenizer.size - len(self.tokenizer.special_ids)))
         check_finite(top.values, self.model)  # a softmax is whole or not a number at all
         return [
             [

@@ -1,8 +1,8 @@
 """Masked language modelling: guess the words that are hidden, from those on both sides.
 
-The text is cut into windows between marks, [CLS] … [SEP], or into pairs of sentences of which the model also says
-whether the second follows the first (`data.next_sentence`). Any model that reads both ways can learn it: the BERT
-family, a bidirectional recurrent network, and the window network with a window around the word.
+The text is cut into windows between special tokens, [CLS] … [SEP], or into pairs of sentences of which the model
+also says whether the second follows the first (`data.next_sentence`). Any model that reads both ways can learn it:
+the BERT family, a bidirectional recurrent network, and the window network with a window around the word.
 
     legato train mlm data.train=A.txt data.valid=B.txt model=bert model.layers=4 out=runs/m
     legato predict runs/m "He ate the cake <mask> the fork."
@@ -11,7 +11,7 @@ family, a bidirectional recurrent network, and the window network with a window 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,22 +20,23 @@ from pydantic import Field
 
 from legato.config import Section
 from legato.data.batching.batch import IGNORE, Batch
-from legato.data.batching.batches import Batches, mix_seed
+from legato.data.batching.batches import Batches, WindowShape, mix_seed
 from legato.data.batching.masking import Frame, MaskedWindows, Masker, fixed_batches, masked_tokenizer
-from legato.data.batching.sentence_pairs import SentencePairs, Sentences, draw_pairs, pair_batch
+from legato.data.batching.sentence_pairs import DocumentSentences, SentencePairs, draw_pairs, pair_batch
 from legato.data.cache import cached_ids, cached_tokenizer
 from legato.data.formats.text import Text
 from legato.data.text.tokenizers import AnyTokenizer
 from legato.errors import ConfigError, DataError
 from legato.evaluation.lm import safe_exp
-from legato.evaluation.mlm import masked_nll, masked_scores, next_sentence_accuracy, pseudo_nll
+from legato.evaluation.metrics import Metrics
+from legato.evaluation.mlm import METRICS, masked_nll, masked_scores, next_sentence_accuracy, pseudo_nll
 from legato.folders.loaded import Loaded
 from legato.models.base import ModelConfig, SequenceModel
 from legato.registry import MODELS
 from legato.tasks.base import Plan, Prediction, Say, Task, TaskJob, require
+from legato.tasks.defaults import Defaults, Given, TrainDefaults, completed
 from legato.tasks.mlm.fill_mask import MaskFiller
 from legato.tasks.text_data import TextData, read_split, read_splits
-from legato.training.adapt import adapt_name
 from legato.training.job import Loss
 
 WINDOW = 128  # tokens of a row, unless somebody says otherwise or the model reads fewer
@@ -46,7 +47,7 @@ MANY = 200_000  # tokens whose pseudo-perplexity takes a while: each is a pass o
 class MaskedData(TextData):
     """Where the text is, and what of it is hidden."""
 
-    window: int = Field(WINDOW, ge=8, description="tokens of a row, its marks included")
+    window: int = Field(WINDOW, ge=8, description="tokens of a row, its special tokens included")
     mask_share: float = Field(0.15, gt=0, lt=1, description="share of the tokens that is hidden")
     whole_words: bool = Field(False, description="hide all pieces of a word together")
     next_sentence: bool | None = Field(
@@ -65,36 +66,26 @@ class MaskedLanguageModelling(Task):
     """The `mlm` task."""
 
     name: ClassVar[str] = "mlm"
+    default_model: ClassVar[str] = "bert"
     summary: ClassVar[str] = "masked language modelling: guess hidden words from both sides"
     Data: ClassVar[type[Section]] = MaskedData
-    figures: ClassVar[tuple[str, ...]] = (
-        *("loss", "masked_perplexity", "masked_accuracy", "masked_tokens", "next_sentence_accuracy"),
-    )
+    metrics: ClassVar[Metrics] = METRICS
     Options: ClassVar[type[Section]] = MaskedOptions
     continues: ClassVar[bool] = True
+    lists_answers: ClassVar[bool] = True
 
     # What models have to have in common so that their tokens are as many.
     compared: ClassVar[dict[str, Any]] = {"data.next_sentence": False}
 
     @classmethod
-    def adjust(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        model = {"name": "bert", **(settings.get("model") or {})}
-        config = MODELS.get(str(model["name"])).Config
-        model = {**config.both_ways, **model}
-        if "next_sentence" in config.pretraining_heads and _says_no(settings.get("data"), "next_sentence"):
-            model = {"next_sentence": False, **model}  # a head that would learn nothing
-        data = settings.get("data") or {}
-        if isinstance(data, dict) and config.has_length():
-            # As many positions as are trained: others would be read, and mean nothing.
-            model = {"length": data.get("window") or WINDOW, **model}
-            length = str(model["length"])
-            data = {"window": min(int(length), WINDOW) if length.isdigit() else WINDOW, **data}
-        tokenizer = {"name": "wordpiece", "masked": True, **(settings.get("tokenizer") or {})}
-        train = settings.get("train") or {}
-        if isinstance(train, dict):
-            whole = settings.get("from") is not None and adapt_name(settings.get("adapt")) == "full"
-            train = {**_defaults(str(model["name"]), train, whole), **train}
-        return {**settings, "data": data, "model": model, "tokenizer": tokenizer, "train": train}
+    def defaults(cls, given: Given) -> Defaults:
+        config = given.config
+        model, data = dict(config.both_ways), {}
+        if "next_sentence" in config.pretraining_heads and _says_no(given.data, "next_sentence"):
+            model["next_sentence"] = False  # a head that would learn nothing
+        if config.has_length():
+            model["length"], data["window"] = given.window(WINDOW)
+        return Defaults(data, {"name": "wordpiece", "masked": True}, model, _training(given))
 
     @classmethod
     def prepare(cls, plan: Plan, say: Say) -> MaskedJob:
@@ -117,25 +108,32 @@ class MaskedLanguageModelling(Task):
         return {"data": text.source, "sha256": text.sha256, **scores, **told}
 
     @classmethod
-    def predict(cls, loaded: Loaded, texts: Sequence[str], options: Any) -> list[Prediction]:
+    def predict(cls, loaded: Loaded, inputs: Sequence[str], options: Any) -> list[Prediction]:
         if loaded.tokenizer.mask_id is None:
             raise DataError(f"{loaded.folder}: its tokenizer has no mask, so nothing can be hidden")
-        return MaskFiller(loaded.module, loaded.tokenizer).predict(texts, options.nbest)
+        return MaskFiller(loaded.module, loaded.tokenizer).predict(inputs, options.nbest)
+
+    @classmethod
+    def show(cls, prediction: Prediction, *, scores: bool = False, alignments: bool = False) -> list[str]:
+        """… behind the number of its mask, where a text has several."""
+        lines, masks = super().show(prediction, scores=scores), [answer.more["mask"] for answer in prediction.answers]
+        several = len(set(masks)) > 1
+        return [f"{mask}\t{line}" if several else line for mask, line in zip(masks, lines, strict=True)]
 
 
-def _says_no(section: Any, key: str) -> bool:
+def _says_no(section: Mapping[str, Any], key: str) -> bool:
     """Whether a section that is not checked yet has `key` switched off."""
-    return isinstance(section, dict) and str(section.get(key)).lower() in ("false", "no", "off", "0")
+    return str(section.get(key)).lower() in ("false", "no", "off", "0")
 
 
-def _defaults(model: str, train: dict[str, Any], goes_on: bool) -> dict[str, Any]:
-    """Defaults of `train.*` that Transformers want, where nothing else was said; one that is trained wants less."""
-    defaults: dict[str, Any] = {"batch_tokens": 4096}
-    if MODELS.get(model).Config.network not in ("recurrent", "window") and train.get("optimizer", "adamw") == "adamw":
-        defaults |= {"lr": 1e-4 if goes_on else 1e-3, "schedule": "linear", "weight_decay": 0.01, "beta2": 0.98}
-        if train.get("schedule", "linear") in ("linear", "cosine", "inverse-sqrt"):
-            defaults["warmup"] = None  # as many as the run allows
-    return defaults
+def _training(given: Given) -> TrainDefaults:
+    """Defaults of `train.*` that Transformers want; one that is trained wants smaller steps."""
+    usual = TrainDefaults(batch_tokens=4096)
+    if given.recurrent:
+        return usual
+    rate = 1e-4 if given.trained and given.adapt == "full" else 1e-3
+    table = TrainDefaults(lr=rate, schedule="linear", weight_decay=0.01, beta2=0.98)
+    return {**usual, **completed(given, table, None, None)}
 
 
 def require_both_ways(config: ModelConfig) -> None:
@@ -176,10 +174,10 @@ def pseudo_scores(
     lines = [line for document in text.documents for line in document.split("\n") if line.strip()]
     count = min(most or len(lines), len(lines))
     chosen = [lines[i * len(lines) // count] for i in range(count)]
-    marks = list(tokenizer.marks)
+    special = list(tokenizer.special_ids)
     texts = []
     for ids in tokenizer.encode_many(chosen):
-        ids = ids[~np.isin(ids, marks)]
+        ids = ids[~np.isin(ids, special)]
         texts += [ids[i : i + window - 2] for i in range(0, len(ids), window - 2)]
     tokens = sum(map(len, texts))
     if most is None and tokens > MANY:
@@ -199,14 +197,13 @@ class MaskedJob(TaskJob):
     task = "mlm"
     use = 'legato predict FOLDER "He ate the cake <mask> the fork."'
     metric = "loss"
-    lower_is_better = True
 
     def __init__(self, plan: Plan, say: Say) -> None:
         data = plan.data
         self.plan = plan
         self.texts = read_splits(data)
         self.hashes = {split: text.sha256 for split, text in self.texts.items()}
-        self.tokenizer = plan.tokenizer_for(
+        self.processors = plan.processors_for(
             lambda: masked_tokenizer(cached_tokenizer(plan.tokenizer, self.texts["train"]))
         )
         self.sizes = plan.sizes_for(self.tokenizer)
@@ -241,24 +238,15 @@ class MaskedJob(TaskJob):
         return able if wanted is None else bool(wanted)
 
     def _batches(self, ids: Any) -> Batches:
-        shape = {"window": self.plan.data.window, "seed": self.plan.seed}
-        name = f"data.train={self.texts['train'].source}"
+        plan, source = self.plan, self.texts["train"].source
         if not self.pairs:
-            return MaskedWindows(ids, self.masker, self.frame, rows=self.rows, name=name, **shape)
+            shape = WindowShape(self.rows, plan.data.window, plan.seed, name=f"data.train={source}")
+            return MaskedWindows(ids, self.masker, self.frame, shape)
         sentences = self._sentences("train")
-        tokens = self.plan.train.batch_tokens
-        return SentencePairs(
-            sentences,
-            self.masker,
-            self.frame,
-            batch_tokens=tokens,
-            fixed_shape=self.plan.device.type == "cuda",
-            name=name,
-            **shape,
-        )
+        return SentencePairs(sentences, self.masker, self.frame, plan.batch_shape(source), window=plan.data.window)
 
-    def _sentences(self, split: str) -> Sentences:
-        return Sentences.of(self.texts[split], self.tokenizer, max((self.plan.data.window - 3) // 2, 1))
+    def _sentences(self, split: str) -> DocumentSentences:
+        return DocumentSentences.of(self.texts[split], self.tokenizer, max((self.plan.data.window - 3) // 2, 1))
 
     def _fixed(self, split: str) -> list[Batch]:
         """A text with the same tokens hidden each time, whatever the model and however it is trained."""

@@ -13,10 +13,10 @@ brackets as EVALB counts them.
 
 from __future__ import annotations
 
-import hashlib
 import re
+import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -26,45 +26,49 @@ from legato.config import Section
 from legato.data.batching.batch import Batch
 from legato.data.batching.pair_batches import PairBatches
 from legato.data.cache import cached_tokenizer
+from legato.data.digests import sha256_of
+from legato.data.formats.labels import note_of_unseen
 from legato.data.formats.pair_filters import filter_lengths
 from legato.data.formats.text import Text
 from legato.data.formats.text_pairs import tidy
 from legato.data.formats.treebanks import Treebank, read_trees
 from legato.data.formats.trees import WORD, Tree, clean, escape, fill, flatten, skeleton
+from legato.data.processors import Processors
+from legato.data.splits import SplitData, ValidShare, by_order, completed
 from legato.data.text.tokenizers import AnyTokenizer, Ids, Tokenizer, TokenizerConfig
 from legato.decoding import Hypothesis, SearchOptions
 from legato.decoding.options import MAX_BEAMS, MAX_NBEST
 from legato.decoding.tree_constraint import TreeConstraint
 from legato.errors import DataError
-from legato.evaluation.parsing import BRACKET_SIGNATURE, bracket_scores
+from legato.evaluation.metrics import Metrics
+from legato.evaluation.parsing import BRACKET_SIGNATURE, METRICS, bracket_scores
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel, Sizes
 from legato.tasks.base import Answer, Plan, Prediction, Say, Task, TaskJob, require
+from legato.tasks.defaults import Defaults, Given, encoder_decoder_training
 from legato.tasks.encoder_decoder import (
     TargetTokens,
     batches_of,
     beam_options,
     decode,
-    fill_training,
     longest_of,
     mean_loss,
     pair_loss,
     require_source,
+    search_name,
 )
 from legato.training.job import Loss
 
 
-class ParsingData(Section):
+class ParsingData(SplitData[str | list[str]]):
     """Where the trees are."""
 
     train: str | list[str] | None = Field(
         None, description="a file of bracketed trees, a folder, a pattern, archive.zip!pattern, or a list of them"
     )
     valid: str | list[str] | None = Field(None, description="left out: the last share of the training trees")
-    test: str | list[str] | None = Field(None, description="scored at the end, with the best model")
-    root: str | None = Field(None, description="folder that relative names lie in")
     encoding: str = Field("utf-8", description="of the files")
-    valid_share: float = Field(0.1, gt=0, lt=1, description="share held out when data.valid is left out")
+    valid_share: ValidShare = 0.1
     max_length: int = Field(400, ge=8, description="tokens; training trees with longer sequences are left out")
     metric: Literal["f1", "loss"] = Field("f1", description="what decides which model is best")
     beams: int = Field(4, ge=1, le=MAX_BEAMS, description="of the scores at the end, and of legato predict")
@@ -83,23 +87,17 @@ class Parsing(Task):
     """The `parsing` task."""
 
     name: ClassVar[str] = "parsing"
+    default_model: ClassVar[str] = "transformer"
     summary: ClassVar[str] = "sentences to constituency trees, every one well-formed"
     Data: ClassVar[type[Section]] = ParsingData
-    figures: ClassVar[tuple[str, ...]] = (
-        *("loss", "f1", "precision", "recall", "complete"),
-        *("well_formed", "sentences", "skipped", "too_long"),
-    )
+    metrics: ClassVar[Metrics] = METRICS
     Options: ClassVar[type[Section]] = ParsingOptions
 
     @classmethod
-    def adjust(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        settings = {**settings, "model": {"name": "transformer", **(settings.get("model") or {})}}
-        require_source(str(settings["model"]["name"]), cls.name)
-        settings["tokenizer"] = {"size": 4000, **(settings.get("tokenizer") or {})}
-        if settings["tokenizer"].get("name", "bpe") in ("byte", "char", "word"):
-            settings["tokenizer"].pop("size")
-        settings["train"] = fill_training(settings.get("train") or {})
-        return settings
+    def defaults(cls, given: Given) -> Defaults:
+        require_source(str(given.model["name"]), cls.name)
+        sized = given.tokenizer.get("name", "bpe") not in ("byte", "char", "word")
+        return Defaults(tokenizer={"size": 4000} if sized else {}, train=encoder_decoder_training(given))
 
     @classmethod
     def prepare(cls, plan: Plan, say: Say) -> ParsingJob:
@@ -109,17 +107,20 @@ class Parsing(Task):
     @classmethod
     def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
         require(data, "test", " to a file or folder of bracketed trees")
-        bank = read_trees(data.test, data.root, data.encoding)
+        bank = read_trees(data.test, data.files("test"))
         parser = Parser(loaded.module, loaded.tokenizer, loaded.target)
         given = {key: getattr(data, key) for key in ("beams", "length_penalty") if key in data.model_fields_set}
-        scores = parser.score(_cleaned(bank), beam_options(loaded.about, **given))
+        gold = _cleaned(bank)
+        scores = parser.score(gold, beam_options(loaded.about, **given))
+        if note := unseen_note(parser.target, gold, "data.test"):
+            warnings.warn(note, stacklevel=2)
         return {"data": _name(bank), "sha256": bank.sha256, **scores}
 
     @classmethod
-    def predict(cls, loaded: Loaded, texts: Sequence[str], options: Any) -> list[Prediction]:
+    def predict(cls, loaded: Loaded, inputs: Sequence[str], options: Any) -> list[Prediction]:
         parser = Parser(loaded.module, loaded.tokenizer, loaded.target)
         search = beam_options(loaded.about, options.beams, options.length_penalty, options.nbest)
-        return parser.predict(texts, search)
+        return parser.predict(inputs, search)
 
 
 def _cleaned(bank: Treebank) -> list[Tree]:
@@ -218,7 +219,8 @@ class Parser:
         found = self.parse([sentences[i] for i in readable], options)
         trees = [self.tree(best[0], sentences[i]) for i, best in zip(readable, found, strict=True)]
         scores: dict[str, Any] = {**bracket_scores([gold[i] for i in readable], trees)}
-        scores |= {"signature": BRACKET_SIGNATURE, **{key: int(scores[key]) for key in ("sentences", "skipped")}}
+        scores |= {"signature": BRACKET_SIGNATURE, "search": search_name(options)}
+        scores |= {key: int(scores[key]) for key in ("sentences", "skipped")}
         scores["well_formed"] = 100 * len(trees) / len(readable)  # the constraint's promise: `tree` raises otherwise
         if len(readable) < len(gold):
             scores["too_long"] = len(gold) - len(readable)
@@ -260,6 +262,13 @@ class Parser:
         return Answer(" ".join(flatten(self.tree(hypothesis, _escaped(words)))), hypothesis.score, more)
 
 
+def unseen_note(target: AnyTokenizer, trees: Sequence[Tree], where: str) -> str | None:
+    """A line about labels that the model does not know; None where there are none."""
+    opened = [[symbol for symbol in skeleton(tree) if symbol.startswith("(")] for tree in trees]
+    unseen = [[symbol[1:] for symbol in symbols if target.id_of(symbol) is None] for symbols in opened]
+    return note_of_unseen(f"{where} has labels", unseen, "trees")
+
+
 def _escaped(words: Sequence[str]) -> list[str]:
     """Words as in the trees that the model learned from, and as it is to write them."""
     return [escape(word) for word in words]
@@ -269,17 +278,20 @@ class ParsingJob(TaskJob):
     """Training on trees."""
 
     task = "parsing"
+    search = "greedy"
     use = 'legato predict FOLDER "dogs chase cats"'
 
     def __init__(self, plan: Plan, say: Say) -> None:
         data = plan.data
         self.plan = plan
-        self.metric, self.lower_is_better = data.metric, data.metric == "loss"
+        self.metric = data.metric
         self.trees, self.hashes = self._read()
         words = [" ".join(tree.words) for tree in self.trees["train"]]
         symbols = [" ".join(skeleton(tree)) for tree in self.trees["train"]]
-        self.tokenizer = self._tokenizer(plan.tokenizer, words, "words")
-        self.target = self._tokenizer(TokenizerConfig(name="word"), symbols, "symbols")
+        self.processors = Processors(
+            self._tokenizer(plan.tokenizer, words, "words"),
+            self._tokenizer(TokenizerConfig(name="word"), symbols, "symbols"),
+        )
         self.sizes = Sizes(self.target.size, self.tokenizer.size)
         self.target_tokens = TargetTokens.of(self.target)
         self.batches = self._batches(say)
@@ -289,26 +301,24 @@ class ParsingJob(TaskJob):
         labels = sum(self.target.token(i).startswith("(") for i in range(self.target.size))
         say(f"data: {counts} trees, {self.tokenizer.size:,} subwords → {labels} labels")
         say(f"the model will see: {words[0]} → {symbols[0]}")
+        for split, trees in self.trees.items():
+            if note := unseen_note(self.target, trees, f"data.{split}"):
+                say(f"note: {note}")
 
     def _read(self) -> tuple[dict[str, list[Tree]], dict[str, str]]:
         data = self.plan.data
-        trees, hashes = {}, {}
-        for split in ("train", "valid", "test"):
-            source = getattr(data, split)
-            if source is not None:
-                bank = read_trees(source, data.root, data.encoding)
-                trees[split], hashes[split] = _cleaned(bank), bank.sha256
-        if "valid" not in trees:
-            every = trees["train"]
-            cut = min(max(1, round(len(every) * (1 - data.valid_share))), len(every) - 1)
-            if cut < 1:
-                raise DataError("data.train has one tree, too few to hold any out; give data.valid")
-            trees = {**trees, "train": every[:cut], "valid": every[cut:]}
-            hashes["valid"] = f"the last {len(every) - cut} trees of data.train"
-        return trees, hashes
+        banks = data.read(lambda source, split, train: read_trees(source, data.files(split)))
+        hashes = {split: bank.sha256 for split, bank in banks.items()}
+
+        def hold_out(train: list[Tree]) -> dict[str, list[Tree]]:
+            parts = by_order(len(train), data.valid_share, "data.train", "tree")
+            hashes["valid"] = f"the last {len(parts['valid'])} trees of data.train"
+            return {part: [train[row] for row in rows] for part, rows in parts.items()}
+
+        return completed({split: _cleaned(bank) for split, bank in banks.items()}, hold_out), hashes
 
     def _tokenizer(self, config: TokenizerConfig, texts: list[str], side: str) -> Tokenizer:
-        digest = hashlib.sha256(f"{self.hashes['train']} {len(texts)} {side}".encode()).hexdigest()
+        digest = sha256_of([f"{self.hashes['train']} {len(texts)} {side}"])
         return cached_tokenizer(config, Text("the trees", texts, digest))
 
     def _batches(self, say: Say) -> PairBatches:
@@ -319,20 +329,13 @@ class ParsingJob(TaskJob):
         sources = [np.append(ids, end).astype(np.int32) for ids in encoded]
         targets = list(self.target.encode_many(" ".join(skeleton(tree)) for tree in trees))
         limit = min(data.max_length, plan.model.max_length or data.max_length)
-        marked = [range(len(ids) + 1) for ids in targets]  # as long as with their mark
+        marked = [range(len(ids) + 1) for ids in targets]  # as long as with their EOS token
         kept, report = filter_lengths(sources, marked, limit)
         if report.left_out:
             say(f"data.train: {report}")
-        return PairBatches(
-            [sources[i] for i in kept],
-            [targets[i] for i in kept],
-            batch_tokens=plan.train.batch_tokens,
-            seed=plan.seed,
-            start=self.target_tokens.start,
-            eos=self.target_tokens.eos,
-            name="data.train",
-            **plan.gpu_shapes(8),
-        )
+        ids = [sources[i] for i in kept], [targets[i] for i in kept]
+        start, eos = self.target_tokens.start, self.target_tokens.eos
+        return PairBatches(*ids, replace(plan.batch_shape(""), name="data.train"), start=start, eos=eos)
 
     def loss(self, model: SequenceModel, batch: Batch, state: Any) -> Loss:
         return pair_loss(model, batch, self.plan.train.label_smoothing)

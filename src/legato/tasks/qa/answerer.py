@@ -1,6 +1,6 @@
 """Answers by spans: a model with a head for spans, asked about texts.
 
-Every window of a context gives its best spans; the best of all windows is the answer. No answer scores as its mark
+Every window of a context gives its best spans; the best of all windows is the answer. No answer scores as its token
 does in the window that is least sure of it; where that is more than `threshold` above the best span, there is none.
 """
 
@@ -42,7 +42,7 @@ class Candidate:
 
 
 @dataclass
-class Found:
+class ScoredSpans:
     """What a model says of a question: spans, best first, and the score of there being no answer."""
 
     spans: list[Candidate] = field(default_factory=list)
@@ -79,9 +79,9 @@ class Answerer:
     max_length: int = 30  # tokens of an answer
 
     @torch.no_grad()
-    def ask(self, contexts: Sequence[str], windows: Sequence[Window]) -> list[Found]:
+    def ask(self, contexts: Sequence[str], windows: Sequence[Window]) -> list[ScoredSpans]:
         """What the model says of each question, whose contexts these are; `windows` are all of theirs."""
-        found = [Found() for _ in contexts]
+        found = [ScoredSpans() for _ in contexts]
         counts = [0] * len(contexts)
         for window, best, none, loss in self._read(windows):
             held, tokens = found[window.question], self.reader.context(contexts[window.question])
@@ -192,7 +192,7 @@ def _as_answer(candidate: Candidate, share: float) -> Answer:
 # --- scores ----------------------------------------------------------------------------------------
 
 
-def choose_threshold(questions: Sequence[Question], found: Sequence[Found]) -> float:
+def choose_threshold(questions: Sequence[Question], found: Sequence[ScoredSpans]) -> float:
     """The threshold with the highest F1 on these questions."""
     answering = [
         best_scores(said.answer(None), asked.rights)[1] for asked, said in zip(questions, found, strict=True)
@@ -201,7 +201,7 @@ def choose_threshold(questions: Sequence[Question], found: Sequence[Found]) -> f
     return best_threshold([min(said.margin, 1e9) for said in found], answering, silence)
 
 
-def answer_scores(asked: Questions, found: Sequence[Found], threshold: float | None) -> dict[str, float]:
+def answer_scores(asked: Questions, found: Sequence[ScoredSpans], threshold: float | None) -> dict[str, float]:
     answers = [said.answer(threshold) for said in found]
     scores = {"loss": sum(said.loss for said in found) / len(found)}
     scores |= span_scores(answers, [question.rights for question in asked.questions])
@@ -211,7 +211,7 @@ def answer_scores(asked: Questions, found: Sequence[Found], threshold: float | N
 Table = tuple[str, list[str], list[list[str]]]
 
 
-def details_of(questions: Sequence[Question], found: Sequence[Found], threshold: float | None) -> list[Table]:
+def details_of(questions: Sequence[Question], found: Sequence[ScoredSpans], threshold: float | None) -> list[Table]:
     """Tables for a person: whether an answer was given where there is one, and the worst errors."""
     tables: list[Table] = []
     answers = [said.answer(threshold) for said in found]

@@ -14,8 +14,8 @@ which none is given is chosen on the validation questions.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -27,20 +27,23 @@ from legato.data.batching.examples import ExampleBatches
 from legato.data.batching.qa_windows import QuestionReader, Window
 from legato.data.cache import cached_tokenizer
 from legato.data.formats.question_splits import split_questions, told_shared
-from legato.data.formats.questions import Questions, Reading, Span, read_questions
+from legato.data.formats.questions import AnswerSpan, QuestionFiles, Questions, read_questions
 from legato.data.formats.strays import few
 from legato.data.formats.text import Text
+from legato.data.sources.table import Column
+from legato.data.splits import SPLITS, Encoding, SplitData, ValidShare
 from legato.data.text.text_reader import TextReader
 from legato.errors import ConfigError, DataError, FolderError
-from legato.evaluation.qa import SPAN_SIGNATURE
+from legato.evaluation.metrics import Metrics
+from legato.evaluation.qa import METRICS, SPAN_SIGNATURE
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
 from legato.models.model_with_head import HeadSpec
 from legato.tasks.base import Plan, Prediction, Say, Task, TaskJob, require
-from legato.tasks.defaults import scratch_model, scratch_tokenizer, scratch_training, tuning
+from legato.tasks.defaults import Defaults, Given, row_training, scratch_model, scratch_tokenizer
 from legato.tasks.qa.answerer import (
     Answerer,
-    Found,
+    ScoredSpans,
     answer_scores,
     brief,
     choose_threshold,
@@ -48,25 +51,24 @@ from legato.tasks.qa.answerer import (
     details_of,
     span_losses,
 )
+from legato.tasks.table_inputs import TableInputs, read_inputs
 from legato.training.job import Loss
 
 KEPT = ("columns", "article", "no_answer", "window", "stride", "longest_answer")  # that a model folder remembers
 
 
-class QuestionData(Section):
+class QuestionData(SplitData[str]):
     """Where the questions are, and how texts are read."""
 
     train: str | None = Field(None, description="SQuAD's JSON, a csv, tsv, jsonl or parquet file, or a hub name")
     valid: str | None = Field(None, description="left out: a share of the training questions")
-    test: str | None = Field(None, description="scored at the end, with the best model")
-    root: str | None = Field(None, description="folder that relative names lie in")
     columns: list[str | int] | None = Field(
         None,
         description="[question,context,answer,place] of a table, the place optional; left out: guessed, and said",
     )
     article: str | int | None = Field(None, description="column that says what texts belong together")
     format: Literal["auto", "squad", "tsv", "csv", "jsonl", "parquet"] = Field("auto", description="of the files")
-    encoding: str = Field("utf-8", description="of text files")
+    encoding: Encoding = "utf-8"
     no_answer: str = Field("ANSWERNOTFOUND", description="the answer that means none; so does an empty one")
     skip_bad: bool = Field(False, description="leave out questions whose answer is not where it should be")
     answers: Literal["common", "all"] = Field(
@@ -75,12 +77,12 @@ class QuestionData(Section):
     split_by: Literal["auto", "article", "context"] = Field(
         "auto", description="what is never on both sides when a share is held out; auto: article where there are many"
     )
-    valid_share: float = Field(0.1, gt=0, lt=1, description="share held out when data.valid is left out")
+    valid_share: ValidShare = 0.1
     test_share: float = Field(0.0, ge=0, lt=1, description="share held out for the test when data.test is left out")
     part: Literal["all", "train", "valid", "test"] = Field(
         "all", description="eval: the part of the file that to score, split as in training"
     )
-    window: int = Field(384, ge=16, description="tokens of a row, question and marks included")
+    window: int = Field(384, ge=16, description="tokens of a row, question and special tokens included")
     stride: int = Field(128, ge=0, description="tokens of context that neighbouring windows share")
     longest_answer: int = Field(30, ge=1, description="tokens")
     threshold: float | None = Field(
@@ -102,29 +104,20 @@ class QuestionAnswering(Task):
     name: ClassVar[str] = "qa"
     summary: ClassVar[str] = "questions to the spans of a text that answer them, or none"
     Data: ClassVar[type[Section]] = QuestionData
-    figures: ClassVar[tuple[str, ...]] = (
-        *("loss", "exact_match", "f1", "answerable_*", "unanswerable_exact_match", "threshold"),
-    )
+    metrics: ClassVar[Metrics] = METRICS
     Options: ClassVar[type[Section]] = QuestionOptions
     continues: ClassVar[bool] = True
     rows: ClassVar[bool] = True  # its batches may be so many rows
     headed: ClassVar[bool] = True
 
     @classmethod
-    def adjust(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        model = {"name": "lstm", **(settings.get("model") or {})}
-        tokenizer, train = settings.get("tokenizer") or {}, settings.get("train") or {}
-        name, trained = str(model["name"]), settings.get("from") is not None
-        data = settings.get("data")
-        if not trained:
-            window = data.get("window") if isinstance(data, dict) else None
-            usual = scratch_model(name, window or QuestionData.model_fields["window"].default)
-            model = {**usual, **model}  # as many positions as are trained
-            tokenizer = {**scratch_tokenizer(model), **tokenizer}
-        if isinstance(train, dict):
-            scratch = scratch_training(name, train, recurrent=2e-3, beta2=0.999)
-            train = {**(tuning(train, settings.get("adapt"), full=1e-4) if trained else scratch), **train}
-        return {**settings, "model": model, "tokenizer": tokenizer, "train": train}
+    def defaults(cls, given: Given) -> Defaults:
+        window = given.data.get("window") or QuestionData.model_fields["window"].default
+        return Defaults(
+            model=scratch_model(given, window),  # as many positions as are trained
+            tokenizer=scratch_tokenizer(given),
+            train=row_training(given, recurrent=2e-3, full=1e-4, beta2=0.999),
+        )
 
     @classmethod
     def prepare(cls, plan: Plan, say: Say) -> QuestionJob:
@@ -160,9 +153,19 @@ class QuestionAnswering(Task):
         return {**told, **scores, "details": details_of(test.questions, found, threshold)}
 
     @classmethod
-    def predict(cls, loaded: Loaded, texts: Sequence[str], options: Any) -> list[Prediction]:
+    def read_inputs(
+        cls, source: str, about: Mapping[str, Any], columns: Sequence[Column] | None = None, *, alone: bool = False
+    ) -> TableInputs:
+        texts = 1 if alone else 2  # a question that brings its context
+        if columns is not None or not source.lower().removesuffix(".gz").endswith(".json"):
+            return read_inputs(source, (about.get("columns") or [])[:texts], columns, texts)
+        asked = read_split(QuestionData(), source, "test", dict(about)).questions
+        return TableInputs(["\t".join((one.question, one.context)[:texts]) for one in asked])
+
+    @classmethod
+    def predict(cls, loaded: Loaded, inputs: Sequence[str], options: Any) -> list[Prediction]:
         answerer = _answerer_of(loaded, None)
-        return answerer.predict(texts, options.context, loaded.about.get("threshold"), options.nbest)
+        return answerer.predict(inputs, options.context, loaded.about.get("threshold"), options.nbest)
 
 
 # --- reading ---------------------------------------------------------------------------------------
@@ -171,8 +174,7 @@ class QuestionAnswering(Task):
 def read_split(data: Any, source: str, split: str, about: dict[str, Any] | None = None) -> Questions:
     """The questions that `source` names, read as `data` says, or else as in training."""
     kept = {name: _chosen(name, data, about or {}) for name in ("columns", "article", "no_answer")}
-    plain = {name: getattr(data, name) for name in ("root", "format", "encoding", "skip_bad")}
-    return read_questions(source, Reading(**plain, **kept), split)
+    return read_questions(source, QuestionFiles(**asdict(data.files(split)), skip_bad=data.skip_bad, **kept))
 
 
 def _chosen(name: str, data: Any, about: dict[str, Any]) -> Any:
@@ -206,7 +208,7 @@ def _asked(reader: QuestionReader, asked: Questions) -> tuple[list[str], list[Wi
 
 def _answerer_of(loaded: Loaded, data: Any) -> Answerer:
     """A loaded model, asked as it was trained unless `data` says otherwise."""
-    shape = getattr(loaded.module, "shape", None)
+    shape = loaded.module.shape
     if shape is None or shape.kind != "spans":
         raise FolderError(f"{loaded.folder} holds no model for qa: it has no head for spans; train one first")
     window, stride, max_length = (
@@ -232,36 +234,31 @@ class QuestionJob(TaskJob):
         self.split: dict[str, Any] | None = None
         self.questions = self._read(say)
         self.hashes = {split: held.sha256 for split, held in self.questions.items()}
-        self.metric, self.lower_is_better = data.metric, data.metric == "loss"
+        self.metric = data.metric
         train = self.questions["train"]
         if train.unanswerable == len(train.questions):
             raise DataError(f"data.train={train.source} holds no answers; is that the right column? see data.columns")
         self.silent = any(held.unanswerable for held in self.questions.values())  # whether no answer is an answer
-        self.tokenizer = plan.tokenizer_for(lambda: cached_tokenizer(plan.tokenizer, _texts_of(train)), pairs=True)
+        self.processors = plan.processors_for(lambda: cached_tokenizer(plan.tokenizer, _texts_of(train)), pairs=True)
         self.sizes = plan.sizes_for(self.tokenizer)
         self.head = validate(HeadSpec, {**plan.head.model_dump(), "kind": "spans", "outputs": 2}, "head")
         self.reader = QuestionReader(TextReader.of(plan.model, self.tokenizer), data.window, data.stride)
         self.asked = {split: _asked(self.reader, held) for split, held in self.questions.items() if split != "train"}
         self.windows = self._training_windows()
-        self.batches = ExampleBatches(
-            [window.row for window in self.windows],
-            batch_tokens=plan.train.batch_tokens,
-            batch_rows=plan.train.batch_rows,
-            seed=plan.seed,
-            name=f"data.train={train.source}",
-            pad=self.reader.padding,
-            **plan.gpu_shapes(32),
-        )
+        rows = [window.row for window in self.windows]
+        self.batches = ExampleBatches(rows, plan.batch_shape(train.source, 32), pad=self.reader.padding)
         self._tell(say)
 
     def _read(self, say: Say) -> dict[str, Questions]:
-        data, found = self.plan.data, {}
-        for split in ("train", "valid", "test"):
-            source = getattr(data, split)
-            if source is not None:
-                found[split] = read_split(data, source, split)
-                for note in found[split].notes:
-                    say(note)
+        data = self.plan.data
+
+        def read(source: str, split: str, train: Questions | None) -> Questions:
+            questions = read_split(data, source, split)
+            for note in questions.notes:
+                say(note)
+            return questions
+
+        found = data.read(read)
         shares = {"valid_share": 0.0 if "valid" in found else data.valid_share}
         shares["test_share"] = 0.0 if "test" in found else data.test_share
         if any(shares.values()):
@@ -271,7 +268,7 @@ class QuestionJob(TaskJob):
             found |= parts
         for note in told_shared(found["train"], {split: found[split] for split in found if split != "train"}):
             say(note)
-        return {split: found[split] for split in ("train", "valid", "test") if split in found}
+        return {split: found[split] for split in SPLITS if split in found}
 
     def _training_windows(self) -> list[Window]:
         train, every = self.questions["train"], self.plan.data.answers == "all"
@@ -322,10 +319,10 @@ class QuestionJob(TaskJob):
             total = total + penalty * counted_rows(batch)
         return Loss(total, reported)
 
-    def _ask(self, model: SequenceModel, split: str) -> list[Found]:
+    def _ask(self, model: SequenceModel, split: str) -> list[ScoredSpans]:
         return Answerer(model, self.reader, self.plan.data.longest_answer).ask(*self.asked[split])
 
-    def _threshold(self, found: Sequence[Found]) -> float | None:
+    def _threshold(self, found: Sequence[ScoredSpans]) -> float | None:
         """What is given; else what is best on the validation questions, where some have no answer."""
         if self.plan.data.threshold is not None or not self.silent:
             return self.plan.data.threshold
@@ -364,7 +361,7 @@ class QuestionJob(TaskJob):
         return {**kept, "threshold": metrics.get("threshold"), "split": self.split}
 
 
-def _once(answers: list[Span | None]) -> list[Span | None]:
+def _once(answers: list[AnswerSpan | None]) -> list[AnswerSpan | None]:
     return list(dict.fromkeys(answers))
 
 

@@ -37,7 +37,7 @@ _DIGIT: Final = re.compile(r"\d")
 
 
 @dataclass
-class Reading:
+class SentenceWindows:
     """Sentences as a model reads them: windows, and of each its sentence and its first word there."""
 
     lengths: list[int]  # words of each sentence
@@ -69,7 +69,7 @@ class Tagger:
         if self.rules and self.scheme != "plain":
             self._allowed = torch.from_numpy(transitions(self.labels, self.scheme))
 
-    def read(self, sentences: Sequence[Sequence[str]]) -> Reading:
+    def read(self, sentences: Sequence[Sequence[str]]) -> SentenceWindows:
         """Every word of the sentences in one window at least."""
         held = [read_words(words, self.zero_digits) for words in sentences]
         windows = []
@@ -84,10 +84,10 @@ class Tagger:
                 if start + fit < len(held[number]):
                     further.append((number, start + max(fit - fit // SHARED, 1)))
             waiting = further
-        return Reading([len(words) for words in held], sorted(windows, key=lambda window: window[:2]))
+        return SentenceWindows([len(words) for words in held], sorted(windows, key=lambda window: window[:2]))
 
     @torch.no_grad()
-    def emissions(self, reading: Reading) -> list[Tensor]:
+    def emissions(self, reading: SentenceWindows) -> list[Tensor]:
         """The network's scores of every tag for every word, (W, C) a sentence, on the CPU."""
         windows = reading.windows
         rows = [row for _, _, row in windows]
@@ -110,7 +110,7 @@ class Tagger:
     @property
     def scores(self) -> Tensor | None:
         """Of one tag after another: the CRF's, or zeros under rules; None where every word is for itself."""
-        crf = getattr(self.model, "crf", None)
+        crf = self.model.tag_crf
         if crf is not None:
             scores = crf.scores.detach().cpu()
             check_finite(scores, self.model)
@@ -120,7 +120,7 @@ class Tagger:
 
     def choose(self, emissions: Sequence[Tensor]) -> list[Guess]:
         """The best tags for each sentence's scores."""
-        scores, crf = self.scores, getattr(self.model, "crf", None) is not None
+        scores, crf = self.scores, self.model.tag_crf is not None
         guesses = [Guess([], []) for _ in emissions]
         for numbers, padded, lengths in self._side_by_side(emissions):
             paths = (
@@ -153,7 +153,7 @@ class Tagger:
         known = [n for n, tags in enumerate(gold) if tags and all(tag in numbers for tag in tags)]
         right = {n: torch.tensor([numbers[tag] for tag in gold[n]]) for n in known}
         words = sum(map(len, right.values()))
-        crf = getattr(self.model, "crf", None)
+        crf = self.model.tag_crf
         if crf is None:
             flat = [F.cross_entropy(emissions[n], right[n], reduction="sum") for n in known]
             return float(torch.stack(flat).sum()) / words if flat else 0.0
@@ -164,7 +164,7 @@ class Tagger:
             total -= log_likelihood(padded, scores, tags).sum()
         return float(total) / max(words, 1)
 
-    def score(self, reading: Reading, gold: Sequence[Sequence[str]]) -> tuple[dict[str, Any], list[Guess]]:
+    def score(self, reading: SentenceWindows, gold: Sequence[Sequence[str]]) -> tuple[dict[str, Any], list[Guess]]:
         """The figures, and what they are of."""
         emissions = self.emissions(reading)
         guesses = self.choose(emissions)

@@ -7,40 +7,47 @@ from typing import Literal
 
 from pydantic import Field
 
-from legato.config import Section
+from legato.data.formats.labels import note_of_unseen
 from legato.data.formats.strays import few
-from legato.data.formats.tag_schemes import OUTSIDE, Scheme, convert, count_repairs, kind_of, marks_a_name, read_spans
+from legato.data.formats.tag_schemes import (
+    OUTSIDE,
+    Scheme,
+    convert,
+    count_repairs,
+    is_entity_tag,
+    kind_of,
+    read_spans,
+)
 from legato.data.formats.tagged_text import FORMATS, TaggedText, read_tagged
 from legato.data.sources.files import MAX_LINE
 from legato.data.sources.table import list_names
-from legato.errors import DataError, brief
+from legato.data.splits import Encoding, MaxLine, SplitData, ValidShare, by_order, completed
+from legato.errors import DataError, brief, listed
 
 SHOWN = 12  # tags that a message lists
 LONG = 12  # letters of a tag
 
 
-class TaggingData(Section):
+class TaggingData(SplitData[str]):
     """Where the tagged words are."""
 
     train: str | None = Field(None, description="a file of columns, CoNLL-U, or a table of words and tags")
     valid: str | None = Field(None, description="left out: the last share of the training sentences")
-    test: str | None = Field(None, description="scored at the end, with the best model")
-    root: str | None = Field(None, description="folder that relative names lie in")
     format: str = Field("auto", description=", ".join(FORMATS[:-1]) + f" or {FORMATS[-1]}")
     word: str | int | None = Field(
         None, description="the words' column, by number from 1 or name; left out: the first"
     )
     tag: str | int | None = Field(None, description="the tags' column; left out: the last, and upos in CoNLL-U")
-    encoding: str = Field("utf-8", description="of text files")
-    max_line: int = Field(MAX_LINE, ge=0, description="longest line accepted, in characters; 0 for any")
-    valid_share: float = Field(0.1, gt=0, lt=1, description="share held out when data.valid is left out")
+    encoding: Encoding = "utf-8"
+    max_line: MaxLine = MAX_LINE
+    valid_share: ValidShare = 0.1
     scheme: Literal["auto", "iob2", "iobes", "plain"] = Field(
         "auto",
         description="what is learned: iob2 or iobes for names, plain for other tags; auto: as they are written",
     )
     valid_transitions: bool = Field(True, description="names: choose only tags that may follow each other")
-    unseen_tags: Literal["refuse", "wrong"] = Field(
-        "refuse", description="tags that data.train lacks: refuse the file, or count the words as wrong"
+    unseen_tags: Literal["wrong", "refuse"] = Field(
+        "wrong", description="tags that data.train lacks: count the words as wrong, or refuse the file"
     )
     zero_digits: bool | None = Field(None, description="read every digit as 0; left out: where words are tokens")
     hide_rare: float = Field(
@@ -54,36 +61,19 @@ class TaggingData(Section):
 
 def read_split(data: TaggingData, source: str, split: str) -> TaggedText:
     """The sentences that `source` names, read as `data` says."""
-    text = read_tagged(
-        source,
-        word=data.word,
-        tag=data.tag,
-        root=data.root,
-        format=data.format,
-        encoding=data.encoding,
-        max_line=data.max_line,
-        split=split,
-    )
+    text = read_tagged(source, data.files(split), word=data.word, tag=data.tag)
     refuse_missing(text)
     return text
 
 
 def read_splits(data: TaggingData) -> dict[str, TaggedText]:
     """Training and validation sentences, and those of the test where there are any."""
-    assert data.train is not None
-    texts = {"train": read_split(data, data.train, "train")}
-    if data.valid is not None:
-        texts["valid"] = read_split(data, data.valid, "valid")
-    else:
-        every = texts["train"]
-        count = len(every.sentences)
-        cut = min(max(1, round(count * (1 - data.valid_share))), count - 1)
-        if cut < 1:
-            raise DataError(f"{every.source} has one sentence, too few to hold any out; give data.valid")
-        texts = {"train": every.part(0, cut), "valid": every.part(cut, count)}
-    if data.test is not None:
-        texts["test"] = read_split(data, data.test, "test")
-    return texts
+
+    def hold_out(train: TaggedText) -> dict[str, TaggedText]:
+        parts = by_order(len(train.sentences), data.valid_share, train.source, "sentence")
+        return {part: train.select(rows) for part, rows in parts.items()}
+
+    return completed(data.read(lambda source, split, train: read_split(data, source, split)), hold_out)
 
 
 def refuse_missing(text: TaggedText) -> None:
@@ -104,9 +94,9 @@ def refuse_strays(text: TaggedText, asked: str) -> None:
     letters of another one are read as what they mean.
     """
     counts = Counter(tag for sentence in text.sentences for tag in sentence.tags)
-    odd = {tag: n for tag, n in counts.items() if tag != OUTSIDE and not marks_a_name(tag)}
+    odd = {tag: n for tag, n in counts.items() if tag != OUTSIDE and not is_entity_tag(tag)}
     if asked != "plain" and odd:
-        named = sum(n for tag, n in counts.items() if marks_a_name(tag))
+        named = sum(n for tag, n in counts.items() if is_entity_tag(tag))
         if few(sum(odd.values()), named):
             _refuse(text, odd, f"is neither O nor like B-PER, as {named:,} others are", "data.scheme=plain")
     if asked == "auto" and not odd:
@@ -150,6 +140,22 @@ def refuse_unseen(text: TaggedText, kinds: set[str], scheme: Scheme, where: str)
                     f"{list_names(known[:SHOWN])}{more}: mend the line, or set data.unseen_tags=wrong to count "
                     "such words as wrong"
                 )
+
+
+def unseen_note(text: TaggedText, kinds: set[str], scheme: Scheme, where: str) -> str | None:
+    """A line about tags of kinds that the model does not know; None where there are none.
+
+    Where it knows none of them, it is the wrong file, or the wrong column.
+    """
+    tags = [tag for sentence in text.sentences for tag in sentence.tags]
+    named = [tag if _is_odd(tag, scheme) else kind_of(tag, scheme) for tag in tags]
+    unseen = [[name] if name not in kinds else [] for name in named]
+    if all(unseen):
+        raise DataError(
+            f"{text.source}: the model knows none of its tags, such as '{brief(named[0])}'; it knows "
+            f"{listed(sorted(kinds), SHOWN)}: set data.tag to the right column"
+        )
+    return note_of_unseen(f"{where} has tags", unseen, "words")
 
 
 def _is_odd(tag: str, scheme: Scheme) -> bool:

@@ -12,8 +12,8 @@ into pieces are tagged at the first of them. With `head.crf=true` neighbouring t
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, cast, get_args
 
@@ -25,20 +25,24 @@ from legato.data.batching.batches import Batches
 from legato.data.batching.examples import Example, ExampleBatches
 from legato.data.batching.rare_words import hide_rare
 from legato.data.cache import cached_tokenizer
+from legato.data.digests import sha256_of
 from legato.data.formats.tag_schemes import OUTSIDE, Scheme, convert, guess_scheme, kind_of, labels_of, transitions
 from legato.data.formats.text import Text
 from legato.data.sources.files import resolve_path
+from legato.data.sources.table import Column
 from legato.data.text.text_reader import TextReader
 from legato.data.text.tokenizers import Tokenizer
 from legato.errors import ConfigError, DataError, FolderError, suggest
-from legato.evaluation.tagging import signature
+from legato.evaluation.metrics import Metrics
+from legato.evaluation.tagging import METRICS, signature
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
 from legato.models.model_with_head import HeadSpec
 from legato.registry import MODELS
-from legato.tasks.base import Plan, Prediction, Say, Task, TaskJob, require
-from legato.tasks.defaults import tagger_model, tagger_tokenizer, tagger_training, tuning
-from legato.tasks.tagging.tagger import Reading, Tagger, pad_characters, read_words, shown_tags
+from legato.tasks.base import Plan, Prediction, Say, Task, TaskJob, as_trained, require
+from legato.tasks.defaults import Defaults, Given, scratch_tokenizer, tagger_model, tagger_training
+from legato.tasks.table_inputs import TableInputs, read_inputs
+from legato.tasks.tagging.tagger import SentenceWindows, Tagger, pad_characters, read_words, shown_tags
 from legato.tasks.tagging.tagging_data import (
     TaggingData,
     read_split,
@@ -47,9 +51,9 @@ from legato.tasks.tagging.tagging_data import (
     refuse_unseen,
     tags_in,
     told_repairs,
+    unseen_note,
 )
 from legato.tasks.tagging.word_splitting import Splitting, splitting_of
-from legato.training.adapt import adapt_name
 from legato.training.job import Loss
 
 
@@ -63,36 +67,25 @@ class Tagging(Task):
     name: ClassVar[str] = "tagging"
     summary: ClassVar[str] = "a tag for every word: parts of speech, names and the like"
     Data: ClassVar[type[Section]] = TaggingData
-    figures: ClassVar[tuple[str, ...]] = ("loss", "f1", "precision", "recall", "accuracy", "words", "names")
+    metrics: ClassVar[Metrics] = METRICS
     Options: ClassVar[type[Section]] = TaggingOptions
     continues: ClassVar[bool] = True
     rows: ClassVar[bool] = True  # its batches may be so many rows
     headed: ClassVar[bool] = True
 
     @classmethod
-    def adjust(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        model = {"name": "lstm", **(settings.get("model") or {})}
-        name, goes_on = str(model["name"]), settings.get("from") is not None
-        head = settings.get("head") or {}
-        tokenizer = settings.get("tokenizer") or {}
+    def defaults(cls, given: Given) -> Defaults:
+        name, config = str(given.model["name"]), given.config
         if MODELS.get(name).is_encoder_decoder:
             raise ConfigError(f"model={name} reads one text and writes another; use model=lstm, bert or window")
-        if not goes_on:
-            tokenizer = {**tagger_tokenizer(name), **tokenizer}
-            words = tokenizer["name"] == "word"
-            model = {**tagger_model(name, words), **model}
-        if MODELS.get(name).Config.network == "recurrent" and isinstance(head, dict):
-            head = {"dropout": 0.0, **head}  # the states have been thinned out already
-        train = settings.get("train") or {}
-        if isinstance(train, dict):
-            if goes_on:
-                adapt, features = settings.get("adapt"), isinstance(head, dict) and bool(head.get("lstm"))
-                alone = adapt_name(adapt) == "head" and not features  # a last layer, which wants the largest steps
-                usual = tuning(train, adapt, full=1e-4, part=5e-3 if alone else 1e-3, epochs=5)
-            else:
-                usual = tagger_training(name, train)
-            train = {**usual, **train}
-        return {**settings, "model": model, "tokenizer": tokenizer, "train": train, "head": head}
+        # What does not attend reads whole words, be they as rare as they may.
+        tokenizer = scratch_tokenizer(given) if config.network == "attention" else {"name": "word"}
+        return Defaults(
+            model=tagger_model(given, words={**tokenizer, **given.tokenizer}["name"] == "word"),
+            tokenizer=tokenizer,
+            train=tagger_training(given),
+            head={"dropout": 0.0} if config.network == "recurrent" else {},  # its states are thinned out already
+        )
 
     @classmethod
     def prepare(cls, plan: Plan, say: Say) -> TaggingJob:
@@ -111,9 +104,11 @@ class Tagging(Task):
         columns = loaded.about.get("columns") or {}
         chosen = {key: columns.get(key) for key in ("word", "tag") if getattr(data, key) is None}
         text = read_split(data.model_copy(update=chosen), data.test, "test")
-        if data.unseen_tags == "refuse":
-            kinds = {kind_of(label, tagger.scheme) for label in tagger.labels}
+        kinds = {kind_of(label, tagger.scheme) for label in tagger.labels}
+        if as_trained(data, "unseen_tags", loaded.about) == "refuse":
             refuse_unseen(text, kinds, tagger.scheme, str(loaded.folder))
+        elif note := unseen_note(text, kinds, tagger.scheme, "data.test"):
+            warnings.warn(note, stacklevel=2)
         words, gold = [sentence.words for sentence in text.sentences], tags_in(text, tagger.scheme)
         scores, guesses = tagger.score(tagger.read(words), gold)
         told = {"data": text.source, "sha256": text.sha256, "sentences": len(words), **scores}
@@ -122,17 +117,27 @@ class Tagging(Task):
         return {**told, "signature": signature(tagger.scheme), "details": details}
 
     @classmethod
-    def predict(cls, loaded: Loaded, texts: Sequence[str], options: Any) -> list[Prediction]:
-        return tagger_of(loaded).predict(texts)
+    def read_inputs(
+        cls, source: str, about: Mapping[str, Any], columns: Sequence[Column] | None = None, *, alone: bool = False
+    ) -> TableInputs:
+        if columns is not None:
+            return read_inputs(source, columns=columns)
+        try:
+            text = read_split(validate(TaggingData, about.get("columns") or {}), source, "test")
+        except DataError:  # no words and tags, but texts
+            return read_inputs(source)
+        return TableInputs([" ".join(sentence.words) for sentence in text.sentences])
+
+    @classmethod
+    def predict(cls, loaded: Loaded, inputs: Sequence[str], options: Any) -> list[Prediction]:
+        return tagger_of(loaded).predict(inputs)
 
 
 def tagger_of(loaded: Loaded, data: Any = None) -> Tagger:
     """The tagger that a model folder holds; `data.valid_transitions` may be chosen anew."""
     about = loaded.about
-    rules = bool(about.get("valid_transitions", True))
-    if data is not None and "valid_transitions" in data.model_fields_set:
-        rules = data.valid_transitions
-    labels, shape = about.get("labels"), getattr(loaded.module, "shape", None)
+    rules = bool(as_trained(data or TaggingData(), "valid_transitions", about))
+    labels, shape = about.get("labels"), loaded.module.shape
     if not isinstance(labels, list) or shape is None or shape.outputs != len(labels):
         raise FolderError(f"{loaded.folder}: its config.json does not name the tags; was it trained for tagging?")
     reader = TextReader.of(loaded.module.config, loaded.tokenizer)
@@ -155,7 +160,7 @@ class TaggingJob(TaskJob):
         data = plan.data
         self.plan, self.say = plan, say
         self._notes: list[str] = []  # said when nothing is wrong
-        self._readings: dict[str, Reading] = {}
+        self._readings: dict[str, SentenceWindows] = {}
         self.texts = read_splits(data)
         self.hashes = {split: text.sha256 for split, text in self.texts.items()}
         self.scheme = self._scheme()
@@ -163,11 +168,10 @@ class TaggingJob(TaskJob):
         self.tags = {split: tags_in(text, self.scheme) for split, text in self.texts.items()}
         self.metric: str = data.metric or ("accuracy" if self.scheme == "plain" else "f1")
         if self.metric == "f1" and self.scheme == "plain":
-            raise ConfigError("data.metric=f1 is for tags that mark names, such as B-PER; use data.metric=accuracy")
-        self.lower_is_better = self.metric == "loss"
+            raise ConfigError("data.metric=f1 is for tags of names, such as B-PER; use data.metric=accuracy")
         self.zero_digits = self._zero_digits()
         self.splitting = splitting_of(self._words("train"))
-        self.tokenizer = plan.tokenizer_for(self._train_tokenizer)
+        self.processors = plan.processors_for(self._train_tokenizer)
         self.sizes = plan.sizes_for(self.tokenizer)
         self.reader = TextReader.of(plan.model if plan.loaded is None else plan.loaded.module.config, self.tokenizer)
         rules = self.scheme != "plain" and data.valid_transitions and plan.head.crf
@@ -186,7 +190,7 @@ class TaggingJob(TaskJob):
         scheme: Scheme = usual.get(written, written) if wanted == "auto" else wanted
         if written == "plain" and scheme != "plain":
             raise ConfigError(
-                f"data.scheme={scheme} is for tags that mark names, such as B-PER; those of {train.source} do not"
+                f"data.scheme={scheme} is for tags of names, such as B-PER; those of {train.source} are none"
             )
         read = f"reading column {train.columns[0]} as words and {train.columns[1]} as tags"
         told = {"plain": "plain tags"}.get(written, f"names in {written.upper()}")
@@ -205,6 +209,8 @@ class TaggingJob(TaskJob):
         for split, text in self.texts.items():
             if split == "train" or data.unseen_tags == "refuse":
                 refuse_unseen(text, known, scheme, "data.train")
+            elif note := unseen_note(text, known, scheme, f"data.{split}"):
+                self._notes.append(f"note: {note}")
         labels = labels_of(kinds, scheme)
         if len(labels) < 2:
             raise DataError(
@@ -229,7 +235,7 @@ class TaggingJob(TaskJob):
         lines = [" ".join(read_words(words, self.zero_digits)) for words in self._words("train")]
         if self.plan.data.vectors is not None and self.plan.tokenizer.name == "word":
             lines += self._words_with_vectors()
-        digest = hashlib.sha256(f"{self.hashes['train']} {self.zero_digits} words {lines[-1]}".encode()).hexdigest()
+        digest = sha256_of([f"{self.hashes['train']} {self.zero_digits} words {lines[-1]}"])
         return cached_tokenizer(self.plan.tokenizer, Text(self.texts["train"].source, lines, digest))
 
     def _words_with_vectors(self) -> list[str]:
@@ -249,15 +255,8 @@ class TaggingJob(TaskJob):
     def _batches(self) -> Batches:
         plan, data = self.plan, self.plan.data
         rows = self._rows()
-        batches: Batches = ExampleBatches(
-            rows,
-            batch_tokens=plan.train.batch_tokens,
-            batch_rows=plan.train.batch_rows,
-            seed=plan.seed,
-            name=f"data.train={self.texts['train'].source}",
-            pad=self.reader.padding,
-            **plan.gpu_shapes(8),
-        )
+        shape = plan.batch_shape(self.texts["train"].source)
+        batches: Batches = ExampleBatches(rows, shape, pad=self.reader.padding)
         unknown = self.tokenizer.unk_id
         if plan.loaded is None and self.tokenizer.name == "word" and unknown is not None and data.hide_rare:
             size = self.sizes.vocabulary
@@ -348,7 +347,8 @@ class TaggingJob(TaskJob):
         data = self.plan.data
         told: dict[str, Any] = {"labels": self.labels, "scheme": self.scheme}
         told |= {"columns": {"word": data.word, "tag": data.tag}, "valid_transitions": data.valid_transitions}
-        return {**told, "zero_digits": self.zero_digits, "splitting": self.splitting}
+        told |= {"zero_digits": self.zero_digits, "splitting": self.splitting}
+        return {**told, "unseen_tags": data.unseen_tags}
 
 
 def tagging_loss(model: SequenceModel, batch: Batch, smoothing: float = 0.0) -> Loss:
@@ -356,7 +356,7 @@ def tagging_loss(model: SequenceModel, batch: Batch, smoothing: float = 0.0) -> 
     output = model(batch)
     assert output.logits is not None
     assert batch.targets is not None
-    crf = getattr(model, "crf", None)
+    crf = model.tag_crf
     if crf is not None:
         total = -crf.log_likelihood(output.logits, batch.targets).sum()
         reported = total.detach()

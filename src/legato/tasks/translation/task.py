@@ -11,8 +11,7 @@ direction that was never trained can be asked for.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any, ClassVar, Literal
 
@@ -23,51 +22,56 @@ from legato.config import Section, validate
 from legato.data.batching.batch import Batch
 from legato.data.batching.pair_batches import Draw, PairBatches, Side
 from legato.data.cache import cached_tokenizer
+from legato.data.digests import sha256_of
 from legato.data.formats.pair_filters import clean, filter_lengths
-from legato.data.formats.text import MAX_LINE, Text
+from legato.data.formats.text import Text
 from legato.data.formats.text_pairs import Pairs, hold_out_pairs, read_pairs
-from legato.data.sources.toys import ToyConfig, toy_rows
+from legato.data.processors import Processors
+from legato.data.sources.files import MAX_LINE
+from legato.data.sources.table import Column
+from legato.data.sources.toys import TOY, ToyConfig, toy_rows
+from legato.data.splits import Encoding, MaxLine, SplitData, ValidShare, completed
 from legato.data.text.bpe_dropout import BpeDropout
 from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
 from legato.data.text.vocabularies import DEFAULT_SIZE, PAD
 from legato.decoding import SearchOptions
 from legato.decoding.options import MAX_BEAMS, MAX_NBEST, MAX_TOKENS
-from legato.errors import ConfigError, suggest
+from legato.errors import ConfigError, DataError, suggest
+from legato.evaluation.metrics import Metrics
+from legato.evaluation.translation import METRICS
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel, Sizes
-from legato.tasks.base import Plan, Prediction, Say, Task, TaskJob, require
+from legato.tasks.base import Answer, Plan, Prediction, Say, Task, TaskJob, require
+from legato.tasks.defaults import Defaults, Given, encoder_decoder_training
 from legato.tasks.encoder_decoder import (
     TargetTokens,
     beam_options,
-    fill_training,
     longest_of,
     pair_loss,
     require_source,
 )
+from legato.tasks.table_inputs import TableInputs, read_inputs
 from legato.tasks.translation.translator import Translator, few, tag_token, tags_of
 from legato.training.job import Loss
 
-TOY = "toy:"
 FEW = 100  # pairs: a score of fewer says little
 
 
-class TranslationData(Section):
+class TranslationData(SplitData[str | list[str]]):
     """Where the pairs are and how they are prepared."""
 
     train: str | list[str] | None = Field(
         None, description="[a.en,a.de], a tsv, csv, jsonl or parquet file, a hub name or toy:NAME"
     )
     valid: str | list[str] | None = Field(None, description="left out: a share of the training pairs")
-    test: str | list[str] | None = Field(None, description="scored at the end, with the best model")
-    root: str | None = Field(None, description="folder that relative names lie in")
     columns: list[str | int] | None = Field(
         None, description="[source,target] of a table: names, or numbers from 1; left out: guessed, and said"
     )
     format: Literal["auto", "tsv", "csv", "jsonl", "parquet"] = Field(
         "auto", description="auto: by the file's ending"
     )
-    encoding: str = Field("utf-8", description="of text files")
-    max_line: int = Field(MAX_LINE, ge=0, description="longest line accepted, in characters; 0 for any")
+    encoding: Encoding = "utf-8"
+    max_line: MaxLine = MAX_LINE
     directions: list[str] | None = Field(
         None, description="[en-de,de-en,…] of files named as train.{}: one model for all, tags choose the target"
     )
@@ -75,7 +79,7 @@ class TranslationData(Section):
         None, description="directions to score at the end, also untrained ones; left out: those of training"
     )
     tag_column: str | int | None = Field(None, description="column of a table that holds the target's language")
-    valid_share: float = Field(0.02, gt=0, lt=1, description="share held out when data.valid is left out")
+    valid_share: ValidShare = 0.02
     test_share: float = Field(0.0, ge=0, lt=1, description="share held out as data.test, when that is left out")
     joint: bool = Field(True, description="one vocabulary for both sides; false: one each")
     bpe_dropout: float = Field(0.0, ge=0, lt=1, description="chance that a merge is skipped, drawn anew each epoch")
@@ -110,24 +114,17 @@ class Translation(Task):
     """The `translation` task."""
 
     name: ClassVar[str] = "translation"
+    default_model: ClassVar[str] = "transformer"
     summary: ClassVar[str] = "any text to any text: translation, summaries, spelling"
     Data: ClassVar[type[Section]] = TranslationData
-    figures: ClassVar[tuple[str, ...]] = (
-        *("loss", "bleu", "bleu_lower", "chrf", "bleu_*"),
-        *("chrf_*", "hypothesis_ratio", "accuracy", "sentences", "too_long"),
-    )
+    metrics: ClassVar[Metrics] = METRICS
     Options: ClassVar[type[Section]] = TranslationOptions
 
     @classmethod
-    def adjust(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        settings = {**settings, "model": {"name": "transformer", **(settings.get("model") or {})}}
-        require_source(str(settings["model"]["name"]), cls.name)
-        settings["train"] = fill_training(settings.get("train") or {})
-        data = settings.get("data") or {}
-        if isinstance(data, dict) and str(data.get("train", "")).startswith(TOY):
-            settings["data"] = {"beams": 1, **data}
-            settings["tokenizer"] = {"name": "word", **(settings.get("tokenizer") or {})}
-        return settings
+    def defaults(cls, given: Given) -> Defaults:
+        require_source(str(given.model["name"]), cls.name)
+        toy: dict[str, Any] = {"data": {"beams": 1}, "tokenizer": {"name": "word"}} if given.toy else {}
+        return Defaults(train=encoder_decoder_training(given), **toy)
 
     @classmethod
     def prepare(cls, plan: Plan, say: Say) -> TranslationJob:
@@ -146,21 +143,37 @@ class Translation(Task):
                 "data.test=test.{}, or data.tag_column of a table"
             )
         if str(data.test).startswith(TOY):
-            # The settings it was trained with, but for those that are given: unseen rows are unseen under its seed.
-            trained = loaded.about.get("toy", {})
-            toy = validate(ToyConfig, {**trained.get("settings", {}), **data.toy.model_dump(exclude_unset=True)})
-            pairs, report = clean(_toy_pairs(data.test, toy, "test", trained.get("seed", 0)))
+            toy, seed = data.toy.as_trained(loaded.about.get("toy", {}))
+            pairs, report = clean(_toy_pairs(data.test, toy, seed, "test"))
         else:
             pairs, report = clean(_read(data, data.test, "test"))
         beams, penalty = (_given(data, key) for key in ("beams", "length_penalty"))
         scores = translator.score(pairs, beam_options(loaded.about, beams, penalty))
         told = {"left_out": str(report)} if report.left_out else {}
-        return {"data": pairs.source_name, "sha256": pairs.sha256, **scores, **told}
+        return {"data": pairs.source, "sha256": pairs.sha256, **scores, **told}
 
     @classmethod
-    def predict(cls, loaded: Loaded, texts: Sequence[str], options: Any) -> list[Prediction]:
+    def read_inputs(
+        cls, source: str, about: Mapping[str, Any], columns: Sequence[Column] | None = None, *, alone: bool = False
+    ) -> TableInputs:
+        if columns is not None:
+            return read_inputs(source, columns=columns)
+        try:
+            pairs = _read(validate(TranslationData, {"columns": about.get("columns")}), source, "test")
+        except DataError:  # sources alone
+            return read_inputs(source)
+        return TableInputs(pairs.sources, f"{source}: {pairs.note}")
+
+    @classmethod
+    def predict(cls, loaded: Loaded, inputs: Sequence[str], options: Any) -> list[Prediction]:
         translator = Translator(loaded.module, loaded.tokenizer, loaded.target, loaded.start)
-        return translator.predict(texts, options, loaded.about)
+        return translator.predict(inputs, options, loaded.about)
+
+    @classmethod
+    def columns(cls, answer: Answer, scores: bool, alignments: bool) -> list[str]:
+        """… and with `alignments` pairs of a source and a target word, counted from 0, as Pharaoh writes them."""
+        pairs = " ".join(f"{source}-{target}" for source, target in answer.more.get("word_alignment", []))
+        return [*super().columns(answer, scores, alignments), *([pairs] if alignments else [])]
 
 
 def _as_trained(data: Any, about: dict[str, Any]) -> Any:
@@ -177,39 +190,34 @@ def _given(data: Any, key: str) -> Any:
 def _read(data: TranslationData, source: str | list[str], split: str) -> Pairs:
     return read_pairs(
         source,
-        root=data.root,
+        data.files(split),
         columns=data.columns,
-        format=data.format,
-        encoding=data.encoding,
-        max_line=data.max_line,
-        split=split,
         directions=(data.test_directions if split == "test" else None) or data.directions,
         tag_column=data.tag_column,
     )
 
 
-def _toy_pairs(source: Any, toy: ToyConfig, split: str, seed: int) -> Pairs:
-    name = str(source).removeprefix(TOY)
-    rows = toy_rows(name, toy, split, seed)
-    digest = hashlib.sha256(repr(rows).encode()).hexdigest()
+def _toy_pairs(source: Any, toy: ToyConfig, seed: int, split: str) -> Pairs:
+    rows = toy_rows(str(source).removeprefix(TOY), toy, split, seed)
     sources, targets = [list(side) for side in zip(*rows, strict=True)]
-    return Pairs(f"{TOY}{name}", sources, targets, list(range(1, len(rows) + 1)), digest)
+    lines, digest = list(range(1, len(rows) + 1)), sha256_of([repr(rows)])
+    return Pairs(source=str(source), sources=sources, targets=targets, lines=lines, sha256=digest)
 
 
 class TranslationJob(TaskJob):
     """Training on pairs."""
 
     task = "translation"
+    search = "greedy"
 
     def __init__(self, plan: Plan, say: Say) -> None:
         data = plan.data
         self.plan = plan
         self.metric = data.metric
-        self.lower_is_better = data.metric == "loss"
         self.pairs = self._read(say)
         self.hashes = {split: pairs.sha256 for split, pairs in self.pairs.items()}
         self.tags = sorted({tag for pairs in self.pairs.values() for tag in pairs.tags or []})
-        self.tokenizer, self.target = self._tokenizers()
+        self.processors = Processors(*self._tokenizers())
         self.sizes = Sizes(self.target.size, None if self.target is self.tokenizer else self.tokenizer.size)
         self.target_tokens = TargetTokens.of(self.target)
         self.batches = self._batches(say)
@@ -231,28 +239,28 @@ class TranslationJob(TaskJob):
         )
 
     def _read(self, say: Say) -> dict[str, Pairs]:
-        data, found = self.plan.data, {}
-        toy = data.train if str(data.train).startswith(TOY) else None
-        for split, source in (("train", data.train), ("valid", data.valid or toy), ("test", data.test)):
-            if source is None:
-                continue
-            made = str(source).startswith(TOY)
-            pairs = _toy_pairs(source, data.toy, split, self.plan.seed) if made else _read(data, source, split)
+        data = self.plan.data
+
+        def read(source: str | list[str], split: str, train: Pairs | None) -> Pairs:
+            toy = str(source).startswith(TOY)
+            pairs = _toy_pairs(source, data.toy, self.plan.seed, split) if toy else _read(data, source, split)
             pairs, report = clean(pairs)
             if pairs.note:
                 say(f"data.{split}: {pairs.note}")
             if report.left_out:
                 say(f"data.{split}: {report}")
-            found[split] = pairs
-            self._checktags_of(split, pairs, found["train"])
-        if "valid" not in found:
-            share = data.test_share if "test" not in found else 0.0
-            held = hold_out_pairs(found["train"], data.valid_share, share)
-            for split in ("valid", "test"):
-                if split in held:
-                    self._say_if_few(split, len(held[split]), say)
-            found = {**held, **({"test": found["test"]} if "test" in found else {})}
-        return found
+            self._checktags_of(split, pairs, train or pairs)
+            return pairs
+
+        found = data.read(read)
+
+        def hold_out(train: Pairs) -> dict[str, Pairs]:
+            parts = hold_out_pairs(train, data.valid_share, 0.0 if "test" in found else data.test_share)
+            for split in [split for split in parts if split != "train"]:
+                self._say_if_few(split, len(parts[split]), say)
+            return parts
+
+        return completed(found, hold_out)
 
     def _say_if_few(self, split: str, count: int, say: Say) -> None:
         if count < FEW:
@@ -271,20 +279,22 @@ class TranslationJob(TaskJob):
 
     def _tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
         train, config = self.pairs["train"], self.plan.tokenizer
-        marks = [PAD, *map(tag_token, self.tags)]
+        special_tokens = [PAD, *map(tag_token, self.tags)]
         if self.plan.data.joint:
-            joint = self._tokenizer(config, [*train.sources, *train.targets], "both", marks)
+            joint = self._tokenizer(config, [*train.sources, *train.targets], "both", special_tokens)
             return joint, joint
-        source = self._tokenizer(config, train.sources, "source", marks)
+        source = self._tokenizer(config, train.sources, "source", special_tokens)
         return source, self._tokenizer(config, train.targets, "target", [PAD])
 
-    def _tokenizer(self, config: TokenizerConfig, texts: list[str], side: str, marks: list[str]) -> Tokenizer:
-        digest = hashlib.sha256(f"{self.hashes['train']} {side}".encode()).hexdigest()
-        if config.name in ("bpe", "unigram", "wordpiece"):  # the marks count among the vocabulary's size
-            size = (config.size or DEFAULT_SIZE) - len(marks)
+    def _tokenizer(
+        self, config: TokenizerConfig, texts: list[str], side: str, special_tokens: list[str]
+    ) -> Tokenizer:
+        digest = sha256_of([f"{self.hashes['train']} {side}"])
+        if config.name in ("bpe", "unigram", "wordpiece"):  # the special tokens count among the vocabulary's size
+            size = (config.size or DEFAULT_SIZE) - len(special_tokens)
             config = config.model_copy(update={"size": max(size, 257 if config.name == "bpe" else 1)})
-        text = Text(self.pairs["train"].source_name, texts, digest)
-        return cached_tokenizer(config, text).with_marks(marks)
+        text = Text(self.pairs["train"].source, texts, digest)
+        return cached_tokenizer(config, text).with_special_tokens(special_tokens)
 
     def _batches(self, say: Say) -> PairBatches:
         data, train, plan = self.plan.data, self.pairs["train"], self.plan
@@ -295,7 +305,7 @@ class TranslationJob(TaskJob):
         targets = list(self.target.encode_many(train.targets))
         max_length = plan.model.max_length
         limit = min(data.max_length, max_length or data.max_length)
-        marked = [range(len(ids) + 1) for ids in targets]  # as long as with their mark
+        marked = [range(len(ids) + 1) for ids in targets]  # as long as with their EOS token
         kept, report = filter_lengths(sources, marked, limit, data.max_ratio, train)
         if report.left_out:
             say(f"data.train: {report}")
@@ -305,12 +315,9 @@ class TranslationJob(TaskJob):
         return PairBatches(
             [sources[i] for i in kept],
             [targets[i] for i in kept],
-            batch_tokens=plan.train.batch_tokens,
-            seed=plan.seed,
+            plan.batch_shape(train.source),
             start=self.target_tokens.start,
             eos=self.target_tokens.eos,
-            name=f"data.train={train.source_name}",
-            **plan.gpu_shapes(8),
             draw=draw,
             max_length=max_length,
         )
@@ -373,6 +380,8 @@ class TranslationJob(TaskJob):
             told["tags"] = self.tags
         if data.directions:
             told["directions"] = data.directions
+        if data.columns:
+            told["columns"] = data.columns
         if str(data.train).startswith(TOY):
             told["toy"] = {"settings": data.toy.model_dump(mode="json"), "seed": self.plan.seed}
         return told

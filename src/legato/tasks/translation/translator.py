@@ -1,7 +1,7 @@
 """A model that turns texts into texts, with what it takes to put text in and get text out.
 
 What the encoder reads is the tag that asks for a language, where the model has several, the text's subwords and
-the end mark. `Translator` scores pairs by their loss, BLEU and chrF, and predicts.
+the EOS token. `Translator` scores pairs by their loss, BLEU and chrF, and predicts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,16 @@ from legato.errors import ConfigError, DataError, LegatoError, suggest
 from legato.evaluation.translation import translation_scores
 from legato.models.base import SequenceModel
 from legato.tasks.base import Answer, Prediction, word_alignment, word_numbers
-from legato.tasks.encoder_decoder import TargetTokens, align, batches_of, beam_options, decode, longest_of, mean_loss
+from legato.tasks.encoder_decoder import (
+    TargetTokens,
+    align,
+    batches_of,
+    beam_options,
+    decode,
+    longest_of,
+    mean_loss,
+    search_name,
+)
 
 TAG = re.compile(r">>([\w-]+)<<")  # what somebody may type before a text
 
@@ -32,7 +41,7 @@ def few(names: Sequence[str], most: int = 12) -> str:
 
 
 def tag_token(language: str) -> str:
-    """The mark that asks for a language; the spelling is Marian's."""
+    """The token that asks for a language; the spelling is Marian's."""
     return f">>{language}<<"
 
 
@@ -47,12 +56,12 @@ class Translator:
 
     def __post_init__(self) -> None:
         self.target_tokens = TargetTokens.of(self.target, self.start)
-        names = (self.tokenizer.token(mark) for mark in sorted(self.tokenizer.marks))
+        names = (self.tokenizer.token(mark) for mark in sorted(self.tokenizer.special_ids))
         # The languages that it can be asked for.
         self.tags = [name[2:-2] for name in names if name.startswith(">>") and name.endswith("<<")]
 
     def source_ids(self, text: str, tag: str | None = None) -> Ids:
-        """A source as the encoder reads it: the tag, the text, the end mark."""
+        """A source as the encoder reads it: the tag, the text, the EOS token."""
         head = [] if tag is None else [self._tag_id(tag)]
         return np.array([*head, *self.tokenizer.encode(text), self.tokenizer.eos_id], dtype=np.int32)
 
@@ -72,7 +81,7 @@ class Translator:
         self, sources: Sequence[Ids], options: SearchOptions, most: int | None = None
     ) -> list[list[Hypothesis]]:
         limits = [self.limit(source, most) for source in sources]
-        return decode(self.model, sources, self.target_tokens, options, limits=limits)
+        return decode(self.model, sources, self.target_tokens, options, limits=limits, text_of=self.target.decode)
 
     def score(self, pairs: Pairs, options: SearchOptions) -> dict[str, Any]:
         """Loss, BLEU and chrF of pairs, with their signatures."""
@@ -83,7 +92,7 @@ class Translator:
             i for i, (s, t) in enumerate(zip(sources, targets, strict=True)) if max(len(s), len(t) + 1) <= max_length
         ]
         if not fits:
-            raise DataError(f"{pairs.source_name} has no pair that fits the model's {max_length} positions")
+            raise DataError(f"{pairs.source} has no pair that fits the model's {max_length} positions")
         loss = mean_loss(
             self.model, batches_of([sources[i] for i in fits], [targets[i] for i in fits], self.target_tokens)
         )
@@ -94,7 +103,7 @@ class Translator:
             written[i] = self.target.decode(best[0].tokens)
         scores: dict[str, Any] = {"loss": loss, **self._scores_by_tag(pairs, written)}
         exact = np.mean([a == b for a, b in zip(written, pairs.targets, strict=True)])
-        scores |= {"accuracy": float(exact), "sentences": len(written)}
+        scores |= {"accuracy": float(exact), "sentences": len(written), "search": search_name(options)}
         if len(readable) < len(sources):
             scores["too_long"] = len(sources) - len(readable)
         return scores

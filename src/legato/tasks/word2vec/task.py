@@ -25,12 +25,14 @@ from legato.data.formats.text import Text
 from legato.data.sources.files import resolve_path
 from legato.data.text.tokenizers import AnyTokenizer
 from legato.errors import ConfigError, DataError
-from legato.evaluation.word2vec import analogy_scores, nearest, similarity_scores, told
+from legato.evaluation.metrics import Metrics
+from legato.evaluation.word2vec import METRICS, analogy_scores, nearest, similarity_scores, told
 from legato.folders.finite_scores import check_finite
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
 from legato.models.word2vec import Word2VecModel
 from legato.tasks.base import Answer, Plan, Prediction, Say, Task, TaskJob, require
+from legato.tasks.defaults import Defaults, Given, TrainDefaults
 from legato.tasks.text_data import TextData, read_split, read_splits
 from legato.training.job import Loss
 
@@ -60,25 +62,20 @@ class Word2Vec(Task):
     """The `word2vec` task."""
 
     name: ClassVar[str] = "word2vec"
+    default_model: ClassVar[str] = "word2vec"
+    lists_answers: ClassVar[bool] = True
     summary: ClassVar[str] = "word vectors: one for each word, from the words near it"
     Data: ClassVar[type[Section]] = Word2VecData
-    figures: ClassVar[tuple[str, ...]] = (
-        *("loss", "analogy_accuracy", "analogies_known", "similarity_spearman", "similarities_known"),
-    )
+    metrics: ClassVar[Metrics] = METRICS
     Options: ClassVar[type[Section]] = Word2VecOptions
 
     @classmethod
-    def adjust(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        model = {"name": "word2vec", **(settings.get("model") or {})}
-        tokenizer = {"name": "word", **(settings.get("tokenizer") or {})}
-        if tokenizer["name"] == "word":
-            tokenizer = {"min_count": 5, **tokenizer}
-        train = settings.get("train") or {}
-        if isinstance(train, dict):
-            train = {"batch_tokens": 4096, "epochs": None if "steps" in train else 5, "schedule": "linear", **train}
-            if train.get("optimizer", "adamw") == "adamw":
-                train = {"lr": 0.01, **train}
-        return {**settings, "model": model, "tokenizer": tokenizer, "train": train}
+    def defaults(cls, given: Given) -> Defaults:
+        words = given.tokenizer.get("name", "word") == "word"
+        train = TrainDefaults(batch_tokens=4096, epochs=None if "steps" in given.train else 5, schedule="linear")
+        if given.adamw:
+            train["lr"] = 0.01
+        return Defaults(tokenizer={"name": "word", "min_count": 5} if words else {}, train=train)
 
     @classmethod
     def prepare(cls, plan: Plan, say: Say) -> Word2VecJob:
@@ -105,9 +102,13 @@ class Word2Vec(Task):
         return told | word_scores(module.embedding.weight, loaded.tokenizer, data)
 
     @classmethod
-    def predict(cls, loaded: Loaded, texts: Sequence[str], options: Any) -> list[Prediction]:
+    def predict(cls, loaded: Loaded, inputs: Sequence[str], options: Any) -> list[Prediction]:
         vectors = _vectors_of(loaded).embedding.weight
-        return [_neighbours(vectors, loaded.tokenizer, text, options.nbest) for text in texts]
+        return [_neighbours(vectors, loaded.tokenizer, text, options.nbest) for text in inputs]
+
+    @classmethod
+    def columns(cls, answer: Answer, scores: bool, alignments: bool) -> list[str]:
+        return [*super().columns(answer, scores, alignments), f"{answer.more['cosine']:.4f}"]
 
 
 def _vectors_of(loaded: Loaded) -> Word2VecModel:
@@ -142,16 +143,16 @@ def _neighbours(vectors: Tensor, tokenizer: AnyTokenizer, text: str, count: int)
 
 
 def find_word(tokenizer: AnyTokenizer, word: str) -> int | None:
-    """The number of a word; None where it has none, and for marks."""
+    """The number of a word; None where it has none, and for special tokens."""
     found = tokenizer.id_of(word)
     found = tokenizer.id_of(word.lower()) if found is None else found
-    return None if found in (tokenizer.unk_id, *tokenizer.marks) else found
+    return None if found in (tokenizer.unk_id, *tokenizer.special_ids) else found
 
 
 def _left_out(tokenizer: AnyTokenizer) -> list[int]:
     """What is no word, the end of a line aside."""
     unknown = [] if tokenizer.unk_id is None else [tokenizer.unk_id]
-    return sorted({*tokenizer.marks, *unknown} - {tokenizer.eos_id})
+    return sorted({*tokenizer.special_ids, *unknown} - {tokenizer.eos_id})
 
 
 def word_scores(vectors: Tensor, tokenizer: AnyTokenizer, data: Word2VecData) -> dict[str, float]:
@@ -206,13 +207,12 @@ class Word2VecJob(TaskJob):
     use = 'legato predict FOLDER "great"'
     likelihood = False  # the loss is none of tokens
     metric = "loss"
-    lower_is_better = True
 
     def __init__(self, plan: Plan, say: Say) -> None:
         self.plan = plan
         self.texts = read_splits(plan.data)
         self.hashes = {split: text.sha256 for split, text in self.texts.items()}
-        self.tokenizer = plan.tokenizer_for(lambda: cached_tokenizer(plan.tokenizer, self.texts["train"]))
+        self.processors = plan.processors_for(lambda: cached_tokenizer(plan.tokenizer, self.texts["train"]))
         self.sizes = plan.sizes_for(self.tokenizer)
         ids = cached_ids(self.texts["train"], self.tokenizer)
         self.counts = np.bincount(ids, minlength=self.tokenizer.size)

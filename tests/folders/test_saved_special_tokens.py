@@ -11,9 +11,10 @@ from tokenizers import processors
 
 import legato
 from legato.data.batching.qa_windows import QuestionReader
+from legato.data.processors import Processors
 from legato.data.text.text_reader import TextReader
 from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
-from legato.data.text.word_pieces import file_marks
+from legato.data.text.word_pieces import template_tokens
 from legato.folders.exports import export
 from legato.folders.model_folder import load_model, save_model
 from legato.folders.sentence_encoder import SentenceEncoder, told_sentences
@@ -94,7 +95,7 @@ def test_so_does_an_adapter_once_it_is_merged(trained: Path, tmp_path: Path) -> 
 def test_words_and_questions_are_framed_as_they_are_read(kind: Any, trained: Path, tmp_path: Path) -> None:
     held = load_model(trained / "best")
     module = ModelWithHead(held.module, HeadSpec(kind=kind, outputs=2))
-    save_model(tmp_path, module, held.tokenizer, task="tagging", about={"labels": ["A", "B"]}, card="")
+    save_model(tmp_path, module, Processors(held.tokenizer), task="tagging", about={"labels": ["A", "B"]}, card="")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
     reader = TextReader.of(module.config, held.tokenizer)
     assert tokenizer(TEXTS[0]).input_ids == reader.text(TEXTS[0]).ids
@@ -106,7 +107,7 @@ def test_words_and_questions_are_framed_as_they_are_read(kind: Any, trained: Pat
 def test_vectors_are_made_of_the_tokens_that_the_file_gives(trained: Path, tmp_path: Path) -> None:
     held, how = load_model(trained / "best"), SentenceEncoder(normalise=True)
     about = {"sentences": told_sentences(how)}
-    save_model(tmp_path, held.module, held.tokenizer, task="embedding", about=about, card="")
+    save_model(tmp_path, held.module, Processors(held.tokenizer), task="embedding", about=about, card="")
     again = load_model(tmp_path)
     read = transformers.AutoTokenizer.from_pretrained(tmp_path)(TEXTS[0]).input_ids
     assert TextVectors.of(again).rows(TEXTS[:1])[0].ids == read
@@ -179,14 +180,14 @@ def test_where_tokens_stand_is_known_as_before() -> None:
     library = byte_level()
     library.post_processor = processors.ByteLevel(trim_offsets=True)
     tokenizer = Tokenizer(library, "</s>")
-    framed = tokenizer.framing(([], []), ([], [tokenizer.eos_id], []))
+    framed = tokenizer.with_template(([], []), ([], [tokenizer.eos_id], []))
     assert library.encode("a dog").offsets[1] == (2, 5)
     assert framed.library.encode("a dog").offsets == library.encode("a dog").offsets
 
 
 def test_marks_are_found_where_the_letter_a_is_in_no_token() -> None:
     tokenizer = Tokenizer.train(TokenizerConfig(name="char"), ["xyz zyx"])
-    framed = tokenizer.framing(([tokenizer.eos_id], []), ([tokenizer.eos_id], [tokenizer.eos_id], []))
-    assert file_marks(framed, pair=False) == ([tokenizer.eos_id], [], [])
-    assert file_marks(framed, pair=True) == ([tokenizer.eos_id], [tokenizer.eos_id], [])
-    assert file_marks(tokenizer, pair=True) == ([], [], [])
+    framed = tokenizer.with_template(([tokenizer.eos_id], []), ([tokenizer.eos_id], [tokenizer.eos_id], []))
+    assert template_tokens(framed, pair=False) == ([tokenizer.eos_id], [], [])
+    assert template_tokens(framed, pair=True) == ([tokenizer.eos_id], [tokenizer.eos_id], [])
+    assert template_tokens(tokenizer, pair=True) == ([], [], [])

@@ -1,0 +1,113 @@
+"""What is trained, validated and tested on: which sources those are, and what is held out where they are not given.
+
+Three ways to hold out a share of the training rows, each at least one of them and never all:
+
+- `by_order`: the last ones, for text that goes on from row to row;
+- `by_hash`: what part a row is in follows from a text of its, whatever the order and whatever else there is, so that
+  rows with one text stay together, and more rows move no others;
+- `by_group`: groups of any size in the order of their hashes, until the share is filled.
+
+No row may ever change its part: what was trained on would be validated on when a run goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Annotated, Final, Generic, Literal, TypeVar
+
+from pydantic import Field
+
+from legato.config import Section
+from legato.data.digests import chance
+from legato.data.sources.files import FileOptions
+from legato.errors import DataError
+
+SPLITS: Final = ("train", "valid", "test")
+PARTED: Final = ("builtin:", "toy:")  # how sources begin that have a part for validation, too
+
+Source = TypeVar("Source", str, str | list[str])
+R = TypeVar("R")
+
+# What settings of one name mean in every task.
+Encoding = Annotated[str, Field(description="of text files")]
+TableFormat = Annotated[
+    Literal["auto", "tsv", "csv", "jsonl", "parquet"],
+    Field(description="auto: by the file's ending, and by its tabs"),
+]
+MaxLine = Annotated[int, Field(ge=0, description="longest line accepted, in characters; 0 for any")]
+ValidShare = Annotated[float, Field(gt=0, lt=1, description="share held out when data.valid is left out")]
+
+
+class SplitData(Section, Generic[Source]):
+    """Where the data is; each task says what its sources may be, and how it reads them."""
+
+    train: Source | None = None
+    valid: Source | None = None
+    test: Source | None = Field(None, description="scored at the end, with the best model")
+    root: str | None = Field(None, description="folder that relative names lie in")
+
+    def files(self, split: str) -> FileOptions:
+        """How the sources of a split are read, as far as the task has settings for it."""
+        return FileOptions(split=split, **self.model_dump(include={"root", "format", "encoding", "max_line"}))
+
+    def read(self, read: Callable[[Source, str, R | None], R]) -> dict[str, R]:
+        """What `read` makes of the source of each split that has one, the split's name, and the training part."""
+        found: dict[str, R] = {}
+        parted = self.train if str(self.train).startswith(PARTED) else None
+        valid = parted if self.valid is None else self.valid
+        for split, source in zip(SPLITS, (self.train, valid, self.test), strict=True):
+            if source is not None:
+                found[split] = read(source, split, found.get("train"))
+        return found
+
+
+def completed(found: Mapping[str, R], hold_out: Callable[[R], Mapping[str, R]]) -> dict[str, R]:
+    """The parts in their order; where there is none for validation, with what is held out of the training part."""
+    parts = {**found, **({} if "valid" in found else hold_out(found["train"]))}
+    return {split: parts[split] for split in SPLITS if split in parts}
+
+
+def by_order(count: int, share: float, source: str, what: str) -> dict[str, range]:
+    """The rows of each part, the last share for validation; `what` each of them is, for a message."""
+    if count < 2:
+        raise DataError(f"{source} has one {what}, too few to hold any out; give data.valid")
+    cut = max(1, min(count - 1, round(count * (1 - share))))
+    return {"train": range(cut), "valid": range(cut, count)}
+
+
+def by_hash(
+    keys: Sequence[str], shares: Mapping[str, float], kept: Collection[str] = (), left: int = 1
+) -> dict[str, list[int]]:
+    """The rows of each part, which follows from a row's key; at least `left` keys train, and all that are `kept`."""
+    order = sorted((chance(key), key) for key in set(keys).difference(kept))
+    part_of: dict[str, str] = {}
+    end, level = 0, 0.0
+    for others, (part, share) in zip(range(len(shares) - 1, -1, -1), shares.items(), strict=True):
+        level += share
+        start, most = end, len(order) - others - left
+        end = max(start + 1, min(sum(number < level for number, _ in order), most))
+        part_of |= {key: part for _, key in order[start:end]}
+    return _rows_of(keys, part_of)
+
+
+def by_group(keys: Sequence[str], shares: Mapping[str, float]) -> dict[str, list[int]]:
+    """The rows of each part, those of a key all in one; a part takes keys until it has its share of the rows."""
+    sizes = Counter(keys)
+    order = sorted(sizes, key=lambda key: hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest())
+    part_of: dict[str, str] = {}
+    for number, (part, share) in enumerate(shares.items()):
+        count = 0
+        # Those that come behind get one key at least.
+        while not count or (count < share * len(keys) and len(order) > len(shares) - number):
+            count += sizes[order[0]]
+            part_of[order.pop(0)] = part
+    return _rows_of(keys, part_of)
+
+
+def _rows_of(keys: Sequence[str], part_of: Mapping[str, str]) -> dict[str, list[int]]:
+    rows: dict[str, list[int]] = {split: [] for split in SPLITS if split == "train" or split in part_of.values()}
+    for row, key in enumerate(keys):
+        rows[part_of.get(key, "train")].append(row)
+    return rows

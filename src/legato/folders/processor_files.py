@@ -1,0 +1,86 @@
+"""The processors of a model folder: tokenizers of what is read and written, and those of other inputs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from legato.data.processors import TEXT, Processor, Processors
+from legato.data.text.sentencepieces import is_marian_vocabulary, load_marian_vocabulary
+from legato.data.text.tokenizers import AnyTokenizer, Tokenizer
+from legato.errors import DataError, FolderError
+from legato.registry import PROCESSORS
+
+TARGET: Final = "target"  # the folder of a tokenizer of its own for what is written
+
+
+def load_processors(folder: Path, kinds: Sequence[str]) -> Processors:
+    """What the folder's model reads and writes with."""
+    others = {kind: _load(folder, kind) for kind in kinds if kind != TEXT}
+    read, written = _load_tokenizers(folder) if TEXT in kinds else (None, None)
+    return Processors(read, written, others)
+
+
+def _load(folder: Path, kind: str) -> Processor:
+    processor: type[Processor] = PROCESSORS.get(kind)
+    if not (folder / processor.file).is_file():
+        raise FolderError(f"{folder} lacks {processor.file}, the {kind} processor that its model reads with")
+    try:
+        return processor.load(folder)
+    except DataError as problem:
+        raise FolderError(str(problem)) from None
+
+
+def _load_tokenizers(folder: Path) -> tuple[AnyTokenizer, AnyTokenizer]:
+    """Those of what is read and of what is written; mostly one and the same."""
+    try:
+        if is_marian_vocabulary(folder):
+            return load_marian_vocabulary(folder)
+        tokenizer = Tokenizer.load(folder)
+        own = folder / TARGET / "tokenizer.json"
+        return tokenizer, Tokenizer.load(own) if own.is_file() else tokenizer
+    except DataError as problem:
+        raise FolderError(str(problem)) from None
+
+
+def set_up_tokenizer(processors: Processors, *, published: bool, lowercase: bool) -> None:
+    """A `published` tokenizer begins texts as its own file says; some read them in lower case, but not the special
+    tokens that they spell."""
+    if not (processors.has_text and isinstance(processors.tokenizer, Tokenizer)):
+        return
+    tokenizer = processors.tokenizer
+    tokenizer.follows_own_template = published
+    if lowercase:
+        from tokenizers import normalizers
+
+        before = tokenizer.full_library.normalizer
+        parts = [normalizers.Lowercase(), *([] if before is None else [before])]
+        tokenizer.full_library.normalizer = normalizers.Sequence(parts)
+
+
+def tokenizer_digest(tokenizer: AnyTokenizer) -> str:
+    """A short hash of a vocabulary in its order: what tells a tokenizer from another one of its size."""
+    names = "\n".join(tokenizer.token_name(index) for index in range(tokenizer.size))
+    return hashlib.sha256(names.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def digests_of(processors: Processors) -> dict[str, Any]:
+    """What a folder remembers of the processors that its model was trained with; `check_digests` reads it."""
+    digests: dict[str, Any] = {}
+    if processors.has_text:
+        digests["tokens"] = [tokenizer_digest(processors.tokenizer), tokenizer_digest(processors.target)]
+    if processors.others:
+        digests["processors"] = {kind: held.fingerprint() for kind, held in processors.others.items()}
+    return digests
+
+
+def check_digests(folder: Path, about: Mapping[str, Any], processors: Processors) -> None:
+    """Refuse a folder whose processors are not those that its model was trained with."""
+    digests = digests_of(processors)
+    if about.get("tokens") not in (None, digests.get("tokens")):
+        raise FolderError(f"{folder}: its tokenizer is not the one that the model was trained with")
+    for kind, digest in (about.get("processors") or {}).items():
+        if digests.get("processors", {}).get(kind) != digest:
+            raise FolderError(f"{folder}: its {kind} processor is not the one that the model was trained with")

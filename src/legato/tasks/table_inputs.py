@@ -1,0 +1,70 @@
+"""What `predict` reads of a table: its texts alone, whether or not the table has labels, too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from legato.data.formats.labelled import TEXTS, guess_columns, has_columns, named_by_number
+from legato.data.sources.files import unify_newlines
+from legato.data.sources.table import Column, Head, list_names
+from legato.data.sources.tables import kind_of, read_table, tabbed
+from legato.errors import DataError, brief
+from legato.input_files import path_of
+
+
+@dataclass(frozen=True)
+class TableInputs:
+    """A text for each row, those of a pair with a tab between them."""
+
+    texts: list[str]
+    note: str = ""  # which columns were guessed, for the user to check
+
+
+def is_table(file: str) -> bool:
+    """Whether a file is read by columns, as its ending says, rather than line by line."""
+    return kind_of(path_of(file)) != "text"
+
+
+def read_inputs(
+    source: str, trained: Sequence[Column] | None = None, columns: Sequence[Column] | None = None, count: int = 1
+) -> TableInputs:
+    """The texts of a table: of `columns`; else of those that were `trained` on, where it has them; else guessed.
+
+    `count` is how many texts a row has where the table does not tell.
+    """
+    guessed = False
+
+    def choose(head: Head) -> Sequence[Column]:
+        nonlocal guessed
+        if columns is not None:
+            return columns
+        if trained and has_columns(head, trained):
+            return named_by_number(head, trained)
+        guessed = True
+        return _guess(head, count)
+
+    table = read_table(source, choose, tabbed(source))
+    parts = [[unify_newlines(text) for text in table.texts(place, "--columns")] for place in range(len(table.names))]
+    texts = ["\t".join(part.replace("\t", " ") for part in row) for row in zip(*parts, strict=True)]
+    note = f"{table.source}: reading {' and '.join(table.shown)} as text" + ("" if table.header else ", no header")
+    return TableInputs(texts, note if guessed else "")
+
+
+def _guess(head: Head, count: int) -> Sequence[Column]:
+    """The columns of texts as training guesses them, beside a label; else by their names, or where all are texts."""
+    try:
+        *texts, _ = guess_columns(head)
+        if len(texts) == count:
+            return texts
+    except DataError:
+        pass
+    if named := TEXTS.find(head.names, count):
+        return named
+    if len(head.names) == count:
+        return list(range(1, count + 1)) if head.separated else head.names
+    example = ",".join(map(brief, head.names[:count]))
+    raise DataError(
+        f"{head.where} has the columns {list_names(head.names)}; say which "
+        f"{'is the text' if count == 1 else 'are the two texts'}: --columns {example}"
+    )

@@ -1,0 +1,137 @@
+"""What there is: models, recipes, settings, and what `legato doctor` finds."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib import metadata
+from typing import Any
+
+import pytest
+import yaml
+
+import legato
+from legato.registry import MODELS, TASKS
+from legato.runs import doctor as diagnosis
+from legato.runs.config import TO_BE_NAMED
+from legato.runs.train import check, describe_settings, list_recipes, settings_for
+from tiny_adapted import published_folder
+
+
+def test_every_model_is_listed(command: Any) -> None:
+    assert all(name in command("models").out for name in MODELS.names())
+    assert json.loads(command("models", "--json").out).keys() == set(MODELS.names())
+
+
+@pytest.mark.parametrize("name", MODELS.names())
+def test_every_model_shows_its_settings(name: str, command: Any) -> None:
+    assert "model.width" in command("models", name).out
+    assert json.loads(command("models", name, "--json").out)["width"] == {"word2vec": 100}.get(name, 256)
+
+
+def test_every_recipe_is_listed(command: Any) -> None:
+    assert json.loads(command("recipes", "--json").out).keys() == set(list_recipes())
+    assert command("recipes").code == 0
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A model for recipes that go on from one."""
+    return str(published_folder(tmp_path_factory.mktemp("base") / "m", "bert", layers=4))
+
+
+def complete(recipe: dict[str, Any], base: str) -> dict[str, Any]:
+    return {**recipe, "from": base} if recipe.get("from") == TO_BE_NAMED else recipe
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_every_recipe_is_valid_and_promises_a_score(name: str, base: str) -> None:
+    recipe = check(complete(settings_for(name), base))
+    assert recipe.task in TASKS
+    assert recipe.about
+    assert recipe.expect or "not measured yet" in recipe.about
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_a_recipe_is_printed_as_a_file_that_can_be_run(name: str, command: Any, base: str) -> None:
+    printed = yaml.safe_load(command("recipes", name).out)
+    assert check(complete(printed, base)) == check(complete(settings_for(name), base))
+
+
+def test_a_recipe_that_needs_a_model_says_so(command: Any) -> None:
+    answer = command("train", "classification/sst2")
+    assert (answer.code, answer.err) == (
+        2,
+        "legato: this recipe goes on from a trained model; name it: from=MODEL\n",
+    )
+
+
+def test_doctor_looks_at_this_machine(command: Any) -> None:
+    found = json.loads(command("doctor", "--json").out)
+    assert found["legato"] == legato.__version__
+    assert {"python", "torch", "device", "free disk here"} <= found.keys()
+    assert {"sacrebleu", "sentencepiece"} <= found.keys()
+    assert "float32 matrix product" in command("doctor").out
+
+
+def test_doctor_asks_for_no_package_that_is_optional(command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if name in ("ctranslate2", "transformers"):
+            raise metadata.PackageNotFoundError(name)
+        return "1.0"
+
+    monkeypatch.setattr("legato.runs.doctor.metadata.version", version)
+    found = {finding.name: finding for finding in diagnosis.diagnose()}
+    assert found["ctranslate2"].good
+    assert found["ctranslate2"].value == "not installed (optional: legato export --to ctranslate2)"
+
+
+def test_every_setting_has_a_meaning() -> None:
+    rows = describe_settings({"task": "lm", "model": {"name": "gru"}})
+    named = [(row.key, row.meaning) for row in rows if row.key != "model.name"]
+    assert all(meaning for _, meaning in named), [key for key, meaning in named if not meaning]
+
+
+def test_train_lists_its_keys(command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    answer = command("train", "lm", "model=window", "--keys")
+    assert answer.code == 0
+    assert "model.context" in answer.out
+    assert "train.batch_tokens" in answer.out
+
+
+def test_the_length_of_a_run_and_its_rate_are_explained_where_nobody_sets_them() -> None:
+    meanings = {row.key: (row.default, row.meaning) for row in describe_settings({"task": "translation"})}
+    assert meanings["train.lr"] == ("0.001", "the highest; none: 0.003 for adamw, 1 for sgd and asgd")
+    assert meanings["train.epochs"] == ("None", "passes over the data, when train.steps is none; none: 10")
+
+
+@pytest.mark.parametrize("width", [200, 80, 40])
+@pytest.mark.parametrize(
+    "words",
+    [("recipes",), ("train", "classification", "--keys"), ("models",), ("models", "transformer")],
+    ids=" ".join,
+)
+def test_no_word_is_cut_however_narrow_the_terminal(
+    words: tuple[str, ...], width: int, command: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def words_at(columns: int) -> set[str]:
+        monkeypatch.setattr("legato.cli.printing.WIDE", columns)
+        shown = command(*words).out
+        assert max(map(len, shown.splitlines())) <= columns
+        return {word.rstrip(":") for word in re.split(r"[\s│┃]+", shown)}
+
+    whole = {word for word in words_at(10_000) if word.isascii() and len(word) <= width - 4}
+    assert whole - words_at(width) <= {"recipe", "model", "setting"}  # headings of what stands on a line of its own
+
+
+def test_what_a_setting_may_be_is_said(command: Any) -> None:
+    values = {row.key: row.values for row in describe_settings({"task": "classification"})}
+    assert values["data.format"] == "auto | tsv | csv | jsonl | parquet"
+    assert values["data.valid_share"] == "above 0, below 1"
+    assert values["train.steps"] == "at least 1"
+    assert values["train.compile"] == "true | false"
+    assert values["train.optimizer"] == "adamw | sgd | asgd"
+    assert values["data.train"] == values["seed"] == ""
+    assert "adamw | sgd | asgd" in command("train", "lm", "--keys").out
+    assert "true | false" in command("models", "transformer").out
