@@ -92,7 +92,8 @@ def prepare(folder: Path, shape: Shape, adapt: str) -> tuple[Any, Any, Any]:
     import torch
 
     from legato.registry import TASKS
-    from legato.runs.train import check, plan_of, settings_for
+    from legato.runs.config import check, settings_for
+    from legato.runs.train import plan_of
 
     torch.set_num_threads(shape.threads)
     torch.set_float32_matmul_precision("high")
@@ -124,10 +125,9 @@ def legato_side(folder: Path, shape: Shape, adapt: str) -> Any:
     import torch
 
     from legato.models.base import count_parameters
-    from legato.models.model_with_head import body_of
     from legato.registry import MODELS
     from legato.runs.run_folder import RunFolder
-    from legato.runs.train import _copy_weights, with_head
+    from legato.runs.train import with_head
     from legato.training.adapt import Base, store_frozen
     from legato.training.adapt import adapt as adapt_model
     from legato.training.display import Display
@@ -138,7 +138,7 @@ def legato_side(folder: Path, shape: Shape, adapt: str) -> Any:
         torch.cuda.set_stream(torch.cuda.Stream(device))  # all on one stream; `Trainer.fit` sees to that itself
     config, job, loaded = prepare(folder, shape, adapt)
     model = MODELS.get(config.model.name)(config.model, job.sizes)
-    _copy_weights(body_of(loaded.module), model)
+    loaded.put_into(model)
     model = with_head(model, job, loaded).to(device)
     first = job.batches.at(0).to(device)
     model.eval()

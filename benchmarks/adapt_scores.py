@@ -106,7 +106,8 @@ def peer_side(folder: Path, shape: Shape, adapt: str) -> Any:
 
     from legato.data.batching.examples import scoring_batches
     from legato.registry import TASKS
-    from legato.runs.train import check, plan_of, saved_bytes, settings_for
+    from legato.runs.config import check, settings_for
+    from legato.runs.train import plan_of
     from legato.training.schedules import Schedule
 
     transformers.logging.set_verbosity_error()
@@ -155,7 +156,7 @@ def peer_side(folder: Path, shape: Shape, adapt: str) -> Any:
                         model.save_pretrained(f"{place}/best")
             finish(device)
             seconds = time.monotonic() - started
-            size = saved_bytes(Path(place) / "best") / 1e6
+            size = sum(file.stat().st_size for file in Path(place).glob("best/*.safetensors")) / 1e6
         return Told(best, sum(p.numel() for p in trained), memory(device)[0], seconds, size)
 
     return answer
@@ -192,8 +193,8 @@ def main() -> None:
             side = Side(SIDES[name][0], folder, shape, SIDES[name][1])
             it = told[name] = side(None)
             side.process.kill()
-            figures = f"{100 * it.accuracy:10.2f}{it.trainable:12,d}{it.peak:8,.0f}{it.seconds:9.1f}{it.size:12.3f}"
-            print(f"{name:22s}{figures}", flush=True)
+            line = f"{100 * it.accuracy:10.2f}{it.trainable:12,d}{it.peak:8,.0f}{it.seconds:9.1f}{it.size:12.3f}"
+            print(f"{name:22s}{line}", flush=True)
     figures = {name: it._asdict() for name, it in told.items()}
     with_peft = {**versions(), "peft": version("peft")}
     print(json.dumps({"benchmark": "adapt_scores", **vars(options), "versions": with_peft, "figures": figures}))

@@ -27,9 +27,9 @@ from legato.data.cache import cached_ids, cached_tokenizer
 from legato.data.formats.text import read_text
 from legato.data.text.tokenizers import TokenizerConfig
 from legato.registry import MODELS, TASKS
+from legato.runs.config import check, settings_for
 from legato.runs.run_folder import RunFolder
-from legato.runs.train import check, settings_for
-from legato.tasks.base import Plan
+from legato.runs.train import plan_of
 from legato.training.devices import choose_device, describe
 from legato.training.display import Display
 from legato.training.loop import Trainer
@@ -86,8 +86,7 @@ def legato(device: torch.device, **settings: object) -> Iterator[int]:
         **settings,
     }
     config = check(settings_for("lm", given))
-    plan = Plan(config.data, config.tokenizer, config.model, config.train, 0, device)
-    job = TASKS.get("lm").prepare(plan, lambda text: None)
+    job = TASKS.get("lm").prepare(plan_of(config, device), lambda text: None)
     model = MODELS.get("lstm")(config.model, job.sizes).to(device).train()
     with tempfile.TemporaryDirectory() as folder:
         run = RunFolder(Path(folder))

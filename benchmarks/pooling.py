@@ -38,10 +38,10 @@ def score(model: str, task: Task, settings: str, seed: int, device: str, folder:
     import torch
 
     import legato
-    from legato.evaluation.classification import METRICS
+    from legato.evaluation.classification import DECIDING
 
     torch.set_num_threads(1)
-    kind = next(kind for kind, figures in METRICS.items() if task.figure in figures)
+    kind = next(kind for kind, figures in DECIDING.items() if task.figure in figures)
     given: dict[str, Any] = {
         "from": model,
         "data.train": task.train,

@@ -82,7 +82,7 @@ def legato_side(folder: Path, shape: Shape, compiled: bool) -> Any:
     import torch
 
     from legato.runs.run_folder import RunFolder
-    from legato.tasks.lm.next_token import next_token_loss
+    from legato.tasks.lm.job import next_token_loss
     from legato.training.config import TrainConfig
     from legato.training.display import Display
     from legato.training.job import Job

@@ -23,8 +23,8 @@ from rich.markup import escape
 from rich.table import Table
 
 import legato
+from legato.interrupts import Stopped
 from legato.runs.compare import Comparison, table_of
-from legato.training.stopping import Stopped
 
 MODELS = ["window", "elman", "gru", "lstm"]
 DISTANCES = (5, 20, 80)

@@ -14,7 +14,6 @@ import torch
 
 import legato
 from legato.data.batching.examples import collate_examples
-from legato.data.text.text_reader import TextReader
 from legato.errors import LegatoError
 
 # A word, twice in one sense and once in another.
@@ -29,7 +28,7 @@ SENSES = {
 def vector(model: legato.Model, sentence: str, word: str) -> torch.Tensor:
     """The last layer's state of a word in a sentence."""
     words = sentence.split()
-    row = TextReader.of(model.module.config, model.tokenizer).words(words)
+    row = model.module.config.text_reader(model.tokenizer).words(words)
     assert row.positions is not None
     place = row.positions[words.index(word)]
     if row.ids[place] == model.tokenizer.unk_id:

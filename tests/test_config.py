@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pydantic import Field, model_validator
 
-from legato.config import Section, merge, parse_value, parse_words, put, read_yaml, to_yaml, validate
+from legato.config import Section, merge, nested, parse_value, parse_words, read_yaml, to_yaml, validate
 from legato.errors import ConfigError, suggest
-from legato.runs.train import RunConfig, check, dump, flat, settings_for
+from legato.runs.config import RunConfig, check, dump, flat, settings_for
 
 
 class Inner(Section):
@@ -111,10 +111,8 @@ def test_a_value_cannot_become_a_section() -> None:
         parse_words(["data=x", "data.train=y"])
 
 
-def test_put_makes_the_sections_it_needs() -> None:
-    settings: dict[str, Any] = {"a": {"b": 1}}
-    put(settings, "a.c.d", 2)
-    assert settings == {"a": {"b": 1, "c": {"d": 2}}}
+def test_dotted_keys_make_the_sections_they_need() -> None:
+    assert nested({"a": {"b": 1}, "a.c.d": 2}) == {"a": {"b": 1, "c": {"d": 2}}}
 
 
 # --- laying over -----------------------------------------------------------------------------------

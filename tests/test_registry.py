@@ -13,7 +13,7 @@ import legato
 from legato.errors import ConfigError
 from legato.models.base import SequenceModel
 from legato.registry import MODELS, TASKS, Registry
-from legato.runs.train import check, settings_for
+from legato.runs.config import check, settings_for
 
 MODEL = """
 from typing import Literal

@@ -119,18 +119,13 @@ def wait_for(condition: Callable[[], Any], process: BaseProcess, limit: float = 
 
 def hurry() -> None:
     """Leave out what takes time and makes no difference between processes on one machine; for one of many runs."""
-    import functools
-
     import torch
 
-    from legato import registry
-    from legato.runs import train as run
+    from legato.runs import provenance
 
     torch.set_num_threads(1)
     os.fsync = lambda handle: None  # type: ignore[assignment]  # a kill, unlike a power cut, loses no written page
-    run._commit = lambda: None
-    if not hasattr(registry.entry_points, "cache_clear"):
-        registry.entry_points = functools.cache(registry.entry_points)
+    provenance._commit = lambda: None
 
 
 def command(arguments: list[str], log: Path) -> int:

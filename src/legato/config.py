@@ -68,13 +68,10 @@ def _check_plain(value: Any, most: int | None) -> None:
             raise ValueError("holds bytes that are no UTF-8; write it in UTF-8")
         if len(value) > MAX_WORD:
             raise ValueError(f"has {len(value):,} characters, and a setting at most {MAX_WORD:,}")
-    elif isinstance(value, bool):
-        pass
-    elif isinstance(value, int):
-        if most is not None and value > most:
-            raise ValueError(f"should be less than or equal to {most}")
-        if most is not None and value < -most:
-            raise ValueError(f"should be greater than or equal to {-most}")
+    elif isinstance(value, int) and not isinstance(value, bool):
+        if most is not None and abs(value) > most:
+            bound = f"less than or equal to {most}" if value > 0 else f"greater than or equal to {-most}"
+            raise ValueError(f"should be {bound}")
     elif isinstance(value, float):
         if abs(value) > MAX_NUMBER:
             raise ValueError(f"should be between {-MAX_NUMBER:g} and {MAX_NUMBER:g}")
@@ -119,29 +116,30 @@ def split_words(words: Iterable[str]) -> dict[str, Any]:
 
 def parse_words(words: Iterable[str]) -> dict[str, Any]:
     """`["model.width=5", "out=runs/x"]` as a nested dictionary."""
-    settings: dict[str, Any] = {}
-    for key, value in split_words(words).items():
-        put(settings, key, value)
-    return settings
+    return nested(split_words(words))
 
 
-def put(settings: dict[str, Any], key: str, value: Any) -> None:
-    """Set the dotted `key` in a nested dictionary."""
-    if not isinstance(key, str) or len(key) > MAX_NAME or not is_text(key):
-        raise ConfigError(f"'{brief(key)}' is no setting's name; settings are written section.key=value")
-    *sections, last = key.split(".")
-    if not last or not all(sections) or len(sections) >= MAX_PARTS:
-        raise ConfigError(f"'{brief(key)}' is no setting's name: it needs a name on both sides of each dot, of few")
-    if not sections and last in SHORT_SECTIONS and not isinstance(value, dict):
-        sections, last = [last], "name"
-    inner = settings
-    for section in sections:
-        there = inner.setdefault(section, {})
-        if not isinstance(there, dict):
-            # `data: x` in a file, then `data.train=y` on the command line.
-            raise ConfigError(f"'{key}' is set inside '{section}', which is already the value '{brief(there)}'")
-        inner = there
-    inner[last] = value
+def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted keys and their values as a nested dictionary."""
+    whole: dict[str, Any] = {}
+    for key, value in settings.items():
+        if not isinstance(key, str) or len(key) > MAX_NAME or not is_text(key):
+            raise ConfigError(f"'{brief(key)}' is no setting's name; settings are written section.key=value")
+        *sections, last = key.split(".")
+        if not last or not all(sections) or len(sections) >= MAX_PARTS:
+            why = "it needs a name on both sides of each dot, of few"
+            raise ConfigError(f"'{brief(key)}' is no setting's name: {why}")
+        if not sections and last in SHORT_SECTIONS and not isinstance(value, dict):
+            sections, last = [last], "name"
+        inner = whole
+        for section in sections:
+            there = inner.setdefault(section, {})
+            if not isinstance(there, dict):
+                # `data: x` in a file, then `data.train=y` on the command line.
+                raise ConfigError(f"'{key}' is set inside '{section}', which is already the value '{brief(there)}'")
+            inner = there
+        inner[last] = str(value) if isinstance(value, Path) else value
+    return whole
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,10 +157,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     loaded = parse_yaml(read_bytes(path, MAX_FILE, error=ConfigError), object, str(path))
     if not isinstance(loaded, dict):
         raise ConfigError(f"{path} holds no settings; it should be a YAML mapping such as 'task: lm'")
-    settings: dict[str, Any] = {}
-    for key, value in loaded.items():
-        put(settings, key, value)
-    return settings
+    return nested(loaded)
 
 
 def to_yaml(settings: Mapping[str, Any]) -> str:
@@ -244,17 +239,14 @@ def _one_line(section: type[Section], problem: ValidationError, where: str) -> s
     if error["type"] == "missing":
         return f"'{key}' is needed; set {key}=…"
     value = error["input"]
+    kind, _, fault = error["type"].partition("_")
     plain = {
-        "int_parsing": "is not a whole number",
-        "int_from_float": "is not a whole number",
-        "int_type": "is not a whole number",
-        "float_parsing": "is not a number",
-        "float_type": "is not a number",
-        "bool_parsing": "is neither true nor false",
-        "bool_type": "is neither true nor false",
-        "string_type": "is not text",
-    }.get(error["type"])
-    if plain is None:
+        "int": "is not a whole number",
+        "float": "is not a number",
+        "bool": "is neither true nor false",
+        "string": "is not text",
+    }.get(kind)
+    if plain is None or fault not in ("parsing", "type", "from_float"):
         message = error["msg"].removeprefix("Value error, ").removeprefix("Input ")
         plain = message[0].lower() + message[1:] if message else "is not valid"
     if isinstance(value, Mapping):  # the settings as a whole do not go together
@@ -262,43 +254,36 @@ def _one_line(section: type[Section], problem: ValidationError, where: str) -> s
     return f"{key}={brief(value)} {brief(plain, 400)}"
 
 
-# What other toolkits call a setting, and what it is called here: the first that a section has.
+# What a setting is called here, and in other toolkits; of several that may be meant, the first that a section has.
 ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
-    "adam_epsilon": ("eps",),
-    "batch_size": ("batch_rows", "batch_tokens"),
-    "bf16": ("precision",),
-    "early_stopping": ("patience",),
-    "early_stopping_patience": ("patience",),
-    "embedding_dim": ("embedding",),
-    "eval_steps": ("validate_every",),
-    "fp16": ("precision",),
-    "gradient_accumulation_steps": ("accumulate",),
-    "gradient_checkpointing": ("recompute",),
-    "hidden_dim": ("width",),
-    "hidden_size": ("width",),
-    "learning_rate": ("lr",),
-    "logging_steps": ("log_every",),
-    "lora_alpha": ("alpha",),
-    "lora_dropout": ("dropout",),
-    "lr_scheduler_type": ("schedule",),
-    "max_epochs": ("epochs",),
-    "max_grad_norm": ("clip",),
-    "max_seq_length": ("max_length", "window"),
-    "max_steps": ("steps",),
-    "num_attention_heads": ("heads",),
-    "num_epochs": ("epochs",),
-    "num_heads": ("heads",),
-    "num_hidden_layers": ("layers",),
-    "num_layers": ("layers",),
-    "num_train_epochs": ("epochs",),
-    "per_device_train_batch_size": ("batch_rows", "batch_tokens"),
-    "r": ("rank",),
-    "save_steps": ("checkpoint_every",),
-    "target_modules": ("targets",),
-    "use_rslora": ("rslora",),
-    "vocab_size": ("size",),
-    "warmup_ratio": ("warmup",),
-    "warmup_steps": ("warmup",),
+    "accumulate": ("gradient_accumulation_steps",),
+    "alpha": ("lora_alpha",),
+    "batch_rows": ("batch_size", "per_device_train_batch_size"),
+    "batch_tokens": ("batch_size", "per_device_train_batch_size"),
+    "checkpoint_every": ("save_steps",),
+    "clip": ("max_grad_norm",),
+    "dropout": ("lora_dropout",),
+    "embedding": ("embedding_dim",),
+    "epochs": ("max_epochs", "num_epochs", "num_train_epochs"),
+    "eps": ("adam_epsilon",),
+    "heads": ("num_attention_heads", "num_heads"),
+    "layers": ("num_hidden_layers", "num_layers"),
+    "log_every": ("logging_steps",),
+    "lr": ("learning_rate",),
+    "max_length": ("max_seq_length",),
+    "patience": ("early_stopping", "early_stopping_patience"),
+    "precision": ("bf16", "fp16"),
+    "rank": ("r",),
+    "recompute": ("gradient_checkpointing",),
+    "rslora": ("use_rslora",),
+    "schedule": ("lr_scheduler_type",),
+    "size": ("vocab_size",),
+    "steps": ("max_steps",),
+    "targets": ("target_modules",),
+    "validate_every": ("eval_steps",),
+    "warmup": ("warmup_ratio", "warmup_steps"),
+    "width": ("hidden_dim", "hidden_size"),
+    "window": ("max_seq_length",),
 }
 
 
@@ -309,7 +294,7 @@ def suggest_key(word: str, known: Iterable[str]) -> str:
     "did you mean 'lr'?"
     """
     names = list(known)
-    ours = next((name for name in ELSEWHERE.get(word.lower(), ()) if name in names), None)
+    ours = next((name for name, theirs in ELSEWHERE.items() if word.lower() in theirs and name in names), None)
     return suggest(word, names) if ours is None else f"did you mean '{ours}'?"
 
 

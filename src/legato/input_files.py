@@ -81,7 +81,7 @@ def near_path(path: Path, *, folder: bool = False) -> Path | None:
 def open_file(path: Path, *, error: type[LegatoError] = DataError) -> BufferedReader:
     """A regular file, open for reading; anything else is an `error` of one line."""
     try:
-        # Not blocking, so that opening a pipe does not wait for somebody to write to it.
+        # Not blocking, so that opening a pipe does not wait for somebody to write to it; Windows has neither flag.
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
     except FileNotFoundError:
         near = near_path(path)

@@ -1,7 +1,7 @@
 """Ctrl-C at the command line: one line and exit code 130, however often it is pressed, and never a traceback.
 
 The first one raises KeyboardInterrupt, so that whatever runs can put things in order; a run in training saves its
-work instead (training/stopping.py). Any further one ends the process at once: what is half-written by then has a
+work instead (`Interrupt`). Any further one ends the process at once: what is half-written by then has a
 temporary name, and the next process puts it right.
 """
 
@@ -25,6 +25,38 @@ class Stopped(Exception):
     def __init__(self, signum: int) -> None:
         super().__init__(f"stopped by signal {signum}")
         self.signum = signum
+
+
+class Interrupt:
+    """Turns SIGTERM, SIGHUP (the terminal has gone) and Ctrl-C into a flag; a second Ctrl-C is what it was before.
+
+    So a step is never cut in half.
+    """
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Interrupt:
+        if threading.current_thread() is threading.main_thread():
+            hangup = getattr(signal, "SIGHUP", None)  # not on Windows
+            if hangup is not None and signal.getsignal(hangup) is not signal.SIG_IGN:  # as nohup has it
+                self._before[hangup] = signal.signal(hangup, self._note)
+            for signum in (signal.SIGTERM, signal.SIGINT):
+                self._before[signum] = signal.signal(signum, self._note)
+        return self
+
+    def _note(self, signum: int, frame: Any) -> None:
+        if self.signal is not None and signum == signal.SIGINT:
+            before = self._before[signum]
+            if callable(before):
+                before(signum, frame)
+            raise KeyboardInterrupt
+        self.signal = signum
+
+    def __exit__(self, *_: object) -> None:
+        for signum, handler in self._before.items():
+            signal.signal(signum, handler)
 
 
 class CtrlC:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from legato.config import validate
-from legato.data.text.stream_decoder import StreamDecoder
-from legato.data.text.tokenizers import AnyTokenizer, Tokenizer
+from legato.data.text.tokenizers import AnyTokenizer, StreamDecoder, Tokenizer
 from legato.decoding import Hypothesis, SearchOptions, cut_at_stop, search
 from legato.decoding.sliding import Sliding
 from legato.errors import ConfigError, LegatoError, brief, suggest
@@ -24,9 +25,11 @@ from legato.folders.model_folder import read_model
 from legato.models.base import count_parameters
 from legato.registry import TASKS
 from legato.tasks.base import Prediction, Task
-from legato.tasks.embedding.text_index import TextIndex
-from legato.tasks.embedding.text_vectors import TOKENS, TextVectors, Vectors
 from legato.training.devices import choose_device
+
+if TYPE_CHECKING:  # imported where they are needed: most models are asked for something else
+    from legato.tasks.classification.prompting import Prompter
+    from legato.tasks.embedding.text_vectors import TextVectors, VectorArray
 
 Prompt = str | Sequence[int]
 """A text, or its tokens as they are."""
@@ -103,13 +106,11 @@ class Model:
             raise LegatoError("a dialogue needs a message")
         return self.tokenizer.encode_template(self.loaded.chat.render(dialogue))
 
-    def hypotheses(
-        self, prompts: Sequence[Prompt], options: SearchOptions, on_token: Any = None
-    ) -> list[list[Generated]]:
+    def hypotheses(self, prompts: Sequence[Prompt], options: SearchOptions) -> list[list[Generated]]:
         """What the search found for each prompt, best first, with scores."""
         self.check_generates()
         ids = [self.begin(prompt, options) for prompt in prompts]
-        found = self._search(ids, options, on_token)
+        found = self._search(ids, options, None)
         return [[self._finish(start, h, options) for h in best] for start, best in zip(ids, found, strict=True)]
 
     def stream(self, prompt: Prompt = "", **options: Any) -> Iterator[str]:
@@ -117,9 +118,6 @@ class Model:
 
         Closing the iterator, or dropping it, ends the writing.
         """
-        import queue
-        import threading
-
         checked = validate(SearchOptions, options)
         self.check_generates()
         pieces: queue.Queue[str | BaseException | None] = queue.Queue()
@@ -171,15 +169,11 @@ class Model:
             return self.tokenizer.prompt(prompt)
         if not isinstance(prompt, Sequence | np.ndarray | torch.Tensor):
             raise LegatoError(f"a prompt is a text or a list of tokens, not {brief(repr(prompt))}")
-        return [self._token(token) for token in prompt]
-
-    def _token(self, token: Any) -> int:
-        number = int(token) if isinstance(token, int | np.integer) else -1
-        if not 0 <= number < self.module.vocabulary:
-            raise LegatoError(
-                f"{brief(repr(token))} is no token of {self.folder}: it has 0 to {self.module.vocabulary - 1}"
-            )
-        return number
+        last = self.module.vocabulary - 1
+        for token in prompt:
+            if not isinstance(token, int | np.integer) or not 0 <= token <= last:
+                raise LegatoError(f"{brief(repr(token))} is no token of {self.folder}: it has 0 to {last}")
+        return [int(token) for token in prompt]
 
     def begin(self, prompt: Prompt, options: SearchOptions) -> list[int]:
         """The tokens to go on from, if they fit."""
@@ -200,7 +194,7 @@ class Model:
         layers: str | None = None,
         pool: str | None = None,
         normalize: bool | None = None,
-    ) -> Vectors:
+    ) -> VectorArray:
         """A vector for each text, (N, D), or (D,) for one: for sentence encoders what `sentence-transformers` gives.
 
         `layers` is last, first, second-to-last, sum-last-4, concat-last-4, sum-all or mix; `pool` is mean, cls, max
@@ -210,9 +204,9 @@ class Model:
         >>> model.embed(["a dog", "a cat"], layers="second-to-last").shape     # doctest: +SKIP
         (2, 384)
         """
-        if pool == TOKENS:
+        if pool == "none":
             raise ConfigError("pool=none leaves a vector for each token: use embed_tokens")
-        vectors = TextVectors.of(self.loaded, layers=layers, pool=pool, normalize=normalize)
+        vectors = self._vectors(layers=layers, pool=pool, normalize=normalize)
         found = vectors.embed([texts] if isinstance(texts, str) else list(texts), batch_size)
         vectors.reader.warn_of_cuts()
         return found[0] if isinstance(texts, str) else found
@@ -220,14 +214,14 @@ class Model:
     @torch.no_grad()
     def embed_tokens(
         self, texts: Sequence[str], batch_size: int = 32, *, layers: str | None = None, normalize: bool | None = None
-    ) -> list[tuple[list[str], Vectors]]:
+    ) -> list[tuple[list[str], VectorArray]]:
         """The tokens of each text, its special tokens included, and a vector for each of them, (T, D).
 
         >>> tokens, vectors = model.embed_tokens(["roll the die"])[0]          # doctest: +SKIP
         >>> tokens, vectors.shape                                              # doctest: +SKIP
         (['[CLS]', 'roll', 'the', 'die', '[SEP]'], (5, 384))
         """
-        vectors = TextVectors.of(self.loaded, layers=layers, normalize=normalize)
+        vectors = self._vectors(layers=layers, normalize=normalize)
         found = vectors.tokens(list(texts), batch_size)
         vectors.reader.warn_of_cuts()
         return found
@@ -239,7 +233,9 @@ class Model:
         >>> model.search("a dog runs", ["the cat sleeps", "dogs are running"], nbest=1)     # doctest: +SKIP
         [Found(text='dogs are running', score=0.81, number=1)]
         """
-        index = TextIndex(TextVectors.of(self.loaded), list(lines))
+        from legato.tasks.embedding.text_vectors import TextIndex
+
+        index = TextIndex(self._vectors(), list(lines))
         found = index.search([queries] if isinstance(queries, str) else list(queries), nbest)
         index.vectors.reader.warn_of_cuts()
         return found[0] if isinstance(queries, str) else found
@@ -307,17 +303,23 @@ class Model:
 
     def classifications(self, texts: Sequence[str], **options: Any) -> list[Prediction]:
         """The same with the probabilities of all labels; a text may have a problem instead."""
-        from legato.tasks.classification.prompting import Prompter, PromptOptions
-
-        return Prompter(self.loaded, validate(PromptOptions, options)).predict(texts)
+        return self._prompter(options).predict(texts)
 
     def classify_file(
         self, source: str, columns: Sequence[str | int] | None = None, **options: Any
     ) -> dict[str, Any]:
         """How well prompting does on a file of texts and labels: accuracy and other figures of a classifier."""
-        from legato.tasks.classification.prompting import PromptOptions, score_file
+        return self._prompter(options).score(source, columns)
 
-        return score_file(self.loaded, source, validate(PromptOptions, options), columns)
+    def _prompter(self, options: dict[str, Any]) -> Prompter:
+        from legato.tasks.classification.prompting import Prompter, PromptOptions
+
+        return Prompter(self.loaded, validate(PromptOptions, options))
+
+    def _vectors(self, **how: Any) -> TextVectors:
+        from legato.tasks.embedding.text_vectors import TextVectors
+
+        return TextVectors.of(self.loaded, **how)
 
     def _search(self, prompts: list[list[int]], options: SearchOptions, on_token: Any) -> list[list[Hypothesis]]:
         max_length, limits = self.module.max_length, None
@@ -326,15 +328,9 @@ class Model:
             model = Sliding(self.module, max_length, self.device)
         elif max_length is not None:  # the last token need not be read
             limits = [min(options.max_tokens, max_length - len(prompt) + 1) for prompt in prompts]
+        ends, decode = self.loaded.ends, self.tokenizer.decode
         return search(
-            model,
-            prompts,
-            options,
-            eos=None,
-            stop_tokens=self.loaded.ends,
-            limits=limits,
-            text_of=self.tokenizer.decode,
-            on_token=on_token,
+            model, prompts, options, eos=None, stop_tokens=ends, limits=limits, text_of=decode, on_token=on_token
         )
 
     def _finish(self, start: list[int], hypothesis: Hypothesis, options: SearchOptions) -> Generated:
@@ -373,9 +369,10 @@ class _Emitter:
     def push(self, text: str) -> None:
         if self.done:
             return
-        self.held += text
-        self.held, self.done = cut_at_stop(self.held, self.stops)
-        safe = len(self.held) if self.done else len(self.held) - self._beginning()
+        self.held, self.done = cut_at_stop(self.held + text, self.stops)
+        # How much of the held text might be the start of a stop string.
+        begun = (n for stop in self.stops for n in range(1, len(stop)) if self.held.endswith(stop[:n]))
+        safe = len(self.held) if self.done else len(self.held) - max(begun, default=0)
         if safe:
             self.emit(self.held[:safe])
             self.held = self.held[safe:]
@@ -383,10 +380,6 @@ class _Emitter:
     def finish(self) -> None:
         if self.held and not self.done:
             self.emit(self.held)
-
-    def _beginning(self) -> int:
-        """How much of the held text might be the start of a stop string."""
-        return max((n for stop in self.stops for n in range(1, len(stop)) if self.held.endswith(stop[:n])), default=0)
 
 
 def load(place: str | Path, device: str = "auto") -> Model:

@@ -35,7 +35,7 @@ def sync(path: Path) -> None:
     """Have the disk hold a file, or the names in a folder."""
     if os.name == "nt" and path.is_dir():  # which opens no folders
         return
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))  # Windows has no such flag
     try:
         os.fsync(handle)
     except OSError as problem:

@@ -14,7 +14,9 @@ Packages that only some verbs need come with an extra of the installation, and a
 from __future__ import annotations
 
 import importlib
-from importlib.metadata import entry_points
+import sys
+from functools import cache
+from importlib.metadata import EntryPoints, entry_points
 from typing import Any
 
 from legato.errors import ConfigError, LegatoError, brief, suggest
@@ -26,7 +28,7 @@ class Registry:
     def __init__(self, kind: str, group: str, builtin: dict[str, str]) -> None:
         self.kind = kind
         self.group = group
-        self._builtin = builtin
+        self.builtin = builtin  # our own names, and where the classes are
         self._added: dict[str, Any] = {}
 
     def add(self, name: str, thing: Any) -> None:
@@ -35,25 +37,19 @@ class Registry:
 
     def names(self) -> list[str]:
         """Every known name, ours first; imports none of them."""
-        outside = [point.name for point in entry_points(group=self.group)]
-        return list(dict.fromkeys([*self._builtin, *self._added, *outside]))
-
-    @property
-    def builtin(self) -> frozenset[str]:
-        """Our own names."""
-        return frozenset(self._builtin)
+        return list(dict.fromkeys([*self.builtin, *self._added, *self._outside().names]))
 
     def __contains__(self, name: str) -> bool:
-        return name in self._builtin or name in self._added or name in self.names()  # the last looks at every package
+        return name in self.builtin or name in self._added or name in self._outside().names
 
     def get(self, name: str) -> Any:
         """The class behind `name`, or a ConfigError that suggests the nearest one."""
         if name in self._added:
             return self._added[name]
-        if name in self._builtin:
-            module, attribute = self._builtin[name].split(":")
-            return getattr(importlib.import_module(module), attribute)
-        for point in entry_points(group=self.group, name=name):
+        if name in self.builtin:
+            module, attribute = self.builtin[name].split(":")
+            return getattr(importlib.import_module(module), attribute)  # a module has no other way
+        for point in self._outside().select(name=name):
             try:
                 return point.load()
             except Exception as problem:
@@ -61,6 +57,15 @@ class Registry:
                     f"{self.kind} '{name}' comes from '{point.value}', which does not load: {problem}"
                 ) from problem
         raise ConfigError(f"there is no {self.kind} '{brief(name)}'; {suggest(name, self.names())}")
+
+    def _outside(self) -> EntryPoints:
+        """What other packages bring."""
+        return _every_entry_point(tuple(sys.path)).select(group=self.group)
+
+
+@cache  # it looks at every package that is installed, which takes longer than all else here
+def _every_entry_point(path: tuple[str, ...]) -> Any:
+    return entry_points()
 
 
 def require_extra(extra: str, module: str) -> Any:
@@ -126,10 +131,10 @@ PUBLISHED = Registry(
         "marian": "legato.models.published.marian:Marian",
         "gpt2": "legato.models.published.gpt2:GPT2",
         "bert": "legato.models.published.bert:Bert",
-        "roberta": "legato.models.published.roberta:Roberta",
-        "xlm-roberta": "legato.models.published.roberta:XLMRoberta",
-        "camembert": "legato.models.published.roberta:Camembert",
-        "distilbert": "legato.models.published.distilbert:DistilBert",
+        "roberta": "legato.models.published.bert:Roberta",
+        "xlm-roberta": "legato.models.published.bert:XLMRoberta",
+        "camembert": "legato.models.published.bert:Camembert",
+        "distilbert": "legato.models.published.bert:DistilBert",
         "llama": "legato.models.published.llama:Llama",
         "mistral": "legato.models.published.llama:Mistral",
         "qwen2": "legato.models.published.llama:Qwen2",

@@ -25,33 +25,29 @@ import re
 from dataclasses import MISSING, fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, Required, TypeVar, get_type_hints, overload
+from typing import Annotated, Any, Final, Required, TypeVar, get_type_hints, overload
 
 import yaml
-from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
-from typing_extensions import TypedDict  # pydantic takes the standard one from Python 3.12 on
+from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
+from pydantic import with_config as with_config
+from typing_extensions import TypedDict as TypedDict  # pydantic takes the standard one from Python 3.12 on
 
 from legato.errors import ConfigError, FolderError, LegatoError, brief
 from legato.input_files import read_bytes
 
-__all__ = [
-    "MAX_VOCABULARY",
-    "OPEN",
-    "TypedDict",
-    "check_values",
-    "fields_of",
-    "fit",
-    "is_text",
-    "parse_json",
-    "parse_yaml",
-    "read_json",
-    "read_json_if_there",
-    "to_json",
-    "with_config",
-]
-
 T = TypeVar("T")
 
+MAX_PART, MAX_PATH = 255, 4000  # bytes of a file's name, and of a path
+
+
+def _can_be(place: str) -> str:
+    parts = place.encode().split(b"/")
+    if b"\0" in place.encode() or sum(map(len, parts)) > MAX_PATH or max(map(len, parts)) > MAX_PART:
+        raise ValueError("should name a file or folder")
+    return place
+
+
+Place = Annotated[str, AfterValidator(_can_be)]  # such as a file system can have
 OPEN: Final = ConfigDict(extra="allow")  # entries that nobody here reads are kept as they are
 
 MAX_BYTES: Final = 1 << 24  # of a JSON file that is no data, where its reader says nothing else
@@ -73,29 +69,22 @@ def read_json(
     error: type[LegatoError] = FolderError,
     most: int = MAX_BYTES,
     loose: bool = False,
-    nan_is_null: bool = False,
 ) -> T:
     """What is in a JSON file of at most `most` bytes, as a `schema`; `error` is the kind of mistake that others are.
 
     With `loose` what Python's libraries write and JSON does not have is no mistake where nobody reads it: NaN and
     Infinity, and 10³⁰ for "as long as you like". A whole number beyond 64 bits is a float then.
     """
-    content = read_bytes(path, most, error=error)
-    return parse_json(content, schema, str(path), error=error, loose=loose, nan_is_null=nan_is_null)
+    return parse_json(read_bytes(path, most, error=error), schema, str(path), error=error, loose=loose)
 
 
 def read_json_if_there(
-    path: Path,
-    schema: type[T],
-    *,
-    error: type[LegatoError] = FolderError,
-    most: int = MAX_BYTES,
-    loose: bool = False,
+    path: Path, schema: type[T], *, error: type[LegatoError] = FolderError, loose: bool = False
 ) -> T:
     """The same of a file that may be missing: its `schema` is of an object that may be empty."""
     if not path.is_file():
         return fit({}, schema, str(path), error=error)
-    return read_json(path, schema, error=error, most=most, loose=loose)
+    return read_json(path, schema, error=error, loose=loose)
 
 
 def parse_json(
@@ -138,18 +127,18 @@ def _is_more_than(most: int, text: bytes | str) -> bool:
     return sum(map(raw.count, marks)) > most and sum(map(TEXTS.sub(b"", raw).count, marks)) > most
 
 
-def parse_yaml(text: bytes | str, schema: type[T], where: str, *, error: type[LegatoError] = ConfigError) -> T:
+def parse_yaml(text: bytes | str, schema: type[T], where: str) -> T:
     """A YAML text as a `schema`."""
     try:
         value = yaml.load(text, Loader=_PlainLoader)
     except _OutOfRange as problem:
-        raise error(f"{where}: {problem}") from None
+        raise ConfigError(f"{where}: {problem}") from None
     except RecursionError:
-        raise error(f"{where} is not readable YAML: it is nested too deeply") from None
+        raise ConfigError(f"{where} is not readable YAML: it is nested too deeply") from None
     except (yaml.YAMLError, ValueError, TypeError, OverflowError) as problem:  # the library's, and what it lets by
-        raise error(f"{where} is not readable YAML: {brief(problem, 300)}") from None
-    check_values(value, where, most=MAX_YAML_VALUES, error=error)
-    return fit(value, schema, where, error=error)
+        raise ConfigError(f"{where} is not readable YAML: {brief(problem, 300)}") from None
+    check_values(value, where, most=MAX_YAML_VALUES, error=ConfigError)
+    return fit(value, schema, where, error=ConfigError)
 
 
 def to_json(value: Any, *, indent: int | None = None, ensure_ascii: bool = True, default: Any = None) -> str:
@@ -159,6 +148,11 @@ def to_json(value: Any, *, indent: int | None = None, ensure_ascii: bool = True,
     except ValueError:
         plain = json.loads(json.dumps(value, default=default), parse_constant=lambda name: None)
         return json.dumps(plain, indent=indent, ensure_ascii=ensure_ascii, allow_nan=False)
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    """A file that holds one object, as a model folder's do."""
+    path.write_text(to_json(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def check_values(
@@ -172,27 +166,29 @@ def check_values(
     """Refuse what JSON or YAML can say and no reader of ours expects; the key is named, as `a.b.0`."""
     if _are_plain(value, most):
         return
-    left = most + 1
-    waiting: list[tuple[Any, Any, int]] = [([value], None, -1)]  # with the way there, key behind key, and the depth
-    while waiting:
-        part, way, depth = waiting.pop()
-        if depth >= MAX_DEPTH:
-            raise error(f"{where}{_at(_path(way)[:3])} is nested more than {MAX_DEPTH} deep")
-        left -= len(part)
-        if left < 0:  # before any of them waits: aliases of YAML make many of few
-            raise error(f"{where} holds more than {most:,} values")
+    left = most
+
+    def look(part: Any, path: tuple[str, ...]) -> None:
+        nonlocal left
         named = type(part) is dict
-        if named and not all(map(_is_key, part)):
-            key = next(key for key in part if not _is_key(key))
-            text = isinstance(key, str)
-            wrong = " has an entry whose name is no name:" if text else ": the name of an entry should be a text, not"
-            raise error(f"{where}{_at(_path(way))}{wrong} {brief(key)}")
+        if not named and type(part) is not list:
+            if (problem := _problem(part, finite)) is not None:
+                raise error(f"{where}{_at(path)}{problem}")
+            return
+        if len(path) >= MAX_DEPTH:
+            raise error(f"{where}{_at(path[:3])} is nested more than {MAX_DEPTH} deep")
+        left -= len(part)
+        if left < 0:  # before any of them is looked at: aliases of YAML make many of few
+            raise error(f"{where} holds more than {most:,} values")
+        for key in part if named else ():
+            if not _is_key(key):
+                no_text = ": the name of an entry should be a text, not"
+                wrong = " has an entry whose name is no name:" if isinstance(key, str) else no_text
+                raise error(f"{where}{_at(path)}{wrong} {brief(key)}")
         for key, inner in part.items() if named else enumerate(part):
-            kind = type(inner)
-            if kind is dict or kind is list:
-                waiting.append((inner, (way, key), depth + 1))
-            elif (problem := _problem(inner, finite)) is not None:
-                raise error(f"{where}{_at(_path((way, key)))}{problem}")
+            look(inner, (*path, str(key)))
+
+    look(value, ())
 
 
 def _are_plain(value: Any, most: int) -> bool:
@@ -228,15 +224,6 @@ def _problem(value: Any, finite: bool) -> str | None:
     if isinstance(value, float):
         return None if not finite or math.isfinite(value) else f": {brief(value).replace('nan', 'NaN')} is no number"
     return f": {brief(value)} is a {type(value).__name__}, which is no plain value"
-
-
-def _path(way: Any) -> tuple[str, ...]:
-    """The keys on the way, from the outermost on."""
-    path: list[str] = []
-    while way is not None:
-        way, key = way
-        path.append(str(key))
-    return tuple(path[-2::-1])  # the first is the place of the whole
 
 
 def _is_key(key: Any) -> bool:
@@ -285,13 +272,9 @@ def _keys(value: Any, where: tuple[Any, ...]) -> tuple[str, ...]:
     return tuple(path)
 
 
+@lru_cache(maxsize=64)
 def fields_of(kind: type) -> Any:
     """The schema of what a dataclass is made of: its fields, each of its type, and no others."""
-    return _fields_of(kind)
-
-
-@lru_cache(maxsize=64)
-def _fields_of(kind: type) -> Any:
     types = get_type_hints(kind)
     needed = {f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING}
     typed = {name: Required[hint] if name in needed else hint for name, hint in types.items()}

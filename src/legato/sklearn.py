@@ -22,7 +22,9 @@ from sklearn.base import BaseEstimator, TransformerMixin
 
 from legato.errors import ConfigError, DataError
 from legato.model import Model, load
-from legato.tasks.embedding.text_vectors import TextVectors, Vectors
+from legato.tasks.embedding.text_vectors import TextVectors, VectorArray
+
+_loaded = lru_cache(maxsize=2)(load)
 
 
 class Embedder(TransformerMixin, BaseEstimator):
@@ -60,13 +62,10 @@ class Embedder(TransformerMixin, BaseEstimator):
         self._vectors()
         return self
 
-    def transform(self, X: Any) -> Vectors:
+    def transform(self, X: Any) -> VectorArray:
         """A vector for each text, (N, D)."""
-        import torch
-
         texts = _texts(X)
-        with torch.no_grad():
-            return self._vectors().embed(texts, self.batch_size)
+        return self._vectors().embed(texts, self.batch_size)
 
     def get_feature_names_out(self, input_features: Any = None) -> Any:
         """embedder0, embedder1, …"""
@@ -102,16 +101,11 @@ class Embedder(TransformerMixin, BaseEstimator):
         return tags
 
 
-@lru_cache(maxsize=2)
-def _loaded(place: str, device: str) -> Model:
-    return load(place, device)
-
-
 def _texts(given: Any) -> list[str]:
     """A list of texts from a list, an array, a Series or a table of one column."""
     if isinstance(given, str):
         raise DataError("give a list of texts, not one text")
-    if hasattr(given, "to_numpy"):  # pandas, polars
+    if hasattr(given, "to_numpy"):  # pandas' or polars' column: neither has to be there
         given = given.to_numpy()
     if isinstance(given, np.ndarray):
         if given.ndim == 2 and given.shape[1] == 1:

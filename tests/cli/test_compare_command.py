@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 import legato
-from legato.runs.train import check
+from legato.runs.config import check
 from tiny_runs import small, words
 
 

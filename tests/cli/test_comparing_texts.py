@@ -41,7 +41,7 @@ def test_a_recurrent_model_beside_an_encoder(written: tuple[Path, Path], tmp_pat
     assert first.tokens < second.tokens  # of the same texts
     assert first.trainable == first.parameters
     assert second.trainable < second.parameters
-    assert [column.header for column in table_of(found).columns][1:4] == ["parameters", "tokens", "tokens/s"]
+    assert table_of(found)[0][1:4] == ["parameters", "tokens", "tokens/s"]
 
 
 def test_more_texts_for_one_are_refused(written: tuple[Path, Path], tmp_path: Path) -> None:
@@ -82,6 +82,6 @@ def test_a_tokenizer_that_hides_words_gains_nothing_by_it(tmp_path: Path) -> Non
     assert char.mean("valid.unknown_share") == 0
     assert word.mean("valid.perplexity") < 2  # each token is easy
     assert word.mean("valid.bits_per_byte") > char.mean("valid.bits_per_byte")
-    caption = str(table_of(found).caption)
+    caption = table_of(found)[2]
     assert "what a model's tokens do not spell is charged at 8.006 bits a byte" in caption
     assert "perplexity is that of a token" in caption

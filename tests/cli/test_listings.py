@@ -13,8 +13,7 @@ import yaml
 import legato
 from legato.registry import MODELS, TASKS
 from legato.runs import doctor as diagnosis
-from legato.runs.config import TO_BE_NAMED
-from legato.runs.train import check, describe_settings, list_recipes, settings_for
+from legato.runs.config import TO_BE_NAMED, check, describe_settings, list_recipes, settings_for
 from tiny_adapted import published_folder
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import legato
 from answers import Command
-from legato.runs.train import check, find_recipe, list_recipes
+from legato.runs.config import check, find_recipe, list_recipes
 from tiny_runs import weights_digest, words, write_text
 from tiny_tagged import sentences, small, write_columns
 

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from batches_compared import same
 from legato.data.batching.batch import IGNORE, Batch, named_tensors
-from legato.data.batching.batches import Streams, Windows, WindowShape, mix_seed
-from legato.data.batching.buckets import BatchShape
+from legato.data.batching.batches import BatchShape, Streams, Windows, WindowShape, mix_seed
 from legato.data.batching.examples import Example, ExampleBatches, collate_examples, next_tokens
 from legato.errors import DataError
 

@@ -12,11 +12,11 @@ import pytest
 SCRIPT = """
 import hashlib, sys
 import numpy as np
-from legato.data.batching.buckets import BatchShape
+from legato.data.batching.batches import BatchShape
 from legato.data.batching.batch import named_tensors
 from legato.data.batching.batches import WindowShape, Streams, Windows
 from legato.data.batching.examples import Example, ExampleBatches, next_tokens
-from legato.data.batching.group_batches import GroupBatches
+from legato.data.batching.examples import GroupBatches
 from legato.data.batching.pair_batches import PairBatches
 from legato.data.batching.skip_grams import SkipGrams
 

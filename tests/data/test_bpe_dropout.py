@@ -13,11 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batches_compared import same
-from legato.data.batching.batches import mix_seed
-from legato.data.batching.buckets import BatchShape
+from legato.data.batching.batches import BatchShape, mix_seed
 from legato.data.batching.pair_batches import PairBatches
 from legato.data.text import bpe_dropout
-from legato.data.text.bpe_dropout import VARIANTS, BpeDropout
+from legato.data.text.bpe_dropout import VARIANTS, BpeDropout, WordSymbols
 from legato.data.text.tokenizers import NAMES, Tokenizer, TokenizerConfig
 from legato.errors import ConfigError, DataError
 
@@ -42,9 +41,14 @@ LIKELY = st.lists(
 ).map("".join)
 
 
+def one_row(dropout: BpeDropout, words: WordSymbols, row: int, epoch: int) -> list[int]:
+    found: list[int] = dropout.draw(words, np.array([row]), epoch)[0].tolist()
+    return found
+
+
 def encoded(tokenizer: Tokenizer, text: str, p: float, seed: int = 0, epoch: int = 0) -> list[int]:
     dropout = BpeDropout(tokenizer, p, seed)
-    return dropout.encode(dropout.read([text], "source"), 0, epoch).tolist()
+    return one_row(dropout, dropout.read([text], "source"), 0, epoch)
 
 
 # --- the ends of the scale -------------------------------------------------------------------------
@@ -125,7 +129,7 @@ def test_a_merge_is_dropped_as_often_as_asked() -> None:
 def test_a_word_is_cut_in_many_ways() -> None:
     dropout = BpeDropout(PLAIN, 0.3, 0)
     words = dropout.read(["Füchsin"], "source")
-    assert 5 < len({tuple(dropout.encode(words, 0, epoch).tolist()) for epoch in range(300)}) <= VARIANTS
+    assert 5 < len({tuple(one_row(dropout, words, 0, epoch)) for epoch in range(300)}) <= VARIANTS
 
 
 def test_more_dropout_gives_more_tokens() -> None:
@@ -150,7 +154,7 @@ def test_a_draw_depends_on_nothing_that_was_drawn_before(asked: list[tuple[list[
         fresh = BpeDropout(PLAIN, 0.2, seed)
         fresh.read(["other words", *LINES[::-1]], "target")  # words met in another order
         ids, lengths = used.draw(words, np.array(rows, dtype=np.int64), epoch)
-        expected = [fresh.encode(fresh.read(LINES, "source"), row, epoch).tolist() for row in rows]
+        expected = [one_row(fresh, fresh.read(LINES, "source"), row, epoch) for row in rows]
         assert [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])] == (expected or [[]])
         assert lengths.tolist() == list(map(len, expected))
 
@@ -166,7 +170,7 @@ def test_a_draw_is_the_same_in_every_process() -> None:
 def test_every_part_of_the_seed_changes_the_draw(change: str) -> None:
     def drawn(seed: int = 0, epoch: int = 0, side: str = "source", row: int = 0) -> list[int]:
         dropout = BpeDropout(PLAIN, 0.2, seed)
-        return dropout.encode(dropout.read([PROSE, PROSE], side), row, epoch).tolist()
+        return one_row(dropout, dropout.read([PROSE, PROSE], side), row, epoch)
 
     other = {"seed": {"seed": 1}, "epoch": {"epoch": 1}, "side": {"side": "target"}, "sentence": {"row": 1}}[change]
     assert drawn() != drawn(**other)  # type: ignore[arg-type]
@@ -178,7 +182,7 @@ def test_every_part_of_the_seed_changes_the_draw(change: str) -> None:
 def test_tags_and_ends_stand_as_they_are() -> None:
     dropout = BpeDropout(PLAIN, 0.5, 0)
     words = dropout.read(["fox", ""], "source", before=[7, 8], after=[PLAIN.eos_id])
-    first, second = (dropout.encode(words, row, 0).tolist() for row in (0, 1))
+    first, second = (one_row(dropout, words, row, 0) for row in (0, 1))
     assert (first[0], first[-1], PLAIN.decode(first[1:-1])) == (7, PLAIN.eos_id, "fox")
     assert second == [8, PLAIN.eos_id]
 

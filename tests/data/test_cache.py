@@ -31,94 +31,84 @@ def files() -> list[Path]:
 
 
 def test_documents_are_joined_by_the_end_of_text(tmp_path: Path) -> None:
-    ids = cached_ids(text_of(tmp_path, "a", "b"), byte(), separator=True)
+    ids = cached_ids(text_of(tmp_path, "a", "b"), byte())
     assert ids.tolist() == [0, ord("a") + 1, 0, ord("b") + 1]
-
-
-def test_documents_can_be_joined_without_it(tmp_path: Path) -> None:
-    ids = cached_ids(text_of(tmp_path, "a", "b"), byte(), separator=False)
-    assert ids.tolist() == [ord("a") + 1, ord("b") + 1]
 
 
 def test_a_line_end_of_words_is_not_doubled(tmp_path: Path) -> None:
     text = text_of(tmp_path, "a\\n", "b", "c\\n")
     tokenizer = cached_tokenizer(TokenizerConfig(name="word"), text)
-    read = [tokenizer.token(index) for index in cached_ids(text, tokenizer, separator=True)]
+    read = [tokenizer.token(index) for index in cached_ids(text, tokenizer)]
     assert read == ["<eos>", "a", "<eos>", "b", "<eos>", "c", "<eos>"]
 
 
 def test_ids_that_fit_take_two_bytes(tmp_path: Path) -> None:
-    assert cached_ids(text_of(tmp_path, "abc"), byte(), separator=True).dtype == np.uint16
+    assert cached_ids(text_of(tmp_path, "abc"), byte()).dtype == np.uint16
 
 
 def test_a_large_vocabulary_takes_four_bytes(tmp_path: Path) -> None:
     text = text_of(tmp_path, " ".join(f"w{number}" for number in range(70_000)))
     tokenizer = cached_tokenizer(TokenizerConfig(name="word"), text)
-    ids = cached_ids(text, tokenizer, separator=False)
+    ids = cached_ids(text, tokenizer)
     assert ids.dtype == np.int32
-    assert len(np.unique(ids)) == 70_000
+    assert len(np.unique(ids)) == 70_001
 
 
 def test_the_second_time_is_mapped_from_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text, tokenizer = text_of(tmp_path, "abc"), byte()
-    first = cached_ids(text, tokenizer, separator=True)
+    first = cached_ids(text, tokenizer)
     monkeypatch.setattr(tokenizer, "encode_many", None)
-    second = cached_ids(text, tokenizer, separator=True)
+    second = cached_ids(text, tokenizer)
     assert isinstance(second, np.memmap)
     assert first.tolist() == second.tolist()
 
 
 def test_ids_cannot_be_written_to(tmp_path: Path) -> None:
-    ids = cached_ids(text_of(tmp_path, "abc"), byte(), separator=True)
+    ids = cached_ids(text_of(tmp_path, "abc"), byte())
     with pytest.raises(ValueError, match="read-only"):
         ids[0] = 1
 
 
-def test_another_text_tokenizer_or_layout_has_a_file_of_its_own(tmp_path: Path) -> None:
+def test_another_text_or_tokenizer_has_a_file_of_its_own(tmp_path: Path) -> None:
     text, other = text_of(tmp_path, "abc"), text_of(tmp_path, "abd")
     lower = Tokenizer.train(TokenizerConfig(name="byte", lowercase=True), [])
-    for source, tokenizer, separator in [
-        (text, byte(), True),
-        (other, byte(), True),
-        (text, lower, True),
-        (text, byte(), False),
-    ]:
-        cached_ids(source, tokenizer, separator=separator)
-    assert len(files()) == 4
+    for source, tokenizer in [(text, byte()), (other, byte()), (text, lower)]:
+        cached_ids(source, tokenizer)
+    assert len(files()) == 3
 
 
 def test_another_version_of_the_cache_has_a_file_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = text_of(tmp_path, "abc")
-    cached_ids(text, byte(), separator=True)
+    cached_ids(text, byte())
     monkeypatch.setattr(cache, "VERSION", cache.VERSION + 1)
-    cached_ids(text, byte(), separator=True)
+    cached_ids(text, byte())
     assert len(files()) == 2
 
 
 @pytest.mark.parametrize("kept", [0, 5, 100, -1])
 def test_a_truncated_file_is_made_again(tmp_path: Path, kept: int) -> None:
     text = text_of(tmp_path, "some text")
-    whole = cached_ids(text, byte(), separator=True).tolist()
+    whole = cached_ids(text, byte()).tolist()
     data = files()[0].read_bytes()
     # A new file, as a copy cut short would be: shrinking a mapped one would pull the ground from under it.
     files()[0].unlink()
     (cache_folder() / "cut").write_bytes(data[:kept])
     name = next(iter(_names_asked_for(text)))
     (cache_folder() / "cut").rename(name)
-    assert cached_ids(text, byte(), separator=True).tolist() == whole
+    assert cached_ids(text, byte()).tolist() == whole
     assert name.read_bytes() == data
 
 
 @pytest.mark.parametrize("damage", ["zeroed tail", "flipped bit", "flipped bit of the header", "another's content"])
 def test_ids_that_were_damaged_on_the_disk_are_made_again(tmp_path: Path, damage: str) -> None:
     text, other = text_of(tmp_path, "some text"), text_of(tmp_path, "some tent")
-    whole = cached_ids(text, byte(), separator=True).tolist()
+    whole = cached_ids(text, byte()).tolist()
     file, sound = files()[0], files()[0].read_bytes()
     spoilt = bytearray(sound)
     if damage == "zeroed tail":
         spoilt[-cache.SEALED - 8 : -cache.SEALED] = bytes(8)
     elif damage == "another's content":
-        cached_ids(other, byte(), separator=True)
+        cached_ids(other, byte())
         content = next(found for found in files() if found != file).read_bytes()
         spoilt[: -cache.SEALED] = content[: -cache.SEALED]
     else:
@@ -126,7 +116,7 @@ def test_ids_that_were_damaged_on_the_disk_are_made_again(tmp_path: Path, damage
     assert bytes(spoilt) != sound
     file.unlink()  # a new file, for the old one is mapped
     file.write_bytes(spoilt)
-    assert cached_ids(text, byte(), separator=True).tolist() == whole
+    assert cached_ids(text, byte()).tolist() == whole
     assert file.read_bytes() == sound
 
 
@@ -144,12 +134,12 @@ def _names_asked_for(text: Text) -> list[Path]:
     asked: list[Path] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cache, "_mapped", lambda file, dtype: asked.append(file) or np.zeros(1))
-        cached_ids(text, byte(), separator=True)
+        cached_ids(text, byte())
     return asked
 
 
 def test_nothing_but_whole_files_is_left_behind(tmp_path: Path) -> None:
-    cached_ids(text_of(tmp_path, "abc"), byte(), separator=True)
+    cached_ids(text_of(tmp_path, "abc"), byte())
     assert [file.suffix for file in files()] == [".npy"]
 
 
@@ -158,7 +148,7 @@ def test_a_full_disk_only_means_no_cache(tmp_path: Path, monkeypatch: pytest.Mon
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(np, "save", full)
-    assert cached_ids(text_of(tmp_path, "a"), byte(), separator=True).tolist() == [0, ord("a") + 1]
+    assert cached_ids(text_of(tmp_path, "a"), byte()).tolist() == [0, ord("a") + 1]
     assert files() == []
 
 
@@ -166,7 +156,7 @@ def test_a_cache_that_cannot_be_made_only_means_no_cache(tmp_path: Path, monkeyp
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("LEGATO_CACHE", str(tmp_path / "file" / "below"))
     text = text_of(tmp_path, "a b")
-    assert cached_ids(text, byte(), separator=True).tolist() == [0, *byte().encode("a b")]
+    assert cached_ids(text, byte()).tolist() == [0, *byte().encode("a b")]
     assert cached_tokenizer(TokenizerConfig(name="char"), text).name == "char"
 
 
@@ -234,7 +224,7 @@ def test_two_processes_may_make_the_same_file_at_once(tmp_path: Path) -> None:
         "import sys; from legato.data.cache import *; from legato.data.formats.text import read_text\n"
         "text = read_text(sys.argv[1])\n"
         "tokenizer = cached_tokenizer(TokenizerConfig(name='word'), text)\n"
-        "print(int(cached_ids(text, tokenizer, separator=True).sum()))"
+        "print(int(cached_ids(text, tokenizer).sum()))"
     )
     command = [sys.executable, "-c", script, text.source]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ) for _ in range(2)]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from legato.data.sources.corpora import MODULES, SPLITS, stdlib_corpus
+from legato.data.sources.corpora import MODULES, stdlib_corpus
+from legato.data.sources.files import SPLITS
 from legato.errors import DataError
 
 

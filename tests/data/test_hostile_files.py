@@ -18,9 +18,9 @@ import pytest
 from legato import input_files, memory
 from legato.cli.lines import Lines
 from legato.data.formats.text import read_text
-from legato.data.formats.treebanks import read_trees
+from legato.data.formats.trees import read_trees
 from legato.data.formats.vector_files import read_vectors
-from legato.data.sources import unpacking
+from legato.data.sources import files
 from legato.data.sources.files import FileOptions
 from legato.data.sources.patterns import matches, matching_files
 from legato.data.sources.tables import read_table
@@ -33,7 +33,7 @@ TREE = b"(S (NP (DT the) (NN cat)) (VP (VBD sat)))\n"
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpacking, "SMALL", 1 << 20)
+    monkeypatch.setattr(files, "SMALL", 1 << 20)
 
 
 def refused(work: Callable[[], Any]) -> str:
@@ -172,25 +172,25 @@ def _peak(work: Callable[[], Any]) -> int:
 
 
 def test_a_gzip_is_refused_without_holding_what_it_becomes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpacking, "HELD", 1 << 22)
+    monkeypatch.setattr(files, "HELD", 1 << 22)
     path = tmp_path / "a.gz"
     with path.open("wb") as file:  # texts of a ratio just above what is allowed
         for _ in range(32):
             file.write(gzip.compress(b"a" * (1 << 20)) + gzip.compress(os.urandom(3700)))
-    limit = (1 << 20) + unpacking.RATIO * path.stat().st_size
+    limit = (1 << 20) + files.RATIO * path.stat().st_size
     assert (1 << 24) < limit < 32 * (1 << 20)
     assert _peak(lambda: refused(lambda: read_text(str(path)))) < limit // 2
 
 
 def test_a_gzip_is_given_up_on_long_before_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpacking, "HELD", 1 << 20)
+    monkeypatch.setattr(files, "HELD", 1 << 20)
     (tmp_path / "a.gz").write_bytes(gzip.compress(b"a" * (1 << 24)) + os.urandom(1 << 20))  # which is never reached
     assert "becomes more than" in refused(lambda: read_text(str(tmp_path / "a.gz")))
 
 
 def test_a_large_text_is_counted_and_then_unpacked_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpacking, "HELD", 1000)
-    monkeypatch.setattr(unpacking, "BLOCK", 300)
+    monkeypatch.setattr(files, "HELD", 1000)
+    monkeypatch.setattr(files, "BLOCK", 300)
     text = "".join(f"line {number} of a text that is like no other\n" for number in range(5000))
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(text[:9].encode()) + gzip.compress(text[9:].encode()) + b"\0\0")
     assert read_text(str(tmp_path / "a.txt.gz")).documents == [text]
@@ -206,10 +206,10 @@ def test_a_zip_of_many_small_ones_is_refused(tmp_path: Path) -> None:
 def test_what_memory_does_not_hold_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.gz").write_bytes(gzip.compress(os.urandom(1 << 16)))
     monkeypatch.setattr(memory, "available", lambda: 1 << 17)
-    read = unpacking.gunzip(tmp_path / "a.gz", (tmp_path / "a.gz").open("rb"), 1 << 16)
+    read = files.gunzip(tmp_path / "a.gz", (tmp_path / "a.gz").open("rb"), 1 << 16)
     assert len(read) == 1 << 16
     monkeypatch.setattr(memory, "available", lambda: 1 << 15)
-    refused(lambda: unpacking.gunzip(tmp_path / "a.gz", (tmp_path / "a.gz").open("rb"), 1 << 16))
+    refused(lambda: files.gunzip(tmp_path / "a.gz", (tmp_path / "a.gz").open("rb"), 1 << 16))
 
 
 def test_ordinary_texts_are_unpacked_as_before(tmp_path: Path) -> None:

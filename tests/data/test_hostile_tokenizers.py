@@ -13,9 +13,8 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
 from legato import sandbox
-from legato.data.text import guarded_library
-from legato.data.text.guarded_library import KNOWN, slow_parts, slow_parts_of
-from legato.data.text.libraries import Library
+from legato.data.text import libraries
+from legato.data.text.libraries import KNOWN, Library, slow_parts, slow_parts_of
 from legato.data.text.sentencepieces import SentencePieceTokenizer
 from legato.data.text.tokenizers import Tokenizer
 from legato.errors import DataError
@@ -48,8 +47,8 @@ def refused(work: Callable[[], Any]) -> str:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guarded_library, "SECONDS", 0.1)
-    monkeypatch.setattr(guarded_library, "SECONDS_A_LETTER", 0.0)
+    monkeypatch.setattr(libraries, "SECONDS", 0.1)
+    monkeypatch.setattr(libraries, "SECONDS_A_LETTER", 0.0)
 
 
 @pytest.mark.usefixtures("quick")
@@ -74,11 +73,11 @@ def test_a_pattern_that_is_too_slow_for_a_text_is_named(
         tokenizer.encode_with_special_tokens,
         tokenizer.encode_template,
         tokenizer.prompt,
-        tokenizer.encode_plain,
+        tokenizer.library.encode,
     ):
         refused(lambda work=work: work(TEXT))  # type: ignore[misc]
     refused(lambda: tokenizer.encode_many_with_special_tokens(["a", TEXT]))
-    monkeypatch.setattr(guarded_library, "SECONDS", 60.0)  # what was given up on still has the processor
+    monkeypatch.setattr(libraries, "SECONDS", 60.0)  # what was given up on still has the processor
     assert tokenizer.encode("a").tolist() in ([0], [1])
 
 
@@ -87,7 +86,7 @@ def test_a_pattern_that_is_too_slow_for_an_answer_is_named(tmp_path: Path, monke
     made = library(decoder=decoders.Sequence([decoders.Fuse(), decoders.Replace(Regex(SLOW), "b")]))
     tokenizer = Tokenizer.load(file_of(tmp_path, made))
     assert "800 characters or tokens" in refused(lambda: tokenizer.decode([0] * 800))
-    monkeypatch.setattr(guarded_library, "SECONDS", 60.0)
+    monkeypatch.setattr(libraries, "SECONDS", 60.0)
     assert tokenizer.decode([0]) == "a"
 
 
@@ -145,7 +144,7 @@ def test_a_wordpiece_that_takes_words_of_any_length_is_held_to_a_time(
     tokenizer = Tokenizer.load(file_of(tmp_path, word_piece(**settings)))
     word = "a" * (2_000 if "max_input_chars_per_word" in settings else 60)
     assert shown in refused(lambda: tokenizer.encode(word))
-    monkeypatch.setattr(guarded_library, "SECONDS", 60.0)
+    monkeypatch.setattr(libraries, "SECONDS", 60.0)
     assert tokenizer.encode("aa").tolist() == [0, 1]
 
 

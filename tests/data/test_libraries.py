@@ -85,7 +85,7 @@ def test_a_tokenizer_that_breaks_off_over_a_text_is_one_line(tmp_path: Path) -> 
     loaded = Tokenizer.load(file)
     for use in (
         lambda: loaded.encode("the cat"),
-        lambda: loaded.encode_plain("the cat"),
+        lambda: loaded.library.encode("the cat"),
         lambda: loaded.encode_with_special_tokens("the cat"),
         lambda: loaded.encode_many_with_special_tokens(["the cat"]),
         lambda: loaded.encode_template("the cat"),

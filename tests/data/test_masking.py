@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 
-from batches_compared import spread, spread_targets
-from legato.data.batching.batch import IGNORE, Batch
+from batches_compared import spread_targets
+from legato.data.batching.batch import IGNORE, Batch, Inputs
 from legato.data.batching.batches import WindowShape
 from legato.data.batching.masking import (
     Frame,
-    MaskedRows,
     MaskedWindows,
     Masker,
     WordStarts,
@@ -46,11 +43,6 @@ def hidden(batch: Batch) -> torch.Tensor:
     return spread_targets(batch) != IGNORE
 
 
-def chosen_of(found: MaskedRows) -> Any:
-    """Where rows were hidden, (B, T)."""
-    return spread(found.targets, found.positions, found.inputs.shape[1]) != IGNORE
-
-
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_fifteen_percent_are_hidden_and_no_mark(name: str, whole: bool) -> None:
@@ -77,14 +69,14 @@ def test_eight_of_ten_are_masked_one_is_another_token_and_one_stays() -> None:
     masker = Masker.of(PIECES)
     ids = np.full((200, 102), PIECES.id_of("the") or 9)
     ids[:, 0], ids[:, -1] = PIECES.cls_id, PIECES.sep_id
-    found = masker.hide(ids, None, np.random.default_rng(0))
-    chosen = chosen_of(found)
+    found = masker.hide(Inputs(torch.from_numpy(ids)), np.random.default_rng(0))
+    chosen, read = hidden(found).numpy(), found.inputs.token_ids.numpy()
     assert chosen.sum() == 200 * 15
-    masked = (found.inputs[chosen] == PIECES.mask_id).mean()
-    stays = (found.inputs[chosen] == ids[chosen]).mean()
+    masked = (read[chosen] == PIECES.mask_id).mean()
+    stays = (read[chosen] == ids[chosen]).mean()
     assert masked == pytest.approx(0.8, abs=0.03)
     assert stays == pytest.approx(0.1, abs=0.03)
-    others = found.inputs[chosen & (found.inputs != PIECES.mask_id)]
+    others = read[chosen & (read != PIECES.mask_id)]
     assert not np.isin(others, [*PIECES.special_ids, PIECES.unk_id]).any()
 
 
@@ -148,25 +140,27 @@ def test_a_word_longer_than_all_that_is_hidden_is_hidden_piece_by_piece() -> Non
     tokenizer = TOKENIZERS["char"]
     ids = np.full((3, 42), tokenizer.id_of("a") or 0)
     ids[:, 0], ids[:, -1] = tokenizer.cls_id, tokenizer.sep_id
-    found = Masker.of(tokenizer, whole_words=True).hide(ids, None, np.random.default_rng(0))
-    assert ((found.targets != IGNORE).sum(1) == 6).all()
+    found = Masker.of(tokenizer, whole_words=True).hide(Inputs(torch.from_numpy(ids)), np.random.default_rng(0))
+    assert (hidden(found).sum(1) == 6).all()
 
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_one_token_is_hidden_even_of_the_shortest_row_and_none_of_an_empty_one(whole: bool) -> None:
     masker, frame = Masker.of(PIECES, whole_words=whole), Frame.of(PIECES)
-    ids, lengths = frame.rows([PIECES.encode("dogs"), np.zeros(0, dtype=int), PIECES.encode("lazy dogs over")])
-    found = masker.hide(ids, lengths, np.random.default_rng(0))
-    assert (found.targets != IGNORE).sum(1).tolist()[:2] == [1, 0]
-    assert not chosen_of(found)[:, 0].any()  # what spare positions point at
+    rows = frame.rows([PIECES.encode("dogs"), np.zeros(0, dtype=int), PIECES.encode("lazy dogs over")])
+    found = masker.hide(rows, np.random.default_rng(0))
+    assert hidden(found).sum(1).tolist()[:2] == [1, 0]
+    assert not hidden(found)[:, 0].any()  # what spare positions point at
 
 
 def test_padding_is_never_hidden() -> None:
     masker, frame = Masker.of(PIECES, 0.9), Frame.of(PIECES)
-    ids, lengths = frame.rows([PIECES.encode("lazy dogs"), PIECES.encode("The foxes jumped over lazy dogs.")])
-    found = masker.hide(ids, lengths, np.random.default_rng(0))
-    assert not chosen_of(found)[0, lengths[0] :].any()
-    assert (found.inputs[0, lengths[0] :] == PIECES.pad_id).all()
+    rows = frame.rows([PIECES.encode("lazy dogs"), PIECES.encode("The foxes jumped over lazy dogs.")])
+    found = masker.hide(rows, np.random.default_rng(0))
+    assert rows.lengths is not None
+    end = int(rows.lengths[0])
+    assert not hidden(found)[0, end:].any()
+    assert (found.inputs.token_ids[0, end:] == PIECES.pad_id).all()
 
 
 def test_fixed_batches_cover_the_text_and_only_mask() -> None:

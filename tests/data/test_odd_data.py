@@ -23,9 +23,8 @@ from legato.data.formats.tagged_text import read_tagged
 from legato.data.formats.text import read_text
 from legato.data.formats.text_pairs import read_pairs
 from legato.data.formats.vector_files import read_vectors
-from legato.data.sources.class_names import class_names
 from legato.data.sources.files import load_text
-from legato.data.sources.tables import read_table
+from legato.data.sources.tables import class_names, read_table
 from legato.errors import DataError, LegatoError
 
 DEEP: Any = "x"

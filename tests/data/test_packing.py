@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from batches_compared import same
 from legato.data.batching.batch import Batch
-from legato.data.batching.batches import WindowShape
-from legato.data.batching.packing import Packed, document_starts
-from legato.data.cache import cached_ids
+from legato.data.batching.batches import Packed, WindowShape
+from legato.data.cache import cached_ids, document_starts
 from legato.data.formats.text import Text
 from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
 from legato.errors import DataError

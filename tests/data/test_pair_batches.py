@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from batches_compared import same
-from legato.data.batching.batch import IGNORE, Batch, named_tensors
-from legato.data.batching.buckets import BatchShape
-from legato.data.batching.pair_batches import PairBatches, collate_pairs, collate_sources
+from legato.data.batching.batch import IGNORE, Batch, Inputs, named_tensors
+from legato.data.batching.batches import BatchShape
+from legato.data.batching.pair_batches import PairBatches, collate_pairs
 from legato.errors import DataError
 
 START, EOS = 1, 2
@@ -322,22 +322,15 @@ def test_full_rows_have_no_lengths() -> None:
 
 
 def test_collating_keeps_the_order_of_rows() -> None:
-    assert collate_sources([[3, 3], [4], [5, 5, 5]]).token_ids[:, 0].tolist() == [3, 4, 5]
+    assert Inputs.of([[3, 3], [4], [5, 5, 5]]).token_ids[:, 0].tolist() == [3, 4, 5]
 
 
 def test_collated_sources_have_lengths_where_they_differ() -> None:
-    source = collate_sources([[3, 3], [4]])
+    source = Inputs.of([[3, 3], [4]])
     assert source.token_ids.tolist() == [[3, 3], [4, 0]]
     assert source.lengths is not None
     assert source.lengths.tolist() == [2, 1]
-    assert collate_sources([[3], [4]]).lengths is None
-
-
-def test_collated_widths_can_be_multiples() -> None:
-    source = collate_sources([[3, 3], [4, 4]], pad_to=4)
-    assert source.token_ids.shape == (2, 4)
-    lengths = source.lengths
-    assert lengths is not None
+    assert Inputs.of([[3], [4]]).lengths is None
 
 
 def test_a_batch_of_pairs_is_split_by_rows() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from legato.data.formats.pair_filters import FilterReport, clean, filter_lengths
+from legato.data.formats.text_pairs import FilterReport, clean, filter_lengths
 from legato.errors import DataError
 from tiny_pair_files import both, pairs_of
 
@@ -70,6 +70,6 @@ def test_large_numbers_in_a_report_have_commas() -> None:
     pairs = replace(pairs_of(*[("a", "b")] * 3), lines=[1000, 2000, 3000])
     report = filter_lengths([[1], [1, 1], [1, 1]], [[1]] * 3, 1, None, pairs)[1]
     assert (
-        str(FilterReport(29000, report.reasons))
+        str(FilterReport(29000, report.left_out, report.reasons))
         == "left out 2 of 29,000 pairs: 2 longer than 1 tokens (first: line 2,000)"
     )

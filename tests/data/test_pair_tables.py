@@ -129,6 +129,7 @@ def test_parquet_counts_rows(tmp_path: Path) -> None:
 def test_pairs_of_the_hub_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     class Rows(list[Any]):
         column_names = ("translation",)
+        features = types.SimpleNamespace(to_dict=dict)
 
         def __getitem__(self, key: Any) -> Any:
             row = {"translation": {"en": "dog", "fr": "chien"}}

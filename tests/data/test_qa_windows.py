@@ -118,7 +118,7 @@ def test_of_a_model_that_reads_from_left_to_right_the_last_mark_is_none() -> Non
 def test_a_window_is_the_pair_that_the_model_reads_elsewhere() -> None:
     questions = reader(window=400)
     (window,) = questions.windows([("who?", TEXT)])
-    pair = questions.reader.pair("who?", TEXT)
+    pair = questions.reader.pairs([("who?", TEXT)])[0]
     assert window.row.ids == pair.ids
     assert window.row.segments == pair.segments
 

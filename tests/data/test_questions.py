@@ -200,7 +200,8 @@ def test_that_one_annotator_found_nothing_counts_only_where_all_did(tmp_path: Pa
 
 def test_questions_that_were_taught_already_are_told() -> None:
     def some(*pairs: tuple[str, str]) -> Questions:
-        return Questions("a file", [Question("1", question, context, [None]) for question, context in pairs])
+        asked = [Question("1", question, context, [None]) for question, context in pairs]
+        return Questions(source="a file", questions=asked)
 
     train = some(("Who?", "text 1"), ("When?", "text 2"))
     assert told_shared(train, {"valid": some(("Who?", "text 3"))}) == []
@@ -284,7 +285,7 @@ def many(articles: int, named: bool = True) -> Questions:
         for a in range(articles)
         for n in range(4)
     ]
-    return Questions("file", questions)
+    return Questions(source="file", questions=questions)
 
 
 def test_no_article_is_in_two_parts() -> None:
@@ -305,7 +306,7 @@ def test_without_articles_no_context_is_in_two_parts() -> None:
 def test_the_parts_depend_on_the_data_alone() -> None:
     every = many(20)
     once, again = (split_questions(every, "article", 0.2, 0.1)[0] for _ in range(2))
-    turned = Questions("file", every.questions[::-1])
+    turned = Questions(source="file", questions=every.questions[::-1])
     other = split_questions(turned, "article", 0.2, 0.1)[0]
     assert once == again
     assert {q.id for q in once["valid"].questions} == {q.id for q in other["valid"].questions}
@@ -313,7 +314,7 @@ def test_the_parts_depend_on_the_data_alone() -> None:
 
 def test_too_few_texts_to_hold_any_out() -> None:
     with pytest.raises(DataError, match=r"file has 1 contexts, too few to hold out valid; give data.valid"):
-        split_questions(Questions("file", many(1, named=False).questions[:2]), "auto", 0.1)
+        split_questions(Questions(source="file", questions=many(1, named=False).questions[:2]), "auto", 0.1)
 
 
 def test_a_split_by_article_needs_articles() -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from legato.data.batching.buckets import BatchShape
-from legato.data.batching.examples import Example, ExampleBatches
-from legato.data.batching.rare_words import RareWords, hide_rare
+from legato.data.batching.batches import BatchShape
+from legato.data.batching.examples import Example, ExampleBatches, RareWords
 
 UNKNOWN = 1
 
@@ -14,7 +13,7 @@ UNKNOWN = 1
 def batches(share: float) -> tuple[ExampleBatches, RareWords]:
     rows = [Example([2, 3, 4 + n], positions=[0, 1, 2], targets=[0, 0, 1]) for n in range(40)]  # the third is rare
     plain = ExampleBatches(rows, BatchShape(batch_tokens=30, seed=3))
-    return plain, hide_rare(plain, rows, 64, UNKNOWN, share=share, seed=3)
+    return plain, RareWords(plain, rows, 64, UNKNOWN, share=share, seed=3)
 
 
 def test_only_rare_words_are_hidden_and_only_sometimes() -> None:

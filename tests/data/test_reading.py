@@ -18,9 +18,9 @@ def trained(name: str) -> Tokenizer:
 def test_an_encoder_has_marks_around_a_text() -> None:
     tokenizer = trained("wordpiece")
     reader = TextReader(tokenizer, adds_special_tokens=True, segments=True)
-    row = reader.text("the cat")
+    row = reader.texts(["the cat"])[0]
     assert row.ids == [tokenizer.cls_id, *tokenizer.encode("the cat").tolist(), tokenizer.sep_id]
-    pair = reader.pair("the cat", "sat")
+    pair = reader.pairs([("the cat", "sat")])[0]
     assert pair.ids.count(tokenizer.sep_id) == 2  # type: ignore[arg-type]
     assert pair.segments is not None
     assert pair.segments.count(1) == len(tokenizer.encode("sat")) + 1
@@ -29,16 +29,16 @@ def test_an_encoder_has_marks_around_a_text() -> None:
 def test_others_have_none() -> None:
     tokenizer = trained("bpe")
     reader = TextReader(tokenizer)
-    assert reader.text("the cat").ids == tokenizer.encode("the cat").tolist()
-    assert reader.text("").ids == [tokenizer.eos_id]
-    assert reader.pair("the", "cat").ids.count(tokenizer.eos_id) == 1
+    assert reader.texts(["the cat"])[0].ids == tokenizer.encode("the cat").tolist()
+    assert reader.texts([""])[0].ids == [tokenizer.eos_id]
+    assert reader.pairs([("the", "cat")])[0].ids.count(tokenizer.eos_id) == 1
 
 
 def test_a_pair_that_is_spelt_has_its_mark_in_the_middle_also_behind_a_mark() -> None:
     plain = trained("word")
     eos = plain.eos_id
     for tokenizer, before in ((plain, []), (plain.with_template(([eos], []), ([eos], [eos], [])), [eos])):
-        row = TextReader(tokenizer, characters=True).pair("the cat", "sat on")
+        row = TextReader(tokenizer, characters=True).pairs([("the cat", "sat on")])[0]
         words = [tokenizer.id_of(word) for word in ("the", "cat", "sat", "on")]
         assert row.ids == [*before, *words[:2], eos, *words[2:]]
         assert row.characters is not None
@@ -87,3 +87,12 @@ def test_a_pair_is_cut_as_the_library_cuts_it() -> None:
         kept = library.encode(" ".join("a" * a), " ".join("a" * b)).sequence_ids
         first, second = cut_longest_first(list(range(a)), list(range(b)), room)
         assert (len(first), len(second)) == (kept.count(0), kept.count(1))
+
+
+def test_another_template_takes_effect_also_after_the_first_was_used() -> None:
+    tokenizer = trained("bpe")
+    alone = tokenizer.encode_with_special_tokens("a cat")
+    eos = tokenizer.eos_id
+    changed = tokenizer.with_template(([eos], [eos]), ([eos], [eos], [eos]))
+    assert changed.encode_with_special_tokens("a cat") == [eos, *tokenizer.encode("a cat").tolist(), eos]
+    assert tokenizer.encode_with_special_tokens("a cat") == alone

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from legato.data.batching.batch import IGNORE
-from legato.data.batching.buckets import BatchShape
+from legato.data.batching.batches import BatchShape
 from legato.data.batching.examples import Example, ExampleBatches, collate_examples, scoring_batches
 from legato.errors import DataError
 

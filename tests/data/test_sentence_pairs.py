@@ -10,7 +10,7 @@ import torch
 
 from batches_compared import spread_targets
 from legato.data.batching.batch import IGNORE
-from legato.data.batching.buckets import BatchShape
+from legato.data.batching.batches import BatchShape
 from legato.data.batching.masking import Frame, Masker
 from legato.data.batching.sentence_pairs import (
     FOLLOWS,

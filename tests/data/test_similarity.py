@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batches_compared import same
-from legato.data.batching.buckets import BatchShape
-from legato.data.batching.examples import Example
-from legato.data.batching.group_batches import GroupBatches, collate_groups, flattened
+from legato.data.batching.batches import BatchShape
+from legato.data.batching.examples import Example, GroupBatches, collate_groups, flattened
 from legato.data.formats.scored_pairs import (
     ScoredPairs,
     hold_out_scored_pairs,

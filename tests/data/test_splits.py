@@ -21,7 +21,7 @@ from legato.data.formats.scored_pairs import hold_out_scored_pairs, read_scored_
 from legato.data.formats.tagged_text import read_tagged
 from legato.data.formats.text import hold_out, read_text
 from legato.data.formats.text_pairs import hold_out_pairs, read_pairs
-from legato.data.formats.treebanks import read_trees
+from legato.data.formats.trees import read_trees
 from legato.data.sources.columns import Role
 from legato.data.splits import SplitData, by_group, by_hash, by_order, completed
 from legato.errors import DataError

@@ -303,6 +303,7 @@ def test_a_plain_text_is_no_table(tmp_path: Path) -> None:
 
 class Hub:
     column_names = ("text", "label")
+    features = types.SimpleNamespace(to_dict=dict)
 
     def __getitem__(self, key: Any) -> Any:
         return ROWS[key] if isinstance(key, int) else [row[key] for row in ROWS]

@@ -306,6 +306,7 @@ def test_an_unknown_builtin_gets_a_suggestion() -> None:
 
 class Rows:
     column_names = ("text", "label")
+    features = types.SimpleNamespace(to_dict=dict)
 
     def __getitem__(self, column: str) -> list[str]:
         return ["from", "the hub"]

@@ -16,14 +16,13 @@ from legato.data.formats.trees import (
     clean,
     fill,
     flatten,
-    labels,
-    longest_chain,
     parse_trees,
     skeleton,
     unflatten,
     walk,
 )
 from legato.errors import DataError
+from tree_chains import longest_chain
 
 DOGS = "(S (NP (NNS dogs)) (VP (VBP chase) (NP (NNS cats))))"
 SYMBOLS = ["(S", "(NP", "dogs", ")NP", "(VP", "chase", "(NP", "cats", ")NP", ")VP", ")S"]
@@ -238,10 +237,6 @@ def test_walking_a_tree_meets_everything_in_order():
     assert "".join(step[0] if isinstance(step, tuple) else step.text for step in walk(tree_of(DOGS))) == (
         "SNPdogsNPVPchaseNPcatsNPVPS"
     )
-
-
-def test_labels_are_those_of_constituents():
-    assert labels([tree_of(DOGS), tree_of("(X (Y z))")]) == ["NP", "S", "VP", "X"]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from tiny_searches import EOS, OK, PROMPTS, YES, assert_same, lecture, options, 
 from torch import Tensor
 
 from legato.decoding import SearchOptions, search
-from legato.decoding.search import Frontier
+from legato.decoding.frontier import Frontier
 from legato.errors import LegatoError
 
 # What each search finds

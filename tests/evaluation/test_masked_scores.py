@@ -44,7 +44,7 @@ def test_pseudo_nll_hide_each_token_in_turn(model: RecurrentModel, tokens: int) 
     texts = [TOKENIZER.encode(text) for text in ("the cat sat", "a", "one more dog run by")]
     expected = 0.0
     for text in texts:
-        row, _ = FRAME.rows([text])
+        row = FRAME.rows([text]).token_ids.numpy()
         expected -= sum(log_probability(model, row[0], place + 1) for place in range(len(text)))
     total, count = pseudo_nll(model, texts, FRAME, MASK, tokens)
     assert count == 9
@@ -96,7 +96,6 @@ def test_the_loss_at_the_places_is_the_loss_of_all_targets(model: RecurrentModel
 
 
 def test_guesses_are_probabilities(model: RecurrentModel) -> None:
-    ids, _ = FRAME.rows([TOKENIZER.encode("the cat sat")])
-    found = guess(model, Batch(Inputs(torch.from_numpy(ids)), positions=torch.tensor([[1, 2]])))
+    found = guess(model, Batch(FRAME.rows([TOKENIZER.encode("the cat sat")]), positions=torch.tensor([[1, 2]])))
     assert found.shape == (1, 2, TOKENIZER.size)
     torch.testing.assert_close(found.sum(-1), torch.ones(1, 2))

@@ -6,7 +6,7 @@ import pytest
 
 from legato.evaluation.metrics import Metric, metric_of, metrics, printed_scores
 from legato.registry import TASKS
-from legato.runs.train import find_recipe, list_recipes
+from legato.runs.config import find_recipe, list_recipes
 
 SHARES = ("accuracy", "f1", "bleu", "chrf", "spearman", "pearson", "matthews", "exact", "precision", "recall", "mrr")
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from legato.errors import FolderError
-from legato.folders.adapters.info import digest_of
+from legato.folders.adapters.saving import digest_of
 from legato.folders.exports import export
 from legato.folders.finding import find_model
 from legato.folders.model_folder import load_model

@@ -13,8 +13,7 @@ from huggingface_hub import constants, errors
 import legato
 from legato.errors import FolderError
 from legato.folders.exports import export
-from legato.folders.finding import find_model
-from legato.folders.hub import LEFT, WANTED, fetch, hub_name
+from legato.folders.finding import LEFT, WANTED, fetch, find_model, hub_name
 from tiny_published import gpt2_folder
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

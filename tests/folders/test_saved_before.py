@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 import legato
 from legato.folders.model_folder import read_config, read_model
 from legato.models.model_with_head import body_of
+from legato.registry import MODELS
 from save_models import RESUMED
 
 ARCHIVES = sorted((Path(__file__).parents[1] / "saved").glob("*.tar.xz"))
@@ -98,3 +99,30 @@ def test_settings_are_read_without_weights(
 
     with NoCopy():
         assert read_config(f"runs/{name}/best") == whole.config
+
+
+@pytest.mark.parametrize(("archive", "name"), CASES, ids=named)
+def test_weights_are_read_straight_into_the_model_that_trains(
+    archive: Path, name: str, unpacked: dict[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(unpacked[archive])
+    whole = read_model(f"runs/{name}/best").module
+    loaded = read_model(f"runs/{name}/best", sketched=True)
+    adapted = loaded.module.merged is not None  # its base is read first
+    body = body_of(loaded.module)
+    assert all(tensor.is_meta != adapted for tensor in body.parameters())
+
+    model = MODELS.get(body.config.name)(body.config, body.sizes)
+    drawn = loaded.put_into(model)
+
+    expected = whole.state_dict()
+    assert loaded.module.state_dict().keys() == expected.keys()
+    for key, tensor in loaded.module.state_dict().items():
+        assert torch.equal(tensor, expected[key]), key
+    of_body = body_of(whole).state_dict()
+    for key, tensor in model.state_dict().items():
+        assert key in drawn or torch.equal(tensor, of_body[key]), key
+    assert all(key not in of_body for key in drawn)
+    if not adapted:
+        ours = dict(model.named_parameters())
+        assert all(tensor is ours[key] for key, tensor in body.named_parameters())

@@ -12,9 +12,8 @@ from tokenizers import processors
 import legato
 from legato.data.batching.qa_windows import QuestionReader
 from legato.data.processors import Processors
-from legato.data.text.text_reader import TextReader
+from legato.data.text.text_reader import template_tokens
 from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
-from legato.data.text.word_pieces import template_tokens
 from legato.folders.exports import export
 from legato.folders.model_folder import load_model, save_model
 from legato.folders.sentence_encoder import SentenceEncoder, told_sentences
@@ -97,8 +96,8 @@ def test_words_and_questions_are_framed_as_they_are_read(kind: Any, trained: Pat
     module = ModelWithHead(held.module, HeadSpec(kind=kind, outputs=2))
     save_model(tmp_path, module, Processors(held.tokenizer), task="tagging", about={"labels": ["A", "B"]}, card="")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    reader = TextReader.of(module.config, held.tokenizer)
-    assert tokenizer(TEXTS[0]).input_ids == reader.text(TEXTS[0]).ids
+    reader = module.config.text_reader(held.tokenizer)
+    assert tokenizer(TEXTS[0]).input_ids == reader.texts([TEXTS[0]])[0].ids
     if kind == "spans":
         window = QuestionReader(reader).windows([("who did it?", "a dog.")])[0]
         assert tokenizer("who did it?", "a dog.").input_ids == window.row.ids

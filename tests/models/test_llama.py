@@ -11,8 +11,8 @@ from torch import Tensor
 from legato.config import validate
 from legato.errors import ConfigError
 from legato.models.base import Sizes, count_parameters
-from legato.models.llama import LlamaConfig, LlamaModel
-from legato.nn.positions import Rotary, Slowed
+from legato.models.llama import LlamaConfig, LlamaModel, Scaling
+from legato.nn.positions import Rotary
 from tiny_decoders import V, adopt, complaint, logits, written
 
 SMALL: dict[str, Any] = {"layers": 3, "width": 16, "heads": 4, "length": 64}
@@ -87,13 +87,14 @@ def test_settings_that_do_not_go_together_are_refused(asked: dict[str, Any], rea
 
 
 def test_linear_scaling_puts_every_factor_th_position_where_one_was() -> None:
-    slow, plain = Rotary(40, 8, slowed=Slowed("linear", 4))(slice(0, 40, 4)), Rotary(10, 8)(slice(0, 10))
+    slowed = Scaling(type="linear", factor=4).slowed
+    slow, plain = Rotary(40, 8, slowed=slowed)(slice(0, 40, 4)), Rotary(10, 8)(slice(0, 10))
     torch.testing.assert_close(slow.cos, plain.cos)
 
 
 def test_llama_3_slows_what_turns_seldom_and_keeps_what_turns_often() -> None:
     rates = 2 * torch.pi / torch.tensor([1.0, 25.0, 40.0, 100.0, 1000.0])  # by the tokens of one turn
-    found = Slowed("llama3", 8, low=1, high=4, length=100)(rates) / rates
+    found = Scaling(type="llama3", factor=8, low=1, high=4, length=100).slowed(rates) / rates
     blend = 1.5 / 3  # 2.5 turns lie half way between 1 and 4
     torch.testing.assert_close(found, torch.tensor([1, 1, blend + (1 - blend) / 8, 1 / 8, 1 / 8]))
 

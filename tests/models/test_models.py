@@ -14,9 +14,10 @@ from legato.config import validate
 from legato.data.batching.batch import Batch, Inputs
 from legato.decoding import SearchOptions, search
 from legato.errors import ConfigError
-from legato.models.base import SequenceModel, Sizes, count_parameters, detach, measure
+from legato.models.base import SequenceModel, Sizes, count_parameters, measure
 from legato.nn.recurrent import CELLS
 from legato.registry import MODELS
+from legato.training.checkpoints import with_each
 
 # word2vec has no layers, and a test of its own.
 NAMES = [name for name in MODELS.names() if not MODELS.get(name).is_encoder_decoder and name != "word2vec"]
@@ -125,20 +126,20 @@ def test_a_model_without_a_state_says_how_much_it_reads_at_once(name: str) -> No
 @pytest.mark.parametrize("name", CARRIERS)
 def test_a_detached_state_carries_no_gradient(name: str) -> None:
     model = build(name)
-    state = detach(model(Batch(Inputs(tokens(2, 5)))).state)
+    state = with_each(Tensor.detach, model(Batch(Inputs(tokens(2, 5)))).state)
     assert not any(part.requires_grad for part in tensors(state))
 
 
 @pytest.mark.parametrize("name", CARRIERS)
 def test_detaching_changes_no_value(name: str) -> None:
     state = build(name)(Batch(Inputs(tokens(2, 5)))).state
-    close(detach(state), state)
+    close(with_each(Tensor.detach, state), state)
 
 
 def gradient_on_earlier_words(model: SequenceModel, cut: bool) -> float:
     """How much the second segment moves the embeddings of words that only the first one holds."""
     first = model(Batch(Inputs(torch.tensor([[1, 2, 3]]))))
-    state = detach(first.state) if cut else first.state
+    state = with_each(Tensor.detach, first.state) if cut else first.state
     model(Batch(Inputs(torch.tensor([[4, 5, 6]]))), state).hidden.sum().backward()
     gradient: Tensor = model.embedding.weight.grad  # type: ignore[union-attr, assignment]
     return float(gradient[1:4].abs().sum())

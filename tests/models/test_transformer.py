@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from kernels import fuse
 from legato.config import validate
 from legato.data.batching.batch import Batch, Inputs
 from legato.decoding import SearchOptions, search
@@ -339,8 +340,7 @@ def test_looking_inside_generation_changes_nothing() -> None:
 def test_written_out_equals_fused() -> None:
     model, given_batch = build(), batch(SOURCES, PROMPTS)
     before = model(given_batch).hidden
-    model.encoder.fuse(False)
-    model.decoder.fuse(False)
+    fuse(model, False)
     close(model(given_batch).hidden, before)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from legato.data.batching.batch import IGNORE
-from legato.nn.crf import CRF, FORBIDDEN, best_paths
+from legato.nn.crf import CRF, FORBIDDEN, best_paths, log_likelihood, tag_probabilities
 
 
 def score(emissions: Tensor, scores: Tensor, path: tuple[int, ...]) -> float:
@@ -52,9 +52,9 @@ def test_log_likelihood_and_best_path_are_those_of_all_sequences_counted(words: 
     for path, value in list(zip(paths, scores, strict=True))[:5]:
         wanted = value - torch.logsumexp(scores, 0)
         torch.testing.assert_close(
-            crf.log_likelihood(emissions, torch.tensor([path])), wanted[None], atol=1e-4, rtol=0
+            log_likelihood(emissions, crf.scores, torch.tensor([path])), wanted[None], atol=1e-4, rtol=0
         )
-    found = crf.decode(emissions, torch.tensor([words]))[0]
+    found = best_paths(emissions, crf.scores, torch.tensor([words]))[0]
     assert score(emissions[0], crf.scores, tuple(found)) == pytest.approx(float(scores.max()), abs=1e-4)
 
 
@@ -64,22 +64,24 @@ def test_rows_of_different_lengths_are_as_if_alone() -> None:
     tags = torch.randint(3, (4, 5))
     for row, length in enumerate(lengths):
         tags[row, length:] = IGNORE
-    together = crf.log_likelihood(emissions, tags)
-    paths = crf.decode(emissions, torch.tensor(lengths))
-    chances = crf.probabilities(emissions, torch.tensor(lengths))
+    together = log_likelihood(emissions, crf.scores, tags)
+    paths = best_paths(emissions, crf.scores, torch.tensor(lengths))
+    chances = tag_probabilities(emissions, crf.scores, torch.tensor(lengths))
     for row, length in enumerate(lengths):
         own = emissions[row : row + 1, :length]
-        alone = crf.log_likelihood(own, tags[row : row + 1, :length])
+        alone = log_likelihood(own, crf.scores, tags[row : row + 1, :length])
         torch.testing.assert_close(together[row], alone[0])
-        assert paths[row] == crf.decode(own, torch.tensor([length]))[0]
-        torch.testing.assert_close(chances[row, :length], crf.probabilities(own, torch.tensor([length]))[0])
+        assert paths[row] == best_paths(own, crf.scores, torch.tensor([length]))[0]
+        torch.testing.assert_close(
+            chances[row, :length], tag_probabilities(own, crf.scores, torch.tensor([length]))[0]
+        )
         assert not chances[row, length:].any()
 
 
 def test_padding_gets_no_gradient_and_a_row_of_nothing_counts_nothing() -> None:
     crf, emissions = random_crf(3), torch.randn(3, 4, 3, requires_grad=True)
     tags = torch.tensor([[0, 1, 2, 1], [2, 1, IGNORE, IGNORE], [IGNORE] * 4])
-    likelihood = crf.log_likelihood(emissions, tags)
+    likelihood = log_likelihood(emissions, crf.scores, tags)
     assert float(likelihood[2].detach()) == 0
     likelihood.sum().backward()
     assert emissions.grad is not None
@@ -95,13 +97,13 @@ def test_what_may_not_follow_is_never_decoded_and_has_no_probability() -> None:
     crf = random_crf(tags, allowed=allowed)
     emissions = 50 * torch.randn(64, 6, tags)
     lengths = torch.randint(1, 7, (64,))
-    for path in crf.decode(emissions, lengths):
+    for path in best_paths(emissions, crf.scores, lengths):
         for before, after in itertools.pairwise([tags, *path, tags + 1]):
             assert allowed[before, after]
     paths = every(4, tags)
     legal = [p for p in paths if all(allowed[a, b] for a, b in itertools.pairwise([tags, *p, tags + 1]))]
     emissions = torch.randn(1, 4, tags)
-    likelihoods = crf.log_likelihood(emissions.expand(len(paths), -1, -1), torch.tensor(paths)).exp().detach()
+    likelihoods = log_likelihood(emissions.expand(len(paths), -1, -1), crf.scores, torch.tensor(paths)).exp().detach()
     assert float(likelihoods.sum()) == pytest.approx(1, abs=1e-4)
     assert float(likelihoods[[paths.index(p) for p in legal]].sum()) == pytest.approx(1, abs=1e-4)
 
@@ -110,7 +112,7 @@ def test_gradients_stay_finite_beside_forbidden_scores() -> None:
     crf = random_crf(3, allowed=some_rules(3))
     emissions = torch.randn(2, 40, 3, requires_grad=True)
     tags = torch.tensor([[0, 1] * 20, [2, 0] * 20])
-    (-crf.log_likelihood(emissions, tags).sum()).backward()
+    (-log_likelihood(emissions, crf.scores, tags).sum()).backward()
     assert emissions.grad is not None
     assert crf.transitions.grad is not None
     assert torch.isfinite(emissions.grad).all()
@@ -126,15 +128,17 @@ def test_probabilities_are_those_of_all_sequences_counted() -> None:
     for path, p in zip(paths, chance, strict=True):
         for place, tag in enumerate(path):
             wanted[place, tag] += p
-    torch.testing.assert_close(crf.probabilities(emissions, torch.tensor([4]))[0], wanted, atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        tag_probabilities(emissions, crf.scores, torch.tensor([4]))[0], wanted, atol=1e-4, rtol=0
+    )
 
 
 def test_low_precision_around_it_changes_nothing() -> None:
     crf, emissions, tags = random_crf(3), torch.randn(2, 6, 3), torch.randint(3, (2, 6))
-    plain = crf.log_likelihood(emissions, tags)
+    plain = log_likelihood(emissions, crf.scores, tags)
     with torch.autocast("cpu", torch.bfloat16):
-        assert crf.log_likelihood(emissions, tags).dtype == torch.float32
-        torch.testing.assert_close(crf.log_likelihood(emissions, tags), plain)
+        assert log_likelihood(emissions, crf.scores, tags).dtype == torch.float32
+        torch.testing.assert_close(log_likelihood(emissions, crf.scores, tags), plain)
 
 
 def test_without_scores_the_best_path_is_each_place_alone() -> None:

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from legato.nn.capture import record
+from legato.nn.feedforward import BlockShape
 from legato.nn.multihead import AttentionView, SelfAttention
 from legato.nn.positions import Rotary
-from legato.nn.transformer import BlockShape, Stack, places_in
+from legato.nn.transformer import Stack, places_in
 
 T, D, H = 9, 16, 4
 SHAPE = BlockShape(D, H, 24, norm_first=True)
@@ -153,7 +154,7 @@ def test_nothing_is_computed_again_where_there_are_no_gradients() -> None:
 
 
 def test_heads_may_be_wider_than_their_share() -> None:
-    attention = SelfAttention(D, H, kv_heads=2, head_width=10)
+    attention = SelfAttention(BlockShape(D, H, 24, kv_heads=2, head_width=10))
     assert attention.qkv.weight.shape == ((4 + 2 + 2) * 10, D)
     assert attention.output.weight.shape == (D, 4 * 10)
 
@@ -169,11 +170,11 @@ def test_heads_of_any_width_are_cached() -> None:
 
 def test_without_a_width_of_their_own_heads_divide_the_width() -> None:
     with pytest.raises(ValueError, match="3 heads do not divide a width of 16"):
-        SelfAttention(D, 3)
+        SelfAttention(BlockShape(D, 3, 24))
 
 
 def test_normed_heads_are_of_one_length_before_they_are_compared() -> None:
-    attention, x = SelfAttention(D, H, bias=False, norm=0.0).double(), randn(1, T, D)
+    attention, x = SelfAttention(BlockShape(D, H, 24, eps=0.0, bias=False, norm_heads=True)).double(), randn(1, T, D)
     with record() as trace, torch.no_grad():
         attention(x, AttentionView())
         attention(10 * x, AttentionView())
@@ -182,7 +183,7 @@ def test_normed_heads_are_of_one_length_before_they_are_compared() -> None:
 
 
 def test_normed_heads_follow_their_equation() -> None:
-    attention = SelfAttention(D, H, bias=False, norm=1e-6).double()
+    attention = SelfAttention(BlockShape(D, H, 24, eps=1e-6, bias=False, norm_heads=True)).double()
     with torch.no_grad():
         for norm in (attention.query_norm, attention.key_norm):
             assert norm is not None

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from legato.errors import LegatoError
-from legato.nn.mix import ScalarMix, combine_layers
-from legato.nn.pooling import AttentionPool, pool
+from legato.nn.pooling import AttentionPool, ScalarMix, combine_layers, pool
 
 STATES = [torch.full((1, 2, 3), float(number)) for number in range(6)]  # the input and five layers
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from kernels import fuse
 from legato.nn.recurrent import CELLS, CellState, ElmanCell, GRUCell, Layer, LSTMCell, Recurrent
 
 THEIRS: dict[str, type[nn.RNNBase]] = {"elman": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
@@ -113,7 +114,7 @@ def outcome(
     stack: Recurrent, fused: bool, x: Tensor, states: list[CellState] | None, lengths: Tensor | None
 ) -> dict[str, Any]:
     """Everything a pass gives: outputs, last states, and the gradients of weights, inputs and first states."""
-    stack.fuse(fused)
+    fuse(stack, fused)
     stack.zero_grad()
     x = x.clone().requires_grad_()
     given = None
@@ -166,7 +167,7 @@ def test_a_stack_equals_torchs_with_the_same_weights(
     theirs = THEIRS[name](E, D, layers, bidirectional=bidirectional).double()
     ours = stack_of(name, layers=layers, bidirectional=bidirectional)
     copied_from(theirs, ours)
-    ours.fuse(fused)
+    fuse(ours, fused)
     x = torch.randn(T, B, E, dtype=torch.float64)
     expected, final = theirs(x)
     y, last = ours(x)
@@ -201,7 +202,7 @@ def test_padding_never_changes_a_result_or_the_final_state(
 ) -> None:
     torch.manual_seed(seed)
     stack = stack_of(name, layers=2, bidirectional=bidirectional)
-    stack.fuse(fused)
+    fuse(stack, fused)
     x = 10 * torch.randn(max(lengths) + extra, len(lengths), E, dtype=torch.float64)  # noise behind every row
     states = [random_state(name, len(lengths), D) for _ in range(4 if bidirectional else 2)]
     y, last = stack(x, states, torch.tensor(lengths))
@@ -242,7 +243,7 @@ def test_a_reverse_layer_starts_at_each_rows_own_end(name: str) -> None:
 @pytest.mark.parametrize("name", CELLS)
 def test_steps_one_by_one_equal_the_whole_sequence(name: str, fused: bool) -> None:
     stack = stack_of(name, layers=2)
-    stack.fuse(fused)
+    fuse(stack, fused)
     x = torch.randn(T, B, E, dtype=torch.float64)
     whole, last = stack(x)
     states = stack.start(B)
@@ -256,7 +257,7 @@ def test_steps_one_by_one_equal_the_whole_sequence(name: str, fused: bool) -> No
 @pytest.mark.parametrize("name", CELLS)
 def test_steps_with_drawn_dropout_drop_the_same_at_every_step(name: str, fused: bool) -> None:
     stack = Recurrent(name, E, [D, D], hidden_dropout=0.5, recurrent_dropout=0.5).double().train()
-    stack.fuse(fused)
+    fuse(stack, fused)
     x = torch.randn(T, 1, E, dtype=torch.float64)
     drawn, states, outputs = stack.draw(1), stack.start(1), []
     for t in range(T):
@@ -278,7 +279,7 @@ def test_steps_with_drawn_dropout_drop_the_same_at_every_step(name: str, fused: 
 @pytest.mark.parametrize("name", CELLS)
 def test_a_row_without_a_token_keeps_its_state(name: str, fused: bool) -> None:
     stack = stack_of(name, layers=2, bidirectional=True)
-    stack.fuse(fused)
+    fuse(stack, fused)
     states = [random_state(name, 2, D) for _ in range(4)]
     y, last = stack(torch.randn(T, 2, E, dtype=torch.float64), states, torch.tensor([0, T]))
     assert not y[:, 0].any()

@@ -13,18 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from kernels import fuse
 from legato.errors import LegatoError
 from legato.nn.capture import record
-from legato.nn.feedforward import ACTIVATIONS, FeedForward, make_norm
+from legato.nn.feedforward import ACTIVATIONS, BlockShape, FeedForward, make_norm
 from legato.nn.kv_cache import KeyValueCache, Sources, _first_differing, _move, right_aligned
 from legato.nn.linear import Linear, pack
 from legato.nn.multihead import AttentionView, CrossAttention, SelfAttention, Source
 from legato.nn.positions import Rotary
 from legato.nn.state import Memory
-from legato.nn.transformer import BlockShape, Stack
+from legato.nn.transformer import Stack
 
 B, T, S, D, H = 3, 6, 5, 16, 4
 SHAPE = BlockShape(D, H, 24)
+GROUPED = BlockShape(D, H, 24, kv_heads=2)
 LENGTHS = torch.tensor([5, 2, 3])
 
 
@@ -114,14 +116,14 @@ def test_a_decoder_equals_pytorch_s_layers(norm_first: bool) -> None:
 
 
 def test_swiglu_by_hand() -> None:
-    layer = FeedForward(2, 3, "swiglu", bias=False).double()
+    layer = FeedForward(BlockShape(2, 1, 3, "swiglu", bias=False)).double()
     x = randn(2)
     gate, up = layer.inner.weight[:3] @ x, layer.inner.weight[3:] @ x
     close(layer(x), layer.outer.weight @ (gate * torch.sigmoid(gate) * up))
 
 
 def test_the_rms_norm_by_hand() -> None:
-    norm = make_norm("rms", 4, eps=0.0)
+    norm = make_norm(BlockShape(4, 1, 1, norm="rms", eps=0.0))
     close(norm(torch.tensor([2.0, -2.0, 2.0, -2.0])), torch.tensor([1.0, -1.0, 1.0, -1.0]))
     assert [name for name, _ in norm.named_parameters()] == ["weight"]
 
@@ -135,7 +137,7 @@ STACKS: dict[str, dict[str, Any]] = {
     "causal window": {"causal": True, "window": 3},
     "cross": {"causal": True, "cross": True},
     "rotary": {"causal": True, "rotary": Rotary(40, D // H)},
-    "grouped": {"causal": True, "shape": BlockShape(D, H, 24, kv_heads=2)},
+    "grouped": {"causal": True, "shape": GROUPED},
     "llama": {
         "causal": True,
         "shape": BlockShape(D, H, 24, "swiglu", kv_heads=1, norm="rms", norm_first=True, bias=False),
@@ -155,7 +157,7 @@ def test_fused_equals_written_out_in_outputs_and_gradients(name: str) -> None:
     inside = (torch.arange(T) < lengths[:, None])[..., None]
     outputs, gradients = [], []
     for fused in (True, False):
-        made.fuse(fused)
+        fuse(made, fused)
         made.zero_grad()
         outputs.append(run(made, x, lengths) * inside)
         outputs[-1].square().sum().backward()
@@ -201,7 +203,7 @@ def test_dropouts_act_in_training_only() -> None:
         assert not torch.allclose(made(x), made(x)), kind
 
 
-@pytest.mark.parametrize("module", [SelfAttention(D, H), CrossAttention(D, H), SelfAttention(D, H, kv_heads=2)])
+@pytest.mark.parametrize("module", [SelfAttention(SHAPE), CrossAttention(SHAPE), SelfAttention(GROUPED)])
 def test_stacked_projections_start_as_if_each_stood_alone(module: Any) -> None:
     parts = (
         module.qkv.weight.split([D, module.kv_heads * 4, module.kv_heads * 4])
@@ -215,9 +217,9 @@ def test_stacked_projections_start_as_if_each_stood_alone(module: Any) -> None:
 
 def test_heads_that_do_not_divide_are_refused() -> None:
     with pytest.raises(ValueError, match="3 heads do not divide a width of 16"):
-        SelfAttention(D, 3)
+        SelfAttention(BlockShape(D, 3, 24))
     with pytest.raises(ValueError, match="3 key and value heads do not divide 4 heads"):
-        SelfAttention(D, H, kv_heads=3)
+        SelfAttention(BlockShape(D, H, 24, kv_heads=3))
 
 
 # --- the cache -------------------------------------------------------------------------------------
@@ -370,7 +372,7 @@ def test_beams_share_their_source() -> None:
 
 
 def test_queries_of_one_source_folded_together_equal_each_row_alone() -> None:
-    module, x, memory = CrossAttention(D, H).double(), randn(B * 4, 2, D), randn(B, S, D)
+    module, x, memory = CrossAttention(SHAPE).double(), randn(B * 4, 2, D), randn(B, S, D)
     mask = (torch.arange(S) < LENGTHS[:, None])[:, None, None]
     each = torch.arange(B).repeat_interleave(4)
     folded = module(x, module.source(memory, mask))
@@ -446,10 +448,10 @@ def test_a_packed_layer_can_be_copied_and_saved() -> None:
 
 def test_every_activation_is_used_by_some_feed_forward_layer() -> None:
     for name in ACTIVATIONS:
-        assert FeedForward(4, 6, name)(torch.randn(2, 4)).shape == (2, 4)
+        assert FeedForward(BlockShape(4, 1, 6, name))(torch.randn(2, 4)).shape == (2, 4)
 
 
 def test_attention_without_anything_to_look_at_but_itself_is_its_value() -> None:
-    module, x = SelfAttention(D, H).double(), randn(B, 1, D)
+    module, x = SelfAttention(SHAPE).double(), randn(B, 1, D)
     value = (x @ module.qkv.weight.T + module.qkv.bias)[..., 2 * D :]
     close(module(x, AttentionView(causal=True)), module.output(value))

@@ -5,7 +5,6 @@ The processes live through all rounds, and begin each round at one moment.
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import random
@@ -154,12 +153,10 @@ def replace_at_every_step(folder: Path, arguments: list[str], at_once: bool) -> 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["one exchange", "two renames"])
 def test_every_read_of_a_model_that_is_replaced_at_every_step_is_of_one_version(
-    at_once: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    at_once: bool, tmp_path: Path
 ) -> None:
     import legato
-    from legato import registry
 
-    monkeypatch.setattr(registry, "entry_points", functools.cache(registry.entry_points))
     run = tmp_path / "run"
     steps = {"train__steps": 10**9, "train__validate_every": 1, "train__checkpoint_every": 10**9, "model__width": 4}
     arguments = ["train", "lm", "-q", *words(small(tmp_path, **steps)), f"out={run}"]

@@ -12,14 +12,15 @@ import torch
 
 import legato
 from legato.data.batching.batch import IGNORE, Batch, Inputs
-from legato.data.batching.buckets import BatchShape
+from legato.data.batching.batches import BatchShape
 from legato.data.batching.examples import Example, ExampleBatches, collate_examples
 from legato.data.formats.dialogues import read_dialogues
 from legato.data.text.tokenizers import Tokenizer
 from legato.errors import ConfigError, DataError
 from legato.folders.chat_template import ChatTemplate
 from legato.folders.model_folder import load_model
-from legato.tasks.chat.task import answer_loss, pad_answers, rows_of, template_of
+from legato.tasks.chat.task import pad_answers, rows_of, template_of
+from legato.tasks.lm.job import next_token_loss
 from tiny_published import CHATML, END, gpt2_folder
 
 TURNS = [
@@ -120,7 +121,7 @@ def test_the_loss_is_that_of_the_answers_in_the_whole_text(tmp_path: Path) -> No
     rows, loaded = rows_with(CHATML, tmp_path)
     batch = collate_examples([*rows, Example(rows[0].ids[:9], positions=[3], targets=[5])])
     with torch.no_grad():
-        found = answer_loss(loaded.module, batch)
+        found = next_token_loss(loaded.module, batch)
         logp = loaded.module.readout(loaded.module(Batch(Inputs(batch.inputs.ids))).hidden).log_softmax(-1)
     wanted = -sum(
         logp[number, place, target]
@@ -146,7 +147,7 @@ def test_batches_of_dialogues_come_in_few_shapes_with_the_same_loss(tmp_path: Pa
     def total(batches: ExampleBatches) -> tuple[float, int]:
         made = [batches.at(step) for step in range(batches.steps_per_epoch)]
         with torch.no_grad():
-            losses = [float(answer_loss(loaded.module, batch, 0.1).total) for batch in made]
+            losses = [float(next_token_loss(loaded.module, batch, smoothing=0.1).total) for batch in made]
         return sum(losses), sum(batch.tokens for batch in made)
 
     assert total(alike) == pytest.approx(total(plain), rel=1e-5)
@@ -287,7 +288,8 @@ def test_models_learn_from_nothing_how_answers_look_and_end(
 )
 def test_bad_settings_are_one_line(changes: dict[str, Any], line: str, dialogues: str, tmp_path: Path) -> None:
     words = [f"{key}={'none' if value is None else value}" for key, value in {**chat(dialogues), **changes}.items()]
-    from legato.runs.train import check, settings_for, start_run
+    from legato.runs.config import check, settings_for
+    from legato.runs.train import start_run
     from legato.training.display import Display
 
     with pytest.raises((ConfigError, DataError), match=line) as caught:

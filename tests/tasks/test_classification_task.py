@@ -13,8 +13,8 @@ import legato
 from legato.errors import ConfigError, DataError, LegatoError
 from legato.nn.state import Output
 from legato.registry import TASKS
-from legato.runs.config import with_defaults
-from legato.runs.train import check, plan_of, settings_for
+from legato.runs.config import check, settings_for, with_defaults
+from legato.runs.train import plan_of
 from legato.tasks.classification.classifier import losses, parts_of
 from tiny_reviews import settings, write_pairs, write_reviews
 from tiny_runs import read_metrics, weights_digest

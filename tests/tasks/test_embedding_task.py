@@ -15,7 +15,8 @@ import legato
 from legato.errors import ConfigError, DataError, LegatoError
 from legato.folders.model_folder import load_model
 from legato.registry import TASKS
-from legato.runs.train import check, plan_of, settings_for
+from legato.runs.config import check, settings_for
+from legato.runs.train import plan_of
 from tiny_published import gpt2_folder
 from tiny_runs import SMALL, read_metrics, weights_digest
 

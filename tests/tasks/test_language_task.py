@@ -14,14 +14,14 @@ import torch
 
 import legato
 from legato.data.batching.batch import Batch, Inputs
-from legato.data.batching.batches import Windows
-from legato.data.batching.packing import Packed
+from legato.data.batching.batches import Packed, Windows
 from legato.errors import ConfigError, DataError, LegatoError
 from legato.folders import model_folder
 from legato.folders.loaded import Loaded
 from legato.folders.model_folder import load_model
 from legato.registry import MODELS, TASKS
-from legato.runs.train import check, dump, plan_of, settings_for
+from legato.runs.config import check, dump, settings_for
+from legato.runs.train import plan_of
 from legato.tasks.lm.job import LanguageJob
 from tiny_published import gpt2_folder, write
 from tiny_runs import small, write_text
@@ -325,8 +325,9 @@ def test_the_model_that_a_run_begins_with_is_let_go(
     held = []
     validate, read = LanguageJob.validate, model_folder.read_model
 
-    def reading(place: str) -> Loaded:
-        loaded = read(place)
+    def reading(place: str, *, sketched: bool) -> Loaded:
+        loaded = read(place, sketched=sketched)
+        assert all(tensor.is_meta for tensor in loaded.module.parameters())
         begun.append(weakref.ref(loaded.module))
         return loaded
 
@@ -335,7 +336,7 @@ def test_the_model_that_a_run_begins_with_is_let_go(
         held.append(begun[0]() is not None)
         return validate(job, model)
 
-    monkeypatch.setattr(model_folder, "read_model", reading)
+    monkeypatch.setattr("legato.runs.train.read_model", reading)
     monkeypatch.setattr(LanguageJob, "validate", spy)
     go_on(trained, tmp_path)
     assert len(begun) == 1  # its weights are read once
@@ -353,3 +354,9 @@ def test_how_much_a_score_sees_is_told_and_has_a_bound(tmp_path: Path, monkeypat
     assert (scores["context"], scores["stride"]) == (24, 12)
     scores = model.evaluate(test=str(tmp_path / "t.txt"), window=60, stride=5)
     assert (scores["context"], scores["stride"]) == (60, 5)
+
+
+@pytest.mark.parametrize("length", ["long", "-1", "1" * 5000, 2.5, "²"])
+def test_a_length_that_is_none_is_named_as_the_setting_that_it_is(length: object) -> None:
+    with pytest.raises(ConfigError, match=r"model\.length"):
+        legato.train("lm", {"data.train": "train.txt", "model": "gpt2", "model.length": length}, quiet=True)

@@ -15,8 +15,8 @@ from legato.data.batching.batch import Batch
 from legato.errors import ConfigError, DataError
 from legato.registry import MODELS as REGISTERED
 from legato.registry import TASKS
-from legato.runs.config import with_defaults
-from legato.runs.train import check, plan_of, settings_for
+from legato.runs.config import check, settings_for, with_defaults
+from legato.runs.train import plan_of
 from tiny_runs import SMALL, read_metrics, weights_digest
 
 MODELS = {

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from legato.config import validate
 from legato.data.batching.batch import Batch, Inputs
-from legato.data.formats.trees import Tree, escape, flatten, longest_chain, parse_trees, skeleton, unflatten
+from legato.data.formats.trees import Tree, escape, flatten, parse_trees, skeleton, unflatten
 from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
 from legato.decoding import SearchOptions
 from legato.decoding.tree_constraint import MAX_UNARY
@@ -22,6 +22,7 @@ from legato.evaluation.parsing import BRACKET_SIGNATURE
 from legato.models.base import SequenceModel, Sizes
 from legato.registry import MODELS
 from legato.tasks.parsing.task import Parser, split_words
+from tree_chains import longest_chain
 
 GOLD: list[Tree] = list(
     parse_trees(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 
 import legato
 from legato.config import validate
+from legato.data.batching.batch import Batch, Inputs
 from legato.data.processors import Processors
 from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
 from legato.errors import ConfigError, DataError, LegatoError
@@ -20,12 +22,11 @@ from legato.folders.model_folder import save_model
 from legato.models.base import SequenceModel, Sizes
 from legato.registry import MODELS
 from legato.tasks.classification.prompting import (
+    LabelPrompt,
     Prompter,
     PromptOptions,
     label_scores,
     read_shots,
-    score_file,
-    scores_one_by_one,
 )
 
 TOKENIZER = Tokenizer.train(
@@ -54,6 +55,19 @@ def loaded(name: str, **changes: Any) -> Loaded:
 
 def asked(held: Loaded, **options: Any) -> Prompter:
     return Prompter(held, validate(PromptOptions, {"labels": LABELS, **options}))
+
+
+@torch.no_grad()
+def scores_one_by_one(model: SequenceModel, prompts: Sequence[LabelPrompt]) -> torch.Tensor:
+    """log P of every label behind every prompt by whole forward passes, one for each label."""
+    scores = torch.zeros(len(prompts), len(prompts[0].labels))
+    for row, prompt in enumerate(prompts):
+        for number, label in enumerate(prompt.labels):
+            ids = torch.tensor([[*prompt.ids, *label]], device=model.device)
+            hidden = model(Batch(Inputs(ids[:, :-1]))).hidden[0, len(prompt.ids) - 1 :]
+            logp = model.readout(hidden).float().log_softmax(-1)
+            scores[row, number] = logp.gather(1, ids[0, len(prompt.ids) :, None]).sum().cpu()
+    return scores
 
 
 @pytest.mark.parametrize("shots", [(), SHOTS], ids=["zero", "few"])
@@ -271,17 +285,18 @@ def test_a_model_that_reads_both_ways_is_refused() -> None:
 
 
 def test_a_file_is_scored_as_a_classifier_would_be(tmp_path: Path) -> None:
-    (tmp_path / "test.tsv").write_text("text\tlabel\n" + "a film that is good\tgood\nbad film this is\tso so\n" * 4)
+    file = str(tmp_path / "test.tsv")
+    Path(file).write_text("text\tlabel\n" + "a film that is good\tgood\nbad film this is\tso so\n" * 4)
     held = loaded("gpt2")
-    scores = score_file(held, str(tmp_path / "test.tsv"), PromptOptions(labels=("good", "so so")))
+    scores = asked(held, labels=("good", "so so")).score(file)
     found = asked(held, labels=("good", "so so")).predict(["a film that is good", "bad film this is"])
     right = [a.answers[0].text == b for a, b in zip(found, ("good", "so so"), strict=True)]
     assert scores["accuracy"] == np.mean(right)
     assert scores["details"]
     with pytest.warns(UserWarning, match=r"test\.tsv has labels unknown to the model, in 4 of 8 rows: 'so so'"):
-        assert score_file(held, str(tmp_path / "test.tsv"), PromptOptions(labels=("good", "bad")))["accuracy"] <= 0.5
+        assert asked(held, labels=("good", "bad")).score(file)["accuracy"] <= 0.5
     with pytest.raises(DataError, match=r"test\.tsv, line 2: the label 'good' is not among those learned"):
-        score_file(held, str(tmp_path / "test.tsv"), PromptOptions(labels=("yes", "no")))
+        asked(held, labels=("yes", "no")).score(file)
 
 
 # --- from Python -----------------------------------------------------------------------------------
@@ -301,6 +316,9 @@ def test_from_python(folder: Path) -> None:
     assert len(several) == 2
     with pytest.raises(LegatoError, match="text 1: with a label it has"):
         model.classify("film " * 300, ["good", "bad"])
+    table = folder.parent / "test.tsv"
+    table.write_text("text\tlabel\na film\tgood\n" + "film " * 300 + "\tbad\n")
+    assert 0 <= model.classify_file(str(table), labels=["good", "bad"])["accuracy"] <= 1
 
 
 def test_the_example_draws_each_shot_once_and_scores(

@@ -12,7 +12,8 @@ import torch
 import legato
 from legato.errors import DataError
 from legato.registry import TASKS
-from legato.runs.train import check, plan_of, settings_for
+from legato.runs.config import check, settings_for
+from legato.runs.train import plan_of
 from tiny_questions import squad
 from tiny_reviews import settings as reviews
 from tiny_reviews import write_reviews

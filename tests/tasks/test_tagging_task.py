@@ -12,14 +12,14 @@ import torch
 
 from legato.data.batching.examples import Example, collate_examples
 from legato.data.formats.tag_schemes import Scheme, labels_of, transitions
-from legato.data.text.text_reader import TextReader
 from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
 from legato.errors import ConfigError, DataError
 from legato.models.base import Sizes
 from legato.models.bert import BertConfig, BertModel
 from legato.models.model_with_head import HeadSpec, ModelWithHead
 from legato.models.recurrent import RecurrentModel
-from legato.runs.train import check, plan_of, settings_for
+from legato.runs.config import check, settings_for
+from legato.runs.train import plan_of
 from legato.tasks.tagging.tagger import Tagger, pad_characters
 from legato.tasks.tagging.task import Tagging, TaggingJob, tagging_loss
 from tiny_tagged import sentences, small, write_columns
@@ -41,7 +41,7 @@ def tiny(length: int = 12, crf: bool = False, scheme: Scheme = "iob2", rules: bo
     shape = HeadSpec(kind="tags", outputs=len(LABELS), crf=crf, dropout=0.0, allowed=allowed)
     model = ModelWithHead(BertModel(config, Sizes(tokenizer.size)), shape).eval()
     torch.nn.init.normal_(model.head.weight, std=5.0)
-    return Tagger(model, TextReader.of(model.config, tokenizer), LABELS, scheme, rules)
+    return Tagger(model, model.config.text_reader(tokenizer), LABELS, scheme, rules)
 
 
 def test_every_word_of_a_long_sentence_gets_a_tag() -> None:

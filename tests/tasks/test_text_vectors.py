@@ -22,7 +22,7 @@ from legato.folders.loaded import Loaded
 from legato.folders.sentence_encoder import SentenceEncoder
 from legato.models.base import Sizes
 from legato.models.model_with_head import HeadSpec, ModelWithHead
-from legato.nn.mix import WAYS
+from legato.nn.pooling import WAYS
 from legato.registry import MODELS
 from legato.tasks.embedding.embed_files import embed_to_file, ending_of
 from legato.tasks.embedding.text_vectors import TextVectors
@@ -162,7 +162,7 @@ def test_a_model_that_reads_one_text_and_writes_another_has_none() -> None:
 def test_every_kind_of_file_holds_the_same(gpt2: legato.Model, tmp_path: Path) -> None:
     expected = gpt2.embed(TEXTS, layers="first")
     for kind in ("npy", "npz", "jsonl", "tsv"):
-        assert embed_to_file(gpt2.loaded, TEXTS, tmp_path / f"v.{kind}", layers="first") == 16
+        assert embed_to_file(TextVectors.of(gpt2.loaded, layers="first"), TEXTS, tmp_path / f"v.{kind}") == 16
     assert np.array_equal(np.load(tmp_path / "v.npy"), expected)
     with np.load(tmp_path / "v.npz") as held:
         assert np.array_equal(held["vectors"], expected)
@@ -175,7 +175,7 @@ def test_every_kind_of_file_holds_the_same(gpt2: legato.Model, tmp_path: Path) -
 
 
 def test_tokens_have_vectors_of_their_own(gpt2: legato.Model, tmp_path: Path) -> None:
-    embed_to_file(gpt2.loaded, TEXTS, tmp_path / "v.npz", pool="none")
+    embed_to_file(TextVectors.of(gpt2.loaded), TEXTS, tmp_path / "v.npz", pool="none")
     with np.load(tmp_path / "v.npz") as held:
         first = held["vectors"][: held["offsets"][1]]
         assert len(held["tokens"]) == held["offsets"][-1] == len(held["vectors"])
@@ -185,7 +185,7 @@ def test_tokens_have_vectors_of_their_own(gpt2: legato.Model, tmp_path: Path) ->
 def test_blocks_change_nothing(gpt2: legato.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("legato.tasks.embedding.embed_files.BLOCK", 3)
     counted: list[int] = []
-    embed_to_file(gpt2.loaded, TEXTS * 2, tmp_path / "v.npy", batch_size=2, done=counted.append)
+    embed_to_file(TextVectors.of(gpt2.loaded), TEXTS * 2, tmp_path / "v.npy", batch_size=2, done=counted.append)
     assert np.abs(np.load(tmp_path / "v.npy") - gpt2.embed(TEXTS * 2)).max() < 1e-6
     assert sum(counted) == 8
 
@@ -198,4 +198,4 @@ def test_a_file_says_what_it_is(out: str, pool: str | None) -> None:
 
 def test_a_folder_that_is_not_there_is_said(gpt2: legato.Model, tmp_path: Path) -> None:
     with pytest.raises(LegatoError, match="cannot be written"):
-        embed_to_file(gpt2.loaded, TEXTS, tmp_path / "none" / "v.npy")
+        embed_to_file(TextVectors.of(gpt2.loaded), TEXTS, tmp_path / "none" / "v.npy")

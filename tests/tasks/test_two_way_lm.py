@@ -23,9 +23,10 @@ from legato.folders.model_folder import load_model
 from legato.models.base import Sizes
 from legato.models.elmo import ElmoConfig, ElmoModel
 from legato.nn.characters import tell_spelling
-from legato.runs.train import check, plan_of, settings_for
+from legato.runs.config import check, settings_for
+from legato.runs.train import plan_of
+from legato.tasks.lm.job import TwoWayJob, score_text, two_way_loss
 from legato.tasks.lm.task import LanguageModelling
-from legato.tasks.lm.two_way import TwoWayJob, score_both_ways, two_way_loss
 from tiny_runs import small, weights_digest
 
 ELMO = {"model": "elmo", "model__width": 12, "model__layers": 2, "model__filters": 2, "model__reach": 3}
@@ -74,7 +75,7 @@ def test_a_text_is_scored_from_both_of_its_ends(model: ElmoModel) -> None:
     tell_spelling(model, torch.from_numpy(vocabulary_bytes(tokenizer)))
     ids = [tokenizer.eos_id, *tokenizer.encode("the dog saw\nthe cat\n").tolist()]
     text = Text("a text", ["the dog saw\nthe cat\n"], "")
-    scores = score_both_ways(model, ids, text, rows=1, tokenizer=tokenizer)
+    scores = score_text(model, ids, text, rows=1, tokenizer=tokenizer)
     assert ids[-1] == tokenizer.eos_id
     forward, _ = by_hand(model, ids[:-1], ids[-1])
     _, backward = by_hand(model, ids, 0)

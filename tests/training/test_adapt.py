@@ -12,13 +12,15 @@ import torch
 
 from legato.config import validate
 from legato.errors import ConfigError, DataError
-from legato.folders.model_folder import load_model
+from legato.folders.model_folder import load_model, read_model
 from legato.folders.weights import load_tensors, save_tensors
 from legato.models.base import count_parameters
 from legato.models.model_with_head import HeadSpec, ModelWithHead
 from legato.nn.linear import Linear
 from legato.nn.readout import Readout
-from legato.runs.train import check, settings_for, train
+from legato.registry import MODELS
+from legato.runs.config import check, settings_for
+from legato.runs.train import train
 from legato.training.adapt import AdaptConfig, Base, adapt, store_frozen, trainable_line
 from legato.training.checkpoints import load_trainable, trainable_state
 from tiny_adapted import adapted, answer, published_folder
@@ -279,13 +281,13 @@ def test_settings_that_make_no_sense_are_told(given: dict[str, Any], said: str) 
     assert said in str(problem.value)
 
 
-def test_what_only_the_new_model_has_is_known_to_be_drawn(tmp_path: Path) -> None:
-    from legato.registry import MODELS
-    from legato.runs.train import _copy_weights
-
-    origin = load_model(published_folder(tmp_path / "bert", "bert", masked_words=False, next_sentence=False)).module
-    assert not _copy_weights(origin, MODELS.get("bert")(origin.config, origin.sizes))
+@pytest.mark.parametrize("sketched", [True, False])
+def test_what_only_the_new_model_has_is_known_to_be_drawn(tmp_path: Path, sketched: bool) -> None:
+    folder = published_folder(tmp_path / "bert", "bert", masked_words=False, next_sentence=False)
+    loaded = read_model(folder, sketched=sketched)
+    origin = loaded.module
+    assert not loaded.put_into(MODELS.get("bert")(origin.config, origin.sizes))
     wanted = origin.config.model_copy(update={"masked_words": True})
     model = MODELS.get("bert")(wanted, origin.sizes)
-    drawn = _copy_weights(origin, model) & {name for name, _ in model.named_parameters()}
+    drawn = read_model(folder, sketched=sketched).put_into(model) & {name for name, _ in model.named_parameters()}
     assert drawn == {"head.weight", "head.bias", "head_norm.weight", "head_norm.bias", "output.bias"}

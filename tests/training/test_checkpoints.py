@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from legato.errors import CheckpointError
 from legato.training.checkpoints import (
@@ -20,6 +23,7 @@ from legato.training.checkpoints import (
     save_checkpoint,
     sweep,
     unflatten,
+    with_each,
 )
 
 FILES = ("weights", "optimizer", "average", "random", "stream")
@@ -204,3 +208,18 @@ def test_an_error_while_writing_leaves_the_old_checkpoint_alone(
     monkeypatch.undo()
     assert [path.name for path in tmp_path.iterdir()] == ["step-3"]
     assert load_checkpoint(tmp_path / "step-3").step == 3
+
+
+def test_a_changed_state_holds_nothing_of_the_one_before() -> None:
+    state = [(torch.ones(2, requires_grad=True) * 2, None), [torch.zeros(1)]]
+    kept = weakref.ref(state[0][0])
+    gc.disable()  # a reference cycle would be found too late
+    try:
+        changed = with_each(Tensor.detach, state)
+        del state
+        assert kept() is None
+    finally:
+        gc.enable()
+    assert torch.equal(changed[0][0], torch.full((2,), 2.0))
+    assert changed[0][1] is None
+    assert isinstance(changed[0], tuple)

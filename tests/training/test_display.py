@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 
 from legato.training.config import TrainConfig
-from legato.training.display import Display, Report, clock, memory_used, perplexity
+from legato.training.display import Display, Report, clock, memory_used
 
 REPORT = Report(
     step=20, steps=300, loss=math.log(50), lr=1.5e-3, norm=0.25, speed=12345.6, memory=3 * 2**29, left=125
@@ -112,10 +112,6 @@ def test_once_nobody_reads_it_falls_silent_and_the_run_goes_on(monkeypatch: pyte
 @pytest.mark.parametrize(("seconds", "shown"), [(42.9, "0:42"), (725, "12:05"), (11220, "3:07:00")])
 def test_time_left_reads_like_a_clock(seconds: float, shown: str) -> None:
     assert clock(seconds) == shown
-
-
-def test_a_hopeless_loss_has_an_infinite_perplexity() -> None:
-    assert perplexity(1000.0) == math.inf
 
 
 def test_memory_is_what_this_process_holds() -> None:

@@ -18,16 +18,16 @@ except ImportError:  # run by hand on a machine that has a GPU and no pytest
     pytest = None
 
 from legato.data.batching.batch import Batch
-from legato.data.batching.batches import Streams, WindowShape
-from legato.data.batching.buckets import BatchShape
+from legato.data.batching.batches import BatchShape, Streams, WindowShape
 from legato.data.batching.pair_batches import PairBatches
-from legato.models.base import Sizes, detach
+from legato.models.base import Sizes
 from legato.registry import MODELS, TASKS
+from legato.runs.config import check, settings_for
 from legato.runs.run_folder import RunFolder
-from legato.runs.train import check, settings_for
 from legato.tasks.base import Plan
 from legato.tasks.encoder_decoder import pair_loss
-from legato.tasks.lm.next_token import next_token_loss
+from legato.tasks.lm.job import next_token_loss
+from legato.training.checkpoints import with_each
 from legato.training.display import Display
 from legato.training.graph import WARM, StepGraph, failure_reason, own_stream, shape_of
 from legato.training.loop import Trainer
@@ -87,7 +87,7 @@ if pytest is not None:
 
         def run(batch: Batch, state: Any, tokens: Any = None) -> tuple[torch.Tensor, Any]:
             loss = next_token_loss(model, batch, state)
-            return loss.total.detach(), detach(loss.state)
+            return loss.total.detach(), with_each(torch.Tensor.detach, loss.state)
 
         _, start = run(batches.at(0), None)
         graph = StepGraph(run, batches.at(1), start, [])

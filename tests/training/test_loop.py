@@ -17,10 +17,10 @@ from torch import Tensor
 import legato
 from legato.errors import ConfigError
 from legato.folders.weights import load_tensors
+from legato.interrupts import Stopped
 from legato.tasks.lm.job import LanguageJob
 from legato.training.checkpoints import list_checkpoints, load_checkpoint
 from legato.training.loop import Progress, Trainer
-from legato.training.stopping import Stopped
 from tiny_runs import finish, read_metrics, small, start, wait_for, weights_digest, words
 
 Scores = Callable[..., None]

@@ -18,13 +18,13 @@ import legato
 from legato.data.batching.batch import Batch, Inputs
 from legato.data.batching.batches import Streams
 from legato.errors import DivergenceError
+from legato.interrupts import Stopped
 from legato.models.base import SequenceModel
 from legato.tasks.lm.job import LanguageJob
 from legato.training import loop
 from legato.training.checkpoints import list_checkpoints, load_checkpoint
 from legato.training.job import Loss
 from legato.training.loop import Trainer
-from legato.training.stopping import Stopped
 from tiny_runs import read_metrics, small, weights_digest
 
 FALLING_THEN_NOT = (5.0, 6.0, 6.0, 4.0, 4.5, 4.5, 4.5, 4.5)  # of steps 2, 4, 6 …

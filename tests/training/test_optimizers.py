@@ -106,7 +106,7 @@ def test_polyak_average_is_the_mean_of_the_weights_since_it_began() -> None:
     model = One()
     average = Average(model, None)
     follow(average, model, [1.0, 2.0, 6.0])
-    torch.testing.assert_close(average.tensors()["bias"], torch.tensor([3.0, 3.0]))
+    torch.testing.assert_close(average.weights["bias"], torch.tensor([3.0, 3.0]))
 
 
 def test_exponential_average_follows_its_formula() -> None:
@@ -114,14 +114,14 @@ def test_exponential_average_follows_its_formula() -> None:
     average = Average(model, decay=0.5)
     follow(average, model, [4.0, 8.0, 16.0, 0.0])
     # a = 4; 4 + ½(8 - 4) = 6; 6 + ½(16 - 6) = 11; 11 + ½(0 - 11) = 5.5
-    torch.testing.assert_close(average.tensors()["bias"], torch.tensor([5.5, 5.5]))
+    torch.testing.assert_close(average.weights["bias"], torch.tensor([5.5, 5.5]))
 
 
 def test_a_young_exponential_average_counts_evenly() -> None:
     model = One()
     average = Average(model, decay=0.99)
     follow(average, model, [1.0, 2.0, 6.0])
-    torch.testing.assert_close(average.tensors()["bias"], torch.tensor([3.0, 3.0]))
+    torch.testing.assert_close(average.weights["bias"], torch.tensor([3.0, 3.0]))
 
 
 def test_the_average_stands_in_and_steps_back_exactly() -> None:
@@ -131,11 +131,11 @@ def test_the_average_stands_in_and_steps_back_exactly() -> None:
     average.update()
     make_steps(model, make_optimizer(model, TrainConfig(), CPU), 2)
     average.update()
-    own, averaged = weights(model), [w.clone() for w in average.weights]
+    own, averaged = weights(model), [w.clone() for w in average.weights.values()]
     with average.applied():
         assert all(torch.equal(a, b) for a, b in zip(weights(model), averaged, strict=True))
     assert all(torch.equal(a, b) for a, b in zip(weights(model), own, strict=True))
-    assert all(torch.equal(a, b) for a, b in zip(average.weights, averaged, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(average.weights.values(), averaged, strict=True))
 
 
 def test_the_average_steps_back_after_an_error_too() -> None:
@@ -152,10 +152,10 @@ def test_an_average_goes_through_tensors_and_back() -> None:
     average = Average(model, None)
     follow(average, model, [1.0, 2.0])
     again = Average(model, None)
-    again.restore({name: tensor.clone() for name, tensor in average.tensors().items()}, average.updates)
+    again.restore({name: tensor.clone() for name, tensor in average.weights.items()}, average.updates)
     follow(average, model, [6.0])
     follow(again, model, [6.0])
-    assert torch.equal(again.tensors()["bias"], average.tensors()["bias"])
+    assert torch.equal(again.weights["bias"], average.weights["bias"])
 
 
 def test_a_transformers_matrices_and_tables_decay_and_its_norms_and_biases_do_not() -> None:

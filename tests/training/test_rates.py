@@ -15,8 +15,7 @@ from legato.models.base import SequenceModel, Sizes
 from legato.models.model_with_head import HeadSpec, ModelWithHead
 from legato.registry import MODELS
 from legato.training.config import TrainConfig
-from legato.training.optimizers import make_optimizer
-from legato.training.rates import rate_shares
+from legato.training.optimizers import make_optimizer, rate_shares
 from tiny_reviews import write_reviews
 
 

@@ -10,7 +10,7 @@ from legato.errors import ConfigError
 from legato.models.base import SequenceModel, Sizes
 from legato.models.gpt2 import GPT2Config, GPT2Model
 from legato.models.recurrent import RecurrentConfig, RecurrentModel
-from legato.tasks.lm.next_token import next_token_loss
+from legato.tasks.lm.job import next_token_loss
 from legato.training.loop import recompute_blocks
 
 

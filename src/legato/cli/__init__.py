@@ -13,7 +13,9 @@ from typing import Annotated
 import typer
 
 from legato.cli import compare, doctor, embed, evaluate, export, generate, models, predict, recipes, train
+from legato.errors import LegatoError, brief, reason_of
 from legato.interrupts import CODE, CTRL_C, Stopped
+from legato.version import __version__
 
 app = typer.Typer(
     name="legato",
@@ -27,8 +29,6 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
-        from legato.version import __version__
-
         print(f"legato {__version__}")
         raise typer.Exit
 
@@ -43,16 +43,8 @@ def root(
     pass
 
 
-app.command("train")(train.command)
-app.command("eval")(evaluate.command)
-app.command("generate")(generate.command)
-app.command("predict")(predict.command)
-app.command("embed")(embed.command)
-app.command("export")(export.command)
-app.command("compare")(compare.command)
-app.command("models")(models.command)
-app.command("recipes")(recipes.command)
-app.command("doctor")(doctor.command)
+for _verb in (train, evaluate, generate, predict, embed, export, compare, models, recipes, doctor):
+    app.command("eval" if _verb is evaluate else _verb.__name__.rpartition(".")[2])(_verb.command)
 
 
 def main() -> None:
@@ -95,8 +87,6 @@ def main() -> None:
 
 def _explain(problem: BaseException) -> tuple[str, int]:
     """The one line to print, and the exit code."""
-    from legato.errors import LegatoError, brief, reason_of
-
     if isinstance(problem, LegatoError):
         return str(problem), 2
     if hasattr(problem, "format_message"):  # a mistake in the words themselves; the class is typer's own

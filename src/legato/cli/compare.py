@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from legato.cli.printing import show
+from legato.errors import ConfigError
 
 
 def command(
@@ -28,13 +29,17 @@ def command(
     width, unless model.width is set or match=none. "seed=[1,2,3]" repeats each and shows mean ± spread.
     The table, learning curves and every run are kept under out=….
     """
-
-    from legato.runs.compare import compare_words, table_of
+    from legato.config import split_words
+    from legato.runs.compare import compare, table_of
     from legato.schema import to_json
 
-    comparison = compare_words(what, quiet=quiet or as_json)
+    names = [word for word in what if "=" not in word]
+    if not names:
+        raise ConfigError("what should be compared? name a task, or recipes or YAML files")
+    comparison = compare(names, split_words(word for word in what if "=" in word), quiet=quiet or as_json)
     if as_json:
         print(to_json(comparison.summary()))
         return
-    show(table_of(comparison))
+    columns, rows, caption = table_of(comparison)
+    show(columns, rows, caption=caption, right=range(1, len(columns)))
     print(f"curves: {comparison.plot}\nruns and figures: {comparison.out}")

@@ -11,7 +11,7 @@ from legato.cli.printing import show
 
 def command(as_json: Annotated[bool, typer.Option("--json", help="JSON.")] = False) -> None:
     """Look at this machine: versions, devices, memory, disk, and how fast it multiplies matrices."""
-    from rich.table import Table
+    from rich.text import Text
 
     from legato.runs.doctor import diagnose
     from legato.schema import to_json
@@ -20,10 +20,7 @@ def command(as_json: Annotated[bool, typer.Option("--json", help="JSON.")] = Fal
     if as_json:
         print(to_json({f.name: f.value for f in findings}))
     else:
-        table = Table("what", "found", "")
-        for finding in findings:
-            mark = "[green]ok[/green]" if finding.good else "[red]![/red]"
-            table.add_row(finding.name, finding.value, mark)
-        show(table)
+        rows = [(f.name, f.value, Text("ok", "green") if f.good else Text("!", "red")) for f in findings]
+        show(("what", "found", ""), rows)
     if not all(finding.good for finding in findings):
         raise typer.Exit(1)

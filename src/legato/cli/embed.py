@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -13,21 +12,16 @@ from legato.cli.printing import notes
 def command(
     model: Annotated[str, typer.Argument(help="A model folder, a run folder or a name on the hub.")],
     texts: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[TEXT]...", help="Texts; left out: --file, or standard input.", show_default=False),
+        list[str] | None, typer.Argument(metavar="[TEXT]...", help="Texts; left out: --file, or standard input.")
     ] = None,
-    file: Annotated[str | None, typer.Option("--file", help="One text a line; '-' for standard input.")] = None,
+    file: Annotated[str | None, typer.Option(help="One text a line; '-' for standard input.")] = None,
     layers: Annotated[
         str,
-        typer.Option(
-            "--layers",
-            help="last, first (the embeddings), second-to-last, sum-last-4, concat-last-4, sum-all or mix.",
-        ),
+        typer.Option(help="last, first (the embeddings), second-to-last, sum-last-4, concat-last-4, sum-all or mix."),
     ] = "last",
     pool: Annotated[
         str | None,
         typer.Option(
-            "--pool",
             help="mean, cls (the first token), last or max; none: a vector for each token (.jsonl, .npz).",
             show_default="the encoder's own, else mean",
         ),
@@ -36,12 +30,9 @@ def command(
         bool | None,
         typer.Option("--normalize/--no-normalize", help="To length one.", show_default="the encoder's own, else no"),
     ] = None,
-    out: Annotated[
-        str | None,
-        typer.Option("--out", help="A file .npy, .npz, .jsonl or .tsv; left out: printed.", show_default=False),
-    ] = None,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Texts side by side.")] = 32,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")] = "auto",
+    out: Annotated[str | None, typer.Option(help="A file .npy, .npz, .jsonl or .tsv; left out: printed.")] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Texts side by side.")] = 32,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     as_json: Annotated[
         bool,
         typer.Option("--json", help="Print one line of JSON a text; with --out, one that says what was written."),
@@ -61,14 +52,13 @@ def command(
     from legato.model import load
     from legato.schema import to_json
     from legato.tasks.embedding.embed_files import embed_to_file, embedded, ending_of
+    from legato.tasks.embedding.text_vectors import TextVectors
 
     if texts and file is not None:
         raise DataError("give texts or --file, not both")
     ending = None if out is None else ending_of(out, pool)
     source: Texts | Lines = Texts(texts) if texts else Lines(None if file in (None, "-") else file)
-    many: list[str] = []
-    for block in source.blocks(4096):
-        many += block
+    many = [text for block in source.blocks(4096) for text in block]
     if source.spoilt:
         Meter(False).note(f"legato: note: {source.unit} {source.spoilt} is not valid UTF-8; bad bytes were replaced")
     where = "text" if texts else f"{file or 'standard input'}, line"
@@ -78,15 +68,13 @@ def command(
     if not many:
         raise DataError(f"{file or 'standard input'} holds no text; give at least one line")
     held = load(model, device)
-    options: dict[str, Any] = {"layers": layers, "pool": pool, "normalize": normalize, "batch_size": batch_size}
-    with Meter(enabled=not texts) as meter, notes(meter.note):
-        if out is not None:  # then nothing else is printed that it could disturb
-            meter.enabled = not texts and sys.stderr is not None and sys.stderr.isatty()
+    vectors = TextVectors.of(held.loaded, layers=layers, pool=pool, normalize=normalize)
+    with Meter(enabled=not texts, printed=out is None) as meter, notes(meter.note):
         if out is not None:
-            shape = embed_to_file(held.loaded, many, out, done=meter.advance, **options)
+            shape = embed_to_file(vectors, many, out, pool, batch_size, meter.advance)
             told = {"out": out, "texts": len(many), "width": shape, "format": ending}
             wide = f"{len(many):,} × {shape:,}" if pool != "none" else f"{len(many):,} texts, {shape:,} wide"
             print(to_json(told) if as_json else f"{wide} numbers in {out}")
             return
-        for line in embedded(held.loaded, many, as_json=as_json, **options):
+        for line in embedded(vectors, many, pool, batch_size, as_json=as_json):
             print(line)

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from legato.cli.printing import notes, show
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from legato.evaluation.metrics import Metrics
-
 
 def command(
     model: Annotated[str, typer.Argument(help="A model folder, a run folder or a name on the hub.")],
     settings: Annotated[
-        list[str] | None,
-        typer.Argument(help="key=value settings: data.test=FILE, data.root, device …", show_default=False),
+        list[str] | None, typer.Argument(help="key=value settings: data.test=FILE, data.root, device …")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON.")] = False,
 ) -> None:
@@ -35,12 +29,9 @@ def command(
 
     Accuracies, F1, BLEU and correlations are printed in percent; --json has them as their scorers give them.
     """
-    from rich.markup import escape
-    from rich.table import Table
-
     from legato.config import parse_words
     from legato.errors import ConfigError, brief, suggest
-    from legato.evaluation.metrics import printed_scores
+    from legato.evaluation.metrics import metric_of, printed_scores
     from legato.model import load
     from legato.registry import TASKS
     from legato.schema import to_json
@@ -60,39 +51,21 @@ def command(
         told = [{"title": title, "columns": columns, "rows": rows} for title, columns, rows in details]
         print(to_json({"model": str(held.folder), **scores, **({"details": told} if told else {})}))
         return
-    table = Table(title=escape(f"{held.folder} on {scores.pop('data')}"), title_justify="left")
-    table.add_column("figure")
-    table.add_column("value", justify="right")
     signatures = {name: scores.pop(name) for name in list(scores) if name.endswith("signature")}
     if "sha256" in scores:
         scores["sha256"] = scores["sha256"][:16]
     known = TASKS.get(held.task).metrics
-    for label, text in printed_scores(known, scores).items():
-        table.add_row(label, escape(text))
-    show(table)
+    title = f"{held.folder} on {scores.pop('data')}"
+    show(("figure", "value"), printed_scores(known, scores).items(), title=title, right=(1,))
     for name, value in signatures.items():  # to be copied, so each whole and on one line
         print(f"{name.replace('_', ' ')}: {value}")
     for title, columns, rows in details:
         print(f"\n{title}")
         if rows:
-            show(_detail_table(columns, rows, known))
-
-
-def _detail_table(columns: list[str], rows: list[list[Any]], known: Metrics) -> Table:
-    """What a task tells beyond its figures: numbers on the right, texts on the left."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    from legato.evaluation.metrics import metric_of
-
-    of = [metric_of(known, name) for name in columns]
-    table = Table()
-    for place, name in enumerate(columns):
-        number = all(isinstance(row[place], int | float) for row in rows)
-        table.add_column(escape(name), justify="right" if number else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(escape(metric.text(_cell(value))) for metric, value in zip(of, row, strict=True)))
-    return table
+            of = [metric_of(known, name) for name in columns]
+            numbers = [n for n in range(len(columns)) if all(isinstance(row[n], int | float) for row in rows)]
+            cells = [[one.text(_cell(value)) for one, value in zip(of, row, strict=True)] for row in rows]
+            show(columns, cells, right=numbers)
 
 
 def _cell(value: Any) -> Any:

@@ -11,13 +11,11 @@ from legato.cli.printing import notes
 
 def command(
     model: Annotated[str, typer.Argument(help="A model folder, a run folder or a name on the hub.")],
-    to: Annotated[str, typer.Option("--to", help="hf, ctranslate2 or vectors.")],
+    to: Annotated[str, typer.Option(help="hf, ctranslate2 or vectors.")],
     out: Annotated[
-        str | None, typer.Option("--out", help="Folder (vectors: file) to write.", show_default="MODEL-hf and so on")
+        str | None, typer.Option(help="Folder (vectors: file) to write.", show_default="MODEL-hf and so on")
     ] = None,
-    quantize: Annotated[
-        str | None, typer.Option("--quantize", help="ctranslate2: int8, float16, …", show_default=False)
-    ] = None,
+    quantize: Annotated[str | None, typer.Option(help="ctranslate2: int8, float16, …")] = None,
     force: Annotated[bool, typer.Option("--force", help="Write over an earlier export; other files stay.")] = False,
 ) -> None:
     """Write a model in another form; of an adapter the whole model, merged.

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from legato.cli.printing import print_note
+from legato.errors import ConfigError, DataError, LegatoError, brief
 
 if TYPE_CHECKING:
     from legato.decoding import SearchOptions
@@ -13,45 +18,38 @@ if TYPE_CHECKING:
 
 
 def command(
+    called: typer.Context,
     model: Annotated[str, typer.Argument(help="A model folder, a run folder or a name on the hub.")],
     prompt: Annotated[
         str | None,
         typer.Argument(
             help="The text to go on from; left out, or '-': each line of standard input, where that is no terminal; "
-            "else a new text begins.",
-            show_default=False,
+            "else a new text begins."
         ),
     ] = None,
-    file: Annotated[str | None, typer.Option("--file", help="Prompts, one a line; '-' for standard input.")] = None,
-    search: Annotated[str, typer.Option("--search", help="greedy, beam, sample or beam-sample.")] = "greedy",
-    max_tokens: Annotated[int, typer.Option("--max-tokens", help="Longest continuation.")] = 200,
-    min_tokens: Annotated[int, typer.Option("--min-tokens", help="No EOS token before this many.")] = 0,
-    beams: Annotated[
-        int | None, typer.Option("--beams", help="Width of the beam.", show_default="4 for beam")
-    ] = None,
-    nbest: Annotated[int, typer.Option("--nbest", help="Texts to show for each prompt.")] = 1,
-    length_penalty: Annotated[float, typer.Option("--length-penalty", help="Scores are log p / length^this.")] = 1.0,
-    temperature: Annotated[float, typer.Option("--temperature", help="Below 1: bolder; above: wilder.")] = 1.0,
-    top_k: Annotated[int, typer.Option("--top-k", help="Draw from the k most probable; 0 for all.")] = 0,
-    top_p: Annotated[float, typer.Option("--top-p", help="Draw from the smallest set with this probability.")] = 1.0,
-    min_p: Annotated[float, typer.Option("--min-p", help="Drop tokens below this share of the best one's.")] = 0.0,
-    repetition_penalty: Annotated[float, typer.Option("--repetition-penalty", help="Above 1: repeats less.")] = 1.0,
-    stop: Annotated[
-        list[str] | None, typer.Option("--stop", help="Stop before this string; may be repeated.")
-    ] = None,
+    file: Annotated[str | None, typer.Option(help="Prompts, one a line; '-' for standard input.")] = None,
+    search: Annotated[str, typer.Option(help="greedy, beam, sample or beam-sample.")] = "greedy",
+    max_tokens: Annotated[int, typer.Option(help="Longest continuation.")] = 200,
+    min_tokens: Annotated[int, typer.Option(help="No EOS token before this many.")] = 0,
+    beams: Annotated[int | None, typer.Option(help="Width of the beam.", show_default="4 for beam")] = None,
+    nbest: Annotated[int, typer.Option(help="Texts to show for each prompt.")] = 1,
+    length_penalty: Annotated[float, typer.Option(help="Scores are log p / length^this.")] = 1.0,
+    temperature: Annotated[float, typer.Option(help="Below 1: bolder; above: wilder.")] = 1.0,
+    top_k: Annotated[int, typer.Option(help="Draw from the k most probable; 0 for all.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Draw from the smallest set with this probability.")] = 1.0,
+    min_p: Annotated[float, typer.Option(help="Drop tokens below this share of the best one's.")] = 0.0,
+    repetition_penalty: Annotated[float, typer.Option(help="Above 1: repeats less.")] = 1.0,
+    stop: Annotated[list[str] | None, typer.Option(help="Stop before this string; may be repeated.")] = None,
     slide: Annotated[
         bool, typer.Option("--slide", help="Where the model's context is full, go on from the last tokens.")
     ] = False,
     chat: Annotated[
-        bool,
-        typer.Option("--chat", help="Talk: the prompt is a message, or each line of standard input in turn."),
+        bool, typer.Option("--chat", help="Talk: the prompt is a message, or each line of standard input in turn.")
     ] = False,
-    system: Annotated[
-        str | None, typer.Option("--system", help="With --chat: what the model is told first.", show_default=False)
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Same seed and prompt, same text, alone or among others.")] = 0,
+    system: Annotated[str | None, typer.Option(help="With --chat: what the model is told first.")] = None,
+    seed: Annotated[int, typer.Option(help="Same seed and prompt, same text, alone or among others.")] = 0,
     scores: Annotated[bool, typer.Option("--scores", help="Show each text's score.")] = False,
-    device: Annotated[str, typer.Option("--device")] = "auto",
+    device: Annotated[str, typer.Option()] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON a prompt.")] = False,
 ) -> None:
     """Continue a text.
@@ -61,41 +59,23 @@ def command(
     [dim]legato generate runs/x < prompts.txt[/dim]
     [dim]legato generate org/model --chat "Who are you?" --system "Be brief."[/dim]
     """
-    from legato.cli.chatting import opening, talk
     from legato.config import validate
     from legato.decoding import SearchOptions
-    from legato.errors import ConfigError, brief
     from legato.model import load
     from legato.schema import to_json
 
     if system is not None and not chat:
         raise ConfigError("--system is what a model is told before a dialogue; it needs --chat")
-    options = validate(
-        SearchOptions,
-        {
-            "search": search,
-            "beams": beams,
-            "nbest": nbest,
-            "length_penalty": length_penalty,
-            "temperature": temperature,
-            "top_k": top_k,
-            "top_p": top_p,
-            "min_p": min_p,
-            "repetition_penalty": repetition_penalty,
-            "max_tokens": max_tokens,
-            "min_tokens": min_tokens,
-            "slide": slide,
-            "stop": [text.replace("\\n", "\n") for text in stop or []],
-            "seed": seed,
-        },
-    )
+    given = {name: called.params[name] for name in SearchOptions.model_fields}
+    options = validate(SearchOptions, {**given, "stop": [text.replace("\\n", "\n") for text in stop or []]})
     held = load(model, device)
     held.check_generates()
+    first = [] if system is None else [{"role": "system", "content": system}]
     streaming = options.search in ("greedy", "sample") and nbest == 1 and not (as_json or scores)
     if chat and prompt is None and file is None:
         if not streaming:
             raise ConfigError("a dialogue is written as it comes: give a message, or leave out --json and the like")
-        talk(held, options, system, _write)
+        _talk(held, options, first)
         return
     prompts = _prompts(prompt, file)
     file = file or ("standard input" if len(prompts) > 1 else None)
@@ -103,13 +83,11 @@ def command(
     if chat:
         if not all(text.strip() for text in prompts):
             raise ConfigError("an empty message has no answer; write one, or leave it out to talk")
-        asked = [held.chat_ids([*opening(system), {"role": "user", "content": text}]) for text in prompts]
+        asked = [held.chat_ids([*first, {"role": "user", "content": text}]) for text in prompts]
     starts = [_begin(held, text, options, file, line) for line, text in enumerate(asked, start=1)]
     for text, start in zip(prompts, starts, strict=True):
         if held.tokenizer.unk_id is not None and held.tokenizer.unk_id in start:
-            print(
-                f"legato: note: the model does not know all of '{brief(text)}'; it sees <unk> there", file=sys.stderr
-            )
+            print_note(f"legato: note: the model does not know all of '{brief(text)}'; it sees <unk> there")
     if streaming and len(prompts) == 1:
         _write("" if chat else prompts[0])
         try:
@@ -130,8 +108,6 @@ def command(
 
 def _begin(held: Model, prompt: Any, options: SearchOptions, file: str | None, line: int) -> list[int]:
     """The tokens to go on from, before anything is printed; a line of a file that does not fit is named."""
-    from legato.errors import DataError, LegatoError
-
     try:
         return held.begin(prompt, options)
     except LegatoError as problem:
@@ -142,22 +118,18 @@ def _note_full(held: Model, found: list[Generated], options: SearchOptions) -> N
     """Say why a text ends early, where nothing else does."""
     if any(not text.finished and len(text.tokens) < options.max_tokens for text in found):
         full = f"the model's context of {held.module.max_length:,} tokens is full"
-        print(f"legato: note: {full}; --slide goes on from the last ones", file=sys.stderr)
-
-
-def _stands_ready() -> bool:
-    """Whether standard input is a pipe or a file, from which prompts may come."""
-    return sys.stdin is not None and not sys.stdin.closed and not sys.stdin.isatty()
+        print_note(f"legato: note: {full}; --slide goes on from the last ones")
 
 
 def _prompts(prompt: str | None, file: str | None) -> list[str]:
     from legato.data.sources.files import unify_newlines
-    from legato.errors import DataError
     from legato.input_files import path_of, read_bytes
 
     if prompt == "-" and file is None:
         prompt, file = None, "-"
-    unasked = prompt is None and file is None and _stands_ready()
+    # Where standard input is a pipe or a file, prompts may come from it.
+    ready = sys.stdin is not None and not sys.stdin.closed and not sys.stdin.isatty()
+    unasked = prompt is None and file is None and ready
     if file is None and not unasked:
         return [prompt or ""]
     if prompt:
@@ -174,6 +146,47 @@ def _prompts(prompt: str | None, file: str | None) -> list[str]:
     if not text:
         raise DataError(f"{file} is empty; write one prompt a line")
     return text.removeprefix("\ufeff").removesuffix("\n").split("\n")  # a text may hold rarer kinds of line ends
+
+
+def _talk(model: Model, options: SearchOptions, first: list[dict[str, str]]) -> None:
+    """Answer every line of standard input, each a turn of the dialogue that begins with `first`, until it ends."""
+    model.check_chats()
+    most = model.module.max_length
+    room = math.inf if most is None or options.slide else most - min(options.max_tokens, most // 4)
+    turns: list[dict[str, str]] = []
+    noted = False
+    for line in _turns():
+        turns.append({"role": "user", "content": line})
+        # The last turns, as many as leave room for an answer; the newest one in any case.
+        while len(asked := model.chat_ids([*first, *turns])) > room and len(turns) > 1:
+            turns = turns[2:]  # a question and its answer
+            if not noted:
+                print_note("legato: note: the model's context is full; the first messages are forgotten")
+                noted = True
+        try:
+            answer = model.write(asked, options, _write)
+        finally:
+            _write("\n")
+        turns.append({"role": "assistant", "content": answer.text})
+
+
+def _turns() -> Iterator[str]:
+    if sys.stdin is None or sys.stdin.closed:
+        raise DataError("there is no prompt, and standard input is closed; give a prompt")
+    typed = sys.stdin.isatty()
+    if typed:
+        print_note("one message a line; end with Ctrl-D")
+    while True:
+        if typed:
+            print("> ", end="", file=sys.stderr, flush=True)
+        try:
+            line = sys.stdin.readline()
+        except UnicodeDecodeError:
+            raise DataError("standard input is not UTF-8 text") from None
+        if not line:
+            return
+        if line.strip():
+            yield line.rstrip("\r\n")
 
 
 def _write(text: Any) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO, TextIO
 
-from legato.data.sources.unpacking import lines_of
+from legato.data.sources.files import lines_of
 from legato.errors import DataError
 from legato.input_files import open_file, path_of
 from legato.interrupts import CODE
@@ -21,27 +21,14 @@ PATIENCE = 0.05  # seconds to wait for one more line before working on those tha
 
 
 class Texts:
-    """Texts given on the command line, all in one block; the same face as `Lines`."""
+    """Texts given on the command line, or what `unit` says; the same face as `Lines`."""
 
-    unit = "text"
-
-    def __init__(self, texts: Sequence[str]) -> None:
+    def __init__(self, texts: Sequence[str], unit: str = "text") -> None:
+        self.unit = unit
         # Bytes that are no UTF-8 reach Python as half characters; here they read as in a file.
         read = [read_utf8(_raw(text)) for text in texts]
         self.texts = [text for text, _ in read]
         self.spoilt: int | None = next((number for number, (_, whole) in enumerate(read, start=1) if not whole), None)
-
-    def blocks(self, size: int) -> Iterator[list[str]]:
-        yield self.texts
-
-
-class Rows(Texts):
-    """The rows of a table."""
-
-    unit = "row"
-
-    def __init__(self, texts: Sequence[str]) -> None:
-        self.texts, self.spoilt = list(texts), None
 
     def blocks(self, size: int) -> Iterator[list[str]]:
         for start in range(0, len(self.texts), size):
@@ -154,10 +141,13 @@ def _is_terminal(stream: TextIO | None) -> bool:
 
 
 class Meter:
-    """How many lines are done and how fast, on a terminal's standard error; silent elsewhere."""
+    """How many lines are done and how fast, on a terminal's standard error; silent elsewhere.
 
-    def __init__(self, enabled: bool) -> None:
-        self.enabled = enabled and _is_terminal(sys.stderr) and not _is_terminal(sys.stdout)
+    Where answers are `printed` on a terminal, too, it would disturb them.
+    """
+
+    def __init__(self, enabled: bool, *, printed: bool = True) -> None:
+        self.enabled = enabled and _is_terminal(sys.stderr) and not (printed and _is_terminal(sys.stdout))
         self.done = 0
         self.started = time.monotonic()
 

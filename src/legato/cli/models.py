@@ -6,17 +6,15 @@ from typing import Annotated
 
 import typer
 
-from legato.cli.printing import settings_table, show
+from legato.cli.printing import show, show_settings
+from legato.errors import LegatoError
 
 
 def command(
-    name: Annotated[str | None, typer.Argument(help="One model, with all its settings.", show_default=False)] = None,
+    name: Annotated[str | None, typer.Argument(help="One model, with all its settings.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON.")] = False,
 ) -> None:
     """List the models, or one model's settings and their defaults."""
-    from rich.markup import escape
-    from rich.table import Table
-
     from legato.config import describe
     from legato.registry import MODELS
     from legato.schema import to_json
@@ -25,11 +23,8 @@ def command(
         rows = {known: _summary(known) for known in MODELS.names()}
         if as_json:
             print(to_json(rows))
-            return
-        table = Table("model", "what it is")
-        for known, summary in rows.items():
-            table.add_row(known, escape(summary))
-        show(table)
+        else:
+            show(("model", "what it is"), rows.items())
         return
     section = MODELS.get(name).Config
     if as_json:
@@ -38,11 +33,10 @@ def command(
         print(to_json(defaults, default=lambda group: group.model_dump()))
         return
     print(f"model={name}")
-    show(settings_table([row for row in describe(section, "model") if row.key != "model.name"]))
+    show_settings(row for row in describe(section, "model") if row.key != "model.name")
 
 
 def _summary(name: str) -> str:
-    from legato.errors import LegatoError
     from legato.registry import MODELS
 
     try:

@@ -10,83 +10,61 @@ import typer
 from legato.cli.printing import notes
 
 if TYPE_CHECKING:
-    from legato.cli.lines import Rows
     from legato.model import Model
     from legato.tasks.base import Prediction
 
 BLOCK = 512  # lines read ahead, so that those of like length can go together
+# What is handed on where it is given: to the model's task, and to prompting for labels.
+OPTIONS = ("beams", "length_penalty", "nbest", "max_tokens", "to", "search", "alignments", "context")
+PROMPTING = ("labels", "shots", "columns", "template", "normalize", "calibrate")
 
 
 def command(
+    called: typer.Context,
     model: Annotated[str, typer.Argument(help="A model folder, a run folder or a name on the hub.")],
     texts: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[TEXT]...", help="Texts; left out: --file, or standard input.", show_default=False),
+        list[str] | None, typer.Argument(metavar="[TEXT]...", help="Texts; left out: --file, or standard input.")
     ] = None,
     file: Annotated[
         str | None,
-        typer.Option(
-            "--file",
-            help="One text a line, or a table: .tsv, .csv, .jsonl or .parquet; '-' for standard input.",
-            show_default=False,
-        ),
+        typer.Option(help="One text a line, or a table: .tsv, .csv, .jsonl or .parquet; '-' for standard input."),
     ] = None,
     beams: Annotated[
-        int | None, typer.Option("--beams", help="Width of the beam; 1 is greedy.", show_default="the model's own")
+        int | None, typer.Option(help="Width of the beam; 1 is greedy.", show_default="the model's own")
     ] = None,
     length_penalty: Annotated[
-        float | None,
-        typer.Option("--length-penalty", help="Scores are log p / length^this.", show_default="the model's own"),
+        float | None, typer.Option(help="Scores are log p / length^this.", show_default="the model's own")
     ] = None,
     nbest: Annotated[
         int | None,
         typer.Option(
-            "--nbest",
             help="Answers a text; above 1 each line begins with the number of its text, from 0, and a tab.",
             show_default="1; for hidden words and search 5, for words 10",
         ),
     ] = None,
     max_tokens: Annotated[
-        int | None, typer.Option("--max-tokens", help="Longest answer.", show_default="twice the text and some")
+        int | None, typer.Option(help="Longest answer.", show_default="twice the text and some")
     ] = None,
     to: Annotated[
         str | None,
-        typer.Option(
-            "--to",
-            help="Language to write, for a model of many; a text that begins >>de<< says its own.",
-            show_default=False,
-        ),
+        typer.Option(help="Language to write, for a model of many; a text that begins >>de<< says its own."),
     ] = None,
-    search: Annotated[
-        str | None,
-        typer.Option("--search", help="Find the lines of this file most like each text.", show_default=False),
-    ] = None,
-    context: Annotated[
-        str | None,
-        typer.Option("--context", help="File in which questions find their answers.", show_default=False),
-    ] = None,
-    task: Annotated[
-        str | None,
-        typer.Option("--task", help="classification: ask a model that writes for --labels.", show_default=False),
-    ] = None,
+    search: Annotated[str | None, typer.Option(help="Find the lines of this file most like each text.")] = None,
+    context: Annotated[str | None, typer.Option(help="File in which questions find their answers.")] = None,
+    task: Annotated[str | None, typer.Option(help="classification: ask a model that writes for --labels.")] = None,
     labels: Annotated[
-        str | None, typer.Option("--labels", help="Labels to choose from: a,b,c.", show_default="those of --shots")
+        str | None, typer.Option(help="Labels to choose from: a,b,c.", show_default="those of --shots")
     ] = None,
-    shots: Annotated[
-        str | None,
-        typer.Option("--shots", help="File of examples for the prompt: text and label.", show_default=False),
-    ] = None,
+    shots: Annotated[str | None, typer.Option(help="File of examples for the prompt: text and label.")] = None,
     columns: Annotated[
         str | None,
         typer.Option(
-            "--columns",
             help="Of a table in --file: TEXT, or FIRST,SECOND of pairs, by name or number; of --shots: TEXT,LABEL.",
             show_default="those of training, else guessed, and said",
         ),
     ] = None,
     template: Annotated[
-        str | None,
-        typer.Option("--template", help="Of the prompt, with {text} and {label}.", show_default="Text: … Label: …"),
+        str | None, typer.Option(help="Of the prompt, with {text} and {label}.", show_default="Text: … Label: …")
     ] = None,
     normalize: Annotated[bool, typer.Option("--normalize", help="Divide a label's score by its tokens.")] = False,
     calibrate: Annotated[
@@ -94,10 +72,9 @@ def command(
     ] = False,
     scores: Annotated[bool, typer.Option("--scores", help="Show each answer's score.")] = False,
     alignments: Annotated[
-        bool,
-        typer.Option("--alignments", help="Show which source word each word looked at, as in '0-0 1-2'."),
+        bool, typer.Option("--alignments", help="Show which source word each word looked at, as in '0-0 1-2'.")
     ] = False,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON a text.")] = False,
 ) -> None:
     """Translate, parse, classify, guess hidden words, …: one answer a text, in order.
@@ -149,38 +126,26 @@ def command(
 
         table = file if is_table(file) else None
     single = texts is not None and len(texts) == 1  # whose problem the last line says
-    given = {
-        "beams": beams,
-        "length_penalty": length_penalty,
-        "nbest": nbest,
-        "max_tokens": max_tokens,
-        "to": to,
-        "search": search,
-        "alignments": alignments or None,
-        "context": None if context is None else load_text(path_of(context), max_line=0),
-    }
-    options = {key: value for key, value in given.items() if value is not None}
-    prompting = {
-        "labels": labels,
-        "shots": shots,
-        "columns": None if table is not None and shots is None else columns,
-        "template": template,
-        "normalize": normalize or None,
-        "calibrate": calibrate or None,
-    }
+    given = {name: value for name, value in called.params.items() if value is not None and value is not False}
+    if context is not None:
+        given["context"] = load_text(path_of(context), max_line=0)
+    named = None  # the table's columns; otherwise they are those of the shots
+    if table is not None and shots is None and given.pop("columns", None) is not None:
+        named = [int(name) if name.isdecimal() else name for name in str(columns).split(",")]
+    options, prompting = ({name: given[name] for name in names if name in given} for names in (OPTIONS, PROMPTING))
     held = load(model, device)
-    asked = {key: value for key, value in prompting.items() if value is not None}
     shown = TASKS.get(task if task == "classification" else held.task)
     listing = shown.lists_answers or search is not None
     note = ""
     if table is not None:
-        chosen = columns if shots is None else None
-        source, note = _rows_of(held, table, chosen, alone=search is not None or context is not None)
+        alone = search is not None or context is not None
+        inputs = TASKS.get(held.task).read_inputs(table, held.about, named, alone=alone)
+        source, note = Texts(inputs.texts, "row"), inputs.note
     noted = False
     failed: list[str] = []
     number = 0
     with leaving(source), Meter(enabled=not texts) as meter, notes(meter.note):
-        predict = _predicting(held, task, options, asked)
+        predict = _predicting(held, task, options, prompting)
         for block in source.blocks(BLOCK):
             if source.spoilt and not noted:
                 noted = True
@@ -212,28 +177,19 @@ def command(
         raise DataError(f"{len(failed):,} of {number:,} could not be done{others}")
 
 
-def _rows_of(held: Model, table: str, columns: str | None, *, alone: bool) -> tuple[Rows, str]:
-    """A table's rows, read as the model's task reads tables, and what was guessed of it."""
-    from legato.cli.lines import Rows
-    from legato.registry import TASKS
-
-    named = None if columns is None else [int(name) if name.isdecimal() else name for name in columns.split(",")]
-    inputs = TASKS.get(held.task).read_inputs(table, held.about, named, alone=alone)
-    return Rows(inputs.texts), inputs.note
-
-
 def _predicting(
     held: Model, task: str | None, options: dict[str, Any], prompting: dict[str, Any]
 ) -> Callable[[list[str]], list[Prediction]]:
     """What makes predictions of texts: the model's task, or prompting for labels."""
     from legato.config import validate
     from legato.errors import ConfigError, brief
-    from legato.tasks.classification.prompting import Prompter, PromptOptions
 
     if task == "classification" and held.task != task:
         others = [name for name in options if name != "nbest"]
         if others:
             raise ConfigError(f"asking for labels has no option '{others[0]}'; leave it out")
+        from legato.tasks.classification.prompting import Prompter, PromptOptions
+
         return Prompter(held.loaded, validate(PromptOptions, {**options, **prompting})).predict
     if task not in (None, held.task):
         raise ConfigError(

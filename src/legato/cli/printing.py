@@ -4,24 +4,45 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+from legato.errors import TextsCut
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from legato.config import Described
 
 WIDE = 240  # characters a line, where nobody's terminal says otherwise
 
 
-def show(table: Table) -> None:
-    """Print the table, or its rows one below the other where no line is wide enough to leave its words whole."""
+def show(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str | Text]],
+    *,
+    title: str = "",
+    caption: str = "",
+    right: Collection[int] = (),
+) -> None:
+    """Print a table, or its rows one below the other where no line is wide enough to leave its words whole.
+
+    Columns of numbers stand at the `right`.
+    """
     from rich.console import Console
     from rich.measure import Measurement
+    from rich.table import Table
+    from rich.text import Text
 
+    table = Table(title=Text(title, "table.title") if title else None, title_justify="left")
+    table.caption, table.caption_justify = Text(caption, "table.caption") if caption else None, "left"
+    for place, name in enumerate(columns):
+        table.add_column(Text(name), justify="right" if place in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
     console = Console(width=None if sys.stdout.isatty() else WIDE)
     needed = 1
     for column in table.columns:
@@ -31,12 +52,13 @@ def show(table: Table) -> None:
     if needed <= console.width:
         console.print(table)
     else:
-        _show_rows(console, table)
+        _show_narrow(console, table)
 
 
-def _show_rows(console: Console, table: Table) -> None:
+def _show_narrow(console: Console, table: Table) -> None:
     """Each row with its first cell on a line of its own, and the others below, behind the names of their columns."""
     from rich.padding import Padding
+    from rich.text import Text
 
     if table.title:
         console.print(table.title)
@@ -46,21 +68,21 @@ def _show_rows(console: Console, table: Table) -> None:
         for column, cell in zip(others, cells, strict=True):
             if cell:
                 name = f"{column.header}: " if column.header else ""
-                console.print(Padding(f"[dim]{name}[/dim]{cell}", (0, 0, 0, 2)), overflow="fold")
+                told = Text.assemble((name, "dim"), cell if isinstance(cell, Text) else str(cell))
+                console.print(Padding(told, (0, 0, 0, 2)), overflow="fold")
     if table.caption:
         console.print(table.caption, style="italic", overflow="fold")
 
 
-def settings_table(settings: Sequence[Described]) -> Table:
+def show_settings(settings: Iterable[Described]) -> None:
     """Settings with their defaults, what they mean and what they may be."""
-    from rich.markup import escape
-    from rich.table import Table
+    from rich.text import Text
 
-    table = Table("setting", "default", "meaning")
-    for setting in settings:
-        meaning = [escape(setting.meaning)] + ([f"[dim]{escape(setting.values)}[/dim]"] if setting.values else [])
-        table.add_row(escape(setting.key), escape(setting.default), "\n".join(meaning))
-    return table
+    rows = [
+        (one.key, one.default, Text.assemble(one.meaning, (f"\n{one.values}" if one.values else "", "dim")))
+        for one in settings
+    ]
+    show(("setting", "default", "meaning"), rows)
 
 
 def print_note(text: str) -> None:
@@ -71,8 +93,6 @@ def print_note(text: str) -> None:
 @contextmanager
 def notes(say: Callable[[str], None] = print_note) -> Iterator[None]:
     """Warnings as lines of `say`; texts that were cut are counted over all of them, and told once, at the end."""
-    from legato.errors import TextsCut
-
     cut: list[TextsCut] = []
 
     def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:

@@ -10,37 +10,31 @@ from legato.cli.printing import show
 
 
 def command(
-    name: Annotated[str | None, typer.Argument(help="One recipe, printed whole.", show_default=False)] = None,
+    name: Annotated[str | None, typer.Argument(help="One recipe, printed whole.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON.")] = False,
 ) -> None:
     """List the recipes with the scores to expect, or print one as YAML."""
     import yaml
-    from rich.markup import escape
-    from rich.table import Table
 
     from legato.errors import ConfigError, brief, suggest
-    from legato.runs.train import find_recipe, list_recipes
+    from legato.runs.config import find_recipe, list_recipes
     from legato.schema import to_json
 
     if name is not None:
         recipe = find_recipe(name)
         if recipe is None:
             raise ConfigError(f"there is no recipe '{brief(name)}'; {suggest(name, list_recipes())}")
-        print(
-            to_json(recipe) if as_json else yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True),
-            end="",
-        )
+        print(to_json(recipe) if as_json else yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True), end="")
         return
     recipes = {known: find_recipe(known) or {} for known in list_recipes()}
     if as_json:
         print(to_json(recipes))
         return
-    table = Table("recipe", "what it is", "expect", "measured on")
-    for known, recipe in recipes.items():
-        table.add_row(
-            *map(escape, (known, recipe.get("about", ""), _expectations(recipe), recipe.get("hardware", "")))
-        )
-    show(table)
+    rows = [
+        (known, recipe.get("about", ""), _expectations(recipe), recipe.get("hardware", ""))
+        for known, recipe in recipes.items()
+    ]
+    show(("recipe", "what it is", "expect", "measured on"), rows)
 
 
 def _expectations(recipe: dict[str, Any]) -> str:

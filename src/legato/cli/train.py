@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from legato.cli.printing import settings_table, show
+from legato.cli.printing import show_settings
 
 
 def command(
     what: Annotated[
-        str | None,
-        typer.Argument(
-            help="A task (lm, translation, …), a recipe (lm/ptb-lstm) or a YAML file.", show_default=False
-        ),
+        str | None, typer.Argument(help="A task (lm, translation, …), a recipe (lm/ptb-lstm) or a YAML file.")
     ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Argument(help="key=value settings laid over it.", show_default=False)
-    ] = None,
+    settings: Annotated[list[str] | None, typer.Argument(help="key=value settings laid over it.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show warnings only.")] = False,
     keys: Annotated[bool, typer.Option("--keys", help="List every setting and its default; train nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON on standard output.")] = False,
@@ -39,6 +34,7 @@ def command(
     seed device. `legato train lm --keys` lists every one with its default and meaning.
     """
     from legato.config import split_words
+    from legato.runs.config import describe_settings, settings_for
     from legato.runs.train import train
     from legato.schema import to_json
 
@@ -48,15 +44,9 @@ def command(
         what = None
     given = split_words(words)
     if keys:
-        _list_keys(what or "lm", given)
+        show_settings(describe_settings(settings_for(what or "lm", given)))
         return
     result = train(what, given, quiet=quiet)
     if as_json:
         figures = {k: v for k, v in vars(result).items() if k != "metrics"}
         print(to_json({**figures, "run": str(result.run), **result.metrics}))
-
-
-def _list_keys(what: str, given: dict[str, Any]) -> None:
-    from legato.runs.train import describe_settings, settings_for
-
-    show(settings_table(describe_settings(settings_for(what, given))))

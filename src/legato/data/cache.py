@@ -16,10 +16,11 @@ import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, Final, cast
+from typing import IO, Any, Final
 
 import numpy as np
 
+from legato.data.batching.batches import Array
 from legato.data.formats.text import Text
 from legato.data.text.tokenizers import AnyTokenizer, Tokenizer, TokenizerConfig
 from legato.errors import LegatoError
@@ -27,8 +28,6 @@ from legato.input_files import open_file, path_of
 from legato.output_files import replacing_file
 
 VERSION: Final = 2  # raise it when the same key should give other content
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 SEAL: Final = b"\nsha256 %s\n"  # behind the content; a memory map of the array before it does not mind
 SEALED: Final = len(SEAL) - 2 + 64  # bytes
@@ -42,22 +41,34 @@ def cache_folder() -> Path:
     return path_of(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "legato"
 
 
-def cached_ids(text: Text, tokenizer: AnyTokenizer, *, separator: bool = True) -> Array:
-    """All documents as one row of ids, `<eos> document <eos> document …`; read-only.
-
-    Without `separator` the documents are simply joined. An id takes two bytes where it fits.
-    """
+def cached_ids(text: Text, tokenizer: AnyTokenizer) -> Array:
+    """All documents as one row of ids, `<eos> document <eos> document …`; read-only, of two bytes where they fit."""
     dtype = np.dtype(np.uint16 if tokenizer.size <= 1 << 16 else np.int32)
-    file = cache_folder() / f"ids-{_key(text.sha256, tokenizer.fingerprint(), separator, dtype.str)}.npy"
+    file = cache_folder() / f"ids-{_key(text.sha256, tokenizer.fingerprint(), dtype.str)}.npy"
     there = _mapped(file, dtype)
     if there is not None:
         return there
-    ids = _join(text, tokenizer, dtype, separator)
+    ids = _join(text, tokenizer, dtype)
     ids.flags.writeable = False
-    if len(ids) == 0 or not _write(file, lambda out: np.save(cast(Any, out), ids)):
+    if len(ids) == 0 or not _write(file, lambda out: np.save(out, ids)):
         return ids
     mapped = _mapped(file, dtype)
     return ids if mapped is None else mapped
+
+
+def document_starts(ids: Array, text: Text, tokenizer: AnyTokenizer) -> Array:
+    """Where in `cached_ids(text, tokenizer)` the EOS token stands that each document is read behind."""
+    if tokenizer.ends_text:
+        found = np.flatnonzero(np.asarray(ids) == tokenizer.eos_id)
+        if len(found) == len(text.documents):
+            return found
+    # The token stands inside documents, too: it ends the lines of a text of words.
+    starts, end = [], 0  # `end`: where the next document's EOS token stands
+    for document in tokenizer.encode_many(text.documents):
+        starts.append(end)
+        ended = bool(len(document)) and int(document[-1]) == tokenizer.eos_id
+        end += len(document) + (0 if ended else 1)
+    return np.array(starts)
 
 
 def cached_tokenizer(config: TokenizerConfig, text: Text) -> Tokenizer:
@@ -79,13 +90,13 @@ def _key(*parts: object) -> str:
     return hashlib.sha256(repr((VERSION, *parts)).encode()).hexdigest()[:32]
 
 
-def _join(text: Text, tokenizer: AnyTokenizer, dtype: np.dtype[Any], separator: bool) -> Array:
+def _join(text: Text, tokenizer: AnyTokenizer, dtype: np.dtype[Any]) -> Array:
     end = np.array([tokenizer.eos_id], dtype=dtype)
     parts: list[Array] = []
     ended = False
     for ids in tokenizer.encode_many(text.documents):
         # A text of words ends its last line with <eos> already.
-        if separator and not ended:
+        if not ended:
             parts.append(end)
         parts.append(ids.astype(dtype))
         ended = bool(len(ids)) and int(ids[-1]) == tokenizer.eos_id
@@ -120,28 +131,15 @@ def _whole(file: Path) -> bool:
         return False
 
 
-class _Sealing:
-    """A file to write to, which knows the hash of what was written."""
-
-    def __init__(self, out: IO[bytes]) -> None:
-        self.out, self.digest = out, hashlib.sha256()
-
-    def write(self, data: bytes) -> int:
-        self.digest.update(data)
-        return self.out.write(data)
-
-    def seal(self) -> None:
-        self.out.write(SEAL % self.digest.hexdigest().encode())
-
-
-def _write(file: Path, write: Callable[[_Sealing], object]) -> bool:
+def _write(file: Path, write: Callable[[IO[bytes]], object]) -> bool:
     """Whether `file` could be written; half a file is never seen under its name."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with replacing_file(file) as fresh, fresh.open("wb") as out:
-            sealing = _Sealing(out)
-            write(sealing)
-            sealing.seal()
+        with replacing_file(file) as fresh, fresh.open("w+b") as out:
+            write(out)
+            out.seek(0)
+            digest = hashlib.file_digest(out, "sha256").hexdigest()
+            out.write(SEAL % digest.encode())
     except OSError:
         return False
     return True

@@ -74,3 +74,19 @@ class Processors:
         """Those of all, by kind."""
         text = {TEXT: self.tokenizer.fingerprint()} if self.has_text else {}
         return text | {kind: processor.fingerprint() for kind, processor in self.others.items()}
+
+
+class HasProcessors:
+    """What reads and writes text with its processors."""
+
+    processors: Processors
+
+    @property
+    def tokenizer(self) -> AnyTokenizer:
+        """Of the text that is read."""
+        return self.processors.tokenizer
+
+    @property
+    def target(self) -> AnyTokenizer:
+        """Of the text that is written."""
+        return self.processors.target

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -43,14 +42,8 @@ class Candidates:
     broken: NDArray[np.bool_]  # (G,), where the logits are not finite
 
 
-class Picks(NamedTuple):
-    """The same on the model's device; `whole` (G, C) is finite where the logits are."""
-
-    tokens: Tensor
-    parents: Tensor
-    logprobs: Tensor
-    gains: Tensor
-    whole: Tensor
+# The same on the model's device, the last (G, C) finite where the logits are.
+Picks = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 class SearchRandom:
@@ -136,7 +129,7 @@ class Chooser:
         whole = total.view(count, width).sum(-1, keepdim=True)  # (G, 1), finite if each of them is
         logprobs = values - total  # (G · W, C)
         if width == 1:
-            return Picks(tokens, torch.zeros_like(tokens), logprobs, logprobs, whole)
+            return tokens, torch.zeros_like(tokens), logprobs, logprobs, whole
         # In order of token, so that equal scores go to the lower one, of the lower row.
         tokens, order = tokens.sort(-1)
         keys = values.gather(-1, order) + (before.view(-1, 1) - total)  # (G · W, C)
@@ -145,7 +138,7 @@ class Chooser:
         logprobs = logprobs.gather(-1, order).view(count, -1).gather(-1, picked)
         # False too for the NaN (−∞ − −∞) of a group that is done.
         gains = logprobs.masked_fill(~(reached > -torch.inf), -torch.inf)
-        return Picks(tokens, picked // values.shape[-1], logprobs, gains, whole.expand_as(picked))
+        return tokens, picked // values.shape[-1], logprobs, gains, whole.expand_as(picked)
 
     def _chosen(
         self,
@@ -190,7 +183,7 @@ class Chooser:
         if possible is not None:
             gains = gains.masked_fill(~possible, -torch.inf)
         whole = total.view(count, width).sum(-1, keepdim=True)  # (G, 1)
-        return Picks(picked % raw.shape[-1], parents, logprobs, gains, whole.expand_as(picked))
+        return picked % raw.shape[-1], parents, logprobs, gains, whole.expand_as(picked)
 
     def _drawn(self, scores: Tensor, shaped: Tensor, groups: Integers) -> Tensor:
         """Scores (G, W · V) with temperature, filters, and noise that makes the largest a fair draw."""

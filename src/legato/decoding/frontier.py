@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from legato.decoding.candidates import Candidates, Floats, Integers
 from legato.decoding.options import SearchOptions
 from legato.decoding.scores import normalise
-from legato.decoding.stop_strings import BROKEN, cut_at_stop
+
+BROKEN = "\ufffd"  # what decoding gives for bytes that are no character
 
 Constraint = Callable[[int, list[int]], Collection[int] | None]
 """From a prompt's number and the tokens generated so far to those allowed next (None: all).
@@ -58,7 +59,7 @@ class Frontier:
 
     def __init__(
         self,
-        groups: int,
+        limits: Integers,
         options: SearchOptions,
         ends: Sequence[int],
         vocabulary: int,
@@ -66,7 +67,7 @@ class Frontier:
         text_of: Callable[[Sequence[int]], str] | None = None,
     ) -> None:
         self.options = options
-        self.width = options.width
+        self.width, groups = options.width, len(limits)
         self.on_token = on_token
         self.ends = np.zeros(vocabulary, dtype=bool)  # (V,)
         self.ends[list(ends)] = True
@@ -76,20 +77,12 @@ class Frontier:
         self.scores = np.full((groups, self.width), -np.inf, dtype=np.float32)  # (G, W), −∞: not a hypothesis
         self.scores[:, 0] = 0
         self.moved = False  # whether the rows are no longer those the model's state has
-        self.limits = np.full(groups, options.max_tokens)  # (G,), the most tokens of each group
+        self.limits = limits  # (G,), the most tokens of each group
         self.steps: list[Step] = []
-        self.closed: list[list[Hypothesis]] = [[] for _ in range(groups)]
+        # Those that have closed, by what two may not have in common: their tokens or, where it is told, their text.
         # Of several that are shown no two shall read the same, whatever tokens spell them.
         self.text_of = text_of if options.nbest > 1 and self.width > 1 else None
-        self._same: list[dict[Hashable, Hypothesis]] = [{} for _ in range(groups)]
-
-    @property
-    def tokens(self) -> Integers:
-        return self.steps[-1].tokens
-
-    @property
-    def parents(self) -> Integers:
-        return self.steps[-1].parents
+        self.closed: list[dict[Hashable, Hypothesis]] = [{} for _ in range(groups)]
 
     def open_rows(self) -> Iterator[int]:
         yield from (int(row) for row in np.flatnonzero(self.scores.ravel() > -np.inf))
@@ -202,22 +195,19 @@ class Frontier:
 
     def _add(self, group: int, tokens: list[int], logprobs: list[float], score: float, *, finished: bool) -> None:
         score = normalise(score, len(logprobs), self.options.length_penalty)
-        closed, known = self.closed[self.groups[group]], self._same[self.groups[group]]
+        closed = self.closed[self.groups[group]]
         # Where there are several end tokens, they can close the same tokens again; the likeliest counts.
         key = tuple(tokens) if self.text_of is None else cut_at_stop(self.text_of(tokens), self.options.stop)[0]
-        same = known.get(key)
-        if same is not None and same.score >= score:
+        if key in closed and closed[key].score >= score:
             return
-        if same is not None:
-            closed.remove(same)
-        known[key] = Hypothesis(tokens, score, sum(logprobs), finished, logprobs)
-        closed.append(known[key])
+        closed.pop(key, None)  # a better one closes later
+        closed[key] = Hypothesis(tokens, score, sum(logprobs), finished, logprobs)
 
     def settle(self) -> None:
         """Mark the groups that are done."""
         likeliest = self.scores.max(-1)  # (G,)
         for group in np.flatnonzero(~self.done):
-            closed = self.closed[self.groups[group]]
+            closed = ranked(self.closed[self.groups[group]].values())
             open_score = float(likeliest[group])
             limit = int(self.limits[self.groups[group]])
             if (
@@ -229,7 +219,7 @@ class Frontier:
             self.done[group] = True
             self.scores[group] = -np.inf
             if self.on_token is not None and self.width > 1:
-                for token in ranked(closed)[0].tokens:
+                for token in closed[0].tokens:
                     self.on_token(int(self.groups[group]), token)
 
     def _full(self, closed: list[Hypothesis], open_score: float) -> bool:
@@ -237,7 +227,7 @@ class Frontier:
         if len(closed) < self.width:
             return False
         now = normalise(open_score, len(self.steps), self.options.length_penalty)
-        return self.width == 1 or ranked(closed)[self.width - 1].score >= now
+        return self.width == 1 or closed[self.width - 1].score >= now
 
     def _settled(self, closed: list[Hypothesis], open_score: float, limit: int) -> bool:
         """Whether no open hypothesis can enter the n best (the bound in the docstring at the top)."""
@@ -245,7 +235,7 @@ class Frontier:
         if len(closed) < wanted:
             return False
         bound = normalise(open_score, limit, self.options.length_penalty)
-        return ranked(closed)[wanted - 1].score >= bound
+        return closed[wanted - 1].score >= bound
 
     def shrink(self) -> None:
         """Drop the groups that are done, once they are half of the batch: dropping copies the state."""
@@ -262,6 +252,16 @@ class Frontier:
 def ranked(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
     """Best first; of equal scores the one that closed earlier."""
     return sorted(hypotheses, key=lambda hypothesis: -hypothesis.score)
+
+
+def cut_at_stop(text: str, stops: Sequence[str]) -> tuple[str, bool]:
+    """The text before the first stop string in it, which ends what is written, and whether there was one.
+
+    >>> cut_at_stop("one. two.", (".", "two"))
+    ('one', True)
+    """
+    places = [place for place in (text.find(stop) for stop in stops) if place >= 0]
+    return (text[: min(places)], True) if places else (text, False)
 
 
 def _seats(parents: Integers) -> Integers:

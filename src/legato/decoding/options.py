@@ -13,7 +13,7 @@ A setting that the chosen search would ignore is an error, so that nobody tunes 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -30,8 +30,6 @@ WIDE = ("beam", "beam-sample")
 # Whichever value leaves the scores as they are.
 NEUTRAL = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 
-Finite = Annotated[float, Field(allow_inf_nan=False)]
-
 
 class SearchOptions(Section):
     """The settings of one search.
@@ -43,12 +41,12 @@ class SearchOptions(Section):
     search: Literal["greedy", "beam", "sample", "beam-sample"] = "greedy"
     beams: int | None = Field(None, ge=1, le=MAX_BEAMS)  # None: 4 where the search has beams
     nbest: int = Field(1, ge=1, le=MAX_NBEST)  # hypotheses a prompt; for `sample`, independent walks
-    length_penalty: Finite = Field(1.0, ge=0, le=10)  # score = log p / length ** length_penalty
-    temperature: Finite = Field(1.0, gt=0)
+    length_penalty: float = Field(1.0, ge=0, le=10)  # score = log p / length ** length_penalty
+    temperature: float = Field(1.0, gt=0)
     top_k: int = Field(0, ge=0)  # 0: all
-    top_p: Finite = Field(1.0, gt=0, le=1)
-    min_p: Finite = Field(0.0, ge=0, le=1)
-    repetition_penalty: Finite = Field(1.0, gt=0)
+    top_p: float = Field(1.0, gt=0, le=1)
+    min_p: float = Field(0.0, ge=0, le=1)
+    repetition_penalty: float = Field(1.0, gt=0)
     max_tokens: int = Field(200, ge=1, le=MAX_TOKENS)
     min_tokens: int = Field(0, ge=0)
     stop: tuple[str, ...] = ()

@@ -62,9 +62,9 @@ def _best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
         return scores.sort(stable=True, dim=-1, descending=True)
     values, indices = scores.topk(k + 1)  # (B, k + 1)
     threshold = values[:, k - 1 : k]  # (B, 1)
-    # Only a tie across the k-th place leaves the set open. Asking would make a GPU wait, so there the
-    # second pass runs always; on a CPU it runs when needed.
-    if scores.device.type != "cpu" or _tied(threshold, values[:, k:]):
+    # Only a tie across the k-th place leaves the set open, and among the forbidden it never matters. Asking would
+    # make a GPU wait, so there the second pass runs always; on a CPU it runs when needed.
+    if scores.device.type != "cpu" or bool(((threshold == values[:, k:]) & (threshold > -torch.inf)).any()):
         place = torch.arange(size, 0, -1, dtype=torch.int32, device=scores.device)  # (N,), earlier is larger
         tie = torch.where(scores == threshold, place, torch.zeros_like(place))  # (B, N)
         indices = torch.where(scores > threshold, place + size, tie).topk(k).indices
@@ -72,11 +72,6 @@ def _best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     values = scores.gather(-1, indices)
     order = values.sort(stable=True, dim=-1, descending=True).indices
     return values.gather(-1, order), indices.gather(-1, order)  # (B, k), (B, k)
-
-
-def _tied(inside: Tensor, outside: Tensor) -> bool:
-    """Whether the last score kept equals the first left out; among the forbidden that never matters."""
-    return bool(((inside == outside) & (inside > -torch.inf)).any())
 
 
 def log_sum_exp_(logits: Tensor, largest: Tensor) -> Tensor:

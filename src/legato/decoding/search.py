@@ -28,13 +28,10 @@ from legato.decoding.candidates import Chooser, SearchRandom
 from legato.decoding.frontier import Constraint, Frontier, Hypothesis, ranked
 from legato.decoding.options import SearchOptions
 from legato.decoding.sliding import Sliding
-from legato.decoding.stop_strings import cut_at_stop
 from legato.errors import LegatoError
 from legato.folders.finite_scores import not_finite
 from legato.nn.pooling import inside
 from legato.nn.state import Generates
-
-__all__ = ["Constraint", "Frontier", "Hypothesis", "cut_at_stop", "search"]
 
 
 def search(
@@ -75,14 +72,12 @@ def search(
         return []
     ends = sorted({*stop_tokens} | (set() if eos is None else {eos}))
     _check(prompts, ends, model.vocabulary, options, text_of)
-    most = options.max_tokens if limits is None else max(limits)
-    device = model.device
+    limits = [options.max_tokens] * len(prompts) if limits is None else limits
+    most, device = max(limits), model.device
     groups = len(prompts) * options.samples
     seeds = _seeds(prompts, sources, options) if options.drawn else []
     chooser = Chooser(options, ends, sorted(suppress), SearchRandom(seeds, device))
-    frontier = Frontier(groups, options, ends, model.vocabulary, on_token, text_of)
-    if limits is not None:
-        frontier.limits = np.repeat(np.asarray(limits), options.samples)
+    frontier = Frontier(np.repeat(limits, options.samples), options, ends, model.vocabulary, on_token, text_of)
 
     # Not inference mode: tables that a model keeps for later, made here, must still serve its training.
     with torch.no_grad():
@@ -118,16 +113,17 @@ def search(
             if frontier.done.all():
                 break
             frontier.shrink()
-            chosen = torch.from_numpy(frontier.tokens).to(device)  # (G · W,)
+            chosen = torch.from_numpy(frontier.steps[-1].tokens).to(device)  # (G · W,)
             if frontier.moved:
-                rows = torch.from_numpy(frontier.parents).to(device)
+                rows = torch.from_numpy(frontier.steps[-1].parents).to(device)
                 state.reorder(rows)
                 seen = None if seen is None else seen[rows]
             if seen is not None:
                 seen.scatter_(-1, chosen[:, None], True)
             logits = model.step(chosen, state)  # (G · W, V)
 
-    of_prompt = [frontier.closed[i * options.samples : (i + 1) * options.samples] for i in range(len(prompts))]
+    of_groups = [closed.values() for closed in frontier.closed]
+    of_prompt = [of_groups[i * options.samples : (i + 1) * options.samples] for i in range(len(prompts))]
     return [ranked(chain(*closed))[: options.nbest] for closed in of_prompt]
 
 

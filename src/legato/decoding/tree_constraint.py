@@ -82,7 +82,6 @@ class TreeConstraint:
         self.word, self.eos = word_id, eos
         self.max_tokens, self.max_unary = max_tokens, max_unary
         self.closes = {open_ids[label]: close_ids[label] for label in open_ids}
-        self._sets: dict[tuple[bool, bool, int | None], tuple[int, ...]] = {}
 
     def for_sentence(self, words: int) -> Callable[[list[int]], Collection[int]]:
         """From the tokens so far to those allowed next, in a tree over so many words."""
@@ -106,7 +105,11 @@ class TreeConstraint:
         )
         may_shift = words > self._needed(newest.with_child(0))
         may_close = 1 <= newest.level <= self.max_unary and (newest.parent is not None or words == 0)
-        return self._set(may_open, may_shift, newest.close if may_close else None)
+        return (
+            *(self.closes if may_open else ()),
+            *((self.word,) if may_shift else ()),
+            *((newest.close,) if may_close else ()),
+        )
 
     def after(self, state: TreeState, token: int) -> TreeState:
         """The state after an allowed token."""
@@ -133,16 +136,6 @@ class TreeConstraint:
         child = 0 if newest.level else 1
         levels = newest.level - 1 + child + newest.above
         return child + levels // self.max_unary + newest.reserved
-
-    def _set(self, may_open: bool, may_shift: bool, close: int | None) -> tuple[int, ...]:
-        key = may_open, may_shift, close
-        if key not in self._sets:
-            self._sets[key] = (
-                *(self.closes if may_open else ()),
-                *((self.word,) if may_shift else ()),
-                *(() if close is None else (close,)),
-            )
-        return self._sets[key]
 
 
 class SentenceConstraint:

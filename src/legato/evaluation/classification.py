@@ -11,17 +11,17 @@ that are all alike correlate with nothing: 0.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from importlib.metadata import version
 from typing import Any, Final
 
 import numpy as np
 
 from legato.data.formats.labels import NOT_LEARNED, Labels
-from legato.evaluation.metrics import metrics
+from legato.evaluation.embedding import correlations
+from legato.evaluation.metrics import DetailTable, metrics
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Detail = tuple[str, list[str], list[list[Any]]]  # a title, the names of columns, rows
 
 METRICS: Final = (
     *metrics("loss", better="down", headline=True),
@@ -48,8 +48,7 @@ def probabilities(kind: str, logits: Array) -> Array:
     if kind == "multilabel":
         return 1.0 / (1.0 + np.exp(-logits.clip(-500, 500)))
     odds = np.exp(logits - logits.max(axis=1, keepdims=True))
-    likely: Array = odds / odds.sum(axis=1, keepdims=True)
-    return likely
+    return odds / odds.sum(axis=1, keepdims=True)
 
 
 def classification_scores(labels: Labels, found: Array, wanted: Sequence[Any]) -> dict[str, Any]:
@@ -62,15 +61,17 @@ def classification_scores(labels: Labels, found: Array, wanted: Sequence[Any]) -
     (1.0, 1.0)
     """
     if labels.kind == "regression":
-        return _correlations(found, np.asarray(wanted, dtype=np.float64))
-    import sklearn
+        both = correlations(found, np.asarray(wanted, dtype=np.float64))
+        signature = f"ties:mean rank|scipy:{version('scipy')}"
+        return {"pearson": both["pearson"], "spearman": both["spearman"], "correlation_signature": signature}
     from sklearn import metrics
 
-    signature = f"macro_f1:classes={labels.outputs}|zero_division:0|scikit-learn:{sklearn.__version__}"
+    signature = f"macro_f1:classes={labels.outputs}|zero_division:0|scikit-learn:{version('scikit-learn')}"
     if labels.kind == "multilabel":
         true = np.asarray(wanted) > THRESHOLD
-        guessed = _as_wide(found >= THRESHOLD, true)
         known = labels.outputs
+        # Nothing is guessed in the place that stands for labels that were not learned.
+        guessed = np.pad(found >= THRESHOLD, ((0, 0), (0, true.shape[1] - known)))
         return {
             "micro_f1": float(metrics.f1_score(true, guessed, average="micro", zero_division=0)),
             "macro_f1": float(
@@ -96,50 +97,46 @@ def classification_scores(labels: Labels, found: Array, wanted: Sequence[Any]) -
     return {**scores, "f1_signature": signature}
 
 
-def _as_wide(guessed: Array, true: Array) -> Array:
-    """What was guessed (N, C), with nothing in the place that stands for labels that were not learned."""
-    return np.pad(guessed, ((0, 0), (0, true.shape[1] - guessed.shape[1])))
-
-
-def _correlations(found: Array, wanted: Array) -> dict[str, Any]:
-    import scipy
-    from scipy import stats
-
-    moving = len(found) > 1 and np.ptp(found) > 0 and np.ptp(wanted) > 0
-    scores = {
-        "pearson": float(stats.pearsonr(found, wanted).statistic) if moving else 0.0,
-        "spearman": float(stats.spearmanr(found, wanted).statistic) if moving else 0.0,
-    }
-    scores = {name: value if math.isfinite(value) else 0.0 for name, value in scores.items()}
-    return {**scores, "correlation_signature": f"ties:mean rank|scipy:{scipy.__version__}"}
-
-
 # --- what went wrong -------------------------------------------------------------------------------
 
 
 def classification_details(
     labels: Labels, found: Array, wanted: Sequence[Any], texts: Sequence[str], places: Sequence[str]
-) -> list[Detail]:
+) -> list[DetailTable]:
     """Scores per class, who was taken for whom, and the errors that were most certain.
 
     `places` says where each text stands.
     """
+
+    def worst(columns: list[str], errors: Iterable[tuple[int, list[Any]]], count: int) -> DetailTable:
+        rows = [[*told, texts[number], places[number]] for number, told in errors]
+        return f"worst errors, {len(rows)} of {count:,}", [*columns, "text", "where"], rows
+
     if labels.kind == "regression":
-        return [_worst_values(found, wanted, texts, places)]
+        off = np.abs(found - np.asarray(wanted, dtype=np.float64))
+        furthest = np.argsort(-off, kind="stable")[:WORST]
+        values = ((n, [float(wanted[n]), float(found[n]), float(off[n])]) for n in furthest)
+        return [worst(["true", "guessed", "off by"], values, len(off))]
     if labels.kind == "multilabel":
         true, guessed = np.asarray(wanted)[:, : labels.outputs] > THRESHOLD, found >= THRESHOLD
-        return [_per_class(labels, true, guessed), _worst_labels(labels, found, true, texts, places)]
-    classes = np.asarray(wanted, dtype=np.int64)
+        missed = np.where(true, 1.0 - found, found)  # how sure it was of the opposite
+        errors = sorted(map(tuple, np.argwhere(true != guessed)), key=lambda pair: (-missed[pair], pair))
+        said = ((n, [labels.names[c], "yes" if true[n, c] else "no", float(found[n, c])]) for n, c in errors[:WORST])
+        return [_per_class(labels, true, guessed), worst(["label", "there", "probability"], said, len(errors))]
+    classes, best = np.asarray(wanted, dtype=np.int64), found.argmax(axis=1)
+    sure, wrong = found.max(axis=1), np.flatnonzero(best != classes)
+    surest = wrong[np.argsort(-sure[wrong], kind="stable")][:WORST]
+    taken = ((n, [labels.shown(classes[n]), labels.names[best[n]], float(sure[n])]) for n in surest)
     every = np.arange(labels.outputs)
-    true, guessed = classes[:, None] == every, found.argmax(axis=1)[:, None] == every
+    true, guessed = classes[:, None] == every, best[:, None] == every
     return [
         _confusion(labels, true, guessed),
         _per_class(labels, true, guessed),
-        _worst_classes(labels, found, classes, texts, places),
+        worst(["true", "guessed", "probability"], taken, len(wrong)),
     ]
 
 
-def _confusion(labels: Labels, true: Array, guessed: Array) -> Detail:
+def _confusion(labels: Labels, true: Array, guessed: Array) -> DetailTable:
     counts = true.T.astype(np.int64) @ guessed.astype(np.int64)  # (true, guessed)
     if labels.outputs <= WIDEST:
         rows = [[name, *map(int, counts[place])] for place, name in enumerate(labels.names)]
@@ -152,7 +149,7 @@ def _confusion(labels: Labels, true: Array, guessed: Array) -> Detail:
     return "most frequent confusions", ["true", "guessed", "texts"], pairs
 
 
-def _per_class(labels: Labels, true: Array, guessed: Array) -> Detail:
+def _per_class(labels: Labels, true: Array, guessed: Array) -> DetailTable:
     rows = []
     for place, name in enumerate(labels.names):
         right = int((true[:, place] & guessed[:, place]).sum())
@@ -160,38 +157,6 @@ def _per_class(labels: Labels, true: Array, guessed: Array) -> Detail:
         precision, recall = right / max(said, 1), right / max(there, 1)
         rows.append([name, precision, recall, 2 * right / max(there + said, 1), there])
     return "scores per class", ["class", "precision", "recall", "f1", "texts"], rows
-
-
-def _worst_classes(
-    labels: Labels, found: Array, classes: Array, texts: Sequence[str], places: Sequence[str]
-) -> Detail:
-    guessed = found.argmax(axis=1)
-    wrong = np.flatnonzero(guessed != classes)
-    worst = wrong[np.argsort(-found[wrong, guessed[wrong]], kind="stable")][:WORST]
-    rows: list[list[Any]] = [
-        [labels.shown(classes[n]), labels.names[guessed[n]], float(found[n, guessed[n]]), texts[n], places[n]]
-        for n in worst
-    ]
-    title = f"worst errors, {len(rows)} of {len(wrong):,}"
-    return title, ["true", "guessed", "probability", "text", "where"], rows
-
-
-def _worst_labels(labels: Labels, found: Array, true: Array, texts: Sequence[str], places: Sequence[str]) -> Detail:
-    missed = np.where(true, 1.0 - found, found)  # how sure it was of the opposite
-    wrong = np.argwhere(true != (found >= THRESHOLD))
-    worst = sorted(map(tuple, wrong), key=lambda pair: (-missed[pair], pair))[:WORST]
-    rows: list[list[Any]] = [
-        [labels.names[c], "yes" if true[n, c] else "no", float(found[n, c]), texts[n], places[n]] for n, c in worst
-    ]
-    title = f"worst errors, {len(rows)} of {len(wrong):,}"
-    return title, ["label", "there", "probability", "text", "where"], rows
-
-
-def _worst_values(found: Array, wanted: Sequence[Any], texts: Sequence[str], places: Sequence[str]) -> Detail:
-    off = np.abs(found - np.asarray(wanted, dtype=np.float64))
-    worst = np.argsort(-off, kind="stable")[:WORST]
-    rows: list[list[Any]] = [[float(wanted[n]), float(found[n]), float(off[n]), texts[n], places[n]] for n in worst]
-    return f"worst errors, {len(rows)} of {len(off):,}", ["true", "guessed", "off by", "text", "where"], rows
 
 
 # --- the plain model beside it ---------------------------------------------------------------------
@@ -218,17 +183,10 @@ class Baseline:
 
     def scores(self, texts: Sequence[str], wanted: Sequence[Any]) -> dict[str, float]:
         """The figures of `classification_scores`, each as `baseline_…`."""
-        found = self._found(list(texts))
+        kind, pipeline = self.labels.kind, self.pipeline
+        found = np.asarray((pipeline.predict if kind == "regression" else pipeline.predict_proba)(list(texts)))
+        if kind == "classes":  # one without examples is never guessed
+            likely, found = found, np.zeros((len(found), self.labels.outputs))
+            found[:, pipeline.classes_.astype(np.int64)] = likely
         scores = classification_scores(self.labels, found, wanted)
         return {f"baseline_{name}": value for name, value in scores.items() if isinstance(value, float)}
-
-    def _found(self, texts: list[str]) -> Array:
-        if self.labels.kind == "regression":
-            values: Array = np.asarray(self.pipeline.predict(texts), dtype=np.float64)
-            return values
-        likely = np.asarray(self.pipeline.predict_proba(texts))
-        if self.labels.kind == "multilabel":
-            return likely
-        found = np.zeros((len(texts), self.labels.outputs))
-        found[:, self.pipeline.classes_.astype(np.int64)] = likely  # a class without examples is never guessed
-        return found

@@ -38,17 +38,8 @@ def correlations(found: Sequence[float] | Array, scores: Sequence[float] | Array
 
     if len(found) < 2 or np.ptp(found) == 0 or np.ptp(scores) == 0:
         return {"spearman": 0.0, "pearson": 0.0}
-    return {
-        "spearman": float(spearmanr(found, scores).statistic),
-        "pearson": float(pearsonr(found, scores).statistic),
-    }
-
-
-def signature() -> str:
-    """What the correlations were computed by."""
-    import scipy
-
-    return f"cosine|scipy:{scipy.__version__}"
+    both = {"spearman": spearmanr(found, scores).statistic, "pearson": pearsonr(found, scores).statistic}
+    return {name: float(value) if np.isfinite(value) else 0.0 for name, value in both.items()}
 
 
 def retrieval(left: Array, right: Array, names: Sequence[str]) -> dict[str, float]:

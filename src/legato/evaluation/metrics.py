@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
+DetailTable = tuple[str, list[str], list[list[Any]]]
+"""A title, the columns' names and the rows: what is shown below the figures."""
 Unit = Literal["", "fraction", "percent"]
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from legato.data.batching.batch import IGNORE, Batch, Inputs
+from legato.data.batching.batch import IGNORE, Batch
 from legato.data.batching.masking import Frame
 from legato.evaluation.lm import safe_exp
 from legato.evaluation.metrics import metrics
@@ -107,17 +107,11 @@ def pseudo_nll(
 
 def _hidden_in_turn(model: SequenceModel, rows: list[tuple[Array, int]], frame: Frame, mask: int) -> Tensor:
     """The nats of each text's token at its place, given the rest: summed."""
-    ids, lengths = frame.rows([text for text, _ in rows])
-    number = np.arange(len(rows))
-    places = np.array([place + 1 for _, place in rows])  # behind the first special token
-    targets = ids[number, places][:, None]  # (B, 1)
-    ids[number, places] = mask
-    full = bool((lengths == ids.shape[1]).all())
-    batch = Batch(
-        Inputs(torch.from_numpy(ids), lengths=None if full else torch.from_numpy(lengths)),
-        torch.from_numpy(targets),
-        positions=torch.from_numpy(places[:, None]),
-    ).to(model.device)
+    inputs = frame.rows([text for text, _ in rows])
+    places = torch.tensor([[place + 1] for _, place in rows])  # (B, 1), behind the first special token
+    targets = inputs.token_ids.gather(1, places)
+    inputs.token_ids.scatter_(1, places, mask)
+    batch = Batch(inputs, targets, positions=places).to(model.device)
     return masked_nll(model, model(batch), batch)[1].double().cpu()
 
 

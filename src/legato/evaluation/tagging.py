@@ -15,7 +15,7 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from legato.data.formats.tag_schemes import OUTSIDE, Scheme, convert, kind_of, read_spans
-from legato.evaluation.metrics import metrics
+from legato.evaluation.metrics import DetailTable, metrics
 
 METRICS: Final = (
     *metrics("loss", better="down", headline=True),
@@ -28,8 +28,6 @@ WIDEST: Final = 20  # kinds that a table of confusions may have; beyond that, on
 MOST: Final = 20  # of those, and of the worst errors
 
 Tags = Sequence[Sequence[str]]
-Table = tuple[str, list[str], list[list[Any]]]
-"""A title, the columns' names and the rows: what is shown below the figures."""
 
 
 def signature(scheme: Scheme) -> str:
@@ -63,7 +61,7 @@ def _by_seqeval(gold: Tags, guessed: Tags, average: str | None) -> Any:
     return (*found[:3], support)
 
 
-def score_table(gold: Tags, guessed: Tags, scheme: Scheme) -> Table:
+def score_table(gold: Tags, guessed: Tags, scheme: Scheme) -> DetailTable:
     """Precision, recall and f1 of each kind of name, or of each tag."""
     columns = ["kind" if scheme != "plain" else "tag", "precision", "recall", "f1", "in the data"]
     rows: list[list[Any]] = []
@@ -93,7 +91,7 @@ def _pairs(gold: Tags, guessed: Tags, scheme: Scheme) -> Counter[tuple[str, str]
     )
 
 
-def confusion_table(gold: Tags, guessed: Tags, scheme: Scheme) -> Table:
+def confusion_table(gold: Tags, guessed: Tags, scheme: Scheme) -> DetailTable:
     """Words by what they are (rows) and what they were taken for (columns); where there are many, the worst pairs."""
     pairs = _pairs(gold, guessed, scheme)
     kinds = sorted({kind for pair in pairs for kind in pair}, key=lambda kind: (kind != OUTSIDE, kind))

@@ -8,7 +8,7 @@ similarity      Spearman's rank correlation of cosines with people's scores (a f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -53,7 +53,7 @@ def analogy_scores(vectors: Tensor, find: Find, path: Path, left_out: Iterable[i
                 f"{path}, line {number}: {len(words)} words; an analogy has four, as 'man king woman queen'"
             )
         asked += 1
-        known = [_known(find, word) for word in words]
+        known = [find(word) for word in words]
         if None not in known:
             questions.append(known)
     if not questions:
@@ -87,7 +87,7 @@ def similarity_scores(vectors: Tensor, find: Find, path: Path) -> dict[str, floa
         if not math.isfinite(score):
             raise DataError(f"{path}, line {number}: the score {score} is no number; correct it, or remove the line")
         asked += 1
-        known = [_known(find, word) for word in (first, second)]
+        known = [find(word) for word in (first, second)]
         if None not in known:
             pairs.append(known)
             scores.append(score)
@@ -98,13 +98,3 @@ def similarity_scores(vectors: Tensor, find: Find, path: Path) -> dict[str, floa
         "similarity_spearman": float(spearmanr((left * right).sum(-1).tolist(), scores).statistic),
         "similarities_known": len(pairs) / asked,
     }
-
-
-def _known(find: Find, word: str) -> int | None:
-    found = find(word)
-    return find(word.lower()) if found is None else found
-
-
-def told(words: Sequence[str], cosines: Sequence[float]) -> str:
-    """`queen 0.71, prince 0.66`"""
-    return ", ".join(f"{word} {cosine:.2f}" for word, cosine in zip(words, cosines, strict=True))

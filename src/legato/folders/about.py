@@ -13,13 +13,12 @@ from pydantic import BeforeValidator, Field
 
 from legato.config import validate
 from legato.data.formats.tag_schemes import Scheme
+from legato.data.sources.table import Column
 from legato.errors import ConfigError, FolderError
 from legato.models.model_with_head import HeadSpec
 from legato.models.published.entries import Beams, Flag, Setting, Size, Token, Tokens
 from legato.registry import TASKS
 from legato.schema import OPEN, TypedDict, fit, with_config
-
-Column = str | int
 
 
 def label_kind(value: Any) -> Any:
@@ -107,22 +106,13 @@ class OwnAbout(About, total=False):
     split: Split | None
 
 
-@with_config(OPEN)
-class _Holder(TypedDict):
-    legato: About
-
-
-@with_config(OPEN)
-class _OwnHolder(TypedDict):
-    legato: OwnAbout
-
-
 def check_about(about: Any, where: Path) -> dict[str, Any]:
     """What is under our own key in the file `where`."""
-    found: Any = fit({"legato": about}, _Holder, str(where))["legato"]
-    if found.get("task", "lm") in TASKS.builtin:
-        found = fit({"legato": about}, _OwnHolder, str(where))["legato"]
-    return dict(found)
+    held, file = {"legato": about}, str(where)
+    entries: dict[str, Any] = {**fit(held, dict[str, About], file)["legato"]}
+    if entries.get("task", "lm") in TASKS.builtin:
+        entries = {**fit(held, dict[str, OwnAbout], file)["legato"]}
+    return entries
 
 
 def head_shape(about: dict[str, Any], file: Path) -> HeadSpec | None:
@@ -134,8 +124,6 @@ def head_shape(about: dict[str, Any], file: Path) -> HeadSpec | None:
     except ConfigError as problem:
         raise FolderError(f"{file}: {problem}") from None
     labels = about.get("labels")
-    if labels is None or shape.kind == "spans":
-        return shape
-    if labels and len(labels) != shape.outputs:
+    if labels and shape.kind != "spans" and len(labels) != shape.outputs:
         raise FolderError(f"{file}: there are {len(labels)} labels, but the head has {shape.outputs} outputs")
     return shape

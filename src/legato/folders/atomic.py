@@ -30,6 +30,7 @@ from legato.output_files import NEW, replacing_file, sync
 OLD = ".old-"  # stepped aside for its replacement
 OWN = ".own-"  # an empty file: whoever has its lock writes the folder, and what has the other two names is ours
 AT_FDCWD: Final = -100  # Linux: a path is taken from the working directory
+FORBIDDEN: Final = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ELOOP)
 EXCHANGE: Final = 2  # RENAME_EXCHANGE of Linux, and RENAME_SWAP of macOS
 
 
@@ -41,7 +42,7 @@ def replacing(place: Path, drop: Collection[str] = ()) -> Iterator[Path]:
     Of what `place` holds already and the new folder lacks, all is taken over but the files named in `drop`.
     """
     refuse_link(place)
-    fresh = place.parent / f"{NEW}{place.name}"
+    _, fresh, _ = _beside(place)
     with clear_errors(place):
         place.parent.mkdir(parents=True, exist_ok=True)
         with _alone(place):
@@ -68,7 +69,7 @@ def recover(place: Path) -> None:
 
     Only where all of that is known to be ours, as in a run: versions that had no `OWN` left it, too.
     """
-    if any(map(os.path.lexists, (_own(place), *_leftovers(place)))):
+    if any(map(os.path.lexists, _beside(place))):
         with clear_errors(place), _alone(place, ours=True):
             pass
 
@@ -79,7 +80,7 @@ def _alone(place: Path, *, ours: bool = False) -> Iterator[None]:
 
     What a kill left is put right first; what is not ours and has its name is refused.
     """
-    own = _own(place)
+    own, *leftovers = _beside(place)
     ours = ours or os.path.lexists(own)
     try:
         held = hold(own)
@@ -88,37 +89,29 @@ def _alone(place: Path, *, ours: bool = False) -> Iterator[None]:
     if held is None:  # a system without locks
         own.touch()
     try:
-        stray = next(filter(os.path.lexists, _leftovers(place)), None)
+        stray = next(filter(os.path.lexists, leftovers), None)
         if stray is not None and not ours:
             remove(own, held)
             raise FolderError(f"{stray} is in the way of writing {place}; move it away")
-        _put_right(place)
+        _step_back(place)
+        if _is_folder(leftovers[0]):
+            shutil.rmtree(leftovers[0])
         yield
     finally:
-        if not any(map(os.path.lexists, _leftovers(place))):
+        if not any(map(os.path.lexists, leftovers)):
             remove(own, held)
         let_go(held)
 
 
-def _own(place: Path) -> Path:
-    return place.parent / f"{OWN}{place.name}"
-
-
-def _leftovers(place: Path) -> tuple[Path, Path]:
-    """Where a kill leaves something of `place`."""
-    return place.parent / f"{NEW}{place.name}", place.parent / f"{OLD}{place.name}"
-
-
-def _put_right(place: Path) -> None:
-    _step_back(place)
-    fresh, _ = _leftovers(place)
-    if _is_folder(fresh):
-        shutil.rmtree(fresh)
+def _beside(place: Path) -> tuple[Path, Path, Path]:
+    """The file whose lock says who writes `place`; and where a kill leaves something of it: the new one, the old."""
+    own, fresh, aside = (place.parent / f"{mark}{place.name}" for mark in (OWN, NEW, OLD))
+    return own, fresh, aside
 
 
 def _step_back(place: Path) -> None:
     """Of two renames, undo the first where the second did not come."""
-    _, aside = _leftovers(place)
+    _, _, aside = _beside(place)
     if _is_folder(aside):
         if place.exists():
             shutil.rmtree(aside)
@@ -137,7 +130,7 @@ def _put(fresh: Path, place: Path) -> Path | None:
         return None
     if exchange(fresh, place):
         return fresh
-    aside = place.parent / f"{OLD}{place.name}"
+    _, _, aside = _beside(place)
     place.rename(aside)
     fresh.rename(place)
     return aside
@@ -190,8 +183,8 @@ def write_text(path: Path, text: str) -> None:
 
 
 @contextmanager
-def clear_errors(place: Path) -> Iterator[None]:
-    """Turn a full disk or a forbidden folder into one line."""
+def clear_errors(place: Path, *, every: bool = False) -> Iterator[None]:
+    """Turn a full disk or a forbidden folder, or `every` reason not to write, into one line."""
     try:
         yield
     except OSError as problem:
@@ -199,8 +192,8 @@ def clear_errors(place: Path) -> Iterator[None]:
             raise FolderError(
                 f"the disk is full: {place} could not be written; free some space and go on from the last checkpoint"
             ) from problem
-        if problem.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ELOOP):
-            raise FolderError(f"{place} cannot be written: {problem.strerror}") from problem
+        if every or problem.errno in FORBIDDEN:
+            raise FolderError(f"{place} cannot be written: {problem.strerror or problem}") from problem
         raise
 
 

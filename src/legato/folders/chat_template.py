@@ -83,8 +83,7 @@ class ChatTemplate:
         Mostly it is one text. A template that writes a turn differently once others follow makes one for each answer.
         One that writes the date gets always the same one: a run that goes on tomorrow has to read the same texts.
         """
-        messages = [_plain(message) for message in messages]
-        turns = [number for number, message in enumerate(messages) if message["role"] == "assistant"]
+        turns = [number for number, message in enumerate(messages) if _plain(message)["role"] == "assistant"]
         views = [view for turn in turns for view in ((turn, True), (turn + 1, False))]
         whole, *parts = self._render(messages, [(len(messages), False), *views], LEARNED_ON)
         found = [
@@ -125,8 +124,8 @@ def plain_chat(tokenizer: Tokenizer, tokens: dict[str, str] | None = None) -> Ch
     """
     end = ENDS[0] if tokenizer.ends_text else ENDS[1]
     if tokens is None:
-        mark = tokenizer.token_name(tokenizer.eos_id)
-        tokens = {"bos_token": mark, "eos_token": mark}
+        eos = tokenizer.token_name(tokenizer.eos_id)
+        tokens = {"bos_token": eos, "eos_token": eos}
     return ChatTemplate(PLAIN.replace("END ", end), "the plain template", tokens)
 
 

@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from itertools import islice
@@ -27,12 +27,10 @@ from torch import Tensor, nn
 from legato.data.formats.vector_files import save_vectors
 from legato.data.text.tokenizers import AnyTokenizer
 from legato.errors import ConfigError, FolderError, LegatoError, suggest
-from legato.folders.adapters.info import NOTE
+from legato.folders.adapters.saving import NOTE
 from legato.folders.atomic import clear_errors, replacing
-from legato.folders.finding import find_model, is_adapter
-from legato.folders.hub import hub_name
-from legato.folders.json_files import write_json
-from legato.folders.links import copy_folder
+from legato.folders.finding import find_model, hub_name, is_adapter
+from legato.folders.links import copy_folder, walk
 from legato.folders.loaded import Loaded
 from legato.folders.model_folder import load_model, refusal, save_model
 from legato.folders.processor_files import TARGET
@@ -43,9 +41,8 @@ from legato.models.published.heads import head_note
 from legato.models.transformer import TransformerModel
 from legato.output_files import replacing_file
 from legato.registry import require_extra
-from legato.schema import TEXTS, TypedDict, parse_json, read_json
+from legato.schema import MAX_VOCABULARY, TEXTS, TypedDict, parse_json, read_json, write_json
 
-MAX_JSON: Final = 1 << 28  # bytes, as of the largest tokenizers
 CONSTANTS: Final = re.compile(rb"NaN|Infinity")
 FORMS = ("hf", "ctranslate2", "vectors")
 MADE_ANEW = ("task", "head", "tokens", "processors")  # what saving a model says of it by itself
@@ -62,7 +59,7 @@ MOST_OF_A_CARD = 1 << 22  # bytes
 NEVER = -1e9  # the bias of a token that is never written
 
 
-class Record(TypedDict):
+class ExportRecord(TypedDict):
     """What is in `RECORD`."""
 
     files: dict[str, str] | list[str]  # with their hashes, but for those of an older version
@@ -78,33 +75,20 @@ def export(
         raise ConfigError(f"--quantize is for ctranslate2; leave it out for {to}")
     folder = find_model(place)
     target = path_of(out, error=FolderError) if out is not None else _beside(place, to)
-    if to == "vectors":
-        target = target if out is not None else Path(f"{target}.txt")
-    with _clear_errors(target):
+    with clear_errors(target, every=True):
         _refuse_loss(target, folder, "the model itself")
-        if to != "vectors":
-            _refuse_place(target, force)
+        _refuse_place(target, to, force)
     loaded = load_model(folder)
-    with _clear_errors(target):
+    with clear_errors(target, every=True):
         for base in loaded.bases:
             _refuse_loss(target, base, "a base of the adapter")
-    if to == "vectors":
-        return _export_vectors(loaded, target, force)
-    with _clear_errors(target):
-        if to == "hf":
+        if to == "vectors":
+            _export_vectors(loaded, target)
+        elif to == "hf":
             _export_hugging_face(loaded, folder, target)
         else:
             _export_ctranslate2(loaded, target, quantize)
     return target
-
-
-@contextmanager
-def _clear_errors(target: Path) -> Iterator[None]:
-    """Turn whatever the system says of a place that cannot be written into one line."""
-    try:
-        yield
-    except OSError as problem:
-        raise FolderError(f"{target} cannot be written: {problem.strerror or problem}") from problem
 
 
 def _refuse_loss(target: Path, folder: Path, what: str) -> None:
@@ -115,12 +99,16 @@ def _refuse_loss(target: Path, folder: Path, what: str) -> None:
         raise FolderError(f"{target} lies in {folder}, {what}, which would be changed; give another --out")
 
 
-def _refuse_place(target: Path, force: bool) -> None:
-    if target.exists() and not target.is_dir():
-        raise FolderError(f"{target} is a file; give --out the name of a folder")
+def _refuse_place(target: Path, to: str, force: bool) -> None:
+    there, meant = ("folder", "file") if to == "vectors" else ("file", "folder")
+    if target.exists() and target.is_dir() == (there == "folder"):
+        raise FolderError(f"{target} is a {there}; give --out the name of a {meant}")
     if target.exists() and not force:
         raise FolderError(f"{target} is there already; give another --out, or --force to write over it")
-
+    if to == "vectors":
+        if os.path.lexists(target) and not target.is_file():
+            raise FolderError(f"{target} is a pipe, a device or a link to nothing; give --out the name of a file")
+        return
     if target.exists() and Path.cwd().is_relative_to(target.resolve()):
         raise FolderError(f"{target} is the folder that you are in, or holds it; give another --out")
     if target.exists() and len(list(islice(_others(target, _written(target)), MOST))) == MOST:
@@ -131,19 +119,8 @@ def _written(target: Path) -> dict[str, str]:
     """The files of the export that is in a folder already, with their hashes or, where nobody knows, nothing."""
     if not (target / RECORD).is_file():
         return {}
-    files = read_json(target / RECORD, Record)["files"]
+    files = read_json(target / RECORD, ExportRecord)["files"]
     return {**(files if isinstance(files, dict) else dict.fromkeys(files, "")), RECORD: ""}
-
-
-def _refuse_changed(target: Path, written: Mapping[str, str]) -> None:
-    """Refuse to lose what somebody made of a file that an export wrote."""
-    for name, digest in written.items():
-        path = target / name
-        plain = path.is_file() and not path.is_symlink()
-        if digest and os.path.lexists(path) and not (plain and _digest(path) == digest):
-            raise FolderError(
-                f"{path} was changed since it was exported, and would be lost; move it away, or give another --out"
-            )
 
 
 def _digest(path: Path) -> str:
@@ -153,23 +130,21 @@ def _digest(path: Path) -> str:
 
 def _others(target: Path, written: Collection[str]) -> Iterator[Path]:
     """The files in a folder that no export wrote, by their path in it."""
-    for place, inner, files in os.walk(target):
-        inner.sort()
-        links = [name for name in inner if os.path.islink(os.path.join(place, name))]
-        for name in sorted((*files, *links)):
-            path = Path(place, name).relative_to(target)
-            if path.as_posix() not in written:
-                yield path
+    for path in walk(target):
+        below = path.relative_to(target)
+        if below.as_posix() not in written and (path.is_symlink() or not path.is_dir()):
+            yield below
 
 
 def _beside(given: str | Path, to: str) -> Path:
     """Where an export goes that nobody named: `runs/t-hf` for `runs/t`, `name-hf` for `org/name` on the hub."""
+    ending = "vectors.txt" if to == "vectors" else to
     place = path_of(given, error=FolderError)
     asked = None if place.exists() else hub_name(given)
     if asked is not None:
-        return Path(f"{asked[0].rpartition('/')[2]}-{to}")
+        return Path(f"{asked[0].rpartition('/')[2]}-{ending}")
     named = place if place.name not in ("", "..") else place.resolve()  # '.' has a name, too
-    return named.with_name(f"{named.name}-{to}")
+    return named.with_name(f"{named.name}-{ending}")
 
 
 def _export_hugging_face(loaded: Loaded, folder: Path, target: Path) -> None:
@@ -190,7 +165,7 @@ def _copy(folder: Path, fresh: Path) -> None:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     copy_folder(folder, fresh)
     for file in fresh.rglob("*.json"):
-        content = read_bytes(file, MAX_JSON, error=FolderError)
+        content = read_bytes(file, MAX_VOCABULARY, error=FolderError)
         if CONSTANTS.search(TEXTS.sub(b"", content)):  # what Python's libraries write, and JSON does not have
             write_json(file, parse_json(content, dict[str, Any], str(file), loose=True, nan_is_null=True))
 
@@ -208,59 +183,47 @@ def _writing(target: Path) -> Iterator[Path]:
                 raise FolderError(
                     f"{target / path} is there, and no export wrote it; move it away, or give another --out"
                 )
-            if _is_read(path):
+            if path.parent.name in ("", TARGET) and any(fnmatch(path.name, pattern) for pattern in READ):
                 raise FolderError(
                     f"{target / path} would be read as a part of the exported model, and no export wrote it; move it "
                     "away, or give another --out"
                 )
-        _refuse_changed(target, written)
+        for name, digest in written.items():  # nothing is lost that somebody made of such a file
+            path = target / name
+            plain = path.is_file() and not path.is_symlink()
+            if digest and os.path.lexists(path) and not (plain and _digest(path) == digest):
+                raise FolderError(
+                    f"{path} was changed since it was exported, and would be lost; move it away, or give another "
+                    "--out"
+                )
         write_json(fresh / RECORD, {"files": {path.relative_to(fresh).as_posix(): _digest(path) for path in files}})
-
-
-def _is_read(path: Path) -> bool:
-    """Whether a program that loads a folder might take a file in it for one of the model's."""
-    return path.parent.name in ("", TARGET) and any(fnmatch(path.name, pattern) for pattern in READ)
 
 
 def _write_merged(loaded: Loaded, folder: Path, target: Path) -> None:
     """An adapter and its base as one model."""
-    card = folder / "README.md"
+    file, card = folder / "README.md", ""
+    if file.is_file():
+        card = read_bytes(file, MOST_OF_A_CARD, error=FolderError).decode("utf-8", "replace").partition(NOTE)[0]
+    about = {name: value for name, value in loaded.about.items() if name not in MADE_ANEW}
     save_model(
-        target,
-        loaded.module,
-        loaded.processors,
-        task=loaded.task,
-        about={name: value for name, value in loaded.about.items() if name not in MADE_ANEW},
-        card=_read_card(card).partition(NOTE)[0] if card.is_file() else "",
-        start=loaded.first_token,
+        target, loaded.module, loaded.processors, task=loaded.task, about=about, card=card, start=loaded.first_token
     )
     for name in BESIDE:
         if (folder / name).is_file():
             shutil.copy2(folder / name, target / name)
 
 
-def _read_card(path: Path) -> str:
-    return read_bytes(path, MOST_OF_A_CARD, error=FolderError).decode("utf-8", "replace")
-
-
-def _export_vectors(loaded: Loaded, target: Path, force: bool) -> Path:
+def _export_vectors(loaded: Loaded, target: Path) -> None:
     """Each token's vector, special tokens left out."""
     body = body_of(loaded.module)
     table = body.token_table
     if not isinstance(table, nn.Embedding):
         raise LegatoError(f"{loaded.folder} holds a {loaded.module.config.name}, which has no vectors of words")
-    if target.is_dir():
-        raise FolderError(f"{target} is a folder; give --out the name of a file")
-    if target.exists() and not force:
-        raise FolderError(f"{target} is there already; give another --out, or --force to write over it")
-    if os.path.lexists(target) and not target.is_file():
-        raise FolderError(f"{target} is a pipe, a device or a link to nothing; give --out the name of a file")
     tokenizer = loaded.target if body.is_encoder_decoder else loaded.tokenizer  # whose tokens the table's rows are
     unread = {*tokenizer.special_ids, tokenizer.unk_id, tokenizer.eos_id}
     words = {n: name for n in range(tokenizer.size) if n not in unread and (name := tokenizer.token_name(n)).strip()}
-    with _clear_errors(target), clear_errors(target), replacing_file(target) as fresh:
+    with replacing_file(target) as fresh:
         save_vectors(fresh, list(words.values()), table.weight[list(words)])
-    return target
 
 
 def _export_ctranslate2(loaded: Loaded, target: Path, quantize: str | None) -> None:
@@ -273,9 +236,8 @@ def _export_ctranslate2(loaded: Loaded, target: Path, quantize: str | None) -> N
     if not isinstance(module, TransformerModel):
         raise LegatoError(f"CTranslate2 knows Transformers; {loaded.folder} holds a {module.config.name}")
     config = module.config
-    for setting, value in (("positions", "rotary"), ("window", None), ("activation", "swiglu")):
-        found = getattr(config, setting)
-        if found == value if setting != "window" else found is not None:
+    for setting, found in config.model_dump(include={"positions", "window", "activation"}).items():
+        if found in ("rotary", "swiglu") or (setting == "window" and found is not None):
             raise LegatoError(f"CTranslate2's encoder–decoder has no {setting}={found}; {loaded.folder} stays here")
     spec = _specification(loaded, module, require_extra("export", "ctranslate2.specs"))
     with _writing(target) as fresh:

@@ -1,15 +1,32 @@
-"""Which folder a name means: a model's own, a run's best model, or one from the hub."""
+"""Which folder a name means: a model's own, a run's best model, or one from the Hugging Face hub.
+
+A name on the hub is `org/name`, or `org/name@revision`. What a model needs is downloaded once, into the cache that
+all of Hugging Face's libraries share (`HF_HOME` moves it), and read from there when the hub cannot be reached or
+`HF_HUB_OFFLINE=1` is set. Pickles and code are never fetched.
+"""
 
 from __future__ import annotations
 
+import re
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Final
 
+from legato.data.sources.hub_access import offline_where_unreachable
 from legato.errors import FolderError
 from legato.folders.atomic import OLD
-from legato.folders.hub import fetch
 from legato.folders.links import leads_out
 from legato.folders.sentence_encoder import MODULES
-from legato.input_files import path_of
+from legato.input_files import near_path, path_of
+
+# A folder's files that are read here; `*` goes into subfolders, where sentence encoders keep some of theirs.
+WANTED: Final = [
+    *("*.json", "model*.safetensors", "*/model*.safetensors", "adapter_model.safetensors"),
+    *("*.txt", "*.jinja", "*.spm", "*.model"),
+]
+# The same weights for other programs.
+LEFT: Final = ["onnx/*", "openvino/*", "original/*", "coreml/*", "*.bin", "*.msgpack", "*.h5"]
+NAME: Final = re.compile(r"(?P<name>\w[\w.-]*/\w[\w.-]*|\w[\w.-]*)(@(?P<revision>[\w./-]+))?", re.ASCII)
 
 
 def is_adapter(folder: Path) -> bool:
@@ -34,3 +51,69 @@ def find_model(place: str | Path) -> Path:
     if (folder / "config.yaml").exists():
         raise FolderError(f"{folder} is a run that has not saved a model yet")
     raise FolderError(f"{folder} is no model folder: it has no config.json")
+
+
+def hub_name(place: str | Path) -> tuple[str, str | None] | None:
+    """The model and the revision that a hub name says; None for what is none, such as /a/b or a/b/c.
+
+    >>> hub_name("org/name@v1.0"), hub_name("runs/x/best")
+    (('org/name', 'v1.0'), None)
+    """
+    found = NAME.fullmatch(str(place))
+    if found is None or ".." in found["name"] or "--" in found["name"] or len(found["name"]) > 96:
+        return None
+    return found["name"], found["revision"]
+
+
+def fetch(place: str | Path) -> Path:
+    """The folder of the model that `place` names on the hub, downloaded or from the cache."""
+    asked = hub_name(place)
+    near = near_path(path_of(place, error=FolderError), folder=True)
+    meant = "" if near is None else f"; did you mean '{near}'?"
+    if asked is None:
+        raise FolderError(f"there is no folder {place}{meant}")
+    name, revision = asked
+    first = name.partition("/")[0]
+    if "/" in name and Path(first).is_dir():  # a slip in `runs/x` should not go out to the hub
+        unasked = meant or f"; since {first} is a folder here, the hub was not asked"
+        raise FolderError(f"there is no folder {place}{unasked}")
+    from huggingface_hub import snapshot_download
+
+    # So should not a slip in the name of a folder that is here; but what was fetched once is no slip.
+    slip = near is not None and revision is None
+    try:
+        with offline_where_unreachable() if not slip else nullcontext():
+            found = snapshot_download(
+                name, revision=revision, allow_patterns=WANTED, ignore_patterns=LEFT, local_files_only=slip
+            )
+    except Exception as problem:  # the library's own, its transport's and the operating system's
+        if slip:
+            raise FolderError(f"there is no folder {place}{meant} (a model on the hub: {name}@main)") from None
+        raise FolderError(f"there is no folder {place}, and {_explain(problem, name, revision)}") from problem
+    folder = Path(found)
+    if not any(folder.rglob("*.safetensors")):
+        raise FolderError(
+            f"{place} on the hub has no safetensors; its weights may be pickles, which are refused since they may "
+            f"run any code: try another revision, such as {name}@refs/pr/1, or another model"
+        )
+    return folder
+
+
+def _explain(problem: Exception, name: str, revision: str | None) -> str:
+    from huggingface_hub import constants, errors
+
+    if isinstance(problem, errors.GatedRepoError):
+        return f"{name} on the hub is given only to those who asked for it: see https://huggingface.co/{name}"
+    if isinstance(problem, errors.RevisionNotFoundError):
+        return f"{name} on the hub has no revision '{revision}'"
+    if isinstance(problem, errors.RepositoryNotFoundError):
+        return f"the hub has no model '{name}' (or it is private: log in with 'hf auth login')"
+    if isinstance(problem, getattr(errors, "IncompleteSnapshotError", ())):  # newer versions have it
+        return f"of {name} only a part is in the cache, and the hub cannot be reached for the rest"
+    if isinstance(problem, errors.LocalEntryNotFoundError):
+        why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "the hub cannot be reached"
+        return f"{name} is not in the cache of models from the hub: {why}"
+    if isinstance(problem, OSError) and not isinstance(problem, errors.HfHubHTTPError) and problem.errno is not None:
+        return f"{name} could not be downloaded: {problem.strerror}"
+    said = (str(problem) or type(problem).__name__).splitlines()[0]
+    return f"{name} could not be fetched from the hub: {said}"

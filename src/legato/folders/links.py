@@ -21,7 +21,7 @@ from legato.input_files import KINDS
 def refuse_links_out(folder: Path) -> None:
     """Refuse a folder in which a link, however deep, leads out of it."""
     root = Path(os.path.realpath(folder))
-    for path in _walk(root):
+    for path in walk(root):
         if path.is_symlink():
             _check(path, root, folder)
 
@@ -29,7 +29,7 @@ def refuse_links_out(folder: Path) -> None:
 def copy_folder(source: Path, target: Path) -> None:
     """Copy a model folder into one that is there: files as files, never as links; what is hidden stays behind."""
     root = Path(os.path.realpath(source))
-    for path in _walk(root):
+    for path in walk(root):
         below = path.relative_to(root)
         if any(part.startswith(".") for part in below.parts):
             continue
@@ -59,7 +59,7 @@ def leads_out(path: Path, folder: Path) -> bool:
     return not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
 
 
-def _walk(root: Path) -> Iterator[Path]:
+def walk(root: Path) -> Iterator[Path]:
     """Everything below a folder, each folder before what is in it; links are not followed."""
     for place, inner, files in os.walk(root):
         inner.sort()

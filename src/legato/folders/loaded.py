@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from legato.data.processors import Processors
-from legato.data.text.any_tokenizer import AnyTokenizer
+from legato.data.processors import HasProcessors, Processors
 from legato.folders.chat_template import ChatTemplate
 from legato.folders.sentence_encoder import SentenceEncoder
 from legato.models.base import SequenceModel
+from legato.models.model_with_head import body_of
 
 
 @dataclass
-class Loaded:
+class Loaded(HasProcessors):
     """What a model folder holds."""
 
     folder: Path
@@ -28,18 +29,22 @@ class Loaded:
     sentences: SentenceEncoder | None = None  # how a text becomes one vector, where the folder says it
     digest: str | None = None  # of the weights, where they are not all in the folder (adapters/)
     bases: tuple[Path, ...] = ()  # the folders of the models below, where it is an adapter
-
-    @property
-    def tokenizer(self) -> AnyTokenizer:
-        """Of the text that is read."""
-        return self.processors.tokenizer
-
-    @property
-    def target(self) -> AnyTokenizer:
-        """Of the text that is written."""
-        return self.processors.target
+    read_into: Callable[[SequenceModel], SequenceModel] | None = None  # the weights, where `module` is a sketch yet
 
     @property
     def start(self) -> int:
         """The token that writing begins with."""
         return self.target.eos_id if self.first_token is None else self.first_token
+
+    def put_into(self, model: SequenceModel) -> set[str]:
+        """Begin `model` with the folder's weights; what only `model` has stays as it was made: its tensors' names."""
+        body = body_of(self.module)
+        held = set(body.state_dict())
+        if self.read_into is None:
+            model.load_state_dict(body.state_dict(), strict=False)
+        else:
+            read = self.read_into(model).state_dict(keep_vars=True)
+            held |= set(read)
+            body.load_state_dict({name: read[name] for name in body.state_dict()}, assign=True)
+            self.read_into = None
+        return set(model.state_dict()) - held

@@ -13,12 +13,14 @@ Published folders may also have a chat template (`chat_template.py`) and be sent
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from legato.config import validate
 from legato.data.formats.tag_schemes import scheme_of_labels
@@ -30,7 +32,6 @@ from legato.errors import ConfigError, FolderError, brief
 from legato.folders.about import Generation, check_about, head_shape
 from legato.folders.chat_template import load_chat_template
 from legato.folders.finding import find_model, is_adapter
-from legato.folders.json_files import write_json
 from legato.folders.links import refuse_links_out
 from legato.folders.loaded import Loaded
 from legato.folders.processor_files import TARGET, check_digests, digests_of, load_processors, set_up_tokenizer
@@ -56,11 +57,11 @@ from legato.models.base import ModelConfig, SequenceModel, Sizes
 from legato.models.building import MOST_TENSORS, built, limited, sketch
 from legato.models.model_with_head import HeadSpec, ModelWithHead, body_of
 from legato.models.published.entries import Entries, OwnEntries, Setting
-from legato.models.published.family import Published
+from legato.models.published.family import Published, form_of
 from legato.models.published.heads import PublishedHead, read_head, write_head
 from legato.nn.characters import tell_spelling
 from legato.registry import MODELS, PUBLISHED
-from legato.schema import fit, read_json, read_json_if_there
+from legato.schema import fit, read_json, read_json_if_there, write_json
 
 PREFIX = "legato-"
 HEAD = "head."  # before the names of the tensors of a task's head, where no published form has it
@@ -95,8 +96,7 @@ def save_model(
         write_json(folder / "config.json", {**config, **named, "legato": told})
         save_weights(tensors, folder, largest)
     else:
-        from legato.folders.adapters.info import adapter_note
-        from legato.folders.adapters.saving import save_adapter
+        from legato.folders.adapters.saving import adapter_note, save_adapter
 
         save_adapter(folder, module, adapter, told)
         card += adapter_note(adapter)
@@ -118,7 +118,7 @@ def _save_tokenizers(folder: Path, module: SequenceModel, processors: Processors
     # Others' prompts begin as they say.
     own = not (isinstance(tokenizer, Tokenizer) and tokenizer.follows_own_template)
     if texts_only and own and isinstance(tokenizer, Tokenizer):
-        tokenizer = _as_read(tokenizer, TextReader.of(module.config, tokenizer), module)
+        tokenizer = _as_read(tokenizer, module.config.text_reader(tokenizer), module)
     starts = module.can_generate and not module.is_encoder_decoder and own and not texts_only
     segments, ends = module.config.uses_segments, module.is_encoder_decoder
     tokenizer.save(folder, starts=starts, ends=ends, segments=segments, max_length=longest)
@@ -146,38 +146,33 @@ def refusal(module: SequenceModel) -> str | None:
 
 def _written(module: SequenceModel, about: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The entries of config.json and the tensors, in the most widely known form that the model has."""
-    if not isinstance(module, ModelWithHead):
-        return _published(module) or _own(module)
-    known = write_head(module, about)
-    if known is not None:
-        return known
-    config, tensors = _published(module.body) or _own(module.body)
-    head = {HEAD + name: tensor for name, tensor in weights_of(module).items() if not name.startswith("body.")}
-    return config, {**tensors, **head}
-
-
-def _published(module: SequenceModel) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    if refusal(module) is not None:
-        return None
-    form: type[Published] = PUBLISHED.get(str(module.published))
-    config, tensors = form.save(module)
-    return {"model_type": form.model_type, "architectures": [form.architecture], **config}, tensors
-
-
-def _own(module: SequenceModel) -> tuple[dict[str, Any], dict[str, Any]]:
+    if isinstance(module, ModelWithHead):
+        known = write_head(module, about)
+        if known is not None:
+            return known
+        config, tensors = _written(module.body, about)
+        head = {HEAD + name: tensor for name, tensor in weights_of(module).items() if not name.startswith("body.")}
+        return config, {**tensors, **head}
+    form = form_of(module)
+    if form is not None:
+        config, tensors = form.save(module)
+        return {"model_type": form.model_type, "architectures": [form.architecture], **config}, tensors
     settings = module.config.model_dump(mode="json")
-    name = settings.pop("name")
+    own = {"model_type": PREFIX + settings.pop("name"), "architectures": [type(module).__name__]}
     sizes = {"vocab_size": module.vocabulary}
     if module.sizes.source is not None:
         sizes["source_vocab_size"] = module.sizes.source
-    head = {"model_type": PREFIX + name, "architectures": [type(module).__name__], **sizes}
-    return {**head, **settings}, weights_of(module)
+    return {**own, **sizes, **settings}, weights_of(module)
 
 
-def read_model(place: str | Path) -> Loaded:
-    """The model behind a path (`find_model`), even while a run replaces it."""
-    watched = path_of(place, error=FolderError)
-    return find_and_read(watched, lambda: find_model(place), _load)
+def read_model(place: str | Path, *, sketched: bool = False) -> Loaded:
+    """The model behind a path (`find_model`), even while a run replaces it.
+
+    `sketched`: its body has shapes only, and `Loaded.put_into` reads the weights into the model that trains. Of an
+    adapter all is read, since it is added to its base.
+    """
+    read = partial(_load, sketched=sketched)
+    return find_and_read(path_of(place, error=FolderError), lambda: find_model(place), read)
 
 
 def read_config(place: str | Path) -> ModelConfig:
@@ -192,7 +187,8 @@ def _read_config(folder: Path) -> ModelConfig:
 
         return adapter_config(folder, read_config)
     said = _read_entries(folder)
-    return sketch(lambda: _read_body(said, lambda sizes: None)[0], MOST_TENSORS).config
+    tensors = load_weights(said.folder)
+    return sketch(lambda: _read_body(said, tensors, lambda sizes: None)[0], MOST_TENSORS).config
 
 
 def load_model(folder: Path) -> Loaded:
@@ -200,9 +196,9 @@ def load_model(folder: Path) -> Loaded:
     return read_steadily(folder, _load)
 
 
-def _load(folder: Path) -> Loaded:
+def _load(folder: Path, *, sketched: bool = False) -> Loaded:
     try:
-        loaded = _load_model(folder)
+        loaded = _load_model(folder, sketched=sketched)
     except (MemoryError, RuntimeError) as problem:
         if isinstance(problem, MemoryError) or "allocate" in str(problem):
             raise FolderError(
@@ -213,12 +209,12 @@ def _load(folder: Path) -> Loaded:
     return loaded
 
 
-def _load_model(folder: Path) -> Loaded:
-    refuse_links_out(folder)
+def _load_model(folder: Path, *, sketched: bool) -> Loaded:
     if is_adapter(folder):
         from legato.folders.adapters.loading import load_adapter  # most folders hold a whole model
 
         return load_adapter(folder, load_model)
+    refuse_links_out(folder)
     said = _read_entries(folder)
     folder, config, about = said.folder, said.config, said.about
     processors = load_processors(folder, said.model.processors)
@@ -228,7 +224,12 @@ def _load_model(folder: Path) -> Loaded:
         if processors.has_text:
             _check_vocabularies(folder, sizes, processors, exact=not said.published)
 
-    module, of_head, theirs = _read_body(said, check)
+    tensors = load_weights(folder)
+
+    def read(into: SequenceModel | None) -> tuple[SequenceModel, dict[str, Any], PublishedHead | None]:
+        return _read_body(said, tensors, check, into)
+
+    module, of_head, theirs = sketch(lambda: read(None), MOST_TENSORS) if sketched else read(None)
     if theirs is not None:
         module = theirs.on(module, str(folder))
         if theirs.about:  # what our own key says, if it is there, was of the model before
@@ -253,7 +254,8 @@ def _load_model(folder: Path) -> Loaded:
     elif processors.has_text:
         ends = published_ends({**config, **said.generation}, module, processors.tokenizer)
     task = str(about.get("task", "embedding" if said.sentences is not None else _usual_task(module)))
-    return Loaded(folder, module, processors, task, about, start, ends, chat, said.sentences)
+    read_into = (lambda model: read(model)[0]) if sketched else None
+    return Loaded(folder, module, processors, task, about, start, ends, chat, said.sentences, read_into=read_into)
 
 
 @dataclass(frozen=True)
@@ -284,10 +286,15 @@ def _read_entries(folder: Path) -> _Entries:
     sentences = load_sentence_encoder(folder)
     if sentences is not None:
         folder = folder / sentences.transformer
-    config, file = read_entries(folder), folder / "config.json"
+    file = folder / "config.json"
+    if not file.exists():
+        raise FolderError(f"{folder} is no model folder: it has no config.json")
+    config: dict[str, Any] = {**read_json(file, Entries, loose=True)}
     kind = config.get("model_type")
     if kind is None:
         raise FolderError(f"{file} names no model_type")
+    if kind in PUBLISHED or kind.startswith(PREFIX):  # its entries are what the family that it names has
+        config = fit(config, PUBLISHED.get(kind).Entries if kind in PUBLISHED else OwnEntries, str(file))
     generation: dict[str, Any] = {**read_json_if_there(folder / "generation_config.json", Generation, loose=True)}
     told = config.pop("legato", None)
     about = generation_defaults(config, generation) if told is None else check_about(told, file)
@@ -297,34 +304,22 @@ def _read_entries(folder: Path) -> _Entries:
 
 
 def _read_body(
-    said: _Entries, check: Callable[[Sizes], None]
+    said: _Entries, tensors: Mapping[str, Tensor], check: Callable[[Sizes], None], into: SequenceModel | None = None
 ) -> tuple[SequenceModel, dict[str, Any], PublishedHead | None]:
     """The model without the head that a task has put on it, that head's tensors, and what is published of it."""
     folder, config, kind, head = said.folder, said.config, said.config["model_type"], said.head
-    tensors = load_weights(folder)
+    tensors = dict(tensors)
     of_head = {name.removeprefix(HEAD): tensors.pop(name) for name in list(tensors) if head and name.startswith(HEAD)}
     theirs = None
     if not of_head and (head is not None or said.sentences is None):
         theirs = read_head(kind, config, tensors, str(folder), head, said.about.get("labels"))
     if kind not in PUBLISHED:
-        return _load_own(folder, kind, config, tensors, check, headed=head is not None), of_head, theirs
+        return _load_own(said, tensors, check, into), of_head, theirs
     form: type[Published] = PUBLISHED.get(kind)
-    module = form.load(*((config, tensors) if theirs is None else (theirs.config, theirs.body)), str(folder))
+    of_body = (config, tensors) if theirs is None else (theirs.config, theirs.body)
+    module = form.load(*of_body, str(folder), into)
     check(module.sizes)
     return module, of_head, theirs
-
-
-def read_entries(folder: Path) -> dict[str, Any]:
-    """config.json, whose entries are what the family that it names has."""
-    file = folder / "config.json"
-    if not file.exists():
-        raise FolderError(f"{folder} is no model folder: it has no config.json")
-    config: dict[str, Any] = {**read_json(file, Entries, loose=True)}
-    kind = config.get("model_type", "")
-    if kind in PUBLISHED:
-        form: type[Published] = PUBLISHED.get(kind)
-        return fit(config, form.Entries, str(file))
-    return fit(config, OwnEntries, str(file)) if kind.startswith(PREFIX) else config
 
 
 def _with_head(body: SequenceModel, shape: HeadSpec, tensors: dict[str, Any], folder: Path) -> ModelWithHead:
@@ -359,35 +354,27 @@ def _usual_task(module: SequenceModel) -> str:
 
 
 def _load_own(
-    folder: Path,
-    kind: str,
-    config: dict[str, Any],
-    tensors: dict[str, Any],
-    check: Callable[[Sizes], None],
-    *,
-    headed: bool,
+    said: _Entries, tensors: dict[str, Any], check: Callable[[Sizes], None], into: SequenceModel | None
 ) -> SequenceModel:
-    name = kind.removeprefix(PREFIX)
-    sizes: dict[str, Any] = {key: config.pop(key, None) for key in ("vocab_size", "source_vocab_size")}
-    skipped = ("model_type", "architectures", "is_encoder_decoder", *IDS)
-    settings = {k: v for k, v in config.items() if k not in skipped}
-    model: type[SequenceModel] = MODELS.get(name)
+    folder, config, model = said.folder, said.config, said.model
+    skipped = ("model_type", "architectures", "is_encoder_decoder", "vocab_size", "source_vocab_size", *IDS)
+    settings = {key: value for key, value in config.items() if key not in skipped}
     fit(settings, dict[str, Setting], str(folder / "config.json"))
     try:
-        checked = validate(model.Config, {"name": name, **settings})
+        checked = validate(model.Config, {"name": config["model_type"].removeprefix(PREFIX), **settings})
     except ConfigError as problem:
         raise FolderError(f"{folder / 'config.json'}: {problem}") from None
-    known_sizes = Sizes(sizes["vocab_size"], sizes["source_vocab_size"])
-    check(known_sizes)
+    sizes = Sizes(config["vocab_size"], config.get("source_vocab_size"))
+    check(sizes)
     where = str(folder / weights_name(folder))
 
     def make() -> SequenceModel:
-        module = model(checked, known_sizes)
-        if headed:
+        module = model(checked, sizes)
+        if said.head is not None:
             module.drop_readout()
         return module
 
-    module = built(make, tensors, lambda plan: check_weights(plan, tensors, where), str(folder))
+    module = built(make, tensors, lambda plan: check_weights(plan, tensors, where), str(folder), into=into)
     put_weights(module, tensors, where)
     return module
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from legato.data.digests import sha256_of
 from legato.data.processors import TEXT, Processor, Processors
 from legato.data.text.sentencepieces import is_marian_vocabulary, load_marian_vocabulary
 from legato.data.text.tokenizers import AnyTokenizer, Tokenizer
@@ -18,8 +18,11 @@ TARGET: Final = "target"  # the folder of a tokenizer of its own for what is wri
 
 def load_processors(folder: Path, kinds: Sequence[str]) -> Processors:
     """What the folder's model reads and writes with."""
-    others = {kind: _load(folder, kind) for kind in kinds if kind != TEXT}
-    read, written = _load_tokenizers(folder) if TEXT in kinds else (None, None)
+    try:
+        others = {kind: _load(folder, kind) for kind in kinds if kind != TEXT}
+        read, written = _load_tokenizers(folder) if TEXT in kinds else (None, None)
+    except DataError as problem:
+        raise FolderError(str(problem)) from None
     return Processors(read, written, others)
 
 
@@ -27,22 +30,16 @@ def _load(folder: Path, kind: str) -> Processor:
     processor: type[Processor] = PROCESSORS.get(kind)
     if not (folder / processor.file).is_file():
         raise FolderError(f"{folder} lacks {processor.file}, the {kind} processor that its model reads with")
-    try:
-        return processor.load(folder)
-    except DataError as problem:
-        raise FolderError(str(problem)) from None
+    return processor.load(folder)
 
 
 def _load_tokenizers(folder: Path) -> tuple[AnyTokenizer, AnyTokenizer]:
     """Those of what is read and of what is written; mostly one and the same."""
-    try:
-        if is_marian_vocabulary(folder):
-            return load_marian_vocabulary(folder)
-        tokenizer = Tokenizer.load(folder)
-        own = folder / TARGET / "tokenizer.json"
-        return tokenizer, Tokenizer.load(own) if own.is_file() else tokenizer
-    except DataError as problem:
-        raise FolderError(str(problem)) from None
+    if is_marian_vocabulary(folder):
+        return load_marian_vocabulary(folder)
+    tokenizer = Tokenizer.load(folder)
+    own = folder / TARGET / "tokenizer.json"
+    return tokenizer, Tokenizer.load(own) if own.is_file() else tokenizer
 
 
 def set_up_tokenizer(processors: Processors, *, published: bool, lowercase: bool) -> None:
@@ -60,17 +57,13 @@ def set_up_tokenizer(processors: Processors, *, published: bool, lowercase: bool
         tokenizer.full_library.normalizer = normalizers.Sequence(parts)
 
 
-def tokenizer_digest(tokenizer: AnyTokenizer) -> str:
-    """A short hash of a vocabulary in its order: what tells a tokenizer from another one of its size."""
-    names = "\n".join(tokenizer.token_name(index) for index in range(tokenizer.size))
-    return hashlib.sha256(names.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-
-
 def digests_of(processors: Processors) -> dict[str, Any]:
     """What a folder remembers of the processors that its model was trained with; `check_digests` reads it."""
     digests: dict[str, Any] = {}
     if processors.has_text:
-        digests["tokens"] = [tokenizer_digest(processors.tokenizer), tokenizer_digest(processors.target)]
+        # A short hash of a vocabulary in its order: what tells a tokenizer from another one of its size.
+        both = (processors.tokenizer, processors.target)
+        digests["tokens"] = [sha256_of(["\n".join(map(one.token_name, range(one.size)))])[:16] for one in both]
     if processors.others:
         digests["processors"] = {kind: held.fingerprint() for kind, held in processors.others.items()}
     return digests

@@ -23,20 +23,13 @@ from torch import Tensor
 
 from legato.data.text.published_tokenizers import TokenizerSettings
 from legato.errors import FolderError, brief
-from legato.folders.json_files import write_json
-from legato.folders.places import Place
 from legato.models.published.entries import Flag, Size
 from legato.nn.pooling import pool
-from legato.schema import OPEN, TypedDict, read_json, read_json_if_there, with_config
+from legato.schema import OPEN, Place, TypedDict, read_json, read_json_if_there, with_config, write_json
 
 MODULES: Final = "modules.json"
-MODES: Final = ("cls", "lasttoken", "max", "mean")
-POOL_OF_MODE: Final = {
-    "cls": "first",
-    "lasttoken": "last",
-    "max": "max",
-    "mean": "mean",
-}  # as nn/pooling.py names them
+POOL_OF_MODE: Final = {"cls": "first", "lasttoken": "last", "max": "max", "mean": "mean"}  # in nn/pooling.py
+MODES: Final = tuple(POOL_OF_MODE)
 TYPES: Final = "sentence_transformers.models."
 # Where several are asked for they are joined in this order, which is the library's.
 OLDER: Final = {
@@ -50,7 +43,7 @@ OLDER: Final = {
 
 
 @with_config(OPEN)
-class Module(TypedDict):
+class ModuleEntry(TypedDict):
     """One of the parts in modules.json."""
 
     type: str
@@ -140,7 +133,9 @@ def load_sentence_encoder(folder: Path) -> SentenceEncoder | None:
         beside = folder / transformer / "tokenizer_config.json"
         said = read_json_if_there(beside, TokenizerSettings, loose=True).get("model_max_length")
         most = said if isinstance(said, int) and 1 <= said < 10**9 else None
-    before = _before(folder)
+    prompts = read_json_if_there(folder / "config_sentence_transformers.json", PromptEntries, loose=True)
+    name = prompts.get("default_prompt_name")
+    before = "" if name is None else (prompts.get("prompts") or {}).get(name, "")
     if before and not included:
         raise FolderError(f"{folder}: its vectors leave out the text before every text, which Legato cannot do")
     return SentenceEncoder(modes, normalise, most, bool(settings.get("do_lower_case", False)), before, transformer)
@@ -148,11 +143,8 @@ def load_sentence_encoder(folder: Path) -> SentenceEncoder | None:
 
 def save_sentence_encoder(folder: Path, how: SentenceEncoder, width: int) -> None:
     """Make a folder that holds a model and its tokenizer one of `sentence-transformers`; `width` is the states'."""
-    kinds = [
-        ("Transformer", ""),
-        ("Pooling", "1_Pooling"),
-        *([("Normalize", "2_Normalize")] if how.normalise else []),
-    ]
+    kinds = [("Transformer", ""), ("Pooling", "1_Pooling")]
+    kinds += [("Normalize", "2_Normalize")] if how.normalise else []
     listed = [{"idx": n, "name": str(n), "path": path, "type": TYPES + kind} for n, (kind, path) in enumerate(kinds)]
     (folder / "1_Pooling").mkdir(exist_ok=True)
     pooling: dict[str, Any] = {"word_embedding_dimension": width}
@@ -168,9 +160,7 @@ def save_sentence_encoder(folder: Path, how: SentenceEncoder, width: int) -> Non
 
 def told_sentences(how: SentenceEncoder) -> dict[str, Any]:
     """What our own key says of sentences; `sentences_of` reads it."""
-    told = asdict(how)
-    del told["transformer"]
-    return {**told, "modes": list(how.modes)}
+    return {name: value for name, value in asdict(how).items() if name != "transformer"}
 
 
 def sentences_of(about: dict[str, Any], where: Path) -> SentenceEncoder | None:
@@ -189,7 +179,9 @@ def sentences_of(about: dict[str, Any], where: Path) -> SentenceEncoder | None:
 
 def _modules(path: Path) -> list[tuple[str, str]]:
     """Each part's class and subfolder, in order."""
-    parts = [(part["type"].rpartition(".")[2], part["path"]) for part in read_json(path, list[Module], loose=True)]
+    parts = [
+        (part["type"].rpartition(".")[2], part["path"]) for part in read_json(path, list[ModuleEntry], loose=True)
+    ]
     for kind, place in parts:
         if Path(place).is_absolute() or ".." in Path(place).parts:
             raise FolderError(f"{path}: the {brief(kind)} should be inside the folder, not in '{brief(place)}'")
@@ -209,9 +201,3 @@ def _modes(config: PoolingEntries, path: Path) -> tuple[str, ...]:
                 f"{path} asks for pooling by '{brief(mode)}', which Legato lacks; it has {', '.join(MODES)}"
             )
     return modes
-
-
-def _before(folder: Path) -> str:
-    settings = read_json_if_there(folder / "config_sentence_transformers.json", PromptEntries, loose=True)
-    name = settings.get("default_prompt_name")
-    return "" if name is None else (settings.get("prompts") or {}).get(name, "")

@@ -13,9 +13,8 @@ from pathlib import Path
 from torch import Tensor
 
 from legato.errors import FolderError, brief
-from legato.folders.places import Place
 from legato.folders.weights import load_tensors, save_tensors
-from legato.schema import MAX_VOCABULARY, OPEN, TypedDict, read_json, with_config
+from legato.schema import MAX_VOCABULARY, OPEN, Place, TypedDict, read_json, with_config
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"

@@ -16,7 +16,6 @@ from typing import Final, TypeVar
 from legato.errors import FolderError
 
 Read = TypeVar("Read")
-Identity = tuple[int, ...] | None
 
 PATIENCE: Final = 30.0  # seconds, after which a folder that never stays the same is given up
 LEAST: Final = 3  # times that it is read at least, however long one takes
@@ -54,7 +53,7 @@ def find_and_read(place: Path, find: Callable[[], Path], read: Callable[[Path], 
         time.sleep(PAUSE)
 
 
-def identity(folder: Path) -> Identity:
+def identity(folder: Path) -> tuple[int, ...] | None:
     """What tells a folder from the one that takes its place; None where there is none."""
     try:
         found = os.stat(folder)

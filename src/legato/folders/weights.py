@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from legato.errors import FolderError
 from legato.memory import refuse_beyond
+from legato.models.building import MOST_TENSORS
 from legato.schema import TypedDict, fit, parse_json
 
 LFS = b"version https://git-lfs"  # how a file begins that Git has left elsewhere
-MOST_TENSORS = 100_000  # in a file
 VALUES = 20  # that the header has for a tensor, at most
 LONGEST_HEADER = 100_000_000  # bytes; the format allows no more
 
@@ -32,12 +32,12 @@ class TensorEntry(TypedDict):
     data_offsets: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=2, max_length=2)]
 
 
-def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
+def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
     ready = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     path.touch()
     mode = path.stat().st_mode
     try:
-        save_file(ready, str(path), metadata=metadata or {"format": "pt"})
+        save_file(ready, str(path), metadata={"format": "pt"})
     except SafetensorError as problem:
         # The library hides the operating system's error in its message.
         if "No space left" in str(problem) or "os error 28" in str(problem):
@@ -47,13 +47,13 @@ def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str
         path.chmod(mode)  # the library's own is for the owner alone; a model is read by others too
 
 
-def load_tensors(path: Path, device: str = "cpu") -> dict[str, Tensor]:
+def load_tensors(path: Path) -> dict[str, Tensor]:
     """Every tensor of one file, as it is."""
     if not path.is_file():
         raise FolderError(f"{path.parent} lacks {path.name}")
     try:
         _check_size(path)
-        with safe_open(str(path), framework="pt", device=device) as file:
+        with safe_open(str(path), framework="pt", device="cpu") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as problem:
         raise FolderError(f"{path} is damaged: {problem}") from None

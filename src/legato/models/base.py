@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal, Self
 
 import torch
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from legato.config import Section
 from legato.data.batching.batch import Batch, Inputs
 from legato.data.processors import TEXT
+from legato.data.text.any_tokenizer import AnyTokenizer
+from legato.data.text.text_reader import TextReader
 from legato.errors import LegatoError
 from legato.nn.losses import better_in_chunks, chunked_nll, smoothed_nll
 from legato.nn.readout import padding_parameters, plain_product
@@ -66,6 +69,13 @@ class ModelConfig(Section):
     def predicts_next_sentence(self) -> bool:
         return False
 
+    def text_reader(self, tokenizer: AnyTokenizer, max_length: int | None = None) -> TextReader:
+        """What reads texts for such a model. `max_length` may be less than it could read."""
+        limits = [limit for limit in (self.max_length, max_length) if limit is not None]
+        return TextReader(
+            tokenizer, min(limits, default=None), self.uses_segments, self.reads_characters, self.uses_cls
+        )
+
     @property
     def uses_segments(self) -> bool:
         """Whether it tells a first text from a second."""
@@ -82,6 +92,52 @@ class ModelConfig(Section):
         return 1
 
 
+class BlocksConfig(ModelConfig):
+    """Settings that models of Transformer blocks begin with."""
+
+    layers: int = Field(4, ge=1, le=DEEPEST, description="blocks")
+    width: int = Field(256, ge=1, description="hidden size")
+    heads: int = Field(4, ge=1, description="attention heads; they divide the width")
+    feedforward: int | None = Field(
+        None, ge=1, description="units of the feed-forward layers; left out: 4 × width, for swiglu 8/3 × width"
+    )
+
+    @property
+    def width_multiple(self) -> int:
+        return self.heads
+
+    @property
+    def inner(self) -> int:
+        """Units of the feed-forward layers. SwiGLU has three matrices for two, so it gets two thirds of the units."""
+        return self.feedforward or (-(-8 * self.width // 24) * 8 if self.is_gated else 4 * self.width)
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether the feed-forward layers are SwiGLU's."""
+        return False
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> Self:
+        if self.width % self.heads:
+            raise ValueError(f"heads={self.heads} does not divide width={self.width}")
+        return self
+
+
+class CellsConfig(ModelConfig):
+    """Settings that models of recurrent cells begin with."""
+
+    network: ClassVar[Any] = "recurrent"
+
+    layers: int = Field(2, ge=1, le=DEEPEST, description="stacked layers")
+    width: int = Field(256, ge=1, description="hidden size")
+    embedding: int | None = Field(None, ge=1, description="embedding size; the width when left out")
+    forget_bias: float = Field(1.0, description="added to the LSTM's forget gate at the start")
+
+    @property
+    def inputs(self) -> int:
+        return self.embedding or self.width
+
+
 @dataclass(frozen=True)
 class Sizes:
     """What the data fixes of a model: how many different tokens there are."""
@@ -93,9 +149,9 @@ class Sizes:
 class SequenceModel(nn.Module):
     """The base of every architecture in `models/`.
 
-    A subclass names its config class, builds itself from `(config, sizes)`, and has `forward` and
-    `readout`. One that generates also has `start`, `prefill` and `step`, and `encode` where it reads
-    a source first (see `nn/state.py`).
+    A subclass names its config class, builds itself from `(config, sizes)`, and has `output` and `forward`, or
+    `read` where it carries no state to the next segment. One that generates also has `start`, `prefill` and `step`,
+    and `encode` where it reads a source first (see `nn/state.py`).
     """
 
     Config: ClassVar[type[ModelConfig]]
@@ -105,9 +161,10 @@ class SequenceModel(nn.Module):
     two_ways: ClassVar[bool] = False  # whether it is two language models, a forward and a backward one
     published: ClassVar[str | None] = None  # Hugging Face's `model_type` for what it is when so shaped
     lora_targets: ClassVar[tuple[str, ...]] = ("attention.qkv",)  # the matrices that LoRA takes where nothing is said
+    plain_head: ClassVar[Mapping[str, Any]] = {"pool": "mean"}  # what Hugging Face's library has, see `default_head`
     has_readout: bool = True  # whether there is `output`; where it was dropped, a task's head took its place
     folder: Path | None = None  # that it was read from, for messages
-    adapter: Any = None  # how little of it was trained (`folders/adapters/info.py`); None: all of it
+    adapter: Any = None  # how little of it was trained (`folders/adapters/saving.py`); None: all of it
     merged: Any = None  # the adapters that it was made with, likewise
     shape: Any = None  # of the head that a task has put on it (`HeadSpec` in model_with_head.py)
 
@@ -141,7 +198,11 @@ class SequenceModel(nn.Module):
         return type(self).step is not SequenceModel.step
 
     def forward(self, batch: Batch, state: Any = None) -> Output:
-        raise NotImplementedError
+        return Output(self.read(batch))
+
+    def read(self, batch: Batch, every: list[Tensor] | None = None) -> Tensor:
+        """The states of the last layer, (B, T, D); those of all are added to `every`, where that is given."""
+        raise LegatoError(f"{self.config.name} does not show the states of its layers")
 
     def reset_state(self, state: Any, keep: Tensor) -> Any:
         """The stream state with the rows where `keep` (B,) is False as they are at the start of a text."""
@@ -149,7 +210,9 @@ class SequenceModel(nn.Module):
 
     def states(self, batch: Batch) -> list[Tensor]:
         """What every layer leaves, (B, T, D) each: the embedded input first, what `forward` gives last."""
-        raise LegatoError(f"{self.config.name} does not show the states of its layers")
+        every: list[Tensor] = []
+        self.read(batch, every)
+        return every
 
     @property
     def token_table(self) -> nn.Module | None:
@@ -169,9 +232,9 @@ class SequenceModel(nn.Module):
     def default_head(self, plain: bool) -> dict[str, Any]:
         """How a head for classes reads a text where nothing is said: `pool`, `inner` and `bias` of its `HeadSpec`.
 
-        `plain`: the last layer is read, as it is. Then it is what Hugging Face's library has, where it has it.
+        `plain`: the last layer is read, as it is.
         """
-        return {"pool": "mean"}
+        return dict(self.plain_head) if plain else {"pool": "mean"}
 
     def drop_readout(self) -> None:
         """Remove what only guesses words, where a task's head takes its place."""
@@ -243,12 +306,3 @@ def measure(model: type[SequenceModel], config: ModelConfig, sizes: Sizes) -> in
     """How many parameters such a model would have, without making it."""
     with torch.device("meta"):
         return count_parameters(model(config, sizes))
-
-
-def detach(state: Any) -> Any:
-    """The same state with its history of gradients cut: what truncates backpropagation through time."""
-    if isinstance(state, Tensor):
-        return state.detach()
-    if isinstance(state, list | tuple):
-        return type(state)(detach(part) for part in state)
-    return state

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from legato.models.base import ModelConfig, Sizes
+from legato.models.base import Sizes
 from legato.models.encoder import EncoderConfig, EncoderModel
 
 
@@ -45,18 +45,10 @@ class BertConfig(EncoderConfig):
 class BertModel(EncoderModel):
     """An encoder with learned positions and segments."""
 
-    Config: ClassVar[type[ModelConfig]] = BertConfig
-    summary: ClassVar[str] = "BERT: a Transformer encoder that guesses masked words and next sentences"
-    published: ClassVar[str | None] = "bert"
+    Config = BertConfig
+    summary = "BERT: a Transformer encoder that guesses masked words and next sentences"
+    published = "bert"
     config: BertConfig
 
     def __init__(self, config: BertConfig, sizes: Sizes) -> None:
-        super().__init__(
-            config,
-            sizes,
-            eps=config.eps,
-            segments=config.segments,
-            head_activation=config.activation,
-            pooler=bool(config.pooler),
-            next_sentence=config.next_sentence,
-        )
+        super().__init__(config, sizes, eps=config.eps, segments=config.segments, pooler=bool(config.pooler))

@@ -19,6 +19,7 @@ from legato import memory
 from legato.errors import ConfigError, FolderError, brief
 from legato.models.base import SequenceModel, Sizes
 
+Made = TypeVar("Made")
 Module = TypeVar("Module", bound=nn.Module)
 
 DRAWING: Final = ("normal_", "uniform_", "xavier_uniform_", "kaiming_uniform_")
@@ -49,9 +50,10 @@ class Limited(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         name = getattr(func, "__name__", "")  # of all that can be overridden, some have no name
+        writes = name == "__setitem__" or (name[-1:] == "_" and name[-2:] != "__")
         if name in MAKING:
             self._count(args, kwargs or {})
-        elif name in self.skipped or (self.shapes_only and _writes(name)):
+        elif name in self.skipped or (self.shapes_only and writes):
             return args[0] if args else (kwargs or {}).get("tensor")
         return func(*args, **(kwargs or {}))
 
@@ -69,20 +71,10 @@ class Limited(TorchFunctionMode):
                 raise TooLarge
 
 
-def _writes(name: str) -> bool:
-    return name == "__setitem__" or (name[-1:] == "_" and name[-2:] != "__")
-
-
-def sketch(make: Callable[[], Module], tensors: int, numbers: int | None = None) -> Module:
-    """The module that `make` makes, without memory: its tensors have shapes and no numbers."""
-    with torch.device("meta"), Limited(tensors, numbers, shapes_only=True):
+def sketch(make: Callable[[], Made], tensors: int) -> Made:
+    """The module, or what holds one, that `make` makes without memory: its tensors have shapes and no numbers."""
+    with torch.device("meta"), Limited(tensors, shapes_only=True):
         return make()
-
-
-def bytes_of(module: nn.Module) -> int:
-    """What a module's tensors take."""
-    every = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
-    return sum(tensor.numel() * tensor.element_size() for tensor in every.values())
 
 
 def built(
@@ -92,12 +84,16 @@ def built(
     where: str,
     *,
     drawn: bool = True,
+    into: nn.Module | None = None,
 ) -> Module:
     """The module that a file's tensors are to fill: never much larger than they are.
 
     `check` says, of a module or a sketch of one, which of its names and shapes are not the file's: it raises a
-    FolderError. With `drawn=False` no parameter is drawn, since all are about to be read.
+    FolderError. With `drawn=False` no parameter is drawn, since all are about to be read. Where they are read `into`
+    another module, the one made is a sketch whose tensors are that module's own, as far as that has them.
     """
+    if into is not None:
+        return _sharing(sketch(make, MOST_TENSORS), into)
     numbers = sum(tensor.numel() for tensor in tensors.values())
     memory.refuse_beyond(4 * numbers, f"the model in {where}", "use a machine with more", error=FolderError)
     try:
@@ -105,6 +101,18 @@ def built(
             return make()
     except TooLarge:
         raise _why_too_large(make, tensors, check, where) from None
+
+
+def _sharing(module: Module, other: nn.Module) -> Module:
+    """A sketch that shares the other module's tensors; what only the sketch has becomes a tensor of its own."""
+    theirs = other.state_dict(keep_vars=True)
+    mine = module.state_dict(keep_vars=True)
+    shared = {id(tensor): theirs[name] for name, tensor in mine.items() if name in theirs}  # tied ones are one tensor
+    for tensor in mine.values():
+        if id(tensor) not in shared:
+            shared[id(tensor)] = torch.zeros_like(tensor, device="cpu")  # as rows are that no file has
+    module.load_state_dict({name: shared[id(tensor)] for name, tensor in mine.items()}, assign=True)
+    return module
 
 
 def _why_too_large(
@@ -148,7 +156,7 @@ def refuse_too_large(model: type[SequenceModel], config: Any, sizes: Sizes, copi
             raise
         raise ConfigError(f"model={config.name} of these settings has sizes that none can have; {advice}") from None
     count = sum(parameter.numel() for parameter in plan.parameters())
-    taken = copies * bytes_of(plan)
+    taken = copies * sum(part.numel() * part.element_size() for part in (*plan.parameters(), *plan.buffers()))
     what = f"training model={config.name} of these settings, {count:,} parameters,"
     memory.refuse_beyond(taken, what, advice, error=ConfigError)
 

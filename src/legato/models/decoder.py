@@ -5,8 +5,8 @@ A decoder is one stack that looks back, and writes from left to right.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -14,12 +14,13 @@ from torch import Tensor
 
 from legato.data.batching.batch import Batch, Inputs
 from legato.models.base import SequenceModel, Sizes
+from legato.nn.feedforward import BlockShape
 from legato.nn.kv_cache import KeyValueCache, right_aligned
 from legato.nn.linear import pack
 from legato.nn.positions import At, Learned, Rotary
 from legato.nn.readout import Readout, TokenEmbedding
-from legato.nn.state import Memory, Output
-from legato.nn.transformer import BlockShape, Stack, places_in, start_normal
+from legato.nn.state import Memory
+from legato.nn.transformer import Stack, places_in, start_normal
 
 
 class CachedModel(SequenceModel):
@@ -57,6 +58,7 @@ class CachedModel(SequenceModel):
 class DecoderModel(CachedModel):
     """Tokens in, the next token out. A subclass says what its blocks are like, and where positions are told."""
 
+    plain_head: ClassVar[Mapping[str, Any]] = {"pool": "last", "bias": False}
     output: Readout
 
     def __init__(
@@ -83,23 +85,12 @@ class DecoderModel(CachedModel):
     def writer(self) -> Stack:
         return self.stack
 
-    def default_head(self, plain: bool) -> dict[str, Any]:
-        return {"pool": "last", "bias": False} if plain else super().default_head(plain)
-
-    def forward(self, batch: Batch, state: None = None) -> Output:
-        """(B, T) tokens, each given those before it: in its own text, where several share a row."""
-        return Output(self._read(batch))
-
-    def states(self, batch: Batch) -> list[Tensor]:
-        every: list[Tensor] = []
-        self._read(batch, every)
-        return every
-
     def drop_readout(self) -> None:
         super().drop_readout()
         self.config = self.config.model_copy(update={"tied": True})  # nothing is left that differs from the embedding
 
-    def _read(self, batch: Batch, every: list[Tensor] | None = None) -> Tensor:
+    def read(self, batch: Batch, every: list[Tensor] | None = None) -> Tensor:
+        """(B, T) tokens, each given those before it: in its own text, where several share a row."""
         length = batch.inputs.token_ids.shape[1]
         self.refuse_longer(length)
         at = slice(0, length) if batch.inputs.document_ids is None else places_in(batch.inputs.document_ids)

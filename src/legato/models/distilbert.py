@@ -6,17 +6,14 @@ table in the file all the same.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
-from legato.models.base import ModelConfig, Sizes
+from legato.models.base import Sizes
 from legato.models.encoder import EncoderConfig, EncoderModel
 from legato.nn.positions import sinusoids
-
-EPS = 1e-12  # in the norms' denominators; their config has no entry for it
 
 
 class DistilBertConfig(EncoderConfig):
@@ -29,24 +26,16 @@ class DistilBertConfig(EncoderConfig):
 class DistilBertModel(EncoderModel):
     """An encoder with learned positions, and nothing about sentences."""
 
-    Config: ClassVar[type[ModelConfig]] = DistilBertConfig
-    summary: ClassVar[str] = "DistilBERT: BERT without segments and pooler"
-    published: ClassVar[str | None] = "distilbert"
+    Config = DistilBertConfig
+    summary = "DistilBERT: BERT without segments and pooler"
+    published = "distilbert"
+    plain_head: ClassVar[Mapping[str, Any]] = {"pool": "first", "inner": "relu"}
     config: DistilBertConfig
 
     def __init__(self, config: DistilBertConfig, sizes: Sizes) -> None:
-        super().__init__(config, sizes, eps=EPS, head_activation=config.activation)
+        super().__init__(config, sizes, eps=1e-12)
         if config.sinusoidal:
-            _fill_with_sinusoids(self.positions.weight)
-
-    def default_head(self, plain: bool) -> dict[str, Any]:
-        return {"pool": "first", "inner": "relu"} if plain else super().default_head(plain)
-
-
-@torch.no_grad()
-def _fill_with_sinusoids(table: Tensor) -> None:
-    """Sines and cosines take turns here, as in the paper (Vaswani et al. 2017)."""
-    length, width = table.shape
-    sines, cosines = sinusoids(length, width).split([-(-width // 2), width // 2], dim=1)
-    table[:, 0::2] = sines
-    table[:, 1::2] = cosines
+            width, table = config.width, self.positions.weight.data
+            sines, cosines = sinusoids(len(table), width).split([-(-width // 2), width // 2], dim=1)
+            table[:, 0::2] = sines  # they take turns here, as in the paper (Vaswani et al. 2017)
+            table[:, 1::2] = cosines

@@ -5,7 +5,7 @@
     →h_{t,j} = P LSTM(→h_{·,j-1})_t + →h_{t,j-1}        from the left; no sum in the first layer
     ←h_{t,j} = the same from the right, with weights of its own
     P(w_{t+1} | w_1 … w_t) = softmax(S →h_{t,L}),   P(w_{t-1} | w_t … w_T) = softmax(S ←h_{t,L})
-    h_{t,j} = [→h_{t,j}; ←h_{t,j}]                      what a task mixes (nn/mix.py)
+    h_{t,j} = [→h_{t,j}; ←h_{t,j}]                      what a task mixes (nn/pooling.py)
 
 Peters et al. 2018, "Deep contextualized word representations".
 
@@ -24,7 +24,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from legato.data.batching.batch import Batch
-from legato.models.base import DEEPEST, ModelConfig, SequenceModel, Sizes
+from legato.models.base import DEEPEST, CellsConfig, SequenceModel, Sizes
 from legato.nn.capture import scope
 from legato.nn.characters import CharacterWords
 from legato.nn.dropout import variational_dropout
@@ -33,7 +33,7 @@ from legato.nn.recurrent import CellState, Layer, LSTMCell, flip
 from legato.nn.state import Output
 
 
-class ElmoConfig(ModelConfig):
+class ElmoConfig(CellsConfig):
     """Settings of ELMo. The published one has width 4096, embedding 512, filters 32 … 1024 and two highways."""
 
     network: ClassVar[Any] = "characters"
@@ -48,11 +48,6 @@ class ElmoConfig(ModelConfig):
     reach: int = Field(6, ge=1, le=32, description="the widest filters, in bytes")
     highways: int = Field(1, ge=0, le=DEEPEST, description="highway layers over the filters")
     dropout: float = Field(0.1, ge=0, lt=1, description="variational dropout before, between and behind the layers")
-    forget_bias: float = Field(1.0, description="added to the forget gates at the start")
-
-    @property
-    def inputs(self) -> int:
-        return self.embedding or self.width
 
     @property
     def reads_both_ways(self) -> bool:
@@ -97,11 +92,9 @@ class Direction(nn.Module):
 class ElmoModel(SequenceModel):
     """Two language models over characters. As a body its states are both directions', side by side."""
 
-    Config: ClassVar[type[ModelConfig]] = ElmoConfig
-    summary: ClassVar[str] = (
-        "ELMo: a forward and a backward LSTM language model over characters; tasks mix their layers"
-    )
-    two_ways: ClassVar[bool] = True  # it is two language models: the lm task trains both
+    Config = ElmoConfig
+    summary = "ELMo: a forward and a backward LSTM language model over characters; tasks mix their layers"
+    two_ways = True  # it is two language models: the lm task trains both
     config: ElmoConfig
 
     def __init__(self, config: ElmoConfig, sizes: Sizes) -> None:

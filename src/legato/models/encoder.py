@@ -16,32 +16,25 @@ from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from legato.data.batching.batch import Batch
 from legato.errors import LegatoError
-from legato.models.base import DEEPEST, ModelConfig, SequenceModel, Sizes
-from legato.nn.feedforward import ACTIVATIONS as FUNCTIONS
+from legato.models.base import BlocksConfig, SequenceModel, Sizes
+from legato.nn.feedforward import ACTIVATIONS, BlockShape
 from legato.nn.linear import Linear
 from legato.nn.positions import Learned
 from legato.nn.readout import Readout, TokenEmbedding
-from legato.nn.state import Output
-from legato.nn.transformer import BlockShape, Stack, places_in, start_normal
-
-WORDS, POOLER, NEXT = "masked words", "pooler", "next sentence"  # the heads, as `lacks` names them
+from legato.nn.transformer import Stack, places_in, start_normal
 
 
-class EncoderConfig(ModelConfig):
+class EncoderConfig(BlocksConfig):
     """Settings that the whole family has."""
 
     pretraining_heads: ClassVar[tuple[str, ...]] = ("masked_words",)
     uses_cls: ClassVar[bool] = True
 
-    layers: int = Field(4, ge=1, le=DEEPEST, description="blocks")
-    width: int = Field(256, ge=1, description="hidden size")
-    heads: int = Field(4, ge=1, description="attention heads; they divide the width")
-    feedforward: int | None = Field(None, ge=1, description="units of the feed-forward layers; left out: 4 × width")
     activation: Literal["gelu", "gelu-tanh", "relu", "silu"] = Field("gelu", description="of the feed-forward layers")
     length: int = Field(512, ge=1, description="tokens of the longest text")
     dropout: float = Field(0.1, ge=0, lt=1, description="on the embedded input and on what each sublayer adds")
@@ -57,19 +50,11 @@ class EncoderConfig(ModelConfig):
     def predicts_masked(self) -> bool:
         return self.masked_words
 
-    @property
-    def width_multiple(self) -> int:
-        return self.heads
-
-    @model_validator(mode="after")
-    def _heads_divide(self) -> EncoderConfig:
-        if self.width % self.heads:
-            raise ValueError(f"heads={self.heads} does not divide width={self.width}")
-        return self
-
 
 class EncoderModel(SequenceModel):
-    """Tokens in, a state for each that knows both sides. A subclass says how large its parts are."""
+    """Tokens in, a state for each that knows both sides. A subclass says which parts it has beside them."""
+
+    head_activation: ClassVar[str | None] = None  # of the masked-word head; left out: the blocks'
 
     output: Readout  # where there is a masked-word head
 
@@ -81,23 +66,20 @@ class EncoderModel(SequenceModel):
         eps: float,
         segments: int = 0,  # kinds of sentences; 0: their table is left out
         before: int = 0,  # rows of the position table that no token uses, at its beginning
-        head_activation: str,
         pooler: bool = False,
-        next_sentence: bool = False,
     ) -> None:
         super().__init__(config, sizes)
-        width = config.width
+        width, next_sentence = config.width, config.predicts_next_sentence
         shape = BlockShape(
             width,
             config.heads,
-            config.feedforward or 4 * width,
+            config.inner,
             config.activation,
             eps=eps,
             dropout=config.dropout,
             dropout_attention=config.dropout_attention,
         )
         self.before = before
-        self.head_activation = FUNCTIONS[head_activation]
         self.embedding = TokenEmbedding(sizes.vocabulary, width)
         self.positions = Learned(before + config.length, width)
         self.segments = nn.Embedding(segments, width) if segments else None
@@ -122,51 +104,30 @@ class EncoderModel(SequenceModel):
         return self.pooler is not None
 
     def default_head(self, plain: bool) -> dict[str, Any]:
-        return {"pool": "pooler"} if plain and self.has_pooler else {"pool": "mean"}
+        return {"pool": "pooler"} if plain and self.has_pooler else super().default_head(plain)
 
-    @property
-    def lacks(self) -> frozenset[str]:
-        """Which of the heads "masked words", "pooler" and "next sentence" are not there."""
-        parts = {WORDS: self.head, POOLER: self.pooler, NEXT: self.relation}
-        return frozenset(name for name, part in parts.items() if part is None)
-
-    def forward(self, batch: Batch, state: None = None) -> Output:
+    def read(self, batch: Batch, every: list[Tensor] | None = None) -> Tensor:
         """(B, T) tokens, each given all others: of its own text, where several share a row."""
-        return Output(self._read(batch))
-
-    def states(self, batch: Batch) -> list[Tensor]:
-        every: list[Tensor] = []
-        self._read(batch, every)
-        return every
-
-    def _read(self, batch: Batch, every: list[Tensor] | None = None) -> Tensor:
-        length = batch.inputs.token_ids.shape[1]
-        self.refuse_longer(length)
-        x = self.embedding(batch.inputs.token_ids) + self._places(length, batch.inputs.document_ids)  # (B, T, D)
+        tokens, documents, segments = batch.inputs.token_ids, batch.inputs.document_ids, batch.inputs.segments
+        self.refuse_longer(tokens.shape[1])
+        start = self.before
+        at = slice(start, start + tokens.shape[1]) if documents is None else places_in(documents) + start
+        x = self.embedding(tokens) + self.positions(at)  # (B, T, D)
         if self.segments is not None:
-            x = x + self._kinds(self.segments, batch.inputs.segments)
+            # A model that knows one kind of sentence only, as RoBERTa does, takes all for that.
+            one = segments is None or self.segments.num_embeddings == 1
+            x = x + (self.segments.weight[0] if one else self.segments(segments))
         x = F.dropout(self.embedding_norm(x), self.config.dropout, self.training)
         if every is not None:
             every.append(x)
-        return self.stack(x, batch.inputs.lengths, documents=batch.inputs.document_ids, every=every)
-
-    def _places(self, length: int, documents: Tensor | None) -> Tensor:
-        if documents is None:
-            return self.positions(slice(self.before, self.before + length))  # (T, D)
-        return self.positions(places_in(documents) + self.before)  # (B, T, D)
-
-    def _kinds(self, table: nn.Embedding, segments: Tensor | None) -> Tensor:
-        """The sentences' vectors. A model that knows one kind only, as RoBERTa does, takes all for that."""
-        if segments is None or table.num_embeddings == 1:
-            return table.weight[0]  # (D,)
-        kinds: Tensor = table(segments)  # (B, T, D)
-        return kinds
+        return self.stack(x, batch.inputs.lengths, documents=documents, every=every)
 
     def transform(self, hidden: Tensor) -> Tensor:
         """The masked-word head but its last layer, (…, D) to (…, D)."""
         if self.head is None or self.head_norm is None:
             raise self._without("masked-word head")
-        states: Tensor = self.head_norm(self.head_activation(self.head(hidden)))
+        activation = ACTIVATIONS[self.head_activation or self.config.activation]
+        states: Tensor = self.head_norm(activation(self.head(hidden)))
         return states
 
     def pooled(self, hidden: Tensor) -> Tensor:
@@ -199,5 +160,5 @@ class EncoderModel(SequenceModel):
         self.config = self.config.model_copy(update={head: there[head] for head in self.config.pretraining_heads})
 
     def _without(self, head: str) -> LegatoError:
-        only = ": its folder holds only the encoder" if {WORDS, NEXT} <= self.lacks else ""
+        only = ": its folder holds only the encoder" if self.head is None and self.relation is None else ""
         return LegatoError(f"this {self.config.name} has no {head}{only}")

@@ -9,23 +9,19 @@ Its names in Hugging Face's folders are in `published/gpt2.py`.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from legato.models.base import DEEPEST, ModelConfig, Sizes
+from legato.models.base import BlocksConfig, Sizes
 from legato.models.decoder import DecoderModel
-from legato.nn.transformer import BlockShape
+from legato.nn.feedforward import BlockShape
 
 
-class GPT2Config(ModelConfig):
+class GPT2Config(BlocksConfig):
     """Settings of GPT-2."""
 
     name: Literal["gpt2"] = "gpt2"
-    layers: int = Field(4, ge=1, le=DEEPEST, description="blocks")
-    width: int = Field(256, ge=1, description="hidden size")
-    heads: int = Field(4, ge=1, description="attention heads; they divide the width")
-    feedforward: int | None = Field(None, ge=1, description="units of the feed-forward layers; left out: 4 × width")
     activation: Literal["gelu-tanh", "gelu", "relu", "silu"] = Field(
         "gelu-tanh", description="of the feed-forward layers"
     )
@@ -36,30 +32,20 @@ class GPT2Config(ModelConfig):
     eps: float = Field(1e-5, gt=0, description="in the norms' denominators")
     tied: bool = Field(True, description="read out with the embedding's weights")
 
-    @property
-    def width_multiple(self) -> int:
-        return self.heads
-
-    @model_validator(mode="after")
-    def _heads_divide(self) -> GPT2Config:
-        if self.width % self.heads:
-            raise ValueError(f"heads={self.heads} does not divide width={self.width}")
-        return self
-
 
 class GPT2Model(DecoderModel):
     """A pre-norm decoder with learned positions."""
 
-    Config: ClassVar[type[ModelConfig]] = GPT2Config
-    summary: ClassVar[str] = "GPT-2: a Transformer decoder with learned positions, that writes"
-    published: ClassVar[str | None] = "gpt2"
+    Config = GPT2Config
+    summary = "GPT-2: a Transformer decoder with learned positions, that writes"
+    published = "gpt2"
     config: GPT2Config
 
     def __init__(self, config: GPT2Config, sizes: Sizes) -> None:
         shape = BlockShape(
             config.width,
             config.heads,
-            config.feedforward or 4 * config.width,
+            config.inner,
             config.activation,
             norm_first=True,
             eps=config.eps,

@@ -17,15 +17,17 @@ are one each.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+import math
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
+from torch import Tensor
 
 from legato.config import Section
-from legato.models.base import DEEPEST, ModelConfig, Sizes
+from legato.models.base import BlocksConfig, Sizes
 from legato.models.decoder import DecoderModel
-from legato.nn.positions import Rotary, Slowed
-from legato.nn.transformer import BlockShape
+from legato.nn.feedforward import BlockShape
+from legato.nn.positions import Rotary
 
 Family = Literal["llama", "mistral", "qwen2", "qwen3"]
 
@@ -47,18 +49,30 @@ class Scaling(Section):
             raise ValueError(f"low={self.low:g} should be less than high={self.high:g}")
         return self
 
+    def slowed(self, rates: Tensor) -> Tensor:
+        """Angles per token (K/2,) to slower ones.
 
-class LlamaConfig(ModelConfig):
+        linear   all turn `factor` times slower (Chen et al. 2023)
+        llama3   only those do that turn less than `low` times in `length` tokens; those that turn more than `high`
+                 times stay, for they tell neighbours apart; between the two it is blended (Llama 3.1's model card)
+        """
+        if self.type == "none":
+            return rates
+        if self.type == "linear":
+            return rates / self.factor
+        turns = self.length * rates / (2 * math.pi)
+        kept = ((turns - self.low) / (self.high - self.low)).clamp(0, 1)
+        return kept * rates + (1 - kept) * rates / self.factor
+
+
+class LlamaConfig(BlocksConfig):
     """Settings of LLaMA and its relatives."""
 
     name: Literal["llama"] = "llama"
     family: Family = Field("llama", description="llama, mistral, qwen2 or qwen3: what it is saved as")
-    layers: int = Field(4, ge=1, le=DEEPEST, description="blocks")
-    width: int = Field(256, ge=1, description="hidden size")
-    heads: int = Field(4, ge=1, description="attention heads")
+    heads: int = Field(4, ge=1, description="attention heads; they divide the width, or have a head_width")
     kv_heads: int | None = Field(None, ge=1, description="heads of keys and values; left out: as many")
     head_width: int | None = Field(None, ge=2, description="left out: width / heads")
-    feedforward: int | None = Field(None, ge=1, description="units of the feed-forward layers; left out: 8/3 × width")
     length: int = Field(2048, ge=1, description="tokens of the longest text")
     theta: float = Field(10000.0, gt=0, description="base of the rotary positions")
     scaling: Scaling = Field(default_factory=Scaling, description="of the rotary positions")
@@ -75,8 +89,12 @@ class LlamaConfig(ModelConfig):
     def width_multiple(self) -> int:
         return self.heads * (2 if self.head_width is None else 1)  # rotary positions turn pairs
 
+    @property
+    def is_gated(self) -> bool:
+        return True
+
     @model_validator(mode="after")
-    def _fits_together(self) -> LlamaConfig:
+    def _heads_divide(self) -> Self:
         if self.width % self.heads and (self.head_width is None or self.family == "llama"):
             raise ValueError(f"heads={self.heads} does not divide width={self.width}")
         if self.heads % (self.kv_heads or self.heads):
@@ -108,11 +126,6 @@ class LlamaConfig(ModelConfig):
         return self.head_width or self.width // self.heads
 
     @property
-    def inner(self) -> int:
-        """Units of the feed-forward layers. SwiGLU has three matrices for two, so it gets two thirds of the units."""
-        return self.feedforward or -(-8 * self.width // 24) * 8
-
-    @property
     def windows(self) -> list[int | None]:
         """Each layer's."""
         chosen = range(self.layers) if self.window_layers is None else self.window_layers
@@ -122,12 +135,11 @@ class LlamaConfig(ModelConfig):
 class LlamaModel(DecoderModel):
     """A pre-norm decoder with rotary positions, RMSNorm and SwiGLU."""
 
-    Config: ClassVar[type[ModelConfig]] = LlamaConfig
-    summary: ClassVar[str] = "LLaMA, Mistral, Qwen 2 and 3: a decoder with rotary positions, RMSNorm and SwiGLU"
+    Config = LlamaConfig
+    summary = "LLaMA, Mistral, Qwen 2 and 3: a decoder with rotary positions, RMSNorm and SwiGLU"
     config: LlamaConfig
 
     def __init__(self, config: LlamaConfig, sizes: Sizes) -> None:
-        scaling = config.scaling
         shape = BlockShape(
             config.width,
             config.heads,
@@ -145,10 +157,7 @@ class LlamaModel(DecoderModel):
             dropout=config.dropout,
             dropout_attention=config.dropout_attention,
         )
-        slowed = None
-        if scaling.type != "none":
-            slowed = Slowed(scaling.type, scaling.factor, scaling.low, scaling.high, scaling.length)
-        rotary = Rotary(config.length, config.head_size, config.theta, slowed)
+        rotary = Rotary(config.length, config.head_size, config.theta, config.scaling.slowed)
         super().__init__(config, sizes, shape, dropout_embedding=config.dropout, rotary=rotary, window=config.windows)
 
     @property

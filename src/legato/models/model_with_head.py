@@ -4,14 +4,14 @@
     tags        y_t = W h_t + b                      one a word, at its first token; a CRF may join them (nn/crf.py)
     spans       (s_t, e_t) = W h_t + b               where an answer begins and ends
 
-Notable: what the head reads may be any of the body's layers or a learned mix of them (nn/mix.py), with a
+Notable: what the head reads may be any of the body's layers or a learned mix of them (nn/pooling.py), with a
 bidirectional LSTM in between; so frozen layers serve as features, as ELMo's and BERT's do. The shapes that Hugging
 Face's library has are saved under its names (models/published/heads.py).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, cast
+from typing import Any, ClassVar, Final, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -22,14 +22,11 @@ from legato.config import Section
 from legato.data.batching.batch import Batch, Inputs
 from legato.errors import ConfigError
 from legato.models.base import SequenceModel
+from legato.nn.crf import CRF
 from legato.nn.linear import Linear
-from legato.nn.mix import ScalarMix, check_layers, combine_layers
-from legato.nn.pooling import AttentionPool, at_positions, inside, pool
+from legato.nn.pooling import AttentionPool, ScalarMix, at_positions, combine_layers, inside, pool
 from legato.nn.recurrent import Recurrent
 from legato.nn.state import Output
-
-if TYPE_CHECKING:
-    from legato.nn.crf import CRF
 
 BODY: Final = "body."  # how the names of the body's tensors begin
 MOST_OUTPUTS: Final = 1_000_000  # each has a name
@@ -103,8 +100,6 @@ class ModelWithHead(SequenceModel):
             nn.init.zeros_(self.head.bias)
         self.crf = None
         if shape.crf:
-            from legato.nn.crf import CRF
-
             self.crf = CRF(shape.outputs, None if shape.allowed is None else torch.tensor(shape.allowed))
 
     @property
@@ -205,7 +200,6 @@ def refuse_blind(body: SequenceModel, shape: HeadSpec) -> None:
 
 def _width_read(body: SequenceModel, states: list[Tensor], layers: str) -> int:
     """How wide what the head reads is; layers that are not of one width cannot be mixed."""
-    check_layers(max(len(states) - 1, 1), layers)
     try:
         return combine_layers(states, layers).shape[-1]
     except RuntimeError:

@@ -22,7 +22,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from legato.data.batching.batch import Batch, Inputs
-from legato.models.base import DEEPEST, ModelConfig, SequenceModel, Sizes
+from legato.models.base import CellsConfig, SequenceModel, Sizes
 from legato.nn.characters import CharacterWords
 from legato.nn.dropout import embed, variational_dropout
 from legato.nn.pooling import pool
@@ -30,16 +30,12 @@ from legato.nn.recurrent import CellState, Recurrent
 from legato.nn.state import Output
 
 
-class RecurrentConfig(ModelConfig):
+class RecurrentConfig(CellsConfig):
     """Settings of the recurrent models. The dropouts left out take `dropout`, or none where said so."""
 
-    network: ClassVar[Any] = "recurrent"
     both_ways: ClassVar[Mapping[str, Any]] = {"bidirectional": True}
 
     name: Literal["elman", "gru", "lstm"] = "lstm"
-    layers: int = Field(2, ge=1, le=DEEPEST, description="stacked layers")
-    width: int = Field(256, ge=1, description="hidden size")
-    embedding: int | None = Field(None, ge=1, description="embedding size; the width when left out")
     scale: float | None = Field(None, gt=0, description="spread of the embedding at the start; left out: chosen")
     characters: int = Field(0, ge=0, description="features of each word's letters beside its embedding; 0: none")
     tied: bool = Field(True, description="read out with the embedding's weights")
@@ -51,8 +47,6 @@ class RecurrentConfig(ModelConfig):
     dropout_recurrent: float = Field(0.0, ge=0, lt=1, description="DropConnect on recurrent weights")
     activation_penalty: float = Field(0.0, ge=0, description="AWD-LSTM's alpha: keeps outputs small")
     temporal_penalty: float = Field(0.0, ge=0, description="AWD-LSTM's beta: keeps outputs slow")
-    forget_bias: float = Field(1.0, description="added to the LSTM's forget gate at the start")
-
     memory: int | None = Field(None, ge=2, description="start out remembering up to this many steps (gru, lstm)")
 
     @model_validator(mode="after")
@@ -60,10 +54,6 @@ class RecurrentConfig(ModelConfig):
         if self.bidirectional and any(width % 2 for width in self.widths):
             raise ValueError("a bidirectional model needs an even width (and embedding, when tied)")
         return self
-
-    @property
-    def inputs(self) -> int:
-        return self.embedding or self.width
 
     @property
     def reads_characters(self) -> bool:
@@ -164,8 +154,8 @@ def _mean_square(x: Tensor, lengths: Tensor | None) -> Tensor:
 class RecurrentModel(SequenceModel):
     """A stacked recurrent network over tokens."""
 
-    Config: ClassVar[type[ModelConfig]] = RecurrentConfig
-    summary: ClassVar[str] = "recurrent network: Elman, GRU or LSTM cells; stacked, tied, regularised as AWD-LSTM"
+    Config = RecurrentConfig
+    summary = "recurrent network: Elman, GRU or LSTM cells; stacked, tied, regularised as AWD-LSTM"
     config: RecurrentConfig
 
     def __init__(self, config: RecurrentConfig, sizes: Sizes) -> None:

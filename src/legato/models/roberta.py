@@ -8,11 +8,12 @@ languages.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from legato.models.base import ModelConfig, Sizes
+from legato.models.base import Sizes
 from legato.models.encoder import EncoderConfig, EncoderModel
 
 Family = Literal["roberta", "xlm-roberta", "camembert"]
@@ -40,24 +41,15 @@ class RobertaConfig(EncoderConfig):
 class RobertaModel(EncoderModel):
     """An encoder with learned positions."""
 
-    Config: ClassVar[type[ModelConfig]] = RobertaConfig
-    summary: ClassVar[str] = "RoBERTa: BERT without the sentence pairs"
+    Config = RobertaConfig
+    summary = "RoBERTa: BERT without the sentence pairs"
+    head_activation = "gelu"
+    plain_head: ClassVar[Mapping[str, Any]] = {"pool": "first", "inner": "tanh"}
     config: RobertaConfig
 
     def __init__(self, config: RobertaConfig, sizes: Sizes) -> None:
-        super().__init__(
-            config,
-            sizes,
-            eps=config.eps,
-            segments=config.segments,
-            before=config.padding + 1,
-            head_activation="gelu",
-            pooler=config.pooler,
-        )
-
-    def default_head(self, plain: bool) -> dict[str, Any]:
-        without = plain and not self.has_pooler
-        return {"pool": "first", "inner": "tanh"} if without else super().default_head(plain)
+        before = config.padding + 1
+        super().__init__(config, sizes, eps=config.eps, segments=config.segments, before=before, pooler=config.pooler)
 
     @property
     def published(self) -> str:  # type: ignore[override]  # one class here, several there

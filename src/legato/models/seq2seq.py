@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from legato.data.batching.batch import Batch, Inputs
 from legato.errors import LegatoError
-from legato.models.base import DEEPEST, ModelConfig, SequenceModel, Sizes
+from legato.models.base import DEEPEST, CellsConfig, SequenceModel, Sizes
 from legato.models.recurrent import RecurrentState
 from legato.nn.attention import SCORES, Score, weigh
 from legato.nn.capture import capture, scope
@@ -40,18 +40,14 @@ from legato.nn.recurrent import CELLS, CellState, Recurrent
 from legato.nn.state import Memory, Output, SharedMemory
 
 
-class Seq2SeqConfig(ModelConfig):
+class Seq2SeqConfig(CellsConfig):
     """Settings of the recurrent encoder–decoder."""
-
-    network: ClassVar[Any] = "recurrent"
 
     name: Literal["seq2seq"] = "seq2seq"
     cell: Literal["elman", "gru", "lstm"] = Field(
         "lstm", description="cell of encoder and decoder: elman, gru or lstm"
     )
     layers: int = Field(2, ge=1, le=DEEPEST, description="stacked layers of the encoder, and of the decoder")
-    width: int = Field(256, ge=1, description="hidden size")
-    embedding: int | None = Field(None, ge=1, description="embedding size; the width when left out")
     bidirectional: bool = Field(True, description="the encoder reads both ways; each direction gets half the width")
     attention: Literal["none", "dot", "bilinear", "mlp"] = Field(
         "bilinear", description="score of the attention: dot, bilinear, mlp, or none for no attention"
@@ -64,7 +60,6 @@ class Seq2SeqConfig(ModelConfig):
     )
     dropout_embedding: float = Field(0.0, ge=0, lt=1, description="whole words dropped")
     dropout_recurrent: float = Field(0.0, ge=0, lt=1, description="DropConnect on recurrent weights")
-    forget_bias: float = Field(1.0, description="added to the LSTM's forget gate at the start")
 
     @field_validator("attention", mode="before")
     @classmethod
@@ -82,10 +77,6 @@ class Seq2SeqConfig(ModelConfig):
         if self.input_feeding and self.attention == "none":
             raise ValueError("input_feeding feeds what the attention found; it needs attention dot, bilinear or mlp")
         return self
-
-    @property
-    def inputs(self) -> int:
-        return self.embedding or self.width
 
     @property
     def attentional(self) -> int:
@@ -141,9 +132,9 @@ class Bridge(nn.Module):
 class Seq2SeqModel(SequenceModel):
     """A recurrent encoder and a recurrent decoder, with attention between them."""
 
-    Config: ClassVar[type[ModelConfig]] = Seq2SeqConfig
-    summary: ClassVar[str] = "recurrent encoder–decoder, with dot, bilinear or MLP attention or none, input feeding"
-    is_encoder_decoder: ClassVar[bool] = True
+    Config = Seq2SeqConfig
+    summary = "recurrent encoder–decoder, with dot, bilinear or MLP attention or none, input feeding"
+    is_encoder_decoder = True
     config: Seq2SeqConfig
 
     def __init__(self, config: Seq2SeqConfig, sizes: Sizes) -> None:
@@ -187,12 +178,8 @@ class Seq2SeqModel(SequenceModel):
 
     def forward(self, batch: Batch, state: Any = None) -> Output:
         """The attentional states of the target `batch.inputs.ids` (B, T), each fed the true words before it."""
-        memory = self.encode(batch)
-        attentional, _, _ = self._write(batch.inputs.token_ids, self._first(memory), self._source(memory))
+        attentional, _, _ = self._write(batch.inputs.token_ids, self._begin(self.encode(batch)))
         return Output(attentional)
-
-    def readout(self, hidden: Tensor) -> Tensor:
-        return F.linear(hidden, self.output.weight, self.output.bias)
 
     def encode(self, batch: Batch) -> Seq2SeqMemory:
         if batch.source is None:
@@ -209,8 +196,7 @@ class Seq2SeqModel(SequenceModel):
         """α (B, T, S): how much each source token counts when the word after `batch.inputs.ids[:, t]` is written."""
         if self.score is None:
             raise LegatoError("this model has no attention, so there is nothing to align")
-        memory = self.encode(batch)
-        _, weights, _ = self._write(batch.inputs.token_ids, self._first(memory), self._source(memory))
+        _, weights, _ = self._write(batch.inputs.token_ids, self._begin(self.encode(batch)))
         assert weights is not None
         return weights
 
@@ -219,20 +205,17 @@ class Seq2SeqModel(SequenceModel):
         x = embed(tokens.t(), table.weight, self.config.dropout_embedding, self.training)
         return variational_dropout(x, self.config.dropout, self.training)
 
-    def _first(self, memory: Seq2SeqMemory) -> list[CellState]:
-        """The decoder's states before its first word; with input feeding the last one is ã_0 = 0."""
-        if not self.config.input_feeding:
-            return memory.initial
-        nothing = memory.states.new_zeros(len(memory.states), self.config.attentional)
-        return [*memory.initial, (nothing,)]
-
-    def _source(self, memory: Seq2SeqMemory) -> SharedMemory | None:
-        if self.score is None:
-            return None
-        return SharedMemory([memory.states, self.score.keys(memory.states)], memory.mask)
+    def _begin(self, memory: Seq2SeqMemory, keep: int = 0) -> Seq2SeqState:
+        """The decoder's state before its first word; with input feeding the last of its layers is ã_0 = 0."""
+        layers, source = memory.initial, None
+        if self.config.input_feeding:
+            layers = [*layers, (memory.states.new_zeros(len(memory.states), self.config.attentional),)]
+        if self.score is not None:
+            source = SharedMemory([memory.states, self.score.keys(memory.states)], memory.mask)
+        return Seq2SeqState(layers, source, keep)
 
     def _write(
-        self, tokens: Tensor, layers: list[CellState], source: SharedMemory | None, lengths: Tensor | None = None
+        self, tokens: Tensor, state: Seq2SeqState, lengths: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None, list[CellState]]:
         """Read the words (B, T) so far: ã (B, T, D), α (B, T, S), and the states after each row's last word.
 
@@ -241,9 +224,9 @@ class Seq2SeqModel(SequenceModel):
         x = self._embedded(tokens, self.embedding)  # (T, B, D)
         with scope("decoder"):
             if self.config.input_feeding:
-                return self._write_step_by_step(x, layers, source, lengths)
-            hidden, layers = self.decoder(x, layers, lengths)
-            attentional, weights = self._attend(hidden.transpose(0, 1), source)
+                return self._write_step_by_step(x, state.layers, state.source, lengths)
+            hidden, layers = self.decoder(x, state.layers, lengths)
+            attentional, weights = self._attend(hidden.transpose(0, 1), state.source)
             self._show(attentional, weights)
             dropped = variational_dropout(attentional.transpose(0, 1), self.config.dropout, self.training)
             return dropped.transpose(0, 1), weights, layers
@@ -300,10 +283,10 @@ class Seq2SeqModel(SequenceModel):
             raise ValueError("this model reads a source; start needs the memory that encode makes of it")
         if rows != len(memory.states):
             raise ValueError(f"start needs a row of memory for each row: there are {len(memory.states)} for {rows}")
-        return Seq2SeqState(self._first(memory), self._source(memory), keep)
+        return self._begin(memory, keep)
 
     def prefill(self, inputs: Inputs, state: Seq2SeqState) -> Tensor:
-        attentional, _, layers = self._write(inputs.token_ids, state.layers, state.source, inputs.lengths)
+        attentional, _, layers = self._write(inputs.token_ids, state, inputs.lengths)
         state.advance(layers, inputs.token_ids.shape[1], inputs.lengths)
         return self.readout(pool(attentional, inputs.lengths, "last"))  # (B, V)
 

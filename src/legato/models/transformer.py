@@ -14,7 +14,7 @@ saved as such (`models/published/marian.py`). `norm=pre positions=rotary activat
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -22,27 +22,23 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from legato.data.batching.batch import Batch
-from legato.models.base import DEEPEST, ModelConfig, Sizes
+from legato.models.base import DEEPEST, BlocksConfig, Sizes
 from legato.models.decoder import CachedModel
 from legato.nn.capture import record
+from legato.nn.feedforward import BlockShape
 from legato.nn.kv_cache import KeyValueCache
 from legato.nn.linear import Linear
 from legato.nn.positions import At, Learned, Rotary, Sinusoidal
 from legato.nn.state import Memory, Output
-from legato.nn.transformer import BlockShape, Stack
+from legato.nn.transformer import Stack
 
 
-class TransformerConfig(ModelConfig):
+class TransformerConfig(BlocksConfig):
     """Settings of the encoder–decoder Transformer."""
 
     name: Literal["transformer"] = "transformer"
     layers: int = Field(4, ge=1, le=DEEPEST, description="blocks of the encoder")
     decoder_layers: int | None = Field(None, ge=1, le=DEEPEST, description="blocks of the decoder; left out: layers")
-    width: int = Field(256, ge=1, description="hidden size")
-    heads: int = Field(4, ge=1, description="attention heads; they divide the width")
-    feedforward: int | None = Field(
-        None, ge=1, description="units of the feed-forward layers; left out: 4 × width, for swiglu 8/3 × width"
-    )
     activation: Literal["relu", "gelu", "silu", "swiglu"] = Field("relu", description="of the feed-forward layers")
     norm: Literal["post", "pre"] = Field("post", description="norm after each sublayer, or before it")
     positions: Literal["sinusoidal", "learned", "rotary"] = Field(
@@ -61,29 +57,24 @@ class TransformerConfig(ModelConfig):
     def width_multiple(self) -> int:
         return self.heads * (2 if self.positions == "rotary" else 1)
 
+    @property
+    def is_gated(self) -> bool:
+        return self.activation == "swiglu"
+
     @model_validator(mode="after")
-    def _heads_divide(self) -> TransformerConfig:
-        if self.width % self.heads:
-            raise ValueError(f"heads={self.heads} does not divide width={self.width}")
+    def _heads_are_even(self) -> TransformerConfig:
         if self.positions == "rotary" and self.width // self.heads % 2:
             raise ValueError(f"rotary positions need heads of an even width, not {self.width // self.heads}")
         return self
-
-    @property
-    def inner(self) -> int:
-        """Units of the feed-forward layers. SwiGLU has three matrices for two, so it gets two thirds of the units."""
-        if self.feedforward is not None:
-            return self.feedforward
-        return -(-8 * self.width // 24) * 8 if self.activation == "swiglu" else 4 * self.width
 
 
 class TransformerModel(CachedModel):
     """An encoder that reads the source, and a decoder that writes the target while looking at it."""
 
-    Config: ClassVar[type[ModelConfig]] = TransformerConfig
-    summary: ClassVar[str] = "encoder–decoder Transformer: post- or pre-norm; sinusoidal, learned or rotary positions"
-    is_encoder_decoder: ClassVar[bool] = True
-    published: ClassVar[str | None] = "marian"
+    Config = TransformerConfig
+    summary = "encoder–decoder Transformer: post- or pre-norm; sinusoidal, learned or rotary positions"
+    is_encoder_decoder = True
+    published = "marian"
     config: TransformerConfig
 
     def __init__(self, config: TransformerConfig, sizes: Sizes) -> None:

@@ -50,9 +50,8 @@ class WindowConfig(ModelConfig):
 class WindowState:
     """The last n - 1 words of each row; the whole text is kept, so going back is free."""
 
-    def __init__(self, ids: Tensor, context: int) -> None:
+    def __init__(self, ids: Tensor) -> None:
         self.ids = ids  # (B, n - 1 + length), NOTHING where a row has no word
-        self.context = context
         self.length = 0
 
     def extend(self, ids: Tensor, tokens: int) -> None:
@@ -79,8 +78,8 @@ class WindowState:
 class WindowModel(SequenceModel):
     """A feed-forward network over the last `context` words."""
 
-    Config: ClassVar[type[ModelConfig]] = WindowConfig
-    summary: ClassVar[str] = "fixed-window feed-forward network: sees the nearest `context` words and nothing else"
+    Config = WindowConfig
+    summary = "fixed-window feed-forward network: sees the nearest `context` words and nothing else"
     config: WindowConfig
 
     def __init__(self, config: WindowConfig, sizes: Sizes) -> None:
@@ -102,11 +101,7 @@ class WindowModel(SequenceModel):
             return Output(self._over(self._surrounded(batch)))
         before = self._nothing(batch.rows) if state is None else state
         ids = torch.cat([before, batch.inputs.token_ids], dim=1)  # (B, n - 1 + T)
-        last = (
-            ids
-            if batch.inputs.lengths is None
-            else _at_the_end(ids, batch.inputs.token_ids.shape[1] - batch.inputs.lengths)
-        )
+        last = _at_the_end(ids, batch.inputs)
         return Output(self._over(ids), last[:, last.shape[1] - before.shape[1] :])
 
     def states(self, batch: Batch) -> list[Tensor]:
@@ -116,12 +111,11 @@ class WindowModel(SequenceModel):
         return state.masked_fill(~keep.unsqueeze(1), NOTHING)
 
     def start(self, rows: int, capacity: int, memory: Any = None) -> WindowState:
-        return WindowState(self._nothing(rows), self.config.context)
+        return WindowState(self._nothing(rows))
 
     def prefill(self, inputs: Inputs, state: WindowState) -> Tensor:
-        width = inputs.token_ids.shape[1]
         joined = torch.cat([state.ids, inputs.token_ids], dim=1)
-        state.extend(joined if inputs.lengths is None else _at_the_end(joined, width - inputs.lengths), width)
+        state.extend(_at_the_end(joined, inputs), inputs.token_ids.shape[1])
         return self._last(state)
 
     def step(self, tokens: Tensor, state: WindowState) -> Tensor:
@@ -152,7 +146,10 @@ class WindowModel(SequenceModel):
         return x
 
 
-def _at_the_end(ids: Tensor, padding: Tensor) -> Tensor:
-    """Rows moved right over their `padding` (B,), so that each one's window is its last words."""
+def _at_the_end(ids: Tensor, inputs: Inputs) -> Tensor:
+    """Rows that end in `inputs` moved right over their padding, so that each one's window is its last words."""
+    if inputs.lengths is None:
+        return ids
+    padding = inputs.token_ids.shape[1] - inputs.lengths  # (B,)
     places = torch.arange(ids.shape[1], device=ids.device) - padding.unsqueeze(1)  # (B, T)
     return ids.gather(1, places.clamp(min=0)).masked_fill(places < 0, NOTHING)

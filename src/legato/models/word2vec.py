@@ -43,8 +43,8 @@ class Word2VecConfig(ModelConfig):
 class Word2VecModel(SequenceModel):
     """A table of vectors, and another of the same words as neighbours."""
 
-    Config: ClassVar[type[ModelConfig]] = Word2VecConfig
-    summary: ClassVar[str] = "word2vec: one vector a word, learned from the words near it; no context"
+    Config = Word2VecConfig
+    summary = "word2vec: one vector a word, learned from the words near it; no context"
     config: Word2VecConfig
 
     def __init__(self, config: Word2VecConfig, sizes: Sizes) -> None:

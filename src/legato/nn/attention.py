@@ -29,11 +29,11 @@ class Score(nn.Module):
 
     def keys(self, memory: Tensor) -> Tensor:
         """(B, S, D) to what `forward` takes; the part of the score that no query changes."""
-        raise NotImplementedError
+        return memory
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
         """Queries (B, T, D) with the keys of as many rows: (B, T, S)."""
-        raise NotImplementedError
+        return query @ keys.transpose(1, 2)
 
 
 class Dot(Score):
@@ -43,12 +43,6 @@ class Dot(Score):
         super().__init__()
         if query != memory:
             raise ValueError(f"the dot score needs queries and a memory of one width, not {query} and {memory}")
-
-    def keys(self, memory: Tensor) -> Tensor:
-        return memory
-
-    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
-        return query @ keys.transpose(1, 2)  # (B, T, S)
 
 
 class Bilinear(Score):
@@ -60,9 +54,6 @@ class Bilinear(Score):
 
     def keys(self, memory: Tensor) -> Tensor:
         return self.weight(memory)  # (B, S, D)
-
-    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
-        return query @ keys.transpose(1, 2)  # (B, T, S)
 
 
 class MLP(Score):

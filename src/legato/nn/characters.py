@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from legato.data.text.word_bytes import SYMBOLS, word_bytes
-from legato.nn.linear import Linear
+from legato.nn.linear import Linear, product_dtype
 
 GROUPS = 8  # of words by their length, on a CPU
 
@@ -123,9 +123,8 @@ class CharacterWords(nn.Module):
 
     def _windows(self, words: Tensor) -> Tensor:
         """All windows of the widest filters, their bytes embedded: (N · (C + 1), reach · E)."""
-        weight, device = self.embedding.weight, words.device.type
-        if torch.is_autocast_enabled(device):  # once, not for each width again
-            weight = weight.to(torch.get_autocast_dtype(device))
+        weight = self.embedding.weight
+        weight = weight.to(product_dtype(weight))  # once, not for each width again
         count, length = words.shape
         reach = max(part.shape[1] for part in self.filters) // weight.shape[1]
         padded = F.pad(words.long(), (0, reach))

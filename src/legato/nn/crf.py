@@ -105,7 +105,7 @@ class CRF(nn.Module):
 
     `allowed` (C + 2, C + 2) says which tag (column) may follow which (row).
 
-    >>> CRF(2).decode(torch.tensor([[[1.0, 0.0], [0.0, 1.0]]]), torch.tensor([2]))
+    >>> best_paths(torch.tensor([[[1.0, 0.0], [0.0, 1.0]]]), CRF(2).scores, torch.tensor([2]))
     [[0, 1]]
     """
 
@@ -125,17 +125,3 @@ class CRF(nn.Module):
     def scores(self) -> Tensor:
         """A, (C + 2, C + 2)."""
         return with_rules(self.transitions.float(), self.allowed)
-
-    def log_likelihood(self, emissions: Tensor, tags: Tensor) -> Tensor:
-        """log p(y | x), (B,), of tags (B, W) that are IGNORE beyond a row's end; 0 for a row without any."""
-        return log_likelihood(emissions, self.scores, tags)
-
-    def decode(self, emissions: Tensor, lengths: Tensor) -> list[list[int]]:
-        """The best tags of each row."""
-        with torch.autocast(emissions.device.type, enabled=False):
-            return best_paths(emissions, self.scores, lengths)
-
-    def probabilities(self, emissions: Tensor, lengths: Tensor) -> Tensor:
-        """The probability of each tag at each place, (B, W, C)."""
-        with torch.autocast(emissions.device.type, enabled=False):
-            return tag_probabilities(emissions, self.scores, lengths)

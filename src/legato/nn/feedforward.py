@@ -1,4 +1,5 @@
-"""The Transformer's other half, which looks at each token alone: the feed-forward layer, and the norms.
+"""The Transformer's other half, which looks at each token alone: the feed-forward layer, and the norms; and what the
+blocks of a stack, of which they are parts, have in common.
 
 relu, gelu, silu    FFN(x) = W₂ f(W₁ x + b₁) + b₂          (Vaswani et al. 2017, equation 2)
 swiglu              FFN(x) = W₂ (silu(G x) ∘ U x)           (Shazeer 2020); G and U are one matrix here
@@ -7,6 +8,7 @@ swiglu              FFN(x) = W₂ (silu(G x) ∘ U x)           (Shazeer 2020); 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import torch.nn.functional as F
@@ -24,24 +26,49 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def make_norm(kind: str, width: int, eps: float = 1e-5) -> nn.Module:
+@dataclass(frozen=True)
+class BlockShape:
+    """What all blocks of a stack have in common."""
+
+    width: int
+    heads: int
+    inner: int  # units of the feed-forward layer
+    activation: str = "relu"  # of ACTIVATIONS
+    kv_heads: int | None = None  # heads of keys and values; left out: as many
+    norm: str = "layer"  # or "rms"
+    eps: float = 1e-5
+    norm_first: bool = False  # pre-norm
+    bias: bool = True
+    bias_qkv: bool | None = None  # of queries, keys and values; left out: bias
+    bias_attention: bool | None = None  # of what attention ends with; left out: bias
+    head_width: int | None = None  # left out: width / heads
+    norm_heads: bool = False  # norms of queries and keys
+    dropout: float = 0.0  # on what a sublayer adds
+    dropout_attention: float = 0.0  # on the attention weights
+    dropout_activation: float = 0.0  # on the feed-forward layer's units
+
+    @property
+    def head_size(self) -> int:
+        return self.head_width or self.width // self.heads
+
+
+def make_norm(shape: BlockShape) -> nn.Module:
     """`layer`: (x - mean) / std ∘ γ + β (Ba et al. 2016); `rms`: x / rms ∘ γ (Zhang & Sennrich 2019)."""
-    return nn.RMSNorm(width, eps=eps) if kind == "rms" else nn.LayerNorm(width, eps=eps)
+    return (nn.RMSNorm if shape.norm == "rms" else nn.LayerNorm)(shape.width, eps=shape.eps)
 
 
 class FeedForward(nn.Module):
-    """Up to `hidden` units, an activation, and down again."""
+    """Up to `inner` units, an activation, and down again."""
 
-    def __init__(
-        self, width: int, hidden: int, activation: str = "relu", *, bias: bool = True, dropout: float = 0.0
-    ) -> None:
+    def __init__(self, shape: BlockShape) -> None:
         super().__init__()
-        self.gated = activation == "swiglu"
-        self.activation = ACTIVATIONS[activation]
-        self.dropout = dropout
-        self.inner = Linear(width, 2 * hidden if self.gated else hidden, bias)  # W₁, or G over U
-        self.outer = Linear(hidden, width, bias)  # W₂
-        xavier(self.inner, *([hidden, hidden] if self.gated else []))
+        self.gated = shape.activation == "swiglu"
+        self.activation = ACTIVATIONS[shape.activation]
+        self.dropout = shape.dropout_activation
+        stacked = [shape.inner] * (2 if self.gated else 1)
+        self.inner = Linear(shape.width, sum(stacked), shape.bias)  # W₁, or G over U
+        self.outer = Linear(shape.inner, shape.width, shape.bias)  # W₂
+        xavier(self.inner, *stacked)
         xavier(self.outer)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -26,26 +26,18 @@ from torch import Tensor
 
 from legato.errors import LegatoError
 from legato.nn.attention import additive, visible
-from legato.nn.multihead import Past, Source
+from legato.nn.multihead import AttentionView, Past, Source
 from legato.nn.positions import At
 from legato.nn.state import SharedMemory
 
 NOTHING = -1  # the position of a column without a token
 
 
-class View(NamedTuple):
-    """What new tokens may see in a layer."""
-
-    mask: Tensor | None
-    causal: bool
-    first: int  # column from which on there is anything to see
-
-
 class CacheSlice(NamedTuple):
     """Columns made ready for new tokens: where those stand, what they may see, where their keys go."""
 
     at: At
-    views: list[View]  # one a layer
+    views: list[AttentionView]  # one a layer
     pasts: list[Past]  # one a layer
     sources: list[Source] | None
 
@@ -114,21 +106,24 @@ class KeyValueCache:
             self._numbers[:, start:stop] = fresh[:, None]
             self._next_number += self.rows
         taken = self._store[:, :, :, :, :stop]
-        pasts, layers = [], [views[window] for window in self.windows]
-        for view, stored in zip(layers, taken.unbind(0), strict=True):
-            key, value = stored.unbind(0) if view.first == 0 else stored[:, :, :, view.first :].unbind(0)
+        layers = [views[window] for window in self.windows]
+        pasts = []
+        for window, view, stored in zip(self.windows, layers, taken.unbind(0), strict=True):
+            # Without a mask a token sees all that it is given: of a window, the last columns.
+            first = 0 if window is None or view.causal or view.mask is not None else max(0, stop - window)
+            key, value = stored.unbind(0) if first == 0 else stored[:, :, :, first:].unbind(0)
             pasts.append(Past(stored[:, :, :, start:], key, value))
         return CacheSlice(at, layers, pasts, None if self.sources is None else self.sources.layers)
 
-    def _even_view(self, start: int, stop: int, window: int | None) -> View:
+    def _even_view(self, start: int, stop: int, window: int | None) -> AttentionView:
         """What new columns see where every row has a token in each column."""
         if stop - start == 1:
-            return View(None, False, 0 if window is None else max(0, stop - window))
+            return AttentionView()
         if start == 0 and (window is None or stop <= window):
-            return View(None, True, 0)
+            return AttentionView(causal=True)
         columns = torch.arange(stop, device=self._store.device)
         seen = visible(columns[start:], columns, causal=True, window=window)  # (T, S)
-        return View(additive(seen[None, None], self._store.dtype), False, 0)
+        return AttentionView(additive(seen[None, None], self._store.dtype))
 
     def reorder(self, rows: Tensor) -> None:
         """Row i goes on as what row `rows[i]` was. Where there are sources, the host looks at `rows`."""
@@ -244,17 +239,17 @@ class KeyValueCache:
         self._positions[:, start:stop] = numbers
         return numbers
 
-    def _ragged_view(self, numbers: Tensor, start: int, stop: int, window: int | None) -> View:
+    def _ragged_view(self, numbers: Tensor, start: int, stop: int, window: int | None) -> AttentionView:
         """What tokens at positions `numbers` (B, T) see, in the columns from `start` to `stop`."""
         assert self._positions is not None
         if stop - start == 1 and window is None:
-            return View(self._padding[:, None, None, :stop], False, 0)  # (B, 1, 1, S), kept up to date; no work
+            return AttentionView(self._padding[:, None, None, :stop])  # (B, 1, 1, S), kept up to date; no work
         before = self._positions[:, :stop]  # (B, S)
         seen = visible(numbers, before, causal=True, window=window) & (before != NOTHING).unsqueeze(1)
         # What stands at no position sees itself, so that its softmax, which nobody reads, is one.
         columns = torch.arange(stop, device=seen.device)
         seen |= columns == columns[start:, None]  # (B, T, S)
-        return View(additive(seen.unsqueeze(1), self._store.dtype), False, 0)
+        return AttentionView(additive(seen.unsqueeze(1), self._store.dtype))
 
 
 class Sources:

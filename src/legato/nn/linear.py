@@ -42,8 +42,7 @@ class Linear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         if self.low_rank is None:
             return self._product(x)
-        if torch.is_autocast_enabled(x.device.type):  # once for both products
-            x = x.to(torch.get_autocast_dtype(x.device.type))
+        x = x.to(product_dtype(x))  # once for both products
         added: Tensor = self.low_rank(x, self._product(x))
         return added
 
@@ -71,6 +70,13 @@ class Linear(nn.Linear):
     def __getstate__(self) -> dict[str, Any]:
         # The layout cannot be copied or pickled, and need not be.
         return {**self.__dict__, "_packed": None, "_of": None}
+
+
+def product_dtype(x: Tensor) -> torch.dtype:
+    """What products with `x` are made in: autocast may have its own opinion."""
+    kind = x.device.type
+    autocast = not x.is_meta and torch.is_autocast_enabled(kind)  # which knows no sketch
+    return torch.get_autocast_dtype(kind) if autocast else x.dtype
 
 
 def pack(*modules: nn.Module) -> None:

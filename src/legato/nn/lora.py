@@ -50,13 +50,6 @@ class LowRank(nn.Module):
         )
         return added.view(y.shape)
 
-    def written_out(self, x: Tensor, y: Tensor) -> Tensor:
-        """The same, part by part as in the equation, without dropout."""
-        y = y.clone()
-        for part, (a, b) in zip(self.parts, self.pairs(), strict=True):
-            y[..., part.start : part.end] += self.scaling * (x @ a.t() @ b.t())
-        return y
-
     def pairs(self) -> list[tuple[Tensor, Tensor]]:
         """A and B of each part."""
         return list(zip(self.down.split(self.rank), self.up, strict=True))
@@ -69,10 +62,6 @@ class LowRank(nn.Module):
             F.pad(b, (0, 0, part.start, self.outputs - part.end)) for part, b in zip(self.parts, self.up, strict=True)
         ]
         return torch.cat(placed, dim=1)
-
-    def merge_into(self, weight: Tensor) -> None:
-        for part, (a, b) in zip(self.parts, self.pairs(), strict=True):
-            merge(weight[part.start : part.end], a, b, self.scaling)
 
 
 @torch.no_grad()

@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from legato.data.batching.batch import IGNORE
+from legato.nn.linear import product_dtype
 
 # Logits held at once: with their gradient and in float32, some 10 bytes each on a GPU. Smaller chunks are slower:
 # each takes one more pass over the gradient of the weights.
@@ -45,11 +46,8 @@ def smoothed_nll(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Ten
     if smoothing == 0.0:
         plain = F.cross_entropy(logits.float(), targets, ignore_index=IGNORE, reduction="sum")
         return plain, plain
-    counted = targets != IGNORE
-    logp = F.log_softmax(logits.float(), -1)
-    likelihood = logp.gather(-1, targets.clamp(min=0).unsqueeze(-1)).squeeze(-1)  # (N,)
-    plain = -(likelihood * counted).sum()
-    return (1 - smoothing) * plain - smoothing * (logp.mean(-1) * counted).sum(), plain
+    smoothed, plain = _log_probabilities(logits, targets, logits.shape[1], smoothing, torch.float32)[1]
+    return smoothed, plain
 
 
 def chunked_nll(
@@ -88,7 +86,8 @@ class _ChunkedNll(torch.autograd.Function):
         smoothing: float,
         rows: int,
     ) -> tuple[Tensor, Tensor]:
-        inside, exact = _dtypes(hidden)
+        inside = product_dtype(hidden)  # what the matrix products are made in, and what sums and softmax are:
+        exact = torch.float64 if inside == torch.float64 else torch.float32
         w = weight.to(inside)
         b = None if bias is None else bias.to(inside)
         wanted = ctx.needs_input_grad[:3]
@@ -103,7 +102,7 @@ class _ChunkedNll(torch.autograd.Function):
                 h = hidden[part].to(inside)
                 logits = h @ w.t() if b is None else torch.addmm(b, h, w.t())  # (n, V padded)
                 if not any(wanted):
-                    total += _losses(logits, targets[part], vocabulary, smoothing, exact)
+                    total += _log_probabilities(logits, targets[part], vocabulary, smoothing, exact)[1]
                     continue
                 sums, slope = _kernel(logits, targets[part], vocabulary, smoothing, exact)
                 total += sums
@@ -133,13 +132,6 @@ class _ChunkedNll(torch.autograd.Function):
         return (*gradients, None, None, None, None)
 
 
-def _dtypes(hidden: Tensor) -> tuple[torch.dtype, torch.dtype]:
-    """What the matrix products are made in, and what sums and softmax are."""
-    kind = hidden.device.type
-    inside = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
-    return inside, torch.float64 if inside == torch.float64 else torch.float32
-
-
 def _log_probabilities(
     logits: Tensor, targets: Tensor, vocabulary: int, smoothing: float, exact: torch.dtype
 ) -> tuple[Tensor, Tensor]:
@@ -153,10 +145,6 @@ def _log_probabilities(
         return logp, torch.stack([plain, plain])
     evenly = -(logp[:, :vocabulary].mean(1, keepdim=True) * counted).sum()
     return logp, torch.stack([(1 - smoothing) * plain + smoothing * evenly, plain])
-
-
-def _losses(logits: Tensor, targets: Tensor, vocabulary: int, smoothing: float, exact: torch.dtype) -> Tensor:
-    return _log_probabilities(logits, targets, vocabulary, smoothing, exact)[1]
 
 
 def _gradient(

@@ -9,7 +9,7 @@ Notable here:
   in `nn/attention.py`, fused as a rule, written out when somebody looks inside or `fused` is off;
 - projections of the same input are one matrix: query, key and value of self-attention, key and value of
   cross-attention. Their rows stand in that order, head by head;
-- with `kv_heads`, several heads of queries share one of keys and values (Ainslie et al. 2023); with `norm`
+- with `kv_heads`, several heads of queries share one of keys and values (Ainslie et al. 2023); with `norm_heads`
   queries and keys are brought to one length before they are compared (Henry et al. 2020), as in Qwen 3;
 - masks, positions and the past are made once and serve all layers: `AttentionView` and `Past`;
 - what looks at each token alone need not see padding: with a `Packing` only attention does.
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from legato.nn.attention import fused_attention, written_out_attention
 from legato.nn.capture import capture, capturing
+from legato.nn.feedforward import BlockShape
 from legato.nn.linear import Linear, xavier
 from legato.nn.positions import Rotation, rotate
 
@@ -78,16 +79,15 @@ class Source(NamedTuple):
 class MultiHead(nn.Module):
     """What both attentions share: heads, the way out, the two ways to attend."""
 
-    def __init__(self, width: int, heads: int, *, head_width: int | None = None, bias: bool, dropout: float) -> None:
+    def __init__(self, shape: BlockShape, bias: bool) -> None:
         super().__init__()
-        if head_width is None and width % heads:
-            raise ValueError(f"{heads} heads do not divide a width of {width}")
-        self.width = width
-        self.heads = heads
-        self.head_width = head_width or width // heads
-        self.dropout = dropout
+        if shape.head_width is None and shape.width % shape.heads:
+            raise ValueError(f"{shape.heads} heads do not divide a width of {shape.width}")
+        self.heads = shape.heads
+        self.head_width = shape.head_size
+        self.dropout = shape.dropout_attention
         self.fused = True
-        self.output = Linear(heads * self.head_width, width, bias)  # W_o
+        self.output = Linear(shape.heads * shape.head_size, shape.width, bias)  # W_o
         xavier(self.output)
 
     def attend(
@@ -109,29 +109,17 @@ class MultiHead(nn.Module):
 class SelfAttention(MultiHead):
     """Tokens look at one another."""
 
-    def __init__(
-        self,
-        width: int,
-        heads: int,
-        *,
-        kv_heads: int | None = None,
-        head_width: int | None = None,
-        bias: bool = True,
-        bias_output: bool | None = None,
-        norm: float | None = None,
-        dropout: float = 0.0,
-    ) -> None:
-        """`norm`: the ε of the norms of queries and keys, where they have them."""
-        bias_output = bias if bias_output is None else bias_output
-        super().__init__(width, heads, head_width=head_width, bias=bias_output, dropout=dropout)
-        self.kv_heads = kv_heads or heads
-        if heads % self.kv_heads:
-            raise ValueError(f"{self.kv_heads} key and value heads do not divide {heads} heads")
-        own, shared = heads * self.head_width, self.kv_heads * self.head_width
-        self.qkv = Linear(width, own + 2 * shared, bias)  # W_q over W_k over W_v
+    def __init__(self, shape: BlockShape) -> None:
+        super().__init__(shape, shape.bias if shape.bias_attention is None else shape.bias_attention)
+        self.kv_heads = shape.kv_heads or shape.heads
+        if shape.heads % self.kv_heads:
+            raise ValueError(f"{self.kv_heads} key and value heads do not divide {shape.heads} heads")
+        own, shared = shape.heads * shape.head_size, self.kv_heads * shape.head_size
+        bias = shape.bias if shape.bias_qkv is None else shape.bias_qkv
+        self.qkv = Linear(shape.width, own + 2 * shared, bias)  # W_q over W_k over W_v
         xavier(self.qkv, own, shared, shared)
-        self.query_norm = None if norm is None else nn.RMSNorm(self.head_width, eps=norm)
-        self.key_norm = None if norm is None else nn.RMSNorm(self.head_width, eps=norm)
+        self.query_norm = nn.RMSNorm(shape.head_size, eps=shape.eps) if shape.norm_heads else None
+        self.key_norm = nn.RMSNorm(shape.head_size, eps=shape.eps) if shape.norm_heads else None
 
     def forward(self, x: Tensor, look: AttentionView = AttentionView(), past: Past | None = None) -> Tensor:
         qkv = self.qkv(x)
@@ -159,12 +147,13 @@ class SelfAttention(MultiHead):
 class CrossAttention(MultiHead):
     """Tokens look at a memory."""
 
-    def __init__(self, width: int, heads: int, *, bias: bool = True, dropout: float = 0.0) -> None:
-        super().__init__(width, heads, bias=bias, dropout=dropout)
-        self.query = Linear(width, width, bias)  # W_q
-        self.key_value = Linear(width, 2 * width, bias)  # W_k over W_v
+    def __init__(self, shape: BlockShape) -> None:
+        super().__init__(shape, shape.bias)
+        own = shape.heads * shape.head_size
+        self.query = Linear(shape.width, own, shape.bias)  # W_q
+        self.key_value = Linear(shape.width, 2 * own, shape.bias)  # W_k over W_v
         xavier(self.query)
-        xavier(self.key_value, width, width)
+        xavier(self.key_value, own, own)
 
     def source(self, memory: Tensor, mask: Tensor | None = None, packing: Packing | None = None) -> Source:
         """Keys and values of a memory (G, S, D), which may come packed."""

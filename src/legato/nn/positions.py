@@ -8,14 +8,13 @@
 The first two are added to the embeddings; the third acts inside each attention. All three are asked
 with `at`: a slice, where every row of the batch has the same positions, or the numbers themselves.
 
-Rotary positions can be slowed (`Slowed`), so that a model reads longer texts than those it first learned from.
+Rotary positions can be slowed, so that a model reads longer texts than those it first learned from.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -63,31 +62,6 @@ class Rotation(NamedTuple):
     sin: Tensor
 
 
-@dataclass(frozen=True)
-class Slowed:
-    """Rotary positions that turn `factor` times slower.
-
-    linear   all of them do (Chen et al. 2023)
-    llama3   only those do that turn less than `low` times in `length` tokens, the longest text of the first training;
-             those that turn more than `high` times stay, for they tell neighbours apart; between the two it is
-             blended (Llama 3.1's model card)
-    """
-
-    kind: Literal["linear", "llama3"]
-    factor: float
-    low: float = 1.0
-    high: float = 4.0
-    length: int = 8192
-
-    def __call__(self, rates: Tensor) -> Tensor:
-        """Angles per token (K/2,) to such."""
-        if self.kind == "linear":
-            return rates / self.factor
-        turns = self.length * rates / (2 * math.pi)
-        kept = ((turns - self.low) / (self.high - self.low)).clamp(0, 1)
-        return kept * rates + (1 - kept) * rates / self.factor
-
-
 class Rotary(nn.Module):
     """Rotary positions (Su et al. 2021): coordinates i and i + K/2 turn together by p / θ^(2i/K).
 
@@ -97,26 +71,24 @@ class Rotary(nn.Module):
     cos: Tensor
     sin: Tensor
 
-    def __init__(self, length: int, width: int, theta: float = 10000.0, slowed: Slowed | None = None) -> None:
+    def __init__(
+        self, length: int, width: int, theta: float = 10000.0, slowed: Callable[[Tensor], Tensor] | None = None
+    ) -> None:
+        """`slowed` makes angles per token (K/2,) others."""
         super().__init__()
-        cos, sin = _turns(length, width, theta, slowed)
+        cos, sin = torch.empty(length, width), torch.empty(length, width)
+        if not cos.is_meta:
+            # All angles in float32, as the published models were trained.
+            rates = 1 / theta ** (torch.arange(0, width, 2).float() / width)  # (K/2,)
+            rates = rates if slowed is None else slowed(rates)
+            angles = torch.arange(length).float()[:, None] * rates  # (length, K/2)
+            angles = torch.cat([angles, angles], dim=1)
+            cos, sin = torch.cos(angles, out=cos), torch.sin(angles, out=sin)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
 
     def forward(self, at: At) -> Rotation:
         return Rotation(self.cos[at].unsqueeze(-2), self.sin[at].unsqueeze(-2))
-
-
-def _turns(length: int, width: int, theta: float, slowed: Slowed | None) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of all angles, (length, K), in float32, as the published models were trained."""
-    cos, sin = torch.empty(length, width), torch.empty(length, width)
-    if cos.is_meta:
-        return cos, sin
-    rates = 1 / theta ** (torch.arange(0, width, 2).float() / width)  # (K/2,)
-    rates = rates if slowed is None else slowed(rates)
-    angles = torch.arange(length).float()[:, None] * rates  # (length, K/2)
-    angles = torch.cat([angles, angles], dim=1)
-    return torch.cos(angles, out=cos), torch.sin(angles, out=sin)
 
 
 def rotate(x: Tensor, rotation: Rotation) -> Tensor:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -40,17 +41,17 @@ class Cell(nn.Module):
 
     gates: ClassVar[int]
     parts: ClassVar[int]  # tensors in the state
+    step_kernel: ClassVar[Callable[..., Any]]  # PyTorch's for one time step
+    scan_kernel: ClassVar[Callable[..., Any]]  # … and for all of them
 
-    def __init__(self, inputs: int, width: int) -> None:
+    def __init__(self, inputs: int, width: int, forget_bias: float = 0.0) -> None:
+        """`forget_bias` is for cells that have a gate to forget."""
         super().__init__()
         self.width = width
         self.weight_ih = nn.Parameter(torch.empty(self.gates * width, inputs))  # W
         self.weight_hh = nn.Parameter(torch.empty(self.gates * width, width))  # U
         self.bias_ih = nn.Parameter(torch.empty(self.gates * width))
         self.bias_hh = nn.Parameter(torch.empty(self.gates * width))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
         bound = 1 / math.sqrt(self.width)
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -bound, bound)
@@ -71,11 +72,15 @@ class Cell(nn.Module):
 
     def fused_step(self, x: Tensor, state: CellState, recurrent: Tensor) -> CellState:
         """One time step by PyTorch's kernel."""
-        raise NotImplementedError
+        given = state if self.parts > 1 else state[0]
+        new = self.step_kernel(x, given, self.weight_ih, recurrent, self.bias_ih, self.bias_hh)
+        return new if self.parts > 1 else (new,)
 
     def fused_scan(self, x: Tensor, state: CellState, weights: list[Tensor]) -> Any:
         """All time steps by PyTorch's kernel."""
-        raise NotImplementedError
+        initial = [part.unsqueeze(0) for part in state]
+        given = initial if self.parts > 1 else initial[0]
+        return self.scan_kernel(x, given, weights, True, 1, 0.0, self.training, False, False)
 
     def hold(self, x: Tensor, weight: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
         """Input and W by which padding, where `inside` (T, B, 1) is False, leaves the state's later parts alone.
@@ -90,18 +95,14 @@ class ElmanCell(Cell):
 
     gates = 1
     parts = 1
+    step_kernel = staticmethod(torch.rnn_tanh_cell)
+    scan_kernel = staticmethod(torch.rnn_tanh)
 
     def advance(self, from_input: Tensor, state: CellState, recurrent: Tensor) -> CellState:
         (h,) = state
         h = torch.tanh(from_input + F.linear(h, recurrent, self.bias_hh))
         capture("hidden", h)
         return (h,)
-
-    def fused_step(self, x: Tensor, state: CellState, recurrent: Tensor) -> CellState:
-        return (torch.rnn_tanh_cell(x, state[0], self.weight_ih, recurrent, self.bias_ih, self.bias_hh),)
-
-    def fused_scan(self, x: Tensor, state: CellState, weights: list[Tensor]) -> Any:
-        return torch.rnn_tanh(x, state[0].unsqueeze(0), weights, True, 1, 0.0, self.training, False, False)
 
 
 class GRUCell(Cell):
@@ -115,6 +116,8 @@ class GRUCell(Cell):
 
     gates = 3
     parts = 1
+    step_kernel = staticmethod(torch.gru_cell)
+    scan_kernel = staticmethod(torch.gru)
 
     @torch.no_grad()
     def remember(self, steps: int) -> None:
@@ -134,12 +137,6 @@ class GRUCell(Cell):
             capture(name, value)
         return (h,)
 
-    def fused_step(self, x: Tensor, state: CellState, recurrent: Tensor) -> CellState:
-        return (torch.gru_cell(x, state[0], self.weight_ih, recurrent, self.bias_ih, self.bias_hh),)
-
-    def fused_scan(self, x: Tensor, state: CellState, weights: list[Tensor]) -> Any:
-        return torch.gru(x, state[0].unsqueeze(0), weights, True, 1, 0.0, self.training, False, False)
-
 
 class LSTMCell(Cell):
     """Long short-term memory (Hochreiter & Schmidhuber 1997; forget gate by Gers et al. 2000):
@@ -154,6 +151,8 @@ class LSTMCell(Cell):
 
     gates = 4
     parts = 2
+    step_kernel = staticmethod(torch.lstm_cell)
+    scan_kernel = staticmethod(torch.lstm)
 
     def __init__(self, inputs: int, width: int, forget_bias: float = 0.0) -> None:
         super().__init__(inputs, width)
@@ -176,23 +175,10 @@ class LSTMCell(Cell):
         o = torch.sigmoid(o)
         c = f * c + i * g
         h = o * torch.tanh(c)
-        for name, value in (
-            ("forget_gate", f),
-            ("input_gate", i),
-            ("candidate", g),
-            ("output_gate", o),
-            ("cell", c),
-            ("hidden", h),
-        ):
+        gates = {"forget_gate": f, "input_gate": i, "candidate": g, "output_gate": o}
+        for name, value in {**gates, "cell": c, "hidden": h}.items():
             capture(name, value)
         return h, c
-
-    def fused_step(self, x: Tensor, state: CellState, recurrent: Tensor) -> CellState:
-        return torch.lstm_cell(x, state, self.weight_ih, recurrent, self.bias_ih, self.bias_hh)
-
-    def fused_scan(self, x: Tensor, state: CellState, weights: list[Tensor]) -> Any:
-        initial = [part.unsqueeze(0) for part in state]
-        return torch.lstm(x, initial, weights, True, 1, 0.0, self.training, False, False)
 
     def hold(self, x: Tensor, weight: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
         """One more input, which is 1 on padding; there it shuts the input gate and opens the forget gate.
@@ -233,7 +219,7 @@ class Layer(nn.Module):
         if self.reverse:
             x = flip(x, lengths)
         recurrent = drop_connect(self.cell.weight_hh, self.recurrent_dropout, self.training)
-        if self.fused and not capturing():
+        if self.fused and not capturing() and not x.is_meta:  # autocast, which is asked there, knows no sketch
             y, state = self._run_fused(x, state, recurrent, lengths)
         else:
             y, state = self._run_written_out(x, state, recurrent, lengths)
@@ -250,17 +236,16 @@ class Layer(nn.Module):
         self, x: Tensor, state: CellState, recurrent: Tensor, lengths: Tensor | None
     ) -> tuple[Tensor, CellState]:
         from_input = F.linear(x, self.cell.weight_ih, self.cell.bias_ih)  # (T, B, gates·D)
+        inside = None if lengths is None else _inside(x, lengths)
         outputs = []
         for t in range(x.shape[0]):
             new = self.cell.advance(from_input[t], state, recurrent)
-            if lengths is not None:  # a row that has ended keeps its state
-                going = (t < lengths).unsqueeze(-1)  # (B, 1)
-                new = tuple(torch.where(going, n, old) for n, old in zip(new, state, strict=True))
-                outputs.append(new[0] * going)
-            else:
-                outputs.append(new[0])
+            if inside is not None:  # a row that has ended keeps its state
+                new = tuple(torch.where(inside[t], n, old) for n, old in zip(new, state, strict=True))
             state = new
-        return torch.stack(outputs), state
+            outputs.append(new[0])
+        y = torch.stack(outputs)
+        return y if inside is None else y * inside, state
 
     def _run_fused(
         self, x: Tensor, state: CellState, recurrent: Tensor, lengths: Tensor | None
@@ -277,7 +262,7 @@ class Layer(nn.Module):
                 y, *last = self.cell.fused_scan(x, state, weights)
                 return y, tuple(part[0] for part in last)
             # Padding is on the right, so it is read after all that counts; what it does is then undone.
-            inside = (torch.arange(len(x), device=x.device).unsqueeze(1) < lengths).unsqueeze(-1)  # (T, B, 1)
+            inside = _inside(x, lengths)
             x, weights[0] = self.cell.hold(x, weights[0], inside)
             y, _, *others = self.cell.fused_scan(x, state, weights)
             y = y * inside
@@ -313,18 +298,12 @@ class Recurrent(nn.Module):
         for width in widths:
             pair = nn.ModuleList()
             for reverse in (False, True)[:directions]:
-                made = _make(cell, inputs, width // directions, forget_bias)
+                made = CELLS[cell](inputs, width // directions, forget_bias)
                 if memory is not None:
                     made.remember(memory)
                 pair.append(Layer(made, reverse, recurrent_dropout))
             self.layers.append(pair)
             inputs = width
-
-    def fuse(self, fused: bool) -> None:
-        """Choose PyTorch's kernels (True) or the written-out equations (False)."""
-        for module in self.modules():
-            if isinstance(module, Layer):
-                module.fused = fused
 
     def _pairs(self) -> list[list[Layer]]:
         """The layers of each depth: one direction or two."""
@@ -384,10 +363,9 @@ class Recurrent(nn.Module):
         return x, after
 
 
-def _make(cell: str, inputs: int, width: int, forget_bias: float) -> Cell:
-    if cell == "lstm":
-        return LSTMCell(inputs, width, forget_bias)
-    return CELLS[cell](inputs, width)
+def _inside(x: Tensor, lengths: Tensor) -> Tensor:
+    """(T, B, 1), True where there is a token."""
+    return (torch.arange(len(x), device=x.device).unsqueeze(1) < lengths).unsqueeze(-1)
 
 
 def flip(x: Tensor, lengths: Tensor | None) -> Tensor:

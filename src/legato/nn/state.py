@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self
 
 import torch
 import torch.nn.functional as F
@@ -98,7 +98,6 @@ class SharedMemory:
         return [*tensors, F.pad(inside.repeat_interleave(copies, 0), (0, padding))]
 
 
-@runtime_checkable
 class State(Protocol):
     """What a model remembers while it generates: a recurrent state, or a key/value cache.
 

@@ -14,8 +14,8 @@ Captured inside `record()`: `encoder.3.attention.weights`, `decoder.3.cross.weig
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -24,34 +24,13 @@ from torch.utils.checkpoint import checkpoint
 
 from legato.nn.attention import additive, visible
 from legato.nn.capture import capture, capturing, scope
-from legato.nn.feedforward import FeedForward, make_norm
+from legato.nn.feedforward import BlockShape, FeedForward, make_norm
 from legato.nn.kv_cache import CacheSlice, KeyValueCache
+from legato.nn.linear import product_dtype
 from legato.nn.multihead import AttentionView, CrossAttention, MultiHead, Packing, Past, SelfAttention, Source
 from legato.nn.positions import Rotary
 from legato.nn.readout import Readout, TokenEmbedding, clear_padding
 from legato.nn.state import Memory
-
-
-@dataclass(frozen=True)
-class BlockShape:
-    """What all blocks of a stack have in common."""
-
-    width: int
-    heads: int
-    inner: int  # units of the feed-forward layer
-    activation: str = "relu"  # of nn/feedforward.py's ACTIVATIONS
-    kv_heads: int | None = None  # heads of keys and values; left out: as many
-    norm: str = "layer"  # or "rms"
-    eps: float = 1e-5
-    norm_first: bool = False  # pre-norm
-    bias: bool = True
-    bias_qkv: bool | None = None  # of queries, keys and values; left out: bias
-    bias_attention: bool | None = None  # of what attention ends with; left out: bias
-    head_width: int | None = None  # left out: width / heads
-    norm_heads: bool = False  # norms of queries and keys
-    dropout: float = 0.0  # on what a sublayer adds
-    dropout_attention: float = 0.0  # on the attention weights
-    dropout_activation: float = 0.0  # on the feed-forward layer's units
 
 
 class Block(nn.Module):
@@ -59,44 +38,27 @@ class Block(nn.Module):
 
     def __init__(self, shape: BlockShape, *, cross: bool = False) -> None:
         super().__init__()
-        width, heads = shape.width, shape.heads
         self.norm_first = shape.norm_first
         self.dropout = shape.dropout
-        self.attention = SelfAttention(
-            width,
-            heads,
-            kv_heads=shape.kv_heads,
-            head_width=shape.head_width,
-            bias=shape.bias if shape.bias_qkv is None else shape.bias_qkv,
-            bias_output=shape.bias if shape.bias_attention is None else shape.bias_attention,
-            norm=shape.eps if shape.norm_heads else None,
-            dropout=shape.dropout_attention,
-        )
-        self.attention_norm = make_norm(shape.norm, width, shape.eps)
-        self.cross = CrossAttention(width, heads, bias=shape.bias, dropout=shape.dropout_attention) if cross else None
-        self.cross_norm = make_norm(shape.norm, width, shape.eps) if cross else None
-        self.feedforward = FeedForward(
-            width, shape.inner, shape.activation, bias=shape.bias, dropout=shape.dropout_activation
-        )
-        self.feedforward_norm = make_norm(shape.norm, width, shape.eps)
+        self.attention = SelfAttention(shape)
+        self.attention_norm = make_norm(shape)
+        self.cross = CrossAttention(shape) if cross else None
+        self.cross_norm = make_norm(shape) if cross else None
+        self.feedforward = FeedForward(shape)
+        self.feedforward_norm = make_norm(shape)
 
     def forward(
         self, x: Tensor, look: AttentionView, past: Past | None = None, source: Source | None = None
     ) -> Tensor:
         """(B, T, D) to (B, T, D)."""
-        first = self.norm_first
-        with scope("attention"):
-            y = self.attention(self.attention_norm(x) if first else x, look, past)
-        x = self._add(x, y, self.attention_norm)
+        x = self._around("attention", self.attention, self.attention_norm, x, look, past)
         if self.cross is not None and self.cross_norm is not None:
-            with scope("cross"):
-                y = self.cross(self.cross_norm(x) if first else x, source)
-            x = self._add(x, y, self.cross_norm)
-        with scope("feedforward"):
-            y = self.feedforward(self.feedforward_norm(x) if first else x)
-        return self._add(x, y, self.feedforward_norm)
+            x = self._around("cross", self.cross, self.cross_norm, x, source)
+        return self._around("feedforward", self.feedforward, self.feedforward_norm, x)
 
-    def _add(self, x: Tensor, y: Tensor, norm: nn.Module) -> Tensor:
+    def _around(self, name: str, sublayer: nn.Module, norm: nn.Module, x: Tensor, *others: Any) -> Tensor:
+        with scope(name):
+            y = sublayer(norm(x) if self.norm_first else x, *others)
         if self.training:
             y = F.dropout(y, self.dropout)
         return x + y if self.norm_first else norm(x + y)
@@ -129,7 +91,7 @@ class Stack(nn.Module):
         self.windows = [window] * layers if window is None or isinstance(window, int) else list(window)
         self.rotary = rotary
         self.layers = nn.ModuleList(Block(shape, cross=cross) for _ in range(layers))
-        self.norm = make_norm(shape.norm, shape.width, shape.eps) if shape.norm_first else None
+        self.norm = make_norm(shape) if shape.norm_first else None
         self.start_small()
 
     @torch.no_grad()
@@ -142,12 +104,6 @@ class Stack(nn.Module):
         ends += [module.outer for module in self.modules() if isinstance(module, FeedForward)]
         for end in ends:
             end.weight.mul_(len(ends) ** -0.5)
-
-    def fuse(self, fused: bool) -> None:
-        """Choose PyTorch's attention kernel (True) or the written-out equation (False)."""
-        for module in self.modules():
-            if isinstance(module, MultiHead):
-                module.fused = fused
 
     def forward(
         self,
@@ -172,11 +128,10 @@ class Stack(nn.Module):
         sources = None if memory is None else self.sources(memory)
         if packing is None:
             return self._run(x, looks, sources=sources, every=every)
-        kept: list[Tensor] | None = None if every is None else []
-        last = packing.unpack(self._run(packing.pack(x), looks, sources=sources, every=kept))
+        last = self._run(packing.pack(x), looks, sources=sources, every=every)
         if every is not None:
-            every += [packing.unpack(state) for state in kept or []]
-        return last
+            every[-len(looks) :] = [packing.unpack(state) for state in every[-len(looks) :]]
+        return packing.unpack(last)
 
     def _view(
         self, x: Tensor, lengths: Tensor | None, documents: Tensor | None, window: int | None
@@ -192,13 +147,13 @@ class Stack(nn.Module):
             limits.append(visible(places, places, causal=self.causal, window=window)[None, None])  # (1, 1, T, T)
         if not limits:
             return None, self.causal
-        return additive(reduce(torch.logical_and, limits), _dtype_inside(x)), False
+        return additive(reduce(torch.logical_and, limits), product_dtype(x)), False
 
     def sources(self, memory: Memory) -> list[Source]:
         """Every layer's keys and values of a memory."""
         states, mask = memory.states, memory.mask
         if mask is not None:
-            mask = additive(mask[:, None, None], _dtype_inside(states))  # (B, 1, 1, S)
+            mask = additive(mask[:, None, None], product_dtype(states))  # (B, 1, 1, S)
         packing = _packing(states, memory.lengths)
         if packing is not None:
             states = packing.pack(states)
@@ -209,14 +164,13 @@ class Stack(nn.Module):
     ) -> KeyValueCache:
         """An empty cache, for `extend`."""
         weight = next(self.parameters())
-        heads = self.shape.kv_heads or self.shape.heads
         return KeyValueCache(
             len(self.layers),
             rows,
-            heads,
+            self.shape.kv_heads or self.shape.heads,
             capacity,
-            self.shape.head_width or self.shape.width // self.shape.heads,
-            like=weight.new_empty(0, dtype=_dtype_inside(weight)),
+            self.shape.head_size,
+            like=weight.new_empty(0, dtype=product_dtype(weight)),
             limit=limit,
             windows=self.windows,
             sources=None if memory is None else self.sources(memory),
@@ -225,7 +179,7 @@ class Stack(nn.Module):
     def extend(self, x: Tensor, opening: CacheSlice) -> Tensor:
         """New tokens (B, T, D) after those in a cache, which has been opened for them."""
         rotation = None if self.rotary is None else self.rotary(opening.at)
-        looks = [AttentionView(view.mask, view.causal, rotation) for view in opening.views]
+        looks = [view._replace(rotation=rotation) for view in opening.views]
         return self._run(x, looks, opening.pasts, opening.sources)
 
     def _run(
@@ -292,9 +246,3 @@ def _packing(x: Tensor, lengths: Tensor | None) -> Packing | None:
         return None
     rows, length, _ = x.shape
     return Packing.of(lengths, length) if int(lengths.sum()) < PADDED * rows * length else None
-
-
-def _dtype_inside(x: Tensor) -> torch.dtype:
-    """What attention computes in: autocast may have its own opinion."""
-    kind = x.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype

@@ -14,15 +14,16 @@ import json
 import math
 import re
 import statistics
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
+import torch
 
-from legato.config import SHORT_SECTIONS, read_yaml, split_words
+from legato.config import SHORT_SECTIONS, read_yaml
 from legato.errors import ConfigError, FolderError, brief
 from legato.evaluation.lm import PRICE
 from legato.evaluation.metrics import Metric, Metrics, metric_of
@@ -30,20 +31,12 @@ from legato.folders.atomic import clear_errors, write_text
 from legato.input_files import path_of
 from legato.models.base import Sizes, measure
 from legato.registry import MODELS, TASKS
-from legato.runs.train import (
-    Result,
-    RunConfig,
-    check,
-    dump,
-    find_recipe,
-    finished_result,
-    flat,
-    plan_of,
-    resume_run,
-    settings_for,
-    start_run,
-)
+from legato.runs.config import RunConfig, check, dump, flat, settings_for
+from legato.runs.run_folder import RunFolder
+from legato.runs.train import Result, finished_result, plan_of, resume_run, start_run
 from legato.schema import to_json
+from legato.training.display import Display
+from legato.training.schedules import resolve_steps
 
 # Settings whose value is a list by nature; everywhere else a list means one run each.
 LISTS = (
@@ -54,9 +47,13 @@ LISTS = (
 WIDEST = 16384
 NUMBER = re.compile("[0-9]{1,15}")
 PLOT = "compare.png"
-# Measured of each run, shown where runs differ in how much they train: the column's title, and how a value is shown.
-SAVINGS: dict[str, tuple[str, Callable[[float], str]]] = {
-    "trainable": ("trainable", lambda value: f"{value:,.0f}"),
+# What every run tells of itself: the column's title, and how a value is shown. From `trainable` on, only where runs
+# differ in how much they train.
+MEASURED: dict[str, tuple[str, Callable[[float], str]]] = {
+    "parameters": ("parameters", "{:,.0f}".format),
+    "tokens": ("tokens", "{:,.0f}".format),
+    "tokens_per_second": ("tokens/s", "{:,.0f}".format),
+    "trainable": ("trainable", "{:,.0f}".format),
     "peak_memory": ("peak memory", lambda value: f"{value / 2**20:,.0f} MiB" if value else "–"),
     "seconds": ("minutes", lambda value: f"{value / 60:,.2f}"),
     "saved_bytes": ("file", lambda value: f"{value / 1e6:,.3g} MB"),
@@ -64,7 +61,7 @@ SAVINGS: dict[str, tuple[str, Callable[[float], str]]] = {
 
 
 @dataclass
-class Entry:
+class ComparisonEntry:
     """One thing compared: its settings and the runs made with it."""
 
     label: str
@@ -81,39 +78,48 @@ class Entry:
         return statistics.stdev(values) if len(values) > 1 else None
 
     def _values(self, figure: str) -> list[float]:
-        return [_figure_of(result, figure) for result in self.results]
-
-
-def _figure_of(result: Result, figure: str) -> float:
-    value = {**vars(result), **result.metrics}.get(figure, 0.0)
-    if value is None:  # it was not finite
-        return math.nan
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        file = result.run / "result.json"
-        raise FolderError(f"{file}: 'metrics.{figure}' should be a number, not {brief(value)}; remove the file")
-    return float(value)
+        values = []
+        for result in self.results:
+            value = {**vars(result), **result.metrics}.get(figure, 0.0)
+            if isinstance(value, bool) or not isinstance(value, int | float | None):
+                file = result.run / "result.json"
+                raise FolderError(
+                    f"{file}: 'metrics.{figure}' should be a number, not {brief(value)}; remove the file"
+                )
+            values.append(math.nan if value is None else float(value))  # None: it was not finite
+        return values
 
 
 @dataclass
 class Comparison:
     """The entries with their runs, and where everything was kept."""
 
-    entries: list[Entry]
+    entries: list[ComparisonEntry]
     out: Path
     plot: Path
-    figures: list[str]
 
     @property
     def metrics(self) -> Metrics:
         """What the task says of its figures."""
-        return _metrics(self.entries)
+        metrics: Metrics = TASKS.get(self.entries[0].config.task).metrics
+        return metrics
 
     @property
     def measured(self) -> tuple[str, ...]:
         """What every run tells of itself; where not all train everything, what that saves."""
-        told = ("parameters", "tokens", "tokens_per_second")
         differ = len({entry.config.adapt for entry in self.entries}) > 1
-        return (*told, *SAVINGS) if differ else told
+        return tuple(MEASURED)[: None if differ else 3]
+
+    @property
+    def figures(self) -> list[str]:
+        """The scores that a table shows: the task's headlines that all runs have, or else the loss."""
+        headlines = [metric.name for metric in self.metrics if metric.headline]
+        wanted = [f"{split}.{name}" for split in ("valid", "test") for name in headlines]
+        common = [name for name in wanted if all(name in entry.results[0].metrics for entry in self.entries)]
+        common = [name for name in common if not name.endswith(".loss")] or common
+        hidden = "valid.unknown_share"  # of the tokens to be predicted, which bits per byte alone makes up for
+        has_hidden = any(hidden in result.metrics for entry in self.entries for result in entry.results)
+        return [*common, hidden] if has_hidden else common
 
     def summary(self) -> dict[str, Any]:
         rows = []
@@ -154,8 +160,6 @@ def compare(
 def _compare(
     what: str | Iterable[str], given: dict[str, Any], out: Path, quiet: bool, tell: Callable[[str], None]
 ) -> Comparison:
-    from legato.training.display import Display
-
     if (out / "compare.json").exists():
         raise FolderError(f"{out} already holds a comparison; choose another out=…")
     if (out / PLOT).exists():  # ours comes last
@@ -176,31 +180,21 @@ def _compare(
     _match_parameters(entries, [size for size, *_ in sizes], match)
     for entry in entries:
         for seed in seeds or [entry.config.seed]:
-            folder = out / (_slug(entry.label) + (f"-seed{seed}" if len(seeds) > 1 else ""))
+            folder = out / (re.sub(r"[^\w.-]", "-", entry.label) + (f"-seed{seed}" if len(seeds) > 1 else ""))
             config = check({**dump(entry.config), "seed": seed, "out": str(folder)})
             display.say(f"── {entry.label}" + (f", seed {seed}" if len(seeds) > 1 else ""))
             tell(f"{entry.label}: training …")
             result = _run(config, folder, Display(quiet, lambda text: tell(f"  {text}")))
             entry.results.append(result)
             tell(f"{entry.label}: {result.parameters:,} parameters, {result.seconds:.0f} seconds")
-    comparison = Comparison(entries, out, out / PLOT, _figures(entries))
+    comparison = Comparison(entries, out, out / PLOT)
     out.mkdir(parents=True, exist_ok=True)
     write_text(out / "compare.json", to_json(comparison.summary(), indent=1))
     draw(comparison)
     return comparison
 
 
-def compare_words(words: Iterable[str], quiet: bool = False) -> Comparison:
-    """`compare` from the words of a command line."""
-    words = list(words)
-    names = [word for word in words if "=" not in word]
-    given = split_words(word for word in words if "=" in word)
-    if not names:
-        raise ConfigError("what should be compared? name a task, or recipes or YAML files")
-    return compare(names, given, quiet=quiet)
-
-
-def _entries(names: list[str], given: dict[str, Any]) -> list[Entry]:
+def _entries(names: list[str], given: dict[str, Any]) -> list[ComparisonEntry]:
     swept = {k: v for k, v in given.items() if isinstance(v, list) and k not in LISTS}
     fixed = {k: v for k, v in given.items() if k not in swept}
     entries = []
@@ -211,25 +205,17 @@ def _entries(names: list[str], given: dict[str, Any]) -> list[Entry]:
             parts += [str(value) if key in SHORT_SECTIONS else f"{key}={value}" for key, value in chosen.items()]
             alike = TASKS.get(name).compared if name in TASKS else {}
             settings = {**alike, **fixed, **chosen}
-            if (
-                "adapt" in chosen and chosen["adapt"] != "lora"
-            ):  # what is said of LoRA is for the entries that have it
+            if chosen.get("adapt", "lora") != "lora":  # what is said of LoRA is for the entries that have it
                 settings = {key: value for key, value in settings.items() if not key.startswith("adapt.")}
             config = check(settings_for(name, settings))
             label = " ".join(part for part in parts if part) or Path(name).stem
-            own_width = "model.width" in given or "width" in (_written(name).get("model") or {})
-            entries.append(Entry(label, config, own_width))
+            own_width = "model.width" in given or "width" in (settings_for(name).get("model") or {})
+            entries.append(ComparisonEntry(label, config, own_width))
     if len({entry.label for entry in entries}) < len(entries):
         raise ConfigError("two of the things to compare have the same name; rename one of the files")
     if len(entries) < 2:
         raise ConfigError("there is only one thing to compare; give a list, as in model=[elman,lstm], or two files")
     return entries
-
-
-def _written(name: str) -> dict[str, Any]:
-    if name in TASKS:
-        return {}
-    return find_recipe(name) or settings_for(name)
 
 
 def _run(config: RunConfig, folder: Path, display: Any) -> Result:
@@ -241,7 +227,7 @@ def _run(config: RunConfig, folder: Path, display: Any) -> Result:
     return finished_result(folder) or resume_run(folder, {}, display)
 
 
-def _same_data(entries: list[Entry]) -> None:
+def _same_data(entries: list[ComparisonEntry]) -> None:
     """Refuse to compare runs on different data, or that may stop when they like."""
     first = entries[0]
     for entry in entries[1:]:
@@ -255,30 +241,23 @@ def _same_data(entries: list[Entry]) -> None:
         raise ConfigError("train.patience would stop each run at another length; leave it out of a comparison")
 
 
-def _same_budget(entries: list[Entry], tokens: list[int], rows: list[int | None]) -> None:
+def _same_budget(entries: list[ComparisonEntry], tokens: list[int], rows: list[int | None]) -> None:
     """Refuse to compare runs that read different numbers of tokens or, where all count those, of texts.
 
     The same texts are more tokens to one tokenizer than to another.
     """
-    first = entries[0]
-    counted = [count for count in rows if count is not None]
-    if len(counted) == len(rows):
-        for entry, count in zip(entries, counted, strict=True):
-            if count != counted[0]:
-                raise ConfigError(
-                    f"'{entry.label}' would train on {count:,} texts, '{first.label}' on {counted[0]:,}; "
-                    "set train.batch_rows and train.epochs, or train.steps, for all"
-                )
-        return
-    for entry, count in zip(entries, tokens, strict=True):
-        if count != tokens[0]:
-            raise ConfigError(
-                f"'{entry.label}' would train on {count:,} tokens, '{first.label}' on {tokens[0]:,}; "
-                "set train.steps and train.batch_tokens for all, the latter a multiple of every data.window"
-            )
+    counts, unit = [count for count in rows if count is not None], "texts"
+    advice = "set train.batch_rows and train.epochs, or train.steps, for all"
+    if len(counts) < len(rows):
+        counts, unit = tokens, "tokens"
+        advice = "set train.steps and train.batch_tokens for all, the latter a multiple of every data.window"
+    for entry, count in zip(entries, counts, strict=True):
+        if count != counts[0]:
+            first = f"'{entries[0].label}' on {counts[0]:,}"
+            raise ConfigError(f"'{entry.label}' would train on {count:,} {unit}, {first}; {advice}")
 
 
-def _match_parameters(entries: list[Entry], sizes: list[Sizes], match: Any) -> None:
+def _match_parameters(entries: list[ComparisonEntry], sizes: list[Sizes], match: Any) -> None:
     """Choose each entry's width so that its parameters come closest to the first one's, or to a number."""
     if match in ("none", None):
         return
@@ -289,7 +268,7 @@ def _match_parameters(entries: list[Entry], sizes: list[Sizes], match: Any) -> N
             entry.config = _with_width(entry.config, _closest_width(entry.config, size, target))
 
 
-def _all_sizes(entries: list[Entry]) -> list[tuple[Sizes, int, int | None]]:
+def _all_sizes(entries: list[ComparisonEntry]) -> list[tuple[Sizes, int, int | None]]:
     """`_sizes` of each; entries that differ only in what is put on a model or trained of it read the data once."""
     known: dict[str, tuple[Sizes, int, int | None]] = {}
     found = []
@@ -303,10 +282,6 @@ def _all_sizes(entries: list[Entry]) -> list[tuple[Sizes, int, int | None]]:
 
 def _sizes(config: RunConfig) -> tuple[Sizes, int, int | None]:
     """What the data fixes of the model, and how many tokens, and texts where these are counted, a run would read."""
-    import torch
-
-    from legato.training.schedules import resolve_steps
-
     job = TASKS.get(config.task).prepare(plan_of(config, torch.device("cpu")), lambda text: None)
     steps = resolve_steps(config.train, job.batches.steps_per_epoch)
     rows = config.train.batch_rows
@@ -322,69 +297,40 @@ def _with_width(config: RunConfig, width: int) -> RunConfig:
 
 
 def _closest_width(config: RunConfig, sizes: Sizes, target: int) -> int:
-    step = config.model.width_multiple
-    low, high = 1, WIDEST // step
-    while low < high:  # parameters grow with the width
-        middle = (low + high) // 2
-        if _parameters(_with_width(config, middle * step), sizes) < target:
-            low = middle + 1
-        else:
-            high = middle
-    around = [w * step for w in (low - 1, low) if w >= 1]
-    return min(around, key=lambda w: abs(_parameters(_with_width(config, w), sizes) - target))
+    def parameters(width: int) -> int:
+        return _parameters(_with_width(config, width), sizes)
+
+    widths = range(0, WIDEST + 1, config.model.width_multiple)
+    above = bisect_left(widths, target, lo=1, hi=len(widths) - 1, key=parameters)  # they grow with the width
+    return min(widths[max(1, above - 1) : above + 1], key=lambda width: abs(parameters(width) - target))
 
 
-def _metrics(entries: list[Entry]) -> Metrics:
-    found: Metrics = TASKS.get(entries[0].config.task).metrics
-    return found
-
-
-def _figures(entries: list[Entry]) -> list[str]:
-    """The scores that a table shows: the task's headlines that all runs have, or else the loss."""
-    headlines = [metric.name for metric in _metrics(entries) if metric.headline]
-    wanted = [f"{split}.{name}" for split in ("valid", "test") for name in headlines]
-    found = [name for name in wanted if all(name in e.results[0].metrics for e in entries)]
-    found = [name for name in found if not name.endswith(".loss")] or found
-    hidden = "valid.unknown_share"  # of the tokens that are to be predicted, which bits per byte alone makes up for
-    return [*found, hidden] if any(hidden in r.metrics for e in entries for r in e.results) else found
-
-
-def table_of(comparison: Comparison) -> Table:
-    """The comparison as people read it."""
-    table = Table(title_justify="left")
+def table_of(comparison: Comparison) -> tuple[list[str], list[list[str]], str]:
+    """The comparison as people read it: a table's columns, its rows, and what is to be known of it."""
     names = [*comparison.measured, *comparison.figures]
-    table.add_column("model", overflow="fold")
-    for name in names:
-        title = SAVINGS[name][0] if name in SAVINGS else name.replace("tokens_per_second", "tokens/s")
-        table.add_column(title.replace("_", " ").replace(".", " "), justify="right")
+    titles = [MEASURED[name][0] if name in MEASURED else re.sub("[_.]", " ", name) for name in names]
+    rows = []
     for entry in comparison.entries:
-        cells = []
+        cells = [entry.label]
         for name in names:
             mean, spread = entry.mean(name), entry.spread(name)
-            if name in SAVINGS:
-                cells.append(SAVINGS[name][1](mean))
-                continue
-            if name in comparison.measured or not math.isfinite(mean):
-                cells.append(f"{mean:,.0f}" if math.isfinite(mean) else "not finite")
-                continue
-            metric = metric_of(comparison.metrics, name)
-            more = "" if spread is None else f" ± {metric.text(spread, '.3f')}"
-            cells.append(metric.text(mean, ".3f") + more)
-        table.add_row(entry.label, *cells)
-    table.caption, table.caption_justify = "\n".join(_caveats(comparison)) or None, "left"
-    return table
-
-
-def _caveats(comparison: Comparison) -> list[str]:
-    """What is to be known of figures of models that cut texts differently."""
-    told = []
+            if not math.isfinite(mean):
+                cells.append("not finite")
+            elif name in MEASURED:
+                cells.append(MEASURED[name][1](mean))
+            else:
+                metric = metric_of(comparison.metrics, name)
+                more = "" if spread is None else f" ± {metric.text(spread, '.3f')}"
+                cells.append(metric.text(mean, ".3f") + more)
+        rows.append(cells)
+    told = []  # what is to be known of figures of models that cut texts differently
     results = [result for entry in comparison.entries for result in entry.results]
     if any("valid.unspelt_bytes" in result.metrics for result in results):
         told.append(f"bits per byte: what a model's tokens do not spell is charged at {PRICE:.3f} bits a byte")
     ways = {(str(entry.config.tokenizer), entry.config.start_from) for entry in comparison.entries}
     if "valid.perplexity" in comparison.figures and len(ways) > 1:
         told.append("perplexity is that of a token, which is not the same for each of these")
-    return told
+    return ["model", *titles], rows, "\n".join(told)
 
 
 def draw(comparison: Comparison) -> None:
@@ -394,8 +340,6 @@ def draw(comparison: Comparison) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
     from matplotlib.ticker import EngFormatter
-
-    from legato.runs.run_folder import RunFolder
 
     figure, axes = pyplot.subplots(figsize=(7, 4.5), constrained_layout=True)
     metric = Metric("loss")
@@ -407,25 +351,17 @@ def draw(comparison: Comparison) -> None:
             metric = next((metric for metric in headlines if metric.name in told), metric)
             per_step = result.tokens / max(result.steps, 1)
             lines = [line for line in lines if isinstance(line.get(metric.name), int | float)]
-            axes.plot(
-                [line["step"] * per_step for line in lines],
-                [metric.printed(line[metric.name]) for line in lines],
-                color=f"C{number}",
-                marker=".",
-                label=entry.label if result is entry.results[0] else None,
-            )
+            tokens = [line["step"] * per_step for line in lines]
+            values = [metric.printed(line[metric.name]) for line in lines]
+            label = entry.label if result is entry.results[0] else None
+            axes.plot(tokens, values, color=f"C{number}", marker=".", label=label)
     axes.set_xlabel("training tokens")
     axes.xaxis.set_major_formatter(EngFormatter())
     axes.set_ylabel(f"validation {metric.name.replace('_', ' ')}")
     axes.legend()
     axes.grid(alpha=0.3)
-    comparison.out.mkdir(parents=True, exist_ok=True)
     figure.savefig(comparison.plot, dpi=130)
     pyplot.close(figure)
-
-
-def _slug(label: str) -> str:
-    return "".join(c if c.isalnum() or c in "-._" else "-" for c in label)
 
 
 def _make_next() -> Path:

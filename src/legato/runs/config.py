@@ -21,8 +21,8 @@ from legato.config import (
     Section,
     describe,
     merge,
+    nested,
     parse_words,
-    put,
     read_yaml,
     validate,
 )
@@ -41,6 +41,7 @@ from legato.training.config import TrainConfig
 if TYPE_CHECKING:
     from legato.evaluation.metrics import Metric
 
+RECIPES: Final = Path(str(resources.files("legato"))) / "recipes"
 TO_BE_NAMED: Final = "???"  # what a recipe has where its user must say something
 
 
@@ -98,7 +99,7 @@ def check(settings: Mapping[str, Any]) -> RunConfig:
     for key in settings:
         if key not in known:
             sections = {"train": TrainConfig.model_fields, "adapt": AdaptConfig.model_fields, "model": MODEL_KEYS}
-            names = (key, *ELSEWHERE.get(key, ()))
+            names = (key, *(name for name, theirs in ELSEWHERE.items() if key in theirs))
             inside = [f"{part}.{name}" for part, fields in sections.items() for name in names if name in fields]
             near = f"did you mean '{inside[0]}'?" if inside else suggest(key, known)
             raise ConfigError(f"unknown key '{brief(key)}'; {near}")
@@ -113,7 +114,17 @@ def check(settings: Mapping[str, Any]) -> RunConfig:
     if _section(settings, "train").get("batch_rows") is not None and not task.rows:
         rowed = _tasks_with(lambda task: task.rows)
         raise ConfigError(f"{task.name} fills its batches by tokens; train.batch_rows is for {', '.join(rowed)}")
-    return _validated(task, settings)
+    model: type[SequenceModel] = MODELS.get(str(settings["model"]["name"]))
+    kinds = {"data": task.Data, "model": model.Config, "train": TrainConfig}
+    checked: dict[str, Any] = {name: validate(kind, settings[name], name) for name, kind in kinds.items()}
+    if TEXT in task.processors:
+        checked["tokenizer"] = validate(TokenizerConfig, settings["tokenizer"], "tokenizer")
+    elif any(value is not None for value in settings["tokenizer"].values()):  # a run's own file says null
+        raise ConfigError(f"{task.name} reads no text, so it has no tokenizer; leave out tokenizer.*")
+    else:
+        checked["tokenizer"] = None
+    checked |= {"head": _head(task, settings), "adapt": _adapt(settings)}
+    return validate(RunConfig, {**settings, **checked})
 
 
 def with_defaults(task: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,20 +136,6 @@ def with_defaults(task: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     laid = {name: {**section, **given[name]} for name, section in usual.sections().items()}
     laid["model"] |= usual.fixed
     return {**settings, **laid, "adapt": adapt, **({"tokenizer": {}} if trained else {})}
-
-
-def _validated(task: Any, settings: Mapping[str, Any]) -> RunConfig:
-    model: type[SequenceModel] = MODELS.get(str(settings["model"]["name"]))
-    kinds = {"data": task.Data, "model": model.Config, "train": TrainConfig}
-    sections: dict[str, Any] = {name: validate(kind, settings[name], name) for name, kind in kinds.items()}
-    if TEXT in task.processors:
-        sections["tokenizer"] = validate(TokenizerConfig, settings["tokenizer"], "tokenizer")
-    elif any(value is not None for value in settings["tokenizer"].values()):  # a run's own file says null
-        raise ConfigError(f"{task.name} reads no text, so it has no tokenizer; leave out tokenizer.*")
-    else:
-        sections["tokenizer"] = None
-    sections |= {"head": _head(task, settings), "adapt": _adapt(settings)}
-    return validate(RunConfig, {**settings, **sections})
 
 
 def _check_expected(task: Any, expected: Any) -> None:
@@ -165,9 +162,9 @@ def _adapt(settings: Mapping[str, Any]) -> AdaptConfig:
     adapt = validate(AdaptConfig, given, "adapt")
     if given and "name" not in given:
         raise ConfigError(f"adapt.{next(iter(given))} belongs to adapt=lora; say that, too")
-    unused = [key for key in given if key != "name" and getattr(adapt, key) != AdaptConfig.model_fields[key].default]
+    unused = adapt.model_dump(exclude={"name"}, exclude_defaults=True)
     if unused and adapt.name != "lora":
-        raise ConfigError(f"adapt.{unused[0]} belongs to adapt=lora; adapt={adapt.name} has no use for it")
+        raise ConfigError(f"adapt.{next(iter(unused))} belongs to adapt=lora; adapt={adapt.name} has no use for it")
     if adapt.name != "full" and settings.get("from") is None:
         raise ConfigError(f"adapt={adapt.name} trains a little of a model that is there already; name it: from=MODEL")
     return adapt
@@ -215,7 +212,8 @@ def _is_dropout(key: str) -> bool:
 def _section(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
     section = settings.get(name) or {}
     if not isinstance(section, Mapping):
-        raise ConfigError(f"'{name}' is a group of settings, such as {name}.{_example(name)}, not '{brief(section)}'")
+        example = {"data": "train=FILE", "train": "steps=300"}.get(name, "name=…")
+        raise ConfigError(f"'{name}' is a group of settings, such as {name}.{example}, not '{brief(section)}'")
     _refuse_no_name(section.get("name"), name)
     return dict(section)
 
@@ -224,10 +222,6 @@ def _refuse_no_name(value: Any, key: str) -> None:
     if isinstance(value, list | Mapping):
         advice = "; legato compare takes a list of them" if isinstance(value, list) else ""
         raise ConfigError(f"{key} should be a name, such as {key}=NAME, not {brief(value)}{advice}")
-
-
-def _example(name: str) -> str:
-    return {"data": "train=FILE", "train": "steps=300"}.get(name, "name=…")
 
 
 def describe_settings(settings: Mapping[str, Any]) -> list[Described]:
@@ -249,12 +243,7 @@ def describe_settings(settings: Mapping[str, Any]) -> list[Described]:
 
 def settings_for(what: str | None, words: Iterable[str] | Mapping[str, Any] = ()) -> dict[str, Any]:
     """The unchecked settings of a task's name, a recipe or a YAML file, with `words` laid over them."""
-    if isinstance(words, Mapping):
-        over: dict[str, Any] = {}
-        for key, value in words.items():
-            put(over, key, str(value) if isinstance(value, Path) else value)
-    else:
-        over = parse_words(words)
+    over = nested(words) if isinstance(words, Mapping) else parse_words(words)
     if what is None:
         return over
     if what in TASKS:
@@ -272,20 +261,11 @@ def settings_for(what: str | None, words: Iterable[str] | Mapping[str, Any] = ()
 
 def list_recipes() -> list[str]:
     """The names of the recipes in the package, such as `lm/ptb-lstm`."""
-    root = resources.files("legato") / "recipes"
-    names = []
-    for folder in root.iterdir():
-        if folder.is_dir():
-            names += [
-                f"{folder.name}/{f.name.removesuffix('.yaml')}" for f in folder.iterdir() if f.name.endswith(".yaml")
-            ]
-    return sorted(names)
+    return sorted(f"{file.parent.name}/{file.stem}" for file in RECIPES.glob("*/*.yaml"))
 
 
 def find_recipe(name: str) -> dict[str, Any] | None:
-    if name not in list_recipes():
-        return None
-    return read_yaml(Path(str(resources.files("legato") / "recipes" / f"{name}.yaml")))
+    return read_yaml(RECIPES / f"{name}.yaml") if name in list_recipes() else None
 
 
 def dump(config: RunConfig) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
 import sys
@@ -11,6 +10,9 @@ import time
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+
+from legato import memory
+from legato.version import __version__
 
 NEEDED = (
     "torch",
@@ -43,19 +45,16 @@ class Finding:
 
 def diagnose() -> list[Finding]:
     """Everything worth knowing about this machine, the bad news marked."""
-    from legato.version import __version__
-
-    python_good = sys.version_info >= (3, 11)
     findings = [
         Finding("legato", __version__),
-        Finding("python", f"{platform.python_version()} on {platform.machine()}", python_good),
+        Finding("python", f"{platform.python_version()} on {platform.machine()}", sys.version_info >= (3, 11)),
     ]
     findings += [_package(name) for name in NEEDED]
-    findings += [_optional(name, use) for name, use in OPTIONAL.items()]
+    findings += [Finding(name, f"{_package(name).value} (optional: {use})") for name, use in OPTIONAL.items()]
     if all(f.good for f in findings if f.name == "torch"):
         findings += _devices()
-    findings += [_memory(), _disk(), _cache()]
-    return findings
+    disk = shutil.disk_usage(Path.cwd()).free / 2**30
+    return [*findings, _memory(), Finding("free disk here", f"{disk:.1f} GiB", disk > 1), _cache()]
 
 
 def _package(name: str) -> Finding:
@@ -63,11 +62,6 @@ def _package(name: str) -> Finding:
         return Finding(name, metadata.version(name))
     except metadata.PackageNotFoundError:
         return Finding(name, "not installed", False)
-
-
-def _optional(name: str, use: str) -> Finding:
-    found = _package(name)
-    return Finding(name, f"{found.value} (optional: {use})")
 
 
 def _devices() -> list[Finding]:
@@ -94,16 +88,10 @@ def _devices() -> list[Finding]:
 
 
 def _memory() -> Finding:
-    try:
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
-    except (ValueError, AttributeError, OSError):
+    free = memory.available()
+    if free is None:
         return Finding("free memory", "unknown")
-    return Finding("free memory", f"{free:.1f} GiB", free > 1)
-
-
-def _disk() -> Finding:
-    free = shutil.disk_usage(Path.cwd()).free / 2**30
-    return Finding("free disk here", f"{free:.1f} GiB", free > 1)
+    return Finding("free memory", f"{free / 2**30:.1f} GiB", free > 2**30)
 
 
 def _cache() -> Finding:
@@ -115,9 +103,6 @@ def _cache() -> Finding:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as problem:
-        return Finding(
-            "cache",
-            f"{folder} cannot be written ({problem.strerror}); texts are encoded anew each time",
-            False,
-        )
+        why = f"{folder} cannot be written ({problem.strerror}); texts are encoded anew each time"
+        return Finding("cache", why, False)
     return Finding("cache", str(folder))

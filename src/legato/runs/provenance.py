@@ -7,22 +7,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from legato.data.processors import TEXT
 from legato.errors import DataError
-from legato.runs.config import (
-    RunConfig,
-)
+from legato.models.model_with_head import ModelWithHead
+from legato.runs.run_folder import RunFolder
 from legato.schema import OPEN, TypedDict, read_json_if_there, to_json, with_config
+from legato.tasks.base import Plan
+from legato.training.adapt import Base
+from legato.training.devices import describe
+from legato.training.display import Display
 from legato.version import __version__
-
-if TYPE_CHECKING:
-    from legato.data.processors import Processors
-    from legato.folders.loaded import Loaded
-    from legato.models.base import SequenceModel
-    from legato.training.adapt import Base
-    from legato.training.display import Display
 
 
 @with_config(OPEN)
@@ -37,12 +35,15 @@ class Provenance(TypedDict, total=False):
     pool: str
 
 
-def refuse_other_data(run: Any, hashes: dict[str, str], loaded: Loaded | None, base: Base | None) -> None:
-    about: dict[str, Any] = {**read_json_if_there(run.path / "provenance.json", Provenance, loose=True)}
+def _begun(run: RunFolder) -> dict[str, Any]:
+    return {**read_json_if_there(run.path / "provenance.json", Provenance, loose=True)}
+
+
+def refuse_other_data(run: RunFolder, plan: Plan, hashes: dict[str, str], base: Base | None) -> None:
+    about = _begun(run)
     if "data" not in about:
         return
-    before = about["data"]
-    if loaded is not None:
+    if (loaded := plan.loaded) is not None:
         begun = {TEXT: about.get(TEXT, ""), **(about.get("processors") or {})}
         for kind, digest in loaded.processors.fingerprints().items():
             if begun.get(kind) != digest:
@@ -52,7 +53,7 @@ def refuse_other_data(run: Any, hashes: dict[str, str], loaded: Loaded | None, b
     if base is not None and about.get("base", base.digest) != base.digest:
         raise DataError(f"{base.place} has not the weights that {run.path} began with; name that model: from=…")
     for split, digest in hashes.items():
-        if before.get(split, digest) != digest:
+        if about["data"].get(split, digest) != digest:
             raise DataError(
                 f"data.{split} is not the text that {run.path} began with; put that back, or start a new run"
             )
@@ -63,52 +64,32 @@ def began_with_folders_pool(run: Any) -> bool:
 
     Runs that began before it was have no entry of how their head pools.
     """
-    return "pool" in read_json_if_there(run.path / "provenance.json", Provenance, loose=True)
+    return "pool" in _begun(run)
 
 
-def _fingerprints(processors: Processors) -> dict[str, Any]:
-    """Those of processors as a run's file has them: the tokenizer's by itself, since older runs know no other."""
-    found = processors.fingerprints()
-    text = {TEXT: found.pop(TEXT)} if TEXT in found else {}
-    return {**text, **({"processors": found} if found else {})}
-
-
-def warn_of_other_device(run: Any, device: Any, display: Display) -> None:
-    from legato.training.devices import describe
-
-    before = read_json_if_there(run.path / "provenance.json", Provenance, loose=True).get("device")
+def warn_of_other_device(run: RunFolder, device: Any, display: Display) -> None:
+    before = _begun(run).get("device")
     if before is not None and before != describe(device):
         display.warn(f"{run.path} began on {before} and goes on on {describe(device)}: the last bits may differ")
 
 
-def write_provenance(
-    run: Any,
-    config: RunConfig,
-    hashes: dict[str, str],
-    loaded: Loaded | None,
-    base: Base | None,
-    device: Any,
-    model: SequenceModel,
-) -> None:
-    import torch
-
-    from legato.models.model_with_head import ModelWithHead
-    from legato.training.devices import describe
-
+def write_provenance(run: RunFolder, plan: Plan, hashes: dict[str, str], base: Base | None, model: Any) -> None:
     about = {
         "legato": __version__,
         "commit": _commit(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "platform": platform.platform(),
-        "device": describe(device),
+        "device": describe(plan.device),
         "command": " ".join(sys.argv),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "seed": config.seed,
+        "seed": plan.seed,
         "data": hashes,
     }
-    if loaded is not None:
-        about |= {"from": str(loaded.folder), **_fingerprints(loaded.processors)}
+    if plan.loaded is not None:
+        others: dict[str, Any] = plan.loaded.processors.fingerprints()
+        text = {TEXT: others.pop(TEXT)} if TEXT in others else {}  # by itself, since older runs know no other
+        about |= {"from": str(plan.loaded.folder), **text, **({"processors": others} if others else {})}
     if base is not None:
         about["base"] = base.digest
     if isinstance(model, ModelWithHead):
@@ -118,13 +99,9 @@ def write_provenance(
 
 def _commit() -> str | None:
     """The commit of the source that runs, when it is a checkout."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     try:
-        found = subprocess.run(
-            ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"],
-            capture_output=True,
-            text=True,
-            timeout=5,
-        )
+        found = subprocess.run(command, capture_output=True, text=True, timeout=5)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return found.stdout.strip() or None

@@ -64,6 +64,7 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.best = path / "best"
         self.last = path / "last"
+        self.reports = path / "metrics.jsonl"
         self._events: Any = None
         self._lock: int | None = None
         self._claimed = False
@@ -82,17 +83,15 @@ class RunFolder:
         with clear_errors(self.path):
             self._lock, self._claimed = hold(self.path / LOCK), True
 
-    def release(self) -> None:
-        """Give up the claim, with which everything ends that this process does here."""
-        if self._claimed:
-            self._unlink_lock()
-            self._let_go()
-
-    def _unlink_lock(self) -> None:
+    def release(self, *, with_folder: bool = False) -> None:
+        """Give up the claim, with which everything ends that this process does here, and an empty folder with it."""
+        if not self._claimed:
+            return
         if self._lock is not None:
             remove(self.path / LOCK, self._lock)
-
-    def _let_go(self) -> None:
+        if with_folder:
+            with suppress(OSError):
+                self.path.rmdir()
         let_go(self._lock)
         self._lock, self._claimed = None, False
 
@@ -126,10 +125,9 @@ class RunFolder:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self.path.mkdir()
             self._made_folder = True
-        except FileExistsError as problem:
-            if not self.path.is_dir():
-                raise FolderError(f"out={self.path} cannot be made: {problem.strerror}") from None
         except OSError as problem:
+            if isinstance(problem, FileExistsError) and self.path.is_dir():
+                return  # another's, or one that was there
             raise FolderError(f"out={self.path} cannot be made: {problem.strerror}") from None
 
     def _begin(self, settings: dict[str, Any]) -> RunFolder:
@@ -156,11 +154,7 @@ class RunFolder:
                 (self.path / name).unlink(missing_ok=True)
             with suppress(OSError):
                 self.checkpoints.rmdir()  # it is empty, or somebody's
-        self._unlink_lock()
-        if self._made_folder:
-            with suppress(OSError):
-                self.path.rmdir()
-        self._let_go()
+        self.release(with_folder=self._made_folder)
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
@@ -168,17 +162,11 @@ class RunFolder:
         if not (path / CONFIG).exists():
             raise FolderError(f"{path} holds no run: it has no {CONFIG}")
         run = cls(path)
-        run.refuse_links()
-        return run
-
-    def refuse_links(self) -> None:
-        """Refuse a run in which anything that training writes, replaces or removes is a link to somewhere else."""
-        for name in SMALL:
-            refuse_link(self.path / name)
-        for folder in (self.best, self.last, self.checkpoints):
-            refuse_link(folder)
-        for place in list_checkpoints(self.checkpoints):
+        # Nothing that training writes, replaces or removes may be a link to somewhere else.
+        small = (path / name for name in SMALL)
+        for place in (*small, run.best, run.last, run.checkpoints, *list_checkpoints(run.checkpoints)):
             refuse_link(place)
+        return run
 
     def put_right(self) -> None:
         """Undo what a kill left half-done, in a run that is one by more than its settings: they may be a recipe."""
@@ -217,10 +205,7 @@ class RunFolder:
 
     def log(self, step: int, kind: str, values: dict[str, Any]) -> None:
         """Append a line to metrics.jsonl and the same numbers to TensorBoard's events."""
-        with (
-            clear_errors(self.path / "metrics.jsonl"),
-            (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file,
-        ):
+        with clear_errors(self.reports), self.reports.open("a", encoding="utf-8") as file:
             file.write(to_json({"step": step, "kind": kind, **values}) + "\n")
         if self._events is not None:
             with clear_errors(self.path):
@@ -230,18 +215,17 @@ class RunFolder:
 
     def metrics(self) -> list[dict[str, Any]]:
         """Every line of metrics.jsonl; one that a kill cut short, or that is no report, is left out."""
-        path = self.path / "metrics.jsonl"
         lines: list[dict[str, Any]] = []
-        if path.exists():
-            for line in read_bytes(path, error=FolderError).split(b"\n"):
+        if self.reports.exists():
+            for line in read_bytes(self.reports, error=FolderError).split(b"\n"):
                 with suppress(FolderError):
-                    lines.append({**parse_json(line, MetricsLine, str(path), loose=True)})
+                    lines.append({**parse_json(line, MetricsLine, str(self.reports), loose=True)})
         return lines
 
     def rewind(self, step: int) -> None:
         """Forget reports of steps that will be made again."""
         kept = [line for line in self.metrics() if line["step"] <= step]
-        write_text(self.path / "metrics.jsonl", "".join(to_json(line) + "\n" for line in kept))
+        write_text(self.reports, "".join(to_json(line) + "\n" for line in kept))
 
     def open_events(self, step: int) -> None:
         """Start writing TensorBoard events; those after `step` are marked as withdrawn."""

@@ -8,55 +8,39 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from legato.config import merge, validate
+from legato.data.text.tokenizers import TokenizerConfig
+from legato.data.text.word_bytes import vocabulary_bytes
 from legato.errors import CheckpointError, ConfigError, FolderError, brief, listed
+from legato.evaluation.metrics import metric_of, printed_scores
+from legato.folders.finding import find_model
+from legato.folders.finite_scores import finite_scores
+from legato.folders.loaded import Loaded
+from legato.folders.model_folder import load_model, read_model
 from legato.input_files import path_of
 from legato.interrupts import CTRL_C
+from legato.models.base import SequenceModel, count_parameters
+from legato.models.building import refuse_too_large, within_memory
+from legato.models.model_with_head import HeadConfig, ModelWithHead, body_of, refuse_blind, resolved
+from legato.models.published.heads import head_note
+from legato.nn.characters import tell_spelling
 from legato.registry import MODELS, TASKS
-from legato.runs.config import (
-    Expectation,
-    RunConfig,
-    check,
-    describe_settings,
-    dump,
-    find_recipe,
-    flat,
-    list_recipes,
-    settings_for,
-)
-from legato.runs.provenance import (
-    began_with_folders_pool,
-    refuse_other_data,
-    warn_of_other_device,
-    write_provenance,
-)
+from legato.runs.config import RunConfig, check, dump, flat, settings_for
+from legato.runs.provenance import began_with_folders_pool, refuse_other_data, warn_of_other_device, write_provenance
+from legato.runs.run_folder import RunFolder
 from legato.schema import fields_of, fit, read_json, to_json
-
-if TYPE_CHECKING:
-    from legato.folders.loaded import Loaded
-    from legato.models.base import SequenceModel
-    from legato.tasks.base import Plan
-    from legato.training.display import Display
-
-__all__ = [
-    "Expectation",
-    "Result",
-    "RunConfig",
-    "check",
-    "describe_settings",
-    "dump",
-    "find_recipe",
-    "finished_result",
-    "flat",
-    "list_recipes",
-    "plan_of",
-    "resume_run",
-    "settings_for",
-    "start_run",
-    "train",
-]
+from legato.tasks.base import Plan
+from legato.training.adapt import Base, adapt, store_frozen, trainable_line
+from legato.training.checkpoints import list_checkpoints
+from legato.training.config import TrainConfig
+from legato.training.devices import choose_device
+from legato.training.display import Display, memory_used
+from legato.training.loop import Trainer
+from legato.training.schedules import Schedule, lengthened, resolve_steps
 
 # What may change when a run goes on; anything else would make it another run.
 RESUMABLE = (
@@ -110,8 +94,6 @@ def train(
     >>> legato.train("lm", {"data.train": "a.txt", "model": "lstm"}, out="runs/x")  # doctest: +SKIP
     >>> legato.train({"task": "lm", "data.train": "a.txt"}, out="runs/x")  # doctest: +SKIP
     """
-    from legato.training.display import Display
-
     if isinstance(what, Mapping):
         settings, what = {**what, **(settings or {})}, None
     given = {**(settings or {}), **more}
@@ -127,9 +109,6 @@ def train(
 
 def start_run(config: RunConfig, display: Display) -> Result:
     """A new run from its beginning."""
-    from legato.runs.run_folder import RunFolder
-    from legato.training.devices import choose_device
-
     choose_device(config.device)  # before anything is written
     if config.out:
         run = RunFolder.create(path_of(config.out, error=ConfigError), dump(config))
@@ -146,9 +125,6 @@ def start_run(config: RunConfig, display: Display) -> Result:
 
 def resume_run(path: Path, changes: dict[str, Any], display: Display) -> Result:
     """Go on with the run in `path`; `changes` may lengthen it, but not make it another run."""
-    from legato.runs.run_folder import RunFolder
-    from legato.training.checkpoints import list_checkpoints
-
     run = RunFolder.open(path)
     _resumed(run.settings, changes, path)  # before anything is touched there
     run.claim()
@@ -171,8 +147,14 @@ def resume_run(path: Path, changes: dict[str, Any], display: Display) -> Result:
 def _resumed(settings: dict[str, Any], changes: dict[str, Any], path: Path) -> RunConfig:
     """The settings with which a run goes on."""
     begun = {**settings, "from": changes["from"]} if "from" in changes else settings  # it may have moved
-    before, after = check(begun), check(merge(settings, changes))
-    _refuse_changes(flat(dump(before)), flat(dump(after)), path)
+    after = check(merge(settings, changes))
+    old, new = flat(dump(check(begun))), flat(dump(after))
+    for key in sorted({*old, *new}.difference(RESUMABLE)):
+        if old.get(key) != new.get(key):
+            raise ConfigError(
+                f"{key} is {brief(old.get(key))} in {path} and cannot become {brief(new.get(key))}: a resumed run "
+                "keeps its settings; start a new run for that"
+            )
     return after
 
 
@@ -193,42 +175,15 @@ def _finished(path: Path) -> ConfigError:
     return ConfigError(f"{path} is finished; raise train.steps, or the train.patience that ended it, to go on")
 
 
-def _refuse_changes(before: dict[str, Any], after: dict[str, Any], path: Path) -> None:
-    for key in sorted(set(before) | set(after)):
-        if before.get(key) != after.get(key) and key not in RESUMABLE:
-            raise ConfigError(
-                f"{key} is {brief(before.get(key))} in {path} and cannot become {brief(after.get(key))}: a resumed "
-                "run keeps its settings; start a new run for that"
-            )
-
-
 def plan_of(config: RunConfig, device: Any) -> Plan:
     """What a task prepares itself from."""
-    from legato.data.text.tokenizers import TokenizerConfig
-    from legato.folders.model_folder import read_model
-    from legato.models.model_with_head import HeadConfig
-    from legato.tasks.base import Plan
-
-    loaded = None if config.start_from is None else read_model(config.start_from)
+    loaded = None if config.start_from is None else read_model(config.start_from, sketched=True)
     head = config.head or HeadConfig()
     tokenizer = config.tokenizer or TokenizerConfig()
     return Plan(config.data, tokenizer, config.model, config.train, config.seed, device, loaded, head)
 
 
 def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool) -> Result:
-    import torch
-
-    from legato.data.text.word_bytes import vocabulary_bytes
-    from legato.models.base import count_parameters
-    from legato.models.building import refuse_too_large
-    from legato.models.model_with_head import body_of
-    from legato.nn.characters import tell_spelling
-    from legato.training.adapt import Base, adapt, store_frozen, trainable_line
-    from legato.training.config import TrainConfig
-    from legato.training.devices import choose_device
-    from legato.training.loop import Trainer
-    from legato.training.schedules import Schedule, lengthened, resolve_steps
-
     device = choose_device(config.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)  # generators and graphs belong to the current device
@@ -237,15 +192,16 @@ def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool)
     plan = plan_of(config, device)
     job = TASKS.get(config.task).prepare(plan, display.say)
     _tell_same(job.hashes, display)
-    base = None
-    if config.start_from is not None and plan.loaded is not None and config.adapt.name != "full":
-        base = Base.of(config.start_from, plan.loaded)
     torch.manual_seed(config.seed)
     kind = MODELS.get(config.model.name)
     # On a CPU there is a gradient beside each weight; optimisers that keep more are not counted.
-    refuse_too_large(kind, config.model, job.sizes, copies=2 if device.type == "cpu" and base is None else 1)
+    whole = config.start_from is None or config.adapt.name == "full"
+    refuse_too_large(kind, config.model, job.sizes, copies=2 if device.type == "cpu" and whole else 1)
     model = kind(config.model, job.sizes)
-    drawn = set() if plan.loaded is None else _copy_weights(body_of(plan.loaded.module), model)
+    drawn = set() if plan.loaded is None else plan.loaded.put_into(model)
+    base = None
+    if config.start_from is not None and plan.loaded is not None and not whole:
+        base = Base.of(config.start_from, plan.loaded)
     if job.head is not None:
         as_folder = not resuming or began_with_folders_pool(run)
         model = with_head(model, job, plan.loaded, config.adapt.name, display.say, as_folder=as_folder)
@@ -268,12 +224,12 @@ def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool)
         display.say(trainable_line(model))
     trainer = Trainer(model, job, config.train, run, seed=config.seed, device=device, display=display)
     if resuming:
-        refuse_other_data(run, job.hashes, plan.loaded, base)
+        refuse_other_data(run, plan, job.hashes, base)
         warn_of_other_device(run, device, display)
         trainer.resume()
         if trainer.finished:
             if not (run.path / "result.json").exists():  # killed between the last step and the last word
-                return _conclude(config, run, job, trainer, trainer.progress, parameters, display)
+                return _conclude(config, trainer, parameters)
             raise _finished(run.path)
         trained = validate(TrainConfig, run.settings.get("train") or {}, "train")
         before = Schedule(trained, resolve_steps(trained, job.batches.steps_per_epoch))
@@ -285,9 +241,9 @@ def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool)
         if note := lengthened(before, trainer.schedule, trainer.step):
             display.say(f"note: {note}")
     else:
-        write_provenance(run, config, job.hashes, plan.loaded, base, device, model)
-    progress = trainer.fit()
-    return _conclude(config, run, job, trainer, progress, parameters, display)
+        write_provenance(run, plan, job.hashes, base, model)
+    trainer.fit()
+    return _conclude(config, trainer, parameters)
 
 
 def _tell_same(hashes: Mapping[str, str], display: Display) -> None:
@@ -295,14 +251,6 @@ def _tell_same(hashes: Mapping[str, str], display: Display) -> None:
     for split in ("valid", "test"):
         if hashes.get(split) and hashes[split] == hashes.get("train"):
             display.say(f"note: data.{split} holds what data.train does, so its scores say how well that was learned")
-
-
-def _copy_weights(base: SequenceModel, model: SequenceModel) -> set[str]:
-    """Begin with the weights of `base`; a head that only `model` has stays as it was made: its tensors' names."""
-    heads = set(model.config.pretraining_heads)
-    same = base.config.model_dump(include=heads) == model.config.model_dump(include=heads)
-    strict = same and base.has_readout == model.has_readout
-    return set(model.load_state_dict(base.state_dict(), strict=strict).missing_keys)
 
 
 def with_head(
@@ -319,10 +267,6 @@ def with_head(
     With `head.pool=auto` it pools as the head before it did, or else as the folder says that a text's vector is made
     (`as_folder`; a frozen body is always read so), or else as suits the body.
     """
-    from legato.models.building import within_memory
-    from legato.models.model_with_head import ModelWithHead, refuse_blind, resolved
-    from legato.models.published.heads import head_note
-
     shape, before = job.head, None if loaded is None else loaded.module
     was, frozen = before.shape if isinstance(before, ModelWithHead) else None, adapt == "head"
     if shape.pool == "auto" and was and (was.kind, was.layers, was.lstm) == (shape.kind, shape.layers, shape.lstm):
@@ -337,45 +281,32 @@ def with_head(
     if isinstance(before, ModelWithHead) and loaded is not None:
         known, wanted = loaded.about.get("labels"), job.labels
         if not model.reuse_head(before, known, wanted):
-            differ = isinstance(known, list) and isinstance(wanted, list) and sorted(known) != sorted(wanted)
-            why = (
-                f"it knew {_few(known)}, and the data has {_few(wanted)}"
-                if differ
-                else "the old one had another shape"
-            )
+            why = "the old one had another shape"
+            if isinstance(known, list) and isinstance(wanted, list) and sorted(known) != sorted(wanted):
+                knew, has = (listed(names, 4, quote="'") for names in (known, wanted))
+                why = f"it knew {knew}, and the data has {has}"
             say(f"note: the head is a new one: {why}")
     if note := head_note(model):
         say(f"note: {note}")
     return model
 
 
-def _few(names: Any) -> str:
-    return listed(names, 4, quote="'")
-
-
-def _conclude(
-    config: RunConfig, run: Any, job: Any, trainer: Any, progress: Any, parameters: int, display: Display
-) -> Result:
+def _conclude(config: RunConfig, trainer: Any, parameters: int) -> Result:
     """Score the best model on whole texts, and say whether the recipe's promise was kept."""
-    import torch
-
-    from legato.evaluation.metrics import metric_of, printed_scores
-    from legato.folders.finding import find_model
-    from legato.folders.finite_scores import finite_scores
-    from legato.folders.model_folder import load_model
-    from legato.models.base import count_parameters
-    from legato.training.display import memory_used
-
+    run, job, progress, display = trainer.run, trainer.job, trainer.progress, trainer.display
     peak = memory_used(trainer.device) if trainer.device.type == "cuda" else 0
     trainable = count_parameters(trainer.model, trainable=True)
-    best = load_model(find_model(run.path)).module.to(trainer.device)
+    folder = find_model(run.path)
+    best = load_model(folder).module.to(trainer.device)
     display.say("scoring the best model …")
     with torch.no_grad():
         metrics = finite_scores(job.final(best), best, display.say)
     speed = progress.tokens / max(progress.training, 1e-9)
     minutes = progress.seconds / 60
-    result = Result(run.path, metrics, parameters, trainer.step, progress.tokens, progress.seconds, speed)
-    result.trainable, result.peak_memory, result.saved_bytes = trainable, peak, saved_bytes(find_model(run.path))
+    saved = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    result = Result(
+        run.path, metrics, parameters, trainer.step, progress.tokens, progress.seconds, speed, trainable, peak, saved
+    )
     figures = {**metrics, "minutes": minutes}
     for label, text in printed_scores(job.metrics, metrics, ".4g").items():
         display.say(f"{label}: {text}")
@@ -395,8 +326,3 @@ def _conclude(
     taken = f"{minutes:.1f} minutes" if minutes >= 1 else f"{seconds} second{'s' * (seconds != 1)}"
     display.say(f"done in {taken}; the best model is in {run.best if run.best.exists() else run.last}")
     return result
-
-
-def saved_bytes(folder: Path) -> int:
-    """The size of the weights in a model folder."""
-    return sum(file.stat().st_size for file in folder.glob("*.safetensors"))

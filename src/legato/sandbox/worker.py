@@ -13,30 +13,23 @@ import signal
 import struct
 import sys
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, BinaryIO
 
 
 class StageError(Exception):
-    """A mistake that belongs to one stage of a call; what it was is its cause."""
-
-    def __init__(self, stage: str) -> None:
-        super().__init__(stage)
-        self.stage = stage
+    """A mistake that belongs to the stage of a call that it names; what it was is its cause."""
 
 
 # --- chat templates -----------------------------------------------------------------------------------
 
-_compiled: dict[str, Any] = {}
 
-
+@lru_cache(maxsize=8)
 def compiled(source: str) -> Any:
     """A Jinja template as `transformers` reads it; in Jinja's own sandbox it can reach and change nothing."""
     from jinja2 import TemplateError, nodes
     from jinja2.ext import Extension
     from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    if source in _compiled:
-        return _compiled[source]
 
     class Generation(Extension):
         """`{% generation %}` marks what an assistant says, for training; here it is just its content."""
@@ -57,13 +50,9 @@ def compiled(source: str) -> Any:
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = refuse
     try:
-        template = environment.from_string(source)
+        return environment.from_string(source)
     except Exception as problem:
         raise StageError("compile") from problem
-    if len(_compiled) > 8:
-        _compiled.clear()
-    _compiled[source] = template
-    return template
 
 
 def _to_json(
@@ -129,18 +118,30 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """What a request is answered with."""
+def answer(request: dict[str, Any], memory: int) -> bytes:
+    """What a request is answered with, as it is sent; `memory` is how much there is."""
+    try:
+        found = outcome(request)
+        result, output = found.get("result"), request["output"]
+        if isinstance(result, list) and sum(len(text) for text in result) > output:
+            found = {"over": f"{output >> 20} MB of output"}
+        return json.dumps(found).encode()
+    except MemoryError:
+        return json.dumps({"over": f"{memory >> 20} MB of memory"}).encode()
+
+
+def outcome(request: dict[str, Any]) -> dict[str, Any]:
+    """What the function gives, or why it fails, unless it is by want of memory."""
     try:
         return {"result": FUNCTIONS[request["call"]](**request["arguments"])}
     except MemoryError:
-        return {"over": "memory"}
+        raise
     except StageError as problem:
         cause = problem.__cause__
         if isinstance(cause, MemoryError):
-            return {"over": "memory"}
-        message = getattr(cause, "message", None) or cause
-        return {"failed": type(cause).__name__, "message": str(message)[:2000], "stage": problem.stage}
+            raise cause from None
+        message = getattr(cause, "message", None) or cause  # Jinja's errors have one, which says more; others not
+        return {"failed": type(cause).__name__, "message": str(message)[:2000], "stage": str(problem)}
     except BaseException as problem:  # a panic of the tokenizers' library is no Exception
         return {"failed": type(problem).__name__, "message": str(problem)[:2000]}
 
@@ -157,23 +158,8 @@ def main() -> None:
     send(out, b"{}")
     while (request := receive(pipe)) is not None:
         signal.setitimer(signal.ITIMER_PROF, request["seconds"])  # nobody handles it: it ends the process
-        send(out, written(answer(request), request["output"], memory))
+        send(out, answer(request, memory))
         signal.setitimer(signal.ITIMER_PROF, 0)
-
-
-def written(found: dict[str, Any], output: int, memory: int) -> bytes:
-    """The answer as it is sent, if it is no longer than `output`."""
-    result = found.get("result")
-    try:
-        if isinstance(result, list) and sum(len(text) for text in result) > output:
-            found = {"over": f"{output >> 20} MB of output"}
-        elif found.get("over") != "memory":
-            return json.dumps(found).encode()
-    except MemoryError:
-        found = {"over": "memory"}
-    if found["over"] == "memory":
-        found = {"over": f"{memory >> 20} MB of memory"}
-    return json.dumps(found).encode()
 
 
 def limit(memory: int) -> None:
@@ -183,7 +169,7 @@ def limit(memory: int) -> None:
     except ImportError:
         return
     for what, most in (("RLIMIT_AS", memory), ("RLIMIT_DATA", memory), ("RLIMIT_CORE", 0), ("RLIMIT_FSIZE", 0)):
-        if hasattr(resource, what):
+        if hasattr(resource, what):  # which limits there are, the system decides
             try:
                 resource.setrlimit(getattr(resource, what), (most, most))
             except (OSError, ValueError):  # macOS knows some only by name

@@ -7,7 +7,9 @@ touches one file; other packages add theirs through the entry point group `legat
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,26 +17,29 @@ import torch
 from torch import Tensor
 
 from legato.config import Section
-from legato.data.batching.buckets import BatchShape
-from legato.data.processors import TEXT, Processors
-from legato.data.text.text_reader import TextReader, parting
+from legato.data.batching.batches import BatchShape
+from legato.data.batching.examples import Example, scoring_batches
+from legato.data.processors import TEXT, HasProcessors, Processors
+from legato.data.sources.table import Column
+from legato.data.text.text_reader import parting
 from legato.data.text.tokenizers import AnyTokenizer, TokenizerConfig
-from legato.errors import ConfigError
+from legato.errors import ConfigError, DataError
 from legato.evaluation.metrics import Metrics, printed_scores
+from legato.folders.finite_scores import check_finite
 from legato.folders.loaded import Loaded
 from legato.folders.model_folder import save_model
-from legato.models.base import ModelConfig, Sizes, count_parameters
+from legato.models.base import ModelConfig, SequenceModel, Sizes, count_parameters
 from legato.models.model_with_head import HeadConfig, HeadSpec
 from legato.models.published.heads import head_note
+from legato.nn.state import Output
 from legato.registry import TASKS
-from legato.training.config import TrainConfig
+from legato.tasks.defaults import Defaults, Given
 from legato.training.job import Job
 from legato.version import __version__
 
-if TYPE_CHECKING:
-    from legato.data.sources.table import Column
-    from legato.tasks.defaults import Defaults, Given
+if TYPE_CHECKING:  # who asks a model for something needs neither
     from legato.tasks.table_inputs import TableInputs
+    from legato.training.config import TrainConfig
 
 Say = Callable[[str], None]
 
@@ -57,12 +62,7 @@ class Plan:
         if self.loaded is not None and not pairs:
             return self.loaded.processors
         found = train() if self.loaded is None else self.loaded.tokenizer
-        return Processors(
-            parting(found) if pairs and not TextReader.of(self.model, found).adds_special_tokens else found
-        )
-
-    def sizes_for(self, tokenizer: AnyTokenizer) -> Sizes:
-        return Sizes(tokenizer.size) if self.loaded is None else self.loaded.module.sizes
+        return Processors(parting(found) if pairs and not self.model.uses_cls else found)
 
     def batch_shape(self, source: str, multiple: int = 8) -> BatchShape:
         """How the training rows of `source` are batched: for a GPU in few shapes, multiples of `multiple` wide.
@@ -88,32 +88,29 @@ class Plan:
         return told
 
 
-class TaskJob(Job):
+class TaskJob(HasProcessors, Job):
     """A job that also knows what its data fixes of a model, its data's hashes and its final scores."""
 
     task: ClassVar[str]  # the name that its model folders have
-    plan: Plan
-    sizes: Sizes
     hashes: dict[str, str]
-    processors: Processors  # what its models read and write with
     head: HeadSpec | None = None  # what is put on the model
     labels: list[str] | None = None  # the names of that head's answers
     use: str  # how to use the model, for its card
 
-    @property
-    def tokenizer(self) -> AnyTokenizer:
-        """Of the text that is read."""
-        return self.processors.tokenizer
+    def __init__(self, plan: Plan, say: Say) -> None:
+        """`say` something to the person who trains."""
+        self.plan, self.say = plan, say
 
-    @property
-    def target(self) -> AnyTokenizer:
-        """Of the text that is written."""
-        return self.processors.target
+    @cached_property
+    def sizes(self) -> Sizes:
+        """What the data fixes of a model."""
+        if self.plan.loaded is not None:
+            return self.plan.loaded.module.sizes
+        return Sizes(self.target.size, None if self.target is self.tokenizer else self.tokenizer.size)
 
     @property
     def metrics(self) -> Metrics:  # type: ignore[override]
-        found: Metrics = TASKS.get(self.task).metrics
-        return found
+        return TASKS.get(self.task).metrics
 
     def initialise(self, model: Any) -> None:
         """Fill weights that start as something else than drawn at random."""
@@ -122,12 +119,15 @@ class TaskJob(Job):
         """What a model folder remembers, to read, predict and score as in training."""
         return {}
 
+    def validate(self, model: Any) -> dict[str, float]:
+        return self.score(model, "valid")
+
     def final(self, model: Any) -> dict[str, Any]:
         """The scores to publish: `valid.perplexity`, `test.perplexity` and so on."""
         return {
             f"{split}.{name}": value
             for split in ("valid", "test")
-            if split in self.hashes
+            if split == "valid" or split in self.hashes
             for name, value in self.score(model, split).items()
         }
 
@@ -136,12 +136,23 @@ class TaskJob(Job):
         raise NotImplementedError
 
     def write(self, model: Any, folder: Path, metrics: dict[str, float]) -> None:
-        scores = printed_scores(self.metrics, metrics, search=self.search)
-        name, size, note = model.config.name, count_parameters(model), head_note(model)
-        card = model_card(self.task, name, size, self.hashes, scores, self.use, note)
+        card = self._card(model, printed_scores(self.metrics, metrics, search=self.search))
         about = {"version": __version__, "data": self.hashes, "metrics": metrics}
         about |= {**self.plan.base_info(), **self.about(metrics)}
         save_model(folder, model, self.processors, task=self.task, about=about, card=card)
+
+    def _card(self, model: Any, scores: Mapping[str, str]) -> str:
+        """The README of a model folder: what it is, on what it was trained, how well it does, how to use it."""
+        name, note = model.config.name, head_note(model)  # what to know of its use elsewhere
+        rows = "\n".join(f"| {name} | {value} |" for name, value in scores.items())
+        data = "\n".join(f"- {split}: sha256 `{digest}`" for split, digest in self.hashes.items())
+        elsewhere = "" if note is None else f"Note: {note}.\n\n"
+        return (
+            f"---\nlibrary_name: legato\ntags:\n- legato\n- {self.task}\n---\n\n# {name} for {self.task}\n\n"
+            f"A model of {count_parameters(model):,} parameters, trained with Legato.\n\n"
+            f"## Use\n\n```\n{self.use}\n```\n\n{elsewhere}"
+            f"## Scores on the validation text\n\n| | |\n|---|---|\n{rows}\n\n## Data\n\n{data}\n"
+        )
 
 
 class Task:
@@ -150,9 +161,12 @@ class Task:
     name: ClassVar[str]
     summary: ClassVar[str]
     default_model: ClassVar[str] = "lstm"
+    Job: ClassVar[type[TaskJob]]  # how it is trained
     Data: ClassVar[type[Section]]
+    needs: ClassVar[str] = "=FILE"  # what `data.train` and `data.test` are set to, for somebody who has set neither
     Options: ClassVar[type[Section] | None] = None  # how to predict, `--beams` and so on; None: it does not
     Input: ClassVar[type | tuple[type, ...]] = str  # what it predicts from
+    texts: ClassVar[int] = 1  # that such a text has, with tabs between them
     input_name: ClassVar[str] = "text"  # the same, for people
     lists_answers: ClassVar[bool] = False  # whether there are several where nobody says how many
     processors: ClassVar[tuple[str, ...]] = (TEXT,)  # the kinds that its data are read with (data/processors.py)
@@ -165,14 +179,19 @@ class Task:
     @classmethod
     def defaults(cls, given: Given) -> Defaults:
         """What the task knows better than the general defaults, given what a user has set."""
-        from legato.tasks.defaults import Defaults
-
         return Defaults()
 
     @classmethod
     def prepare(cls, plan: Plan, say: Say) -> TaskJob:
         """Read the data and make batches of it."""
-        raise NotImplementedError
+        cls.require(plan.data, "train")
+        return cls.Job(plan, say)
+
+    @classmethod
+    def require(cls, data: Any, split: str) -> None:
+        """Refuse settings that do not say where a split is."""
+        if data.model_dump(include={split})[split] is None:
+            raise ConfigError(f"'data.{split}' is needed; set data.{split}{cls.needs.format(split=split)}")
 
     @classmethod
     def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
@@ -187,9 +206,17 @@ class Task:
 
         `columns` are what somebody names instead; `alone` asks for one text a row, where rows may have two.
         """
+        if columns is None and not alone:
+            with suppress(DataError):  # there are texts, and nothing else
+                return cls.training_inputs(source, about)
         from legato.tasks.table_inputs import read_inputs
 
-        return read_inputs(source, columns=columns)
+        return read_inputs(source, columns=columns, count=1 if alone else cls.texts)
+
+    @classmethod
+    def training_inputs(cls, source: str, about: Mapping[str, Any]) -> TableInputs:
+        """The same of a table as training reads it; a DataError where it is no such table."""
+        raise DataError(f"{source} has no texts that {cls.name} is trained on")
 
     @classmethod
     def predict(cls, loaded: Loaded, inputs: Sequence[Any], options: Any) -> list[Prediction]:
@@ -210,10 +237,26 @@ class Task:
         return [*before, line, *([] if share is None else [f"{share:.4f}"])]
 
 
-def require(data: Any, split: str, what: str) -> None:
-    """Refuse settings that do not say where a split is; `what` goes on behind `set data.train`."""
-    if data.model_dump(include={split})[split] is None:
-        raise ConfigError(f"'data.{split}' is needed; set data.{split}{what}")
+def penalised(total: Tensor, output: Output, count: Tensor | int) -> Tensor:
+    """A loss summed over `count` tokens or rows, with the model's penalties, which are means over those.
+
+    What differs between batches is counted where it lies: a recorded step must not remember another batch's number.
+    """
+    for penalty in output.auxiliary.values():
+        total = total + penalty * count
+    return total
+
+
+@torch.no_grad()
+def head_outputs(model: SequenceModel, rows: Sequence[Example], pad: int) -> list[Tensor]:
+    """What the head says of each row, on the CPU; rows of like length are read side by side."""
+    made: list[Tensor] = [torch.empty(0)] * len(rows)
+    for numbers, batch in scoring_batches(rows, pad=pad):
+        logits = model(batch.to(model.device)).logits.float().cpu()
+        check_finite(logits, model)
+        for number, row in zip(numbers, logits, strict=True):
+            made[number] = row
+    return made
 
 
 def as_trained(data: Any, key: str, about: Mapping[str, Any]) -> Any:
@@ -243,30 +286,6 @@ class Prediction:
         answers = [{"text": a.text, "score": a.score, **a.more} for a in self.answers]
         told: dict[str, Any] = {"input": self.input, "answers": answers}
         return told if self.problem is None else {**told, "problem": self.problem}
-
-
-def model_card(
-    task: str,
-    name: str,
-    parameters: int,
-    hashes: dict[str, str],
-    scores: Mapping[str, str],
-    use: str,
-    note: str | None = None,
-) -> str:
-    """The README of a model folder: what it is, on what it was trained, how well it does, how to use it.
-
-    `note` is what to know of its use elsewhere.
-    """
-    rows = "\n".join(f"| {name} | {value} |" for name, value in scores.items())
-    data = "\n".join(f"- {split}: sha256 `{digest}`" for split, digest in hashes.items())
-    elsewhere = "" if note is None else f"Note: {note}.\n\n"
-    return (
-        f"---\nlibrary_name: legato\ntags:\n- legato\n- {task}\n---\n\n# {name} for {task}\n\n"
-        f"A model of {parameters:,} parameters, trained with Legato.\n\n"
-        f"## Use\n\n```\n{use}\n```\n\n{elsewhere}## Scores on the validation text\n\n| | |\n|---|---|\n{rows}\n\n"
-        f"## Data\n\n{data}\n"
-    )
 
 
 def word_numbers(tokenizer: AnyTokenizer, ids: Sequence[int]) -> list[int]:

@@ -33,8 +33,7 @@ class Given:
     @property
     def config(self) -> type[ModelConfig]:
         """The class of the model's settings."""
-        config: type[ModelConfig] = MODELS.get(str(self.model["name"])).Config
-        return config
+        return MODELS.get(str(self.model["name"])).Config
 
     @property
     def recurrent(self) -> bool:

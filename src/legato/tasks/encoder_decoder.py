@@ -6,24 +6,28 @@ have neither. What is read and written is the task's business.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from legato.config import validate
-from legato.data.batching.batch import IGNORE, Batch
-from legato.data.batching.buckets import scoring_order
-from legato.data.batching.pair_batches import collate_pairs, collate_sources
-from legato.data.text.tokenizers import AnyTokenizer, Ids
+from legato.config import Section, validate
+from legato.data.batching.batch import IGNORE, Batch, Inputs
+from legato.data.batching.batches import BatchShape, scoring_order
+from legato.data.batching.pair_batches import PairBatches, TokenDraw, collate_pairs
+from legato.data.formats.text_pairs import Pairs, filter_lengths
+from legato.data.text.tokenizers import AnyTokenizer, Ids, Tokenizer
 from legato.decoding import Hypothesis, SearchOptions, search
+from legato.decoding.options import MAX_BEAMS, MAX_NBEST
 from legato.errors import ConfigError
 from legato.models.base import SequenceModel
 from legato.nn.losses import smoothed_nll
 from legato.registry import MODELS
+from legato.tasks.base import TaskJob
 from legato.training.job import Loss
 
 # Sentences decoded side by side: enough to keep the device busy, few enough for the logits of a beam.
@@ -57,6 +61,14 @@ def _is_encoder_decoder(name: str) -> bool:
         return bool(MODELS.get(name).is_encoder_decoder)
     except ConfigError:  # another package's, broken
         return False
+
+
+class BeamOptions(Section):
+    """How to predict."""
+
+    beams: int | None = Field(None, ge=1, le=MAX_BEAMS)
+    nbest: int = Field(1, ge=1, le=MAX_NBEST)
+    length_penalty: float | None = Field(None, ge=0, le=10)
 
 
 @dataclass(frozen=True)
@@ -143,7 +155,7 @@ def decode(
     with torch.no_grad():
         for start in range(0, len(order), rows):
             chosen = [int(i) for i in order[start : start + rows]]
-            source = collate_sources([sources[i] for i in chosen])
+            source = Inputs.of([sources[i].tolist() for i in chosen])
             batch = Batch(source, source=source).to(model.device)
             allowed = None if constraint is None else [constraint(i) for i in chosen]
             most = [limits[i] for i in chosen]
@@ -169,3 +181,60 @@ def align(model: SequenceModel, source: Ids, target: Sequence[int], target_token
     """How much each target token, and the end, looks at each source token: (T + 1, S)."""
     batch = collate_pairs([source], [np.asarray(target, dtype=np.int32)], target_tokens.start, target_tokens.eos)
     return model.align(batch.to(model.device))[0].float().cpu()
+
+
+class EncoderDecoderJob(TaskJob):
+    """Training on pairs of sequences, which a greedy search validates."""
+
+    search = "greedy"
+    Predictor: ClassVar[type[Any]]  # of a model and its two tokenizers: what predicts with it, and scores
+    batches: PairBatches
+    tokenizer: Tokenizer
+    target: Tokenizer
+    target_tokens: TargetTokens
+    parts: Mapping[str, Any]  # what was read
+    valid: Any  # what of it each validation scores
+
+    def predictor(self, model: SequenceModel) -> Any:
+        return self.Predictor(model, self.tokenizer, self.target)
+
+    def draw(self, kept: Sequence[int]) -> TokenDraw | None:
+        """Other ids for the pairs that are kept, where there are any."""
+        return None
+
+    def paired(
+        self,
+        sources: list[Ids],
+        targets: list[Ids],
+        shape: BatchShape,
+        ratio: float = 0.0,
+        pairs: Pairs | None = None,
+    ) -> PairBatches:
+        """The training pairs that are neither too long nor of very different lengths; what is left out is said."""
+        max_length, asked = self.plan.model.max_length, self.plan.data.max_length
+        with_eos = [range(len(ids) + 1) for ids in targets]  # as long as with their EOS token
+        kept, report = filter_lengths(sources, with_eos, min(asked, max_length or asked), ratio, pairs)
+        if report.left_out:
+            self.say(f"data.train: {report}")
+        ids = [sources[i] for i in kept], [targets[i] for i in kept]
+        start, eos = self.target_tokens.start, self.target_tokens.eos
+        return PairBatches(*ids, shape, start=start, eos=eos, draw=self.draw(kept), max_length=max_length)
+
+    @property
+    def counts(self) -> str:
+        """How many each split holds; of data.train, those that are too long are no longer there."""
+        held = {split: len(part) for split, part in self.parts.items()} | {"train": len(self.batches.sources.lengths)}
+        return ", ".join(f"{count:,} {split}" for split, count in held.items())
+
+    def loss(self, model: SequenceModel, batch: Batch, state: Any) -> Loss:
+        return pair_loss(model, batch, self.plan.train.label_smoothing)
+
+    def validate(self, model: SequenceModel) -> dict[str, float]:
+        scores = self.predictor(model).score(self.valid, SearchOptions())
+        return {key: value for key, value in scores.items() if isinstance(value, int | float)}
+
+    def score(self, model: SequenceModel, split: str) -> dict[str, Any]:
+        return self.predictor(model).score(self.parts[split], beam_options(self.about({})))
+
+    def about(self, metrics: dict[str, float]) -> dict[str, Any]:
+        return {"beams": self.plan.data.beams, "length_penalty": self.plan.data.length_penalty}

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from legato.data.formats.labelled import TEXTS, guess_columns, has_columns, named_by_number
 from legato.data.sources.files import unify_newlines
-from legato.data.sources.table import Column, Head, list_names
+from legato.data.sources.table import Column, Head
 from legato.data.sources.tables import kind_of, read_table, tabbed
-from legato.errors import DataError, brief
+from legato.errors import DataError, brief, listed
 from legato.input_files import path_of
 
 
@@ -65,6 +65,6 @@ def _guess(head: Head, count: int) -> Sequence[Column]:
         return list(range(1, count + 1)) if head.separated else head.names
     example = ",".join(map(brief, head.names[:count]))
     raise DataError(
-        f"{head.where} has the columns {list_names(head.names)}; say which "
+        f"{head.where} has the columns {listed(head.names)}; say which "
         f"{'is the text' if count == 1 else 'are the two texts'}: --columns {example}"
     )

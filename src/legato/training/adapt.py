@@ -23,7 +23,7 @@ from torch import nn
 
 from legato.config import Section
 from legato.errors import ConfigError, listed
-from legato.folders.adapters.info import AdapterInfo, MergedAdapters, digest_of
+from legato.folders.adapters.saving import AdapterInfo, MergedAdapters, digest_of
 from legato.folders.finding import find_model
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel, count_parameters
@@ -111,15 +111,7 @@ def adapt(
     if base.below is not None and config.name == "lora":
         place, digest = base.below.root, base.below.digest
     model.adapter = AdapterInfo(
-        name=config.name,
-        base=place,
-        digest=digest,
-        rank=config.rank,
-        alpha=config.alpha,
-        rslora=config.rslora,
-        dropout=config.dropout,
-        targets=targets,
-        below=base.below,
+        **config.model_dump(exclude={"targets"}), base=place, digest=digest, targets=targets, below=base.below
     )
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -26,23 +26,48 @@ from legato.output_files import NEW
 from legato.schema import OPEN, TypedDict, read_json, to_json, with_config
 
 STEP = re.compile(r"step-(\d+)$")
-FILES = (
-    "weights.safetensors",
-    "optimizer.safetensors",
-    "average.safetensors",
-    "random.safetensors",
-    "stream.safetensors",
-    "progress.json",
-)
+TENSORS = ("weights", "optimizer", "average", "random")  # what a `Checkpoint` calls them, and so do its files
+FILES = (*(f"{name}.safetensors" for name in (*TENSORS, "stream")), "progress.json")
 MANIFEST = "manifest.json"  # the checksums of those
 
 
 @with_config(OPEN)
 class AnyProgress(TypedDict):
-    """What every progress.json has; the rest is the loop's (loop.py)."""
+    """What every progress.json has; the rest is the loop's."""
 
     step: Annotated[int, Field(ge=0)]
     stream: Any
+
+
+@dataclass
+class Progress:
+    """What a run remembers besides tensors; it goes into the checkpoint as it is."""
+
+    seconds: float = 0.0
+    training: float = 0.0  # of those seconds, the ones spent on steps
+    tokens: int = 0  # taken in
+    reported: int = 0  # of those tokens, the ones in a report already
+    best: float | None = None
+    best_step: int = 0
+    best_loss: float | None = None  # of the best one, which decides between equals
+    scores: list[float | None] = field(default_factory=list)  # of every validation; None: it was not finite
+    bad: int = 0  # validations since the last gain
+    finished: str = ""  # why, once it is
+    metrics: dict[str, Any] = field(default_factory=dict)  # of the last validation
+
+
+class ScheduleEntries(TypedDict):
+    cut: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    bad: Annotated[int, Field(ge=0)]
+
+
+@with_config(OPEN)
+class KeptProgress(TypedDict):
+    """What the loop puts into a checkpoint's progress.json."""
+
+    progress: dict[str, Any]
+    schedule: ScheduleEntries
+    average_updates: Annotated[int, Field(ge=0)] | None
 
 
 @dataclass
@@ -64,10 +89,8 @@ def save_checkpoint(checkpoint: Checkpoint, folder: Path, keep: int) -> Path:
     place = folder / f"step-{checkpoint.step}"
     tensors, shape = flatten(checkpoint.stream)
     with replacing(place) as fresh:
-        save_tensors(checkpoint.weights, fresh / "weights.safetensors")
-        save_tensors(checkpoint.optimizer, fresh / "optimizer.safetensors")
-        save_tensors(checkpoint.average, fresh / "average.safetensors")
-        save_tensors(checkpoint.random, fresh / "random.safetensors")
+        for name in TENSORS:
+            save_tensors(vars(checkpoint)[name], fresh / f"{name}.safetensors")
         # Cloned, because a state may hold one tensor twice and the file format refuses that.
         save_tensors({str(i): t.clone() for i, t in enumerate(tensors)}, fresh / "stream.safetensors")
         progress = {"step": checkpoint.step, "stream": shape, **checkpoint.progress}
@@ -142,7 +165,7 @@ def sweep(folder: Path) -> None:
 
 def load_checkpoint(place: Path) -> Checkpoint:
     """Read a checkpoint after checking every byte; raises CheckpointError where it is damaged."""
-    for name in ("manifest.json", *FILES):
+    for name in (MANIFEST, *FILES):
         if not (place / name).is_file():
             raise CheckpointError(f"{place} is damaged: {name} is missing")
     try:
@@ -156,12 +179,9 @@ def load_checkpoint(place: Path) -> Checkpoint:
         tensors = load_tensors(place / "stream.safetensors")
         return Checkpoint(
             step=progress["step"],
-            weights=load_tensors(place / "weights.safetensors"),
-            optimizer=load_tensors(place / "optimizer.safetensors"),
-            average=load_tensors(place / "average.safetensors"),
             stream=unflatten([tensors[str(i)] for i in range(len(tensors))], progress.pop("stream")),
-            random=load_tensors(place / "random.safetensors"),
             progress=progress,
+            **{name: load_tensors(place / f"{name}.safetensors") for name in TENSORS},
         )
     except CheckpointError:
         raise
@@ -174,12 +194,11 @@ def newest_good(folder: Path, say: Any) -> Checkpoint:
     places = list_checkpoints(folder)
     if not places:
         raise CheckpointError(f"{folder.parent} has no checkpoint to go on from; start a new run with another out=…")
-    for index, place in enumerate(reversed(places)):
+    for place in reversed(places):
         try:
             return load_checkpoint(place)
         except CheckpointError as problem:
-            last = index == len(places) - 1
-            say(f"{problem}" + ("" if last else "; using the one before"))
+            say(f"{problem}" + ("" if place == places[0] else "; using the one before"))
     raise CheckpointError(f"every checkpoint in {folder} is damaged; start a new run with another out=…")
 
 
@@ -214,10 +233,14 @@ def unflatten(tensors: list[Tensor], shape: Any) -> Any:
     return tuple(inner) if kind == "tuple" else inner
 
 
-def move(state: Any, device: torch.device) -> Any:
-    """A nested state on another device."""
-    tensors, shape = flatten(state)
-    return unflatten([tensor.to(device) for tensor in tensors], shape)
+def with_each(change: Callable[[Tensor], Tensor], state: Any) -> Any:
+    """A nested state with each of its tensors changed.
+
+    Nothing holds the old ones afterwards: a step whose gradients were kept alive cannot be recorded as a CUDA graph.
+    """
+    if isinstance(state, list | tuple):
+        return type(state)(with_each(change, part) for part in state)
+    return change(state) if isinstance(state, Tensor) else state
 
 
 def _digest(path: Path) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import math
 import os
 import sys
 import time
@@ -14,6 +13,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from legato.evaluation.lm import safe_exp
 from legato.training.config import TrainConfig
 
 BAR = 12  # columns
@@ -39,7 +39,7 @@ class Report:
         parts = {
             "step": f"step {self.step:>{digits}}/{self.steps}",
             "loss": f"loss {self.loss:.4f}",
-            "ppl": f"ppl {perplexity(self.loss):.2f}",
+            "ppl": f"ppl {safe_exp(self.loss):.2f}",
             "lr": f"lr {self.lr:.2e}",
             "norm": f"norm {self.norm:.2f}",
             "speed": f"{self.speed:,.0f} tok/s",
@@ -128,10 +128,6 @@ class Display:
         if self._bar is not None:
             self._bar.stop()
             self._bar = self._task = None
-
-
-def perplexity(loss: float) -> float:
-    return math.exp(loss) if loss < 700 else math.inf
 
 
 def clock(seconds: float) -> str:

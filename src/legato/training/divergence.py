@@ -92,10 +92,6 @@ def first_bad_module(model: nn.Module, step: Callable[[], None]) -> str:
 def _finite(value: Any) -> bool:
     if isinstance(value, Tensor):
         return not value.is_floating_point() or bool(torch.isfinite(value).all())
-    if isinstance(value, list | tuple):
-        return all(_finite(part) for part in value)
-    if isinstance(value, dict):
-        return all(_finite(part) for part in value.values())
-    if is_dataclass(value):
-        return all(_finite(part) for part in vars(value).values())
-    return True
+    if isinstance(value, dict) or is_dataclass(value):
+        value = list((value if isinstance(value, dict) else vars(value)).values())
+    return not isinstance(value, list | tuple) or all(_finite(part) for part in value)

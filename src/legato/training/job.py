@@ -26,15 +26,9 @@ class Run(Protocol):
     """What the loop needs of a run: places to write to (`runs/run_folder.py`)."""
 
     path: Path
-
-    @property
-    def checkpoints(self) -> Path: ...
-
-    @property
-    def best(self) -> Path: ...
-
-    @property
-    def last(self) -> Path: ...
+    checkpoints: Path
+    best: Path
+    last: Path
 
     def started(self) -> None:
         """There is a checkpoint to go back to."""

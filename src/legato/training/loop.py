@@ -15,7 +15,6 @@ import math
 import time
 from collections.abc import Hashable
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -35,20 +34,23 @@ from legato.errors import (
 from legato.evaluation.metrics import metric_of, printed_scores
 from legato.folders.atomic import replacing
 from legato.folders.finite_scores import finite_scores
-from legato.interrupts import CTRL_C
-from legato.models.base import SequenceModel, detach
+from legato.interrupts import CTRL_C, Interrupt, Stopped
+from legato.models.base import SequenceModel
 from legato.nn.losses import compile_loss
 from legato.nn.transformer import Stack
 from legato.schema import fields_of, fit
 from legato.training.checkpoints import (
     Checkpoint,
+    KeptProgress,
+    Progress,
     list_checkpoints,
     load_checkpoint,
     load_trainable,
-    move,
     newest_good,
     save_checkpoint,
+    step_of,
     trainable_state,
+    with_each,
 )
 from legato.training.config import TrainConfig
 from legato.training.devices import autocast, random_states, seed_generators, set_random_states
@@ -57,9 +59,7 @@ from legato.training.divergence import NotFinite, Watch, first_bad_module
 from legato.training.graph import AT_ONCE, MOST, WARM, StepGraph, failure_reason, own_stream, shape_of
 from legato.training.job import Job, Run
 from legato.training.optimizers import Average, make_optimizer, optimizer_tensors, restore_optimizer
-from legato.training.progress import KeptProgress, Progress
 from legato.training.schedules import Schedule, resolve_steps
-from legato.training.stopping import Interrupt, Stopped
 
 
 class Trainer:
@@ -128,7 +128,8 @@ class Trainer:
             loss = self.job.loss(self.model, part, state)
         # Every token of the step counts the same, in whichever part it lies.
         (loss.total / tokens).backward()
-        return loss.reported.detach(), detach(loss.state)
+        # Cut off from the next segment, the state's gradients are those of truncated backpropagation through time.
+        return loss.reported.detach(), with_each(Tensor.detach, loss.state)
 
     def _graph_for(self, batch: Batch) -> StepGraph | None:
         """The recording that makes steps of this shape; made when a shape comes for the first or second time."""
@@ -225,21 +226,18 @@ class Trainer:
             ending = self.step == self.steps
             if self.step % self.config.log_every == 0 or ending:
                 mark = self._report(mark)
-            validating = self.step % self.validate_every == 0 or ending
-            if validating:
-                paused = time.monotonic()
+            paused = time.monotonic()
+            if self.step % self.validate_every == 0 or ending:
                 self._validate()
-                mark += time.monotonic() - paused
             self.progress.seconds = before + time.monotonic() - started
             if ending:
                 self.progress.finished = self.progress.finished or "steps"
             stopping = interrupt.signal is not None and not self.progress.finished
             if self.step % self.checkpoint_every == 0 or self.progress.finished or stopping:
-                paused = time.monotonic()
                 if self.progress.finished or stopping:
-                    self._publish(self.run.last)
+                    self._publish()
                 self._save()
-                mark += time.monotonic() - paused
+            mark += time.monotonic() - paused
             if stopping:
                 self.display.stop()
                 self.display.say(f"stopped at step {self.step}; go on with: legato train resume={self.run.path}")
@@ -331,10 +329,10 @@ class Trainer:
 
     # ── keeping ───────────────────────────────────────────────────────────────────────────────
 
-    def _publish(self, place: Path) -> None:
+    def _publish(self) -> None:
         self.watch.check()
         self.model.eval()
-        with self._averaged(), replacing(place) as folder:
+        with self._averaged(), replacing(self.run.last) as folder:
             self.job.write(self.model, folder, self.progress.metrics)
         self.model.train()
 
@@ -346,7 +344,7 @@ class Trainer:
                 step=self.step,
                 weights=trainable_state(self.model),
                 optimizer=optimizer_tensors(self.optimizer, self.model),
-                average=average.tensors() if average else {},
+                average=average.weights if average else {},
                 stream=self.states,
                 random=random_states(self.device),
                 progress={
@@ -377,7 +375,7 @@ class Trainer:
             self.average.restore(checkpoint.average, kept["average_updates"], where)
         self.graphs, self._met, self._warm = {}, set(), 0
         self.step = checkpoint.step
-        self.states = move(checkpoint.stream, self.device)
+        self.states = with_each(lambda tensor: tensor.to(self.device), checkpoint.stream)
         self._check_states(where)
         set_random_states(checkpoint.random, self.device, where)
 
@@ -411,7 +409,8 @@ class Trainer:
         try:
             self.watch, self._graphable = Watch(), False
             self.model.train()
-            self._restore(load_checkpoint(self._before(problem.step)))
+            earlier = [p for p in list_checkpoints(self.run.checkpoints) if step_of(p) < problem.step]
+            self._restore(load_checkpoint(earlier[-1]))
             good = self.step
             while self.step < problem.step - 1:
                 self._update()
@@ -422,10 +421,6 @@ class Trainer:
             f"{problem.what} at step {problem.step}, {where}; the last good checkpoint is step {good} in "
             f"{self.run.checkpoints}; lower train.lr or train.clip, or check the data there"
         )
-
-    def _before(self, step: int) -> Path:
-        places = list_checkpoints(self.run.checkpoints)
-        return [p for p in places if int(p.name.removeprefix("step-")) < step][-1]
 
 
 def recompute_blocks(model: SequenceModel) -> None:

@@ -1,10 +1,16 @@
-"""Optimisers, and averages of the weights over time.
+"""Optimisers, how fast each parameter learns, and averages of the weights over time.
 
-The optimisers are PyTorch's, fused where they exist. What is ours is which parameters decay, how an
-optimiser's state becomes named tensors in a checkpoint, and the averages:
+The optimisers are PyTorch's, fused where they exist. What is ours is which parameters decay, how an optimiser's
+state becomes named tensors in a checkpoint, what share of the run's rate a parameter has, and the averages:
 
-    EMA      a ← a + (1 - d)(w - a)
-    Polyak   a ← a + (w - a) / k        k counts updates since averaging was triggered
+    a layer      d^(n + 1 - i)                layer i of n, embeddings being i = 0: what is general changes least
+    the head     train.head_lr / train.lr     what is drawn anew may learn faster than what is tuned
+
+    EMA          a ← a + (1 - d)(w - a)
+    Polyak       a ← a + (w - a) / k          k counts updates since averaging was triggered
+
+A layer's share is discriminative fine-tuning (Howard & Ruder 2018) as BEiT does it, `train.layer_decay`; what lies
+above the layers has the whole rate.
 
 Averaged SGD "triggered as in AWD-LSTM" (NT-ASGD; Merity et al. 2018, algorithm 1) is plain SGD whose
 Polyak average starts when the validation loss has not improved for n validations.
@@ -12,6 +18,7 @@ Polyak average starts when the validation loss has not improved for n validation
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -19,10 +26,12 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from legato.errors import CheckpointError, brief
+from legato.errors import CheckpointError, ConfigError, brief
 from legato.models.base import SequenceModel
+from legato.training.adapt import head_parameters
 from legato.training.config import TrainConfig
-from legato.training.rates import rate_shares
+
+_LAYER: Final = re.compile(r".*?\blayers\.(\d+)\.")
 
 
 def make_optimizer(model: SequenceModel, config: TrainConfig, device: torch.device) -> torch.optim.Optimizer:
@@ -44,6 +53,36 @@ def make_optimizer(model: SequenceModel, config: TrainConfig, device: torch.devi
         betas = (config.beta1, config.beta2)
         return torch.optim.AdamW(groups, lr=config.rate, betas=betas, eps=config.eps, fused=fused)
     return torch.optim.SGD(groups, lr=config.rate, momentum=config.momentum, fused=fused)
+
+
+def rate_shares(model: SequenceModel, config: TrainConfig) -> dict[str, float]:
+    """For each trained parameter, what the schedule's rate is multiplied with."""
+    names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    shares = dict.fromkeys(names, 1.0)
+    head = head_parameters(model)
+    if config.layer_decay < 1:
+        depths, above = _depths([name for name, _ in model.named_parameters() if name not in head], model.config.name)
+        tuned = [name for name in names if name in depths]
+        if not tuned:
+            raise ConfigError("train.layer_decay is for layers that are tuned, and here the head alone is trained")
+        shares |= {name: config.layer_decay ** (above - depths[name]) for name in tuned}
+    if config.head_lr is not None:
+        if not head:
+            raise ConfigError("train.head_lr is for tasks that put a head on a model, such as classification")
+        shares |= {name: config.head_lr / config.rate for name in names if name in head}
+    return shares
+
+
+def _depths(names: list[str], model: str) -> tuple[dict[str, int], int]:
+    """The layer of each parameter, from 1; 0 for what lies below the first. And the number of what lies above."""
+    numbered = [int(found[1]) + 1 if (found := _LAYER.match(name)) else None for name in names]
+    top = max((number for number in numbered if number is not None), default=0)
+    if not top:
+        raise ConfigError(f"train.layer_decay is for models of layers, and model={model} has none")
+    first = next(place for place, number in enumerate(numbered) if number is not None)
+    around = [0 if place < first else top + 1 for place in range(len(names))]
+    depths = [beside if number is None else number for number, beside in zip(numbered, around, strict=True)]
+    return dict(zip(names, depths, strict=True)), top + 1
 
 
 SLOTS: Final = {torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"}, torch.optim.SGD: {"momentum_buffer"}}
@@ -96,16 +135,16 @@ class Average:
 
     def __init__(self, model: nn.Module, decay: float | None) -> None:
         """`decay` for an exponential moving average; None for Polyak's equal weights."""
-        self.model, self.decay, self.updates = model, decay, 0
-        self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.weights = [p.detach().clone() for p in self.parameters]
+        self.decay, self.updates = decay, 0
+        self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.weights = {name: p.detach().clone() for name, p in self.parameters.items()}
 
     @torch.no_grad()
     def update(self) -> None:
         self.updates += 1
         # An EMA that starts at random weights would drag them along; young averages count evenly.
         share = 1 / self.updates if self.decay is None else max(1 - self.decay, 1 / self.updates)
-        torch._foreach_lerp_(self.weights, [p.detach() for p in self.parameters], share)
+        torch._foreach_lerp_([*self.weights.values()], [p.detach() for p in self.parameters.values()], share)
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -118,17 +157,13 @@ class Average:
 
     @torch.no_grad()
     def _swap(self) -> None:
-        for parameter, weight in zip(self.parameters, self.weights, strict=True):
-            kept = parameter.detach().clone()
-            parameter.copy_(weight)
+        for name, weight in self.weights.items():
+            kept = self.parameters[name].detach().clone()
+            self.parameters[name].copy_(weight)
             weight.copy_(kept)
 
-    def tensors(self) -> dict[str, Tensor]:
-        names = [name for name, p in self.model.named_parameters() if p.requires_grad]
-        return dict(zip(names, self.weights, strict=True))
-
     def restore(self, tensors: dict[str, Tensor], updates: int, where: str = "the checkpoint") -> None:
-        for name, weight in self.tensors().items():
+        for name, weight in self.weights.items():
             if name not in tensors:
                 raise CheckpointError(f"{where} lacks the average of '{name}'")
             _check_alike(name, tensors[name], weight, where)

@@ -21,7 +21,11 @@ class Schedule:
 
     def __init__(self, config: TrainConfig, steps: int) -> None:
         self.config, self.steps = config, steps
-        self.warmup = _warm_up(config.warmup, steps)
+        if config.warmup is None:
+            self.warmup = min(1000, steps // 10)
+        else:  # so many steps, or that share of all
+            share = 0 < config.warmup < 1
+            self.warmup = round(config.warmup * steps) if share else int(config.warmup)
         self.cut = 1.0  # plateau: the product of the cuts so far
         self.bad = 0  # plateau: validations since the last gain
 
@@ -66,10 +70,3 @@ def lengthened(before: Schedule, after: Schedule, step: int) -> str | None:
         f"the learning rate goes from {before.lr(max(step - 1, 0)):.3g} to {after.lr(step):.3g} here, for "
         f"train.schedule={after.config.schedule} now ends at step {after.steps:,}, not at {before.steps:,}"
     )
-
-
-def _warm_up(given: float | None, steps: int) -> int:
-    """Steps of warm-up: as many as given, or that share of all."""
-    if given is None:
-        return min(1000, steps // 10)
-    return round(given * steps) if 0 < given < 1 else int(given)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import legato
+from legato.interrupts import Stopped
 from legato.training.loop import Trainer
-from legato.training.stopping import Stopped
 from tiny_runs import small, words
 
 

@@ -10,7 +10,7 @@ import pytest
 from legato.config import MAX_COUNT, MAX_SEED, Section
 from legato.errors import ConfigError
 from legato.registry import MODELS, TASKS
-from legato.runs.train import RunConfig, check, settings_for
+from legato.runs.config import RunConfig, check, settings_for
 from refusals import is_one_line
 
 HUGE = (10**25, 2**64, 2**63, -(2**70), int("9" * 4000))

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import legato
+from legato.interrupts import Stopped
 from legato.training.loop import Trainer
-from legato.training.stopping import Stopped
 from refusals import is_one_line
 from tiny_pairs import (
     DOG,

@@ -1,4 +1,4 @@
-"""From token ids to batches: streams and windows.
+"""From token ids to batches: streams, windows, packed documents, and rows of like length.
 
 Every batcher answers `at(step)`, and its answer depends on the data, the seed and the step alone. So
 a run that resumes needs a number, not a saved iterator, and any worker can make any batch.
@@ -9,14 +9,26 @@ a run that resumes needs a number, not a saved iterator, and any worker can make
   elsewhere; all batches have one shape. Now and then a row forgets its state (`forget`): a model
   that never starts from nothing in training cannot do so when somebody prompts it.
 - `Windows`: the same text in independent windows, shuffled each epoch.
+- `Packed`: documents packed into rows of one length, for models that read windows and carry nothing along.
 
-Documents that share rows are in `packing.py`; rows of like length go together by `buckets.py`: examples with labels
-and separate sequences (`examples.py`), pairs of sequences (`pair_batches.py`).
+      documents   ⏎ a b c ⏎ d ⏎ e f g h ⏎          each read behind an EOS token, the last of it a target only
+      rows of 4   ⏎ a b c | ⏎ d ⏎ e | f g h …       after the documents are shuffled
+      documents   0 0 0 0 | 0 0 1 1 | 0 0 0 …       so that no token looks across a border
+
+  The documents come in a new order each epoch, the row that they make is cut elsewhere, and its pieces are shuffled.
+  What is cut off goes on in a row of its own, without its past. There is no padding, and all batches have one shape,
+  so a step can be recorded as a CUDA graph. Where the text lies on a GPU batches are made there.
+
+- `Buckets`: which rows of like length make a batch. Sorted by width with ties in a new order each epoch, cut into
+  batches of at most `batch_tokens` padded tokens or, where that is given, of `batch_rows` rows, and the batches
+  shuffled: how many there are is the same in every epoch. Every batcher of rows asks it: examples with labels and
+  separate sequences (`examples.py`), pairs of sequences (`pair_batches.py`).
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -145,3 +157,133 @@ def place_ids(ids: Array, device: torch.device | str) -> Tensor:
             warnings.simplefilter("ignore", UserWarning)
             return torch.from_numpy(ids)
     return torch.from_numpy(ids.astype(np.int32)).to(device)
+
+
+class Packed:
+    """Rows of `window` tokens filled with whole and cut documents."""
+
+    def __init__(self, ids: Array, starts: Array, shape: WindowShape, *, start: int, eos: int) -> None:
+        """`ids` as `cached_ids` gives them, `starts` as `document_starts` (cache.py) does.
+
+        A document is read behind `start` and ends with `eos`; for most tokenizers these are one.
+        """
+        ended = int(ids[-1]) == eos and len(ids) - 1 > starts[-1]
+        ids = np.asarray(ids) if ended else np.append(ids, ids.dtype.type(eos))
+        self.size = len(ids) - 1  # inputs: the last special token is only a target
+        self.shape, self.rows = shape, shape.rows
+        self.steps_per_epoch, self.tokens_per_step = shape.steps(self.size), shape.tokens
+        self.ids = place_ids(ids, shape.device)
+        self._starts, self._start = starts, start
+        self._lengths = np.diff(np.append(starts, self.size))
+        self._within = torch.arange(shape.window, device=shape.device)
+        self._planned = -1
+
+    def at(self, step: int) -> Batch:
+        epoch, index = divmod(step, self.steps_per_epoch)
+        if epoch != self._planned:
+            self._plan(epoch)
+        places = self._cuts[index * self.rows : (index + 1) * self.rows].unsqueeze(1) + self._within  # (B, T)
+        documents = torch.searchsorted(self._ends, places, right=True)
+        inputs = places + self._moved[documents]
+        first = inputs == self._firsts[documents]
+        size = self.tokens_per_step
+        return Batch(
+            Inputs(
+                self.ids[inputs].long().masked_fill(first, self._start), document_ids=documents - documents[:, :1]
+            ),
+            self.ids[inputs + 1].long(),
+            tokens=size,
+            read=size,
+        )
+
+    def _plan(self, epoch: int) -> None:
+        """Draw the order of the documents, where the row of them is cut, and the order of the pieces."""
+        draw = np.random.default_rng(mix_seed(self.shape.seed, "packed", epoch))
+        order = draw.permutation(len(self._starts))
+        ends = np.cumsum(self._lengths[order])
+        rest = self.size - self.steps_per_epoch * self.tokens_per_step
+        cuts = draw.permutation(self.steps_per_epoch * self.rows) * self.shape.window + draw.integers(rest + 1)
+        moved = self._starts[order] - (ends - self._lengths[order])  # from a place in the row to one in the text
+        self._ends, self._moved, self._cuts, self._firsts = (
+            self._put(x) for x in (ends, moved, cuts, self._starts[order])
+        )
+        self._planned = epoch
+
+    def _put(self, values: Any) -> torch.Tensor:
+        return torch.from_numpy(values.astype(np.int64)).to(self.shape.device)
+
+
+# --- rows of like length ------------------------------------------------------------------------------
+
+
+Order = Callable[["np.random.Generator", int], Array]  # its name alone: numpy.random takes a while to import
+"""From an epoch's generator and its number to the rows by their widths, ties in a random order."""
+
+
+@dataclass(frozen=True)
+class BatchShape:
+    """How many rows go together, and how they are padded."""
+
+    seed: int
+    batch_tokens: int = 0  # of a batch at most, padding among them
+    batch_rows: int | None = None  # of a batch, in place of that
+    name: str = "the data"  # in messages
+    pad_to: int = 1  # widths are multiples of it
+    fixed_shape: bool = False  # whether batches come in few shapes: rows of nothing fill them up
+
+
+class Buckets:
+    """The numbers of the rows at each step."""
+
+    def __init__(self, widths: Array, shape: BatchShape, *, salt: str, order: Order | None = None) -> None:
+        """`widths` (N,) are padded lengths; no row is wider than a batch.
+
+        `salt` tells one batcher's draws from others'. `order` sorts the rows for an epoch, where that is not by
+        `widths`.
+        """
+        self.seed, self.salt = shape.seed, salt
+        self._cuts = _cut(np.sort(widths), shape.batch_tokens, shape.batch_rows)
+        self._sorted = order or (lambda draw, epoch: np.lexsort((draw.permutation(len(widths)), widths)))
+        self.steps_per_epoch = len(self._cuts) - 1
+        self._planned = -1
+
+    def at(self, step: int) -> tuple[int, Array]:
+        """The epoch of a step, and its rows."""
+        epoch, index = divmod(step, self.steps_per_epoch)
+        if epoch != self._planned:
+            draw = np.random.default_rng(mix_seed(self.seed, self.salt, epoch))
+            self._order = self._sorted(draw, epoch)
+            self._turn = draw.permutation(self.steps_per_epoch)
+            self._planned = epoch
+        turn = int(self._turn[index])
+        return epoch, self._order[self._cuts[turn] : self._cuts[turn + 1]]
+
+
+def _cut(widths: Array, tokens: int, rows: int | None) -> list[int]:
+    """Where batches end, for rows in ascending order of width: the newest one is the widest."""
+    if rows is not None:
+        return [*range(0, len(widths), rows), len(widths)]
+    cuts = [0]
+    while cuts[-1] < len(widths):
+        first = cuts[-1]
+        here = widths[first : first + tokens // int(widths[first])]
+        # At least one row, however wide it was drawn.
+        cuts.append(first + max(1, int(np.count_nonzero(np.arange(1, len(here) + 1) * here <= tokens))))
+    return cuts
+
+
+def scoring_order(lengths: Sequence[int], widths: Sequence[int], tokens: int) -> Iterator[list[int]]:
+    """Every row once, sorted by `lengths`, as many at a time as have about so many tokens when padded to `widths`."""
+    order = [int(row) for row in np.argsort(lengths, kind="stable")]
+    start = 0
+    while start < len(order):
+        stop = start + 1
+        while stop < len(order) and (stop + 1 - start) * widths[order[stop]] <= tokens:
+            stop += 1
+        yield order[start:stop]
+        start = stop
+
+
+def rounded(width: Any, multiple: int) -> Any:
+    """The next multiple, of a number or of each in an array."""
+    return -(-width // multiple) * multiple

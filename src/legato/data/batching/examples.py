@@ -1,7 +1,18 @@
-"""Examples: a text or a pair as a model reads it, with what there is to learn of it: a label, tags, or a span."""
+"""Examples: a text or a pair as a model reads it, with what there is to learn of it: a label, tags, or a span.
+
+Groups of texts that belong together, two or three a row, are what vectors of texts learn from. They go to the model
+side by side, so a batch of them has one more dimension than others: `ids` (B, K, T) and `lengths` (B, K) for the K
+texts of each row. Rows are drawn at random, not by length: the texts of a batch are each other's negatives, and among
+texts of one length those would not be what they are later.
+
+Rare words are sometimes hidden, so that a model learns what to make of words that it does not know. A vocabulary of
+all training words has none that are unknown, and `<unk>` would stay as it was drawn. So words that the training text
+has only once are each `<unk>` with some probability, anew every time (Lample et al. 2016).
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,8 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from legato.data.batching.batch import IGNORE, Batch, Inputs, map_tensors
-from legato.data.batching.batches import Array
-from legato.data.batching.buckets import BatchShape, Buckets, rounded, scoring_order
+from legato.data.batching.batches import Array, Batches, BatchShape, Buckets, mix_seed, rounded, scoring_order
 from legato.errors import DataError
 
 
@@ -108,7 +118,10 @@ def collate_examples(rows: Sequence[Example], *, pad: int = 0, pad_to: int = 1, 
 def scoring_batches(
     rows: Sequence[Example], *, batch_tokens: int = 16384, pad: int = 0
 ) -> Iterator[tuple[list[int], Batch]]:
-    """Every row once, those of like length together: the rows' numbers, and their batch."""
+    """Every row once, those of like length together: the rows' numbers, and their batch.
+
+    How many tokens are scored side by side changes no result.
+    """
     lengths = [len(row.ids) for row in rows]
     for chosen in scoring_order(lengths, lengths, batch_tokens):
         yield chosen, collate_examples([rows[number] for number in chosen], pad=pad)
@@ -145,3 +158,89 @@ def fill_rows(batch: Batch, rows: int, pad: int) -> Batch:
         return F.pad(tensor, (*[0, 0] * (tensor.dim() - 1), 0, more), value=value)
 
     return map_tensors(replace(batch, inputs=inputs, fixed_shape=True), filled)
+
+
+# --- groups of texts ----------------------------------------------------------------------------------
+
+
+class GroupBatches:
+    """Groups of texts (two or three a row) drawn at random, as many rows in each batch; a new order each epoch.
+
+    What is left over at an epoch's end is left out, other rows each time.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[Sequence[Example]],
+        shape: BatchShape,
+        scores: Sequence[float] | None = None,
+        *,
+        pad: int = 0,
+    ) -> None:
+        if len(groups) < 2:
+            raise DataError(
+                f"{shape.name} holds {len(groups)} pairs; give two at least, so that one is not like the other"
+            )
+        self.groups, self.shape, self.scores, self.pad = groups, shape, scores, pad
+        lengths = [sum(len(row.ids) for row in group) for group in groups]
+        self.rows = min(shape.batch_rows or max(2, shape.batch_tokens * len(groups) // sum(lengths)), len(groups))
+        self.steps_per_epoch = len(groups) // self.rows
+        self.tokens_per_step = int(self.rows * np.mean(lengths))
+        self._planned = -1
+
+    def at(self, step: int) -> Batch:
+        epoch, index = divmod(step, self.steps_per_epoch)
+        if epoch != self._planned:
+            draw = np.random.default_rng(mix_seed(self.shape.seed, "pairs", epoch))
+            self._order = draw.permutation(len(self.groups))
+            self._planned = epoch
+        chosen = self._order[index * self.rows : (index + 1) * self.rows]
+        scores = None if self.scores is None else [self.scores[i] for i in chosen]
+        batch = collate_groups([self.groups[i] for i in chosen], scores, pad=self.pad, pad_to=self.shape.pad_to)
+        return replace(batch, fixed_shape=self.shape.fixed_shape)
+
+
+def collate_groups(
+    groups: Sequence[Sequence[Example]], scores: Sequence[float] | None = None, *, pad: int = 0, pad_to: int = 1
+) -> Batch:
+    """Rows of K texts each as one batch: ids (B, K, T), lengths (B, K), labels (B,) where there are scores."""
+    size = len(groups[0])
+    flat = collate_examples([row for group in groups for row in group], pad=pad, pad_to=pad_to)
+    shape = (len(groups), size)
+    inputs = flat.inputs
+    if inputs.lengths is None:
+        inputs = replace(inputs, lengths=torch.full((flat.rows,), inputs.token_ids.shape[1]))
+    return Batch(
+        map_tensors(inputs, lambda name, tensor: tensor.view(*shape, *tensor.shape[1:])),
+        labels=None if scores is None else torch.tensor(scores, dtype=torch.float32),
+        tokens=len(groups),
+        read=flat.read,
+    )
+
+
+def flattened(inputs: Inputs) -> Inputs:
+    """The texts of groups, one a row: (B · K, T)."""
+    return map_tensors(inputs, lambda name, tensor: tensor.flatten(0, 1))
+
+
+# --- rare words ---------------------------------------------------------------------------------------
+
+
+class RareWords:
+    """Batches in which tokens that their rows have once alone are sometimes unknown; a function of the step alone."""
+
+    def __init__(
+        self, batches: Batches, rows: Sequence[Example], vocabulary: int, unknown: int, *, share: float, seed: int
+    ) -> None:
+        self.batches, self.unknown, self.share, self.seed = batches, unknown, share, seed
+        self.steps_per_epoch, self.tokens_per_step = batches.steps_per_epoch, batches.tokens_per_step
+        counts = Counter(index for row in rows for index in row.ids)
+        self.rare = torch.zeros(vocabulary, dtype=torch.bool)
+        self.rare[[index for index, count in counts.items() if count == 1 and index != unknown]] = True
+
+    def at(self, step: int) -> Batch:
+        batch = self.batches.at(step)
+        draw = np.random.default_rng(mix_seed(self.seed, "rare words", step))
+        ids = batch.inputs.token_ids
+        drawn = torch.from_numpy(draw.random(tuple(ids.shape)) < self.share)
+        return replace(batch, inputs=replace(batch.inputs, ids=ids.masked_fill(self.rare[ids] & drawn, self.unknown)))

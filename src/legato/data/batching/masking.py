@@ -15,19 +15,17 @@ all tokens.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from legato.data.batching.batch import IGNORE, Batch, Inputs
-from legato.data.batching.batches import WindowShape, mix_seed
+from legato.data.batching.batches import Array, WindowShape, mix_seed
 from legato.data.text.tokenizers import AnyTokenizer, Tokenizer
 from legato.data.text.vocabularies import with_mask
 from legato.errors import DataError
 
-Array = np.ndarray[Any, np.dtype[Any]]
 SPACE = " \t\n\r\v\f\u00a0\u3000\u0120\u010a\u2581"  # as texts, byte-level and Unigram vocabularies write it
 
 
@@ -49,19 +47,18 @@ class Frame:
 
     @classmethod
     def of(cls, tokenizer: AnyTokenizer) -> Frame:
-        first = tokenizer.eos_id if tokenizer.cls_id is None else tokenizer.cls_id
-        last = tokenizer.eos_id if tokenizer.sep_id is None else tokenizer.sep_id
-        return cls(first, last, 0 if tokenizer.pad_id is None else tokenizer.pad_id)
+        return cls(*tokenizer.cls_and_sep, padding=tokenizer.pad_id or 0)
 
-    def rows(self, texts: Sequence[Array], width: int | None = None) -> tuple[Array, Array]:
-        """Each text between its special tokens, padded to the longest or to `width`: ids (B, T) and lengths (B,)."""
+    def rows(self, texts: Sequence[Array]) -> Inputs:
+        """Each text between its special tokens, padded to the longest."""
         lengths = np.array([len(text) + 2 for text in texts], dtype=np.int64)
-        ids = np.full((len(texts), width or int(lengths.max())), self.padding, dtype=np.int64)
+        ids = np.full((len(texts), int(lengths.max())), self.padding, dtype=np.int64)
         ids[:, 0] = self.first
         for row, text in enumerate(texts):
             ids[row, 1 : len(text) + 1] = text
         ids[np.arange(len(texts)), lengths - 1] = self.last
-        return ids, lengths
+        full = bool((lengths == ids.shape[1]).all())
+        return Inputs(torch.from_numpy(ids), lengths=None if full else torch.from_numpy(lengths))
 
 
 class WordStarts:
@@ -120,21 +117,29 @@ class Masker:
         return max(1, round(self.share * max(width - 2, 1)))
 
     def hide(
-        self, ids: Array, lengths: Array | None, draw: np.random.Generator, *, all_masked: bool = False
-    ) -> MaskedRows:
-        """Choose tokens of rows (B, T) and hide them; with `all_masked` every chosen one becomes the mask."""
+        self, rows: Inputs, draw: np.random.Generator, *, all_masked: bool = False, fixed_shape: bool = False
+    ) -> Batch:
+        """Choose tokens of rows and hide them; with `all_masked` every chosen one becomes the mask."""
+        ids, lengths = rows.token_ids.numpy(), rows.lengths
         allowed = ~self.special_ids[ids]
         if lengths is not None:
-            allowed &= np.arange(ids.shape[1]) < lengths[:, None]
+            allowed &= np.arange(ids.shape[1]) < lengths.numpy()[:, None]
         chosen = self._choose(ids, allowed, draw)
         hidden = ids[chosen]
         fate = np.zeros(len(hidden)) if all_masked else draw.random(len(hidden))
         other = self.ordinary[draw.integers(len(self.ordinary), size=len(hidden))]
         inputs = ids.copy()
         inputs[chosen] = np.where(fate < 0.8, self.mask, np.where(fate < 0.9, other, hidden))
-        positions = positions_of(chosen, self.most(ids.shape[1]))
-        targets = np.take_along_axis(np.where(chosen, ids, IGNORE), positions, 1)
-        return MaskedRows(inputs, targets, positions)
+        positions = positions_of(chosen, self.most(ids.shape[1]))  # (B, N)
+        targets = np.take_along_axis(np.where(chosen, ids, IGNORE), positions, 1)  # IGNORE where nothing was hidden
+        return Batch(
+            replace(rows, ids=torch.from_numpy(inputs)),
+            torch.from_numpy(targets),
+            positions=torch.from_numpy(positions),
+            tokens=int((targets != IGNORE).sum()),
+            read=ids.size if lengths is None else int(lengths.sum()),
+            fixed_shape=fixed_shape,
+        )
 
     def _choose(self, ids: Array, allowed: Array, draw: np.random.Generator) -> Array:
         """Of each row's `allowed` tokens the share, at least one, at most what a full row has: (B, T)."""
@@ -145,26 +150,6 @@ class Masker:
             lowest = np.take_along_axis(np.sort(lots, axis=1), np.maximum(count - 1, 0)[:, None], 1)  # (B, 1)
             return (lots <= lowest) & allowed
         return _whole_words(self.words.starts(ids), allowed, count, draw)
-
-
-@dataclass
-class MaskedRows:
-    """Rows with tokens hidden."""
-
-    inputs: Array  # (B, T)
-    targets: Array  # (B, N), IGNORE where nothing was hidden
-    positions: Array  # (B, N)
-
-    def batch(self, lengths: Array | None = None, **more: Any) -> Batch:
-        read = self.inputs.size if lengths is None else int(lengths.sum())
-        return Batch(
-            Inputs(torch.from_numpy(self.inputs), lengths=None if lengths is None else torch.from_numpy(lengths)),
-            torch.from_numpy(self.targets),
-            positions=torch.from_numpy(self.positions),
-            tokens=int((self.targets != IGNORE).sum()),
-            read=read,
-            **more,
-        )
 
 
 def positions_of(chosen: Array, most: int) -> Array:
@@ -229,9 +214,8 @@ class MaskedWindows:
             self._planned = epoch
         starts = self._starts[index * self.shape.rows : (index + 1) * self.shape.rows]
         cut = self.ids[(starts[:, None] + np.arange(self._room)) % len(self.ids)]  # (B, window - 2)
-        ids, _ = self.frame.rows(list(cut))
         draw = np.random.default_rng(mix_seed(self.shape.seed, "mask", step))
-        return self.masker.hide(ids, None, draw).batch(fixed_shape=True)
+        return self.masker.hide(self.frame.rows(list(cut)), draw, fixed_shape=True)
 
 
 def fixed_batches(ids: Array, masker: Masker, frame: Frame, *, rows: int, window: int, seed: int = 0) -> list[Batch]:
@@ -240,8 +224,6 @@ def fixed_batches(ids: Array, masker: Masker, frame: Frame, *, rows: int, window
     cut = [ids[start : start + room] for start in range(0, len(ids), room)]
     batches = []
     for start in range(0, len(cut), rows):
-        framed, lengths = frame.rows(cut[start : start + rows])
         draw = np.random.default_rng(mix_seed(seed, "fixed mask", start // rows))
-        hidden = masker.hide(framed, lengths, draw, all_masked=True)
-        batches.append(hidden.batch(None if (lengths == framed.shape[1]).all() else lengths))
+        batches.append(masker.hide(frame.rows(cut[start : start + rows]), draw, all_masked=True))
     return batches

@@ -6,17 +6,16 @@ Batches are filled without a loop over rows, since a GPU asks for one every few 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
 from legato.data.batching.batch import IGNORE, Batch, Inputs
-from legato.data.batching.batches import Array
-from legato.data.batching.buckets import BatchShape, Buckets, rounded
+from legato.data.batching.batches import Array, BatchShape, Buckets, rounded
 from legato.data.batching.examples import fill_rows
 from legato.errors import DataError
 
@@ -24,13 +23,11 @@ Side = Literal["source", "target"]
 AT_ONCE = 1 << 12  # pairs that are drawn together to learn their lengths
 
 
-class Draw(Protocol):
-    """Fresh ids for some pairs, as BPE-dropout makes them: all rows end to end, and the length of each.
+TokenDraw = Callable[[Array, int, Side], tuple[Array, Array] | None]
+"""Fresh ids for some pairs in an epoch, as BPE-dropout makes them: all rows end to end, and the length of each.
 
-    None leaves a side as it is stored.
-    """
-
-    def __call__(self, pairs: Array, epoch: int, side: Side) -> tuple[Array, Array] | None: ...
+None leaves a side as it is stored.
+"""
 
 
 class PairBatches:
@@ -59,7 +56,7 @@ class PairBatches:
         *,
         start: int,
         eos: int,
-        draw: Draw | None = None,
+        draw: TokenDraw | None = None,
         max_length: int | None = None,
     ) -> None:
         name, batch_tokens = shape.name, shape.batch_tokens
@@ -135,15 +132,10 @@ class PairBatches:
         return flat, starts, lengths
 
 
-def collate_pairs(sources: Sequence[Any], targets: Sequence[Any], start: int, eos: int, *, pad_to: int = 1) -> Batch:
+def collate_pairs(sources: Sequence[Any], targets: Sequence[Any], start: int, eos: int) -> Batch:
     """Pairs of ids in one batch, as `PairBatches` makes them: sources complete, targets bare."""
     every = np.arange(len(sources))
-    return _pair_batch(_Sequences(sources).rows(every), _Sequences(targets).rows(every), start, eos, pad_to)
-
-
-def collate_sources(sources: Sequence[Any], *, pad_to: int = 1) -> Inputs:
-    """Rows of ids padded on the right."""
-    return _padded_sources(_Sequences(sources).rows(np.arange(len(sources))), pad_to)
+    return _pair_batch(_Sequences(sources).rows(every), _Sequences(targets).rows(every), start, eos, pad_to=1)
 
 
 # Rows as they lie in a flat array of ids: the array, where each begins, how long each is.
@@ -176,31 +168,24 @@ def _gather(lying: _Lying, width: int) -> tuple[Array, Array]:
     return ids, within < lengths[:, None]
 
 
-def _padded_sources(lying: _Lying, pad_to: int) -> Inputs:
-    lengths = lying[2]
-    width = rounded(int(lengths.max()), pad_to)
-    ids, own = _gather(lying, width)
-    ids[~own] = 0
-    return Inputs(torch.from_numpy(ids), lengths=None if lengths.min() == width else torch.from_numpy(lengths))
+def _inputs(ids: Array, lengths: Array) -> Inputs:
+    full = lengths.min() == ids.shape[1]
+    return Inputs(torch.from_numpy(ids), lengths=None if full else torch.from_numpy(lengths))
 
 
 def _pair_batch(source: _Lying, target: _Lying, start: int, eos: int, pad_to: int) -> Batch:
+    read, own = _gather(source, rounded(int(source[2].max()), pad_to))
+    read[~own] = 0
     lengths = target[2] + 1
-    width = rounded(int(lengths.max()), pad_to)
-    targets, own = _gather(target, width)
+    targets, own = _gather(target, rounded(int(lengths.max()), pad_to))
     ids = np.zeros_like(targets)
     ids[:, 0] = start
     ids[:, 1:] = np.where(own, targets, 0)[:, :-1]
     targets[~own] = IGNORE
     targets[np.arange(len(lengths)), lengths - 1] = eos
-    tokens = int(lengths.sum())
-    return Batch(
-        Inputs(torch.from_numpy(ids), lengths=None if lengths.min() == width else torch.from_numpy(lengths)),
-        torch.from_numpy(targets),
-        source=_padded_sources(source, pad_to),
-        tokens=tokens,
-        read=tokens + int(source[2].sum()),
-    )
+    tokens, read_tokens = int(lengths.sum()), int(source[2].sum())
+    inputs, sources = _inputs(ids, lengths), _inputs(read, source[2])
+    return Batch(inputs, torch.from_numpy(targets), source=sources, tokens=tokens, read=tokens + read_tokens)
 
 
 def _filled(batch: Batch, limit: int, pad_to: int) -> Batch:

@@ -32,7 +32,7 @@ _WORDS: Final = re.compile(r"\w+|[^\w\s]")  # for models that read the letters o
 
 
 @dataclass
-class Tokens:
+class ContextTokens:
     """A text as tokens, and the characters that each stands for: from `starts` up to `ends`."""
 
     ids: list[int]
@@ -70,7 +70,7 @@ class QuestionReader:
         self.max_length = min(window, reader.max_length or window)
         self.reader = replace(reader, max_length=None)
         self.stride = stride
-        self._contexts: dict[str, Tokens] = {}
+        self._contexts: dict[str, ContextTokens] = {}
         self.before, self.between, behind = self.reader.paired
         self.after = behind or [self.tokenizer.eos_id]
 
@@ -78,7 +78,7 @@ class QuestionReader:
     def padding(self) -> int:
         return self.reader.padding
 
-    def context(self, text: str) -> Tokens:
+    def context(self, text: str) -> ContextTokens:
         """The tokens of a context, cut once."""
         if text not in self._contexts:
             self._contexts[text] = self.cut([text])[0]
@@ -109,7 +109,7 @@ class QuestionReader:
             found += made
         return found
 
-    def _windows_of(self, number: int, question: Tokens, context: Tokens) -> list[Window]:
+    def _windows_of(self, number: int, question: ContextTokens, context: ContextTokens) -> list[Window]:
         special = len(self.before) + len(self.between) + len(self.after)
         room = self.max_length - len(question.ids) - special
         if room < LEAST:
@@ -124,7 +124,7 @@ class QuestionReader:
             starts.append(min(starts[-1] + room - shared, total - room))  # the last one is full, too
         return [self._window(number, question, context, start, min(room, total)) for start in starts]
 
-    def _window(self, number: int, question: Tokens, context: Tokens, start: int, count: int) -> Window:
+    def _window(self, number: int, question: ContextTokens, context: ContextTokens, start: int, count: int) -> Window:
         part = slice(start, start + count)
         before = [*self.before, *question.ids, *self.between]
         ids = [*before, *context.ids[part], *self.after]
@@ -133,25 +133,25 @@ class QuestionReader:
         if context.characters is not None and question.characters is not None:
             wide = max(question.characters.shape[1], context.characters.shape[1])
             row.characters = np.zeros((len(ids), wide), dtype=np.int16)
-            _put(row.characters, len(self.before), question.characters)
-            _put(row.characters, len(before), context.characters[part])
+            for place, values in ((len(self.before), question.characters), (len(before), context.characters[part])):
+                row.characters[place : place + len(values), : values.shape[1]] = values
         none = 0 if self.reader.adds_special_tokens else len(ids) - 1
         return Window(number, row, len(before), start, count, none)
 
     # --- tokens and where they stand -----------------------------------------------------------------
 
-    def cut(self, texts: Sequence[str]) -> list[Tokens]:
+    def cut(self, texts: Sequence[str]) -> list[ContextTokens]:
         """Texts as tokens that know their place."""
         if self.reader.characters:
             return [self._words(text) for text in texts]
-        found: list[Tokens] = []
+        found: list[ContextTokens] = []
         for begin in range(0, len(texts), AT_ONCE):
             part = [whole_text(text) for text in texts[begin : begin + AT_ONCE]]
             encodings = self.tokenizer.library.encode_batch(part, add_special_tokens=False)
             found += [_placed(text, encoding) for text, encoding in zip(part, encodings, strict=True)]
         return found
 
-    def _words(self, text: str) -> Tokens:
+    def _words(self, text: str) -> ContextTokens:
         """Whole words, which a model that reads letters wants."""
         places = [found.span() for found in _WORDS.finditer(whole_text(text))]
         words = [text[first:last] for first, last in places]
@@ -160,10 +160,10 @@ class QuestionReader:
         assert row.characters is not None
         ends = np.array(places, dtype=np.int64).reshape(-1, 2)
         ids = [row.ids[place] for place in row.positions]
-        return Tokens(ids, ends[:, 0], ends[:, 1], row.characters[row.positions].astype(np.int16))
+        return ContextTokens(ids, ends[:, 0], ends[:, 1], row.characters[row.positions].astype(np.int16))
 
 
-def _placed(text: str, encoding: Any) -> Tokens:
+def _placed(text: str, encoding: Any) -> ContextTokens:
     """Tokens with their places, without the white space that some bring; both ends never fall."""
     places = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
     for token, (first, last) in enumerate(encoding.offsets):
@@ -173,10 +173,10 @@ def _placed(text: str, encoding: Any) -> Tokens:
             last -= 1
         places[token] = first, last
     # Where a normaliser moves letters about, a place may lie before its neighbour's.
-    return Tokens(list(encoding.ids), np.maximum.accumulate(places[:, 0]), np.maximum.accumulate(places[:, 1]))
+    return ContextTokens(list(encoding.ids), np.maximum.accumulate(places[:, 0]), np.maximum.accumulate(places[:, 1]))
 
 
-def _point(windows: list[Window], context: Tokens, answer: AnswerSpan | None) -> None:
+def _point(windows: list[Window], context: ContextTokens, answer: AnswerSpan | None) -> None:
     """Set what each window is to say: its part's answer, or none."""
     place = None if answer is None else context.of(answer)
     for window in windows:
@@ -184,7 +184,3 @@ def _point(windows: list[Window], context: Tokens, answer: AnswerSpan | None) ->
         if place is not None and window.start <= place[0] and place[1] < window.start + window.count:
             moved = window.first - window.start
             window.row.span = (place[0] + moved, place[1] + moved)
-
-
-def _put(table: Array, row: int, values: Array) -> None:
-    table[row : row + len(values), : values.shape[1]] = values

@@ -18,20 +18,17 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
 
-from legato.data.batching.batch import Batch
-from legato.data.batching.batches import mix_seed
-from legato.data.batching.buckets import BatchShape
+from legato.data.batching.batch import Batch, Inputs
+from legato.data.batching.batches import Array, BatchShape, mix_seed
 from legato.data.batching.masking import Frame, Masker
 from legato.data.formats.text import Text
 from legato.data.text.tokenizers import AnyTokenizer
 from legato.errors import DataError
 
-Array = np.ndarray[Any, np.dtype[Any]]
 LONG = 200  # characters; a longer line is more than one sentence
 SHORT = 0.1  # share of pairs that are shorter than the window
 FOLLOWS, RANDOM = 0, 1  # as Hugging Face numbers them
@@ -141,9 +138,7 @@ class SentencePairs:
         wanted = (index * self.rows + np.arange(self.rows)) % len(self._pairs)
         draw = np.random.default_rng(mix_seed(self.seed, "mask", step))
         width = self.window if self.fixed_shape else None
-        return pair_batch(
-            self.sentences.ids, self._pairs[wanted], self.masker, self.frame, draw, width, self.fixed_shape
-        )
+        return pair_batch(self.sentences.ids, self._pairs[wanted], self.masker, self.frame, draw, width)
 
 
 def pair_batch(
@@ -153,10 +148,9 @@ def pair_batch(
     frame: Frame,
     draw: np.random.Generator,
     width: int | None = None,
-    fixed_shape: bool = False,
     all_masked: bool = False,
 ) -> Batch:
-    """The rows of `pairs` (B, 5), as `draw_pairs` gives them, with tokens hidden."""
+    """The rows of `pairs` (B, 5), as `draw_pairs` gives them, with tokens hidden; all as wide as `width` says."""
     a, middle, c, d = (column[:, None] for column in pairs.T[:4])  # (B, 1) each
     second = middle - a + 2  # where the second sentence begins in its row
     lengths = (second + d - c + 1)[:, 0]
@@ -167,9 +161,9 @@ def pair_batch(
     rows[:, 0] = frame.first
     rows[(at == second - 1) | (at == lengths[:, None] - 1)] = frame.last
     segments = ((at >= second) & (at < lengths[:, None])).astype(np.int64)
-    hidden = masker.hide(rows, lengths, draw, all_masked=all_masked)
-    batch = hidden.batch(lengths, fixed_shape=fixed_shape)
-    batch.inputs.segments = torch.from_numpy(segments)
+    read = [torch.from_numpy(part) for part in (rows, lengths, segments)]
+    inputs = Inputs(read[0], lengths=read[1], segments=read[2])
+    batch = masker.hide(inputs, draw, all_masked=all_masked, fixed_shape=width is not None)
     batch.labels = torch.from_numpy(pairs[:, 4].copy())
     return batch
 

@@ -20,10 +20,10 @@ from legato.data.digests import sha256_of
 from legato.data.formats.rows import NumberedRows
 from legato.data.sources.columns import DIALOGUES
 from legato.data.sources.files import FileOptions
-from legato.data.sources.table import Column, Head, Table, list_names
+from legato.data.sources.table import Column, Head, Table
 from legato.data.sources.tables import read_table
 from legato.data.splits import by_order
-from legato.errors import DataError, brief, suggest
+from legato.errors import DataError, brief, listed, suggest
 from legato.schema import OPEN, TypedDict, fit, is_text, parse_json, with_config
 
 ROLES: Final = ("system", "user", "assistant", "tool", "developer")
@@ -86,9 +86,7 @@ def _guess(head: Head) -> list[Column]:
         return [*whole, *system]
     asked, answer = QUESTION.find(head.names), ANSWER.find(head.names)
     if not (asked and answer):
-        raise head.undecided(
-            DIALOGUES.which, f"the columns {list_names(head.names)}, and none are known as a dialogue's"
-        )
+        raise head.undecided(DIALOGUES.which, f"the columns {listed(head.names)}, and none are known as a dialogue's")
     about = ["input"] if asked == ["instruction"] and "input" in head.names else []
     return [*asked, *about, *answer, *system]
 

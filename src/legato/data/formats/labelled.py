@@ -61,10 +61,6 @@ class Labelled(NumberedRows):
             return self.texts
         return [f"{first}\t{second}" for first, second in zip(self.texts, self.seconds, strict=True)]
 
-    def all_texts(self) -> list[str]:
-        """Every text, be it the first or second of its row."""
-        return [*self.texts, *(self.seconds or [])]
-
 
 def read_labelled(
     source: str,

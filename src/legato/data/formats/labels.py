@@ -21,8 +21,6 @@ from legato.data.splits import by_hash
 from legato.errors import DataError, brief, listed
 
 WHOLE: Final = re.compile(r"-?\d{1,300}")  # a whole number, in any script
-KINDS: Final = ("classes", "multilabel", "regression")
-
 FEW: Final = 12  # names that a message lists
 UNSEEN: Final = -1  # the place of a class that was not learned
 NOT_LEARNED: Final = "(not learned)"  # how such a class is shown
@@ -69,8 +67,9 @@ class Labels:
             raise DataError(f"{data.source} has no label at all; is data.columns the labels'?")
         if names is None and data.classes is not None:  # in their own order, with those that have no example
             return cls(kind, data.classes, separator, _is_numbered(data, found, data.classes))
-        if names is None:
-            return cls(kind, _ordered(found), separator)
+        if names is None:  # by number where all are whole numbers, else by the alphabet
+            whole = all(WHOLE.fullmatch(name) for name in found)
+            return cls(kind, sorted(found, key=(lambda name: (int(name), name)) if whole else None), separator)
         return cls(kind, list(names), separator, _is_numbered(data, found, list(names)))
 
     def spelt(self, data: Labelled, row: int) -> list[str]:
@@ -200,7 +199,8 @@ def _kind_of(data: Labelled) -> str:
     parts: list[int] = []  # rows whose number has a fraction
     others: list[int] = []
     for row, label in enumerate(data.labels):
-        if isinstance(label, bool) or not (is_number(label) or _spells_none(label)):
+        spelt = str(label).strip().lower().lstrip("+-")
+        if isinstance(label, bool) or not (is_number(label) or spelt in ("nan", "inf")):  # which cannot be learned
             others.append(row)
         elif is_number(label):
             (whole if float(label).is_integer() else parts).append(row)
@@ -219,17 +219,6 @@ def _refuse_stray(data: Labelled, rows: list[int], what: str, others: int, they:
         f"{data.where(rows[0])}: the label '{brief(data.labels[rows[0]])}' is {what}{more}, and the other {others:,} "
         f"are {they}, so it is not clear what they mean; correct it, or set data.kind=classes or data.kind=regression"
     )
-
-
-def _spells_none(label: Any) -> bool:
-    """Whether it is a number that cannot be learned, such as nan."""
-    return str(label).strip().lower().lstrip("+-") in ("nan", "inf")
-
-
-def _ordered(names: Any) -> list[str]:
-    """By number where all are whole numbers, else by the alphabet."""
-    whole = all(WHOLE.fullmatch(name) for name in names)
-    return sorted(names, key=(lambda name: (int(name), name)) if whole else None)
 
 
 def _is_numbered(data: Labelled, found: dict[str, int], names: list[str]) -> bool:

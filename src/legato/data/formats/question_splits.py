@@ -6,8 +6,6 @@ model is asked about texts that it has not seen.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from legato.data.formats.questions import Questions
 from legato.data.splits import by_group
 from legato.errors import DataError
@@ -19,31 +17,24 @@ def split_questions(
     every: Questions, by: str, valid_share: float, test_share: float = 0.0
 ) -> tuple[dict[str, Questions], str]:
     """Parts of which none shares an article (or a context) with another, and a line that says how large they are."""
-    by, keys = _group_keys(every, by)
+    articles = {question.article for question in every.questions}
+    if by == "article" and None in articles:
+        raise DataError(f"{every.source} does not say which article each text is from; set data.article=COLUMN")
+    if by == "auto":
+        by = "article" if None not in articles and len(articles) >= MANY else "context"
+    keys = [str(question.article) if by == "article" else question.context for question in every.questions]
     shares = {name: share for name, share in (("test", test_share), ("valid", valid_share)) if share > 0}
     if (count := len(set(keys))) <= len(shares):
         raise DataError(
             f"{every.source} has {count} {by}s, too few to hold out {' and '.join(shares)}; give data.valid"
         )
     rows = by_group(keys, shares)
-    parts = {
-        name: replace(every, questions=[every.questions[row] for row in those], sha256="", notes=[])
-        for name, those in rows.items()
-    }
+    parts = {name: every.select(those) for name, those in rows.items()}
     counts = []
     for name, those in rows.items():
         groups = len({keys[row] for row in those})
         counts.append(f"{len(those):,} {name} ({groups:,} {by}{'s' * (groups > 1)})")
     return parts, f"{every.source} is split by {by}: {', '.join(counts)}"
-
-
-def _group_keys(every: Questions, by: str) -> tuple[str, list[str]]:
-    articles = {question.article for question in every.questions}
-    if by == "article" and None in articles:
-        raise DataError(f"{every.source} does not say which article each text is from; set data.article=COLUMN")
-    if by == "article" or (by == "auto" and None not in articles and len(articles) >= MANY):
-        return "article", [str(question.article) for question in every.questions]
-    return "context", [question.context for question in every.questions]
 
 
 def told_shared(train: Questions, others: dict[str, Questions]) -> list[str]:

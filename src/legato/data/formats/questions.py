@@ -21,15 +21,16 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from legato.data.digests import sha256_of
+from legato.data.formats.rows import Rows
 from legato.data.formats.strays import is_missing, is_number
 from legato.data.sources.columns import QUESTIONS
 from legato.data.sources.files import FileOptions, load_text
-from legato.data.sources.table import Column, Head, Table, list_names
+from legato.data.sources.table import Column, Head, Table
 from legato.data.sources.tables import FORMATS, locate, read_table, tabbed
-from legato.errors import DataError, brief, suggest
+from legato.errors import DataError, brief, listed, suggest
 from legato.schema import check_values, parse_json
 
 E = TypeVar("E")
@@ -87,17 +88,17 @@ class Question:
         return Counter(self.found).most_common(1)[0][0]
 
 
-@dataclass
-class Questions:
+@dataclass(frozen=True, kw_only=True)
+class Questions(Rows):
     """What a file asks."""
 
-    source: str
     questions: list[Question]
-    sha256: str = ""
     notes: list[str] = field(default_factory=list)  # what a reader should know: columns guessed, rows left out
 
-    def __post_init__(self) -> None:
-        self.sha256 = self.sha256 or sha256_of(question.content() for question in self.questions)
+    by_row: ClassVar[tuple[str, ...]] = ("questions",)
+
+    def content_hash(self) -> str:
+        return sha256_of(question.content() for question in self.questions)
 
     @property
     def unanswerable(self) -> int:
@@ -132,7 +133,7 @@ def read_questions(source: str, files: QuestionFiles = QuestionFiles()) -> Quest
         try:
             questions.append(_question(row, files.no_answer))
         except ValueError as problem:
-            skipped.append(f"{row.where}: {problem}")
+            skipped.append(f"{row[0]}: {problem}")
             if not files.skip_bad:
                 advice = "put it right, or set data.skip_bad=true to leave such ones out"
                 raise DataError(f"{skipped[0]}; {advice}") from None
@@ -144,19 +145,12 @@ def read_questions(source: str, files: QuestionFiles = QuestionFiles()) -> Quest
     if squad is None and len(grouped := _grouped(questions)) < len(questions):
         notes.append(f"{name}: {len(questions):,} rows ask {len(grouped):,} questions, some with several answers")
         questions = grouped
-    return Questions(name, questions, notes=notes)
+    return Questions(source=name, questions=questions, notes=notes)
 
 
-@dataclass
-class _Raw:
-    """A question as it stands in a file: answers are (text or None, place or None) pairs, or not spoken of."""
-
-    where: str
-    id: str
-    question: Any
-    context: Any
-    answers: list[tuple[Any, Any]] | None
-    article: str | None
+# A question as it stands in a file: where, its id, what it asks and of what context, the answers, and the article.
+# Answers are (text or None, place or None) pairs, or not spoken of.
+_Raw = tuple[str, str, Any, Any, list[tuple[Any, Any]] | None, str | None]
 
 
 # --- SQuAD's JSON -----------------------------------------------------------------------------------
@@ -178,7 +172,7 @@ def _squad_rows(source: str, files: FileOptions) -> tuple[str, Iterator[_Raw]] |
     if not isinstance(articles, list):
         if files.format == "auto" and isinstance(held, dict) and QUESTION.find(held):
             return None  # a table of one line
-        there = list_names(held) if isinstance(held, dict) else type(held).__name__
+        there = listed(held) if isinstance(held, dict) else type(held).__name__
         raise DataError(
             f"{path} is no SQuAD file: it should be an object whose 'data' is a list of articles, and has {there}; "
             "one object a line is a .jsonl"
@@ -198,7 +192,7 @@ def _articles(path: str, articles: list[Any]) -> Iterator[_Raw]:
                 name = str(asked.get("id", f"{number}.{place}"))
                 answers = [] if asked.get("is_impossible") else asked.get("answers")
                 pairs = None if answers is None else _pairs(answers, None, inside)
-                yield _Raw(f"{path}, question {brief(name)}", name, text, context, pairs, title)
+                yield f"{path}, question {brief(name)}", name, text, context, pairs, title
 
 
 def _entry(value: Any, key: str, kind: type[E], where: str) -> E:
@@ -248,7 +242,7 @@ def _table_rows(table: Table, roles: list[str]) -> Iterator[_Raw]:
         where = table.where(row)
         pairs = _pairs(answers[row], places[row], where)
         article = None if articles[row] in (None, "") else str(articles[row])
-        yield _Raw(where, str(table.lines[row]), question, context, pairs, article)
+        yield where, str(table.lines[row]), question, context, pairs, article
 
 
 def _pairs(value: Any, place: Any, where: str) -> list[tuple[Any, Any]]:
@@ -258,7 +252,7 @@ def _pairs(value: Any, place: Any, where: str) -> list[tuple[Any, Any]]:
     if isinstance(value, dict):
         texts, starts = value.get("text"), value.get("answer_start", value.get("start"))
         if texts is None or isinstance(texts, dict):
-            raise DataError(f"{where}: the answer has no 'text'; it has {list_names(map(str, value))}")
+            raise DataError(f"{where}: the answer has no 'text'; it has {listed(map(str, value))}")
         return _pairs(texts, starts, where)
     if isinstance(value, list | tuple):
         if any(isinstance(part, dict) for part in value):
@@ -292,13 +286,14 @@ def _literal(text: str) -> Any:
 
 def _question(raw: _Raw, none: str) -> Question:
     """What a file says as a question; ValueError where an answer is not where it should be."""
-    question, context = _text(raw.where, raw.question, "question").strip(), _text(raw.where, raw.context, "context")
+    where, name, asked, of, answers, article = raw
+    question, context = _text(where, asked, "question").strip(), _text(where, of, "context")
     if none:  # SubjQA's contexts end in it
-        context = _text(raw.where, context.removesuffix(none), "context")
-    if raw.answers is None:
+        context = _text(where, context.removesuffix(none), "context")
+    if answers is None:
         raise ValueError("there are no 'answers', nor 'is_impossible', which says that there are none")
-    answers = [_span(context, text, place, none) for text, place in raw.answers] or [None]
-    return Question(raw.id, question, context, answers, raw.article)
+    spans = [_span(context, text, place, none) for text, place in answers] or [None]
+    return Question(name, question, context, spans, article)
 
 
 def _text(where: str, value: Any, role: str) -> str:
@@ -367,9 +362,7 @@ def _grouped(questions: list[Question]) -> list[Question]:
     """Rows that ask the same of the same context as one, with all their answers."""
     known: dict[tuple[str, str], Question] = {}
     for question in questions:
-        key = (question.question, question.context)
-        if key in known:
-            known[key].answers += question.answers
-        else:
-            known[key] = question
+        first = known.setdefault((question.question, question.context), question)
+        if first is not question:
+            first.answers += question.answers
     return list(known.values())

@@ -27,7 +27,7 @@ class Rows:
 
     def select(self, rows: Sequence[int], source: str | None = None) -> Self:
         """Only these rows, in this order."""
-        columns = {name: getattr(self, name) for name in self.by_row}
+        columns = {name: vars(self)[name] for name in self.by_row}
         those: dict[str, Any] = {name: column and [column[row] for row in rows] for name, column in columns.items()}
         return replace(self, source=source or self.source, sha256="", **those)
 

@@ -6,17 +6,17 @@ A row has two texts and perhaps a third column: numbers are scores (how alike th
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 
 from legato.data.digests import sha256_of
 from legato.data.formats.labelled import TAKEN
 from legato.data.formats.rows import NumberedRows
+from legato.data.formats.strays import is_number
 from legato.data.formats.text_pairs import tidy
 from legato.data.sources.columns import SCORED
 from legato.data.sources.files import FileOptions
@@ -127,7 +127,7 @@ def _looks_like_names(rows: Sequence[Sequence[str]]) -> bool:
     """Whether the first row names columns: words of letters, each another one, above texts of several words."""
     if len(rows) < 3 or len(set(rows[0])) < len(rows[0]) or not all(_NAME.fullmatch(name) for name in rows[0]):
         return False
-    texts = [field for row in rows[1:] for field in row if _as_number(field) is None]
+    texts = [field for row in rows[1:] for field in row if not is_number(field)]
     return sum(len(text.split()) > 1 for text in texts) * 2 > len(texts)
 
 
@@ -149,25 +149,16 @@ def _holds_scores(table: Table) -> bool:
     if SCORE.knows(table.names[2]):
         return True
     values = table.columns[2]
-    return sum(_as_number(value) is not None for value in values) * 2 >= len(values)
-
-
-def _as_number(value: Any) -> float | None:
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
+    return sum(is_number(value) for value in values) * 2 >= len(values)
 
 
 def _number(table: Table, row: int) -> float:
     value = table.columns[2][row]
-    number = _as_number(value)
-    if number is None:
+    if not is_number(value):
         names = ",".join(table.names[:2])
         header = "" if table.header or row else "; is that a header? then name its columns: data.columns=[a,b,score]"
         raise DataError(
             f"{table.where(row)}: the score is '{brief(value, 40)}', which is no number; correct it, or train on "
             f"pairs without scores: data.columns=[{names}]{header}"
         )
-    return number
+    return float(value)

@@ -62,7 +62,11 @@ def read_text(source: str, files: FileOptions = FileOptions(), *, column: str | 
     True
     """
     if source.startswith("builtin:"):
-        documents = _read_builtin(source, files.split)
+        name = source.removeprefix("builtin:")
+        if name not in CORPORA:
+            known = [f"builtin:{corpus}" for corpus in CORPORA]
+            raise DataError(f"there is no built-in text '{brief(source)}'; {suggest(source, known)}")
+        documents = CORPORA[name](files.split)
     else:
         path = locate(source, files.root)
         if path is not None and kind_of(path) == "text":
@@ -79,11 +83,3 @@ def read_text(source: str, files: FileOptions = FileOptions(), *, column: str | 
 def _guess(head: Head) -> Column:
     exact = [name for name in head.names if name == "text" or len(head.names) == 1]
     return exact[0] if exact else TEXT.by_name(head)["text"]
-
-
-def _read_builtin(source: str, split: str) -> list[str]:
-    name = source.removeprefix("builtin:")
-    if name not in CORPORA:
-        known = [f"builtin:{corpus}" for corpus in CORPORA]
-        raise DataError(f"there is no built-in text '{brief(source)}'; {suggest(source, known)}")
-    return CORPORA[name](split)

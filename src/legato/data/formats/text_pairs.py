@@ -7,22 +7,26 @@ Notable here:
 - where no columns are named they are guessed, and `note` says what was guessed;
 - a part is held out by a hash of the source, so that all translations of one sentence stay together
   and adding pairs moves no other pair from one part to another;
-- `tidy` is what every text goes through, in training and in prediction alike.
+- `tidy` is what every text goes through, in training and in prediction alike;
+- pairs that are empty on one side, too long, or of very different lengths are mostly faults of alignment: `clean` and
+  `filter_lengths` leave them out, count them, and name the first of each kind.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence, Sized
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
+
+import numpy as np
 
 from legato.data.digests import sha256_of, sized_columns
 from legato.data.formats.rows import NumberedRows
 from legato.data.sources.columns import TEXT_PAIRS
 from legato.data.sources.files import FileOptions, load_text, no_file, resolve_path, unify_newlines
-from legato.data.sources.table import Column, Head, Table, list_names
+from legato.data.sources.table import Column, Head, Table
 from legato.data.sources.tables import kind_of, locate, read_table
 from legato.data.splits import by_hash
 from legato.errors import DataError, brief, listed
@@ -39,6 +43,7 @@ LANGUAGES: Final = """
     jpn kat kaz khm kor lat lav lit mar mkd mon msa mya nep nld nob nor pol por ron rus slk slv spa sqi srp swa swe
     tam tel tgl tha tur ukr urd vie yue zho
 """
+RATIO_FROM: Final = 10  # tokens; below, "Yes." may well be three times as long in another language
 CONTROLS: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff]")  # all but tab and newline
 
 
@@ -92,7 +97,7 @@ def read_pairs(
     """
     if directions:
         if not isinstance(source, str) or "{}" not in source:
-            named = source if isinstance(source, str) else list_names(source)
+            named = source if isinstance(source, str) else listed(source)
             raise DataError(
                 f"'{brief(named)}' has no {{}} for the language, as data.directions needs: write train.{{}}"
             )
@@ -107,9 +112,9 @@ def read_pairs(
         TEXT_PAIRS.check(columns)
         return _read_columns(source, columns, tag_column, files)
     if len(source) != 2:
-        raise DataError(f"[{list_names(source)}] is not two files; aligned texts are two, [SOURCE,TARGET]")
+        raise DataError(f"[{listed(source)}] is not two files; aligned texts are two, [SOURCE,TARGET]")
     if columns or tag_column is not None:
-        raise DataError(f"[{list_names(source)}] are aligned files, which have no columns; leave out data.columns")
+        raise DataError(f"[{listed(source)}] are aligned files, which have no columns; leave out data.columns")
     (left, sources), (right, targets) = (_read_lines(name, files) for name in source)
     _check_aligned(left, sources, right, targets)
     lines = list(range(1, len(sources) + 1))
@@ -196,6 +201,10 @@ def _read_columns(source: str, columns: Sequence[Column] | None, tag: Column | N
     table = read_table(source, choose, files)
     if not table.lines:
         raise DataError(f"{table.source} is empty: it holds no pairs; give a file that does")
+    tags = None if tag is None else [said.strip() for said in table.texts(2, "data.tag_column")]
+    for row, said in enumerate(tags or ()):
+        if not said:
+            raise DataError(f"{table.where(row)}: '{table.names[2]}' is empty; it says the target's language")
     notes += [table.note] if table.note else []
     if columns is None:
         names = f"columns {table.names[0]} and {table.names[1]}"
@@ -205,7 +214,7 @@ def _read_columns(source: str, columns: Sequence[Column] | None, tag: Column | N
         _texts_or_nothing(table, 1),
         source=source,
         lines=table.lines,
-        tags=None if tag is None else _tags(table),
+        tags=tags,
         unit=table.unit,
         note=", ".join(notes),
     )
@@ -219,21 +228,14 @@ def _texts_or_nothing(table: Table, column: int) -> list[str]:
     return [unify_newlines(text) for text in table.texts(column)]
 
 
-def _tags(table: Table) -> list[str]:
-    tags = [tag.strip() for tag in table.texts(2, "data.tag_column")]
-    for row, tag in enumerate(tags):
-        if not tag:
-            raise DataError(f"{table.where(row)}: '{table.names[2]}' is empty; it says the target's language")
-    return tags
-
-
 def _guess(head: Head, tag: Column | None) -> Sequence[Column]:
     """The columns of source and target: by name where names are telling, else by their places."""
     number = tag if isinstance(tag, int) else None
     others = [name for place, name in enumerate(head.names, start=1) if name != tag and place != number]
     if found := TEXTS.find(others):
         return found
-    languages = [name for name in others if _is_language(name)]
+    # "It" and "So" begin sentences; a code is written in one case.
+    languages = [n for n in others if n.lower() in LANGUAGES.split() and (n.islower() or n.isupper())]
     if len(languages) > 2:  # the first column of many tables, and rarely Indonesian
         languages = [name for name in languages if name != "id"]
     if len(languages) == 2:
@@ -249,11 +251,6 @@ def _guess(head: Head, tag: Column | None) -> Sequence[Column]:
     if len(candidates) == 2:
         return candidates
     raise head.undecided(TEXT_PAIRS.which)
-
-
-def _is_language(name: str) -> bool:
-    # "It" and "So" begin sentences; a code is written in one case.
-    return name.lower() in LANGUAGES.split() and (name.islower() or name.isupper())
 
 
 # --- holding out ---------------------------------------------------------------------------------
@@ -296,3 +293,80 @@ def _translations(pairs: Pairs) -> dict[str, str]:
             low, high = sorted((find(source), find(target)))
             leader[high] = low
     return {source: find(source) for source in leader}
+
+
+# --- which pairs are fit to train on ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FilterReport:
+    """How many pairs are left out of how many, and why."""
+
+    total: int
+    left_out: int = 0
+    reasons: tuple[str, ...] = ()  # each with how many it is for, and where the first of them stands
+
+    def __str__(self) -> str:
+        if not self.reasons:
+            return f"kept all {self.total:,} pairs" if self.total != 1 else "kept the only pair"
+        return f"left out {self.left_out:,} of {self.total:,} pairs: {', '.join(self.reasons)}"
+
+    def __add__(self, later: FilterReport) -> FilterReport:
+        """This and what was left out of the rest afterwards."""
+        return FilterReport(self.total, self.left_out + later.left_out, self.reasons + later.reasons)
+
+
+def clean(pairs: Pairs) -> tuple[Pairs, FilterReport]:
+    """The pairs that have text on both sides, and a report on those that have not."""
+    source, target = (
+        np.array([bool(text.strip()) for text in side], bool) for side in (pairs.sources, pairs.targets)
+    )
+    reasons = {"empty on one side": source != target, "empty on both sides": ~(source | target)}
+    kept, report = _judge(reasons, pairs.place, pairs.source)
+    return (pairs if len(kept) == len(pairs) else pairs.select(kept.tolist())), report
+
+
+def filter_lengths(
+    source_ids: Sequence[Sized],
+    target_ids: Sequence[Sized],
+    max_length: int | None = None,
+    max_ratio: float | None = None,
+    pairs: Pairs | None = None,
+) -> tuple[list[int], FilterReport]:
+    """Which pairs are neither too long nor of very different lengths, counted in tokens.
+
+    The ratio is the longer side to the shorter, and is judged only where the longer has ten tokens or
+    more. `pairs` are those that the ids belong to: with them the report can name lines.
+    """
+    source = np.fromiter(map(len, source_ids), dtype=np.int64, count=len(source_ids))
+    target = np.fromiter(map(len, target_ids), dtype=np.int64, count=len(target_ids))
+    longer, shorter = np.maximum(source, target), np.minimum(source, target)
+    reasons = {"without tokens on one side": shorter == 0}
+    if max_length:
+        reasons[f"longer than {max_length:,} tokens"] = longer > max_length
+    if max_ratio:
+        reasons[f"more than {max_ratio:g} times longer on one side"] = (longer >= RATIO_FROM) & (
+            longer > max_ratio * shorter
+        )
+    place = pairs.place if pairs else lambda index: f"pair {index + 1:,}"
+    kept, report = _judge(reasons, place, pairs.source if pairs else "the data")
+    return kept.tolist(), report
+
+
+def _judge(
+    reasons: dict[str, np.ndarray[Any, np.dtype[np.bool_]]], place: Callable[[int], str], name: str
+) -> tuple[np.ndarray[Any, np.dtype[np.int64]], FilterReport]:
+    """The indices against which no reason speaks; a pair is counted under the first that does."""
+    total = len(next(iter(reasons.values())))
+    keep = np.ones(total, dtype=bool)
+    found = []
+    for text, bad in reasons.items():
+        new = np.flatnonzero(bad & keep)
+        if len(new):
+            first = place(int(new[0]))
+            found.append(f"{len(new):,} {text} ({first if len(new) == 1 else f'first: {first}'})")
+            keep[new] = False
+    report = FilterReport(total, total - int(keep.sum()), tuple(found))
+    if not keep.any():
+        raise DataError(f"{name}: no pair is left: {report}" if total else f"{name} holds no pairs")
+    return np.flatnonzero(keep), report

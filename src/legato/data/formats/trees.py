@@ -1,6 +1,7 @@
 """Constituency trees: read from brackets, cleaned, and written as a sequence of symbols.
 
-A text holds trees as the Penn Treebank does, over as many lines as they like (files of them: `treebanks.py`):
+A text holds trees as the Penn Treebank does, over as many lines as they like. `read_trees` reads files of them: plain
+or gzipped, a folder, those that match a pattern, those in a zip.
 
     ( (S (NP-SBJ (NNS dogs)) (VP (VBP chase) (NP (NNS cats))) (. .)) )
 
@@ -19,12 +20,17 @@ thousand deep is read like any other.
 
 from __future__ import annotations
 
+import glob
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
-from legato.errors import DataError
+from legato.data.digests import sha256_of, sized
+from legato.data.sources.files import FileOptions, decode, load_bytes, no_file, resolve_path, unify_newlines
+from legato.data.sources.patterns import IN_ZIP, matching_files, zip_members
+from legato.errors import DataError, brief
 
 WORD: Final = "<word>"  # stands for any word in a skeleton
 EMPTY: Final = "-NONE-"  # the part of speech of traces and other words that nobody says
@@ -72,30 +78,27 @@ class Tree:
 
     def __str__(self) -> str:
         """The tree in brackets on one line, as files hold it."""
-        pieces = []
-        for step in walk(self):
-            match step:
-                case Open(label):
-                    pieces.append(f" ({label}")
-                case Word():
-                    pieces.append(f" {step}")
-                case Close():
-                    pieces.append(")")
-        return "".join(pieces).lstrip()
+        return "".join(")" if isinstance(step, Close) else f" {step}" for step in walk(self)).lstrip()
 
 
 class Open(NamedTuple):
     label: str
 
+    def __str__(self) -> str:
+        return f"({self.label}"
+
 
 class Close(NamedTuple):
     label: str
 
+    def __str__(self) -> str:
+        return f"){self.label}"
 
-Step: TypeAlias = Open | Word | Close
+
+TreeStep: TypeAlias = Open | Word | Close
 
 
-def walk(tree: Tree) -> Iterator[Step]:
+def walk(tree: Tree) -> Iterator[TreeStep]:
     """The tree from left to right: where constituents open and close, and the words."""
     ahead: list[Tree | Word | Close] = [tree]
     while ahead:
@@ -106,32 +109,6 @@ def walk(tree: Tree) -> Iterator[Step]:
             ahead.extend(reversed(node.children))
         else:
             yield node
-
-
-def labels(trees: Iterable[Tree]) -> list[str]:
-    """The labels of all constituents, sorted."""
-    return sorted({step.label for tree in trees for step in walk(tree) if isinstance(step, Open)})
-
-
-def longest_chain(tree: Tree) -> int:
-    """The most constituents over exactly the same words, each the only child of the one above.
-
-    >>> longest_chain(unflatten("(S (VP (VP go )VP (NP home )NP )VP )S".split()))
-    2
-    """
-    longest = 0
-    levels: list[list[int]] = [[]]  # for each open constituent, the chain that each of its children begins
-    for step in walk(tree):
-        match step:
-            case Open():
-                levels.append([])
-            case Word():
-                levels[-1].append(0)
-            case Close():
-                below = levels.pop()
-                levels[-1].append(below[0] + 1 if len(below) == 1 else 1)
-                longest = max(longest, levels[-1][-1])
-    return longest
 
 
 def escape(word: str) -> str:
@@ -177,7 +154,7 @@ def clean(tree: Tree) -> Tree:
                     open_children[-1].append(Tree(bare_label(label), tuple(children)))
     [whole] = open_children
     if not whole:
-        raise DataError(f"nothing is left of the tree {_short(str(tree))}: it holds no words; leave it out")
+        raise DataError(f"nothing is left of the tree {brief(str(tree), 40)}: it holds no words; leave it out")
     [root] = whole
     assert isinstance(root, Tree)
     while root.label in WRAPPERS and len(root.children) == 1 and isinstance(root.children[0], Tree):
@@ -194,11 +171,10 @@ def flatten(tree: Tree) -> list[str]:
     >>> " ".join(flatten(clean(next(parse_trees("(S (NP (NNS dogs)) (VP (VBP bark)))")))))
     '(S (NP dogs )NP (VP bark )VP )S'
     """
-    symbols = _symbols(tree)
-    for step, symbol in zip(walk(tree), symbols, strict=True):
-        if isinstance(step, Word) and symbol.startswith(("(", ")")):
-            raise DataError(f"the word '{symbol}' would read as a bracket; write -LRB- and -RRB- for ( and )")
-    return symbols
+    for word in tree.words:
+        if word.startswith(("(", ")")):
+            raise DataError(f"the word '{word}' would read as a bracket; write -LRB- and -RRB- for ( and )")
+    return [step.text if isinstance(step, Word) else str(step) for step in walk(tree)]
 
 
 def skeleton(tree: Tree) -> list[str]:
@@ -207,20 +183,7 @@ def skeleton(tree: Tree) -> list[str]:
     >>> " ".join(skeleton(unflatten(["(NP", "dogs", ")NP"])))
     '(NP <word> )NP'
     """
-    return _symbols(tree, WORD)
-
-
-def _symbols(tree: Tree, word: str | None = None) -> list[str]:
-    symbols = []
-    for step in walk(tree):
-        match step:
-            case Open(label):
-                symbols.append(f"({label}")
-            case Word(text):
-                symbols.append(text if word is None else word)
-            case Close(label):
-                symbols.append(f"){label}")
-    return symbols
+    return [WORD if isinstance(step, Word) else str(step) for step in walk(tree)]
 
 
 def unflatten(symbols: Iterable[str]) -> Tree:
@@ -275,13 +238,15 @@ def _grow(symbols: Iterable[str], word_of: Callable[[str], str | None]) -> Tree:
         else:
             root = node
     if root is None:
-        unclosed = " ".join(f"({_short(label)}" for label, _ in opened[:10])
-        raise DataError(f"the tree is incomplete: '{_short(unclosed)}' is open" if opened else "there are no symbols")
+        unclosed = " ".join(f"({brief(label, 40)}" for label, _ in opened[:10])
+        raise DataError(
+            f"the tree is incomplete: '{brief(unclosed, 40)}' is open" if opened else "there are no symbols"
+        )
     return root
 
 
 def _misplaced(number: int, symbol: str, why: str) -> DataError:
-    return DataError(f"symbol {number}, '{_short(symbol)}': {why}")
+    return DataError(f"symbol {number}, '{brief(symbol, 40)}': {why}")
 
 
 # --- brackets ------------------------------------------------------------------------------------
@@ -318,7 +283,7 @@ def parse_trees(text: str, name: str = "text") -> Iterator[Tree]:
         if not opened:
             if token == ")":
                 raise problem(found.start(), "unbalanced bracket: this one closes nothing; remove it")
-            raise problem(found.start(), f"'{_short(token)}' is in no bracket; remove it")
+            raise problem(found.start(), f"'{brief(token, 40)}' is in no bracket; remove it")
         bracket = opened[-1]
         if token != ")":
             if bracket.label or bracket.children:
@@ -333,10 +298,10 @@ def parse_trees(text: str, name: str = "text") -> Iterator[Tree]:
         elif len(bracket.words) == 1 and not bracket.children:
             node = Word(bracket.words[0], bracket.label)
         elif bracket.words:
-            word = _short(bracket.words[0])
+            word = brief(bracket.words[0], 40)
             raise problem(bracket.start, f"'{word}' has no part of speech of its own; write ({UNTAGGED} {word})")
         else:
-            what = f"constituent '({_short(bracket.label)} )'" if opened else "tree"
+            what = f"constituent '({brief(bracket.label, 40)} )'" if opened else "tree"
             raise problem(bracket.start, f"empty {what}; remove it")
         if opened:
             opened[-1].children.append(node)
@@ -346,5 +311,66 @@ def parse_trees(text: str, name: str = "text") -> Iterator[Tree]:
         raise problem(opened[0].start, f"unbalanced bracket: {len(opened)} not closed in the tree that begins here")
 
 
-def _short(text: str, most: int = 40) -> str:
-    return text if len(text) <= most else f"{text[:most]}…"
+# --- files of trees -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Treebank:
+    """Trees as their files have them, the files' names, and the hash that names their content."""
+
+    trees: list[Tree]
+    sources: list[str]
+    sha256: str
+
+
+def read_trees(source: str | list[str], files: FileOptions = FileOptions()) -> Treebank:
+    """The trees of a file (plain or .gz), of a folder's .mrg files, of a pattern, or of files in a zip.
+
+    A pattern's `*`, `?` and `[0-9]` stand for parts of names, `**` for any folders. In a zip the files are
+    named after a `!`, by a pattern too: `treebank.zip!treebank/combined/wsj_018*.mrg`; a zip alone means
+    all its .mrg files. Files that one source names come in the order of their names; a list joins several
+    sources.
+    """
+    trees: list[Tree] = []
+    names: list[str] = []
+    content: list[bytes] = []
+    sources = [source] if isinstance(source, str) else source
+    if not sources:
+        raise DataError("there is no source of trees; name a file, a folder or a pattern")
+    for name, data in (file for part in sources for file in _files(part, files.root)):
+        text = unify_newlines(decode(Path(name), data, files.encoding))
+        found = list(parse_trees(text, name))
+        if not found:
+            raise DataError(f"{name} holds no tree; give a file with trees in brackets")
+        trees += found
+        names.append(name)
+        content += sized([text], lambda row: names[-1])
+    return Treebank(trees, names, sha256_of(content))
+
+
+def _files(source: str, root: str | None) -> Iterator[tuple[str, bytes]]:
+    """The name and content of each file that a source names."""
+    path = resolve_path(source, root)
+    in_zip = IN_ZIP.fullmatch(source)
+    if path.is_dir():
+        found = sorted(
+            file for file in path.rglob("*") if file.name.lower().endswith((".mrg", ".mrg.gz")) and file.is_file()
+        )
+        if not found:
+            raise DataError(f"{path} has no .mrg file in it; name its files by a pattern, such as {path}/*.txt")
+    elif path.suffix.lower() == ".zip" and path.exists():
+        yield from zip_members(path, "**/*.mrg")
+        return
+    elif path.exists():
+        found = [path]
+    elif in_zip is not None:
+        yield from zip_members(resolve_path(in_zip["zip"], root), in_zip["pattern"])
+        return
+    elif glob.has_magic(str(path)):
+        found = matching_files(path)
+        if not found:
+            raise DataError(f"no file matches {path}; check the pattern, or set data.root to the folder it starts in")
+    else:
+        raise no_file(path)
+    for file in found:
+        yield str(file), load_bytes(file)

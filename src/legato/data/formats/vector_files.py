@@ -23,8 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from legato.data.batching.batches import Array
-from legato.data.sources.files import no_file
-from legato.data.sources.unpacking import Budget, lines_of, not_damaged
+from legato.data.sources.files import Budget, lines_of, no_file, not_damaged
 from legato.data.text.tokenizers import AnyTokenizer
 from legato.errors import ConfigError, DataError, brief
 from legato.input_files import open_file, path_of
@@ -49,8 +48,11 @@ def read_vectors(path: Path, wanted: Iterable[str]) -> Vectors:
     width = number = words = 0
     for number, raw in _lines(path):
         line = raw.rstrip()
-        if number == 1 and _is_header(line):
-            width = _width_of_header(path, line)
+        if number == 1 and len(sizes := line.split()) == 2 and all(size.isdigit() for size in sizes):
+            width = int(sizes[1]) if len(sizes[1]) <= len(str(WIDEST)) else 0
+            if not 1 <= width <= WIDEST:
+                shown = _shown(sizes[1])
+                raise DataError(f"{path}, line 1: vectors of {shown} numbers; there can be from 1 to {WIDEST:,}")
             continue
         if not line:
             continue
@@ -70,16 +72,16 @@ def read_vectors(path: Path, wanted: Iterable[str]) -> Vectors:
     return Vectors(found, width, words)
 
 
-def initialise_embedding(
-    model: nn.Module, tokenizer: AnyTokenizer, path: str | Path, say: Callable[[str], None]
-) -> None:
+def initialise_embedding(model: Any, tokenizer: AnyTokenizer, path: str | Path, say: Callable[[str], None]) -> None:
     """Begin with the vectors of a file: the rows of the model's `embedding` that have one become it.
 
     A word that the file lacks takes the vector of its lower-cased form, if that is there. The other rows stay as they
     were drawn, but as large on average as those that were found.
     """
     path = path_of(path)
-    embedding = _embedding_of(model)
+    embedding = model.token_table
+    if not isinstance(embedding, nn.Embedding):
+        raise ConfigError("this model has no embedding of words for vectors to begin with; use model=lstm")
     if tokenizer.name != "word":
         raise ConfigError(
             f"{path} has vectors of words, but tokenizer={tokenizer.name} has pieces; set tokenizer=word"
@@ -93,17 +95,18 @@ def initialise_embedding(
             f"{path} has vectors of {read.width} numbers, but the model's embedding has {embedding.embedding_dim}; "
             f"set model.embedding={read.width}"
         )
-    rows = {i: found for i, word in words.items() if (found := _find(read.found, word)) is not None}
+    either = {i: read.found.get(word, read.found.get(word.lower())) for i, word in words.items()}
+    rows = {i: found for i, found in either.items() if found is not None}
     if not rows:
         raise DataError(f"{path} has no word of the vocabulary; is it of another language?")
-    fill_rows(embedding.weight, list(rows), np.stack(list(rows.values())))
+    put_vectors(embedding.weight, list(rows), np.stack(list(rows.values())))
     lower = sum(words[i] not in read.found for i in rows)
     share = f"{len(rows) / len(words):.1%}"
     say(f"vectors: {path} has {len(rows):,} of {len(words):,} words ({share}), {lower:,} of those in lower case only")
 
 
 @torch.no_grad()
-def fill_rows(table: Tensor, rows: Sequence[int], vectors: Array) -> None:
+def put_vectors(table: Tensor, rows: Sequence[int], vectors: Array) -> None:
     """Put `vectors` (N, D) into these rows of `table` (V, D); scale the others to be as large on average."""
     place = torch.tensor(rows, device=table.device)
     new = torch.from_numpy(vectors).to(table)
@@ -152,19 +155,6 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
             yield from lines_of(file, str(path), LONGEST)
 
 
-def _is_header(line: bytes) -> bool:
-    parts = line.split()
-    return len(parts) == 2 and all(part.isdigit() for part in parts)
-
-
-def _width_of_header(path: Path, line: bytes) -> int:
-    said = line.split()[1]
-    width = int(said) if len(said) <= len(str(WIDEST)) else 0
-    if not 1 <= width <= WIDEST:
-        raise DataError(f"{path}, line 1: vectors of {_shown(said)} numbers; there can be from 1 to {WIDEST:,}")
-    return width
-
-
 def _width_of_first(path: Path, number: int, line: bytes) -> int:
     """How many numbers end the first line; its name may have spaces, but cannot be missing."""
     parts = line.split(b" ")
@@ -211,21 +201,6 @@ def _is_number(part: bytes) -> bool:
 
 def _shown(line: bytes) -> str:
     return line.split(b" ")[0][:40].decode("utf-8", "replace")
-
-
-# --- tables ------------------------------------------------------------------------------------------
-
-
-def _find(found: dict[str, Array], word: str) -> Array | None:
-    exact = found.get(word)
-    return found.get(word.lower()) if exact is None else exact
-
-
-def _embedding_of(model: Any) -> nn.Embedding:
-    embedding = model.token_table
-    if not isinstance(embedding, nn.Embedding):
-        raise ConfigError("this model has no embedding of words for vectors to begin with; use model=lstm")
-    return embedding
 
 
 def _spread(table: Tensor) -> float:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from legato.data.sources.table import Column, Head, list_names
-from legato.errors import DataError, brief
+from legato.data.sources.table import Column, Head
+from legato.errors import DataError, brief, listed
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Roles:
                 if len(self.roles) == 1:
                     raise head.undecided(which)
                 raise DataError(
-                    f"{head.where}: no column looks like the {role.name}, among {list_names(head.names)}; say which "
+                    f"{head.where}: no column looks like the {role.name}, among {listed(head.names)}; say which "
                     f"{which}"
                 )
         return found

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Final
 
+from legato.data.sources.files import SPLITS
 from legato.errors import DataError, suggest
 
 HELD_OUT = 0.05
-SPLITS: Final = ("train", "valid", "test")
 MODULES: Final = (
     *("argparse", "ast", "calendar", "configparser", "contextlib", "copy", "csv", "dataclasses", "difflib"),
     *("doctest", "enum", "fractions", "functools", "gettext", "heapq", "inspect", "mimetypes", "pickle", "pprint"),
@@ -32,23 +32,19 @@ def stdlib_corpus(split: str) -> list[str]:
     """The documents of one split: topics first, then modules, each in alphabetical order."""
     if split not in SPLITS:
         raise DataError(f"the built-in corpus has no split '{split}'; {suggest(split, SPLITS)}")
+    from pydoc_data.topics import topics
+
     documents: list[str] = []
-    for kind in (_topics(), _sources()):
+    for kind in ({name: text for name, text in topics.items() if text}, _sources()):
         homes = _assign(kind)
         documents += [kind[name] for name in sorted(kind) if homes[name] == split]
     return documents
 
 
-def _topics() -> dict[str, str]:
-    from pydoc_data.topics import topics
-
-    return {name: text for name, text in topics.items() if text}
-
-
 def _sources() -> dict[str, str]:
     sources = {}
     for name in MODULES:
-        # Asking the loader reads the file without running the module.
+        # Asking the loader, of which not every kind has the text, reads the file without running the module.
         spec = find_spec(name)
         read = getattr(spec.loader, "get_source", None) if spec else None
         text = read(name) if read else None

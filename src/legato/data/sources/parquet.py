@@ -12,19 +12,18 @@ text is as long as all that is written.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from legato.data.sources.unpacking import VALUE, Budget
-from legato.data.text.libraries import clear_of_panics
+from legato.data.sources.files import VALUE, Budget
 
 ADDED: Final = "DELTA_BYTE_ARRAY"  # the encoding of texts that go on from the one before
 ROWS: Final = 1 << 16  # of such texts that are read at once, at most
 
 
 class ParquetFile:
-    """A parquet file, whose columns are read when they have been chosen."""
+    """A parquet file, whose columns are read when they have been chosen; what is wrong with it, pyarrow raises."""
 
     def __init__(self, path: Path, data: bytes) -> None:
         import pyarrow
@@ -37,11 +36,11 @@ class ParquetFile:
         meta = plain.metadata
         self._groups = [meta.row_group(number) for number in range(meta.num_row_groups)]
         written = [{name for group in self._groups for name in group.column(n).encodings} for n in range(len(leaves))]
-        numbered = [
+        numbered = [  # of a leaf without a logical type, pyarrow's object has no `type`
             leaf.path
             for leaf, encodings in zip(leaves, written, strict=True)
             if leaf.physical_type == "BYTE_ARRAY"
-            and _is_text(leaf)
+            and getattr(leaf.logical_type, "type", "NONE") in ("STRING", "NONE", "JSON", "ENUM")
             and not encodings & {ADDED, "DELTA_LENGTH_BYTE_ARRAY"}
         ]
         self._file = pyarrow.parquet.ParquetFile(source, read_dictionary=numbered)
@@ -91,11 +90,6 @@ class ParquetFile:
         Budget(self._budget.where, self._budget.packed, small=1 << 28).take(told)
 
 
-def _is_text(leaf: Any) -> bool:
-    kind = getattr(leaf.logical_type, "type", "NONE")
-    return kind in ("STRING", "NONE", "JSON", "ENUM")
-
-
 def _values(chunk: Any) -> list[Any]:
     import pyarrow
 
@@ -123,12 +117,3 @@ def _decoded_bytes(array: Any) -> int:
     if pyarrow.types.is_list(kind) or pyarrow.types.is_large_list(kind) or pyarrow.types.is_map(kind):
         return VALUE * len(array) + _decoded_bytes(array.flatten() if not pyarrow.types.is_map(kind) else array.items)
     return max(int(array.nbytes), VALUE * len(array))
-
-
-def read_parquet(
-    path: Path, data: bytes, choose: Callable[[ParquetFile], Sequence[str]]
-) -> tuple[ParquetFile, dict[str, list[Any]]]:
-    """The file, and the columns that `choose` names of it; whatever is wrong with the file is said in one line."""
-    with clear_of_panics(f"{path} is not a parquet file, or is damaged; copy it again"):
-        file = ParquetFile(path, data)
-        return file, file.read(choose(file))

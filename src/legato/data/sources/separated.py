@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import itertools
@@ -28,10 +27,6 @@ class _Form:
     quoted: bool
     note: str = ""
 
-    @property
-    def separator_name(self) -> str:
-        return {"\t": "tabs", ";": "semicolons"}.get(self.delimiter, "commas")
-
     def reader(self, text: str, *, strict: bool = True) -> Any:
         lines = io.StringIO(text, newline="")
         if not self.quoted:
@@ -44,16 +39,6 @@ class _Form:
             return len({len(row) for row in self.reader(text) if row}) == 1
         except csv.Error:
             return False
-
-
-@contextlib.contextmanager
-def _long_fields() -> Iterator[None]:
-    # The limit is the csv module's own and global; a document may well be longer than its 128 kB.
-    limit = csv.field_size_limit(2**31 - 1)
-    try:
-        yield
-    finally:
-        csv.field_size_limit(limit)
 
 
 def _form(text: str, kind: str) -> _Form:
@@ -98,7 +83,8 @@ def _start(text: str, form: _Form) -> list[list[str]]:
 
 
 def read_separated(path: Path, text: str, choose: Choose, kind: str) -> Table:
-    with _long_fields():
+    limit = csv.field_size_limit(2**31 - 1)  # global, and 128 kB by itself: a document may well be longer
+    try:
         form = _form(text, kind)
         reader = form.reader(text)
         begins = [1]  # the line of the row that is read
@@ -112,6 +98,8 @@ def read_separated(path: Path, text: str, choose: Choose, kind: str) -> Table:
             # A mark that opens and does not close swallows lines until another comes; it stands where the row begins.
             row = f" in the row that begins at line {begins[0]}" if begins[0] < reader.line_num else ""
             raise DataError(f"{path}, line {reader.line_num}: {problem}{row}; is a quotation mark missing?") from None
+    finally:
+        csv.field_size_limit(limit)
 
 
 def _with_lines(reader: Any, begins: list[int]) -> Iterator[tuple[int, list[str]]]:
@@ -158,11 +146,8 @@ def _separated_rows(
                     f"complete or remove the row{quotes}"
                 )
             count = "1 field" if len(row) == 1 else f"{len(row)} fields"
-            advice = (
-                f"are its columns separated by {form.separator_name}?"
-                if number == 1
-                else "complete or remove the row"
-            )
+            marks = {"\t": "tabs", ";": "semicolons"}.get(form.delimiter, "commas")
+            advice = f"are its columns separated by {marks}?" if number == 1 else "complete or remove the row"
             raise DataError(f"{where}: {count}, so there is no column {last + 1}; {advice}{quotes}")
         if header and form.delimiter == "," and len(row) > len(fields):
             raise DataError(

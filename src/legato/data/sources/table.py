@@ -1,12 +1,21 @@
-"""A table of texts and values, and which of its columns somebody means."""
+"""A table of texts and values, which of its columns somebody means, and its values as plain ones.
+
+Those are text, numbers, true, false, nothing, and lists and objects of them. Whatever a jsonl line, a parquet file or
+a dataset on the hub holds in a column that is read passes `plain_value`, so that no reader behind it meets a date, a
+decimal number, bytes, half a character or a number beyond 64 bits. Dates and times are the texts that stand for them.
+NaN stays: what it means is the reader's to say.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+import datetime
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from decimal import Decimal
+from typing import Any, Final
 
 from legato.errors import DataError, brief, listed, suggest
+from legato.schema import LARGEST, MAX_DEPTH, MAX_KEY, is_text
 
 Column = str | int
 
@@ -33,7 +42,7 @@ class Head:
 
     def undecided(self, which: str, columns: str | None = None) -> DataError:
         """An error where nothing tells what is what; `which` goes on behind "say which", to a setting."""
-        return DataError(f"{self.where} has {columns or f'the columns {list_names(self.names)}'}; say which {which}")
+        return DataError(f"{self.where} has {columns or f'the columns {listed(self.names)}'}; say which {which}")
 
 
 Choose = Callable[[Head], Sequence[Column]]
@@ -90,7 +99,7 @@ def resolve_columns(
         if isinstance(column, int):
             check_number(column)
             if column > len(names):
-                raise DataError(f"{where} has the columns {list_names(names)}, so there is no column {column}")
+                raise DataError(f"{where} has the columns {listed(names)}, so there is no column {column}")
             found.append(names[column - 1])
         elif column in names or (objects and top_name(column, names) in names):
             found.append(column)
@@ -102,11 +111,6 @@ def resolve_columns(
 def check_number(column: int) -> None:
     if column < 1:
         raise DataError(f"there is no column {column}: columns are counted from 1")
-
-
-def list_names(names: Iterable[str]) -> str:
-    """Names for a message: what a file without a header has in place of them may be whole sentences."""
-    return listed(names)
 
 
 def top_name(column: str, names: Container[str]) -> str:
@@ -125,3 +129,49 @@ def enter_value(value: Any, column: str, top: str, where: str) -> Any:
             raise DataError(f"{where}: there is no '{brief(column)}'; {suggest(column, there)}")
         value = value[key]
     return value
+
+
+# --- plain values -------------------------------------------------------------------------------------
+
+
+SIMPLE: Final = (bool, float, type(None))
+
+
+def plain_value(value: Any, where: str, column: str, depth: int = 0) -> Any:
+    """`value` made plain, or a DataError that says where it stands and in which column."""
+    kind = type(value)
+    if kind is str:
+        if value.isascii() or is_text(value):
+            return value
+        place = next(place for place, letter in enumerate(value) if "\ud800" <= letter <= "\udfff")
+        raise DataError(
+            f"{where}: half a surrogate pair at character {place} of '{brief(column)}', which is no text; remove it"
+        )
+    if kind in SIMPLE:
+        return value
+    if isinstance(value, int):
+        if not -LARGEST <= value <= LARGEST:
+            raise DataError(f"{where}: '{brief(column)}' holds {brief(value)}, which is too large a number")
+        return value
+    if depth >= MAX_DEPTH:
+        raise DataError(f"{where}: '{brief(column)}' is nested more than {MAX_DEPTH} deep")
+    if isinstance(value, list | tuple):
+        return [plain_value(part, where, column, depth + 1) for part in value]
+    if isinstance(value, dict):
+        return {_key(key, where, column): plain_value(part, where, column, depth + 1) for key, part in value.items()}
+    if isinstance(value, Decimal):
+        whole = value.is_finite() and abs(value) < LARGEST and value == value.to_integral_value()
+        return int(value) if whole else float(value)
+    if isinstance(value, datetime.date | datetime.time | datetime.timedelta):
+        return str(value)
+    if isinstance(value, str | float):  # of a library's own kind
+        return plain_value(str(value) if isinstance(value, str) else float(value), where, column, depth)
+    raise DataError(
+        f"{where}: '{brief(column)}' is {kind.__name__}, which is neither text nor a number; save it as one of those"
+    )
+
+
+def _key(key: Any, where: str, column: str) -> str:
+    if not isinstance(key, str) or len(key) > MAX_KEY or not is_text(key):
+        raise DataError(f"{where}: '{brief(column)}' has an entry whose name is no name: {brief(key)}")
+    return key

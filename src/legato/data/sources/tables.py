@@ -10,27 +10,28 @@ Notable here:
 - `translation.de` is the field `de` of the objects in the column `translation`, as the hub keeps pairs;
 - which columns are read may depend on what there is: give a function of the `Head`;
 - a `.csv` or `.txt` whose lines have tabs is a tsv (`tabbed`), as STS-B's and MRPC's are;
-- numbers that stand for classes, on the hub and in its parquet files, come with the classes' names (`Table.classes`).
+- numbers that stand for classes, on the hub and in its parquet files, come with the classes' names (`Table.classes`),
+  of which those say: features = {"label": {"names": ["not_equivalent", "equivalent"], "_type": "ClassLabel"}, …}
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from legato.data.sources.class_names import class_names, hub_features, parquet_features
 from legato.data.sources.files import FileOptions, load_bytes, load_text, no_file, resolve_path
 from legato.data.sources.hub_access import offline_where_unreachable
-from legato.data.sources.parquet import ParquetFile, read_parquet
-from legato.data.sources.plain_values import parse_line, plain_value
+from legato.data.sources.parquet import ParquetFile
 from legato.data.sources.separated import read_separated
-from legato.data.sources.table import Choose, Column, Head, Table, enter_value, pick_columns, top_name
+from legato.data.sources.table import Choose, Column, Head, Table, enter_value, pick_columns, plain_value, top_name
 from legato.data.text.libraries import clear_of_panics
 from legato.errors import DataError, brief, suggest
 from legato.input_files import near_path
+from legato.schema import MAX_DIGITS, OPEN, TypedDict, fit, parse_json, with_config
 
 KINDS: Final = {
     ".csv": "csv",
@@ -108,10 +109,7 @@ def kind_of(path: Path, format: str = "auto") -> str:
         raise DataError(f"there is no format '{format}' of data; {suggest(format, FORMATS)}")
     if format != "auto":
         return format
-    suffixes = [suffix.lower() for suffix in path.suffixes]
-    if suffixes and suffixes[-1] == ".gz":
-        suffixes.pop()
-    return KINDS.get(suffixes[-1], "text") if suffixes else "text"
+    return KINDS.get(Path(path.name.lower().removesuffix(".gz")).suffix, "text")
 
 
 def tabbed(source: str, files: FileOptions = FileOptions()) -> FileOptions:
@@ -135,7 +133,7 @@ def _read_json(path: Path, text: str, choose: Choose) -> Table:
         if not line.strip():
             continue
         where = f"{path}, line {number}"
-        row = parse_line(line, where)
+        row = _parse_line(line, where)
         if not isinstance(row, dict):
             raise DataError(f'{where}: not a JSON object; write one per line, such as {{"text": "…"}}')
         if names is None:
@@ -153,27 +151,44 @@ def _read_json(path: Path, text: str, choose: Choose) -> Table:
     return Table(str(path), names, columns, lines, "line", True)
 
 
+def _whole_number(digits: str) -> int | float:
+    # Python's own limit on digits is a setting of the process; what is beyond any use is refused where it is read.
+    return int(digits) if len(digits) <= MAX_DIGITS else float("-inf" if digits.startswith("-") else "inf")
+
+
+_DECODER: Final = json.JSONDecoder(parse_int=_whole_number)
+
+
+def _parse_line(line: str, where: str) -> Any:
+    """A line of JSON; its values are made plain where they are read."""
+    try:
+        return _DECODER.decode(line)
+    except RecursionError:
+        raise DataError(
+            f"{where}: not JSON that can be read, since it is nested too deeply; make it flatter"
+        ) from None
+    except ValueError as problem:
+        raise DataError(f"{where}: not JSON ({problem}); write one object per line") from None
+
+
 def _read_parquet(path: Path, data: bytes, choose: Choose) -> Table:
-    chosen: list[str] = []
-
-    def columns(file: ParquetFile) -> list[str]:
-        chosen[:] = pick_columns(Head(str(path), "parquet", file.names, file.first), choose)
-        return [top_name(name, file.names) for name in chosen]
-
-    file, values = read_parquet(path, data, columns)
-    tops = [top_name(name, file.names) for name in chosen]
-    features = parquet_features(file.metadata, str(path))
-    return _numbered_rows(str(path), chosen, tops, [values[top] for top in tops], features)
+    with clear_of_panics(f"{path} is not a parquet file, or is damaged; copy it again"):
+        file = ParquetFile(path, data)
+        features = _parquet_features(file.metadata, str(path))
+        return _numbered_rows(Head(str(path), "parquet", file.names, file.first), choose, file.read, features)
 
 
 def _numbered_rows(
-    source: str, names: list[str], tops: list[str], values: list[list[Any]], features: Mapping[str, Any]
+    head: Head, choose: Choose, read: Callable[[list[str]], dict[str, list[Any]]], features: Mapping[str, Any]
 ) -> Table:
     """A table of rows that stand on no line; `features` are what the hub's library says of the columns."""
-    columns = [_plain_rows(source, name, top, column) for name, top, column in zip(names, tops, values, strict=True)]
+    source, names = head.where, pick_columns(head, choose)
+    tops = [top_name(name, head.names) for name in names]
+    values = read(tops)
+    columns = [_plain_rows(source, name, top, values[top]) for name, top in zip(names, tops, strict=True)]
     known = {top: class_names(features.get(top), f"{source}: '{brief(top)}'") for top in tops}
     classes = [known[top] if name == top else None for name, top in zip(names, tops, strict=True)]
-    return Table(source, names, columns, list(range(1, len(values[0]) + 1)), "row", True, classes)
+    return Table(source, names, columns, list(range(1, len(columns[0]) + 1)), "row", True, classes)
 
 
 def _plain_rows(source: str, name: str, top: str, column: list[Any]) -> list[Any]:
@@ -203,18 +218,10 @@ def _read_hub(source: str, choose: Choose, split: str, root: str | None) -> Tabl
         raise DataError(
             f"{file}the hub did not give a dataset '{name}' ({reason}); check the name and the connection"
         ) from None
-    broken = f"the rows of '{name}' from the hub cannot be read; fetch the dataset again"
-
-    def first() -> Mapping[str, Any]:
-        with clear_of_panics(broken):
-            return rows[0] if len(rows) else {}
-
-    names = list(rows.column_names)
-    chosen = pick_columns(Head(name, "hub", names, first), choose)
-    tops = [top_name(column, names) for column in chosen]
-    with clear_of_panics(broken):
-        values = [list(rows[top]) for top in tops]
-    return _numbered_rows(name, chosen, tops, values, hub_features(rows))
+    with clear_of_panics(f"the rows of '{name}' from the hub cannot be read; fetch the dataset again"):
+        head = Head(name, "hub", list(rows.column_names), lambda: rows[0] if len(rows) else {})
+        features = rows.features.to_dict()
+        return _numbered_rows(head, choose, lambda tops: {top: list(rows[top]) for top in tops}, features)
 
 
 def _load_dataset(name: str, config: str | None, splits: Sequence[str]) -> Any:
@@ -229,3 +236,44 @@ def _load_dataset(name: str, config: str | None, splits: Sequence[str]) -> Any:
                 if "split" not in str(problem):
                     raise
         return datasets.load_dataset(name, config, split=splits[-1])
+
+
+# --- names of classes ---------------------------------------------------------------------------------
+
+
+@with_config(OPEN)
+class Info(TypedDict, total=False):
+    """What the hub's library keeps of a dataset, as far as it is read here."""
+
+    features: dict[str, Any]
+
+
+@with_config(OPEN)
+class Metadata(TypedDict, total=False):
+    info: Info
+
+
+def class_names(feature: Any, where: str = "the classes") -> list[str] | None:
+    """The names that a column's numbers stand for, or those of the lists in it; None where they are numbers.
+
+    >>> class_names({"feature": {"names": ["O", "B-LOC"], "_type": "ClassLabel"}, "_type": "List"})
+    ['O', 'B-LOC']
+    """
+    while True:
+        if isinstance(feature, list) and len(feature) == 1:
+            feature = feature[0]
+        elif not isinstance(feature, dict):
+            return None
+        elif feature.get("_type") == "ClassLabel" and feature.get("names"):
+            return fit(feature["names"], list[str], f"{where}: the names of its classes", error=DataError)
+        else:
+            feature = feature.get("feature")
+
+
+def _parquet_features(metadata: Mapping[bytes, bytes] | None, where: str) -> Mapping[str, Any]:
+    """What the hub's library says of the columns in the parquet files that it writes."""
+    held = (metadata or {}).get(b"huggingface")
+    if held is None:
+        return {}
+    where = f"{where}: what it says of its columns (huggingface)"
+    return parse_json(held, Metadata, where, error=DataError).get("info", {}).get("features", {})

@@ -23,13 +23,13 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator, Field
 
 from legato.config import Section, validate
+from legato.data.sources.files import SPLITS
 from legato.errors import ConfigError, brief, suggest
 
 TOY: Final = "toy:"  # what the names of toys begin with, as sources
 LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 QUERY: Final = "?"
 CLOSING: Final = {"(": ")", "[": "]", "{": "}"}
-SPLITS: Final = ("train", "valid", "test")
 LONGEST: Final = 100_000  # letters of a row, and between two of them
 MOST_ROWS: Final = 100_000_000
 REDRAWS: Final = 50  # then the space is taken to be exhausted
@@ -138,14 +138,10 @@ def _brackets(stream: random.Random, config: ToyConfig) -> ToyRow:
 def _recall(stream: random.Random, config: ToyConfig) -> ToyRow:
     letters = LETTERS[: config.symbols]
     remembered = stream.choice(letters)
-    filler = stream.choices(letters.upper(), k=_distance(stream, config.distance))
-    return " ".join([remembered, *filler, QUERY]), remembered
-
-
-def _distance(stream: random.Random, span: int | tuple[int, int]) -> int:
-    """Every doubling as likely as any other: short ones teach what to do, long ones how long to do it."""
-    low, high = (span, span) if isinstance(span, int) else span
-    return min(high, int(low * ((high + 1) / low) ** stream.random()))
+    low, high = (config.distance,) * 2 if isinstance(config.distance, int) else config.distance
+    # Every doubling as likely as any other: short ones teach what to do, long ones how long to do it.
+    distance = min(high, int(low * ((high + 1) / low) ** stream.random()))
+    return " ".join([remembered, *stream.choices(letters.upper(), k=distance), QUERY]), remembered
 
 
 def _dictionary(words: str) -> dict[str, str]:

@@ -25,16 +25,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from legato.data.batching.batches import mix_seed
-from legato.data.text.tokenizers import Ids, Tokenizer
-from legato.data.text.vocabularies import BEFORE_BLANK
-from legato.errors import ConfigError, DataError
+from legato.data.batching.batches import Array, mix_seed
+from legato.data.text.tokenizers import Tokenizer, whole_text
+from legato.data.text.vocabularies import BEFORE_BLANK, cut
+from legato.errors import ConfigError
 
 VARIANTS: Final = 32
 NEVER: Final = np.iinfo(np.int32).max  # the rank of a merge that does not exist
 AT_ONCE: Final = 1 << 16  # bytes of words whose cuts are made together
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)
@@ -46,16 +44,13 @@ class WordSymbols:
     starts: Array
     lengths: Array
 
-    def __len__(self) -> int:
-        return len(self.lengths)
-
 
 class BpeDropout:
     """Draws cuts of texts for a `bpe` tokenizer.
 
     >>> dropout = BpeDropout(tokenizer, p=0.1, seed=0)  # doctest: +SKIP
     >>> words = dropout.read(["A dog runs."], "source", after=[tokenizer.eos_id])  # doctest: +SKIP
-    >>> [tokenizer.token(i) for i in dropout.encode(words, 0, epoch=3)]  # doctest: +SKIP
+    >>> [tokenizer.token(i) for i in dropout.draw(words, np.array([0]), epoch=3)[0]]  # doctest: +SKIP
     ['A', ' d', 'og', ' runs', '.', '<eos>']
     """
 
@@ -103,20 +98,18 @@ class BpeDropout:
         for row, text in enumerate(texts):
             if before is not None:
                 flat.append(number(before[row]))
-            for chunk in _chunks(self._normalizer.normalize_str(text) if self._normalizer else text):
+            text = self._normalizer.normalize_str(whole_text(text)) if self._normalizer else text
+            for chunk in cut(text, BEFORE_BLANK, 1):  # where the library cuts as well
                 numbers = known.get(chunk)
                 if numbers is None:
-                    numbers = known[chunk] = [number(word) for word in self._cut_words(chunk)]
+                    words = self._pre_tokenizer.pre_tokenize_str(whole_text(chunk))
+                    numbers = known[chunk] = [number(word) for word, _ in words]
                 flat += numbers
             flat += map(number, after)
             ends.append(len(flat))
         self._learn(fresh)
         lengths = np.diff(np.array(ends, dtype=np.int64), prepend=0)
         return WordSymbols(side, np.array(flat, dtype=np.int32), np.cumsum(lengths) - lengths, lengths)
-
-    def encode(self, words: WordSymbols, index: int, epoch: int) -> Ids:
-        """The ids of one sentence in one epoch."""
-        return self.draw(words, np.array([index]), epoch)[0]
 
     def draw(self, words: WordSymbols, rows: Array, epoch: int) -> tuple[Array, Array]:
         """The ids of many sentences in one epoch, end to end, and how many each has."""
@@ -134,12 +127,6 @@ class BpeDropout:
             lengths = self._cuts.lengths[cuts]
         before = np.concatenate([[0], np.cumsum(lengths)])  # ids before each word
         return self._cuts.gather(cuts), np.diff(before[np.cumsum(sizes)], prepend=0)
-
-    def _cut_words(self, chunk: str) -> list[str]:
-        try:
-            return [word for word, _ in self._pre_tokenizer.pre_tokenize_str(chunk)]
-        except UnicodeEncodeError:
-            raise DataError("the text holds half a surrogate pair, which is no character; remove it") from None
 
     def _learn(self, words: list[str | int]) -> None:
         """Take new words in. One that is a number is an id by itself, a tag or an end."""
@@ -260,12 +247,6 @@ class _Store:
     def gather(self, which: Array) -> Array:
         lengths = self.lengths[which]
         return self.flat[np.repeat(self.starts[which], lengths) + _ranges(lengths)]
-
-
-def _chunks(text: str) -> list[str]:
-    """`text` cut before white space, where the library cuts as well."""
-    borders = [found.start() for found in BEFORE_BLANK.finditer(text)]
-    return [text[a:b] for a, b in zip([0, *borders], [*borders, len(text)], strict=True)]
 
 
 def _ranges(lengths: Array) -> Array:

@@ -2,24 +2,69 @@
 
 `tokenizers` raises plain `Exception`s, and panics where it had not thought of something: that is a `BaseException`,
 which passes by every `except Exception`. All that it does here goes through a `Library`, so that no caller can
-forget. What is called before there is one, and other libraries, stand inside `clear_of_panics`. What may be
-slow in a tokenizer that is read is found here, too, and a `Library` of it is held to a time (guarded_library.py).
+forget. What is called before there is one, and other libraries, stand inside `clear_of_panics`.
+
+Tokenizers of others with regular expressions, or sizes, that nobody has looked at are held to a time. A
+tokenizer.json may cut, replace and join text by any pattern, and one such as `a*a*\\d` takes longer than anybody
+waits for on a text of a few thousand letters; so does WordPiece where words may be of any length. The `tokenizers`
+library cannot be interrupted, but it lets other threads run while it works on a batch: so such a tokenizer works in a
+thread of its own, and whoever waits for it too long says so. What it began goes on until the process ends.
+
+Loading it runs the patterns, too, over the tokens that were added; that is tried first where it can be ended
+(sandbox/). The patterns that most published tokenizers share are known, and theirs are left as they are.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from legato.data.text.guarded_library import slow_parts_of, try_loading, within_time
+from legato import sandbox
 from legato.errors import DataError, LegatoError, brief, is_panic
 from legato.input_files import read_bytes
 
 LARGEST: Final = 1 << 28  # bytes of a tokenizer's file; the largest are a tenth of it
+# What lets other threads run, so that it can be timed: one text alone would keep all of them waiting.
+TIMED: Final = ("encode_batch", "encode_batch_fast", "decode_batch")
+
+SECONDS = 5.0  # for a call, and …
+SECONDS_A_LETTER = 2e-5  # … for each character or token beside; the library needs a hundredth of it
+
+MAX_LETTERS: Final = 200  # of a word that WordPiece cuts without being timed; published ones say 100
+MAX_PREFIX: Final = 8  # characters before what goes on with a word; published ones have ##
+ESCAPED: Final = re.compile(rb"\\u00[4-7]")
+_WORDS: Final = r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_ENDINGS: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
+KNOWN: Final = frozenset(
+    {
+        r"[\s\S]",  # ours: char
+        "\\n|<(?=eos>)",  # ours: unigram
+        r"\s+",
+        " {2,}",  # sentencepiece's, as XLM-R, T5 and Marian have them
+        r"[0-9][0-9][0-9]",  # Falcon
+        r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",  # GPT-2
+        _ENDINGS + _WORDS,  # GPT-4, LLaMA 3
+        _ENDINGS + _WORDS.replace("{1,3}", "", 1),  # Qwen 2 and 3
+    }
+)
+
+
+# What may be slow in a tokenizer.json: an entry's name, and whether a value of it is one that nobody has looked at.
+SLOW: Final[dict[str, Callable[[Any], bool]]] = {
+    "Regex": lambda value: isinstance(value, str) and value not in KNOWN,
+    # WordPiece tries every end of every piece of a word, each with the prefix before it: the cube of a word's length.
+    "max_input_chars_per_word": lambda value: isinstance(value, int) and value > MAX_LETTERS,
+    "continuing_subword_prefix": lambda value: isinstance(value, str) and len(value) > MAX_PREFIX,
+}
+WRITTEN: Final = re.compile(rb'"(%b)"\s*:\s*("(?:[^"\\]|\\.)*+"|\d+)' % "|".join(SLOW).encode())
 
 
 @contextmanager
@@ -33,7 +78,10 @@ def clear_of_panics(what: str, error: type[LegatoError] = DataError) -> Iterator
     try:
         yield
     except BaseException as problem:
-        raise _clear(problem, what, error) from None
+        theirs = isinstance(problem, Exception) or is_panic(problem)
+        if isinstance(problem, LegatoError | MemoryError) or not theirs:
+            raise  # ours, the user's or the system's
+        raise error(f"{what}: {brief(problem, 200) or type(problem).__name__}") from None
 
 
 @contextmanager
@@ -64,14 +112,6 @@ def _panics_unprinted() -> Iterator[None]:
                     os.write(2, held.read())
 
 
-def _clear(problem: BaseException, what: str, error: type[LegatoError] = DataError) -> BaseException:
-    """What to raise in its place: itself where it is ours, the user's or the system's."""
-    kept = isinstance(problem, LegatoError | MemoryError) or not (isinstance(problem, Exception) or is_panic(problem))
-    if kept:
-        return problem
-    return error(f"{what}: {brief(problem, 200) or type(problem).__name__}")
-
-
 class Library:
     """A `tokenizers.Tokenizer`, with all that it has; an error names the file that it was read from.
 
@@ -80,14 +120,16 @@ class Library:
     0
     """
 
-    __slots__ = ("_held", "_what", "slow")
+    __slots__ = ("_held", "slow", "source")
+    slow: tuple[str, ...]
+    source: str  # the file that it was read from; nothing for one that was made here
 
     def __init__(self, held: Any, source: str = "", slow: Sequence[str] = ()) -> None:
         """`source` is the file for messages; where something of it may be `slow`, it is timed."""
-        object.__setattr__(self, "_held", held._held if isinstance(held, Library) else held)
-        file = source or (held.source if isinstance(held, Library) else "")
-        object.__setattr__(self, "_what", file)
-        object.__setattr__(self, "slow", tuple(slow or (held.slow if isinstance(held, Library) else ())))
+        if isinstance(held, Library):
+            held, source, slow = held._held, source or held.source, slow or held.slow
+        for name, value in (("_held", held), ("source", source), ("slow", tuple(slow))):
+            object.__setattr__(self, name, value)
 
     @classmethod
     def read(cls, file: Path) -> Library:
@@ -111,64 +153,113 @@ class Library:
     def copy(self) -> Library:
         return Library.parse(self.to_str(), self.source)
 
-    @property
-    def source(self) -> str:
-        """The file that it was read from; nothing for one that was made here."""
-        return str(self._what)
-
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        found = getattr(self._held, name)
-        return _clearing(found, self._failed) if callable(found) else found
+        found = getattr(self._held, name)  # whatever the library's object has, it has here
+        return partial(self._call, found) if callable(found) else found
 
-    # One text alone would keep all other threads waiting, and nobody could look at a clock; a batch of one does not.
+    def _call(self, method: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        with clear_of_panics(f"the tokenizer {self.source or 'that was made for this data'} failed on a text"):
+            if self.slow and method.__name__ in TIMED:
+                return within_time(lambda: method(*given, **named), _letters(given[0]), self.slow)
+            return method(*given, **named)
 
     def encode(self, text: str, pair: str | None = None, *, add_special_tokens: bool = True) -> Any:
         if not self.slow:
-            return _clearing(self._held.encode, self._failed)(text, pair, add_special_tokens=add_special_tokens)
+            return self._call(self._held.encode, text, pair, add_special_tokens=add_special_tokens)
         return self.encode_batch([text if pair is None else (text, pair)], add_special_tokens=add_special_tokens)[0]
-
-    def encode_batch(self, texts: Sequence[Any], *, add_special_tokens: bool = True) -> Any:
-        return self._timed(self._held.encode_batch, texts, _letters, add_special_tokens=add_special_tokens)
-
-    def encode_batch_fast(self, texts: Sequence[Any], *, add_special_tokens: bool = True) -> Any:
-        return self._timed(self._held.encode_batch_fast, texts, _letters, add_special_tokens=add_special_tokens)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         if not self.slow:
-            return str(_clearing(self._held.decode, self._failed)(ids, skip_special_tokens=skip_special_tokens))
-        [text] = self._timed(self._held.decode_batch, [list(ids)], _letters, skip_special_tokens=skip_special_tokens)
-        return str(text)
-
-    def _timed(self, method: Callable[..., Any], given: Any, size: Callable[[Any], int], **named: Any) -> Any:
-        call = _clearing(method, self._failed)
-        if not self.slow:
-            return call(given, **named)
-        return within_time(lambda: call(given, **named), size(given), self.slow)
+            return str(self._call(self._held.decode, ids, skip_special_tokens=skip_special_tokens))
+        return str(self.decode_batch([list(ids)], skip_special_tokens=skip_special_tokens)[0])
 
     def __setattr__(self, name: str, value: Any) -> None:
-        with clear_of_panics(self._failed):
-            setattr(self._held, name, value)
+        self._call(setattr, self._held, name, value)
 
     def __reduce__(self) -> Any:
         return Library, (self._held, self.source, self.slow)
-
-    @property
-    def _failed(self) -> str:
-        return f"the tokenizer {self.source or 'that was made for this data'} failed on a text"
-
-
-def _clearing(method: Callable[..., Any], what: str) -> Callable[..., Any]:
-    def call(*given: Any, **named: Any) -> Any:
-        try:
-            return method(*given, **named)
-        except BaseException as problem:
-            raise _clear(problem, what) from None
-
-    return call
 
 
 def _letters(texts: Sequence[Any]) -> int:
     """Characters of texts and of pairs of them, or tokens."""
     return sum(len(text) if not isinstance(text, tuple) else sum(map(len, text)) for text in texts)
+
+
+# --- what may be slow ---------------------------------------------------------------------------------
+
+
+def slow_parts(spec: Any) -> list[str]:
+    """What may be slow in a tokenizer.json, or in a part of it, as a message shows it."""
+    return [_shown(name, value) for name, value in _entries(spec) if SLOW[name](value)]
+
+
+def slow_parts_of(data: bytes) -> list[str]:
+    """The same of its text, mostly without reading a large vocabulary; nothing where it is no JSON."""
+    try:
+        if ESCAPED.search(data):  # a name may be written by its letters' numbers
+            return slow_parts(json.loads(data))
+        found = ((name.decode(), json.loads(value)) for name, value in WRITTEN.findall(data))
+        return [_shown(name, value) for name, value in found if SLOW[name](value)]
+    except (ValueError, RecursionError):
+        return []  # the library says what is wrong
+
+
+def _shown(name: str, value: Any) -> str:
+    return str(value) if name == "Regex" else f"{name}={brief(value)}"
+
+
+def _entries(part: Any) -> Iterator[tuple[str, Any]]:
+    waiting = [part]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            yield from ((name, part[name]) for name in SLOW if name in part)
+            # The vocabulary is large, and no place for patterns.
+            waiting += [inner for name, inner in part.items() if name not in ("vocab", "merges", "added_tokens")]
+        elif isinstance(part, list):
+            waiting += part
+
+
+def try_loading(path: Path, slow: Sequence[str]) -> None:
+    """Refuse a tokenizer.json that runs away when it is loaded; `slow` is what may be slow in it."""
+    if not slow:
+        return
+    try:
+        sandbox.call("try_tokenizer", path=str(path.resolve()))
+    except sandbox.OverBudget as problem:
+        raise DataError(
+            f"{path} takes more than {problem} to load, since it says {_listed(slow)}; use another tokenizer"
+        ) from None
+    except sandbox.Failed:
+        return  # the library says what is wrong
+
+
+def _listed(slow: Sequence[str]) -> str:
+    return brief(", ".join(f"'{part}'" for part in slow), 200)
+
+
+def within_time(work: Callable[[], Any], size: int, slow: Sequence[str]) -> Any:
+    """What `work`, a call of the library on `size` characters or tokens, gives; an error where it takes too long."""
+    results: list[Any] = []
+    problems: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as problem:  # a panic of the library's is no Exception
+            problems.append(problem)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    allowed = SECONDS + SECONDS_A_LETTER * size
+    thread.join(allowed)
+    if problems:
+        raise problems[0]
+    if not results:
+        raise DataError(
+            f"the tokenizer takes more than {allowed:.3g} s for {size:,} characters or tokens, since its file says "
+            f"{_listed(slow)}; use another tokenizer, or shorten what has no spaces in it"
+        )
+    return results[0]

@@ -12,33 +12,23 @@ above, and for no others.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 from pydantic import Field
 
 from legato.data.text.libraries import LARGEST, Library, clear_of_panics
+from legato.data.text.vocabularies import put_template
 from legato.errors import DataError, brief
-from legato.input_files import open_file, read_bytes
+from legato.input_files import read_bytes
 from legato.schema import OPEN, TypedDict, read_json, read_json_if_there, with_config
 
 LONGEST_TEMPLATE: Final = 1 << 22  # bytes
-GAPS: Final = 1_000_000  # numbers that no token has; published vocabularies leave a few thousand
 ROLES: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 BERT: Final = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
 GPT2: Final = {"bos": "<|endoftext|>", "eos": "<|endoftext|>"}
-ROBERTA: Final = {
-    "bos": "<s>",
-    "eos": "</s>",
-    "unk": "<unk>",
-    "sep": "</s>",
-    "pad": "<pad>",
-    "cls": "<s>",
-    "mask": "<mask>",
-}
-
+ROBERTA: Final = dict(zip(ROLES, ("<s>", "</s>", "<unk>", "</s>", "<pad>", "<s>", "<mask>"), strict=True))
 
 TokenNumber = Annotated[int, Field(ge=0, lt=2**24)]
 
@@ -101,17 +91,6 @@ def read_library(place: Path) -> tuple[Any, dict[str, str]]:
     raise DataError(f"there is no tokenizer {file}; give a tokenizer.json or the folder it is in")
 
 
-def table_size(numbers: Collection[int], where: str) -> int:
-    """How many tokens a vocabulary with these numbers has, gaps included; a list of that size is about to be made."""
-    largest, count = max(numbers, default=-1), len(numbers)
-    if largest >= count + GAPS:
-        raise DataError(
-            f"{where} has {count:,} tokens, and numbers one of them {largest:,}: tokens are numbered from 0 on, with "
-            "few gaps; number them again"
-        )
-    return largest + 1
-
-
 def read_settings(file: Path) -> TokenizerSettings:
     """What one of the files beside a tokenizer says; nothing where there is no such file."""
     return read_json_if_there(file, TokenizerSettings, error=DataError, loose=True)
@@ -133,10 +112,7 @@ def read_template(folder: Path) -> tuple[str, str] | None:
     """The chat template beside a tokenizer, and where it is; None where there is none."""
     file = folder / "chat_template.jinja"
     if file.is_file():
-        try:
-            return read_bytes(file, LONGEST_TEMPLATE).decode("utf-8"), str(file)
-        except UnicodeDecodeError:
-            raise DataError(f"{file} is not UTF-8 text") from None
+        return _read_text(file, LONGEST_TEMPLATE), str(file)
     file = folder / "tokenizer_config.json"
     found: Any = read_settings(file).get("chat_template")
     if isinstance(found, list):  # several, for tools and the like
@@ -144,17 +120,20 @@ def read_template(folder: Path) -> tuple[str, str] | None:
     return (found, f"the chat template in {file}") if isinstance(found, str) else None
 
 
+def _read_text(file: Path, most: int) -> str:
+    try:
+        return read_bytes(file, most).decode("utf-8")
+    except UnicodeDecodeError:
+        raise DataError(f"{file} is not UTF-8 text") from None
+
+
 def _bert(folder: Path, given: dict[str, str]) -> Any:
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     settings = _settings_of(folder, ("BertTokenizer", "DistilBertTokenizer"), "vocab.txt")
     roles = {**BERT, **given}
-    try:
-        text = read_bytes(folder / "vocab.txt", LARGEST).decode("utf-8")
-    except UnicodeDecodeError:
-        raise DataError(f"{folder / 'vocab.txt'} is not UTF-8 text") from None
-    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    lines = lines[:-1] if lines[-1] == "" else lines
+    text = _read_text(folder / "vocab.txt", LARGEST)
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n").split("\n")
     vocabulary = {line: number for number, line in enumerate(lines)}
     for role in ("unk", "sep", "cls"):
         if roles[role] not in vocabulary:
@@ -168,7 +147,7 @@ def _bert(folder: Path, given: dict[str, str]) -> Any:
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     library.decoder = decoders.WordPiece(prefix="##")
     _add(library, folder, [roles[role] for role in BERT if roles[role] in vocabulary])
-    _frame(library, roles["cls"], roles["sep"])
+    put_template(library, roles["cls"], roles["sep"])
     return library
 
 
@@ -176,12 +155,9 @@ def _byte_level(folder: Path, given: dict[str, str]) -> tuple[Any, dict[str, str
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     settings = _settings_of(folder, ("GPT2Tokenizer", "RobertaTokenizer"), "vocab.json")
-    for name in ("vocab.json", "merges.txt"):
-        with open_file(folder / name) as file:
-            if os.fstat(file.fileno()).st_size > LARGEST:
-                raise DataError(f"{folder / name} is larger than any vocabulary: it has more than {LARGEST:,} bytes")
-    # The library takes any number.
+    # The library takes any number, and files of any size.
     read_json(folder / "vocab.json", dict[str, TokenNumber], error=DataError, most=LARGEST)
+    read_bytes(folder / "merges.txt", LARGEST)
     library: Any = Tokenizer(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
     # RoBERTa's words are GPT-2's; it has a mask, and special tokens around every text.
     masked = library.token_to_id("<mask>") is not None
@@ -192,7 +168,7 @@ def _byte_level(folder: Path, given: dict[str, str]) -> tuple[Any, dict[str, str
     known = [token for token in dict.fromkeys(roles.values()) if library.token_to_id(token) is not None]
     _add(library, folder, known)
     if masked:
-        _frame(library, roles["cls"], roles["sep"], between=2)
+        put_template(library, roles["cls"], roles["sep"], doubled=True)
     return library, roles
 
 
@@ -221,16 +197,3 @@ def _add(library: Any, folder: Path, special_tokens: list[str]) -> None:
     for token, number in more.items():
         if library.token_to_id(token) != number:
             raise DataError(f"{folder / 'added_tokens.json'} numbers '{brief(token)}' {number}, which leaves a gap")
-
-
-def _frame(library: Any, first: str, last: str, between: int = 1) -> None:
-    """Have the library put special tokens around a text, and between two."""
-    from tokenizers import processors
-
-    middle = f"{last}:0 " + (f"{last}:0 " if between == 2 else "")
-    second = 0 if between == 2 else 1  # RoBERTa knows no segments
-    library.post_processor = processors.TemplateProcessing(
-        f"{first}:0 $A:0 {last}:0",
-        f"{first}:0 $A:0 {middle}$B:{second} {last}:{second}",
-        [(special_token, library.token_to_id(special_token)) for special_token in (first, last)],
-    )

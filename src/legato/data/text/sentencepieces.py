@@ -17,9 +17,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from legato.data.text.any_tokenizer import AnyTokenizer, Ids
 from legato.data.text.libraries import LARGEST, clear_of_panics
-from legato.data.text.published_tokenizers import TokenNumber, table_size
-from legato.data.text.tokenizers import Ids
+from legato.data.text.published_tokenizers import TokenNumber
 from legato.data.text.vocabularies import PAD, UNK
 from legato.errors import DataError
 from legato.input_files import read_bytes
@@ -30,7 +30,7 @@ FILES: Final = ("source.spm", "target.spm", "vocab.json")
 TARGET_TABLE: Final = "target_vocab.json"
 
 
-class SentencePieceTokenizer:
+class SentencePieceTokenizer(AnyTokenizer):
     """One side of a Marian vocabulary."""
 
     name = "sentencepiece"
@@ -38,42 +38,28 @@ class SentencePieceTokenizer:
     spaced = True
     ends_text = True
     pieces: list[bytes] | None = None  # the library alone knows
-    follows_own_template = False
 
     def __init__(self, model: bytes, table: dict[str, int], files: dict[str, bytes]) -> None:
         """`model` is the side's sentencepiece file; `files` all that belongs to both sides, to save again."""
         import sentencepiece
 
         self._processor: Any = sentencepiece.SentencePieceProcessor(model_proto=model)
-        self._model, self._table, self._files = model, table, files
-        self.size = table_size(table.values(), "the vocabulary")
-        self._tokens = [""] * self.size
-        for token, index in table.items():
-            self._tokens[index] = token
+        self._model, self._files = model, files
+        self._number(table, "the vocabulary")
         self.eos_id = table[END]
         self.unk_id: int | None = table.get(UNK)
         self.pad_id: int | None = table.get(PAD)
-        self.cls_id: int | None = None
-        self.sep_id: int | None = None
-        self.mask_id: int | None = None
         tags = [index for token, index in table.items() if token.startswith(">>") and token.endswith("<<")]
         self.special_ids = frozenset({self.eos_id, *tags, *([] if self.pad_id is None else [self.pad_id])})
-        self.partner: SentencePieceTokenizer | None = None  # the other side, which is saved along
-
-    def encode(self, text: str) -> Ids:
-        """The ids of `text`; nothing is added to it."""
-        with clear_of_panics("the sentencepiece model failed on a text"):
-            pieces = self._processor.encode(text, out_type=str)
-        found = [self._table.get(piece, self.unk_id) for piece in pieces]
-        if None in found:
-            raise DataError("the text holds a piece that the vocabulary lacks, and it has no <unk>")
-        return np.array(found, dtype=np.int32)
 
     def encode_many(self, texts: Iterable[str]) -> Iterator[Ids]:
-        yield from map(self.encode, texts)
-
-    def prompt(self, text: str) -> list[int]:
-        return [self.eos_id, *self.encode(text).tolist()]
+        for text in texts:
+            with clear_of_panics("the sentencepiece model failed on a text"):
+                pieces = self._processor.encode(text, out_type=str)
+            found = [self._vocabulary.get(piece, self.unk_id) for piece in pieces]
+            if None in found:
+                raise DataError("the text holds a piece that the vocabulary lacks, and it has no <unk>")
+            yield np.array(found, dtype=np.int32)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids`; special tokens leave no trace, nor does `<unk>`, as elsewhere."""
@@ -85,25 +71,10 @@ class SentencePieceTokenizer:
         """One token as a person reads it."""
         return self._tokens[index].replace("▁", " ")
 
-    def token_name(self, index: int) -> str:
-        """A token as the file spells it; what `id_of` takes."""
-        return self._tokens[index]
-
-    def id_of(self, token: str) -> int | None:
-        return self._table.get(token)
-
     def fingerprint(self) -> str:
-        return hashlib.sha256(self._model + json.dumps(self._table, sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(self._model + json.dumps(self._vocabulary, sort_keys=True).encode()).hexdigest()
 
-    def save(
-        self,
-        folder: Path,
-        *,
-        starts: bool = False,
-        ends: bool = False,
-        segments: bool = False,
-        max_length: int | None = None,
-    ) -> None:
+    def save(self, folder: Path, **_: Any) -> None:
         """Write the files of both sides."""
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in self._files.items():

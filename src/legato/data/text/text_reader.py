@@ -12,33 +12,19 @@ Every task whose data are rows reads through this, in training and in use alike.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from itertools import accumulate
 
 import numpy as np
 
 from legato.data.batching.examples import Example
 from legato.data.text.tokenizers import AnyTokenizer, Tokenizer
-from legato.data.text.word_pieces import count_pair_template, pieces_of_words, template_tokens
+from legato.data.text.word_bytes import word_bytes
 from legato.errors import TextsCut
 
-
-class ReadingConfig(Protocol):
-    """What a model's config says of how it reads."""
-
-    @property
-    def max_length(self) -> int | None: ...
-
-    @property
-    def uses_segments(self) -> bool: ...
-
-    @property
-    def reads_characters(self) -> bool: ...
-
-    @property
-    def uses_cls(self) -> bool: ...
+AT_ONCE = 1024  # sentences that are cut side by side
 
 
 @dataclass
@@ -52,21 +38,9 @@ class TextReader:
     adds_special_tokens: bool = False  # whether special tokens stand around a text
     cut: int = field(default=0, init=False, compare=False)  # texts and pairs that lost their ends, not yet told
 
-    @classmethod
-    def of(cls, model: ReadingConfig, tokenizer: AnyTokenizer, max_length: int | None = None) -> TextReader:
-        """What suits a model with this config. `max_length` may be less than it could read."""
-        limits = [limit for limit in (model.max_length, max_length) if limit is not None]
-        return cls(tokenizer, min(limits, default=None), model.uses_segments, model.reads_characters, model.uses_cls)
-
     @property
     def padding(self) -> int:
         return self.tokenizer.pad_id or 0
-
-    def text(self, text: str) -> Example:
-        return self.texts([text])[0]
-
-    def pair(self, first: str, second: str) -> Example:
-        return self.pairs([(first, second)])[0]
 
     def words(self, words: Sequence[str]) -> Example:
         return self.sentences([words])[0]
@@ -102,17 +76,11 @@ class TextReader:
 
     # --- rows ----------------------------------------------------------------------------------------
 
-    @property
-    def _cls_and_sep(self) -> tuple[int, int]:
-        tokenizer = self.tokenizer
-        first = tokenizer.eos_id if tokenizer.cls_id is None else tokenizer.cls_id
-        return first, tokenizer.eos_id if tokenizer.sep_id is None else tokenizer.sep_id
-
     @cached_property
     def alone(self) -> tuple[list[int], list[int]]:
         """The special tokens before and behind a text."""
         if self.adds_special_tokens:
-            first, last = self._cls_and_sep
+            first, last = self.tokenizer.cls_and_sep
             return [first], [last]
         if not isinstance(self.tokenizer, Tokenizer):
             return [], []
@@ -124,7 +92,7 @@ class TextReader:
         """Special tokens before, between and behind two texts: RoBERTa has two in the middle, a decoder its own."""
         tokenizer = self.tokenizer
         if self.adds_special_tokens:
-            first, last = self._cls_and_sep
+            first, last = tokenizer.cls_and_sep
             doubled = isinstance(tokenizer, Tokenizer) and count_pair_template(tokenizer) == 4
             return [first], [last] * (2 if doubled else 1), [last]
         if isinstance(tokenizer, Tokenizer) and (tokenizer.follows_own_template or count_pair_template(tokenizer)):
@@ -172,8 +140,6 @@ class TextReader:
         return self._of_pieces([[self._id(word)] for word in words])
 
     def _characters(self, words: Sequence[str]) -> Example:
-        from legato.data.text.word_bytes import word_bytes
-
         row = self._whole_words(words)
         assert row.positions is not None
         found = word_bytes(list(words[: len(row.positions)]))
@@ -229,3 +195,65 @@ def cut_longest_first(a: list[int], b: list[int], room: int | None) -> tuple[lis
         return a[: room - len(b)], b
     more = room - half
     return (a[:more], b[:half]) if len(a) > len(b) else (a[:half], b[:more])
+
+
+# --- words and templates -------------------------------------------------------------------------------
+
+
+def pieces_of_words(tokenizer: Tokenizer, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
+    """The tokens of every word of every sentence; a word that would have none is unknown.
+
+    The words are joined by spaces and cut as any text, so that they get the tokens that they would have there; where
+    each token stands says whose it is.
+    """
+    found: list[list[list[int]]] = []
+    for start in range(0, len(sentences), AT_ONCE):
+        # A word without spaces in it, which would be two.
+        part = [["_".join(word.split()) or "_" for word in words] for words in sentences[start : start + AT_ONCE]]
+        encodings = tokenizer.library.encode_batch([" ".join(words) for words in part], add_special_tokens=False)
+        for words, encoding in zip(part, encodings, strict=True):
+            found.append(_grouped(tokenizer, words, encoding))
+    return found
+
+
+def count_pair_template(tokenizer: Tokenizer) -> int:
+    """How many special tokens the file puts around and between two texts."""
+    return int(tokenizer.full_library.num_special_tokens_to_add(True))
+
+
+def template_tokens(tokenizer: Tokenizer, pair: bool) -> tuple[list[int], list[int], list[int]]:
+    """The special tokens that the file puts before, between and behind texts: one text, or a pair of them."""
+    count = int(tokenizer.full_library.num_special_tokens_to_add(pair))
+    if not count:
+        return [], [], []
+    for text in _samples(tokenizer):
+        found = tokenizer.full_library.encode(text, text) if pair else tokenizer.full_library.encode(text)
+        whose = found.sequence_ids  # None for special tokens
+        if (1 if pair else 0) not in whose:
+            continue
+        first = [place for place, text in enumerate(whose) if text == 0]
+        last = [place for place, text in enumerate(whose) if text == 1] or first
+        ids = found.ids
+        return ids[: first[0]], ids[first[-1] + 1 : last[0]], ids[last[-1] + 1 :]
+    return tokenizer.encode_with_special_tokens(""), [], []
+
+
+def _samples(tokenizer: Tokenizer) -> Iterator[str]:
+    """Texts of which one should be in the vocabulary."""
+    yield "a"
+    yield from (tokenizer.decode([index]) for index in range(tokenizer.size) if index not in tokenizer.special_ids)
+
+
+def _grouped(tokenizer: Tokenizer, words: Sequence[str], encoding: object) -> list[list[int]]:
+    """The tokens by the word that they stand in."""
+    ends = list(accumulate(len(word) + 1 for word in words))  # where the next word begins, a space between
+    groups: list[list[int]] = [[] for _ in words]
+    word = 0
+    for index, (first, last) in zip(encoding.ids, encoding.offsets, strict=True):  # type: ignore[attr-defined]
+        # By its last letter: its first may be the space before the word.
+        while word < len(words) - 1 and max(first, last - 1) >= ends[word]:
+            word += 1
+        if words:
+            groups[word].append(index)
+    unknown = tokenizer.eos_id if tokenizer.unk_id is None else tokenizer.unk_id
+    return [group or [unknown] for group in groups]

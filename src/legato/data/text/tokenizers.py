@@ -3,16 +3,18 @@
 Notable here:
 - each of the six is a `tokenizer.json` of the `tokenizers` library, so other tools read it as it is;
   how they are built and trained is in `vocabularies.py`;
-- byte, char and word are encoded by numpy or a dictionary instead, many times faster; `encode_plain`
-  is the twin that goes through the library, and tests hold the two equal;
+- byte, char and word are encoded by numpy or a dictionary instead, many times faster, to the
+  same ids;
 - a long document is cut where the whole and its pieces encode alike, so that all cores work on it;
 - `<eos>` separates documents and starts an empty prompt. Text never turns into it, even text that
   reads "<eos>", but for `word`, where it is the line's end, as in the published PTB and WikiText scores;
+- ids that come one at a time, as a model writes them, become text in a `StreamDecoder`;
 - what a loaded file is, is told from its own parts; one made elsewhere runs through the library alone.
 """
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import itertools
 import json
@@ -25,10 +27,8 @@ from typing import Any, Final
 import numpy as np
 
 from legato.data.text.any_tokenizer import AnyTokenizer, Ids
-from legato.data.text.guarded_library import slow_parts
-from legato.data.text.libraries import Library
-from legato.data.text.published_tokenizers import read_library, read_template, table_size
-from legato.data.text.stream_decoder import StreamDecoder
+from legato.data.text.libraries import Library, slow_parts
+from legato.data.text.published_tokenizers import read_library, read_template
 from legato.data.text.vocabularies import (
     BEFORE_BLANK,
     BEFORE_SPACE,
@@ -47,15 +47,16 @@ from legato.data.text.vocabularies import (
 )
 from legato.errors import DataError, listed
 from legato.input_files import path_of
+from legato.schema import is_text, write_json
 
-__all__ = ["NAMES", "AnyTokenizer", "Ids", "Tokenizer", "TokenizerConfig"]
+__all__ = ["NAMES", "AnyTokenizer", "Ids", "StreamDecoder", "Tokenizer", "TokenizerConfig"]
 
 BATCH: Final = 128  # pieces encoded side by side; what they become in memory is some 20 times larger
 # Names under which other makers' files keep their end of text.
 FOREIGN_EOS: Final = (EOS, "</s>", "<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "[SEP]", "[EOS]")
 
 
-class Tokenizer:
+class Tokenizer(AnyTokenizer):
     """A vocabulary and the rules that cut text into it.
 
     >>> tokenizer = Tokenizer.train(TokenizerConfig(name="char"), ["abba"])
@@ -63,9 +64,7 @@ class Tokenizer:
     ([2, 3, 1], 'abb')
     """
 
-    partner: Any = None
-    follows_own_template = False  # whether prompts begin as the file itself says, not as ours do
-    bos_id: int | None = None  # what such a prompt begins with when it is empty
+    bos_id: int | None = None  # what a prompt that follows the file begins with when it is empty
     template: str | None = None  # the chat template beside the file, which is saved again
 
     def __init__(self, library: Any, eos: str | None = None) -> None:
@@ -78,13 +77,10 @@ class Tokenizer:
         where = library.source or "the tokenizer"
         if not vocabulary:
             raise DataError(f"{where} has no token at all; give one with a vocabulary")
-        self.size = table_size(vocabulary.values(), where)  # before it is written, which visits and keeps every gap
+        self._number(vocabulary, where)  # before it is written, which visits and keeps every gap
         spec = json.loads(library.to_str())
         self.library = Library(library, slow=slow_parts(spec))
         self.name, self.lowercase = recognise(spec)
-        self._tokens = [""] * self.size
-        for token, index in vocabulary.items():
-            self._tokens[index] = token
         names = (eos,) if eos else FOREIGN_EOS
         found = next((vocabulary[name] for name in names if name in vocabulary), None)
         if found is None:
@@ -103,7 +99,6 @@ class Tokenizer:
         self._glued = {
             side: {int(token["id"]) for token in spec["added_tokens"] if token[side]} for side in ("lstrip", "rstrip")
         }
-        self._vocabulary = vocabulary
 
     @classmethod
     def train(cls, config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
@@ -144,10 +139,8 @@ class Tokenizer:
         names = {"eos_token": self._tokens[self.eos_id]}
         if starts:
             names["bos_token"] = names["eos_token"]
-        if self.unk_id is not None:
-            names["unk_token"] = self._tokens[self.unk_id]
-        for role in ("bos", "pad", "cls", "sep", "mask"):
-            if (index := getattr(self, f"{role}_id")) is not None:
+        for role in ("unk", "bos", "pad", "cls", "sep", "mask"):
+            if (index := getattr(self, f"{role}_id")) is not None:  # its own attributes, one for each role
                 names[f"{role}_token"] = self._tokens[index]
         special = {index: self._tokens[index] for index in self.special_ids}
         special |= {self._vocabulary[name]: name for name in names.values()}
@@ -171,8 +164,7 @@ class Tokenizer:
         }
         if self.template is not None:
             settings["chat_template"] = self.template
-        text = json.dumps(settings, indent=2, ensure_ascii=False)
-        (folder / "tokenizer_config.json").write_text(text + "\n", encoding="utf-8")
+        write_json(folder / "tokenizer_config.json", settings)
 
     def _library_to_save(self, starts: bool, ends: bool) -> Any:
         if not (starts or ends):
@@ -194,7 +186,7 @@ class Tokenizer:
         plain = copy(self)
         plain.library = self.library.copy()
         plain.library.encode_special_tokens = True
-        plain.__dict__.pop("marking", None)
+        plain.__dict__.pop("full_library", None)  # made anew, with the other template
         before, between, behind = ([self._tokens[index] for index in part] for part in pair)
         first, last = ([self._tokens[index] for index in part] for part in single)
         used = {index for part in (*single, *pair) for index in part}
@@ -219,14 +211,6 @@ class Tokenizer:
         library.add_special_tokens([tokenizers.AddedToken(name, rstrip=True, normalized=False) for name in new])
         return Tokenizer(library, self._tokens[self.eos_id])
 
-    def token_name(self, index: int) -> str:
-        """A token as the file spells it; what `id_of` takes."""
-        return self._tokens[index]
-
-    def id_of(self, token: str) -> int | None:
-        """The number of a token, if there is such a token."""
-        return self._vocabulary.get(token)
-
     @property
     def ends_text(self) -> bool:
         """Whether `<eos>` ends a document; for `word` it ends a line, and reads as a newline."""
@@ -237,10 +221,6 @@ class Tokenizer:
         spec = json.loads(self.library.to_str())
         spec["post_processor"] = None  # it adds special tokens, which `encode` does not
         return hashlib.sha256(f"{self.eos_id} {json.dumps(spec)}".encode()).hexdigest()
-
-    def encode(self, text: str) -> Ids:
-        """The ids of `text`; nothing is added to it."""
-        return next(self.encode_many([text]))
 
     def encode_many(self, texts: Iterable[str]) -> Iterator[Ids]:
         """The ids of each text, side by side where the library does the work."""
@@ -261,15 +241,12 @@ class Tokenizer:
         There a special token that is spelt in the text is that token, as for everybody who uses such files.
         """
         if not self.follows_own_template:
-            return [self.eos_id, *self.encode(text).tolist()]
+            return super().prompt(text)
         return self.encode_with_special_tokens(text) or [self.eos_id if self.bos_id is None else self.bos_id]
 
     def encode_with_special_tokens(self, text: str, most: int | None = None) -> list[int]:
         """The ids of a text with the special tokens that the file puts around it; it is cut for `most` in all."""
-        encoding = self.full_library.encode(whole_text(text), add_special_tokens=False)
-        if most is not None:
-            encoding.truncate(max(most - self.full_library.num_special_tokens_to_add(False), 0))
-        return list(self.full_library.post_process(encoding).ids)
+        return self.encode_many_with_special_tokens([text], most)[0]
 
     def encode_many_with_special_tokens(self, texts: Sequence[str], most: int | None = None) -> list[list[int]]:
         """`encode_with_special_tokens` for many texts, side by side."""
@@ -287,10 +264,6 @@ class Tokenizer:
     def full_library(self) -> Any:
         """The library's tokenizer again, which finds special tokens in a text."""
         return self.library.copy()
-
-    def encode_plain(self, text: str) -> Ids:
-        """The same ids, by the library alone and in one go."""
-        return np.array(self._library_ids(text), dtype=np.int32)
 
     def _library_ids(self, text: str) -> list[int]:
         return list(self.library.encode(text, add_special_tokens=False).ids)
@@ -390,8 +363,49 @@ class Tokenizer:
 
 def whole_text(text: str) -> str:
     """`text`, unless it holds half a character, of which the library's own complaint is none."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise DataError("the text holds half a surrogate pair, which is no character; remove it") from None
+    if not is_text(text):
+        raise DataError("the text holds half a surrogate pair, which is no character; remove it")
     return text
+
+
+class StreamDecoder:
+    """Text from ids that come one at a time; half a character is held back until it is whole.
+
+    `after` are ids that come before and are not shown, a prompt: they decide whether the first new
+    token is preceded by a space. All that `push` and `finish` give, joined, is what `decode` gives.
+    """
+
+    def __init__(self, tokenizer: AnyTokenizer, after: Iterable[int] = ()) -> None:
+        self._tokenizer = tokenizer
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._starts = tokenizer.spaced
+        self._shown: list[int] = []  # for files made elsewhere: the last ids that were shown
+        self._held: list[int] = []  # and those that were not yet
+        for index in after:
+            self.push(index)
+
+    def push(self, index: int) -> str:
+        """Take one id; give the text that is now certain."""
+        if self._tokenizer.pieces is None:
+            self._held.append(int(index))
+            whole = self._tokenizer.decode([*self._shown, *self._held])
+            return "" if whole.endswith("\ufffd") else self._reveal()
+        piece = self._tokenizer.pieces[index]
+        if self._starts and piece:
+            piece, self._starts = piece.removeprefix(b" "), False
+        if piece == b"\n" and not self._tokenizer.ends_text:
+            self._starts = True
+        return self._utf8.decode(piece)
+
+    def finish(self) -> str:
+        """What was held back, with U+FFFD for a character that never became whole."""
+        return self._reveal() + self._utf8.decode(b"", final=True)
+
+    def _reveal(self) -> str:
+        if not self._held:
+            return ""
+        before = self._tokenizer.decode(self._shown)
+        whole = self._tokenizer.decode([*self._shown, *self._held])
+        # A few ids of context are enough for the library to place spaces.
+        self._shown, self._held = [*self._shown, *self._held][-8:], []
+        return whole[len(before) :]

@@ -76,21 +76,16 @@ class TokenizerConfig(Section):
 
 def train_library(config: TokenizerConfig, texts: Iterable[str]) -> Any:
     """A `tokenizers.Tokenizer` with the vocabulary of `texts`."""
+    train = _TRAIN.get(config.name, _train_subword)
     with clear_of_panics(f"tokenizer={config.name} could not be trained on this text", ConfigError):
-        return _train(config, texts)
-
-
-def _train(config: TokenizerConfig, texts: Iterable[str]) -> Any:
-    if not config.masked:
-        return _TRAIN[config.name](config, texts)
-    if config.name == "wordpiece":  # BERT's own, so its special tokens come first and are all there are
-        return with_bert_template(_TRAIN[config.name](config, texts))
-    size = DEFAULT_SIZE if config.size is None and config.name in ("bpe", "unigram") else config.size
-    smaller = (
-        None if size is None else max(size - len(BERT_SPECIAL_TOKENS) + 1, 1)
-    )  # the special tokens count, and <unk> is there
-    plain = config.model_copy(update={"size": smaller})
-    return with_mask(_TRAIN[config.name](plain, texts), config.name)
+        if not config.masked:
+            return train(config, texts)
+        if config.name == "wordpiece":  # BERT's own, so its special tokens come first and are all there are
+            return put_template(train(config, texts))
+        size = DEFAULT_SIZE if config.size is None and config.name in ("bpe", "unigram") else config.size
+        if size is not None:  # the special tokens count, and <unk> is there
+            config = config.model_copy(update={"size": max(size - len(BERT_SPECIAL_TOKENS) + 1, 1)})
+        return with_mask(train(config, texts), config.name)
 
 
 def with_mask(library: Any, name: str) -> Any:
@@ -103,16 +98,22 @@ def with_mask(library: Any, name: str) -> Any:
             # Where tokens bring the space before them, the hidden one's is hidden with it.
             swallows = special_token == "[MASK]" and name in ("bpe", "unigram")
             library.add_special_tokens([AddedToken(special_token, lstrip=swallows, normalized=False)])
-    return with_bert_template(library)
+    return put_template(library)
 
 
-def with_bert_template(library: Any) -> Any:
-    """`library` with the rule by which others put [CLS] and [SEP] around a text, or around each of two."""
+def put_template(library: Any, first: str = "[CLS]", last: str = "[SEP]", *, doubled: bool = False) -> Any:
+    """`library` with the rule by which others put special tokens around a text, and around each of two.
+
+    With `doubled` two of them stand between texts, as in RoBERTa, which knows no segments.
+    """
     from tokenizers.processors import TemplateProcessing
 
-    known = library.get_vocab(with_added_tokens=True)
-    special_tokens = [(special_token, known[special_token]) for special_token in ("[CLS]", "[SEP]")]
-    library.post_processor = TemplateProcessing("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens)
+    middle, second = (f"{last}:0 {last}:0", 0) if doubled else (f"{last}:0", 1)
+    library.post_processor = TemplateProcessing(
+        f"{first}:0 $A:0 {last}:0",
+        f"{first}:0 $A:0 {middle} $B:{second} {last}:{second}",
+        [(special_token, library.token_to_id(special_token)) for special_token in (first, last)],
+    )
     return library
 
 
@@ -251,8 +252,9 @@ def recognise(spec: dict[str, Any]) -> tuple[str, bool]:
 # --- training ---------------------------------------------------------------------------------------
 
 
-def _with_special(library: Any, *names: str) -> Any:
-    library.add_special_tokens(list(names))
+def _around(model: Any, config: TokenizerConfig, *special_tokens: str) -> Any:
+    library = assemble(config.name, config.lowercase, model)
+    library.add_special_tokens(list(special_tokens))
     return library
 
 
@@ -263,8 +265,7 @@ def _byte_vocabulary() -> dict[str, int]:
 def _train_byte(config: TokenizerConfig, texts: Iterable[str]) -> Any:
     from tokenizers import models
 
-    model = models.BPE(vocab=_byte_vocabulary(), merges=[])
-    return _with_special(assemble("byte", config.lowercase, model), EOS)
+    return _around(models.BPE(vocab=_byte_vocabulary(), merges=[]), config, EOS)
 
 
 def _train_char(config: TokenizerConfig, texts: Iterable[str]) -> Any:
@@ -274,7 +275,7 @@ def _train_char(config: TokenizerConfig, texts: Iterable[str]) -> Any:
             counts += np.bincount(codes, minlength=len(counts))
     seen = Counter({chr(code): int(counts[code]) for code in np.flatnonzero(counts)})
     kept = _most_common(seen, config, reserved=2)
-    return _word_level("char", config, [EOS, UNK, *sorted(kept)])
+    return _word_level(config, [EOS, UNK, *sorted(kept)])
 
 
 def _train_word(config: TokenizerConfig, texts: Iterable[str]) -> Any:
@@ -284,7 +285,7 @@ def _train_word(config: TokenizerConfig, texts: Iterable[str]) -> Any:
             counts.update(words_of(piece))
     ordinary = Counter({word: count for word, count in counts.items() if word not in (EOS, UNK)})
     kept = {EOS, UNK, *_most_common(ordinary, config, reserved=2)}
-    return _word_level("word", config, sorted(kept, key=lambda word: (-counts[word], word)))
+    return _word_level(config, sorted(kept, key=lambda word: (-counts[word], word)))
 
 
 def _most_common(counts: Counter[str], config: TokenizerConfig, reserved: int) -> list[str]:
@@ -293,11 +294,11 @@ def _most_common(counts: Counter[str], config: TokenizerConfig, reserved: int) -
     return frequent if config.size is None else frequent[: max(config.size - reserved, 0)]
 
 
-def _word_level(name: str, config: TokenizerConfig, tokens: list[str]) -> Any:
+def _word_level(config: TokenizerConfig, tokens: list[str]) -> Any:
     from tokenizers import models
 
     model = models.WordLevel(vocab={token: index for index, token in enumerate(tokens)}, unk_token=UNK)
-    return _with_special(assemble(name, config.lowercase, model), EOS, UNK)
+    return _around(model, config, EOS, UNK)
 
 
 def _train_subword(config: TokenizerConfig, texts: Iterable[str]) -> Any:
@@ -311,7 +312,8 @@ def _train_subword(config: TokenizerConfig, texts: Iterable[str]) -> Any:
     # These two trainers number pieces, and break ties by number, differently from run to run. Here the
     # alphabet decides instead, so that the same text always gives the same tokenizer.
     if config.name == "unigram":
-        spec = _spec(_fit(config, texts, trainers.UnigramTrainer(special_tokens=[EOS, UNK], unk_token=UNK, **common)))
+        trainer: Any = trainers.UnigramTrainer(special_tokens=[EOS, UNK], unk_token=UNK, **common)
+        spec = json.loads(_fit(config, texts, trainer).to_str())
         spec["model"]["vocab"] = [[EOS, 0.0], [UNK, 0.0], *sorted(_levelled(spec["model"]["vocab"][2:]))]
     else:
         texts = list(texts)
@@ -320,7 +322,7 @@ def _train_subword(config: TokenizerConfig, texts: Iterable[str]) -> Any:
         letters = sorted(token for token in _fit(config, texts, bare).get_vocab() if token.startswith("##"))
         # Named beforehand, letters that go on a word have their numbers before any word is looked at.
         trainer = trainers.WordPieceTrainer(special_tokens=[*special_tokens, *letters], **common)
-        spec = _spec(_fit(config, texts, trainer))
+        spec = json.loads(_fit(config, texts, trainer).to_str())
         order = [*special_tokens, *sorted(set(spec["model"]["vocab"]) - set(special_tokens))]
         spec["model"]["vocab"] = {token: index for index, token in enumerate(order)}
         spec["added_tokens"] = spec["added_tokens"][: len(special_tokens)]
@@ -353,11 +355,6 @@ def _shortened(piece: str, rules: Any, name: str) -> list[str]:
     return [text[start:end] for start, end in itertools.pairwise([0, *cuts, len(text)])] if cuts else [piece]
 
 
-def _spec(library: Any) -> dict[str, Any]:
-    spec: dict[str, Any] = json.loads(library.to_str())
-    return spec
-
-
 def _levelled(vocabulary: list[tuple[str, float]]) -> Iterator[tuple[str, float]]:
     """Unigram's pieces, with the characters that it keeps only for completeness made equal.
 
@@ -378,7 +375,4 @@ _TRAIN: Final[dict[str, Callable[[TokenizerConfig, Iterable[str]], Any]]] = {
     "byte": _train_byte,
     "char": _train_char,
     "word": _train_word,
-    "bpe": _train_subword,
-    "unigram": _train_subword,
-    "wordpiece": _train_subword,
 }

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Required
@@ -29,20 +29,21 @@ from legato.data.text.word_bytes import vocabulary_bytes
 from legato.errors import ConfigError, FolderError, brief
 from legato.folders.about import check_about, head_shape
 from legato.folders.adapters import peft_files
-from legato.folders.adapters.file_names import (
+from legato.folders.adapters.saving import (
+    CHANGED,
+    OURS,
+    MergedAdapters,
     bare,
+    digest_of,
     file_names,
     place_of,
     scaled,
     stacked,
 )
-from legato.folders.adapters.info import MergedAdapters, digest_of
-from legato.folders.adapters.saving import CHANGED, OURS
 from legato.folders.chat_template import load_chat_template
 from legato.folders.finding import find_model, is_adapter
 from legato.folders.links import refuse_links_out
 from legato.folders.loaded import Loaded
-from legato.folders.places import Place
 from legato.folders.processor_files import check_digests, load_processors, set_up_tokenizer
 from legato.folders.sentence_encoder import sentences_of
 from legato.folders.special_tokens import ends_of_ours
@@ -57,7 +58,7 @@ from legato.models.published.matrices import Matrix, matrices_of, published_head
 from legato.nn.characters import tell_spelling
 from legato.nn.lora import merge
 from legato.registry import MODELS
-from legato.schema import OPEN, TypedDict, read_json, with_config
+from legato.schema import OPEN, Place, TypedDict, read_json, with_config
 
 
 @with_config(OPEN)
@@ -70,20 +71,12 @@ class BaseEntries(TypedDict, total=False):
 
 
 @with_config(OPEN)
-class AdaptEntries(TypedDict, total=False):
-    """How little was trained."""
-
-    name: str
-
-
-@with_config(OPEN)
 class AdapterFile(TypedDict, total=False):
     """legato.json."""
 
     legato: Required[dict[str, Any]]
     model: Required[dict[str, Setting]]
     base: Required[BaseEntries]
-    adapt: AdaptEntries
     trained: list[str] | None
 
 
@@ -92,28 +85,28 @@ def load_adapter(folder: Path, load_model: Callable[[Path], Loaded], above: tupl
 
     `above` are the adapters that it is the base of.
     """
+    refuse_links_out(folder)
     told = _told(folder)
-    config = peft_files.read_config(folder) if (folder / peft_files.CONFIG).is_file() else {}
-    where, given = _base_of(folder, told, config)
-    (place, name), above = _find_base(folder, where, given), (*above, folder.resolve())
-    _refuse_itself(folder, place, above)
-    base = (
-        read_steadily(place, lambda at: _load_below(at, load_model, above))
-        if is_adapter(place)
-        else load_model(place)
-    )
+    config = peft_files.read_lora_config(folder) if (folder / peft_files.CONFIG).is_file() else {}
+    above = (*above, folder.resolve())
+    place, name = _find_base(folder, told, config, above)
+    if is_adapter(place):
+        base = read_steadily(place, lambda at: load_adapter(at, load_model, above))
+    else:
+        base = load_model(place)
     before = base.digest or digest_of(base.module)
-    if told:
-        _check_digest(folder, told, base, before)
+    if told and told["base"].get("digest") not in (None, before):
+        raise FolderError(
+            f"{folder} is an adapter for another base: it was trained for {told['base'].get('given')} as that was "
+            f"then, and the weights in {base.folder} are others"
+        )
     about = _about(told, config, base)
     pairs, tensors, digest = _read_tensors(folder, config, before)
     _check_trained(folder, told, base.module, pairs, tensors)
     if not told:  # before a head that they lack is looked for
         _find_matrices(folder, base, base.module, pairs)
     held = frozenset(BODY + name for name in body_of(base.module).state_dict())
-    if not told and isinstance(
-        base.module, ModelWithHead
-    ):  # whose head stays as it is, where the adapter brings none
+    if not told and isinstance(base.module, ModelWithHead):  # its head stays, where the adapter brings none
         held = frozenset(base.module.state_dict())
     module = _rebuilt(folder, base, told, about, config, tensors)
     _check_whole(folder, module, held, tensors)
@@ -145,37 +138,24 @@ def load_adapter(folder: Path, load_model: Callable[[Path], Loaded], above: tupl
     return loaded
 
 
-def adapter_config(folder: Path, read_config: Callable[[Path], ModelConfig]) -> ModelConfig:
+def adapter_config(
+    folder: Path, read_config: Callable[[Path], ModelConfig], above: tuple[Path, ...] = ()
+) -> ModelConfig:
     """The settings of the whole model; of an adapter of peft's, those of the base, which `read_config` reads."""
-    place, above = folder, {folder.resolve()}
-    while is_adapter(place):
-        told = _told(place)
-        if told:
-            try:
-                return _settings(told)[1]
-            except (ConfigError, LookupError, TypeError, ValueError) as problem:
-                raise FolderError(f"{place / OURS}: {problem}") from None
-        base = _find_base(place, *_base_of(place, told, peft_files.read_config(place)))[0]
-        _refuse_itself(place, base, above)
-        place, above = base, {*above, base.resolve()}
-    return read_config(place)
+    if told := _told(folder):
+        try:
+            return _settings(told)[1]
+        except (ConfigError, LookupError, TypeError, ValueError) as problem:
+            raise FolderError(f"{folder / OURS}: {problem}") from None
+    above = (*above, folder.resolve())
+    base, _ = _find_base(folder, told, peft_files.read_lora_config(folder), above)
+    return adapter_config(base, read_config, above) if is_adapter(base) else read_config(base)
 
 
 def _settings(told: dict[str, Any]) -> tuple[type[SequenceModel], ModelConfig]:
     """The class of the model that was adapted, and its settings, as our own file has them."""
     kind: type[SequenceModel] = MODELS.get(str(told["model"].get("name")))
     return kind, validate(kind.Config, told["model"])
-
-
-def _refuse_itself(folder: Path, base: Path, above: Container[Path]) -> None:
-    if base.resolve() in above:
-        raise FolderError(f"{folder} names {base} as the model that it adapts, which is itself or made of it")
-
-
-def _load_below(folder: Path, load_model: Callable[[Path], Loaded], above: tuple[Path, ...]) -> Loaded:
-    """An adapter that another one is for."""
-    refuse_links_out(folder)
-    return load_adapter(folder, load_model, above)
 
 
 def _told(folder: Path) -> dict[str, Any]:
@@ -200,12 +180,11 @@ def _read_tensors(
     digest = hashlib.sha256((base + json.dumps(scaling, sort_keys=True)).encode())
     for name in (peft_files.WEIGHTS, CHANGED):
         if (folder / name).is_file():
-            with open_file(folder / name, error=FolderError) as bytes_of:
-                while part := bytes_of.read(1 << 20):
-                    digest.update(part)
+            with open_file(folder / name, error=FolderError) as file:
+                hashlib.file_digest(file, lambda: digest)
     if config:
-        file = folder / peft_files.WEIGHTS
-        pairs, tensors = peft_files.split_tensors(load_tensors(file), str(file))
+        weights = folder / peft_files.WEIGHTS
+        pairs, tensors = peft_files.split_tensors(load_tensors(weights), str(weights))
     if (folder / CHANGED).is_file():
         tensors |= load_tensors(folder / CHANGED)
     for name, tensor in [*tensors.items(), *((name, part) for name, pair in pairs.items() for part in pair)]:
@@ -226,44 +205,35 @@ def _check_trained(
         raise FolderError(f"{folder / peft_files.WEIGHTS} holds no low-rank matrices")
 
 
-def _base_of(folder: Path, told: dict[str, Any], config: dict[str, Any]) -> tuple[str, str]:
-    """Where the base should be, and how it was named when the adapter was made."""
+def _find_base(
+    folder: Path, told: dict[str, Any], config: dict[str, Any], above: tuple[Path, ...]
+) -> tuple[Path, str]:
+    """The base's folder, and what others should call it; it is none of those `above`, which are made of it."""
+    key = f"base.path in {OURS}"  # where the folder says what it is for
+    if (folder / peft_files.CONFIG).is_file():
+        key = f"base_model_name_or_path in {peft_files.CONFIG}"
     inside = told.get("base", {})
     where: str | None = config.get("base_model_name_or_path") or inside.get("path")
     if not where:
-        raise FolderError(f"{folder} does not say which model it is for; write its folder to {_key_of_base(folder)}")
+        raise FolderError(f"{folder} does not say which model it is for; write its folder to {key}")
     if config.get("revision") and not Path(where).exists():
         where = f"{where}@{config['revision']}"
-    return where, inside.get("given") or where
-
-
-def _find_base(folder: Path, where: str, given: str) -> tuple[Path, str]:
-    """The base's folder, and what others should call it."""
-    for place in (where, given):
-        if Path(place).exists():
-            return (found := find_model(place)), given if Path(given).exists() else str(found.resolve())
+    given = inside.get("given") or where  # how it was named when the adapter was made
+    there = next((place for place in (where, given) if Path(place).exists()), None)
     try:
-        return find_model(where), where
+        base = find_model(where if there is None else there)
     except FolderError as problem:
+        if there is not None:
+            raise
         raise FolderError(
             f"{folder} is an adapter for {given}, which is not there ({problem}); put it back, or write where it is "
-            f"to {_key_of_base(folder)}"
+            f"to {key}"
         ) from None
-
-
-def _key_of_base(folder: Path) -> str:
-    """Where a folder says what it is for."""
-    peft = (folder / peft_files.CONFIG).is_file()
-    return f"base_model_name_or_path in {peft_files.CONFIG}" if peft else f"base.path in {OURS}"
-
-
-def _check_digest(folder: Path, told: dict[str, Any], base: Loaded, digest: str) -> None:
-    made = told["base"]
-    if made.get("digest") not in (None, digest):
-        raise FolderError(
-            f"{folder} is an adapter for another base: it was trained for {made.get('given')} as that was then, and "
-            f"the weights in {base.folder} are others"
-        )
+    if base.resolve() in above:
+        raise FolderError(f"{folder} names {base} as the model that it adapts, which is itself or made of it")
+    if there is None:
+        return base, where
+    return base, given if Path(given).exists() else str(base.resolve())
 
 
 def _about(told: dict[str, Any], config: dict[str, Any], base: Loaded) -> dict[str, Any]:
@@ -286,23 +256,23 @@ def _rebuilt(
     tensors: Mapping[str, Tensor],
 ) -> SequenceModel:
     """The module that was trained, as it was before: the base's body, with the task's head where there is one."""
+    if not told and isinstance(base.module, ModelWithHead):
+        return base.module
     if not told:
-        return (
-            base.module
-            if isinstance(base.module, ModelWithHead)
-            else _peft_head(folder, base, about, config, tensors)
-        )
+        return _peft_head(folder, base, about, config, tensors)
     body = body_of(base.module)
     try:
         shape = head_shape(about, folder / OURS)
         if shape is not None:  # first: a readout of its own must not be taken for an embedding that is tied to none
             body.drop_readout()
         if told.get("model") != body.config.model_dump(mode="json"):  # it was given heads that the base lacks
-            (kind, settings), state = _settings(told), body.state_dict()
-            sizes, other = body.sizes, f"{folder} is an adapter for a model of another shape than {base.folder}"
+            (kind, settings), state, sizes = _settings(told), body.state_dict(), body.sizes
 
             def check(plan: SequenceModel) -> None:
-                _check_shapes(plan, state, other)
+                """Tensors that the model has alone may be of any shape, the others are of the base's."""
+                pairs = plan.state_dict().items()
+                if any(name in state and state[name].shape != tensor.shape for name, tensor in pairs):
+                    raise FolderError(f"{folder} is an adapter for a model of another shape than {base.folder}")
 
             fresh = built(lambda: kind(settings, sizes), {**state, **tensors}, check, str(folder / OURS))
             check(fresh)
@@ -312,16 +282,8 @@ def _rebuilt(
             return body
         more = sum(parameter.numel() for parameter in body.parameters())  # a head may be trained in part
         return limited(lambda: ModelWithHead(body, shape), tensors, str(folder / OURS), more)
-    except FolderError:
-        raise
     except (ConfigError, LookupError, TypeError, ValueError) as problem:
         raise FolderError(f"{folder / OURS}: {problem}") from None
-
-
-def _check_shapes(plan: SequenceModel, state: Mapping[str, Tensor], problem: str) -> None:
-    """Refuse a model whose tensors are not of the shapes that the base has; those that it has alone may be any."""
-    if any(name in state and state[name].shape != tensor.shape for name, tensor in plan.state_dict().items()):
-        raise FolderError(problem)
 
 
 def _peft_head(

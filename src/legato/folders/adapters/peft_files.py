@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Required
 
@@ -21,10 +21,9 @@ from torch import Tensor
 
 from legato import sandbox
 from legato.errors import FolderError, brief
-from legato.folders.places import Place
 from legato.models.published.entries import Flag, Size
 from legato.sandbox import worker
-from legato.schema import OPEN, TypedDict, read_json, with_config
+from legato.schema import OPEN, Place, TypedDict, fit, read_json, with_config
 
 CONFIG: Final = "adapter_config.json"
 WEIGHTS: Final = "adapter_model.safetensors"
@@ -64,15 +63,8 @@ Alpha = Annotated[int | float, Field(gt=0, le=1e9)]  # a whole one stays one: di
 
 
 @with_config(OPEN)
-class AnyAdapter(TypedDict, total=False):
-    """What adapter_config.json says of an adapter of any kind."""
-
-    peft_type: str | None
-
-
-@with_config(OPEN)
-class LoraEntries(AnyAdapter, total=False):
-    """… and of LoRA's."""
+class LoraEntries(TypedDict, total=False):
+    """What adapter_config.json says of a LoRA adapter."""
 
     base_model_name_or_path: Place | None
     revision: Annotated[str, Field(max_length=200)] | None
@@ -85,13 +77,14 @@ class LoraEntries(AnyAdapter, total=False):
     init_lora_weights: bool | str | None
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def read_lora_config(folder: Path) -> dict[str, Any]:
     """adapter_config.json of a LoRA adapter; any other kind is refused with the reason."""
     path = folder / CONFIG
-    kind = read_json(path, AnyAdapter, loose=True).get("peft_type")
+    held = read_json(path, dict[str, Any], loose=True)
+    kind = held.get("peft_type")
     if kind != "LORA":
         raise FolderError(f"{path} describes an adapter of type '{brief(kind)}'; Legato reads LORA")
-    config: dict[str, Any] = {**read_json(path, LoraEntries, loose=True)}
+    config: dict[str, Any] = {**fit(held, LoraEntries, str(path))}
     for entry, why in REFUSED.items():
         if config.get(entry):
             raise FolderError(f"{path} has {entry}: {why}, which Legato does not have; merge it with peft first")
@@ -102,37 +95,6 @@ def read_config(folder: Path) -> dict[str, Any]:
             "first"
         )
     return config
-
-
-def write_config(
-    *,
-    base: str,
-    task: str,
-    scaling: Mapping[str, Any],
-    dropout: float,
-    targets: Iterable[str],
-    saved: Iterable[str],
-    biases: bool,
-    turned: bool,
-    plain: bool,
-) -> dict[str, Any]:
-    """adapter_config.json; `scaling`: its entries of that name, `saved`: the modules trained as they are,
-    `biases`: there are some of other modules, `plain`: without any head of theirs."""
-    name, _, revision = (base, "", "") if Path(base).exists() else base.partition("@")  # on the hub
-    return {
-        "peft_type": "LORA",
-        "task_type": "FEATURE_EXTRACTION" if plain else TASK_TYPES.get(task),
-        "base_model_name_or_path": name,
-        "revision": revision or None,
-        **scaling,
-        "lora_dropout": dropout,
-        "target_modules": list(targets),
-        "modules_to_save": sorted(saved) or None,
-        "fan_in_fan_out": turned,
-        "bias": "all" if biases else "none",
-        "init_lora_weights": True,
-        "inference_mode": True,
-    }
 
 
 def alike(rank: int, alpha: float, rslora: bool) -> dict[str, Any]:
@@ -190,26 +152,20 @@ def scaling_of(config: Mapping[str, Any], path: str, rank: int, where: Path) -> 
 
 
 def _own(config: Mapping[str, Any], entry: str, path: str, where: Path, usual: Any) -> Any:
-    """What a pattern says of the matrix `path`, where one matches its end."""
-    patterns = config.get(entry) or {}
-    found = _first_match(list(patterns), path, f"{where}: ", f" in {entry}")
-    return usual if found is None else list(patterns.values())[found]
-
-
-def _first_match(patterns: list[str], path: str, before: str, behind: str) -> int | None:
-    """Which pattern is the first that matches the end of a path, from a dot or its beginning on.
+    """What the first pattern says that matches the end of the path, from a dot or its beginning on.
 
     Most are names. A regular expression can run for ever, so others are matched where they can be ended.
     """
+    values: dict[str, Any] = config.get(entry) or {}
+    patterns = list(values)
     whole = [rf"(.*\.)?({pattern})" for pattern in patterns]
+    plain = all(PLAIN.fullmatch(pattern) for pattern in patterns)
     try:
-        if all(PLAIN.fullmatch(pattern) for pattern in patterns):
-            return worker.first_match(whole, path)
-        found: int | None = sandbox.call("first_match", patterns=whole, text=path)
+        found = worker.first_match(whole, path) if plain else sandbox.call("first_match", patterns=whole, text=path)
     except sandbox.OverBudget as problem:
         listed = brief(", ".join(f"'{pattern}'" for pattern in patterns), 200)
-        raise FolderError(f"{before}matching {listed}{behind} takes more than {problem}; simplify it") from None
+        raise FolderError(f"{where}: matching {listed} in {entry} takes more than {problem}; simplify it") from None
     except sandbox.Failed as problem:
         pattern = brief(patterns[int(problem.stage)], 100) if problem.stage else "a pattern"
-        raise FolderError(f"{before}'{pattern}'{behind} is no regular expression: {problem.message}") from None
-    return found
+        raise FolderError(f"{where}: '{pattern}' in {entry} is no regular expression: {problem.message}") from None
+    return usual if found is None else values[patterns[found]]

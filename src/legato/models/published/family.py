@@ -168,8 +168,10 @@ class Published:
     # --- reading ---------------------------------------------------------------------------------------
 
     @classmethod
-    def load(cls, config: dict[str, Any], tensors: dict[str, Tensor], where: str) -> SequenceModel:
-        """The module that a folder holds; `where` names it in an error."""
+    def load(
+        cls, config: dict[str, Any], tensors: dict[str, Tensor], where: str, into: SequenceModel | None = None
+    ) -> SequenceModel:
+        """The module that a folder holds, read `into` another if it is given; `where` names it in an error."""
         config = fit(dict(config), cls.Entries, f"{where}/config.json")
         refuse_unless(config, cls.fixed, where)
         found = cls.renamed(config, tensors)
@@ -187,7 +189,7 @@ class Published:
         def check(plan: SequenceModel) -> None:
             matched(plan, cls.names(plan), left, where)
 
-        module = built(lambda: cls.Model(ours, cls.sizes(config)), left, check, where, drawn=False)
+        module = built(lambda: cls.Model(ours, cls.sizes(config)), left, check, where, drawn=False, into=into)
         from_hf(module, cls.names(module), left, where)
         return module
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from legato.models.base import SequenceModel
 from legato.models.gpt2 import GPT2Model
 from legato.models.published.entries import ACTIVATIONS, Entry, Epsilon, Share, Size
 from legato.models.published.family import HeadNames, Published
@@ -17,11 +16,11 @@ from legato.models.published.family import HeadNames, Published
 class GPT2(Published):
     """The map between `GPT2Model` and `GPT2LMHeadModel`."""
 
-    model_type: ClassVar[str] = "gpt2"
-    architecture: ClassVar[str] = "GPT2LMHeadModel"
-    Model: ClassVar[type[SequenceModel]] = GPT2Model
-    lora_targets: ClassVar[tuple[str, ...]] = ("c_attn",)
-    heads: ClassVar[HeadNames | None] = HeadNames("last", {"head": "score"}, bias=False)
+    model_type = "gpt2"
+    architecture = "GPT2LMHeadModel"
+    Model = GPT2Model
+    lora_targets = ("c_attn",)
+    heads = HeadNames("last", {"head": "score"}, bias=False)
     entries: ClassVar[Mapping[str, Entry]] = {
         "n_positions": Entry(Size, "length"),
         "n_embd": Entry(Size, "width"),
@@ -39,7 +38,7 @@ class GPT2(Published):
         "scale_attn_by_inverse_layer_idx": False,
         "add_cross_attention": False,
     }
-    body: ClassVar[str] = "transformer."
+    body = "transformer."
     parts: ClassVar[Mapping[str, str]] = {
         "embedding": "transformer.wte",
         "positions": "transformer.wpe",
@@ -55,8 +54,8 @@ class GPT2(Published):
         "feedforward.inner": "mlp.c_fc",
         "feedforward.outer": "mlp.c_proj",
     }
-    turned: ClassVar[bool] = True
-    ignored: ClassVar[str] = r"\.attn\.(masked_)?bias$"  # what looks ahead was kept as a tensor once
+    turned = True
+    ignored = r"\.attn\.(masked_)?bias$"  # what looks ahead was kept as a tensor once
 
     @classmethod
     def written_settings(cls, module: GPT2Model) -> dict[str, Any]:

@@ -59,9 +59,10 @@ def names_of_head(module: ModelWithHead) -> Names:
 
     Empty where the head has a shape that they do not.
     """
-    form, family = _published(module)
-    if form is None or family is None:
+    known = _published(module)
+    if known is None:
         return {}
+    form, family = known
     names = _own_names(module, family)
     if module.shape.kind == "spans" and family.body_of_spans:
         for name, source in form.names(module.body).items():
@@ -72,9 +73,10 @@ def names_of_head(module: ModelWithHead) -> Names:
 
 def write_head(module: ModelWithHead, about: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
     """The entries of config.json and all tensors of a model whose head is a published one; None of another."""
-    form, family = _published(module)
-    if form is None or family is None:
+    known = _published(module)
+    if known is None:
         return None
+    form, family = known
     entries, tensors = form.save(module.body)
     kind = module.shape.kind
     if kind == "spans" and family.body_of_spans:
@@ -104,8 +106,8 @@ def head_note(module: SequenceModel, body: str = "this model's body") -> str | N
     like = spec_of(family, shape.kind, shape.outputs)
     ours, theirs = shape.model_dump(), like.model_dump()
     names = [name for name in ("layers", "lstm", "crf", "pool") if ours[name] != theirs[name]]
-    found = [f"head.{name}={_setting(ours[name])}" for name in names]
-    wanted = [f"head.{name}={_setting(theirs[name])}" for name in names if name != "pool"]
+    found = [f"head.{name}={ours[name]}".lower() for name in names]
+    wanted = [f"head.{name}={theirs[name]}".lower() for name in names if name != "pool"]
     if shape.pool == like.pool and (shape.inner, shape.bias) != (like.inner, like.bias):
         found.append(
             f"head.pool={shape.pool} {'without a dense layer' if shape.inner != like.inner else 'and a bias'}"
@@ -118,22 +120,14 @@ def head_note(module: SequenceModel, body: str = "this model's body") -> str | N
     )
 
 
-def _setting(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _published(module: ModelWithHead) -> tuple[type[Published] | None, HeadNames | None]:
+def _published(module: ModelWithHead) -> tuple[type[Published], HeadNames] | None:
     """The body's form and its family, where they have a class with such a head."""
-    form = form_of(module.body)
-    family = None if form is None else form.heads
-    shape = module.shape
-    if family is None or (shape.kind == "spans" and shape.outputs != 2):
-        return None, None
-    like = spec_of(family, shape.kind, shape.outputs).model_dump()
-    told = shape.model_dump()
+    form, shape = form_of(module.body), module.shape
+    if form is None or form.heads is None or (shape.kind == "spans" and shape.outputs != 2):
+        return None
+    like = spec_of(form.heads, shape.kind, shape.outputs)
     free = {"dropout", "width", "allowed"}  # these change nothing of what is computed
-    same = all(told[name] == value for name, value in like.items() if name not in free)
-    return (form, family) if same else (None, None)
+    return (form, form.heads) if shape.model_dump(exclude=free) == like.model_dump(exclude=free) else None
 
 
 def _own_names(module: ModelWithHead, family: HeadNames) -> dict[str, From]:

@@ -9,7 +9,6 @@ from pydantic import Field
 from torch import Tensor
 
 from legato.errors import FolderError, brief
-from legato.models.base import SequenceModel
 from legato.models.llama import LlamaConfig, LlamaModel
 from legato.models.published.entries import Entry, Epsilon, Flag, Share, Size, Switch
 from legato.models.published.family import HeadNames, Published, refuse_unless
@@ -38,13 +37,11 @@ LAYER_TYPES = {False: "full_attention", True: "sliding_attention"}  # theirs, fo
 class Llama(Published):
     """The map between `LlamaModel` and `LlamaForCausalLM`; its relatives' differ in a few entries."""
 
-    model_type: ClassVar[str] = "llama"
-    architecture: ClassVar[str] = "LlamaForCausalLM"
-    Model: ClassVar[type[SequenceModel]] = LlamaModel
-    lora_targets: ClassVar[tuple[str, ...]] = ("q_proj", "v_proj")
-    heads: ClassVar[HeadNames | None] = HeadNames(
-        "last", {"head": "score"}, bias=False, tags="score", body_of_spans="transformer."
-    )
+    model_type = "llama"
+    architecture = "LlamaForCausalLM"
+    Model = LlamaModel
+    lora_targets = ("q_proj", "v_proj")
+    heads = HeadNames("last", {"head": "score"}, bias=False, tags="score", body_of_spans="transformer.")
     common: ClassVar[Mapping[str, Entry]] = {  # to all relatives
         "hidden_size": Entry(Size, "width"),
         "num_hidden_layers": Entry(Size, "layers"),
@@ -67,8 +64,8 @@ class Llama(Published):
         "mlp_bias": Entry(Flag, "bias_feedforward", False),
     }
     fixed: ClassVar[Mapping[str, Any]] = {"partial_rotary_factor": 1.0}
-    tied: ClassVar[bool] = False
-    body: ClassVar[str] = "model."
+    tied = False
+    body = "model."
     parts: ClassVar[Mapping[str, str]] = {
         "embedding": "model.embed_tokens",
         "stack.norm": "model.norm",
@@ -85,7 +82,7 @@ class Llama(Published):
         "feedforward.inner": ("mlp.gate_proj", "mlp.up_proj"),
         "feedforward.outer": "mlp.down_proj",
     }
-    ignored: ClassVar[str] = r"\.rotary_emb\.inv_freq$"  # the positions' angles were kept as a tensor once
+    ignored = r"\.rotary_emb\.inv_freq$"  # the positions' angles were kept as a tensor once
 
     @classmethod
     def heights(cls, module: LlamaModel) -> Mapping[str, tuple[int, ...]]:
@@ -116,9 +113,9 @@ class Llama(Published):
 class Mistral(Llama):
     """The map between `LlamaModel` and `MistralForCausalLM`."""
 
-    model_type: ClassVar[str] = "mistral"
-    architecture: ClassVar[str] = "MistralForCausalLM"
-    heads: ClassVar[HeadNames | None] = HeadNames("last", {"head": "score"}, bias=False, tags="score")
+    model_type = "mistral"
+    architecture = "MistralForCausalLM"
+    heads = HeadNames("last", {"head": "score"}, bias=False, tags="score")
     entries: ClassVar[Mapping[str, Entry]] = {
         **Llama.common,
         "num_key_value_heads": Entry(Size | None, "kv_heads", 8),
@@ -129,8 +126,8 @@ class Mistral(Llama):
 class Qwen2(Llama):
     """The map between `LlamaModel` and `Qwen2ForCausalLM`."""
 
-    model_type: ClassVar[str] = "qwen2"
-    architecture: ClassVar[str] = "Qwen2ForCausalLM"
+    model_type = "qwen2"
+    architecture = "Qwen2ForCausalLM"
     entries: ClassVar[Mapping[str, Entry]] = {
         **Llama.common,
         "num_key_value_heads": Entry(Size | None, "kv_heads", 32),
@@ -173,8 +170,8 @@ class Qwen2(Llama):
 class Qwen3(Qwen2):
     """The map between `LlamaModel` and `Qwen3ForCausalLM`."""
 
-    model_type: ClassVar[str] = "qwen3"
-    architecture: ClassVar[str] = "Qwen3ForCausalLM"
+    model_type = "qwen3"
+    architecture = "Qwen3ForCausalLM"
     entries: ClassVar[Mapping[str, Entry]] = {
         **Qwen2.entries,
         "head_dim": Entry(Size | None, "head_width", 128),
@@ -184,15 +181,11 @@ class Qwen3(Qwen2):
 
 def _rope(config: LlamaConfig) -> dict[str, Any]:
     """The entries about rotary positions, as transformers 5 reads them, and as those before it do."""
-    scaling = config.scaling.model_dump()
+    scaling, kind = config.scaling.model_dump(), config.scaling.type
     old: dict[str, Any] | None = None
-    if scaling["type"] != "none":
-        old = (
-            {"type": "linear"}
-            if scaling["type"] == "linear"
-            else {their: scaling[our] for their, our in LLAMA3.items()}
-        )
-        old |= {"rope_type": scaling["type"], "factor": scaling["factor"]}
+    if kind != "none":
+        old = {"type": kind} if kind == "linear" else {their: scaling[our] for their, our in LLAMA3.items()}
+        old |= {"rope_type": kind, "factor": scaling["factor"]}
     new = {"rope_type": "default", **(old or {}), "rope_theta": config.theta}
     return {"rope_theta": config.theta, "rope_scaling": old, "rope_parameters": new}
 

@@ -34,10 +34,10 @@ class Marian(Published):
     Source and target may have embeddings of their own in a folder (`share_encoder_decoder_embeddings: false`).
     """
 
-    model_type: ClassVar[str] = "marian"
-    architecture: ClassVar[str] = "MarianMTModel"
-    Model: ClassVar[type[SequenceModel]] = TransformerModel
-    lora_targets: ClassVar[tuple[str, ...]] = ("q_proj", "v_proj")
+    model_type = "marian"
+    architecture = "MarianMTModel"
+    Model = TransformerModel
+    lora_targets = ("q_proj", "v_proj")
     entries: ClassVar[Mapping[str, Entry]] = {
         "decoder_vocab_size": Entry(Size | None),
         "d_model": Entry(Size, "width"),
@@ -56,7 +56,7 @@ class Marian(Published):
         "share_encoder_decoder_embeddings": Entry(Switch, "shared", True),
         **dict.fromkeys(NORMS, Entry(Switch)),
     }
-    body: ClassVar[str] = "model."
+    body = "model."
     parts: ClassVar[Mapping[str, str]] = {
         EMBEDDING: SHARED,
         "source_embedding.weight": SOURCE,
@@ -78,7 +78,7 @@ class Marian(Published):
         "feedforward.outer": "fc2",
         "feedforward_norm": "final_layer_norm",
     }
-    ignored: ClassVar[str] = r"^model\.(encoder|decoder)\.embed_positions\.weight$"  # sinusoids, made again
+    ignored = r"^model\.(encoder|decoder)\.embed_positions\.weight$"  # sinusoids, made again
 
     @classmethod
     def refusal(cls, module: TransformerModel) -> str | None:
@@ -118,9 +118,12 @@ class Marian(Published):
         return {"decoder_vocab_size": module.vocabulary, "is_encoder_decoder": True}
 
     @classmethod
-    def load(cls, config: dict[str, Any], tensors: dict[str, Tensor], where: str) -> SequenceModel:
+    def load(
+        cls, config: dict[str, Any], tensors: dict[str, Tensor], where: str, into: SequenceModel | None = None
+    ) -> SequenceModel:
         bias = tensors.get(BIAS)
-        module = super().load(config, {name: tensor for name, tensor in tensors.items() if name != BIAS}, where)
+        others = {name: tensor for name, tensor in tensors.items() if name != BIAS}
+        module = super().load(config, others, where, into)
         if bias is not None and tuple(bias.shape) != (1, module.vocabulary):
             raise FolderError(
                 f"{where}: '{BIAS}' should have shape {(1, module.vocabulary)}, but has {tuple(bias.shape)}"

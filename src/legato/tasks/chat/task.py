@@ -14,7 +14,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import Field
 
@@ -22,28 +22,26 @@ from legato.config import Section, validate
 from legato.data.batching.batch import IGNORE, Batch
 from legato.data.batching.examples import Example, ExampleBatches, scoring_batches
 from legato.data.cache import cached_tokenizer
-from legato.data.formats.dialogues import Dialogues, Message, hold_out_dialogues, read_dialogues
+from legato.data.formats.dialogues import Dialogues, hold_out_dialogues, read_dialogues
 from legato.data.formats.text import Text
 from legato.data.splits import Encoding, SplitData, ValidShare, completed
 from legato.data.text.published_tokenizers import read_roles
-from legato.data.text.stream_decoder import StreamDecoder
-from legato.data.text.tokenizers import AnyTokenizer, Tokenizer
+from legato.data.text.tokenizers import AnyTokenizer, StreamDecoder, Tokenizer
 from legato.decoding import SearchOptions, search
 from legato.decoding.options import MAX_BEAMS, MAX_NBEST, MAX_TOKENS
 from legato.errors import ConfigError, DataError, LegatoError
 from legato.evaluation.lm import safe_exp
-from legato.evaluation.metrics import Metrics, metrics
+from legato.evaluation.metrics import metrics
 from legato.folders.chat_template import ChatTemplate, plain_chat
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
-from legato.nn.pooling import at_positions
 from legato.registry import MODELS
-from legato.tasks.base import Answer, Plan, Prediction, Say, Task, TaskJob, require
+from legato.tasks.base import Answer, Plan, Prediction, Say, Task, TaskJob
 from legato.tasks.defaults import Defaults, Given, TrainDefaults
+from legato.tasks.lm.job import next_token_loss
 from legato.training.job import Loss
 
 LONGEST = 1024  # tokens of a dialogue, unless somebody says otherwise
-SCORED = 16384  # tokens scored side by side
 BLOCK = 1024  # dialogues encoded side by side
 # Few shapes on a GPU, so that steps are recorded: widths, and quarters of those for how many tokens are answers.
 PAD_TO = 32
@@ -74,58 +72,6 @@ class ChatOptions(Section):
     nbest: int = Field(1, ge=1, le=MAX_NBEST)
     length_penalty: float = Field(1.0, ge=0, le=10)
     max_tokens: int = Field(200, ge=1, le=MAX_TOKENS)
-
-
-class Chat(Task):
-    """The `chat` task."""
-
-    name: ClassVar[str] = "chat"
-    default_model: ClassVar[str] = "gpt2"
-    summary: ClassVar[str] = "instruction tuning: learn to answer from dialogues"
-    Data: ClassVar[type[Section]] = ChatData
-    metrics: ClassVar[Metrics] = (
-        *metrics("loss", "perplexity", better="down", headline=True),
-        *metrics("tokens"),
-    )
-    Options: ClassVar[type[Section]] = ChatOptions
-    continues: ClassVar[bool] = True
-    rows: ClassVar[bool] = True  # its batches may be so many rows
-
-    @classmethod
-    def defaults(cls, given: Given) -> Defaults:
-        window = given.data.get("window")
-        rate = 1e-3 if given.adapt != "full" or not given.trained else 1e-4
-        usual = TrainDefaults(lr=rate, schedule="linear", warmup=None, weight_decay=0.01) if given.adamw else {}
-        usual["epochs"] = None if "steps" in given.train else 3 if given.trained else 10
-        limited = window is not None and given.config.has_length()
-        return Defaults(model={"length": window} if limited else {}, train=usual)  # as many positions as are trained
-
-    @classmethod
-    def prepare(cls, plan: Plan, say: Say) -> ChatJob:
-        require(plan.data, "train", "=FILE, a jsonl of dialogues")
-        model = MODELS.get(plan.model.name)
-        writes = model.step is not SequenceModel.step and not plan.model.reads_both_ways
-        if model.is_encoder_decoder or not writes:
-            raise ConfigError(
-                f"model={plan.model.name} does not continue texts, so it cannot learn to answer; "
-                "use one that writes, such as model=gpt2, or from=MODEL"
-            )
-        return ChatJob(plan, say)
-
-    @classmethod
-    def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
-        require(data, "test", "=FILE")
-        dialogues = _read(data, data.test, "test")
-        chat = template_of(loaded.tokenizer, loaded)
-        asked = loaded.about.get("window") if data.window is None else data.window  # as it was trained
-        max_length = _longest(loaded.module.max_length, asked)
-        rows = rows_of(dialogues, loaded.tokenizer, chat, max_length, lambda note: warnings.warn(note, stacklevel=2))
-        scores = answer_scores(loaded.module, rows, loaded.tokenizer.pad_id or 0)
-        return {"data": dialogues.source, "sha256": dialogues.sha256, **scores}
-
-    @classmethod
-    def predict(cls, loaded: Loaded, inputs: Sequence[str], options: Any) -> list[Prediction]:
-        return answer(loaded, [[{"role": "user", "content": text}] for text in inputs], inputs, options)
 
 
 def _read(data: Any, source: str, split: str) -> Dialogues:
@@ -226,47 +172,14 @@ def _counted(
     return counted
 
 
-def answer_loss(model: SequenceModel, batch: Batch, smoothing: float = 0.0) -> Loss:
-    """Cross-entropy of the tokens that answers consist of; only those are read out."""
-    assert batch.targets is not None
-    output = model(batch)
-    total, reported = model.nll(at_positions(output.hidden, batch.positions), batch.targets, smoothing)
-    tokens = (batch.targets != IGNORE).sum()  # counted where they lie: a recorded step must not remember a number
-    for penalty in output.auxiliary.values():
-        total = total + penalty * tokens
-    return Loss(total, reported)
-
-
 def answer_scores(model: SequenceModel, rows: Sequence[Example], padding: int) -> dict[str, float]:
     """The mean loss of an answer's token, and its perplexity."""
     total, tokens = 0.0, 0
-    for _, batch in scoring_batches(rows, batch_tokens=SCORED, pad=padding):
-        total += float(answer_loss(model, batch.to(model.device)).reported)
+    for _, batch in scoring_batches(rows, pad=padding):
+        total += float(next_token_loss(model, batch.to(model.device)).reported)
         tokens += batch.tokens
     loss = total / max(tokens, 1)
     return {"loss": loss, "perplexity": safe_exp(loss), "tokens": tokens}
-
-
-def answer(
-    loaded: Loaded, dialogues: Sequence[Sequence[Message]], inputs: Sequence[str], options: ChatOptions
-) -> list[Prediction]:
-    """What the model answers to each dialogue."""
-    chat, tokenizer = template_of(loaded.tokenizer, loaded), loaded.tokenizer
-    assert isinstance(tokenizer, Tokenizer)
-    prompts = [tokenizer.encode_template(chat.render(messages)) for messages in dialogues]
-    max_length = loaded.module.max_length
-    found = [Prediction(text) for text in inputs]
-    fits = [number for number, ids in enumerate(prompts) if max_length is None or len(ids) <= max_length]
-    for number in sorted(set(range(len(prompts))) - set(fits)):
-        found[number].problem = f"it has {len(prompts[number]):,} tokens, but the model reads {max_length:,} at most"
-    alone = options.beams == options.nbest == 1
-    kind = {"search": "greedy"} if alone else {"search": "beam", "beams": options.beams}
-    how = validate(SearchOptions, {**options.model_dump(exclude={"beams"}), **kind})
-    chosen = [prompts[number] for number in fits]
-    for number, best in zip(fits, _written(loaded.module, chosen, how, loaded.ends), strict=True):
-        answers = [Answer(_text(tokenizer, prompts[number], h.tokens), h.score) for h in best]
-        found[number].answers = answers
-    return found
 
 
 def _written(model: SequenceModel, prompts: list[list[int]], options: SearchOptions, ends: Iterable[int]) -> Any:
@@ -289,14 +202,21 @@ class ChatJob(TaskJob):
     metric = "loss"
 
     def __init__(self, plan: Plan, say: Say) -> None:
-        self.plan, data = plan, plan.data
+        super().__init__(plan, say)
+        data = plan.data
+        model = MODELS.get(plan.model.name)
+        writes = model.step is not SequenceModel.step and not plan.model.reads_both_ways
+        if model.is_encoder_decoder or not writes:
+            raise ConfigError(
+                f"model={plan.model.name} does not continue texts, so it cannot learn to answer; "
+                "use one that writes, such as model=gpt2, or from=MODEL"
+            )
         found = data.read(lambda source, split, train: _read(data, source, split))
         say(f"reading {' and '.join(repr(name) for name in found['train'].columns)} as the dialogue")
         self.dialogues = completed(found, lambda train: hold_out_dialogues(train, data.valid_share))
         train = self.dialogues["train"]
         self.hashes = {split: dialogues.sha256 for split, dialogues in self.dialogues.items()}
         self.processors = plan.processors_for(lambda: cached_tokenizer(plan.tokenizer, _all_text(train)))
-        self.sizes = plan.sizes_for(self.tokenizer)
         self.chat = template_of(self.tokenizer, plan.loaded)
         self.max_length = _longest(plan.model.max_length, data.window)
         self.rows = {
@@ -335,10 +255,7 @@ class ChatJob(TaskJob):
         return " ".join(name.replace("\n", "⏎") for name in names[:48]) + (" …" if len(names) > 48 else "")
 
     def loss(self, model: SequenceModel, batch: Batch, state: Any) -> Loss:
-        return answer_loss(model, batch, self.plan.train.label_smoothing)
-
-    def validate(self, model: SequenceModel) -> dict[str, float]:
-        return answer_scores(model, self.rows["valid"], self.padding)
+        return next_token_loss(model, batch, None, self.plan.train.label_smoothing)
 
     def score(self, model: SequenceModel, split: str) -> dict[str, Any]:
         return answer_scores(model, self.rows[split], self.padding)
@@ -369,3 +286,61 @@ def _all_text(dialogues: Dialogues) -> Text:
     """All that is said, for a tokenizer to learn from; the plain template's words stand in it, too."""
     said = ["\n".join(f"User:\n{m['content']}\nAssistant:\n" for m in row) for row in dialogues.rows]
     return Text(dialogues.source, said, dialogues.sha256)
+
+
+class Chat(Task):
+    """The `chat` task."""
+
+    name = "chat"
+    default_model = "gpt2"
+    summary = "instruction tuning: learn to answer from dialogues"
+    Job = ChatJob
+    Data = ChatData
+    needs = "=FILE, a jsonl of dialogues"
+    metrics = (
+        *metrics("loss", "perplexity", better="down", headline=True),
+        *metrics("tokens"),
+    )
+    Options = ChatOptions
+    continues = True
+    rows = True
+
+    @classmethod
+    def defaults(cls, given: Given) -> Defaults:
+        window = given.data.get("window")
+        rate = 1e-3 if given.adapt != "full" or not given.trained else 1e-4
+        usual = TrainDefaults(lr=rate, schedule="linear", warmup=None, weight_decay=0.01) if given.adamw else {}
+        usual["epochs"] = None if "steps" in given.train else 3 if given.trained else 10
+        limited = window is not None and given.config.has_length()
+        return Defaults(model={"length": window} if limited else {}, train=usual)  # as many positions as are trained
+
+    @classmethod
+    def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
+        cls.require(data, "test")
+        dialogues = _read(data, data.test, "test")
+        chat = template_of(loaded.tokenizer, loaded)
+        asked = loaded.about.get("window") if data.window is None else data.window  # as it was trained
+        max_length = _longest(loaded.module.max_length, asked)
+        rows = rows_of(dialogues, loaded.tokenizer, chat, max_length, lambda note: warnings.warn(note, stacklevel=2))
+        scores = answer_scores(loaded.module, rows, loaded.tokenizer.pad_id or 0)
+        return {"data": dialogues.source, "sha256": dialogues.sha256, **scores}
+
+    @classmethod
+    def predict(cls, loaded: Loaded, inputs: Sequence[str], options: Any) -> list[Prediction]:
+        """What the model answers to each question."""
+        tokenizer, max_length = loaded.tokenizer, loaded.module.max_length
+        chat = template_of(tokenizer, loaded)
+        assert isinstance(tokenizer, Tokenizer)
+        prompts = [tokenizer.encode_template(chat.render([{"role": "user", "content": text}])) for text in inputs]
+        found = [Prediction(text) for text in inputs]
+        for prediction, ids in zip(found, prompts, strict=True):
+            if max_length is not None and len(ids) > max_length:
+                prediction.problem = f"it has {len(ids):,} tokens, but the model reads {max_length:,} at most"
+        alone = options.beams == options.nbest == 1
+        kind = {"search": "greedy"} if alone else {"search": "beam", "beams": options.beams}
+        how = validate(SearchOptions, {**options.model_dump(exclude={"beams"}), **kind})
+        fits = [number for number, prediction in enumerate(found) if prediction.problem is None]
+        written = _written(loaded.module, [prompts[number] for number in fits], how, loaded.ends)
+        for number, best in zip(fits, written, strict=True):
+            found[number].answers = [Answer(_text(tokenizer, prompts[number], h.tokens), h.score) for h in best]
+        return found

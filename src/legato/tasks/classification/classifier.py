@@ -14,26 +14,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from legato.data.batching.examples import Example, scoring_batches
+from legato.data.batching.examples import Example
 from legato.data.formats.labelled import Labelled
 from legato.data.formats.labels import UNSEEN, Labels
 from legato.data.formats.text_pairs import tidy
 from legato.data.text.text_reader import TextReader
-from legato.errors import ConfigError, FolderError
+from legato.errors import ConfigError, FolderError, brief
 from legato.evaluation.classification import (
     THRESHOLD,
     Array,
-    Detail,
     classification_details,
     classification_scores,
     probabilities,
 )
-from legato.folders.finite_scores import check_finite
+from legato.evaluation.metrics import DetailTable
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
-from legato.tasks.base import Answer, Prediction
+from legato.tasks.base import Answer, Prediction, head_outputs
 
-SCORED = 16384  # tokens scored side by side; changes no result
 SHOWN = 100  # characters of a text in a table
 
 
@@ -57,19 +55,12 @@ class Classifier:
         # Folders made elsewhere name their classes, and people's data numbers them.
         numbered = about.get("numbered", not any(name.isdecimal() for name in names))
         labels = Labels(kind, names, about.get("separator", ";"), numbered)
-        reader = TextReader.of(loaded.module.config, loaded.tokenizer, about.get("max_length"))
+        reader = loaded.module.config.text_reader(loaded.tokenizer, about.get("max_length"))
         return cls(loaded.module, reader, labels, about.get("pair"))
 
-    @torch.no_grad()
     def outputs(self, rows: Sequence[Example]) -> Tensor:
         """What the head says of each row, (N, C), in order."""
-        made: list[Tensor] = [torch.empty(0)] * len(rows)
-        for numbers, batch in scoring_batches(rows, batch_tokens=SCORED, pad=self.reader.padding):
-            logits = self.model(batch.to(self.model.device)).logits.float().cpu()
-            check_finite(logits, self.model)
-            for number, row in zip(numbers, logits, strict=True):
-                made[number] = row
-        return torch.stack(made)
+        return torch.stack(head_outputs(self.model, rows, self.reader.padding))
 
     def found(self, rows: Sequence[Example]) -> Array:
         """The probabilities of each row's classes or labels (N, C), or its value (N,)."""
@@ -85,14 +76,14 @@ class Classifier:
         loss = float(losses(kind, logits[known], labels[known]).mean()) if known.any() else 0.0
         return {"loss": loss, **classification_scores(self.labels, found, wanted)}, found
 
-    def score(self, data: Labelled, unseen: str = "wrong") -> tuple[dict[str, Any], list[Detail]]:
+    def score(self, data: Labelled, unseen: str = "wrong") -> tuple[dict[str, Any], list[DetailTable]]:
         """The scores of labelled texts, and what went wrong; `unseen` as in `Labels.encode`."""
         check_parts(data, self.pair)
         wanted = self.labels.encode(data, unseen=unseen)
         rows = rows_of(self.reader, data)
         self.reader.warn_of_cuts()
         scores, found = self.scores(rows, wanted)
-        texts = [brief(text) for text in data.joined()]
+        texts = [shown_text(text) for text in data.joined()]
         places = [f"{data.unit} {line:,}" for line in data.lines]
         return scores, classification_details(self.labels, found, wanted, texts, places)
 
@@ -180,10 +171,7 @@ def check_parts(data: Labelled, pair: bool | None) -> None:
     raise ConfigError(f"{data.source}: the model reads single texts, not pairs; set data.columns=[TEXT,LABEL]")
 
 
-def brief(text: str, most: int = SHOWN) -> str:
+def shown_text(text: str) -> str:
     """A text for a table: on one line, and not too long; of a pair, both."""
-    first, tab, second = text.partition("\t")
-    if tab:
-        return f"{brief(first, most // 2)} ‖ {brief(second, most // 2)}"
-    text = " ".join(first.split())
-    return text if len(text) <= most else text[: most - 1] + "…"
+    parts = text.split("\t", 1)
+    return " ‖ ".join(brief(part, SHOWN // len(parts)) for part in parts)

@@ -9,13 +9,14 @@ what a text that says nothing gets (Zhao et al. 2021): log P(label | prompt) - l
     legato predict MODEL "a gem of a film" --task classification --labels good,bad --shots examples.tsv
 
 Notable: a prompt is read once, however many labels there are, and what all prompts begin with, the examples, is read
-once for all; `scores_one_by_one` is the twin that reads each prompt with each label.
+once for all.
 """
 
 from __future__ import annotations
 
 import re
 import warnings
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -27,13 +28,8 @@ from pydantic import Field, field_validator
 from torch import Tensor
 
 from legato.config import Section
-from legato.data.batching.batch import Batch, Inputs
-from legato.data.formats.labelled import (
-    guess_columns,
-    named_by_number,
-    read_labelled,
-    told_columns,
-)
+from legato.data.batching.batch import Inputs
+from legato.data.formats.labelled import guess_columns, named_by_number, read_labelled, told_columns
 from legato.data.formats.labels import Labels
 from legato.data.formats.strays import are_numbers, is_missing, is_number, told_missing
 from legato.data.sources.files import FileOptions
@@ -87,7 +83,7 @@ class PromptOptions(Section):
 
 
 @dataclass
-class Prompt:
+class LabelPrompt:
     """A text with the examples before it, and each label behind it, as tokens."""
 
     ids: list[int]
@@ -142,7 +138,21 @@ class Prompter:
             prediction.answers[0].more["probabilities"] = shares
         return found
 
-    def prompt(self, text: str, shots: int) -> Prompt:
+    def score(self, source: str, columns: Sequence[Column] | None = None) -> dict[str, Any]:
+        """How well this does on a file of texts and labels: the figures and details of a classifier."""
+        rows, labels = read_labelled(source, columns=columns), Labels("classes", self.labels)
+        wanted, texts = labels.encode(rows, unseen="wrong"), rows.joined()
+        if note := labels.unseen_note(rows, source):
+            warnings.warn(note, stacklevel=3)
+        even = dict.fromkeys(self.labels, 1 / len(self.labels))  # what is too long to read is a guess
+        shares = [p.answers[0].more["probabilities"] if p.answers else even for p in self.predict(texts)]
+        found = np.array([list(share.values()) for share in shares])
+        places = [rows.where(row) for row in range(len(texts))]
+        details = classification_details(labels, found, wanted, texts, places)
+        scores = classification_scores(labels, found, wanted)
+        return {"data": rows.source, "sha256": rows.sha256, **scores, "details": details}
+
+    def prompt(self, text: str, shots: int) -> LabelPrompt:
         """The tokens of `text` behind that many examples, and of each label behind it."""
         tokenizer = self.loaded.tokenizer
         examples = [self._filled(shown) + self.gap + label + self.behind for shown, label in self.shots[:shots]]
@@ -151,33 +161,28 @@ class Prompter:
         # Where a label's first letters join the prompt's last in one token, that token counts as the label's.
         common = shared_start([tokenizer.prompt(asked), *whole])
         common = max(1, min(common, *(len(ids) - 1 for ids in whole)))
-        return Prompt(whole[0][:common], [ids[common:] for ids in whole], shots)
+        return LabelPrompt(whole[0][:common], [ids[common:] for ids in whole], shots)
 
     def _filled(self, text: str) -> str:
         first, _, second = text.partition("\t")
         parts = {"text": text, "first": first, "second": second}
         return FIELD.sub(lambda found: parts[found[1]], self.head)
 
-    def _fitting(self, text: str, prediction: Prediction, most: int | None = None) -> Prompt | None:
+    def _fitting(self, text: str, prediction: Prediction, most: int | None = None) -> LabelPrompt | None:
         """The prompt with as many examples as fit, or `most`; None, and why, where not even the text does."""
         max_length, most = self.loaded.module.max_length, len(self.shots) if most is None else most
         prompt = self.prompt(text, most)
         if max_length is None or _length(prompt) <= max_length:
             return prompt
-        low, high, best = 0, most - 1, None
-        while low <= high:  # more examples are never shorter
-            middle = (low + high) // 2
-            tried = self.prompt(text, middle)
-            if _length(tried) <= max_length:
-                best, low = tried, middle + 1
-            else:
-                high = middle - 1
-        if best is None:
-            alone = _length(self.prompt(text, 0))
-            prediction.problem = f"with a label it has {alone:,} tokens, but the model reads {max_length:,} at most"
-        return best
+        # More examples are never shorter.
+        fit = bisect_right(range(most), max_length, key=lambda shots: _length(self.prompt(text, shots)))
+        if fit:
+            return self.prompt(text, fit - 1)
+        alone = _length(self.prompt(text, 0))
+        prediction.problem = f"with a label it has {alone:,} tokens, but the model reads {max_length:,} at most"
+        return None
 
-    def _say_what_is_left_out(self, prompts: Sequence[Prompt]) -> None:
+    def _say_what_is_left_out(self, prompts: Sequence[LabelPrompt]) -> None:
         fewest = min((prompt.shots for prompt in prompts), default=len(self.shots))
         if fewest < len(self.shots):
             cut = sum(prompt.shots < len(self.shots) for prompt in prompts)
@@ -187,7 +192,7 @@ class Prompter:
                 stacklevel=2,
             )
 
-    def _scores(self, prompts: Sequence[Prompt]) -> Tensor:
+    def _scores(self, prompts: Sequence[LabelPrompt]) -> Tensor:
         """log P of every label behind every prompt (N, labels), divided by its tokens where that is wanted."""
         if not prompts:
             return torch.zeros(0, len(self.labels))
@@ -211,7 +216,7 @@ class Prompter:
         return self._bias[shots]
 
 
-def _length(prompt: Prompt) -> int:
+def _length(prompt: LabelPrompt) -> int:
     """Tokens that the model reads: all but a label's last."""
     return len(prompt.ids) + max(map(len, prompt.labels)) - 1
 
@@ -227,7 +232,7 @@ def _check_labels(labels: Sequence[str]) -> None:
 
 
 @torch.no_grad()
-def label_scores(model: SequenceModel, prompts: Sequence[Prompt], padding: int = 0) -> Tensor:
+def label_scores(model: SequenceModel, prompts: Sequence[LabelPrompt], padding: int = 0) -> Tensor:
     """log P of every label behind every prompt, (N, labels); each prompt is read once."""
     scores = torch.zeros(len(prompts), len(prompts[0].labels))
     order = sorted(range(len(prompts)), key=lambda number: len(prompts[number].ids))
@@ -243,13 +248,13 @@ def label_scores(model: SequenceModel, prompts: Sequence[Prompt], padding: int =
     return scores
 
 
-def _fit_together(rows: int, longest: Prompt) -> bool:
+def _fit_together(rows: int, longest: LabelPrompt) -> bool:
     """Whether so many prompts may be read side by side, of which that is the longest."""
     tokens = rows * _length(longest)
     return tokens <= TOKENS and tokens * sum(len(label) > 1 for label in longest.labels) <= KEPT
 
 
-def _read(prompts: Sequence[Prompt], model: SequenceModel, padding: int) -> Tensor:
+def _read(prompts: Sequence[LabelPrompt], model: SequenceModel, padding: int) -> Tensor:
     device, rows = model.device, len(prompts)
     # What all begin with is read once, but for the last token of the shortest: each row has to read something.
     count = shared_start([prompt.ids[:-1] for prompt in prompts])
@@ -280,19 +285,6 @@ def _read(prompts: Sequence[Prompt], model: SequenceModel, padding: int) -> Tens
     places = torch.tensor([[row, number] for row, number, _ in going], device=device)
     scores[places[:, 0], places[:, 1]] += more
     return scores.cpu()
-
-
-@torch.no_grad()
-def scores_one_by_one(model: SequenceModel, prompts: Sequence[Prompt]) -> Tensor:
-    """The same by whole forward passes, one for each label."""
-    scores = torch.zeros(len(prompts), len(prompts[0].labels))
-    for row, prompt in enumerate(prompts):
-        for number, label in enumerate(prompt.labels):
-            ids = torch.tensor([[*prompt.ids, *label]], device=model.device)
-            hidden = model(Batch(Inputs(ids[:, :-1]))).hidden[0, len(prompt.ids) - 1 :]
-            logp = F.log_softmax(model.readout(hidden).float(), -1)
-            scores[row, number] = logp.gather(1, ids[0, len(prompt.ids) :, None]).sum().cpu()
-    return scores
 
 
 def read_shots(
@@ -359,24 +351,3 @@ def _labels_first(rows: Sequence[Sequence[str]], labels: Sequence[str] | None) -
 
 def _stripped(value: Any) -> str:
     return "" if value is None else str(value).strip()
-
-
-def score_file(
-    loaded: Loaded, source: str, options: PromptOptions, columns: Sequence[Column] | None = None
-) -> dict[str, Any]:
-    """How well prompting does on a file of texts and labels: the figures and details of a classifier."""
-    rows = read_labelled(source, columns=columns)
-    prompter = Prompter(loaded, options)
-    labels = Labels("classes", prompter.labels)
-    wanted = labels.encode(rows, unseen="wrong")
-    if note := labels.unseen_note(rows, source):
-        warnings.warn(note, stacklevel=2)
-    texts = rows.joined()
-    found = np.full((len(texts), len(prompter.labels)), 1 / len(prompter.labels))
-    for row, prediction in enumerate(prompter.predict(texts)):
-        if prediction.answers:  # what is too long to read is a guess
-            found[row] = list(prediction.answers[0].more["probabilities"].values())
-    places = [rows.where(row) for row in range(len(texts))]
-    scores = classification_scores(labels, found, wanted)
-    details = classification_details(labels, found, wanted, texts, places)
-    return {"data": rows.source, "sha256": rows.sha256, **scores, "details": details}

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -36,17 +36,14 @@ from legato.data.formats.vector_files import initialise_embedding
 from legato.data.sources.files import MAX_LINE, resolve_path
 from legato.data.sources.table import Column
 from legato.data.splits import Encoding, MaxLine, SplitData, TableFormat, ValidShare, completed
-from legato.data.text.text_reader import TextReader
-from legato.errors import ConfigError, DataError
-from legato.errors import brief as shorten
+from legato.errors import ConfigError, DataError, brief
 from legato.evaluation.classification import DECIDING, METRICS, Baseline
-from legato.evaluation.metrics import Metrics
 from legato.folders.about import label_kind
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
 from legato.models.model_with_head import HeadSpec
-from legato.tasks.base import Plan, Prediction, Say, Task, TaskJob, as_trained, require
-from legato.tasks.classification.classifier import Classifier, answers_of, brief, check_parts, losses, rows_of
+from legato.tasks.base import Plan, Prediction, Say, Task, TaskJob, as_trained, penalised
+from legato.tasks.classification.classifier import Classifier, answers_of, check_parts, losses, rows_of, shown_text
 from legato.tasks.defaults import Defaults, Given, row_training, scratch_model, scratch_tokenizer
 from legato.tasks.table_inputs import TableInputs, read_inputs
 from legato.training.job import Loss
@@ -106,71 +103,6 @@ class ClassificationOptions(Section):
     nbest: int = Field(1, ge=1)
 
 
-class Classification(Task):
-    """The `classification` task."""
-
-    name: ClassVar[str] = "classification"
-    summary: ClassVar[str] = "classes, labels or numbers for texts and pairs of texts"
-    Data: ClassVar[type[Section]] = ClassificationData
-    metrics: ClassVar[Metrics] = METRICS
-    Options: ClassVar[type[Section]] = ClassificationOptions
-    continues: ClassVar[bool] = True
-    rows: ClassVar[bool] = True  # its batches may be so many rows
-    headed: ClassVar[bool] = True
-
-    @classmethod
-    def defaults(cls, given: Given) -> Defaults:
-        trained = given.trained
-        # From scratch, one token that stands for the text takes long to learn.
-        head = {"pool": "mean"} if given.config.uses_cls and not trained else {}
-        return Defaults(
-            model=scratch_model(given, given.data.get("max_length"), pooler=given.head.get("pool") == "pooler"),
-            tokenizer=scratch_tokenizer(given, words=given.data.get("vectors") is not None),
-            train=row_training(given),
-            head=head,
-        )
-
-    @classmethod
-    def prepare(cls, plan: Plan, say: Say) -> ClassificationJob:
-        require(plan.data, "train", "=FILE, a table of texts and labels")
-        if plan.data.vectors is not None and plan.loaded is not None:
-            raise ConfigError("from=MODEL brings its own embedding; leave out data.vectors")
-        max_length, most = plan.data.max_length, plan.model.max_length
-        if max_length is not None and most is not None and max_length > most:
-            raise ConfigError(f"data.max_length={max_length} is more than the {most} tokens that the model reads")
-        return ClassificationJob(plan, say)
-
-    @classmethod
-    def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
-        require(data, "test", "=FILE, a table of texts and labels")
-        classifier, like = Classifier.of(loaded), loaded.about.get("columns")
-        test = read_split(data, data.test, "test", like)
-        unseen = as_trained(data, "unseen_labels", loaded.about)
-        scores, details = classifier.score(test, unseen)
-        if note := classifier.labels.unseen_note(test, "data.test"):
-            warnings.warn(note, stacklevel=2)
-        if data.baseline:
-            if data.train is None:
-                raise ConfigError("data.baseline=true is fitted to training rows; set data.train=FILE")
-            train, labels = read_split(data, data.train, "train", like), classifier.labels
-            plain = Baseline(labels, train.joined(), labels.encode(train))
-            scores |= plain.scores(test.joined(), labels.encode(test, unseen=unseen))
-        told = {"data": test.source, "sha256": test.sha256, "texts": len(test)}
-        told["columns"] = ", ".join(map(str, test.columns))
-        return {**told, **scores, "details": details}
-
-    @classmethod
-    def read_inputs(
-        cls, source: str, about: Mapping[str, Any], columns: Sequence[Column] | None = None, *, alone: bool = False
-    ) -> TableInputs:
-        trained = about.get("columns")
-        return read_inputs(source, trained and trained[:-1], columns, 2 if about.get("pair") else 1)
-
-    @classmethod
-    def predict(cls, loaded: Loaded, inputs: Sequence[str], options: Any) -> list[Prediction]:
-        return Classifier.of(loaded).predict(inputs, options.nbest)
-
-
 # --- reading ---------------------------------------------------------------------------------------
 
 
@@ -190,12 +122,19 @@ class ClassificationJob(TaskJob):
     likelihood = False  # the loss is none of tokens
 
     def __init__(self, plan: Plan, say: Say) -> None:
-        data = plan.data
-        self.plan, self.say = plan, say
+        super().__init__(plan, say)
+        data, most = plan.data, plan.model.max_length
+        if data.vectors is not None and plan.loaded is not None:
+            raise ConfigError("from=MODEL brings its own embedding; leave out data.vectors")
+        if data.max_length is not None and most is not None and data.max_length > most:
+            raise ConfigError(
+                f"data.max_length={data.max_length} is more than the {most} tokens that the model reads"
+            )
         self.data = self._read(say)
         self.hashes = {split: rows.sha256 for split, rows in self.data.items()}
         train = self.data["train"]
         self.pair = train.seconds is not None
+        self.use = "legato predict FOLDER " + ("$'a first text\\ta second one'" if self.pair else '"a gem of a film"')
         self.taught = plan.loaded is not None and plan.loaded.about.get("kind") == "regression"  # a head that goes on
         names = data.labels or self._numbered_as_before(train, say)
         self.meaning = labels = Labels.of(train, data.kind, names, data.separator)
@@ -208,13 +147,12 @@ class ClassificationJob(TaskJob):
             if note := labels.unseen_note(rows, f"data.{split}"):
                 say(f"note: {note}")
         self.weights = self._class_weights()
-        text = Text(train.source, train.all_texts(), train.sha256)
+        text = Text(train.source, [*train.texts, *(train.seconds or [])], train.sha256)
         self.processors = plan.processors_for(lambda: cached_tokenizer(plan.tokenizer, text), pairs=self.pair)
-        self.sizes = plan.sizes_for(self.tokenizer)
         self.head = validate(
             HeadSpec, {**plan.head.model_dump(), "kind": "classes", "outputs": labels.outputs}, "head"
         )
-        self.reader = TextReader.of(plan.model, self.tokenizer, data.max_length)
+        self.reader = plan.model.text_reader(self.tokenizer, data.max_length)
         count = sum(map(len, self.data.values()))
         if count >= MANY:
             say(f"tokenising {count:,} texts …")
@@ -251,7 +189,7 @@ class ClassificationJob(TaskJob):
             first, others = strays[0], len(train) - len(strays)
             if few(len(strays), others) and not is_missing(train.labels[first], train.numeric):
                 raise DataError(
-                    f"{train.where(first)}: the label '{shorten(train.labels[first])}' is none of the numbers 0 to "
+                    f"{train.where(first)}: the label '{brief(train.labels[first])}' is none of the numbers 0 to "
                     f"{len(names) - 1} that the other {others:,} have for the model's classes; correct it, or name "
                     "the classes anew: data.labels=[…]"
                 )
@@ -329,9 +267,7 @@ class ClassificationJob(TaskJob):
         if (smoothing or self.weights is not None) and self.meaning.kind == "classes":
             logits = output.logits.float()
             total = F.cross_entropy(logits, batch.labels, self.weights, reduction="sum", label_smoothing=smoothing)
-        for penalty in output.auxiliary.values():
-            total = total + penalty * _counted(batch.labels)
-        return Loss(total, reported)
+        return Loss(penalised(total, output, _counted(batch.labels).sum()), reported)
 
     def _classifier(self, model: SequenceModel) -> Classifier:
         return Classifier(model, self.reader, self.meaning, self.pair)
@@ -368,12 +304,8 @@ class ClassificationJob(TaskJob):
         for row, found in zip(chosen, self._classifier(model).found([rows[row] for row in chosen]), strict=True):
             best = answers_of(self.meaning, found, 1)[0]
             sure = f" {best.score:.2f}" if "probability" in best.more else ""
-            told.append(f"{brief(texts[row])}\n→ {best.text}{sure}   (true: {self.meaning.shown(wanted[row])})")
+            told.append(f"{shown_text(texts[row])}\n→ {best.text}{sure}   (true: {self.meaning.shown(wanted[row])})")
         return told
-
-    @property
-    def use(self) -> str:  # type: ignore[override]
-        return "legato predict FOLDER " + ("$'a first text\\ta second one'" if self.pair else '"a gem of a film"')
 
     def about(self, metrics: dict[str, float]) -> dict[str, Any]:
         told: dict[str, Any] = {"kind": self.meaning.kind, "labels": self.labels, "numbered": self.meaning.numbered}
@@ -382,10 +314,9 @@ class ClassificationJob(TaskJob):
 
 
 def _counted(labels: Tensor) -> Tensor:
-    """Rows that are not there only to fill a batch up."""
-    if labels.is_floating_point():
-        return (~labels.isnan()).flatten(1).all(-1).sum() if labels.dim() > 1 else (~labels.isnan()).sum()
-    return (labels >= 0).sum()
+    """Rows that are not there only to fill a batch up, (B,)."""
+    there = ~labels.isnan() if labels.is_floating_point() else labels >= 0
+    return there.all(-1) if labels.dim() > 1 else there
 
 
 def _metric(wanted: str, labels: Labels) -> str:
@@ -398,3 +329,60 @@ def _metric(wanted: str, labels: Labels) -> str:
     if wanted not in (*known, "loss"):
         raise ConfigError(f"data.metric={wanted} is not measured for {labels.kind}; use {', '.join(known)} or loss")
     return wanted
+
+
+class Classification(Task):
+    """The `classification` task."""
+
+    name = "classification"
+    summary = "classes, labels or numbers for texts and pairs of texts"
+    Job = ClassificationJob
+    Data = ClassificationData
+    needs = "=FILE, a table of texts and labels"
+    metrics = METRICS
+    Options = ClassificationOptions
+    continues = True
+    rows = True
+    headed = True
+
+    @classmethod
+    def defaults(cls, given: Given) -> Defaults:
+        trained = given.trained
+        # From scratch, one token that stands for the text takes long to learn.
+        head = {"pool": "mean"} if given.config.uses_cls and not trained else {}
+        return Defaults(
+            model=scratch_model(given, given.data.get("max_length"), pooler=given.head.get("pool") == "pooler"),
+            tokenizer=scratch_tokenizer(given, words=given.data.get("vectors") is not None),
+            train=row_training(given),
+            head=head,
+        )
+
+    @classmethod
+    def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
+        cls.require(data, "test")
+        classifier, like = Classifier.of(loaded), loaded.about.get("columns")
+        test = read_split(data, data.test, "test", like)
+        unseen = as_trained(data, "unseen_labels", loaded.about)
+        scores, details = classifier.score(test, unseen)
+        if note := classifier.labels.unseen_note(test, "data.test"):
+            warnings.warn(note, stacklevel=2)
+        if data.baseline:
+            if data.train is None:
+                raise ConfigError("data.baseline=true is fitted to training rows; set data.train=FILE")
+            train, labels = read_split(data, data.train, "train", like), classifier.labels
+            plain = Baseline(labels, train.joined(), labels.encode(train))
+            scores |= plain.scores(test.joined(), labels.encode(test, unseen=unseen))
+        told = {"data": test.source, "sha256": test.sha256, "texts": len(test)}
+        told["columns"] = ", ".join(map(str, test.columns))
+        return {**told, **scores, "details": details}
+
+    @classmethod
+    def read_inputs(
+        cls, source: str, about: Mapping[str, Any], columns: Sequence[Column] | None = None, *, alone: bool = False
+    ) -> TableInputs:
+        trained = about.get("columns")
+        return read_inputs(source, trained and trained[:-1], columns, 2 if about.get("pair") else 1)
+
+    @classmethod
+    def predict(cls, loaded: Loaded, inputs: Sequence[str], options: Any) -> list[Prediction]:
+        return Classifier.of(loaded).predict(inputs, options.nbest)

@@ -16,7 +16,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from importlib.metadata import version
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -25,28 +26,25 @@ from torch import Tensor
 
 from legato.config import Section
 from legato.data.batching.batch import Batch
-from legato.data.batching.group_batches import GroupBatches, flattened
+from legato.data.batching.examples import GroupBatches, flattened
 from legato.data.cache import cached_tokenizer
 from legato.data.formats.scored_pairs import ScoredPairs, hold_out_scored_pairs, read_scored_pairs
 from legato.data.formats.text import Text
 from legato.data.formats.text_pairs import tidy
 from legato.data.sources.files import MAX_LINE
-from legato.data.sources.table import Column
 from legato.data.splits import Encoding, MaxLine, SplitData, TableFormat, ValidShare, completed
-from legato.data.text.text_reader import TextReader
-from legato.errors import ConfigError, DataError
-from legato.evaluation.embedding import METRICS, correlations, cosines, furthest, retrieval, signature
-from legato.evaluation.metrics import Metrics
+from legato.errors import ConfigError, brief
+from legato.evaluation.embedding import METRICS, correlations, cosines, furthest, retrieval
+from legato.evaluation.metrics import DetailTable
 from legato.folders.loaded import Loaded
 from legato.folders.sentence_encoder import SentenceEncoder, told_sentences
 from legato.models.base import SequenceModel
 from legato.nn import contrast
 from legato.registry import MODELS
-from legato.tasks.base import Answer, Plan, Prediction, Say, Task, TaskJob, require
+from legato.tasks.base import Answer, Plan, Prediction, Say, Task, TaskJob, penalised
 from legato.tasks.defaults import LENGTH, Defaults, Given, row_training, scratch_model, scratch_tokenizer
-from legato.tasks.embedding.text_index import search_file
-from legato.tasks.embedding.text_vectors import POOL_MODES, TextVectors, Vectors, rows_of
-from legato.tasks.table_inputs import TableInputs, read_inputs
+from legato.tasks.embedding.text_vectors import POOL_MODES, TextVectors, VectorArray, rows_of, search_file
+from legato.tasks.table_inputs import TableInputs
 from legato.training.job import Loss
 
 ROWS = 64  # pairs in a batch: each has 63 others as negatives
@@ -91,87 +89,6 @@ class EmbeddingOptions(Section):
     search: str | None = None  # a file, whose lines are searched
 
 
-class Embedding(Task):
-    """The `embedding` task."""
-
-    name: ClassVar[str] = "embedding"
-    summary: ClassVar[str] = "vectors that are near where texts mean the same: similarity and search"
-    Data: ClassVar[type[Section]] = EmbeddingData
-    metrics: ClassVar[Metrics] = METRICS
-    Options: ClassVar[type[Section]] = EmbeddingOptions
-    continues: ClassVar[bool] = True
-    rows: ClassVar[bool] = True  # its batches may be so many rows
-
-    @classmethod
-    def defaults(cls, given: Given) -> Defaults:
-        heads = [head for head in given.config.pretraining_heads if head != "pooler"]
-        return Defaults(
-            model=scratch_model(given, given.data.get("max_length")),
-            tokenizer=scratch_tokenizer(given),
-            train=row_training(given, rows=ROWS),
-            fixed=dict.fromkeys(heads, False),  # a trained encoder's heads go, too: nothing guesses words
-        )
-
-    @classmethod
-    def prepare(cls, plan: Plan, say: Say) -> EmbeddingJob:
-        require(plan.data, "train", "=FILE, a table with two columns of texts")
-        if MODELS.get(plan.model.name).is_encoder_decoder:
-            raise ConfigError(
-                f"model={plan.model.name} reads one text and writes another; use an encoder, a decoder or lstm"
-            )
-        return EmbeddingJob(plan, say)
-
-    @classmethod
-    def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
-        require(data, "test", "=FILE, a table with two columns of texts")
-        test = read_split(data, data.test, "test")
-        if data.columns is None and data.valid_columns is None:
-            warnings.warn(f"data.test: reading {test.note}", stacklevel=2)
-        vectors = TextVectors.of(loaded)
-        left, right = vectors_of(vectors, test)
-        vectors.reader.warn_of_cuts()
-        told: dict[str, Any] = {"data": test.source, "sha256": test.sha256, "pairs": len(test)}
-        told |= scores_of(left, right, test)
-        if test.scores is not None:
-            told |= {"signature": signature(), "details": [_worst(cosines(left, right), test)]}
-        return told
-
-    @classmethod
-    def read_inputs(
-        cls, source: str, about: Mapping[str, Any], columns: Sequence[Column] | None = None, *, alone: bool = False
-    ) -> TableInputs:
-        if columns is not None or alone:
-            return read_inputs(source, columns=columns)
-        try:
-            pairs = read_split(EmbeddingData(), source, "test")
-        except DataError:
-            return read_inputs(source, count=2)
-        return TableInputs([f"{a}\t{b}" for a, b in zip(pairs.first, pairs.second, strict=True)], pairs.note)
-
-    @classmethod
-    def predict(cls, loaded: Loaded, inputs: Sequence[str], options: Any) -> list[Prediction]:
-        if options.search is not None:
-            return search_file(loaded, inputs, options.search, options.nbest)
-        pairs = [[tidy(part) for part in text.split("\t")] for text in inputs]
-        good = [pair for pair in pairs if _problem(pair) is None]
-        vectors = TextVectors.of(loaded)
-        left, right = (vectors.embed([pair[side] for pair in good], SCORED) for side in (0, 1))
-        vectors.reader.warn_of_cuts()
-        answers = iter(cosines(left, right).tolist())
-        found = []
-        for text, pair in zip(inputs, pairs, strict=True):
-            problem = _problem(pair)
-            score = 0.0 if problem else float(next(answers))
-            answer = [] if problem else [Answer(f"{score:.4f}", score, {"cosine": score})]
-            found.append(Prediction(text, answer, problem))
-        return found
-
-    @classmethod
-    def columns(cls, answer: Answer, scores: bool, alignments: bool) -> list[str]:
-        cosine = [f"{answer.more['cosine']:.4f}"] if "line" in answer.more else []  # of a line that is like the text
-        return [*super().columns(answer, scores, alignments), *cosine]
-
-
 def _problem(pair: list[str]) -> str | None:
     if len(pair) == 1:
         return "give two texts with a tab between them, or search for lines like it in a file (--search FILE)"
@@ -189,7 +106,7 @@ def read_split(data: Any, source: str, split: str) -> ScoredPairs:
     return read_scored_pairs(source, data.files(split), columns=columns)
 
 
-def vectors_of(vectors: TextVectors, pairs: ScoredPairs) -> tuple[Vectors, Vectors]:
+def vectors_of(vectors: TextVectors, pairs: ScoredPairs) -> tuple[VectorArray, VectorArray]:
     """Vectors of the first texts and of the second ones, (N, D) each; a text that comes again is read once."""
     places: dict[str, int] = {}
     numbers = [[places.setdefault(text, len(places)) for text in side] for side in (pairs.first, pairs.second)]
@@ -197,18 +114,18 @@ def vectors_of(vectors: TextVectors, pairs: ScoredPairs) -> tuple[Vectors, Vecto
     return found[numbers[0]], found[numbers[1]]
 
 
-def scores_of(left: Vectors, right: Vectors, pairs: ScoredPairs) -> dict[str, float]:
+def scores_of(left: VectorArray, right: VectorArray, pairs: ScoredPairs) -> dict[str, float]:
     """Correlations with the scores; without any, how well partners are found."""
     if pairs.scores is None:
         return retrieval(left, right, pairs.second)
     return correlations(cosines(left, right), pairs.scores)
 
 
-def _worst(found: Any, pairs: ScoredPairs) -> tuple[str, list[str], list[list[Any]]]:
+def _worst(found: Any, pairs: ScoredPairs) -> DetailTable:
     assert pairs.scores is not None
     rows: list[list[Any]] = [
         [f"{pairs.unit} {pairs.lines[row]}", float(found[row]), pairs.scores[row]]
-        + [text if len(text) <= 60 else text[:59] + "…" for text in (pairs.first[row], pairs.second[row])]
+        + [brief(text) for text in (pairs.first[row], pairs.second[row])]
         for row in furthest(found, pairs.scores, WORST)
     ]
     return "furthest off", ["where", "cosine", "score", "first", "second"], rows
@@ -225,7 +142,12 @@ class EmbeddingJob(TaskJob):
     likelihood = False  # the loss is none of tokens
 
     def __init__(self, plan: Plan, say: Say) -> None:
-        self.plan, data = plan, plan.data
+        super().__init__(plan, say)
+        data = plan.data
+        if MODELS.get(plan.model.name).is_encoder_decoder:
+            raise ConfigError(
+                f"model={plan.model.name} reads one text and writes another; use an encoder, a decoder or lstm"
+            )
         found = data.read(lambda source, split, train: read_split(data, source, split))
         self.pairs = completed(found, lambda train: hold_out_scored_pairs(train, data.valid_share))
         self.hashes = {split: pairs.sha256 for split, pairs in self.pairs.items()}
@@ -235,11 +157,9 @@ class EmbeddingJob(TaskJob):
         texts = [text for group in train.groups for text in group]
         text = Text(train.source, texts, train.sha256)
         self.processors = plan.processors_for(lambda: cached_tokenizer(plan.tokenizer, text))
-        self.sizes = plan.sizes_for(self.tokenizer)
         self.how = self._how()
-        reader = TextReader.of(
-            plan.model if plan.loaded is None else plan.loaded.module.config, self.tokenizer, self.how.most
-        )
+        config = plan.model if plan.loaded is None else plan.loaded.module.config
+        reader = config.text_reader(self.tokenizer, self.how.most)
         rows, size = rows_of(texts, self.tokenizer, reader, self.how), len(train.groups[0])
         groups = [rows[start : start + size] for start in range(0, len(rows), size)]
         tokens = sum(len(row.ids) for row in rows)
@@ -299,10 +219,7 @@ class EmbeddingJob(TaskJob):
         if batch.inputs.characters is not None:  # words that the vocabulary lacks differ by their letters
             keys = keys + contrast.text_keys(batch.inputs.characters.flatten(2))
         reported = self._losses(vectors, keys, batch.labels)
-        total = reported
-        for penalty in output.auxiliary.values():
-            total = total + penalty * batch.rows
-        return Loss(total, reported)
+        return Loss(penalised(reported, output, batch.rows), reported)
 
     def _losses(self, vectors: Tensor, keys: Tensor, scores: Tensor | None) -> Tensor:
         """The summed loss of rows of vectors (B, K, D)."""
@@ -319,7 +236,7 @@ class EmbeddingJob(TaskJob):
         left, right = vectors_of(TextVectors(model, self.tokenizer, self.how), pairs)
         return {"loss": self._loss_of(left, right, pairs), **scores_of(left, right, pairs)}
 
-    def _loss_of(self, left: Vectors, right: Vectors, pairs: ScoredPairs) -> float:
+    def _loss_of(self, left: VectorArray, right: VectorArray, pairs: ScoredPairs) -> float:
         """The mean loss over pairs, in batches as large as in training; without negatives of their own."""
         both = torch.from_numpy(np.stack([left, right], 1))  # (N, 2, D)
         names: dict[str, int] = {}
@@ -333,9 +250,6 @@ class EmbeddingJob(TaskJob):
             known = None if scores is None else scores[part]
             total += float(self._losses(both[part], torch.tensor(keys[part]), known))
         return total / len(pairs)
-
-    def validate(self, model: SequenceModel) -> dict[str, float]:
-        return self.score(model, "valid")
 
     def samples(self, model: SequenceModel, count: int) -> list[str]:
         """Validation pairs and their cosines."""
@@ -355,3 +269,71 @@ class EmbeddingJob(TaskJob):
         return {"sentences": told_sentences(self.how)}
 
     batches: GroupBatches
+
+
+class Embedding(Task):
+    """The `embedding` task."""
+
+    name = "embedding"
+    summary = "vectors that are near where texts mean the same: similarity and search"
+    Job = EmbeddingJob
+    Data = EmbeddingData
+    needs = "=FILE, a table with two columns of texts"
+    metrics = METRICS
+    Options = EmbeddingOptions
+    texts = 2
+    continues = True
+    rows = True
+
+    @classmethod
+    def defaults(cls, given: Given) -> Defaults:
+        heads = [head for head in given.config.pretraining_heads if head != "pooler"]
+        return Defaults(
+            model=scratch_model(given, given.data.get("max_length")),
+            tokenizer=scratch_tokenizer(given),
+            train=row_training(given, rows=ROWS),
+            fixed=dict.fromkeys(heads, False),  # a trained encoder's heads go, too: nothing guesses words
+        )
+
+    @classmethod
+    def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
+        cls.require(data, "test")
+        test = read_split(data, data.test, "test")
+        if data.columns is None and data.valid_columns is None:
+            warnings.warn(f"data.test: reading {test.note}", stacklevel=2)
+        vectors = TextVectors.of(loaded)
+        left, right = vectors_of(vectors, test)
+        vectors.reader.warn_of_cuts()
+        told: dict[str, Any] = {"data": test.source, "sha256": test.sha256, "pairs": len(test)}
+        told |= scores_of(left, right, test)
+        if test.scores is not None:
+            told |= {"signature": f"cosine|scipy:{version('scipy')}", "details": [_worst(cosines(left, right), test)]}
+        return told
+
+    @classmethod
+    def training_inputs(cls, source: str, about: Mapping[str, Any]) -> TableInputs:
+        pairs = read_split(EmbeddingData(), source, "test")
+        return TableInputs([f"{a}\t{b}" for a, b in zip(pairs.first, pairs.second, strict=True)], pairs.note)
+
+    @classmethod
+    def predict(cls, loaded: Loaded, inputs: Sequence[str], options: Any) -> list[Prediction]:
+        if options.search is not None:
+            return search_file(loaded, inputs, options.search, options.nbest)
+        pairs = [[tidy(part) for part in text.split("\t")] for text in inputs]
+        good = [pair for pair in pairs if _problem(pair) is None]
+        vectors = TextVectors.of(loaded)
+        left, right = (vectors.embed([pair[side] for pair in good], SCORED) for side in (0, 1))
+        vectors.reader.warn_of_cuts()
+        answers = iter(cosines(left, right).tolist())
+        found = []
+        for text, pair in zip(inputs, pairs, strict=True):
+            problem = _problem(pair)
+            score = 0.0 if problem else float(next(answers))
+            answer = [] if problem else [Answer(f"{score:.4f}", score, {"cosine": score})]
+            found.append(Prediction(text, answer, problem))
+        return found
+
+    @classmethod
+    def columns(cls, answer: Answer, scores: bool, alignments: bool) -> list[str]:
+        cosine = [f"{answer.more['cosine']:.4f}"] if "line" in answer.more else []  # of a line that is like the text
+        return [*super().columns(answer, scores, alignments), *cosine]

@@ -1,19 +1,23 @@
 """Texts as vectors: which layers of a model are read, and how the tokens' states become one.
 
     states h_0 … h_L = model(text)          the embedded input, and what every layer leaves
-    h = combine(h_0 … h_L)                  the last, a sum, several side by side, a mix (nn/mix.py)
+    h = combine(h_0 … h_L)                  the last, a sum, several side by side, a mix (nn/pooling.py)
     v = pool(h)                             mean, first (cls), last or largest over the tokens (nn/pooling.py)
 
 A sentence encoder says itself how its vectors are made (folders/sentence_encoder.py); of any other model the last
 layer's mean is taken, unless somebody asks for more. `legato embed`, `legato.sklearn.Embedder` and the task
 `embedding` all go this way.
+
+Search by meaning finds the lines whose vectors have the largest cosines with a text's. All lines are compared with
+it, so what is found is exact; their vectors are made once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -21,30 +25,34 @@ from torch import Tensor
 
 from legato.data.batching.batch import Batch
 from legato.data.batching.examples import Example, collate_examples
+from legato.data.sources.files import load_text, resolve_path
 from legato.data.text.text_reader import TextReader
 from legato.data.text.tokenizers import AnyTokenizer, Tokenizer
 from legato.errors import ConfigError, DataError, LegatoError, suggest
+from legato.evaluation.embedding import nearest, unit
 from legato.folders.finite_scores import check_finite
 from legato.folders.loaded import Loaded
 from legato.folders.sentence_encoder import SentenceEncoder
 from legato.models.base import SequenceModel
 from legato.models.model_with_head import ModelWithHead
-from legato.nn.mix import WAYS, combine_layers
+from legato.nn.pooling import WAYS, combine_layers
+from legato.tasks.base import Answer, Prediction
 
-Vectors = np.ndarray[Any, np.dtype[np.float32]]
+VectorArray = np.ndarray[Any, np.dtype[np.float32]]
 # What people call the ways to pool, and what sentence encoders' folders call them.
 POOL_MODES: Final = {"mean": "mean", "cls": "cls", "first": "cls", "max": "max", "last": "lasttoken"}
 TOKENS: Final = "none"  # no pooling: a vector for each token
+SIDE_BY_SIDE: Final = 64  # lines of a file that is searched; changes no result
 
 
 def rows_of(texts: Sequence[str], tokenizer: AnyTokenizer, reader: TextReader, how: SentenceEncoder) -> list[Example]:
     """Each text as a model reads it: for a published model between the special tokens of its own file."""
     held = [how.before + text for text in texts] if how.before else texts
     if isinstance(tokenizer, Tokenizer) and tokenizer.follows_own_template and not reader.characters:
-        framed, most = tokenizer.encode_many_with_special_tokens(held, reader.max_length), reader.max_length
-        full = [text for text, ids in zip(held, framed, strict=True) if most is not None and len(ids) >= most]
+        rows, most = tokenizer.encode_many_with_special_tokens(held, reader.max_length), reader.max_length
+        full = [text for text, ids in zip(held, rows, strict=True) if most is not None and len(ids) >= most]
         reader.cut += sum(len(tokenizer.encode_with_special_tokens(text)) > (most or 0) for text in full)
-        return [Example(ids or [tokenizer.eos_id]) for ids in framed]
+        return [Example(ids or [tokenizer.eos_id]) for ids in rows]
     return reader.texts(held)
 
 
@@ -68,7 +76,7 @@ class TextVectors:
                 f"the first token of {module.config.name} has read nothing else, since it reads from left to right; "
                 "pool by last or mean"
             )
-        self.reader = TextReader.of(module.config, tokenizer, max_length=how.most)
+        self.reader = module.config.text_reader(tokenizer, max_length=how.most)
 
     @classmethod
     def of(
@@ -94,8 +102,7 @@ class TextVectors:
     def states(self, batch: Batch) -> Tensor:
         """The tokens' states (B, T, D), of the layers that were chosen."""
         if self.layers == "last":
-            hidden: Tensor = self.body(batch).hidden
-            return hidden
+            return self.body(batch).hidden
         every = self.body.states(batch)
         widths = {state.shape[-1] for state in every[1:] or every}
         if self.layers == "mix":
@@ -105,52 +112,41 @@ class TextVectors:
             raise LegatoError(f"layers={self.layers} adds up layers, and this model's are {wide} wide")
         learned = self.module.mix if isinstance(self.module, ModelWithHead) else None
         if self.layers == "mix" and learned is not None:
-            mixed: Tensor = learned(every)
-            return mixed
+            return learned(every)
         return combine_layers(every, self.layers)
 
     def pooled(self, batch: Batch) -> Tensor:
         """A vector for each text of a batch, (B, D)."""
         hidden = self.states(batch).float()
-        lengths = batch.inputs.lengths
-        if lengths is None:
-            lengths = torch.full((len(hidden),), hidden.shape[1], device=hidden.device)
-        return self.how.pool(hidden, lengths)
+        return self.how.pool(hidden, _lengths(batch))
 
-    def embed(self, texts: Sequence[str], batch_size: int = 32, done: Callable[[int], None] | None = None) -> Vectors:
+    @torch.no_grad()
+    def embed(
+        self, texts: Sequence[str], batch_size: int = 32, done: Callable[[int], None] | None = None
+    ) -> VectorArray:
         """A vector for each text, (N, D); `done` is told how many more there are after each batch."""
-        found: Vectors | None = None
-        for chosen, batch in self._batches(texts, batch_size):
+        found: VectorArray | None = None
+        for chosen, batch in self._batches(texts, batch_size, done):
             vectors = self.pooled(batch).cpu().numpy()
             check_finite(vectors, self.module)
             if found is None:
                 found = np.empty((len(texts), vectors.shape[1]), dtype=np.float32)
             found[chosen] = vectors
-            if done is not None:
-                done(len(chosen))
         return np.zeros((0, self.width), dtype=np.float32) if found is None else found
 
+    @torch.no_grad()
     def tokens(
         self, texts: Sequence[str], batch_size: int = 32, done: Callable[[int], None] | None = None
-    ) -> list[tuple[list[str], Vectors]]:
+    ) -> list[tuple[list[str], VectorArray]]:
         """The tokens of each text, and a vector for each of them (T, D)."""
         found: list[Any] = [None] * len(texts)
-        for chosen, batch in self._batches(texts, batch_size):
+        for chosen, batch in self._batches(texts, batch_size, done):
             hidden = self.states(batch).float()
             hidden = torch.nn.functional.normalize(hidden, dim=-1) if self.how.normalise else hidden
-            lengths = (
-                [batch.inputs.token_ids.shape[1]] * len(chosen)
-                if batch.inputs.lengths is None
-                else batch.inputs.lengths.tolist()
-            )
-            for place, row in enumerate(chosen):
-                ids = batch.inputs.token_ids[place, : lengths[place]].tolist()
-                names = [self.tokenizer.token(index) for index in ids]
-                vectors = hidden[place, : lengths[place]].cpu().numpy()
+            for row, ids, states, length in zip(chosen, batch.inputs.token_ids, hidden, _lengths(batch), strict=True):
+                vectors = states[:length].cpu().numpy()
                 check_finite(vectors, self.module)
-                found[row] = (names, vectors)
-            if done is not None:
-                done(len(chosen))
+                found[row] = ([self.tokenizer.token(index) for index in ids[:length].tolist()], vectors)
         return found
 
     @property
@@ -160,7 +156,7 @@ class TextVectors:
             batch = collate_examples(self.reader.texts(["a"]), pad=self.reader.padding).to(self.module.device)
             return int(self.pooled(batch).shape[1])
 
-    def _batches(self, texts: Sequence[str], size: int) -> Any:
+    def _batches(self, texts: Sequence[str], size: int, done: Callable[[int], None] | None) -> Any:
         """The texts' numbers and their batch; those of like length go together, so that little is padded."""
         if size < 1:
             raise ConfigError(f"a batch needs at least one text, not {size}")
@@ -170,3 +166,85 @@ class TextVectors:
         for start in range(0, len(order), size):
             chosen = order[start : start + size]
             yield chosen, collate_examples([rows[row] for row in chosen], pad=self.reader.padding).to(device)
+            if done is not None:
+                done(len(chosen))
+
+
+def _lengths(batch: Batch) -> Tensor:
+    """The tokens of each text, (B,), also where all have as many."""
+    ids, lengths = batch.inputs.token_ids, batch.inputs.lengths
+    return torch.full(ids.shape[:1], ids.shape[1], device=ids.device) if lengths is None else lengths
+
+
+# --- search by meaning -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SearchHit:
+    """A line that is like a query."""
+
+    text: str
+    score: float  # the cosine of the two
+    number: int  # of the line, from 0
+
+
+class TextIndex:
+    """Lines and their vectors, for queries to be compared with."""
+
+    def __init__(self, vectors: TextVectors, lines: Sequence[str], held: VectorArray | None = None) -> None:
+        """`held` are the lines' vectors, at length one, where they are known already."""
+        if not lines:
+            raise DataError("there is nothing to search in; give at least one line")
+        self.vectors, self.lines = vectors, lines
+        self.held: VectorArray = unit(vectors.embed(lines, SIDE_BY_SIDE)) if held is None else held  # (N, D)
+
+    def search(self, queries: Sequence[str], nbest: int = 5) -> list[list[SearchHit]]:
+        """The `nbest` lines with the largest cosines for each query, best first; of equals the earlier one."""
+        if nbest < 1:
+            raise ConfigError(f"nbest={nbest}: ask for one line at least")
+        if not queries:
+            return []
+        numbers, scores = nearest(unit(self.vectors.embed(queries)), self.held, nbest)
+        return [
+            [SearchHit(self.lines[number], float(score), int(number)) for number, score in zip(*found, strict=True)]
+            for found in zip(numbers, scores, strict=True)
+        ]
+
+
+# Of each model the file that it searched last: which one, its lines by their numbers, and their vectors.
+_searched: WeakKeyDictionary[SequenceModel, tuple[Any, dict[int, str], VectorArray]] = WeakKeyDictionary()
+
+
+def search_file(loaded: Loaded, texts: Sequence[str], place: str, nbest: int = 5) -> list[Prediction]:
+    """The lines of a file most like each text, best first; blank lines are none."""
+    index, numbers = _index_of(loaded, place)
+    asked = [text for text in texts if text.strip()]
+    answers = iter(index.search(asked, nbest))
+    index.vectors.reader.warn_of_cuts()
+    found = []
+    for text in texts:
+        if not text.strip():
+            found.append(Prediction(text, problem="the text is empty"))
+            continue
+        lines = [
+            Answer(hit.text, hit.score, {"cosine": hit.score, "line": numbers[hit.number]}) for hit in next(answers)
+        ]
+        found.append(Prediction(text, lines))
+    return found
+
+
+def _index_of(loaded: Loaded, place: str) -> tuple[TextIndex, list[int]]:
+    """The file's lines with their vectors, and their numbers from 1; made once for each model and file."""
+    path = resolve_path(place)
+    if not path.exists():
+        raise DataError(f"there is no file {path} to search in; check the path")
+    known = (str(path), path.stat().st_mtime_ns, path.stat().st_size)
+    held, vectors = _searched.get(loaded.module), TextVectors.of(loaded)
+    if held is None or held[0] != known:
+        lines = {number: line.strip() for number, line in enumerate(load_text(path).split("\n"), start=1)}
+        lines = {number: line for number, line in lines.items() if line}
+        if not lines:
+            raise DataError(f"{path} holds no line to search in")
+        held = (known, lines, TextIndex(vectors, list(lines.values())).held)
+        _searched[loaded.module] = held
+    return TextIndex(vectors, list(held[1].values()), held[2]), list(held[1])

@@ -2,29 +2,25 @@
 
 The data is any text, read as one stream (recurrent models carry their state along it), as independent windows
 (Transformers, with the documents of a text packed so that none sees another), or row by row. Generated toys
-(`data.train=toy:recall`) are in `toy_job.py`.
+(`data.train=toy:recall`) are rows, too.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
-from legato.config import Section
 from legato.data.cache import cached_ids
 from legato.data.sources.toys import TOY, ToyConfig
 from legato.errors import ConfigError
 from legato.evaluation.lm import METRICS
-from legato.evaluation.metrics import Metrics
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
 from legato.registry import MODELS
-from legato.tasks.base import Plan, Say, Task, require
+from legato.tasks.base import Plan, Say, Task
 from legato.tasks.defaults import Defaults, Given, TrainDefaults
-from legato.tasks.lm.job import LanguageJob, begin_with, check_window, score_text
-from legato.tasks.lm.toy_job import ToyJob, evaluate_toy
-from legato.tasks.lm.two_way import TwoWayJob, evaluate_both_ways
+from legato.tasks.lm.job import LanguageJob, ToyJob, TwoWayJob, begin_with, check_window, evaluate_toy, score_text
 from legato.tasks.text_data import TextData, read_split
 
 WINDOW = 256  # tokens that a Transformer reads at once, unless somebody says otherwise
@@ -49,11 +45,12 @@ class LanguageData(TextData):
 class LanguageModelling(Task):
     """The `lm` task."""
 
-    name: ClassVar[str] = "lm"
-    summary: ClassVar[str] = "language modelling: predict the next token; generate text"
-    Data: ClassVar[type[Section]] = LanguageData
-    metrics: ClassVar[Metrics] = METRICS
-    continues: ClassVar[bool] = True
+    name = "lm"
+    summary = "language modelling: predict the next token; generate text"
+    Data = LanguageData
+    needs = "=FILE, or data.{split}=builtin:stdlib to try"
+    metrics = METRICS
+    continues = True
 
     @classmethod
     def defaults(cls, given: Given) -> Defaults:
@@ -89,7 +86,7 @@ class LanguageModelling(Task):
             raise ConfigError(
                 f"model={name} reads both ways, the very words that lm predicts, too; use model=gpt2, or the mlm task"
             )
-        require(plan.data, "train", "=FILE, or data.train=builtin:stdlib to try")
+        cls.require(plan.data, "train")
         if model.two_ways:
             return TwoWayJob(plan, say)
         if plan.data.train.startswith(TOY):
@@ -99,18 +96,15 @@ class LanguageModelling(Task):
 
     @classmethod
     def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
-        require(data, "test", "=FILE")
+        cls.require(data, "test")
         if data.test.startswith(TOY):
             return evaluate_toy(loaded, data)
         model, tokenizer = loaded.module, loaded.tokenizer
-        two_ways = model.two_ways
-        if not (model.can_generate or two_ways):
+        if not (model.can_generate or model.two_ways):
             raise ConfigError(f"{loaded.folder} holds a model that reads both ways, so it predicts no next token")
         text = read_split(data, data.test, "test")
-        if two_ways:
-            return {"data": text.source, "sha256": text.sha256, **evaluate_both_ways(loaded, text)}
-        ids = begin_with(tokenizer.prompt("")[0], cached_ids(text, tokenizer))
         window = data.window if "window" in data.model_fields_set else loaded.about.get("window")
+        ids = begin_with(tokenizer.prompt("")[0], cached_ids(text, tokenizer))
         scores = score_text(model, ids, text, 1, tokenizer, window, data.stride)
         return {"data": text.source, "sha256": text.sha256, **scores}
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
-from legato.data.batching.batch import Batch, Inputs
+from legato.data.batching.batch import Batch
 from legato.data.batching.masking import Frame
 from legato.data.text.libraries import Library
 from legato.data.text.tokenizers import AnyTokenizer
@@ -52,7 +53,8 @@ def _mask_alone(library: Any, mask: str) -> tuple[Any, Array]:
     """
     spec = json.loads(library.to_str())
     kept = [token for token in spec["added_tokens"] if token["content"] == mask or not token["special"]]
-    top = max([*_ids(spec["model"]["vocab"]), -1]) + 1
+    vocabulary = spec["model"]["vocab"]  # Unigram's numbers are the places in its list
+    top = max(vocabulary.values(), default=-1) + 1 if isinstance(vocabulary, dict) else len(vocabulary)
     ids = {token["content"]: token["id"] for token in kept}
     for token in kept:  # those behind the vocabulary must follow it without a gap
         if token["id"] >= top:
@@ -64,11 +66,6 @@ def _mask_alone(library: Any, mask: str) -> tuple[Any, Array]:
     for name, number in ids.items():
         first[copy.token_to_id(name)] = number
     return copy, first
-
-
-def _ids(vocabulary: Any) -> list[int]:
-    """A model's token numbers; Unigram's are the places in its list."""
-    return list(vocabulary.values()) if isinstance(vocabulary, dict) else list(range(len(vocabulary)))
 
 
 @dataclass
@@ -109,16 +106,9 @@ class MaskFiller:
         return None
 
     def _guess(self, texts: list[Array], nbest: int) -> list[list[Answer]]:
-        ids, lengths = self.frame.rows(texts)
-        hidden = [np.flatnonzero(row == self.reader.mask) for row in ids]
-        places = np.zeros((len(texts), max(map(len, hidden))), dtype=np.int64)
-        for row, columns in enumerate(hidden):
-            places[row, : len(columns)] = columns
-        full = bool((lengths == ids.shape[1]).all())
-        batch = Batch(
-            Inputs(torch.from_numpy(ids), lengths=None if full else torch.from_numpy(lengths)),
-            positions=torch.from_numpy(places),
-        )
+        inputs = self.frame.rows(texts)
+        hidden = [torch.nonzero(row == self.reader.mask).flatten() for row in inputs.token_ids]
+        batch = Batch(inputs, positions=pad_sequence(hidden, batch_first=True))
         likely = guess(self.model, batch)[..., : self.tokenizer.size]  # (B, N, V)
         likely[..., list(self.tokenizer.special_ids)] = -1.0  # no word, so no answer
         top = likely.topk(min(nbest, self.tokenizer.size - len(self.tokenizer.special_ids)))

@@ -28,12 +28,11 @@ from legato.data.formats.text import Text
 from legato.data.text.tokenizers import AnyTokenizer
 from legato.errors import ConfigError, DataError
 from legato.evaluation.lm import safe_exp
-from legato.evaluation.metrics import Metrics
 from legato.evaluation.mlm import METRICS, masked_nll, masked_scores, next_sentence_accuracy, pseudo_nll
 from legato.folders.loaded import Loaded
 from legato.models.base import ModelConfig, SequenceModel
 from legato.registry import MODELS
-from legato.tasks.base import Plan, Prediction, Say, Task, TaskJob, require
+from legato.tasks.base import Plan, Prediction, Say, Task, TaskJob, as_trained, penalised
 from legato.tasks.defaults import Defaults, Given, TrainDefaults, completed
 from legato.tasks.mlm.fill_mask import MaskFiller
 from legato.tasks.text_data import TextData, read_split, read_splits
@@ -41,6 +40,7 @@ from legato.training.job import Loss
 
 WINDOW = 128  # tokens of a row, unless somebody says otherwise or the model reads fewer
 VALID_ROWS = 64  # windows scored side by side
+SHARE = 0.15  # of the tokens that is hidden
 MANY = 200_000  # tokens whose pseudo-perplexity takes a while: each is a pass of its own
 
 
@@ -48,7 +48,7 @@ class MaskedData(TextData):
     """Where the text is, and what of it is hidden."""
 
     window: int = Field(WINDOW, ge=8, description="tokens of a row, its special tokens included")
-    mask_share: float = Field(0.15, gt=0, lt=1, description="share of the tokens that is hidden")
+    mask_share: float = Field(SHARE, gt=0, lt=1, description="share of the tokens that is hidden")
     whole_words: bool = Field(False, description="hide all pieces of a word together")
     next_sentence: bool | None = Field(
         None, description="learn from pairs whether the second sentence follows; left out: where the model can"
@@ -60,65 +60,6 @@ class MaskedOptions(Section):
     """How to predict."""
 
     nbest: int = Field(5, ge=1)
-
-
-class MaskedLanguageModelling(Task):
-    """The `mlm` task."""
-
-    name: ClassVar[str] = "mlm"
-    default_model: ClassVar[str] = "bert"
-    summary: ClassVar[str] = "masked language modelling: guess hidden words from both sides"
-    Data: ClassVar[type[Section]] = MaskedData
-    metrics: ClassVar[Metrics] = METRICS
-    Options: ClassVar[type[Section]] = MaskedOptions
-    continues: ClassVar[bool] = True
-    lists_answers: ClassVar[bool] = True
-
-    # What models have to have in common so that their tokens are as many.
-    compared: ClassVar[dict[str, Any]] = {"data.next_sentence": False}
-
-    @classmethod
-    def defaults(cls, given: Given) -> Defaults:
-        config = given.config
-        model, data = dict(config.both_ways), {}
-        if "next_sentence" in config.pretraining_heads and _says_no(given.data, "next_sentence"):
-            model["next_sentence"] = False  # a head that would learn nothing
-        if config.has_length():
-            model["length"], data["window"] = given.window(WINDOW)
-        return Defaults(data, {"name": "wordpiece", "masked": True}, model, _training(given))
-
-    @classmethod
-    def prepare(cls, plan: Plan, say: Say) -> MaskedJob:
-        require_both_ways(plan.model)
-        require(plan.data, "train", "=FILE, or data.train=builtin:stdlib to try")
-        max_length = plan.model.max_length
-        if max_length is not None and plan.data.window > max_length:
-            raise ConfigError(f"data.window={plan.data.window} is longer than model.length={max_length}; change one")
-        return MaskedJob(plan, say)
-
-    @classmethod
-    def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
-        require(data, "test", "=FILE")
-        text = read_split(data, data.test, "test")
-        model, tokenizer = loaded.module, loaded.tokenizer
-        window = data.window if "window" in data.model_fields_set else loaded.about.get("window") or data.window
-        window = min(window, model.max_length or window)
-        scores = score_text(model, tokenizer, text, window, data.mask_share)
-        told = pseudo_scores(model, tokenizer, text, window, data.max_sentences)
-        return {"data": text.source, "sha256": text.sha256, **scores, **told}
-
-    @classmethod
-    def predict(cls, loaded: Loaded, inputs: Sequence[str], options: Any) -> list[Prediction]:
-        if loaded.tokenizer.mask_id is None:
-            raise DataError(f"{loaded.folder}: its tokenizer has no mask, so nothing can be hidden")
-        return MaskFiller(loaded.module, loaded.tokenizer).predict(inputs, options.nbest)
-
-    @classmethod
-    def show(cls, prediction: Prediction, *, scores: bool = False, alignments: bool = False) -> list[str]:
-        """… behind the number of its mask, where a text has several."""
-        lines, masks = super().show(prediction, scores=scores), [answer.more["mask"] for answer in prediction.answers]
-        several = len(set(masks)) > 1
-        return [f"{mask}\t{line}" if several else line for mask, line in zip(masks, lines, strict=True)]
 
 
 def _says_no(section: Mapping[str, Any], key: str) -> bool:
@@ -155,16 +96,13 @@ def require_both_ways(config: ModelConfig) -> None:
     )
 
 
-def score_text(
-    model: SequenceModel, tokenizer: AnyTokenizer, text: Text, window: int, share: float = 0.15
-) -> dict[str, float]:
-    """Loss, perplexity and accuracy on a fixed share of the text's tokens, each hidden by the mask."""
-    masker, frame = Masker.of(tokenizer, share), Frame.of(tokenizer)
-    batches = fixed_batches(cached_ids(text, tokenizer), masker, frame, rows=VALID_ROWS, window=window)
-    scores = masked_scores(model, batches)
-    if not scores["masked_tokens"]:
-        raise DataError(f"{text.source} holds no token to hide")
-    return scores
+def hidden_batches(text: Text, tokenizer: AnyTokenizer, window: int, share: float, name: str) -> list[Batch]:
+    """A text with the same tokens hidden each time, whatever the model and however it is trained."""
+    masker, ids = Masker.of(tokenizer, share), cached_ids(text, tokenizer)
+    batches = fixed_batches(ids, masker, Frame.of(tokenizer), rows=VALID_ROWS, window=window)
+    if not any(batch.tokens for batch in batches):
+        raise DataError(f"{name} holds no token to hide")
+    return batches
 
 
 def pseudo_scores(
@@ -199,14 +137,16 @@ class MaskedJob(TaskJob):
     metric = "loss"
 
     def __init__(self, plan: Plan, say: Say) -> None:
-        data = plan.data
-        self.plan = plan
+        data, max_length = plan.data, plan.model.max_length
+        require_both_ways(plan.model)
+        if max_length is not None and data.window > max_length:
+            raise ConfigError(f"data.window={data.window} is longer than model.length={max_length}; change one")
+        super().__init__(plan, say)
         self.texts = read_splits(data)
         self.hashes = {split: text.sha256 for split, text in self.texts.items()}
         self.processors = plan.processors_for(
             lambda: masked_tokenizer(cached_tokenizer(plan.tokenizer, self.texts["train"]))
         )
-        self.sizes = plan.sizes_for(self.tokenizer)
         self.masker = Masker.of(self.tokenizer, data.mask_share, data.whole_words)
         self.frame = Frame.of(self.tokenizer)
         self.pairs = self._with_pairs()
@@ -221,12 +161,8 @@ class MaskedJob(TaskJob):
             f"data: {len(ids):,} training and {valid:,} validation tokens{lesson}, vocabulary "
             f"{self.tokenizer.size:,} ({self.tokenizer.name})"
         )
-        first = self.batches.at(0)
-        say(
-            "the model will see: "
-            + " ".join(self.tokenizer.token(int(i)) for i in first.inputs.token_ids[0, :24])
-            + " …"
-        )
+        first = self.batches.at(0).inputs.token_ids[0, :24].tolist()
+        say(f"the model will see: {' '.join(map(self.tokenizer.token, first))} …")
 
     def _with_pairs(self) -> bool:
         wanted, able = self.plan.data.next_sentence, self.plan.model.predicts_next_sentence
@@ -249,12 +185,8 @@ class MaskedJob(TaskJob):
         return DocumentSentences.of(self.texts[split], self.tokenizer, max((self.plan.data.window - 3) // 2, 1))
 
     def _fixed(self, split: str) -> list[Batch]:
-        """A text with the same tokens hidden each time, whatever the model and however it is trained."""
-        ids, masker = cached_ids(self.texts[split], self.tokenizer), Masker.of(self.tokenizer)
-        batches = fixed_batches(ids, masker, self.frame, rows=VALID_ROWS, window=self.plan.data.window)
-        if not any(batch.tokens for batch in batches):
-            raise DataError(f"data.{split}={self.texts[split].source} holds no token to hide")
-        return batches
+        text, name = self.texts[split], f"data.{split}={self.texts[split].source}"
+        return hidden_batches(text, self.tokenizer, self.plan.data.window, SHARE, name)
 
     def _fixed_pairs(self) -> list[Batch]:
         sentences, window = self._sentences("valid"), self.plan.data.window
@@ -266,16 +198,25 @@ class MaskedJob(TaskJob):
         return [pair_batch(sentences.ids, part, self.masker, self.frame, draw, all_masked=True) for part in cut]
 
     def loss(self, model: SequenceModel, batch: Batch, state: Any) -> Loss:
-        return masked_loss(model, batch, self.plan.train.label_smoothing)
+        """Cross-entropy of the hidden tokens; and of whether sentences follow, where rows are pairs.
 
-    def validate(self, model: SequenceModel) -> dict[str, float]:
-        scores = masked_scores(model, self.valid)
-        if self.valid_pairs:
-            scores["next_sentence_accuracy"] = next_sentence_accuracy(model, self.valid_pairs)
-        return scores
+        The two means are added, as BERT's are; sums are what the loop wants, so the second is weighted by the first's
+        tokens, which are counted where they lie: a recorded step must not remember another batch's number.
+        """
+        output = model(batch)
+        total, reported = masked_nll(model, output, batch, self.plan.train.label_smoothing)
+        assert batch.targets is not None
+        tokens = (batch.targets != IGNORE).sum()
+        if batch.labels is not None:
+            follows = model.next_sentence(output.hidden)  # type: ignore[operator]  # (B, 2)
+            total = total + F.cross_entropy(follows.float(), batch.labels) * tokens
+        return Loss(penalised(total, output, tokens), reported)
 
     def score(self, model: SequenceModel, split: str) -> dict[str, Any]:
-        return self.validate(model) if split == "valid" else masked_scores(model, self._fixed(split))
+        if split != "valid":
+            return masked_scores(model, self._fixed(split))
+        told = {"next_sentence_accuracy": next_sentence_accuracy(model, self.valid_pairs)} if self.valid_pairs else {}
+        return {**masked_scores(model, self.valid), **told}
 
     def samples(self, model: SequenceModel, count: int) -> list[str]:
         """Validation lines with a word hidden, and the model's first guesses."""
@@ -301,19 +242,51 @@ class MaskedJob(TaskJob):
         return {"window": self.plan.data.window}
 
 
-def masked_loss(model: SequenceModel, batch: Batch, smoothing: float = 0.0) -> Loss:
-    """Cross-entropy of the hidden tokens; and of whether sentences follow, where rows are pairs.
+class MaskedLanguageModelling(Task):
+    """The `mlm` task."""
 
-    The two means are added, as BERT's are; sums are what the loop wants, so the second is weighted by the first's
-    tokens, which are counted where they lie: a recorded step must not remember another batch's number.
-    """
-    output = model(batch)
-    total, reported = masked_nll(model, output, batch, smoothing)
-    assert batch.targets is not None
-    tokens = (batch.targets != IGNORE).sum()
-    if batch.labels is not None:
-        follows = model.next_sentence(output.hidden)  # type: ignore[operator]  # (B, 2)
-        total = total + F.cross_entropy(follows.float(), batch.labels) * tokens
-    for penalty in output.auxiliary.values():
-        total = total + penalty * tokens
-    return Loss(total, reported)
+    name = "mlm"
+    default_model = "bert"
+    summary = "masked language modelling: guess hidden words from both sides"
+    Job = MaskedJob
+    Data = MaskedData
+    needs = "=FILE, or data.{split}=builtin:stdlib to try"
+    metrics = METRICS
+    Options = MaskedOptions
+    continues = True
+    lists_answers = True
+    compared: ClassVar[Mapping[str, Any]] = {"data.next_sentence": False}
+
+    @classmethod
+    def defaults(cls, given: Given) -> Defaults:
+        config = given.config
+        model, data = dict(config.both_ways), {}
+        if "next_sentence" in config.pretraining_heads and _says_no(given.data, "next_sentence"):
+            model["next_sentence"] = False  # a head that would learn nothing
+        if config.has_length():
+            model["length"], data["window"] = given.window(WINDOW)
+        return Defaults(data, {"name": "wordpiece", "masked": True}, model, _training(given))
+
+    @classmethod
+    def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
+        cls.require(data, "test")
+        text = read_split(data, data.test, "test")
+        model, tokenizer = loaded.module, loaded.tokenizer
+        window = as_trained(data, "window", loaded.about)
+        window = min(window, model.max_length or window)
+        scores = masked_scores(model, hidden_batches(text, tokenizer, window, data.mask_share, text.source))
+        told = pseudo_scores(model, tokenizer, text, window, data.max_sentences)
+        return {"data": text.source, "sha256": text.sha256, **scores, **told}
+
+    @classmethod
+    def predict(cls, loaded: Loaded, inputs: Sequence[str], options: Any) -> list[Prediction]:
+        if loaded.tokenizer.mask_id is None:
+            raise DataError(f"{loaded.folder}: its tokenizer has no mask, so nothing can be hidden")
+        return MaskFiller(loaded.module, loaded.tokenizer).predict(inputs, options.nbest)
+
+    @classmethod
+    def show(cls, prediction: Prediction, *, scores: bool = False, alignments: bool = False) -> list[str]:
+        """… behind the number of its mask, where a text has several."""
+        lines, masks = super().show(prediction, scores=scores), [answer.more["mask"] for answer in prediction.answers]
+        several = len(set(masks)) > 1
+        return [f"{mask}\t{line}" if several else line for mask, line in zip(masks, lines, strict=True)]

@@ -17,47 +17,42 @@ import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
 
-from legato.config import Section
-from legato.data.batching.batch import Batch
 from legato.data.batching.pair_batches import PairBatches
 from legato.data.cache import cached_tokenizer
 from legato.data.digests import sha256_of
 from legato.data.formats.labels import note_of_unseen
-from legato.data.formats.pair_filters import filter_lengths
 from legato.data.formats.text import Text
 from legato.data.formats.text_pairs import tidy
-from legato.data.formats.treebanks import Treebank, read_trees
-from legato.data.formats.trees import WORD, Tree, clean, escape, fill, flatten, skeleton
+from legato.data.formats.trees import WORD, Tree, Treebank, clean, escape, fill, flatten, read_trees, skeleton
 from legato.data.processors import Processors
 from legato.data.splits import SplitData, ValidShare, by_order, completed
 from legato.data.text.tokenizers import AnyTokenizer, Ids, Tokenizer, TokenizerConfig
 from legato.decoding import Hypothesis, SearchOptions
-from legato.decoding.options import MAX_BEAMS, MAX_NBEST
+from legato.decoding.options import MAX_BEAMS
 from legato.decoding.tree_constraint import TreeConstraint
 from legato.errors import DataError
-from legato.evaluation.metrics import Metrics
 from legato.evaluation.parsing import BRACKET_SIGNATURE, METRICS, bracket_scores
 from legato.folders.loaded import Loaded
-from legato.models.base import SequenceModel, Sizes
-from legato.tasks.base import Answer, Plan, Prediction, Say, Task, TaskJob, require
+from legato.models.base import SequenceModel
+from legato.tasks.base import Answer, Plan, Prediction, Say, Task
 from legato.tasks.defaults import Defaults, Given, encoder_decoder_training
 from legato.tasks.encoder_decoder import (
+    BeamOptions,
+    EncoderDecoderJob,
     TargetTokens,
     batches_of,
     beam_options,
     decode,
     longest_of,
     mean_loss,
-    pair_loss,
     require_source,
     search_name,
 )
-from legato.training.job import Loss
 
 
 class ParsingData(SplitData[str | list[str]]):
@@ -73,54 +68,6 @@ class ParsingData(SplitData[str | list[str]]):
     metric: Literal["f1", "loss"] = Field("f1", description="what decides which model is best")
     beams: int = Field(4, ge=1, le=MAX_BEAMS, description="of the scores at the end, and of legato predict")
     length_penalty: float = Field(0.0, ge=0, le=10, description="of the same: scores are log p / length^this")
-
-
-class ParsingOptions(Section):
-    """How to predict."""
-
-    beams: int | None = Field(None, ge=1, le=MAX_BEAMS)
-    nbest: int = Field(1, ge=1, le=MAX_NBEST)
-    length_penalty: float | None = Field(None, ge=0, le=10)
-
-
-class Parsing(Task):
-    """The `parsing` task."""
-
-    name: ClassVar[str] = "parsing"
-    default_model: ClassVar[str] = "transformer"
-    summary: ClassVar[str] = "sentences to constituency trees, every one well-formed"
-    Data: ClassVar[type[Section]] = ParsingData
-    metrics: ClassVar[Metrics] = METRICS
-    Options: ClassVar[type[Section]] = ParsingOptions
-
-    @classmethod
-    def defaults(cls, given: Given) -> Defaults:
-        require_source(str(given.model["name"]), cls.name)
-        sized = given.tokenizer.get("name", "bpe") not in ("byte", "char", "word")
-        return Defaults(tokenizer={"size": 4000} if sized else {}, train=encoder_decoder_training(given))
-
-    @classmethod
-    def prepare(cls, plan: Plan, say: Say) -> ParsingJob:
-        require(plan.data, "train", " to a file or folder of bracketed trees")
-        return ParsingJob(plan, say)
-
-    @classmethod
-    def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
-        require(data, "test", " to a file or folder of bracketed trees")
-        bank = read_trees(data.test, data.files("test"))
-        parser = Parser(loaded.module, loaded.tokenizer, loaded.target)
-        given = {key: getattr(data, key) for key in ("beams", "length_penalty") if key in data.model_fields_set}
-        gold = _cleaned(bank)
-        scores = parser.score(gold, beam_options(loaded.about, **given))
-        if note := unseen_note(parser.target, gold, "data.test"):
-            warnings.warn(note, stacklevel=2)
-        return {"data": _name(bank), "sha256": bank.sha256, **scores}
-
-    @classmethod
-    def predict(cls, loaded: Loaded, inputs: Sequence[str], options: Any) -> list[Prediction]:
-        parser = Parser(loaded.module, loaded.tokenizer, loaded.target)
-        search = beam_options(loaded.about, options.beams, options.length_penalty, options.nbest)
-        return parser.predict(inputs, search)
 
 
 def _cleaned(bank: Treebank) -> list[Tree]:
@@ -254,12 +201,11 @@ class Parser:
             predictions[index].problem = problem
         found = self.parse([_escaped(words) for words in sentences.values()], options)
         for (index, words), hypotheses in zip(sentences.items(), found, strict=True):
-            predictions[index].answers = [self._answer(h, words) for h in hypotheses]
+            for hypothesis in hypotheses:
+                text = " ".join(flatten(self.tree(hypothesis, _escaped(words))))
+                more = {"words": list(words), "logprob": hypothesis.logprob}
+                predictions[index].answers.append(Answer(text, hypothesis.score, more))
         return predictions
-
-    def _answer(self, hypothesis: Hypothesis, words: Sequence[str]) -> Answer:
-        more = {"words": list(words), "logprob": hypothesis.logprob}
-        return Answer(" ".join(flatten(self.tree(hypothesis, _escaped(words)))), hypothesis.score, more)
 
 
 def unseen_note(target: AnyTokenizer, trees: Sequence[Tree], where: str) -> str | None:
@@ -274,34 +220,31 @@ def _escaped(words: Sequence[str]) -> list[str]:
     return [escape(word) for word in words]
 
 
-class ParsingJob(TaskJob):
+class ParsingJob(EncoderDecoderJob):
     """Training on trees."""
 
     task = "parsing"
-    search = "greedy"
+    Predictor = Parser
+    parts: dict[str, list[Tree]]
     use = 'legato predict FOLDER "dogs chase cats"'
 
     def __init__(self, plan: Plan, say: Say) -> None:
-        data = plan.data
-        self.plan = plan
-        self.metric = data.metric
-        self.trees, self.hashes = self._read()
-        words = [" ".join(tree.words) for tree in self.trees["train"]]
-        symbols = [" ".join(skeleton(tree)) for tree in self.trees["train"]]
+        super().__init__(plan, say)
+        self.metric = plan.data.metric
+        self.parts, self.hashes = self._read()
+        self.valid = self.parts["valid"]
+        words = [" ".join(tree.words) for tree in self.parts["train"]]
+        symbols = [" ".join(skeleton(tree)) for tree in self.parts["train"]]
         self.processors = Processors(
             self._tokenizer(plan.tokenizer, words, "words"),
             self._tokenizer(TokenizerConfig(name="word"), symbols, "symbols"),
         )
-        self.sizes = Sizes(self.target.size, self.tokenizer.size)
         self.target_tokens = TargetTokens.of(self.target)
-        self.batches = self._batches(say)
-        held = {split: len(trees) for split, trees in self.trees.items()}
-        held["train"] = len(self.batches.sources.lengths)  # those that are too long are no longer there
-        counts = ", ".join(f"{count:,} {split}" for split, count in held.items())
+        self.batches = self._batches(words, symbols)
         labels = sum(self.target.token(i).startswith("(") for i in range(self.target.size))
-        say(f"data: {counts} trees, {self.tokenizer.size:,} subwords → {labels} labels")
+        say(f"data: {self.counts} trees, {self.tokenizer.size:,} subwords → {labels} labels")
         say(f"the model will see: {words[0]} → {symbols[0]}")
-        for split, trees in self.trees.items():
+        for split, trees in self.parts.items():
             if note := unseen_note(self.target, trees, f"data.{split}"):
                 say(f"note: {note}")
 
@@ -321,47 +264,53 @@ class ParsingJob(TaskJob):
         digest = sha256_of([f"{self.hashes['train']} {len(texts)} {side}"])
         return cached_tokenizer(config, Text("the trees", texts, digest))
 
-    def _batches(self, say: Say) -> PairBatches:
-        data, plan = self.plan.data, self.plan
-        trees = self.trees["train"]
-        end = self.tokenizer.eos_id
-        encoded = self.tokenizer.encode_many(" ".join(tree.words) for tree in trees)
+    def _batches(self, words: list[str], symbols: list[str]) -> PairBatches:
+        encoded, end = self.tokenizer.encode_many(words), self.tokenizer.eos_id
         sources = [np.append(ids, end).astype(np.int32) for ids in encoded]
-        targets = list(self.target.encode_many(" ".join(skeleton(tree)) for tree in trees))
-        limit = min(data.max_length, plan.model.max_length or data.max_length)
-        marked = [range(len(ids) + 1) for ids in targets]  # as long as with their EOS token
-        kept, report = filter_lengths(sources, marked, limit)
-        if report.left_out:
-            say(f"data.train: {report}")
-        ids = [sources[i] for i in kept], [targets[i] for i in kept]
-        start, eos = self.target_tokens.start, self.target_tokens.eos
-        return PairBatches(*ids, replace(plan.batch_shape(""), name="data.train"), start=start, eos=eos)
-
-    def loss(self, model: SequenceModel, batch: Batch, state: Any) -> Loss:
-        return pair_loss(model, batch, self.plan.train.label_smoothing)
-
-    def validate(self, model: SequenceModel) -> dict[str, float]:
-        scores = self._parser(model).score(self.trees["valid"], SearchOptions(length_penalty=0.0))
-        return {key: value for key, value in scores.items() if isinstance(value, int | float)}
-
-    def score(self, model: SequenceModel, split: str) -> dict[str, Any]:
-        data = self.plan.data
-        options = SearchOptions(search="beam", beams=data.beams, length_penalty=data.length_penalty)
-        return self._parser(model).score(self.trees[split], options)
+        targets = list(self.target.encode_many(symbols))
+        return self.paired(sources, targets, replace(self.plan.batch_shape(""), name="data.train"))
 
     def samples(self, model: SequenceModel, count: int) -> list[str]:
-        parser = self._parser(model)
-        chosen = sorted(self.trees["valid"], key=lambda tree: len(tree.words))
+        parser = self.predictor(model)
+        chosen = sorted(self.valid, key=lambda tree: len(tree.words))
         chosen = [tree for tree in chosen if 5 <= len(tree.words) <= 12]
         chosen = [tree for tree in chosen if not parser.too_long(tree.words, parser.source_ids(tree.words))][:count]
         found = parser.parse([tree.words for tree in chosen], SearchOptions()) if chosen else []
         return [" ".join(flatten(parser.tree(best[0], tree.words))) for tree, best in zip(chosen, found, strict=True)]
 
-    def _parser(self, model: SequenceModel) -> Parser:
-        return Parser(model, self.tokenizer, self.target)
 
-    def about(self, metrics: dict[str, float]) -> dict[str, Any]:
-        return {"beams": self.plan.data.beams, "length_penalty": self.plan.data.length_penalty}
+class Parsing(Task):
+    """The `parsing` task."""
 
-    batches: PairBatches
-    target: Tokenizer
+    name = "parsing"
+    default_model = "transformer"
+    summary = "sentences to constituency trees, every one well-formed"
+    Job = ParsingJob
+    Data = ParsingData
+    needs = " to a file or folder of bracketed trees"
+    metrics = METRICS
+    Options = BeamOptions
+
+    @classmethod
+    def defaults(cls, given: Given) -> Defaults:
+        require_source(str(given.model["name"]), cls.name)
+        sized = given.tokenizer.get("name", "bpe") not in ("byte", "char", "word")
+        return Defaults(tokenizer={"size": 4000} if sized else {}, train=encoder_decoder_training(given))
+
+    @classmethod
+    def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
+        cls.require(data, "test")
+        bank = read_trees(data.test, data.files("test"))
+        parser = Parser(loaded.module, loaded.tokenizer, loaded.target)
+        given = data.model_dump(include={"beams", "length_penalty"} & data.model_fields_set)
+        gold = _cleaned(bank)
+        scores = parser.score(gold, beam_options(loaded.about, **given))
+        if note := unseen_note(parser.target, gold, "data.test"):
+            warnings.warn(note, stacklevel=2)
+        return {"data": _name(bank), "sha256": bank.sha256, **scores}
+
+    @classmethod
+    def predict(cls, loaded: Loaded, inputs: Sequence[str], options: Any) -> list[Prediction]:
+        parser = Parser(loaded.module, loaded.tokenizer, loaded.target)
+        search = beam_options(loaded.about, options.beams, options.length_penalty, options.nbest)
+        return parser.predict(inputs, search)

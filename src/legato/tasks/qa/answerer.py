@@ -8,24 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from legato.data.batching.batch import IGNORE, Batch
+from legato.data.batching.batch import Batch
 from legato.data.batching.examples import scoring_batches
 from legato.data.batching.qa_windows import QuestionReader, Window
 from legato.data.formats.questions import Question, Questions
 from legato.decoding.spans import best_spans
-from legato.errors import DataError
+from legato.errors import DataError, brief
+from legato.evaluation.metrics import DetailTable
 from legato.evaluation.qa import best_scores, best_threshold, span_scores
 from legato.folders.finite_scores import check_finite
 from legato.models.base import SequenceModel
 from legato.tasks.base import Answer, Prediction
 
-SCORED = 16384  # tokens scored side by side; changes no result
 WORST = 20  # errors that are shown
 SHOWN = 80  # characters of a text in a table
 CONSIDERED = 20  # spans of each window among which the best are looked for, and over which probabilities are taken
@@ -36,8 +35,8 @@ class Candidate:
     """A span of a context that may be the answer."""
 
     text: str
-    start: int  # in characters
-    end: int
+    start: int | None  # in characters; None: there is no answer
+    end: int | None
     score: float
 
 
@@ -64,7 +63,7 @@ class ScoredSpans:
         every = list(self.spans)
         scores = [candidate.score for candidate in every]
         if threshold is not None or not every:
-            every.append(Candidate("", 0, 0, self.none))
+            every.append(Candidate("", None, None, self.none))
             scores.append(self.none - (threshold or 0.0))
         shares = torch.tensor(scores, dtype=torch.float64).softmax(0).tolist()
         return sorted(zip(every, shares, strict=True), key=lambda pair: -pair[1])
@@ -115,17 +114,21 @@ class Answerer:
             windows += [replace(window, question=len(asked)) for window in made]
             asked.append((prediction, around))
         for (prediction, _), found in zip(asked, self.ask([around for _, around in asked], windows), strict=True):
-            prediction.answers = [_as_answer(*ranked) for ranked in found.ranked(threshold)[:nbest]]
+            prediction.answers = [
+                Answer(span.text, share, {"start": span.start, "end": span.end})
+                for span, share in found.ranked(threshold)[:nbest]
+            ]
         return predictions
 
     def _read(self, windows: Sequence[Window]) -> Iterator[tuple[Window, list[tuple[float, int, int]], float, float]]:
         """Each window with its best spans, the score of no answer, and the loss where the answer is known."""
         rows = [window.row for window in windows]
-        for numbers, batch in scoring_batches(rows, batch_tokens=SCORED, pad=self.reader.padding):
+        for numbers, batch in scoring_batches(rows, pad=self.reader.padding):
             batch = batch.to(self.model.device)
             logits = self.model(batch).logits.float()  # (B, T, 2)
             chosen = [windows[number] for number in numbers]
-            first, count, none = (self._tensor(chosen, name) for name in ("first", "count", "none"))
+            table = [(window.first, window.count, window.none) for window in chosen]
+            first, count, none = torch.tensor(table, device=self.model.device).unbind(1)
             places = torch.arange(logits.shape[1], device=logits.device)
             inside = (places >= first[:, None]) & (places < (first + count)[:, None])
             scores, begins, ends = best_spans(logits[..., 0], logits[..., 1], inside, self.max_length, CONSIDERED)
@@ -135,13 +138,10 @@ class Answerer:
             # What is no span scores −∞; a place that is no number comes first of all.
             check_finite(held[0].masked_fill(held[0] == -torch.inf, 0.0), self.model)
             check_finite(held[3], self.model)
-            table = [part.tolist() for part in held]
-            for window, score, begin, end, mark, loss in zip(chosen, *table, strict=True):
+            lists = [part.tolist() for part in held]
+            for window, score, begin, end, unanswered, loss in zip(chosen, *lists, strict=True):
                 spans = [found for found in zip(score, begin, end, strict=True) if found[0] > float("-inf")]
-                yield window, spans, mark, loss
-
-    def _tensor(self, windows: Sequence[Window], name: str) -> Tensor:
-        return torch.tensor([getattr(window, name) for window in windows], device=self.model.device)
+                yield window, spans, unanswered, loss
 
 
 def span_losses(logits: Tensor, batch: Batch) -> Tensor:
@@ -152,15 +152,9 @@ def span_losses(logits: Tensor, batch: Batch) -> Tensor:
     return (each[0] + each[1]) / 2
 
 
-def counted_rows(batch: Batch) -> Any:
-    """Rows that are not there only to fill a batch up."""
-    assert batch.spans is not None
-    return (batch.spans[:, 0] != IGNORE).sum()
-
-
 def _best_once(spans: list[Candidate]) -> list[Candidate]:
     """The best spans, each place once: neighbouring windows share some."""
-    kept: dict[tuple[int, int], Candidate] = {}
+    kept: dict[tuple[int | None, int | None], Candidate] = {}
     for span in sorted(spans, key=lambda span: -span.score):
         kept.setdefault((span.start, span.end), span)
         if len(kept) == CONSIDERED:
@@ -183,12 +177,6 @@ def _parts_of(text: str, context: str | None) -> tuple[str, str]:
     return question.strip(), context
 
 
-def _as_answer(candidate: Candidate, share: float) -> Answer:
-    if not candidate.text:
-        return Answer("", share, {"start": None, "end": None})
-    return Answer(candidate.text, share, {"start": candidate.start, "end": candidate.end})
-
-
 # --- scores ----------------------------------------------------------------------------------------
 
 
@@ -208,12 +196,11 @@ def answer_scores(asked: Questions, found: Sequence[ScoredSpans], threshold: flo
     return scores if threshold is None else {**scores, "threshold": threshold}
 
 
-Table = tuple[str, list[str], list[list[str]]]
-
-
-def details_of(questions: Sequence[Question], found: Sequence[ScoredSpans], threshold: float | None) -> list[Table]:
+def details_of(
+    questions: Sequence[Question], found: Sequence[ScoredSpans], threshold: float | None
+) -> list[DetailTable]:
     """Tables for a person: whether an answer was given where there is one, and the worst errors."""
-    tables: list[Table] = []
+    tables: list[DetailTable] = []
     answers = [said.answer(threshold) for said in found]
     if threshold is not None:
         rows = []
@@ -229,13 +216,8 @@ def details_of(questions: Sequence[Question], found: Sequence[ScoredSpans], thre
             errors.append((f1 - share, share, question, answer))
     errors.sort(key=lambda error: error[0])
     shown = [
-        [f"{share:.2f}", brief(answer) or "—", brief(" ‖ ".join(q.rights)) or "—", brief(q.question), q.id]
+        [f"{share:.2f}", *(brief(text, SHOWN) or "—" for text in (answer, " ‖ ".join(q.rights), q.question)), q.id]
         for _, share, q, answer in errors[:WORST]
     ]
     tables.append(("worst errors", ["sure", "answer", "right", "question", "id"], shown))
     return tables
-
-
-def brief(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"

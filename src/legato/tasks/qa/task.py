@@ -16,38 +16,36 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from legato.config import Section, validate
-from legato.data.batching.batch import Batch
+from legato.data.batching.batch import IGNORE, Batch
 from legato.data.batching.batches import mix_seed
 from legato.data.batching.examples import ExampleBatches
 from legato.data.batching.qa_windows import QuestionReader, Window
 from legato.data.cache import cached_tokenizer
 from legato.data.formats.question_splits import split_questions, told_shared
-from legato.data.formats.questions import AnswerSpan, QuestionFiles, Questions, read_questions
+from legato.data.formats.questions import AnswerSpan, Question, QuestionFiles, Questions, read_questions
 from legato.data.formats.strays import few
 from legato.data.formats.text import Text
+from legato.data.sources.files import SPLITS
 from legato.data.sources.table import Column
-from legato.data.splits import SPLITS, Encoding, SplitData, ValidShare
-from legato.data.text.text_reader import TextReader
-from legato.errors import ConfigError, DataError, FolderError
-from legato.evaluation.metrics import Metrics
+from legato.data.splits import Encoding, SplitData, ValidShare
+from legato.errors import ConfigError, DataError, FolderError, brief
 from legato.evaluation.qa import METRICS, SPAN_SIGNATURE
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
 from legato.models.model_with_head import HeadSpec
-from legato.tasks.base import Plan, Prediction, Say, Task, TaskJob, require
+from legato.tasks.base import Plan, Prediction, Say, Task, TaskJob, as_trained, penalised
 from legato.tasks.defaults import Defaults, Given, row_training, scratch_model, scratch_tokenizer
 from legato.tasks.qa.answerer import (
+    SHOWN,
     Answerer,
     ScoredSpans,
     answer_scores,
-    brief,
     choose_threshold,
-    counted_rows,
     details_of,
     span_losses,
 )
@@ -98,91 +96,13 @@ class QuestionOptions(Section):
     context: str | None = None  # what all questions are asked of; without it each brings its own behind a tab
 
 
-class QuestionAnswering(Task):
-    """The `qa` task."""
-
-    name: ClassVar[str] = "qa"
-    summary: ClassVar[str] = "questions to the spans of a text that answer them, or none"
-    Data: ClassVar[type[Section]] = QuestionData
-    metrics: ClassVar[Metrics] = METRICS
-    Options: ClassVar[type[Section]] = QuestionOptions
-    continues: ClassVar[bool] = True
-    rows: ClassVar[bool] = True  # its batches may be so many rows
-    headed: ClassVar[bool] = True
-
-    @classmethod
-    def defaults(cls, given: Given) -> Defaults:
-        window = given.data.get("window") or QuestionData.model_fields["window"].default
-        return Defaults(
-            model=scratch_model(given, window),  # as many positions as are trained
-            tokenizer=scratch_tokenizer(given),
-            train=row_training(given, recurrent=2e-3, full=1e-4, beta2=0.999),
-        )
-
-    @classmethod
-    def prepare(cls, plan: Plan, say: Say) -> QuestionJob:
-        require(plan.data, "train", "=FILE, SQuAD's JSON or a table of questions")
-        max_length, usual = plan.model.max_length, QuestionData.model_fields["window"].default
-        if max_length is not None and plan.data.window > max_length and plan.data.window != usual:
-            raise ConfigError(
-                f"data.window={plan.data.window} is longer than the model's {max_length} tokens; lower it"
-            )
-        if plan.train.label_smoothing:
-            raise ConfigError("train.label_smoothing is not for qa: padding is no place for an answer; leave it out")
-        if plan.head.crf:
-            raise ConfigError("head.crf=true is for tagging; leave it out")
-        return QuestionJob(plan, say)
-
-    @classmethod
-    def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
-        require(data, "test", "=FILE, SQuAD's JSON or a table of questions")
-        test = _part_of(read_split(data, data.test, "test", loaded.about), data, loaded.about)
-        for note in test.notes:
-            warnings.warn(note, stacklevel=2)
-        answerer = _answerer_of(loaded, data)
-        threshold = data.threshold if data.threshold is not None else loaded.about.get("threshold")
-        if threshold is None and test.unanswerable:
-            warnings.warn(
-                f"{test.unanswerable:,} of {len(test.questions):,} questions have no answer, and this model always "
-                "gives one: it has no threshold; data.threshold=0 scores it as if it could say nothing",
-                stacklevel=2,
-            )
-        found = answerer.ask(*_asked(answerer.reader, test))
-        scores = {**answer_scores(test, found, threshold), "signature": SPAN_SIGNATURE}
-        told = {"data": test.source, "sha256": test.sha256, "questions": len(test.questions)}
-        return {**told, **scores, "details": details_of(test.questions, found, threshold)}
-
-    @classmethod
-    def read_inputs(
-        cls, source: str, about: Mapping[str, Any], columns: Sequence[Column] | None = None, *, alone: bool = False
-    ) -> TableInputs:
-        texts = 1 if alone else 2  # a question that brings its context
-        if columns is not None or not source.lower().removesuffix(".gz").endswith(".json"):
-            return read_inputs(source, (about.get("columns") or [])[:texts], columns, texts)
-        asked = read_split(QuestionData(), source, "test", dict(about)).questions
-        return TableInputs(["\t".join((one.question, one.context)[:texts]) for one in asked])
-
-    @classmethod
-    def predict(cls, loaded: Loaded, inputs: Sequence[str], options: Any) -> list[Prediction]:
-        answerer = _answerer_of(loaded, None)
-        return answerer.predict(inputs, options.context, loaded.about.get("threshold"), options.nbest)
-
-
 # --- reading ---------------------------------------------------------------------------------------
 
 
 def read_split(data: Any, source: str, split: str, about: dict[str, Any] | None = None) -> Questions:
     """The questions that `source` names, read as `data` says, or else as in training."""
-    kept = {name: _chosen(name, data, about or {}) for name in ("columns", "article", "no_answer")}
+    kept = {name: as_trained(data, name, about or {}) for name in ("columns", "article", "no_answer")}
     return read_questions(source, QuestionFiles(**asdict(data.files(split)), skip_bad=data.skip_bad, **kept))
-
-
-def _chosen(name: str, data: Any, about: dict[str, Any]) -> Any:
-    """A setting as `data` gives it, else as the model was trained, else as it usually is."""
-    if data is not None and name in data.model_fields_set:
-        return getattr(data, name)
-    kept = about.get(name)
-    return QuestionData.model_fields[name].default if kept is None else kept
 
 
 def _part_of(test: Questions, data: Any, about: dict[str, Any]) -> Questions:
@@ -198,12 +118,19 @@ def _part_of(test: Questions, data: Any, about: dict[str, Any]) -> Questions:
     return replace(parts[data.part], notes=[*test.notes, told])
 
 
+def _windows(
+    reader: QuestionReader, asked: Questions, chosen: Sequence[tuple[Question, AnswerSpan | None]]
+) -> list[Window]:
+    """The windows of questions, each with the answer that is chosen as what to say."""
+    pairs = [(question.question, question.context) for question, _ in chosen]
+    names = [f"{asked.source}, question {question.id}" for question, _ in chosen]
+    return reader.windows(pairs, [answer for _, answer in chosen], names)
+
+
 def _asked(reader: QuestionReader, asked: Questions) -> tuple[list[str], list[Window]]:
     """The contexts and the windows of questions, with the common answer as what to say."""
-    pairs = [(question.question, question.context) for question in asked.questions]
-    names = [f"{asked.source}, question {question.id}" for question in asked.questions]
-    answers = [question.common for question in asked.questions]
-    return [context for _, context in pairs], reader.windows(pairs, answers, names)
+    chosen = [(question, question.common) for question in asked.questions]
+    return [question.context for question, _ in chosen], _windows(reader, asked, chosen)
 
 
 def _answerer_of(loaded: Loaded, data: Any) -> Answerer:
@@ -211,10 +138,9 @@ def _answerer_of(loaded: Loaded, data: Any) -> Answerer:
     shape = loaded.module.shape
     if shape is None or shape.kind != "spans":
         raise FolderError(f"{loaded.folder} holds no model for qa: it has no head for spans; train one first")
-    window, stride, max_length = (
-        _chosen(name, data, loaded.about) for name in ("window", "stride", "longest_answer")
-    )
-    reader = TextReader.of(loaded.module.config, loaded.tokenizer)
+    names = ("window", "stride", "longest_answer")
+    window, stride, max_length = (as_trained(data, name, loaded.about) for name in names)
+    reader = loaded.module.config.text_reader(loaded.tokenizer)
     return Answerer(loaded.module, QuestionReader(reader, window, stride), max_length)
 
 
@@ -230,7 +156,14 @@ class QuestionJob(TaskJob):
 
     def __init__(self, plan: Plan, say: Say) -> None:
         data = plan.data
-        self.plan = plan
+        max_length, usual = plan.model.max_length, QuestionData.model_fields["window"].default
+        if max_length is not None and data.window > max_length and data.window != usual:
+            raise ConfigError(f"data.window={data.window} is longer than the model's {max_length} tokens; lower it")
+        if plan.train.label_smoothing:
+            raise ConfigError("train.label_smoothing is not for qa: padding is no place for an answer; leave it out")
+        if plan.head.crf:
+            raise ConfigError("head.crf=true is for tagging; leave it out")
+        super().__init__(plan, say)
         self.split: dict[str, Any] | None = None
         self.questions = self._read(say)
         self.hashes = {split: held.sha256 for split, held in self.questions.items()}
@@ -240,11 +173,12 @@ class QuestionJob(TaskJob):
             raise DataError(f"data.train={train.source} holds no answers; is that the right column? see data.columns")
         self.silent = any(held.unanswerable for held in self.questions.values())  # whether no answer is an answer
         self.processors = plan.processors_for(lambda: cached_tokenizer(plan.tokenizer, _texts_of(train)), pairs=True)
-        self.sizes = plan.sizes_for(self.tokenizer)
         self.head = validate(HeadSpec, {**plan.head.model_dump(), "kind": "spans", "outputs": 2}, "head")
-        self.reader = QuestionReader(TextReader.of(plan.model, self.tokenizer), data.window, data.stride)
+        self.reader = QuestionReader(plan.model.text_reader(self.tokenizer), data.window, data.stride)
         self.asked = {split: _asked(self.reader, held) for split, held in self.questions.items() if split != "train"}
-        self.windows = self._training_windows()
+        every = data.answers == "all"
+        chosen = [(q, one) for q in train.questions for one in (dict.fromkeys(q.found) if every else [q.common])]
+        self.windows = _windows(self.reader, train, chosen)
         rows = [window.row for window in self.windows]
         self.batches = ExampleBatches(rows, plan.batch_shape(train.source, 32), pad=self.reader.padding)
         self._tell(say)
@@ -269,13 +203,6 @@ class QuestionJob(TaskJob):
         for note in told_shared(found["train"], {split: found[split] for split in found if split != "train"}):
             say(note)
         return {split: found[split] for split in SPLITS if split in found}
-
-    def _training_windows(self) -> list[Window]:
-        train, every = self.questions["train"], self.plan.data.answers == "all"
-        chosen = [(q, answer) for q in train.questions for answer in (_once(q.found) if every else [q.common])]
-        pairs = [(question.question, question.context) for question, _ in chosen]
-        names = [f"{train.source}, question {question.id}" for question, _ in chosen]
-        return self.reader.windows(pairs, [answer for _, answer in chosen], names)
 
     def _tell(self, say: Say) -> None:
         counts = ", ".join(
@@ -315,9 +242,8 @@ class QuestionJob(TaskJob):
         output = model(batch)
         assert output.logits is not None
         total = reported = span_losses(output.logits, batch).sum()
-        for penalty in output.auxiliary.values():
-            total = total + penalty * counted_rows(batch)
-        return Loss(total, reported)
+        assert batch.spans is not None
+        return Loss(penalised(total, output, (batch.spans[:, 0] != IGNORE).sum()), reported)
 
     def _ask(self, model: SequenceModel, split: str) -> list[ScoredSpans]:
         return Answerer(model, self.reader, self.plan.data.longest_answer).ask(*self.asked[split])
@@ -352,8 +278,8 @@ class QuestionJob(TaskJob):
             windows = self.reader.windows([(question.question, question.context)])
             said = Answerer(model, self.reader, self.plan.data.longest_answer).ask([question.context], windows)[0]
             best, share = said.ranked(0.0 if self.silent else None)[0]
-            rights = " ‖ ".join(right or "(no answer)" for right in question.rights)
-            told.append(f"{question.question}\n→ {best.text or '(no answer)'} {share:.2f}   (right: {brief(rights)})")
+            rights = brief(" ‖ ".join(right or "(no answer)" for right in question.rights), SHOWN)
+            told.append(f"{question.question}\n→ {best.text or '(no answer)'} {share:.2f}   (right: {rights})")
         return told
 
     def about(self, metrics: dict[str, float]) -> dict[str, Any]:
@@ -361,11 +287,65 @@ class QuestionJob(TaskJob):
         return {**kept, "threshold": metrics.get("threshold"), "split": self.split}
 
 
-def _once(answers: list[AnswerSpan | None]) -> list[AnswerSpan | None]:
-    return list(dict.fromkeys(answers))
-
-
 def _texts_of(train: Questions) -> Text:
     """All that a vocabulary is made of: each context once, and the questions."""
     contexts = dict.fromkeys(question.context for question in train.questions)
     return Text(train.source, [*contexts, *(question.question for question in train.questions)], train.sha256)
+
+
+class QuestionAnswering(Task):
+    """The `qa` task."""
+
+    name = "qa"
+    summary = "questions to the spans of a text that answer them, or none"
+    Job = QuestionJob
+    Data = QuestionData
+    needs = "=FILE, SQuAD's JSON or a table of questions"
+    metrics = METRICS
+    Options = QuestionOptions
+    continues = True
+    rows = True
+    headed = True
+
+    @classmethod
+    def defaults(cls, given: Given) -> Defaults:
+        window = given.data.get("window") or QuestionData.model_fields["window"].default
+        return Defaults(
+            model=scratch_model(given, window),  # as many positions as are trained
+            tokenizer=scratch_tokenizer(given),
+            train=row_training(given, recurrent=2e-3, full=1e-4, beta2=0.999),
+        )
+
+    @classmethod
+    def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
+        cls.require(data, "test")
+        test = _part_of(read_split(data, data.test, "test", loaded.about), data, loaded.about)
+        for note in test.notes:
+            warnings.warn(note, stacklevel=2)
+        answerer = _answerer_of(loaded, data)
+        threshold = data.threshold if data.threshold is not None else loaded.about.get("threshold")
+        if threshold is None and test.unanswerable:
+            warnings.warn(
+                f"{test.unanswerable:,} of {len(test.questions):,} questions have no answer, and this model always "
+                "gives one: it has no threshold; data.threshold=0 scores it as if it could say nothing",
+                stacklevel=2,
+            )
+        found = answerer.ask(*_asked(answerer.reader, test))
+        scores = {**answer_scores(test, found, threshold), "signature": SPAN_SIGNATURE}
+        told = {"data": test.source, "sha256": test.sha256, "questions": len(test.questions)}
+        return {**told, **scores, "details": details_of(test.questions, found, threshold)}
+
+    @classmethod
+    def read_inputs(
+        cls, source: str, about: Mapping[str, Any], columns: Sequence[Column] | None = None, *, alone: bool = False
+    ) -> TableInputs:
+        texts = 1 if alone else 2  # a question that brings its context
+        if columns is not None or not source.lower().removesuffix(".gz").endswith(".json"):
+            return read_inputs(source, (about.get("columns") or [])[:texts], columns, texts)
+        asked = read_split(QuestionData(), source, "test", dict(about)).questions
+        return TableInputs(["\t".join((one.question, one.context)[:texts]) for one in asked])
+
+    @classmethod
+    def predict(cls, loaded: Loaded, inputs: Sequence[str], options: Any) -> list[Prediction]:
+        answerer = _answerer_of(loaded, QuestionData())
+        return answerer.predict(inputs, options.context, loaded.about.get("threshold"), options.nbest)

@@ -19,29 +19,25 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from legato.data.batching.batch import IGNORE
-from legato.data.batching.examples import Example, scoring_batches
+from legato.data.batching.examples import Example
 from legato.data.formats.tag_schemes import Scheme, read_spans, transitions
 from legato.data.text.text_reader import TextReader
-from legato.evaluation.tagging import MOST, Table, confusion_table, score_table, tagging_scores
+from legato.evaluation.metrics import DetailTable
+from legato.evaluation.tagging import MOST, confusion_table, score_table, tagging_scores
 from legato.folders.finite_scores import check_finite
 from legato.models.base import SequenceModel
 from legato.nn.crf import best_paths, log_likelihood, tag_probabilities, with_rules
-from legato.tasks.base import Answer, Prediction
+from legato.tasks.base import Answer, Prediction, head_outputs
 from legato.tasks.tagging.word_splitting import Splitting, word_places
 
-TOKENS: Final = 16384  # read at once; changes no result
 SCORES: Final = 1 << 21  # of one tag after another held at once; the same
 SHARED: Final = 4  # a window shares a fourth of its words with the one before
 
 _DIGIT: Final = re.compile(r"\d")
 
 
-@dataclass
-class SentenceWindows:
-    """Sentences as a model reads them: windows, and of each its sentence and its first word there."""
-
-    lengths: list[int]  # words of each sentence
-    windows: list[tuple[int, int, Example]]  # a sentence's in their order
+NumberedWindows = list[tuple[int, Example]]
+"""A sentence as a model reads it: windows in their order, each with the number of its first word."""
 
 
 @dataclass
@@ -69,42 +65,24 @@ class Tagger:
         if self.rules and self.scheme != "plain":
             self._allowed = torch.from_numpy(transitions(self.labels, self.scheme))
 
-    def read(self, sentences: Sequence[Sequence[str]]) -> SentenceWindows:
+    def read(self, sentences: Sequence[Sequence[str]]) -> list[NumberedWindows]:
         """Every word of the sentences in one window at least."""
         held = [read_words(words, self.zero_digits) for words in sentences]
-        windows = []
-        waiting = [(number, 0) for number, words in enumerate(held) if words]
-        while waiting:
-            most = self.reader.max_length or max(map(len, held))  # a word has a token at least
-            rows = self.reader.sentences([held[number][start : start + most] for number, start in waiting])
-            further = []
-            for (number, start), row in zip(waiting, rows, strict=True):
-                windows.append((number, start, row))
-                fit = len(row.positions or ())
-                if start + fit < len(held[number]):
-                    further.append((number, start + max(fit - fit // SHARED, 1)))
-            waiting = further
-        return SentenceWindows([len(words) for words in held], sorted(windows, key=lambda window: window[:2]))
+        found: list[NumberedWindows] = [[] for _ in held]
+        for number, start, row in read_windows(self.reader, held, overlapping=True):
+            found[number].append((start, row))
+        return found
 
-    @torch.no_grad()
-    def emissions(self, reading: SentenceWindows) -> list[Tensor]:
+    def emissions(self, sentences: Sequence[NumberedWindows]) -> list[Tensor]:
         """The network's scores of every tag for every word, (W, C) a sentence, on the CPU."""
-        windows = reading.windows
-        rows = [row for _, _, row in windows]
-        parts: list[Tensor] = [torch.zeros(0)] * len(rows)
-        for numbers, batch in scoring_batches(rows, batch_tokens=TOKENS, pad=self.reader.padding):
-            logits = self.model(batch.to(self.model.device)).logits
-            assert logits is not None
-            logits = logits.float().cpu()
-            check_finite(logits, self.model)
-            for number, one in zip(numbers, logits, strict=True):  # (W, C)
-                parts[number] = one[: len(rows[number].positions or ())]
-        found = [torch.zeros(length, len(self.labels)) for length in reading.lengths]
-        ends = [0] * len(found)
-        for (sentence, start, _), part in zip(windows, parts, strict=True):  # a sentence's windows in their order
-            first = (start + ends[sentence] + 1) // 2 if start else 0  # the middle of what two windows share
-            ends[sentence] = start + len(part)
-            found[sentence][first : ends[sentence]] = part[first - start :]
+        rows = [row for windows in sentences for _, row in windows]
+        parts = iter(head_outputs(self.model, rows, self.reader.padding))
+        found = [torch.zeros(0, len(self.labels)) for _ in sentences]
+        for number, windows in enumerate(sentences):
+            for start, row in windows:
+                first = (start + len(found[number]) + 1) // 2 if start else 0  # the middle of what two windows share
+                part = next(parts)[first - start : len(row.positions or ())]
+                found[number] = torch.cat([found[number][:first], part])
         return found
 
     @property
@@ -164,9 +142,11 @@ class Tagger:
             total -= log_likelihood(padded, scores, tags).sum()
         return float(total) / max(words, 1)
 
-    def score(self, reading: SentenceWindows, gold: Sequence[Sequence[str]]) -> tuple[dict[str, Any], list[Guess]]:
+    def score(
+        self, read: Sequence[NumberedWindows], gold: Sequence[Sequence[str]]
+    ) -> tuple[dict[str, Any], list[Guess]]:
         """The figures, and what they are of."""
-        emissions = self.emissions(reading)
+        emissions = self.emissions(read)
         guesses = self.choose(emissions)
         figures = tagging_scores(gold, [guess.tags for guess in guesses], self.scheme)
         return {"loss": self.nll(emissions, gold), **figures}, guesses
@@ -177,7 +157,7 @@ class Tagger:
         gold: Sequence[Sequence[str]],
         guesses: Sequence[Guess],
         places: Sequence[Sequence[Any]],
-    ) -> list[Table]:
+    ) -> list[DetailTable]:
         """What to look at after an evaluation: scores by kind, confusions, the worst errors; `places` are lines."""
         tags = [guess.tags for guess in guesses]
         worst: list[tuple[float, list[Any]]] = []
@@ -190,7 +170,7 @@ class Tagger:
                     )
         worst.sort(key=lambda error: -error[0])
         columns = ["line", "word", "is", "taken for", "probability", "in"]
-        shown: Table = ("the worst errors", columns, [row for _, row in worst[:MOST]])
+        shown: DetailTable = ("the worst errors", columns, [row for _, row in worst[:MOST]])
         return [score_table(gold, tags, self.scheme), confusion_table(gold, tags, self.scheme), shown]
 
     def predict(self, texts: Sequence[str]) -> list[Prediction]:
@@ -238,6 +218,28 @@ def read_words(words: Sequence[str], zero_digits: bool) -> list[str]:
     ['in', '0000']
     """
     return [_DIGIT.sub("0", word) for word in words] if zero_digits else list(words)
+
+
+def read_windows(
+    reader: TextReader, sentences: Sequence[Sequence[str]], *, overlapping: bool = False
+) -> list[tuple[int, int, Example]]:
+    """Sentences cut where the model cannot read them at once; first parts come first, then the second ones.
+
+    Each row comes with its sentence's number, and with that of its first word there.
+    """
+    windows = []
+    waiting = [(number, 0) for number, words in enumerate(sentences) if words]
+    while waiting:
+        most = reader.max_length or max(map(len, sentences))  # a word has a token at least
+        rows = reader.sentences([sentences[number][start : start + most] for number, start in waiting])
+        further = []
+        for (number, start), row in zip(waiting, rows, strict=True):
+            windows.append((number, start, row))
+            fit = len(row.positions or ())
+            if start + fit < len(sentences[number]):
+                further.append((number, start + max(fit - fit // SHARED * overlapping, 1)))
+        waiting = further
+    return windows
 
 
 def _problem(text: str) -> str | None:

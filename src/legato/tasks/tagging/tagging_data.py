@@ -20,7 +20,6 @@ from legato.data.formats.tag_schemes import (
 )
 from legato.data.formats.tagged_text import FORMATS, TaggedText, read_tagged
 from legato.data.sources.files import MAX_LINE
-from legato.data.sources.table import list_names
 from legato.data.splits import Encoding, MaxLine, SplitData, ValidShare, by_order, completed
 from legato.errors import DataError, brief, listed
 
@@ -62,7 +61,13 @@ class TaggingData(SplitData[str]):
 def read_split(data: TaggingData, source: str, split: str) -> TaggedText:
     """The sentences that `source` names, read as `data` says."""
     text = read_tagged(source, data.files(split), word=data.word, tag=data.tag)
-    refuse_missing(text)
+    for sentence in text.sentences:
+        for place, tag in enumerate(sentence.tags):
+            if tag in ("nan", "NaN"):  # what programs write for what they do not have
+                raise DataError(
+                    f"{text.where(sentence, place)}: the tag of '{brief(sentence.words[place])}' is missing, '{tag}' "
+                    f"stands there; write it, or remove the {text.unit}"
+                )
     return text
 
 
@@ -74,17 +79,6 @@ def read_splits(data: TaggingData) -> dict[str, TaggedText]:
         return {part: train.select(rows) for part, rows in parts.items()}
 
     return completed(data.read(lambda source, split, train: read_split(data, source, split)), hold_out)
-
-
-def refuse_missing(text: TaggedText) -> None:
-    """Name the first tag that is none: what programs write for what they do not have."""
-    for sentence in text.sentences:
-        for place, tag in enumerate(sentence.tags):
-            if tag in ("nan", "NaN"):
-                raise DataError(
-                    f"{text.where(sentence, place)}: the tag of '{brief(sentence.words[place])}' is missing, '{tag}' "
-                    f"stands there; write it, or remove the {text.unit}"
-                )
 
 
 def refuse_strays(text: TaggedText, asked: str) -> None:
@@ -137,7 +131,7 @@ def refuse_unseen(text: TaggedText, kinds: set[str], scheme: Scheme, where: str)
                 more = f" and {len(known) - SHOWN} more" if len(known) > SHOWN else ""
                 raise DataError(
                     f"{text.where(sentence, place)}: {where} lacks the tag '{kind}'; it has "
-                    f"{list_names(known[:SHOWN])}{more}: mend the line, or set data.unseen_tags=wrong to count "
+                    f"{listed(known[:SHOWN])}{more}: mend the line, or set data.unseen_tags=wrong to count "
                     "such words as wrong"
                 )
 

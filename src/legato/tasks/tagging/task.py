@@ -15,34 +15,32 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, cast, get_args
+from typing import Any, cast, get_args
 
 import torch.nn.functional as F
 
 from legato.config import Section, validate
 from legato.data.batching.batch import IGNORE, Batch
 from legato.data.batching.batches import Batches
-from legato.data.batching.examples import Example, ExampleBatches
-from legato.data.batching.rare_words import hide_rare
+from legato.data.batching.examples import Example, ExampleBatches, RareWords
 from legato.data.cache import cached_tokenizer
 from legato.data.digests import sha256_of
 from legato.data.formats.tag_schemes import OUTSIDE, Scheme, convert, guess_scheme, kind_of, labels_of, transitions
 from legato.data.formats.text import Text
+from legato.data.formats.vector_files import initialise_embedding, read_vectors
 from legato.data.sources.files import resolve_path
-from legato.data.sources.table import Column
-from legato.data.text.text_reader import TextReader
 from legato.data.text.tokenizers import Tokenizer
 from legato.errors import ConfigError, DataError, FolderError, suggest
-from legato.evaluation.metrics import Metrics
 from legato.evaluation.tagging import METRICS, signature
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
 from legato.models.model_with_head import HeadSpec
+from legato.nn.crf import log_likelihood
 from legato.registry import MODELS
-from legato.tasks.base import Plan, Prediction, Say, Task, TaskJob, as_trained, require
+from legato.tasks.base import Plan, Prediction, Say, Task, TaskJob, as_trained, penalised
 from legato.tasks.defaults import Defaults, Given, scratch_tokenizer, tagger_model, tagger_training
-from legato.tasks.table_inputs import TableInputs, read_inputs
-from legato.tasks.tagging.tagger import SentenceWindows, Tagger, pad_characters, read_words, shown_tags
+from legato.tasks.table_inputs import TableInputs
+from legato.tasks.tagging.tagger import NumberedWindows, Tagger, pad_characters, read_windows, read_words, shown_tags
 from legato.tasks.tagging.tagging_data import (
     TaggingData,
     read_split,
@@ -57,82 +55,6 @@ from legato.tasks.tagging.word_splitting import Splitting, splitting_of
 from legato.training.job import Loss
 
 
-class TaggingOptions(Section):
-    """How to predict: there is nothing to choose."""
-
-
-class Tagging(Task):
-    """The `tagging` task."""
-
-    name: ClassVar[str] = "tagging"
-    summary: ClassVar[str] = "a tag for every word: parts of speech, names and the like"
-    Data: ClassVar[type[Section]] = TaggingData
-    metrics: ClassVar[Metrics] = METRICS
-    Options: ClassVar[type[Section]] = TaggingOptions
-    continues: ClassVar[bool] = True
-    rows: ClassVar[bool] = True  # its batches may be so many rows
-    headed: ClassVar[bool] = True
-
-    @classmethod
-    def defaults(cls, given: Given) -> Defaults:
-        name, config = str(given.model["name"]), given.config
-        if MODELS.get(name).is_encoder_decoder:
-            raise ConfigError(f"model={name} reads one text and writes another; use model=lstm, bert or window")
-        # What does not attend reads whole words, be they as rare as they may.
-        tokenizer = scratch_tokenizer(given) if config.network == "attention" else {"name": "word"}
-        return Defaults(
-            model=tagger_model(given, words={**tokenizer, **given.tokenizer}["name"] == "word"),
-            tokenizer=tokenizer,
-            train=tagger_training(given),
-            head={"dropout": 0.0} if config.network == "recurrent" else {},  # its states are thinned out already
-        )
-
-    @classmethod
-    def prepare(cls, plan: Plan, say: Say) -> TaggingJob:
-        require(plan.data, "train", " to a file with a word and its tag on each line")
-        if plan.loaded is None and plan.model.reads_characters and plan.tokenizer.name != "word":
-            raise ConfigError(
-                f"model={plan.model.name} reads the letters of whole words here, and "
-                f"tokenizer={plan.tokenizer.name} cuts them; leave that out, or set model.characters=0"
-            )
-        return TaggingJob(plan, say)
-
-    @classmethod
-    def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
-        require(data, "test", " to a file with a word and its tag on each line")
-        tagger = tagger_of(loaded, data)
-        columns = loaded.about.get("columns") or {}
-        chosen = {key: columns.get(key) for key in ("word", "tag") if getattr(data, key) is None}
-        text = read_split(data.model_copy(update=chosen), data.test, "test")
-        kinds = {kind_of(label, tagger.scheme) for label in tagger.labels}
-        if as_trained(data, "unseen_tags", loaded.about) == "refuse":
-            refuse_unseen(text, kinds, tagger.scheme, str(loaded.folder))
-        elif note := unseen_note(text, kinds, tagger.scheme, "data.test"):
-            warnings.warn(note, stacklevel=2)
-        words, gold = [sentence.words for sentence in text.sentences], tags_in(text, tagger.scheme)
-        scores, guesses = tagger.score(tagger.read(words), gold)
-        told = {"data": text.source, "sha256": text.sha256, "sentences": len(words), **scores}
-        lines = [sentence.lines for sentence in text.sentences]
-        details = tagger.details(words, gold, guesses, lines)
-        return {**told, "signature": signature(tagger.scheme), "details": details}
-
-    @classmethod
-    def read_inputs(
-        cls, source: str, about: Mapping[str, Any], columns: Sequence[Column] | None = None, *, alone: bool = False
-    ) -> TableInputs:
-        if columns is not None:
-            return read_inputs(source, columns=columns)
-        try:
-            text = read_split(validate(TaggingData, about.get("columns") or {}), source, "test")
-        except DataError:  # no words and tags, but texts
-            return read_inputs(source)
-        return TableInputs([" ".join(sentence.words) for sentence in text.sentences])
-
-    @classmethod
-    def predict(cls, loaded: Loaded, inputs: Sequence[str], options: Any) -> list[Prediction]:
-        return tagger_of(loaded).predict(inputs)
-
-
 def tagger_of(loaded: Loaded, data: Any = None) -> Tagger:
     """The tagger that a model folder holds; `data.valid_transitions` may be chosen anew."""
     about = loaded.about
@@ -140,7 +62,7 @@ def tagger_of(loaded: Loaded, data: Any = None) -> Tagger:
     labels, shape = about.get("labels"), loaded.module.shape
     if not isinstance(labels, list) or shape is None or shape.outputs != len(labels):
         raise FolderError(f"{loaded.folder}: its config.json does not name the tags; was it trained for tagging?")
-    reader = TextReader.of(loaded.module.config, loaded.tokenizer)
+    reader = loaded.module.config.text_reader(loaded.tokenizer)
     scheme = about.get("scheme", "plain")
     zero_digits, splitting = bool(about.get("zero_digits", False)), str(about.get("splitting", "treebank"))
     if splitting not in get_args(Splitting):
@@ -158,9 +80,14 @@ class TaggingJob(TaskJob):
 
     def __init__(self, plan: Plan, say: Say) -> None:
         data = plan.data
-        self.plan, self.say = plan, say
+        if plan.loaded is None and plan.model.reads_characters and plan.tokenizer.name != "word":
+            raise ConfigError(
+                f"model={plan.model.name} reads the letters of whole words here, and "
+                f"tokenizer={plan.tokenizer.name} cuts them; leave that out, or set model.characters=0"
+            )
+        super().__init__(plan, say)
         self._notes: list[str] = []  # said when nothing is wrong
-        self._readings: dict[str, SentenceWindows] = {}
+        self._readings: dict[str, list[NumberedWindows]] = {}
         self.texts = read_splits(data)
         self.hashes = {split: text.sha256 for split, text in self.texts.items()}
         self.scheme = self._scheme()
@@ -172,8 +99,7 @@ class TaggingJob(TaskJob):
         self.zero_digits = self._zero_digits()
         self.splitting = splitting_of(self._words("train"))
         self.processors = plan.processors_for(self._train_tokenizer)
-        self.sizes = plan.sizes_for(self.tokenizer)
-        self.reader = TextReader.of(plan.model if plan.loaded is None else plan.loaded.module.config, self.tokenizer)
+        self.reader = (plan.model if plan.loaded is None else plan.loaded.module.config).text_reader(self.tokenizer)
         rules = self.scheme != "plain" and data.valid_transitions and plan.head.crf
         allowed = transitions(self.labels, self.scheme).tolist() if rules else None
         shape = {"kind": "tags", "outputs": len(self.labels), "allowed": allowed}
@@ -240,8 +166,6 @@ class TaggingJob(TaskJob):
 
     def _words_with_vectors(self) -> list[str]:
         """Words of the other splits whose vectors are known: the model need not have seen them in training."""
-        from legato.data.formats.vector_files import read_vectors
-
         others = {word for split in self.texts if split != "train" for words in self._words(split) for word in words}
         others = set(read_words(sorted(others), self.zero_digits))
         known = read_vectors(self._vectors, others | {word.lower() for word in others})
@@ -260,32 +184,21 @@ class TaggingJob(TaskJob):
         unknown = self.tokenizer.unk_id
         if plan.loaded is None and self.tokenizer.name == "word" and unknown is not None and data.hide_rare:
             size = self.sizes.vocabulary
-            batches = hide_rare(batches, rows, size, unknown, share=data.hide_rare, seed=plan.seed)
+            batches = RareWords(batches, rows, size, unknown, share=data.hide_rare, seed=plan.seed)
         return batches
 
     def _rows(self) -> list[Example]:
         """The training sentences; one that the model cannot read at once is cut, each part with its tags in order."""
         numbers = {label: number for number, label in enumerate(self.labels)}
-        waiting = [
-            (read_words(words, self.zero_digits), tags)
-            for words, tags in zip(self._words("train"), self.tags["train"], strict=True)
-        ]
-        rows: list[Example] = []
-        cut = 0
-        while waiting:
-            further = []
-            read = self.reader.sentences([words for words, _ in waiting])
-            for row, (words, tags) in zip(read, waiting, strict=True):
-                fit = len(row.positions or ())
-                row.targets = [numbers[tag] for tag in convert(tags[:fit], self.scheme)]
-                rows.append(row)
-                if fit < len(words):
-                    further.append((words[fit:], tags[fit:]))
-            cut += len(further)
-            waiting = further
+        sentences = [read_words(words, self.zero_digits) for words in self._words("train")]
+        windows = read_windows(self.reader, sentences)
+        for number, start, row in windows:
+            tags = self.tags["train"][number][start : start + len(row.positions or ())]
+            row.targets = [numbers[tag] for tag in convert(tags, self.scheme)]
+        rows = [row for _, _, row in windows]
         if self.plan.device.type == "cuda":
             pad_characters(rows)
-        if cut:
+        if cut := len(rows) - len(sentences):
             self.say(
                 f"note: sentences longer than the model's {self.reader.max_length} tokens were cut in {cut:,} places"
             )
@@ -309,24 +222,15 @@ class TaggingJob(TaskJob):
     def initialise(self, model: SequenceModel) -> None:
         """Begin with pre-trained vectors, where there are any."""
         if self.plan.data.vectors is not None:
-            from legato.data.formats.vector_files import initialise_embedding
-
             initialise_embedding(model, self.tokenizer, self._vectors, self.say)
 
     def loss(self, model: SequenceModel, batch: Batch, state: Any) -> Loss:
         return tagging_loss(model, batch, self.plan.train.label_smoothing)
 
-    def validate(self, model: SequenceModel) -> dict[str, float]:
-        return self._score(model, "valid")
-
     def final(self, model: SequenceModel) -> dict[str, Any]:
-        scores: dict[str, Any] = {}
-        for split in ("valid", "test"):
-            if split in self.texts:
-                scores |= {f"{split}.{name}": value for name, value in self._score(model, split).items()}
-        return {**scores, "signature": signature(self.scheme)}
+        return {**super().final(model), "signature": signature(self.scheme)}
 
-    def _score(self, model: SequenceModel, split: str) -> dict[str, Any]:
+    def score(self, model: SequenceModel, split: str) -> dict[str, Any]:
         tagger = self._tagger(model)
         if split not in self._readings:  # once, whatever the model has learned
             self._readings[split] = tagger.read(self._words(split))
@@ -358,7 +262,7 @@ def tagging_loss(model: SequenceModel, batch: Batch, smoothing: float = 0.0) -> 
     assert batch.targets is not None
     crf = model.tag_crf
     if crf is not None:
-        total = -crf.log_likelihood(output.logits, batch.targets).sum()
+        total = -log_likelihood(output.logits, crf.scores, batch.targets).sum()
         reported = total.detach()
     else:
         logits, targets = output.logits.float().flatten(0, 1), batch.targets.flatten()  # (N, C), (N,)
@@ -366,7 +270,61 @@ def tagging_loss(model: SequenceModel, batch: Batch, smoothing: float = 0.0) -> 
         reported = total.detach()
         if smoothing:
             reported = F.cross_entropy(logits.detach(), targets, ignore_index=IGNORE, reduction="sum")
-    tokens = (batch.targets != IGNORE).sum()  # counted where they lie: a recorded step must not remember a number
-    for penalty in output.auxiliary.values():
-        total = total + penalty * tokens
-    return Loss(total, reported)
+    return Loss(penalised(total, output, (batch.targets != IGNORE).sum()), reported)
+
+
+class Tagging(Task):
+    """The `tagging` task."""
+
+    name = "tagging"
+    summary = "a tag for every word: parts of speech, names and the like"
+    Job = TaggingJob
+    Data = TaggingData
+    needs = " to a file with a word and its tag on each line"
+    metrics = METRICS
+    Options = Section  # there is nothing to choose
+    continues = True
+    rows = True
+    headed = True
+
+    @classmethod
+    def defaults(cls, given: Given) -> Defaults:
+        name, config = str(given.model["name"]), given.config
+        if MODELS.get(name).is_encoder_decoder:
+            raise ConfigError(f"model={name} reads one text and writes another; use model=lstm, bert or window")
+        # What does not attend reads whole words, be they as rare as they may.
+        tokenizer = scratch_tokenizer(given) if config.network == "attention" else {"name": "word"}
+        return Defaults(
+            model=tagger_model(given, words={**tokenizer, **given.tokenizer}["name"] == "word"),
+            tokenizer=tokenizer,
+            train=tagger_training(given),
+            head={"dropout": 0.0} if config.network == "recurrent" else {},  # its states are thinned out already
+        )
+
+    @classmethod
+    def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
+        cls.require(data, "test")
+        tagger = tagger_of(loaded, data)
+        columns = loaded.about.get("columns") or {}
+        chosen = {key: as_trained(data, key, columns) for key in ("word", "tag")}
+        text = read_split(data.model_copy(update=chosen), data.test, "test")
+        kinds = {kind_of(label, tagger.scheme) for label in tagger.labels}
+        if as_trained(data, "unseen_tags", loaded.about) == "refuse":
+            refuse_unseen(text, kinds, tagger.scheme, str(loaded.folder))
+        elif note := unseen_note(text, kinds, tagger.scheme, "data.test"):
+            warnings.warn(note, stacklevel=2)
+        words, gold = [sentence.words for sentence in text.sentences], tags_in(text, tagger.scheme)
+        scores, guesses = tagger.score(tagger.read(words), gold)
+        told = {"data": text.source, "sha256": text.sha256, "sentences": len(words), **scores}
+        lines = [sentence.lines for sentence in text.sentences]
+        details = tagger.details(words, gold, guesses, lines)
+        return {**told, "signature": signature(tagger.scheme), "details": details}
+
+    @classmethod
+    def training_inputs(cls, source: str, about: Mapping[str, Any]) -> TableInputs:
+        text = read_split(validate(TaggingData, about.get("columns") or {}), source, "test")
+        return TableInputs([" ".join(sentence.words) for sentence in text.sentences])
+
+    @classmethod
+    def predict(cls, loaded: Loaded, inputs: Sequence[str], options: Any) -> list[Prediction]:
+        return tagger_of(loaded).predict(inputs)

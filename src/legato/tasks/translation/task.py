@@ -13,46 +13,42 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field, field_validator
 
-from legato.config import Section, validate
-from legato.data.batching.batch import Batch
-from legato.data.batching.pair_batches import Draw, PairBatches, Side
+from legato.config import validate
+from legato.data.batching.pair_batches import PairBatches, Side, TokenDraw
 from legato.data.cache import cached_tokenizer
 from legato.data.digests import sha256_of
-from legato.data.formats.pair_filters import clean, filter_lengths
 from legato.data.formats.text import Text
-from legato.data.formats.text_pairs import Pairs, hold_out_pairs, read_pairs
+from legato.data.formats.text_pairs import Pairs, clean, hold_out_pairs, read_pairs
 from legato.data.processors import Processors
 from legato.data.sources.files import MAX_LINE
-from legato.data.sources.table import Column
 from legato.data.sources.toys import TOY, ToyConfig, toy_rows
 from legato.data.splits import Encoding, MaxLine, SplitData, ValidShare, completed
 from legato.data.text.bpe_dropout import BpeDropout
 from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
 from legato.data.text.vocabularies import DEFAULT_SIZE, PAD
 from legato.decoding import SearchOptions
-from legato.decoding.options import MAX_BEAMS, MAX_NBEST, MAX_TOKENS
-from legato.errors import ConfigError, DataError, suggest
-from legato.evaluation.metrics import Metrics
+from legato.decoding.options import MAX_BEAMS, MAX_TOKENS
+from legato.errors import ConfigError, listed, suggest
 from legato.evaluation.translation import METRICS
 from legato.folders.loaded import Loaded
-from legato.models.base import SequenceModel, Sizes
-from legato.tasks.base import Answer, Plan, Prediction, Say, Task, TaskJob, require
+from legato.models.base import SequenceModel
+from legato.tasks.base import Answer, Plan, Prediction, Say, Task
 from legato.tasks.defaults import Defaults, Given, encoder_decoder_training
 from legato.tasks.encoder_decoder import (
+    BeamOptions,
+    EncoderDecoderJob,
     TargetTokens,
     beam_options,
     longest_of,
-    pair_loss,
     require_source,
 )
-from legato.tasks.table_inputs import TableInputs, read_inputs
-from legato.tasks.translation.translator import Translator, few, tag_token, tags_of
-from legato.training.job import Loss
+from legato.tasks.table_inputs import TableInputs
+from legato.tasks.translation.translator import NAMED, Translator, tag_token, tags_of
 
 FEW = 100  # pairs: a score of fewer says little
 
@@ -99,92 +95,12 @@ class TranslationData(SplitData[str | list[str]]):
         return ratio
 
 
-class TranslationOptions(Section):
+class TranslationOptions(BeamOptions):
     """How to predict."""
 
-    beams: int | None = Field(None, ge=1, le=MAX_BEAMS)
-    nbest: int = Field(1, ge=1, le=MAX_NBEST)
-    length_penalty: float | None = Field(None, ge=0, le=10)
     max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     to: str | None = None  # the language to write, for a model of many
     alignments: bool = False
-
-
-class Translation(Task):
-    """The `translation` task."""
-
-    name: ClassVar[str] = "translation"
-    default_model: ClassVar[str] = "transformer"
-    summary: ClassVar[str] = "any text to any text: translation, summaries, spelling"
-    Data: ClassVar[type[Section]] = TranslationData
-    metrics: ClassVar[Metrics] = METRICS
-    Options: ClassVar[type[Section]] = TranslationOptions
-
-    @classmethod
-    def defaults(cls, given: Given) -> Defaults:
-        require_source(str(given.model["name"]), cls.name)
-        toy: dict[str, Any] = {"data": {"beams": 1}, "tokenizer": {"name": "word"}} if given.toy else {}
-        return Defaults(train=encoder_decoder_training(given), **toy)
-
-    @classmethod
-    def prepare(cls, plan: Plan, say: Say) -> TranslationJob:
-        require(plan.data, "train", "=[source file,target file], or a table")
-        return TranslationJob(plan, say)
-
-    @classmethod
-    def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
-        require(data, "test", "=[source file,target file], or a table")
-        translator = Translator(loaded.module, loaded.tokenizer, loaded.target, loaded.start)
-        if translator.tags and not (data.directions or data.test_directions or data.tag_column):
-            data = _as_trained(data, loaded.about)
-        if translator.tags and not (data.directions or data.test_directions or data.tag_column):
-            raise ConfigError(
-                f"{loaded.folder} writes {few(translator.tags)}; say which: data.directions=[en-de] and "
-                "data.test=test.{}, or data.tag_column of a table"
-            )
-        if str(data.test).startswith(TOY):
-            toy, seed = data.toy.as_trained(loaded.about.get("toy", {}))
-            pairs, report = clean(_toy_pairs(data.test, toy, seed, "test"))
-        else:
-            pairs, report = clean(_read(data, data.test, "test"))
-        beams, penalty = (_given(data, key) for key in ("beams", "length_penalty"))
-        scores = translator.score(pairs, beam_options(loaded.about, beams, penalty))
-        told = {"left_out": str(report)} if report.left_out else {}
-        return {"data": pairs.source, "sha256": pairs.sha256, **scores, **told}
-
-    @classmethod
-    def read_inputs(
-        cls, source: str, about: Mapping[str, Any], columns: Sequence[Column] | None = None, *, alone: bool = False
-    ) -> TableInputs:
-        if columns is not None:
-            return read_inputs(source, columns=columns)
-        try:
-            pairs = _read(validate(TranslationData, {"columns": about.get("columns")}), source, "test")
-        except DataError:  # sources alone
-            return read_inputs(source)
-        return TableInputs(pairs.sources, f"{source}: {pairs.note}")
-
-    @classmethod
-    def predict(cls, loaded: Loaded, inputs: Sequence[str], options: Any) -> list[Prediction]:
-        translator = Translator(loaded.module, loaded.tokenizer, loaded.target, loaded.start)
-        return translator.predict(inputs, options, loaded.about)
-
-    @classmethod
-    def columns(cls, answer: Answer, scores: bool, alignments: bool) -> list[str]:
-        """… and with `alignments` pairs of a source and a target word, counted from 0, as Pharaoh writes them."""
-        pairs = " ".join(f"{source}-{target}" for source, target in answer.more.get("word_alignment", []))
-        return [*super().columns(answer, scores, alignments), *([pairs] if alignments else [])]
-
-
-def _as_trained(data: Any, about: dict[str, Any]) -> Any:
-    """The settings with the directions that a model was trained in, where `data.test` has a place for languages."""
-    trained = about.get("directions")
-    named = isinstance(data.test, str) and "{}" in data.test
-    return data.model_copy(update={"directions": trained}) if trained and named else data
-
-
-def _given(data: Any, key: str) -> Any:
-    return getattr(data, key) if key in data.model_fields_set else None
 
 
 def _read(data: TranslationData, source: str | list[str], split: str) -> Pairs:
@@ -204,31 +120,28 @@ def _toy_pairs(source: Any, toy: ToyConfig, seed: int, split: str) -> Pairs:
     return Pairs(source=str(source), sources=sources, targets=targets, lines=lines, sha256=digest)
 
 
-class TranslationJob(TaskJob):
+class TranslationJob(EncoderDecoderJob):
     """Training on pairs."""
 
     task = "translation"
-    search = "greedy"
+    Predictor = Translator
+    parts: dict[str, Pairs]
 
     def __init__(self, plan: Plan, say: Say) -> None:
-        data = plan.data
-        self.plan = plan
-        self.metric = data.metric
-        self.pairs = self._read(say)
-        self.hashes = {split: pairs.sha256 for split, pairs in self.pairs.items()}
-        self.tags = sorted({tag for pairs in self.pairs.values() for tag in pairs.tags or []})
+        super().__init__(plan, say)
+        self.metric = plan.data.metric
+        self.parts = self._read()
+        self.hashes = {split: pairs.sha256 for split, pairs in self.parts.items()}
+        self.tags = sorted({tag for pairs in self.parts.values() for tag in pairs.tags or []})
+        self.use = 'legato predict FOLDER "A dog runs."' + (f" --to {self.tags[0]}" if self.tags else "")
         self.processors = Processors(*self._tokenizers())
-        self.sizes = Sizes(self.target.size, None if self.target is self.tokenizer else self.tokenizer.size)
         self.target_tokens = TargetTokens.of(self.target)
-        self.batches = self._batches(say)
-        self.valid = self._shortened(self.pairs["valid"])
-        held = {split: len(pairs) for split, pairs in self.pairs.items()}
-        held["train"] = len(self.batches.sources.lengths)  # those that are too long are no longer there
-        counts = ", ".join(f"{count:,} {split}" for split, count in held.items())
+        self.batches = self._batches()
+        self.valid = self._shortened(self.parts["valid"])
         size = (
             f"{self.target.size:,}" if self.sizes.source is None else f"{self.sizes.source:,} → {self.target.size:,}"
         )
-        say(f"data: {counts} pairs, vocabulary {size} ({self.target.name})")
+        say(f"data: {self.counts} pairs, vocabulary {size} ({self.target.name})")
         say(f"the model will see: {self._preview()}")
 
     def _preview(self) -> str:
@@ -238,7 +151,7 @@ class TranslationJob(TaskJob):
             " ".join(repr(side.token(int(i))) for i in ids[:16]) + " …" * (len(ids) > 16) for side, ids in sides
         )
 
-    def _read(self, say: Say) -> dict[str, Pairs]:
+    def _read(self) -> dict[str, Pairs]:
         data = self.plan.data
 
         def read(source: str | list[str], split: str, train: Pairs | None) -> Pairs:
@@ -246,39 +159,32 @@ class TranslationJob(TaskJob):
             pairs = _toy_pairs(source, data.toy, self.plan.seed, split) if toy else _read(data, source, split)
             pairs, report = clean(pairs)
             if pairs.note:
-                say(f"data.{split}: {pairs.note}")
+                self.say(f"data.{split}: {pairs.note}")
             if report.left_out:
-                say(f"data.{split}: {report}")
-            self._checktags_of(split, pairs, train or pairs)
+                self.say(f"data.{split}: {report}")
+            # No language may be asked for that nothing teaches; another direction into a known one is fine.
+            known = set((train or pairs).tags or [])
+            if unknown := sorted(set(pairs.tags or []) - known):
+                near = suggest(unknown[0], known)
+                raise ConfigError(f"data.{split} asks for '{unknown[0]}', which no training pair is in; {near}")
             return pairs
 
         found = data.read(read)
 
         def hold_out(train: Pairs) -> dict[str, Pairs]:
             parts = hold_out_pairs(train, data.valid_share, 0.0 if "test" in found else data.test_share)
-            for split in [split for split in parts if split != "train"]:
-                self._say_if_few(split, len(parts[split]), say)
+            for split, part in parts.items():
+                if split != "train" and len(part) < FEW:
+                    pairs = "1 pair is" if len(part) == 1 else f"{len(part)} pairs are"
+                    share = f"data.{split}_share={data.valid_share if split == 'valid' else data.test_share:g}"
+                    rough = f"only {pairs} held out, so its scores are rough"
+                    self.say(f"data.{split}: {rough}; raise {share}, or give data.{split}")
             return parts
 
         return completed(found, hold_out)
 
-    def _say_if_few(self, split: str, count: int, say: Say) -> None:
-        if count < FEW:
-            pairs = "1 pair is" if count == 1 else f"{count} pairs are"
-            share = f"data.{split}_share={getattr(self.plan.data, f'{split}_share'):g}"
-            say(f"data.{split}: only {pairs} held out, so its scores are rough; raise {share}, or give data.{split}")
-
-    def _checktags_of(self, split: str, pairs: Pairs, train: Pairs) -> None:
-        """Refuse to ask for a language that nothing teaches; another direction into a known one is fine."""
-        known = set(train.tags or [])
-        unknown = sorted(set(pairs.tags or []) - known)
-        if unknown:
-            raise ConfigError(
-                f"data.{split} asks for '{unknown[0]}', which no training pair is in; {suggest(unknown[0], known)}"
-            )
-
     def _tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
-        train, config = self.pairs["train"], self.plan.tokenizer
+        train, config = self.parts["train"], self.plan.tokenizer
         special_tokens = [PAD, *map(tag_token, self.tags)]
         if self.plan.data.joint:
             joint = self._tokenizer(config, [*train.sources, *train.targets], "both", special_tokens)
@@ -293,37 +199,23 @@ class TranslationJob(TaskJob):
         if config.name in ("bpe", "unigram", "wordpiece"):  # the special tokens count among the vocabulary's size
             size = (config.size or DEFAULT_SIZE) - len(special_tokens)
             config = config.model_copy(update={"size": max(size, 257 if config.name == "bpe" else 1)})
-        text = Text(self.pairs["train"].source, texts, digest)
+        text = Text(self.parts["train"].source, texts, digest)
         return cached_tokenizer(config, text).with_special_tokens(special_tokens)
 
-    def _batches(self, say: Say) -> PairBatches:
-        data, train, plan = self.plan.data, self.pairs["train"], self.plan
+    def _batches(self) -> PairBatches:
+        train = self.parts["train"]
         end, tags = self.tokenizer.eos_id, tags_of(train)
         heads = {tag: [] if tag is None else [self.tokenizer.id_of(tag_token(tag))] for tag in set(tags)}
         encoded = self.tokenizer.encode_many(train.sources)
         sources = [np.array([*heads[tag], *ids, end], dtype=np.int32) for ids, tag in zip(encoded, tags, strict=True)]
         targets = list(self.target.encode_many(train.targets))
-        max_length = plan.model.max_length
-        limit = min(data.max_length, max_length or data.max_length)
-        marked = [range(len(ids) + 1) for ids in targets]  # as long as with their EOS token
-        kept, report = filter_lengths(sources, marked, limit, data.max_ratio, train)
-        if report.left_out:
-            say(f"data.train: {report}")
-        draw = None
-        if data.bpe_dropout:
-            draw = self._drawn(train.select(kept))
-        return PairBatches(
-            [sources[i] for i in kept],
-            [targets[i] for i in kept],
-            plan.batch_shape(train.source),
-            start=self.target_tokens.start,
-            eos=self.target_tokens.eos,
-            draw=draw,
-            max_length=max_length,
-        )
+        return self.paired(sources, targets, self.plan.batch_shape(train.source), self.plan.data.max_ratio, train)
 
-    def _drawn(self, train: Pairs) -> Draw:
+    def draw(self, kept: Sequence[int]) -> TokenDraw | None:
         """Cuts of the pairs' texts that are new in each epoch."""
+        if not self.plan.data.bpe_dropout:
+            return None
+        train = self.parts["train"].select(kept)
         dropout, seed = self.plan.data.bpe_dropout, self.plan.seed
         read = BpeDropout(self.tokenizer, dropout, seed)
         write = read if self.target is self.tokenizer else BpeDropout(self.target, dropout, seed)
@@ -344,20 +236,8 @@ class TranslationJob(TaskJob):
         count = min(self.plan.data.scored, len(pairs))
         return pairs if count == len(pairs) else pairs.select([i * len(pairs) // count for i in range(count)])
 
-    def loss(self, model: SequenceModel, batch: Batch, state: Any) -> Loss:
-        return pair_loss(model, batch, self.plan.train.label_smoothing)
-
-    def validate(self, model: SequenceModel) -> dict[str, float]:
-        scores = self._translator(model).score(self.valid, SearchOptions())
-        return {key: value for key, value in scores.items() if isinstance(value, int | float)}
-
-    def score(self, model: SequenceModel, split: str) -> dict[str, Any]:
-        data = self.plan.data
-        options = SearchOptions(search="beam", beams=data.beams, length_penalty=data.length_penalty)
-        return self._translator(model).score(self.pairs[split], options)
-
     def samples(self, model: SequenceModel, count: int) -> list[str]:
-        translator, valid, max_length = self._translator(model), self.valid, longest_of(model)
+        translator, valid, max_length = self.predictor(model), self.valid, longest_of(model)
         read = (translator.source_ids(text, tag) for text, tag in zip(valid.sources, tags_of(valid), strict=True))
         sources = dict(islice(((i, ids) for i, ids in enumerate(read) if len(ids) <= max_length), count))
         found = translator.translate(list(sources.values()), SearchOptions())
@@ -366,16 +246,9 @@ class TranslationJob(TaskJob):
             for index, best in zip(sources, found, strict=True)
         ]
 
-    def _translator(self, model: SequenceModel) -> Translator:
-        return Translator(model, self.tokenizer, self.target)
-
-    @property
-    def use(self) -> str:  # type: ignore[override]
-        return 'legato predict FOLDER "A dog runs."' + (f" --to {self.tags[0]}" if self.tags else "")
-
     def about(self, metrics: dict[str, float]) -> dict[str, Any]:
         data = self.plan.data
-        told: dict[str, Any] = {"beams": data.beams, "length_penalty": data.length_penalty}
+        told = super().about(metrics)
         if self.tags:
             told["tags"] = self.tags
         if data.directions:
@@ -386,6 +259,60 @@ class TranslationJob(TaskJob):
             told["toy"] = {"settings": data.toy.model_dump(mode="json"), "seed": self.plan.seed}
         return told
 
-    batches: PairBatches
-    tokenizer: Tokenizer
-    target: Tokenizer
+
+class Translation(Task):
+    """The `translation` task."""
+
+    name = "translation"
+    default_model = "transformer"
+    summary = "any text to any text: translation, summaries, spelling"
+    Job = TranslationJob
+    Data = TranslationData
+    needs = "=[source file,target file], or a table"
+    metrics = METRICS
+    Options = TranslationOptions
+
+    @classmethod
+    def defaults(cls, given: Given) -> Defaults:
+        require_source(str(given.model["name"]), cls.name)
+        toy: dict[str, Any] = {"data": {"beams": 1}, "tokenizer": {"name": "word"}} if given.toy else {}
+        return Defaults(train=encoder_decoder_training(given), **toy)
+
+    @classmethod
+    def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
+        cls.require(data, "test")
+        translator = Translator(loaded.module, loaded.tokenizer, loaded.target, loaded.start)
+        if translator.tags and not (data.directions or data.test_directions or data.tag_column):
+            # The directions of training, where the test has a place for languages.
+            trained = loaded.about.get("directions")
+            if not (trained and isinstance(data.test, str) and "{}" in data.test):
+                raise ConfigError(
+                    f"{loaded.folder} writes {listed(translator.tags, NAMED)}; say which: data.directions=[en-de] "
+                    "and data.test=test.{}, or data.tag_column of a table"
+                )
+            data = data.model_copy(update={"directions": trained})
+        if str(data.test).startswith(TOY):
+            toy, seed = data.toy.as_trained(loaded.about.get("toy", {}))
+            pairs, report = clean(_toy_pairs(data.test, toy, seed, "test"))
+        else:
+            pairs, report = clean(_read(data, data.test, "test"))
+        given = data.model_dump(include={"beams", "length_penalty"} & data.model_fields_set)
+        scores = translator.score(pairs, beam_options(loaded.about, **given))
+        told = {"left_out": str(report)} if report.left_out else {}
+        return {"data": pairs.source, "sha256": pairs.sha256, **scores, **told}
+
+    @classmethod
+    def training_inputs(cls, source: str, about: Mapping[str, Any]) -> TableInputs:
+        pairs = _read(validate(TranslationData, {"columns": about.get("columns")}), source, "test")
+        return TableInputs(pairs.sources, f"{source}: {pairs.note}")
+
+    @classmethod
+    def predict(cls, loaded: Loaded, inputs: Sequence[str], options: Any) -> list[Prediction]:
+        translator = Translator(loaded.module, loaded.tokenizer, loaded.target, loaded.start)
+        return translator.predict(inputs, options, loaded.about)
+
+    @classmethod
+    def columns(cls, answer: Answer, scores: bool, alignments: bool) -> list[str]:
+        """… and with `alignments` pairs of a source and a target word, counted from 0, as Pharaoh writes them."""
+        pairs = " ".join(f"{source}-{target}" for source, target in answer.more.get("word_alignment", []))
+        return [*super().columns(answer, scores, alignments), *([pairs] if alignments else [])]

@@ -16,7 +16,7 @@ import numpy as np
 from legato.data.formats.text_pairs import Pairs, tidy
 from legato.data.text.tokenizers import AnyTokenizer, Ids
 from legato.decoding import Hypothesis, SearchOptions
-from legato.errors import ConfigError, DataError, LegatoError, suggest
+from legato.errors import ConfigError, DataError, LegatoError, listed, suggest
 from legato.evaluation.translation import translation_scores
 from legato.models.base import SequenceModel
 from legato.tasks.base import Answer, Prediction, word_alignment, word_numbers
@@ -32,12 +32,7 @@ from legato.tasks.encoder_decoder import (
 )
 
 TAG = re.compile(r">>([\w-]+)<<")  # what somebody may type before a text
-
-
-def few(names: Sequence[str], most: int = 12) -> str:
-    """Names for a message; published models may write hundreds of languages."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+NAMED = 12  # languages in a message; published models may write hundreds
 
 
 def tag_token(language: str) -> str:
@@ -56,7 +51,7 @@ class Translator:
 
     def __post_init__(self) -> None:
         self.target_tokens = TargetTokens.of(self.target, self.start)
-        names = (self.tokenizer.token(mark) for mark in sorted(self.tokenizer.special_ids))
+        names = (self.tokenizer.token(index) for index in sorted(self.tokenizer.special_ids))
         # The languages that it can be asked for.
         self.tags = [name[2:-2] for name in names if name.startswith(">>") and name.endswith("<<")]
 
@@ -132,7 +127,11 @@ class Translator:
                 predictions[index].answers = [Answer("", 0.0)]  # nothing to say of nothing
                 continue
             try:  # one bad line does not stop the others
-                sources[index] = self._readable(said, tag)
+                self._require_tag(tag)
+                ids, max_length = self.source_ids(said, tag), longest_of(self.model)
+                if len(ids) > max_length:
+                    raise DataError(f"{len(ids):,} tokens, more than the model's {max_length:,}; split the text")
+                sources[index] = ids
             except LegatoError as problem:
                 predictions[index].problem = str(problem)
         found = self.translate(list(sources.values()), search, options.max_tokens)
@@ -140,17 +139,9 @@ class Translator:
             predictions[index].answers = [self._answer(ids, h, options.alignments) for h in hypotheses]
         return predictions
 
-    def _readable(self, text: str, tag: str | None) -> Ids:
-        """The source of a text, or the reason why it cannot be read."""
-        self._require_tag(tag)
-        ids, max_length = self.source_ids(text, tag), longest_of(self.model)
-        if len(ids) > max_length:
-            raise DataError(f"{len(ids):,} tokens, more than the model's {max_length:,}; split the text")
-        return ids
-
     def _require_tag(self, tag: str | None) -> None:
         if tag is None and self.tags:
-            raise ConfigError(f"the model writes {few(self.tags)}; say which, with --to {self.tags[0]}")
+            raise ConfigError(f"the model writes {listed(self.tags, NAMED)}; say which, with --to {self.tags[0]}")
 
     def _split_tag(self, text: str, to: str | None) -> tuple[str | None, str]:
         """The language that is asked for, and the text without the tag that may be written before it."""

@@ -10,7 +10,8 @@ within it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,13 +26,12 @@ from legato.data.formats.text import Text
 from legato.data.sources.files import resolve_path
 from legato.data.text.tokenizers import AnyTokenizer
 from legato.errors import ConfigError, DataError
-from legato.evaluation.metrics import Metrics
-from legato.evaluation.word2vec import METRICS, analogy_scores, nearest, similarity_scores, told
+from legato.evaluation.word2vec import METRICS, analogy_scores, nearest, similarity_scores
 from legato.folders.finite_scores import check_finite
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
 from legato.models.word2vec import Word2VecModel
-from legato.tasks.base import Answer, Plan, Prediction, Say, Task, TaskJob, require
+from legato.tasks.base import Answer, Plan, Prediction, Say, Task, TaskJob
 from legato.tasks.defaults import Defaults, Given, TrainDefaults
 from legato.tasks.text_data import TextData, read_split, read_splits
 from legato.training.job import Loss
@@ -56,59 +56,6 @@ class Word2VecOptions(Section):
     """How to predict."""
 
     nbest: int = Field(10, ge=1)
-
-
-class Word2Vec(Task):
-    """The `word2vec` task."""
-
-    name: ClassVar[str] = "word2vec"
-    default_model: ClassVar[str] = "word2vec"
-    lists_answers: ClassVar[bool] = True
-    summary: ClassVar[str] = "word vectors: one for each word, from the words near it"
-    Data: ClassVar[type[Section]] = Word2VecData
-    metrics: ClassVar[Metrics] = METRICS
-    Options: ClassVar[type[Section]] = Word2VecOptions
-
-    @classmethod
-    def defaults(cls, given: Given) -> Defaults:
-        words = given.tokenizer.get("name", "word") == "word"
-        train = TrainDefaults(batch_tokens=4096, epochs=None if "steps" in given.train else 5, schedule="linear")
-        if given.adamw:
-            train["lr"] = 0.01
-        return Defaults(tokenizer={"name": "word", "min_count": 5} if words else {}, train=train)
-
-    @classmethod
-    def prepare(cls, plan: Plan, say: Say) -> Word2VecJob:
-        if plan.model.name != "word2vec":
-            raise ConfigError(
-                f"word2vec trains vectors, and model={plan.model.name} is more than those; leave it out"
-            )
-        require(plan.data, "train", "=FILE, or data.train=builtin:stdlib to try")
-        return Word2VecJob(plan, say)
-
-    @classmethod
-    def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
-        module = _vectors_of(loaded)
-        told: dict[str, Any] = {}
-        if data.test is not None:
-            text = read_split(data, data.test, "test")
-            batches = _batches(text, loaded.tokenizer, data, 4096, VALID_SEED, module.config.mode)
-            told = {"data": text.source, "sha256": text.sha256, "loss": score(module, batches, data.negatives)}
-        elif data.analogies is None and data.similarity is None:
-            raise ConfigError(
-                "'data.test' is needed; set data.test=FILE, data.analogies=FILE or data.similarity=FILE"
-            )
-        told.setdefault("data", data.analogies or data.similarity)
-        return told | word_scores(module.embedding.weight, loaded.tokenizer, data)
-
-    @classmethod
-    def predict(cls, loaded: Loaded, inputs: Sequence[str], options: Any) -> list[Prediction]:
-        vectors = _vectors_of(loaded).embedding.weight
-        return [_neighbours(vectors, loaded.tokenizer, text, options.nbest) for text in inputs]
-
-    @classmethod
-    def columns(cls, answer: Answer, scores: bool, alignments: bool) -> list[str]:
-        return [*super().columns(answer, scores, alignments), f"{answer.more['cosine']:.4f}"]
 
 
 def _vectors_of(loaded: Loaded) -> Word2VecModel:
@@ -157,10 +104,7 @@ def _left_out(tokenizer: AnyTokenizer) -> list[int]:
 
 def word_scores(vectors: Tensor, tokenizer: AnyTokenizer, data: Word2VecData) -> dict[str, float]:
     """Analogies and similarity, where there are files of them."""
-
-    def find(word: str) -> int | None:
-        return find_word(tokenizer, word)
-
+    find = partial(find_word, tokenizer)
     scores: dict[str, float] = {}
     hidden = [*_left_out(tokenizer), tokenizer.eos_id]
     if data.analogies is not None:
@@ -209,11 +153,14 @@ class Word2VecJob(TaskJob):
     metric = "loss"
 
     def __init__(self, plan: Plan, say: Say) -> None:
-        self.plan = plan
+        super().__init__(plan, say)
+        if plan.model.name != "word2vec":
+            raise ConfigError(
+                f"word2vec trains vectors, and model={plan.model.name} is more than those; leave it out"
+            )
         self.texts = read_splits(plan.data)
         self.hashes = {split: text.sha256 for split, text in self.texts.items()}
         self.processors = plan.processors_for(lambda: cached_tokenizer(plan.tokenizer, self.texts["train"]))
-        self.sizes = plan.sizes_for(self.tokenizer)
         ids = cached_ids(self.texts["train"], self.tokenizer)
         self.counts = np.bincount(ids, minlength=self.tokenizer.size)
         rows = plan.train.batch_tokens
@@ -240,9 +187,6 @@ class Word2VecJob(TaskJob):
         total = model.contrast(batch, self.plan.data.negatives)  # type: ignore[operator]
         return Loss(total, total)
 
-    def validate(self, model: SequenceModel) -> dict[str, float]:
-        return self.score(model, "valid")
-
     def score(self, model: SequenceModel, split: str) -> dict[str, Any]:
         assert isinstance(model, Word2VecModel)
         scores = {"loss": score(model, self.scored[split], self.plan.data.negatives)}
@@ -258,9 +202,56 @@ class Word2VecJob(TaskJob):
         for word in shown:
             hidden = [word, *_left_out(self.tokenizer), self.tokenizer.eos_id]
             found, cosines = nearest(vectors, vectors[word][None], SHOWN, hidden)
-            names = [self.tokenizer.token(index) for index in found[0]]
-            said.append(f"{self.tokenizer.token(word)} → {told(names, cosines[0])}")
+            near = zip(map(self.tokenizer.token, found[0]), cosines[0], strict=True)
+            listed = ", ".join(f"{name} {cosine:.2f}" for name, cosine in near)
+            said.append(f"{self.tokenizer.token(word)} → {listed}")
         return said
 
     def about(self, metrics: dict[str, float]) -> dict[str, Any]:
         return {"window": self.plan.data.window}
+
+
+class Word2Vec(Task):
+    """The `word2vec` task."""
+
+    name = "word2vec"
+    default_model = "word2vec"
+    lists_answers = True
+    summary = "word vectors: one for each word, from the words near it"
+    Job = Word2VecJob
+    Data = Word2VecData
+    needs = "=FILE, or data.{split}=builtin:stdlib to try"
+    metrics = METRICS
+    Options = Word2VecOptions
+
+    @classmethod
+    def defaults(cls, given: Given) -> Defaults:
+        words = given.tokenizer.get("name", "word") == "word"
+        train = TrainDefaults(batch_tokens=4096, epochs=None if "steps" in given.train else 5, schedule="linear")
+        if given.adamw:
+            train["lr"] = 0.01
+        return Defaults(tokenizer={"name": "word", "min_count": 5} if words else {}, train=train)
+
+    @classmethod
+    def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
+        module = _vectors_of(loaded)
+        told: dict[str, Any] = {}
+        if data.test is not None:
+            text = read_split(data, data.test, "test")
+            batches = _batches(text, loaded.tokenizer, data, 4096, VALID_SEED, module.config.mode)
+            told = {"data": text.source, "sha256": text.sha256, "loss": score(module, batches, data.negatives)}
+        elif data.analogies is None and data.similarity is None:
+            raise ConfigError(
+                "'data.test' is needed; set data.test=FILE, data.analogies=FILE or data.similarity=FILE"
+            )
+        told.setdefault("data", data.analogies or data.similarity)
+        return told | word_scores(module.embedding.weight, loaded.tokenizer, data)
+
+    @classmethod
+    def predict(cls, loaded: Loaded, inputs: Sequence[str], options: Any) -> list[Prediction]:
+        vectors = _vectors_of(loaded).embedding.weight
+        return [_neighbours(vectors, loaded.tokenizer, text, options.nbest) for text in inputs]
+
+    @classmethod
+    def columns(cls, answer: Answer, scores: bool, alignments: bool) -> list[str]:
+        return [*super().columns(answer, scores, alignments), f"{answer.more['cosine']:.4f}"]
