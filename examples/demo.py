@@ -23,6 +23,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import legato
+from legato.cli.printing import show
 from legato.interrupts import Stopped
 from legato.runs.compare import Comparison, table_of
 
@@ -123,7 +124,8 @@ def main() -> None:
         out = options.out or Path(temporary)
         console.print("Training four language models on the built-in corpus …")
         text = language(out / "language", console.print)
-        console.print(table_of(text))
+        columns, rows, caption = table_of(text)
+        show(columns, rows, caption=caption, right=range(1, len(columns)))
         console.print("\nWhat each writes after 'The ' (the same seed for all):")
         for entry in text.entries:
             model = legato.load(entry.results[0].run)

@@ -265,3 +265,12 @@ def test_a_broken_entry_point_gives_one_clear_line(name: str, reason: str) -> No
 def test_a_broken_entry_point_hides_no_other_model() -> None:
     assert "gone" in MODELS.names()
     assert MODELS.get("gru") is MODELS.get("elman")
+
+
+def test_others_names_come_in_the_order_of_their_package(outside: None) -> None:
+    assert [name for name in MODELS.names() if name not in MODELS.builtin] == [
+        "bigram",
+        "gone",
+        "failing",
+        "nameless",
+    ]

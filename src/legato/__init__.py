@@ -42,5 +42,5 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         import importlib
 
-        return getattr(importlib.import_module(_HOMES[name]), name)  # a module has no other way
+        return getattr(importlib.import_module(_HOMES[name]), name)  # by its name in the table
     raise AttributeError(f"module 'legato' has no attribute '{name}'")

@@ -106,11 +106,13 @@ class Model:
             raise LegatoError("a dialogue needs a message")
         return self.tokenizer.encode_template(self.loaded.chat.render(dialogue))
 
-    def hypotheses(self, prompts: Sequence[Prompt], options: SearchOptions) -> list[list[Generated]]:
+    def hypotheses(
+        self, prompts: Sequence[Prompt], options: SearchOptions, on_token: Any = None
+    ) -> list[list[Generated]]:
         """What the search found for each prompt, best first, with scores."""
         self.check_generates()
         ids = [self.begin(prompt, options) for prompt in prompts]
-        found = self._search(ids, options, None)
+        found = self._search(ids, options, on_token)
         return [[self._finish(start, h, options) for h in best] for start, best in zip(ids, found, strict=True)]
 
     def stream(self, prompt: Prompt = "", **options: Any) -> Iterator[str]:

@@ -37,7 +37,7 @@ class Registry:
 
     def names(self) -> list[str]:
         """Every known name, ours first; imports none of them."""
-        return list(dict.fromkeys([*self.builtin, *self._added, *self._outside().names]))
+        return list(dict.fromkeys([*self.builtin, *self._added, *(point.name for point in self._outside())]))
 
     def __contains__(self, name: str) -> bool:
         return name in self.builtin or name in self._added or name in self._outside().names
@@ -48,7 +48,7 @@ class Registry:
             return self._added[name]
         if name in self.builtin:
             module, attribute = self.builtin[name].split(":")
-            return getattr(importlib.import_module(module), attribute)  # a module has no other way
+            return getattr(importlib.import_module(module), attribute)  # by its name in the table
         for point in self._outside().select(name=name):
             try:
                 return point.load()
@@ -59,7 +59,7 @@ class Registry:
         raise ConfigError(f"there is no {self.kind} '{brief(name)}'; {suggest(name, self.names())}")
 
     def _outside(self) -> EntryPoints:
-        """What other packages bring."""
+        """What other packages bring, those that were there when it was first asked for."""
         return _every_entry_point(tuple(sys.path)).select(group=self.group)
 
 

@@ -11,12 +11,14 @@ import torch
 
 import legato
 from batches_compared import same
+from legato.config import Section
 from legato.data.batching.batch import Batch
 from legato.errors import ConfigError, DataError
 from legato.registry import MODELS as REGISTERED
 from legato.registry import TASKS
 from legato.runs.config import check, settings_for, with_defaults
 from legato.runs.train import plan_of
+from legato.tasks.base import as_trained
 from tiny_runs import SMALL, read_metrics, weights_digest
 
 MODELS = {
@@ -193,3 +195,13 @@ def test_a_text_of_marks_alone_is_refused(tmp_path: Path) -> None:
     (tmp_path / "blank.txt").write_text("\n\n \n.")
     with pytest.raises(DataError):
         trained(tmp_path, data__train=str(tmp_path / "blank.txt"))
+
+
+def test_what_a_folder_remembers_as_nothing_is_not_remembered() -> None:
+    class Settings(Section):
+        window: int = 8
+
+    assert as_trained(Settings(), "window", {"window": 4}) == 4
+    assert as_trained(Settings(), "window", {"window": None}) == 8
+    assert as_trained(Settings(), "window", {}) == 8
+    assert as_trained(Settings(window=6), "window", {"window": 4}) == 6

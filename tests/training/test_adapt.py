@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from legato.config import validate
-from legato.errors import ConfigError, DataError
+from legato.errors import ConfigError, DataError, FolderError
 from legato.folders.model_folder import load_model, read_model
 from legato.folders.weights import load_tensors, save_tensors
 from legato.models.base import count_parameters
@@ -291,3 +291,24 @@ def test_what_only_the_new_model_has_is_known_to_be_drawn(tmp_path: Path, sketch
     model = MODELS.get("bert")(wanted, origin.sizes)
     drawn = read_model(folder, sketched=sketched).put_into(model) & {name for name, _ in model.named_parameters()}
     assert drawn == {"head.weight", "head.bias", "head_norm.weight", "head_norm.bias", "output.bias"}
+
+
+def test_weights_that_were_written_over_before_they_are_read_are_refused(tmp_path: Path) -> None:
+    folder = published_folder(tmp_path / "bert", "bert")
+    loaded = read_model(folder, sketched=True)
+    raw = (folder / "model.safetensors").read_bytes()
+    with (folder / "model.safetensors").open("r+b") as file:  # the same file, as `cp` does it
+        file.write(raw[:-4] + b"\0\0\0\1")
+    with pytest.raises(FolderError, match=r"model\.safetensors was written over while the data was read"):
+        loaded.put_into(MODELS.get("bert")(loaded.module.config, loaded.module.sizes))
+
+
+def test_a_folder_that_was_replaced_before_it_is_read_leaves_what_it_held(tmp_path: Path) -> None:
+    folder = published_folder(tmp_path / "bert", "bert")
+    expected = read_model(folder).module.state_dict()
+    loaded = read_model(folder, sketched=True)
+    folder.rename(tmp_path / "old")
+    shutil.copytree(tmp_path / "old", folder)
+    shutil.rmtree(tmp_path / "old")
+    loaded.put_into(MODELS.get("bert")(loaded.module.config, loaded.module.sizes))
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in loaded.module.state_dict().items())

@@ -44,7 +44,8 @@ def cache_folder() -> Path:
 def cached_ids(text: Text, tokenizer: AnyTokenizer) -> Array:
     """All documents as one row of ids, `<eos> document <eos> document …`; read-only, of two bytes where they fit."""
     dtype = np.dtype(np.uint16 if tokenizer.size <= 1 << 16 else np.int32)
-    file = cache_folder() / f"ids-{_key(text.sha256, tokenizer.fingerprint(), dtype.str)}.npy"
+    # True: once documents could also be joined without the EOS token, and what is there keeps its name.
+    file = cache_folder() / f"ids-{_key(text.sha256, tokenizer.fingerprint(), True, dtype.str)}.npy"
     there = _mapped(file, dtype)
     if there is not None:
         return there

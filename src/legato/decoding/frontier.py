@@ -207,7 +207,7 @@ class Frontier:
         """Mark the groups that are done."""
         likeliest = self.scores.max(-1)  # (G,)
         for group in np.flatnonzero(~self.done):
-            closed = ranked(self.closed[self.groups[group]].values())
+            closed = list(self.closed[self.groups[group]].values())
             open_score = float(likeliest[group])
             limit = int(self.limits[self.groups[group]])
             if (
@@ -219,7 +219,7 @@ class Frontier:
             self.done[group] = True
             self.scores[group] = -np.inf
             if self.on_token is not None and self.width > 1:
-                for token in closed[0].tokens:
+                for token in ranked(closed)[0].tokens:
                     self.on_token(int(self.groups[group]), token)
 
     def _full(self, closed: list[Hypothesis], open_score: float) -> bool:
@@ -227,7 +227,7 @@ class Frontier:
         if len(closed) < self.width:
             return False
         now = normalise(open_score, len(self.steps), self.options.length_penalty)
-        return self.width == 1 or closed[self.width - 1].score >= now
+        return self.width == 1 or ranked(closed)[self.width - 1].score >= now
 
     def _settled(self, closed: list[Hypothesis], open_score: float, limit: int) -> bool:
         """Whether no open hypothesis can enter the n best (the bound in the docstring at the top)."""
@@ -235,7 +235,7 @@ class Frontier:
         if len(closed) < wanted:
             return False
         bound = normalise(open_score, limit, self.options.length_penalty)
-        return closed[wanted - 1].score >= bound
+        return ranked(closed)[wanted - 1].score >= bound
 
     def shrink(self) -> None:
         """Drop the groups that are done, once they are half of the batch: dropping copies the state."""

@@ -37,7 +37,10 @@ class Loaded(HasProcessors):
         return self.target.eos_id if self.first_token is None else self.first_token
 
     def put_into(self, model: SequenceModel) -> set[str]:
-        """Begin `model` with the folder's weights; what only `model` has stays as it was made: its tensors' names."""
+        """Begin `model` with the folder's weights; what only `model` has stays as it was made: its tensors' names.
+
+        A sketch's body shares them afterwards, to be asked for names and numbers; it is no model that runs.
+        """
         body = body_of(self.module)
         held = set(body.state_dict())
         if self.read_into is None:

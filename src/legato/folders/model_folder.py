@@ -41,7 +41,7 @@ from legato.folders.sentence_encoder import (
     save_sentence_encoder,
     sentences_of,
 )
-from legato.folders.shards import LARGEST, load_weights, save_weights, weights_name
+from legato.folders.shards import LARGEST, load_weights, save_weights, stamps_of, weights_name
 from legato.folders.special_tokens import (
     ends_of_ours,
     generation_defaults,
@@ -224,7 +224,7 @@ def _load_model(folder: Path, *, sketched: bool) -> Loaded:
         if processors.has_text:
             _check_vocabularies(folder, sizes, processors, exact=not said.published)
 
-    tensors = load_weights(folder)
+    tensors, stamps = load_weights(folder), stamps_of(folder)
 
     def read(into: SequenceModel | None) -> tuple[SequenceModel, dict[str, Any], PublishedHead | None]:
         return _read_body(said, tensors, check, into)
@@ -254,8 +254,26 @@ def _load_model(folder: Path, *, sketched: bool) -> Loaded:
     elif processors.has_text:
         ends = published_ends({**config, **said.generation}, module, processors.tokenizer)
     task = str(about.get("task", "embedding" if said.sentences is not None else _usual_task(module)))
-    read_into = (lambda model: read(model)[0]) if sketched else None
-    return Loaded(folder, module, processors, task, about, start, ends, chat, said.sentences, read_into=read_into)
+
+    def read_into(model: SequenceModel) -> SequenceModel:
+        # The tensors lie in the file until now. A folder that was replaced meanwhile leaves them as they were.
+        for file, now in stamps_of(folder).items():
+            if file in stamps and stamps[file][0] == now[0] and stamps[file] != now:
+                raise FolderError(f"{file} was written over while the data was read; begin again")
+        return read(model)[0]
+
+    return Loaded(
+        folder,
+        module,
+        processors,
+        task,
+        about,
+        start,
+        ends,
+        chat,
+        said.sentences,
+        read_into=read_into if sketched else None,
+    )
 
 
 @dataclass(frozen=True)

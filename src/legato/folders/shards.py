@@ -40,6 +40,12 @@ def load_weights(folder: Path) -> dict[str, Tensor]:
     raise FolderError(_why_none(folder))
 
 
+def stamps_of(folder: Path) -> dict[Path, tuple[int, int, int]]:
+    """The files of weights, with what tells one that was written over from the one before, and from another file."""
+    found = ((file, file.stat()) for file in folder.glob("*.safetensors"))
+    return {file: (told.st_ino, told.st_size, told.st_mtime_ns) for file, told in found}
+
+
 def weights_name(folder: Path) -> str:
     """The file to name where something is wrong with a tensor."""
     return WEIGHTS if (folder / WEIGHTS).is_file() or not (folder / INDEX).is_file() else INDEX

@@ -98,9 +98,7 @@ class BlocksConfig(ModelConfig):
     layers: int = Field(4, ge=1, le=DEEPEST, description="blocks")
     width: int = Field(256, ge=1, description="hidden size")
     heads: int = Field(4, ge=1, description="attention heads; they divide the width")
-    feedforward: int | None = Field(
-        None, ge=1, description="units of the feed-forward layers; left out: 4 × width, for swiglu 8/3 × width"
-    )
+    feedforward: int | None = Field(None, ge=1, description="units of the feed-forward layers; left out: 4 × width")
 
     @property
     def width_multiple(self) -> int:

@@ -107,10 +107,6 @@ class ElmoModel(SequenceModel):
         nn.init.uniform_(self.output.weight, -0.1, 0.1)
         nn.init.zeros_(self.output.bias)
 
-    @property
-    def can_generate(self) -> bool:
-        return False
-
     def embed(self, batch: Batch) -> Tensor:
         """The words' vectors, (T, B, E); a batch without characters is spelt by the vocabulary."""
         characters = None if batch.inputs.characters is None else batch.inputs.characters.transpose(0, 1)

@@ -71,6 +71,7 @@ class LlamaConfig(BlocksConfig):
     name: Literal["llama"] = "llama"
     family: Family = Field("llama", description="llama, mistral, qwen2 or qwen3: what it is saved as")
     heads: int = Field(4, ge=1, description="attention heads; they divide the width, or have a head_width")
+    feedforward: int | None = Field(None, ge=1, description="units of the feed-forward layers; left out: 8/3 × width")
     kv_heads: int | None = Field(None, ge=1, description="heads of keys and values; left out: as many")
     head_width: int | None = Field(None, ge=2, description="left out: width / heads")
     length: int = Field(2048, ge=1, description="tokens of the longest text")

@@ -103,10 +103,6 @@ class ModelWithHead(SequenceModel):
             self.crf = CRF(shape.outputs, None if shape.allowed is None else torch.tensor(shape.allowed))
 
     @property
-    def can_generate(self) -> bool:
-        return False
-
-    @property
     def token_table(self) -> nn.Module | None:
         return self.body.token_table
 

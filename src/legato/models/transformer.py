@@ -39,6 +39,9 @@ class TransformerConfig(BlocksConfig):
     name: Literal["transformer"] = "transformer"
     layers: int = Field(4, ge=1, le=DEEPEST, description="blocks of the encoder")
     decoder_layers: int | None = Field(None, ge=1, le=DEEPEST, description="blocks of the decoder; left out: layers")
+    feedforward: int | None = Field(
+        None, ge=1, description="units of the feed-forward layers; left out: 4 × width, for swiglu 8/3 × width"
+    )
     activation: Literal["relu", "gelu", "silu", "swiglu"] = Field("relu", description="of the feed-forward layers")
     norm: Literal["post", "pre"] = Field("post", description="norm after each sublayer, or before it")
     positions: Literal["sinusoidal", "learned", "rotary"] = Field(

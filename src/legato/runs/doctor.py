@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import sys
@@ -11,7 +12,6 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from legato import memory
 from legato.version import __version__
 
 NEEDED = (
@@ -88,10 +88,11 @@ def _devices() -> list[Finding]:
 
 
 def _memory() -> Finding:
-    free = memory.available()
-    if free is None:
+    try:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    except (ValueError, AttributeError, OSError):
         return Finding("free memory", "unknown")
-    return Finding("free memory", f"{free / 2**30:.1f} GiB", free > 2**30)
+    return Finding("free memory", f"{free:.1f} GiB", free > 1)
 
 
 def _cache() -> Finding:

@@ -262,7 +262,7 @@ def head_outputs(model: SequenceModel, rows: Sequence[Example], pad: int) -> lis
 def as_trained(data: Any, key: str, about: Mapping[str, Any]) -> Any:
     """A setting of `data` as somebody gives it now, or else as the model's folder remembers it from training."""
     chosen = data.model_dump(include={key})[key]
-    return chosen if key in data.model_fields_set else about.get(key, chosen)
+    return chosen if key in data.model_fields_set or about.get(key) is None else about[key]
 
 
 @dataclass

@@ -160,10 +160,13 @@ class Library:
         return partial(self._call, found) if callable(found) else found
 
     def _call(self, method: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        with clear_of_panics(f"the tokenizer {self.source or 'that was made for this data'} failed on a text"):
+        try:  # without a context manager, which takes longer than decoding a token
             if self.slow and method.__name__ in TIMED:
                 return within_time(lambda: method(*given, **named), _letters(given[0]), self.slow)
             return method(*given, **named)
+        except BaseException:
+            with clear_of_panics(f"the tokenizer {self.source or 'that was made for this data'} failed on a text"):
+                raise
 
     def encode(self, text: str, pair: str | None = None, *, add_special_tokens: bool = True) -> Any:
         if not self.slow:

@@ -143,7 +143,8 @@ class TextVectors:
         for chosen, batch in self._batches(texts, batch_size, done):
             hidden = self.states(batch).float()
             hidden = torch.nn.functional.normalize(hidden, dim=-1) if self.how.normalise else hidden
-            for row, ids, states, length in zip(chosen, batch.inputs.token_ids, hidden, _lengths(batch), strict=True):
+            lengths = _lengths(batch).tolist()
+            for row, ids, states, length in zip(chosen, batch.inputs.token_ids, hidden, lengths, strict=True):
                 vectors = states[:length].cpu().numpy()
                 check_finite(vectors, self.module)
                 found[row] = ([self.tokenizer.token(index) for index in ids[:length].tolist()], vectors)
