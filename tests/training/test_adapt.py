@@ -312,3 +312,13 @@ def test_a_folder_that_was_replaced_before_it_is_read_leaves_what_it_held(tmp_pa
     shutil.rmtree(tmp_path / "old")
     loaded.put_into(MODELS.get("bert")(loaded.module.config, loaded.module.sizes))
     assert all(torch.equal(tensor, expected[name]) for name, tensor in loaded.module.state_dict().items())
+
+
+def test_what_only_the_folder_has_is_read_too_and_its_base_is_the_same(tmp_path: Path) -> None:
+    folder = published_folder(tmp_path / "bert", "bert")
+    loaded = read_model(folder, sketched=True)
+    bare = dict.fromkeys(("masked_words", "next_sentence", "pooler"), False)
+    model = MODELS.get("bert")(loaded.module.config.model_copy(update=bare), loaded.module.sizes)
+    assert set(loaded.module.state_dict()) - set(model.state_dict())
+    loaded.put_into(model)
+    assert Base.of(str(folder), loaded).digest == Base.of(str(folder), read_model(folder)).digest
