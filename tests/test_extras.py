@@ -18,7 +18,7 @@ PROJECT = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_t
 @pytest.mark.parametrize(
     ("extra", "packages"),
     [
-        ("vision", ["Pillow"]),
+        ("vision", ["Pillow", "pycocotools"]),
         ("audio", ["soundfile", "soxr", "jiwer"]),
         ("serve", ["fastapi", "uvicorn", "prometheus-client"]),
         ("retrieval", ["lancedb", "pypdf", "psycopg"]),

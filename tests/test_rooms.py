@@ -11,6 +11,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "legato"
 ROOMS = [
     {"cli", "__main__"},
     {"__init__", "model", "sklearn"},
+    {"inspect"},
     {"runs"},
     {"tasks"},
     {"training"},

@@ -7,22 +7,24 @@ no section in particular; each room declares its own beside the code that reads 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import UnionType
 from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 import yaml
 from annotated_types import Ge, Gt, Le, Lt
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema, core_schema
 
 from legato.errors import ConfigError, brief, suggest
 from legato.input_files import read_bytes
 from legato.schema import is_text, parse_yaml
 
 # `model=lstm` is short for `model.name=lstm`.
-SHORT_SECTIONS = ("model", "tokenizer", "adapt")
+SHORT_SECTIONS = ("model", "model.encoder", "tokenizer", "adapt")
 
 MAX_FILE: Final = 1 << 16  # bytes of a settings file
 MAX_WORD: Final = 1 << 16  # characters of a setting's value
@@ -57,6 +59,52 @@ class Section(BaseModel):
         most = next((most for end, most in cls.most_of.items() if name.endswith(end)), cls.most)
         _check_plain(value, None if bounded else most)
         return value
+
+
+@dataclass(frozen=True)
+class ChosenByName:
+    """Beside a field's type: it holds a section whose class the section's own `name` chooses, or nothing.
+
+    encoder: Annotated[Section | None, ChosenByName(class_of)] = None
+
+    `class_of` has a ConfigError for a name that will not do.
+    """
+
+    class_of: Callable[[str], type[Section]]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self.read, handler(source))
+
+    def read(self, value: Any) -> Any:
+        """The section that settings are: a name alone, or a group with a name in it."""
+        given = {"name": value} if isinstance(value, str) else value
+        if not isinstance(given, Mapping):
+            return given
+        if "name" not in given:
+            raise ValueError("it needs a name beside its settings")
+        try:
+            section = self.section(given)
+        except ConfigError as problem:
+            raise ValueError(str(problem)) from None
+        if section is None:
+            return None
+        try:
+            return section.model_validate(given)
+        except ValidationError as problem:
+            raise _InnerError(section, problem) from None
+
+    def section(self, given: Any) -> type[Section] | None:
+        """The class for a group of settings; None where they name none."""
+        name = given.get("name") if isinstance(given, Mapping) else given
+        return None if name is None else self.class_of(str(name))
+
+
+class _InnerError(ValueError):
+    """What is wrong inside a section that is `ChosenByName`."""
+
+    def __init__(self, section: type[Section], problem: ValidationError) -> None:
+        super().__init__(str(problem))
+        self.section, self.problem = section, problem
 
 
 def _check_plain(value: Any, most: int | None) -> None:
@@ -129,8 +177,8 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
         if not last or not all(sections) or len(sections) >= MAX_PARTS:
             why = "it needs a name on both sides of each dot, of few"
             raise ConfigError(f"'{brief(key)}' is no setting's name: {why}")
-        if not sections and last in SHORT_SECTIONS and not isinstance(value, dict):
-            sections, last = [last], "name"
+        if key in SHORT_SECTIONS and not isinstance(value, dict):
+            sections, last = [*sections, last], "name"
         inner = whole
         for section in sections:
             there = inner.setdefault(section, {})
@@ -138,8 +186,16 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
                 # `data: x` in a file, then `data.train=y` on the command line.
                 raise ConfigError(f"'{key}' is set inside '{section}', which is already the value '{brief(there)}'")
             inner = there
-        inner[last] = str(value) if isinstance(value, Path) else value
+        inner[last] = str(value) if isinstance(value, Path) else _spelled_out(key, value)
     return whole
+
+
+def _spelled_out(key: str, value: Any) -> Any:
+    """A group of settings; a section inside it that is given by its name alone is what that is short for."""
+    if not isinstance(value, dict):
+        return value
+    short = {name for name in value if f"{key}.{name}" in SHORT_SECTIONS and not isinstance(value[name], dict)}
+    return {name: {"name": inner} if name in short else inner for name, inner in value.items()}
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -189,17 +245,26 @@ class Described(NamedTuple):
     values: str = ""  # that it may have, where it is not free
 
 
-def describe(section: type[Section], prefix: str) -> list[Described]:
-    """Every setting of a section."""
+def describe(section: type[Section], prefix: str, given: Mapping[str, Any] | None = None) -> list[Described]:
+    """Every setting of a section; `given` are some of its settings, whose names choose the sections inside it."""
     rows = []
     for name, field in section.model_fields.items():
         key = f"{prefix}.{field.alias or name}"
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
-            rows += describe(field.annotation, key)
+        inner = _section_of(field, (given or {}).get(name))
+        if inner is not None:
+            rows += describe(inner, key)
         else:
             default = "" if field.is_required() else str(field.default)
             rows.append(Described(key, default, field.description or "", permitted(field)))
     return rows
+
+
+def _section_of(field: FieldInfo, value: Any) -> type[Section] | None:
+    """The class of the section that a field holds, where it holds one."""
+    if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+        return field.annotation
+    choice = next((rule for rule in field.metadata if isinstance(rule, ChosenByName)), None)
+    return None if choice is None else choice.section(value)
 
 
 def permitted(field: FieldInfo) -> str:
@@ -234,6 +299,9 @@ def _one_line(section: type[Section], problem: ValidationError, where: str) -> s
     error = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
     path = [str(part) for part in error["loc"]]
     key = brief(".".join([where, *path] if where else path), 100)
+    cause = error.get("ctx", {}).get("error")
+    if isinstance(cause, _InnerError):
+        return _one_line(cause.section, cause.problem, key)
     if error["type"] == "extra_forbidden":
         return f"unknown key '{key}'; {suggest_key(path[-1], _known_keys(section, path[:-1]))}"
     if error["type"] == "missing":

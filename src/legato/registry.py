@@ -100,6 +100,12 @@ MODELS = Registry(
         "distilbert": "legato.models.distilbert:DistilBertModel",
         "llama": "legato.models.llama:LlamaModel",
         "word2vec": "legato.models.word2vec:Word2VecModel",
+        "vit": "legato.models.vit:ViTModel",
+        "vqa": "legato.models.vqa:VQAModel",
+        "resnet": "legato.models.resnet:ResNetModel",
+        "efficientnet-lite": "legato.models.efficientnet_lite:EfficientNetLiteModel",
+        "clip": "legato.models.clip:CLIPModel",
+        "clip-vision": "legato.models.clip:CLIPVision",
     },
 )
 
@@ -117,13 +123,17 @@ TASKS = Registry(
         "chat": "legato.tasks.chat.task:Chat",
         "word2vec": "legato.tasks.word2vec.task:Word2Vec",
         "embedding": "legato.tasks.embedding.task:Embedding",
+        "captioning": "legato.tasks.captioning.task:Captioning",
+        "vqa": "legato.tasks.vqa.task:VQA",
+        "image-classification": "legato.tasks.image_classification.task:ImageClassification",
     },
 )
 
 # What reads inputs that are not text; see data/processors.py.
-PROCESSORS = Registry("processor", "legato.processors", {})
+PROCESSORS = Registry("processor", "legato.processors", {"image": "legato.data.image.image_processor:ImageProcessor"})
 
-# Hugging Face's `model_type`s that we read and write, each with the map of its names.
+# Hugging Face's `model_type`s that we read and write, each with the map of its names; and what others publish as
+# weights alone, which we read.
 PUBLISHED = Registry(
     "published model",
     "legato.published",
@@ -139,5 +149,11 @@ PUBLISHED = Registry(
         "mistral": "legato.models.published.llama:Mistral",
         "qwen2": "legato.models.published.llama:Qwen2",
         "qwen3": "legato.models.published.llama:Qwen3",
+        "vit": "legato.models.published.vit:ViT",
+        "resnet": "legato.models.published.resnet:ResNet",
+        "efficientnet-lite": "legato.models.published.efficientnet_lite:EfficientNetLite",
+        "vision-encoder-decoder": "legato.models.published.vision_encoder_decoder:VisionEncoderDecoder",
+        "clip": "legato.models.published.clip:CLIP",
+        "clip_vision_model": "legato.models.published.clip:CLIPVisionTower",
     },
 )

@@ -11,10 +11,12 @@ import pytest
 import yaml
 
 import legato
+from legato.models.published.entries import value_at
 from legato.registry import MODELS, TASKS
 from legato.runs import doctor as diagnosis
 from legato.runs.config import TO_BE_NAMED, check, describe_settings, list_recipes, settings_for
 from tiny_adapted import published_folder
+from tiny_pictures import picture_model
 
 
 def test_every_model_is_listed(command: Any) -> None:
@@ -24,8 +26,11 @@ def test_every_model_is_listed(command: Any) -> None:
 
 @pytest.mark.parametrize("name", MODELS.names())
 def test_every_model_shows_its_settings(name: str, command: Any) -> None:
-    assert "model.width" in command("models", name).out
-    assert json.loads(command("models", name, "--json").out)["width"] == {"word2vec": 100}.get(name, 256)
+    key = {"resnet": "embedding", "efficientnet-lite": "width_coefficient", "clip": "vision.width"}.get(name, "width")
+    assert f"model.{key}" in command("models", name).out
+    settings = json.loads(command("models", name, "--json").out)
+    widths = {"word2vec": 100, "resnet": 64, "efficientnet-lite": 1.0}
+    assert value_at(settings, key) == widths.get(name, 256)
 
 
 def test_every_recipe_is_listed(command: Any) -> None:
@@ -33,18 +38,29 @@ def test_every_recipe_is_listed(command: Any) -> None:
     assert command("recipes").code == 0
 
 
+Bases = dict[str, str]
+
+
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A model for recipes that go on from one."""
-    return str(published_folder(tmp_path_factory.mktemp("base") / "m", "bert", layers=4))
+def base(tmp_path_factory: pytest.TempPathFactory) -> Bases:
+    """Models for recipes that go on from one: of text, and of pictures."""
+    folder = tmp_path_factory.mktemp("base")
+    return {
+        "text": str(published_folder(folder / "m", "bert", layers=4)),
+        "image": str(picture_model(folder / "i", layers=1, width=16, heads=2, image=32)),
+    }
 
 
-def complete(recipe: dict[str, Any], base: str) -> dict[str, Any]:
-    return {**recipe, "from": base} if recipe.get("from") == TO_BE_NAMED else recipe
+def complete(recipe: dict[str, Any], base: Bases) -> dict[str, Any]:
+    start = recipe.get("from")
+    if isinstance(start, dict):  # of a part, which reads pictures
+        return {**recipe, "from": dict.fromkeys(start, base["image"])}
+    kind = "image" if "image" in TASKS.get(recipe["task"]).processors else "text"
+    return {**recipe, "from": base[kind]} if start == TO_BE_NAMED else recipe
 
 
 @pytest.mark.parametrize("name", list_recipes())
-def test_every_recipe_is_valid_and_promises_a_score(name: str, base: str) -> None:
+def test_every_recipe_is_valid_and_promises_a_score(name: str, base: Bases) -> None:
     recipe = check(complete(settings_for(name), base))
     assert recipe.task in TASKS
     assert recipe.about
@@ -52,7 +68,7 @@ def test_every_recipe_is_valid_and_promises_a_score(name: str, base: str) -> Non
 
 
 @pytest.mark.parametrize("name", list_recipes())
-def test_a_recipe_is_printed_as_a_file_that_can_be_run(name: str, command: Any, base: str) -> None:
+def test_a_recipe_is_printed_as_a_file_that_can_be_run(name: str, command: Any, base: Bases) -> None:
     printed = yaml.safe_load(command("recipes", name).out)
     assert check(complete(printed, base)) == check(complete(settings_for(name), base))
 

@@ -95,7 +95,7 @@ def test_the_readme_names_the_two_commands() -> None:
 
 
 def test_results_are_of_recipes_and_every_measured_recipe_has_one() -> None:
-    named = {text: set(re.findall(r"`legato train (\w+/[\w-]+)", text)) for text in (README, RESULTS)}
+    named = {text: set(re.findall(r"`legato train ([\w-]+/[\w-]+)", text)) for text in (README, RESULTS)}
     there = set(list_recipes())
     assert all(names <= there for names in named.values())
     measured = {name for name in there if "not measured yet" not in str((find_recipe(name) or {}).get("about"))}

@@ -19,7 +19,7 @@ from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
 from legato.evaluation import lm as language
 from legato.evaluation.lm import language_metrics, stream_loss, text_metrics, unspelt
 from legato.models.base import SequenceModel, Sizes
-from legato.nn.losses import smoothed_nll
+from legato.nn.losses.vocabulary import smoothed_nll
 from legato.registry import MODELS
 
 NAMES = ["window", "elman", "gru", "lstm"]  # those that carry a state

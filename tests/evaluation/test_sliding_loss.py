@@ -17,9 +17,9 @@ from legato.models import base
 from legato.models.base import SequenceModel, Sizes
 from legato.models.gpt2 import GPT2Config, GPT2Model
 from legato.models.recurrent import RecurrentConfig, RecurrentModel
-from legato.nn import losses
 from legato.nn.lora import LowRank, Part
-from legato.nn.losses import chunked_nll
+from legato.nn.losses import vocabulary as losses
+from legato.nn.losses.vocabulary import chunked_nll
 
 V = 17
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from legato.config import validate
 from legato.data.batching.batch import Batch, Inputs
+from legato.data.processors import TEXT
 from legato.decoding import SearchOptions, search
 from legato.errors import ConfigError
 from legato.models.base import SequenceModel, Sizes, count_parameters, measure
@@ -19,8 +20,9 @@ from legato.nn.recurrent import CELLS
 from legato.registry import MODELS
 from legato.training.checkpoints import with_each
 
-# word2vec has no layers, and a test of its own.
-NAMES = [name for name in MODELS.names() if not MODELS.get(name).is_encoder_decoder and name != "word2vec"]
+# word2vec, which has no layers, and models that read pictures have tests of their own.
+TEXT_ONLY = [name for name in MODELS.names() if MODELS.get(name).processors == (TEXT,) and name != "word2vec"]
+NAMES = [name for name in TEXT_ONLY if not MODELS.get(name).is_encoder_decoder]
 # Those that write from left to right, and of them those that carry a state from one piece of a text to the next.
 # A Transformer carries none: its texts have a longest length.
 WRITERS = [name for name in NAMES if MODELS.get(name).step is not SequenceModel.step]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from legato.errors import FolderError
-from legato.models.published.entries import Entries
+from legato.models.published.entries import ACTIVATIONS, Entries, Entry, Size
+from legato.models.published.family import Published, refuse_unless
 from legato.registry import PUBLISHED
 from legato.schema import parse_json
 
@@ -75,3 +77,48 @@ def schema_of(family: str) -> Any:
     schema = PUBLISHED.get(family).Entries
     assert set(Entries.__annotations__) <= set(schema.__annotations__)
     return schema
+
+
+NESTED = {
+    "text_config.hidden_size": Entry(Size, "text.width", 512),
+    "vision_config.hidden_size": Entry(Size, "vision.width"),
+    "vision_config.hidden_act": Entry(str, "vision.activation", "gelu", ACTIVATIONS),
+    "projection_dim": Entry(Size, "projection", 512),
+}
+
+
+class TwoTowers(Published):
+    """A family whose config.json has a section for each of two parts."""
+
+    entries: ClassVar[Mapping[str, Entry]] = NESTED
+    fixed: ClassVar[Mapping[str, Any]] = {"vision_config.num_channels": 3}
+    words = False
+
+
+@pytest.mark.parametrize("text", [{}, {"text_config": None}, {"text_config": {"anything": [1]}}])
+def test_entries_of_a_section_are_read_by_dotted_names(text: dict[str, Any]) -> None:
+    file = json.dumps({"vision_config": {"hidden_size": 8, "hidden_act": "gelu_new"}, "projection_dim": 4, **text})
+    config = parse_json(file, TwoTowers.Entries, "f.json")
+    towers = {"text": {"width": 512}, "vision": {"width": 8, "activation": "gelu-tanh"}, "projection": 4}
+    assert TwoTowers.settings(config, {}, "f") == towers
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({}, "f.json lacks 'vision_config'"),
+        ({"vision_config": {}}, "f.json lacks 'vision_config.hidden_size'"),
+        ({"vision_config": {"hidden_size": "8"}}, "f.json: 'vision_config.hidden_size' should be a valid integer"),
+        ({"vision_config": None}, "f.json: 'vision_config' should"),
+        ({"vision_config": {"hidden_size": 8}, "text_config": 3}, "f.json: 'text_config' should"),
+    ],
+)
+def test_a_mistake_in_a_section_is_named_with_it(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(FolderError) as problem:
+        parse_json(json.dumps(config), TwoTowers.Entries, "f.json")
+    assert str(problem.value).startswith(message)
+
+
+def test_what_a_section_fixes_is_refused_otherwise() -> None:
+    with pytest.raises(FolderError, match=r"vision_config\.num_channels is 1; Legato has only 3"):
+        refuse_unless({"vision_config": {"num_channels": 1}}, TwoTowers.fixed, "f")

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from legato.nn.contrast import contrast, cosent, cosines, text_keys
+from legato.nn.losses.contrast import contrast, cosent, cosines, text_keys
 
 
 def test_a_batch_worked_by_hand() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from legato.data.batching.batch import IGNORE
-from legato.nn.crf import CRF, FORBIDDEN, best_paths, log_likelihood, tag_probabilities
+from legato.nn.losses.crf import CRF, FORBIDDEN, best_paths, log_likelihood, tag_probabilities
 
 
 def score(emissions: Tensor, scores: Tensor, path: tuple[int, ...]) -> float:

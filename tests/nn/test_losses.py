@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from legato.data.batching.batch import IGNORE
-from legato.nn import losses
-from legato.nn.losses import chunked_nll
+from legato.nn.losses import vocabulary as losses
+from legato.nn.losses.vocabulary import chunked_nll
 
 N, D, V, PADDED = 13, 6, 11, 16
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from legato.data.processors import TEXT
 from legato.errors import ConfigError
 from legato.registry import MODELS, TASKS
 from legato.runs.config import check, with_defaults
@@ -48,7 +49,10 @@ def test_another_optimiser_keeps_its_own_rate_and_the_task_its_epochs(trained: b
     assert tagger_training(given(train={"optimizer": "sgd"}, trained=trained)).keys() == {"batch_rows", "epochs"}
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS.names() if not MODELS.get(name).is_encoder_decoder])
+TAGGERS = [name for name in MODELS.names() if MODELS.get(name).processors == (TEXT,) and name != "vqa"]
+
+
+@pytest.mark.parametrize("name", [name for name in TAGGERS if not MODELS.get(name).is_encoder_decoder])
 def test_defaults_are_settings_that_the_model_has(name: str) -> None:
     config = MODELS.get(name).Config
     assert config(**{"name": name, **tagger_model(given(name), words=True)}).name == name

@@ -35,6 +35,19 @@ class Texts:
             yield self.texts[start : start + size]
 
 
+class Items:
+    """What is no text, such as pictures, each of which is a `unit`; the same face again."""
+
+    spoilt: int | None = None
+
+    def __init__(self, items: Sequence[Any], unit: str) -> None:
+        self.items, self.unit = items, unit
+
+    def blocks(self, size: int) -> Iterator[list[Any]]:
+        for start in range(0, len(self.items), size):
+            yield list(self.items[start : start + size])
+
+
 class Lines:
     """The lines of a file, or of standard input when `path` is None, in blocks.
 
@@ -106,7 +119,7 @@ class Lines:
 
 
 @contextmanager
-def leaving(source: Texts | Lines) -> Iterator[None]:
+def leaving(source: Texts | Items | Lines) -> Iterator[None]:
     """Somebody who types leaves by Ctrl-C, of which nothing is said; elsewhere it interrupts."""
     try:
         yield

@@ -23,11 +23,15 @@ def command(
     called: typer.Context,
     model: Annotated[str, typer.Argument(help="A model folder, a run folder or a name on the hub.")],
     texts: Annotated[
-        list[str] | None, typer.Argument(metavar="[TEXT]...", help="Texts; left out: --file, or standard input.")
+        list[str] | None,
+        typer.Argument(metavar="[TEXT]...", help="Texts, or files of pictures; left out: --file, or standard input."),
     ] = None,
     file: Annotated[
         str | None,
-        typer.Option(help="One text a line, or a table: .tsv, .csv, .jsonl or .parquet; '-' for standard input."),
+        typer.Option(
+            help="One text a line, or a table: .tsv, .csv, .jsonl or .parquet; '-' for standard input. Of pictures: "
+            "a folder, a .tar, names of files, one a line, or a table."
+        ),
     ] = None,
     beams: Annotated[
         int | None, typer.Option(help="Width of the beam; 1 is greedy.", show_default="the model's own")
@@ -74,6 +78,10 @@ def command(
     alignments: Annotated[
         bool, typer.Option("--alignments", help="Show which source word each word looked at, as in '0-0 1-2'.")
     ] = False,
+    attention: Annotated[
+        str | None,
+        typer.Option(help="Folder that gets a picture of where the model looked, for each picture that it reads."),
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON a text.")] = False,
 ) -> None:
@@ -83,6 +91,8 @@ def command(
     [dim]legato predict runs/t --file sentences.txt --beams 5 > translations.txt[/dim]
     [dim]cat sentences.txt | legato predict runs/t --nbest 3 --scores[/dim]
     [dim]legato predict runs/c --file reviews.tsv[/dim]
+    [dim]legato predict runs/i photo.jpg[/dim]
+    [dim]legato predict runs/i --file photos/ --attention looked/[/dim]
     [dim]legato predict runs/m "He ate the cake <mask> the fork."[/dim]
 
     Of a masked language model, each line is a word and its probability, behind the number of its mask where a text
@@ -101,6 +111,10 @@ def command(
     A question is answered from --context, or from what stands behind it and a tab; where there is no answer the line
     is empty.
 
+    Of a model that reads pictures, each line is a class, or a caption; of the pictures of a folder (--file photos/),
+    by name, each line begins with the picture's name and a tab. --attention saves where a captioner looked for each
+    word, where a question looked, and where the heads of a Vision Transformer look.
+
     A parser splits sentences into words as the Penn Treebank does, punctuation and n't apart; sentences that are
     split so already stay as they are, and brackets are written -LRB- and -RRB-. A tagger splits so, too, unless the
     words that it learned from had their punctuation glued to them: then at white space only.
@@ -109,38 +123,49 @@ def command(
     the exit code is 2. With --nbest above 1 that line, too, has its number before it. Where a model reads the
     beginning of a longer text, as classifiers do, a note says how many were cut.
     """
-    from legato.cli.lines import Lines, Meter, Texts, leaving
+    from legato.cli.lines import Items, Lines, Meter, Texts, leaving
+    from legato.data.image.pictures import is_picture_file
     from legato.data.sources.files import load_text
     from legato.errors import DataError
     from legato.input_files import path_of
     from legato.model import load
     from legato.registry import TASKS
     from legato.schema import to_json
+    from legato.tasks.table_inputs import is_table
 
     if texts and file is not None:
         raise DataError("give texts or --file, not both")
-    source: Texts | Lines = Texts(texts) if texts else Lines(None if file in (None, "-") else file)
-    table = None
-    if file is not None:
-        from legato.tasks.table_inputs import is_table
-
-        table = file if is_table(file) else None
+    source: Texts | Items | Lines = Texts(texts) if texts else Lines(None if file in (None, "-") else file)
+    table = file is not None and is_table(file)
     single = texts is not None and len(texts) == 1  # whose problem the last line says
     given = {name: value for name, value in called.params.items() if value is not None and value is not False}
     if context is not None:
         given["context"] = load_text(path_of(context), max_line=0)
     named = None  # the table's columns; otherwise they are those of the shots
-    if table is not None and shots is None and given.pop("columns", None) is not None:
+    if table and shots is None and given.pop("columns", None) is not None:
         named = [int(name) if name.isdecimal() else name for name in str(columns).split(",")]
     options, prompting = ({name: given[name] for name in names if name in given} for names in (OPTIONS, PROMPTING))
     held = load(model, device)
-    shown = TASKS.get(task if task == "classification" else held.task)
+    own = TASKS.get(held.task)
+    shown = TASKS.get(task) if task == "classification" else own
     listing = shown.lists_answers or search is not None
-    note = ""
-    if table is not None:
+    note, names = "", None
+    if texts and own.Input is not str:
+        items = own.inputs_of(texts)
+        source, single = Items(items, own.input_name), len(items) == 1
+    elif texts and (pictures := [text for text in texts if is_picture_file(text)]):
+        note = f"{pictures[0]} is a picture, but {held.folder} reads text: it reads the name"
+    if file not in (None, "-"):
         alone = search is not None or context is not None
-        inputs = TASKS.get(held.task).read_inputs(table, held.about, named, alone=alone)
-        source, note = Texts(inputs.texts, "row"), inputs.note
+        inputs = own.read_file(file, held.about, named, alone=alone)
+        if inputs is not None:
+            whole = Texts if own.Input is str else Items
+            source, note, names = whole(inputs.texts, inputs.unit), inputs.note, inputs.names
+    looked = None
+    if attention is not None:
+        from legato.inspect.pictures import AttentionFolder
+
+        looked = AttentionFolder(held, path_of(attention))
     noted = False
     failed: list[str] = []
     number = 0
@@ -152,6 +177,8 @@ def command(
                 bad = f"{source.unit} {source.spoilt}"
                 meter.note(f"legato: note: {bad} is not valid UTF-8; bad bytes were replaced")
             predictions = predict(block)
+            if looked is not None:
+                looked.add(block, predictions)
             if note:  # now that they are made, for a refusal is said alone
                 meter.note(f"legato: note: {note}")
                 note = ""
@@ -163,6 +190,8 @@ def command(
                         meter.note(f"legato: {failed[-1]}")
                 several = not single if listing else (nbest or 1) > 1
                 before = f"{number - 1}\t" if several else ""
+                if names is not None:
+                    before = " ".join(names[number - 1].split()) + "\t"
                 if as_json:
                     print(to_json(prediction.as_json(), ensure_ascii=False))
                     continue
@@ -170,6 +199,8 @@ def command(
                     print(before + line)
             print(end="", flush=True)
             meter.advance(len(block))
+        if looked is not None:
+            meter.note(f"legato: note: {looked.summary()}")
     if single and failed:
         raise DataError(failed[0].partition(": ")[2])
     if failed:

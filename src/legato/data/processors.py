@@ -15,6 +15,7 @@ from legato.data.text.any_tokenizer import AnyTokenizer
 from legato.errors import LegatoError
 
 TEXT = "tokenizer"  # the kind of processor that text has
+SHARED_FILE = "processor_config.json"  # where a published folder may keep all its processors but the tokenizer
 
 
 class Processor(Protocol):

@@ -1,8 +1,9 @@
 """What a task's figures are: the scale they are kept on, how they are printed, and which way is better.
 
 Files, JSON and Python hold a figure as its scorer gives it: accuracies, the F1 of classes and correlations as
-fractions (from 0, or -1, to 1); BLEU, chrF and the F1 of names, answers and brackets in percent. Whatever prints one
-for people prints percent, with two decimals and no sign: an accuracy of 0.905 reads 90.50, as in the field's tables.
+fractions (from 0, or -1, to 1), and so the precision of boxes; BLEU, chrF, CIDEr and the F1 of names, answers and
+brackets in percent. Whatever prints one for people prints percent, with two decimals and no sign: an accuracy of
+0.905 reads 90.50, as in the field's tables.
 """
 
 from __future__ import annotations

@@ -30,6 +30,8 @@ def label_kind(value: Any) -> Any:
 class Generation(TypedDict, total=False):
     """generation_config.json."""
 
+    decoder_start_token_id: Token | None
+    bos_token_id: Token | None
     eos_token_id: Tokens | None
     num_beams: Beams | None
     length_penalty: float | None

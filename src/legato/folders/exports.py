@@ -39,6 +39,7 @@ from legato.input_files import open_file, path_of, read_bytes
 from legato.models.model_with_head import body_of
 from legato.models.published.heads import head_note
 from legato.models.transformer import TransformerModel
+from legato.nn.transformer import Stack
 from legato.output_files import replacing_file
 from legato.registry import require_extra
 from legato.schema import MAX_VOCABULARY, TEXTS, TypedDict, parse_json, read_json, write_json
@@ -236,10 +237,14 @@ def _export_ctranslate2(loaded: Loaded, target: Path, quantize: str | None) -> N
     if not isinstance(module, TransformerModel):
         raise LegatoError(f"CTranslate2 knows Transformers; {loaded.folder} holds a {module.config.name}")
     config = module.config
+    if config.eps != 1e-5:
+        raise LegatoError(f"CTranslate2's encoder–decoder has no eps={config.eps:g}; {loaded.folder} stays here")
     for setting, found in config.model_dump(include={"positions", "window", "activation"}).items():
         if found in ("rotary", "swiglu") or (setting == "window" and found is not None):
             raise LegatoError(f"CTranslate2's encoder–decoder has no {setting}={found}; {loaded.folder} stays here")
-    spec = _specification(loaded, module, require_extra("export", "ctranslate2.specs"))
+    if not isinstance(module.encoder, Stack):
+        raise LegatoError(f"CTranslate2's encoder–decoder reads text; {loaded.folder} reads pictures")
+    spec = _specification(loaded, module, module.encoder, require_extra("export", "ctranslate2.specs"))
     with _writing(target) as fresh:
         try:
             spec.validate()
@@ -253,16 +258,16 @@ def _export_ctranslate2(loaded: Loaded, target: Path, quantize: str | None) -> N
             loaded.target.save(fresh / TARGET, max_length=module.max_length)
 
 
-def _specification(loaded: Loaded, module: TransformerModel, specs: Any) -> Any:
-    config = module.config
-    activations = {"relu": specs.Activation.RELU, "gelu": specs.Activation.GELU, "silu": specs.Activation.SWISH}
-    layers = len(module.encoder.layers), len(module.decoder.layers)
+def _specification(loaded: Loaded, module: TransformerModel, encoder: Stack, specs: Any) -> Any:
+    config, known = module.config, specs.Activation
+    activations = {"relu": known.RELU, "gelu": known.GELU, "gelu-tanh": known.GELUTanh, "silu": known.SWISH}
+    layers = len(encoder.layers), len(module.decoder.layers)
     spec = specs.TransformerSpec.from_config(
         layers, config.heads, pre_norm=config.norm == "pre", activation=activations[config.activation]
     )
     scale = math.sqrt(config.width) if config.scale else 1.0
     read = module.source_embedding or module.embedding
-    sides = ((spec.encoder, module.encoder, read), (spec.decoder, module.decoder, module.embedding))
+    sides = ((spec.encoder, encoder, read), (spec.decoder, module.decoder, module.embedding))
     for side, stack, table in sides:
         side.scale_embeddings = np.dtype("float32").type(scale)
         side.position_encodings.encodings = _array(module.positions(slice(0, config.length)))  # type: ignore[misc]
@@ -273,7 +278,8 @@ def _specification(loaded: Loaded, module: TransformerModel, specs: Any) -> Any:
         for layer, block in zip(side.layer, stack.layers, strict=True):
             _fill_block(layer, block)
     spec.decoder.projection.weight = _array(module.output.weight)
-    bias = _array(module.output.bias).copy()
+    readout = module.output.bias
+    bias = np.zeros(module.vocabulary, dtype=np.float32) if readout is None else _array(readout).copy()
     bias[sorted(loaded.target.special_ids - {loaded.target.eos_id})] = NEVER
     spec.decoder.projection.bias = bias
     spec.register_source_vocabulary(_names(loaded.tokenizer, module.sizes.source or module.vocabulary))

@@ -17,6 +17,7 @@ from legato.errors import FolderError
 from legato.folders.atomic import OLD
 from legato.folders.links import leads_out
 from legato.folders.sentence_encoder import MODULES
+from legato.folders.shards import WEIGHTS
 from legato.input_files import near_path, path_of
 
 # A folder's files that are read here; `*` goes into subfolders, where sentence encoders keep some of theirs.
@@ -48,6 +49,8 @@ def find_model(place: str | Path) -> Path:
             if leads_out(candidate, folder):
                 raise FolderError(f"{candidate} is a link out of the run's folder; name the model's own folder")
             return candidate
+    if (folder / WEIGHTS).is_file():  # some are published alone, and are known by their tensors
+        return folder
     if (folder / "config.yaml").exists():
         raise FolderError(f"{folder} is a run that has not saved a model yet")
     raise FolderError(f"{folder} is no model folder: it has no config.json")

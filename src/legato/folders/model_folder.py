@@ -8,6 +8,7 @@ source.spm, target.spm, vocab.json      instead of those in published Marian fol
 generation_config.json
 README.md              the model card
 
+Some weights are published alone, and their tensors' names tell what config.json would (`Published.entries_of`).
 Published folders may also have a chat template (`chat_template.py`) and be sentence encoders (`sentence_encoder.py`).
 """
 
@@ -24,7 +25,7 @@ from torch import Tensor
 
 from legato.config import validate
 from legato.data.formats.tag_schemes import scheme_of_labels
-from legato.data.processors import Processors
+from legato.data.processors import TEXT, Processor, Processors
 from legato.data.text.text_reader import TextReader
 from legato.data.text.tokenizers import Tokenizer
 from legato.data.text.word_bytes import vocabulary_bytes
@@ -41,7 +42,7 @@ from legato.folders.sentence_encoder import (
     save_sentence_encoder,
     sentences_of,
 )
-from legato.folders.shards import LARGEST, load_weights, save_weights, stamps_of, weights_name
+from legato.folders.shards import LARGEST, WEIGHTS, load_weights, save_weights, stamps_of, weights_name
 from legato.folders.special_tokens import (
     ends_of_ours,
     generation_defaults,
@@ -57,7 +58,7 @@ from legato.models.base import ModelConfig, SequenceModel, Sizes
 from legato.models.building import MOST_TENSORS, built, limited, sketch
 from legato.models.model_with_head import HeadSpec, ModelWithHead, body_of
 from legato.models.published.entries import Entries, OwnEntries, Setting
-from legato.models.published.family import Published, form_of
+from legato.models.published.family import Published, described, form_of
 from legato.models.published.heads import PublishedHead, read_head, write_head
 from legato.nn.characters import tell_spelling
 from legato.registry import MODELS, PUBLISHED
@@ -138,9 +139,9 @@ def _as_read(tokenizer: Tokenizer, reader: TextReader, module: SequenceModel) ->
 
 def refusal(module: SequenceModel) -> str | None:
     """Why a model is not saved in a form that `transformers` knows; None when it is."""
-    if module.published is None:
+    if module.published_as is None:
         return f"Hugging Face has no architecture like '{module.config.name}'"
-    form: type[Published] = PUBLISHED.get(module.published)
+    form: type[Published] = PUBLISHED.get(module.published_as)
     return form.refusal(module)
 
 
@@ -217,7 +218,7 @@ def _load_model(folder: Path, *, sketched: bool) -> Loaded:
     refuse_links_out(folder)
     said = _read_entries(folder)
     folder, config, about = said.folder, said.config, said.about
-    processors = load_processors(folder, said.model.processors)
+    processors = load_processors(folder, said.processors, said.default_processors)
     chat = load_chat_template(folder)
 
     def check(sizes: Sizes) -> None:
@@ -243,9 +244,10 @@ def _load_model(folder: Path, *, sketched: bool) -> Loaded:
     if module.config.reads_characters:
         tell_spelling(module, torch.from_numpy(vocabulary_bytes(processors.tokenizer)))
     module.eval()
-    start = config.get("decoder_start_token_id")
+    start = said.start if module.is_encoder_decoder else None
     if start is not None and not 0 <= start < module.vocabulary:
-        raise FolderError(f"{folder / 'config.json'}: decoder_start_token_id is {start}")
+        file = "generation_config.json" if config.get("decoder_start_token_id") is None else "config.json"
+        raise FolderError(f"{folder / file}: decoder_start_token_id is {start}")
     lowercase = said.sentences is not None and said.sentences.lowercase
     set_up_tokenizer(processors, published=said.published, lowercase=lowercase)
     ends: tuple[int, ...] = ()
@@ -295,9 +297,42 @@ class _Entries:
 
     @property
     def model(self) -> type[SequenceModel]:
-        """The class of the model, which says what it reads."""
+        """The class of a model that only we have."""
+        found: type[SequenceModel] = MODELS.get(self.config["model_type"].removeprefix(PREFIX))
+        return found
+
+    @property
+    def start(self) -> int | None:
+        """The token that what an encoder–decoder writes begins with; newer folders say it apart from config.json."""
+        name, generation = "decoder_start_token_id", self.generation
+        known = (self.config.get(name), generation.get(name), generation.get("bos_token_id"))
+        return next((token for token in known if token is not None), None)
+
+    @property
+    def processors(self) -> tuple[str, ...]:
+        """The kinds of processors that the model reads with."""
         kind: str = self.config["model_type"]
-        return PUBLISHED.get(kind).Model if kind in PUBLISHED else MODELS.get(kind.removeprefix(PREFIX))
+        if kind in PUBLISHED:
+            read: tuple[str, ...] = PUBLISHED.get(kind).processors()
+            return read
+        return self.model.processors_of(self.own_settings())
+
+    def own_settings(self) -> ModelConfig:
+        """The settings of a model that only we have."""
+        skipped = ("model_type", "architectures", "is_encoder_decoder", "vocab_size", "source_vocab_size", *IDS)
+        settings = {key: value for key, value in self.config.items() if key not in skipped}
+        fit(settings, dict[str, Setting], str(self.folder / "config.json"))
+        name = self.config["model_type"].removeprefix(PREFIX)
+        try:
+            return validate(self.model.Config, {"name": name, **settings})
+        except ConfigError as problem:
+            raise FolderError(f"{self.folder / 'config.json'}: {problem}") from None
+
+    @property
+    def default_processors(self) -> Mapping[str, Processor]:
+        """What it reads with where the folder does not say it."""
+        kind: str = self.config["model_type"]
+        return PUBLISHED.get(kind).default_processors(self.config) if kind in PUBLISHED else {}
 
 
 def _read_entries(folder: Path) -> _Entries:
@@ -305,9 +340,14 @@ def _read_entries(folder: Path) -> _Entries:
     if sentences is not None:
         folder = folder / sentences.transformer
     file = folder / "config.json"
-    if not file.exists():
+    found: Any = None
+    if file.exists():
+        found = read_json(file, Entries, loose=True)
+    elif (folder / WEIGHTS).is_file():  # which are published alone, too
+        found = described(load_weights(folder))
+    if found is None:
         raise FolderError(f"{folder} is no model folder: it has no config.json")
-    config: dict[str, Any] = {**read_json(file, Entries, loose=True)}
+    config: dict[str, Any] = {**found}
     kind = config.get("model_type")
     if kind is None:
         raise FolderError(f"{file} names no model_type")
@@ -366,23 +406,20 @@ def _refuse_what_we_lack(folder: Path, kind: str, config: dict[str, Any]) -> Non
 
 
 def _usual_task(module: SequenceModel) -> str:
+    if module.usual_task is not None:
+        return module.usual_task
     if module.is_encoder_decoder:
-        return "translation"
+        return "translation" if module.source_encoder is None else "captioning"
     return "lm" if module.can_generate else "mlm"
 
 
 def _load_own(
     said: _Entries, tensors: dict[str, Any], check: Callable[[Sizes], None], into: SequenceModel | None
 ) -> SequenceModel:
-    folder, config, model = said.folder, said.config, said.model
-    skipped = ("model_type", "architectures", "is_encoder_decoder", "vocab_size", "source_vocab_size", *IDS)
-    settings = {key: value for key, value in config.items() if key not in skipped}
-    fit(settings, dict[str, Setting], str(folder / "config.json"))
-    try:
-        checked = validate(model.Config, {"name": config["model_type"].removeprefix(PREFIX), **settings})
-    except ConfigError as problem:
-        raise FolderError(f"{folder / 'config.json'}: {problem}") from None
+    folder, config, model, checked = said.folder, said.config, said.model, said.own_settings()
     sizes = Sizes(config["vocab_size"], config.get("source_vocab_size"))
+    if TEXT in said.processors and not sizes.vocabulary:
+        raise FolderError(f"{folder / 'config.json'}: 'vocab_size' should be 1 at least, of a model that reads text")
     check(sizes)
     where = str(folder / weights_name(folder))
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from legato.data.digests import sha256_of
-from legato.data.processors import TEXT, Processor, Processors
+from legato.data.processors import SHARED_FILE, TEXT, Processor, Processors
 from legato.data.text.sentencepieces import is_marian_vocabulary, load_marian_vocabulary
 from legato.data.text.tokenizers import AnyTokenizer, Tokenizer
 from legato.errors import DataError, FolderError
@@ -16,19 +17,23 @@ from legato.registry import PROCESSORS
 TARGET: Final = "target"  # the folder of a tokenizer of its own for what is written
 
 
-def load_processors(folder: Path, kinds: Sequence[str]) -> Processors:
-    """What the folder's model reads and writes with."""
+def load_processors(
+    folder: Path, kinds: Sequence[str], defaults: Mapping[str, Processor] = MappingProxyType({})
+) -> Processors:
+    """What the folder's model reads and writes with; `defaults` stand for files that are not there."""
     try:
-        others = {kind: _load(folder, kind) for kind in kinds if kind != TEXT}
+        others = {kind: _load(folder, kind, defaults.get(kind)) for kind in kinds if kind != TEXT}
         read, written = _load_tokenizers(folder) if TEXT in kinds else (None, None)
     except DataError as problem:
         raise FolderError(str(problem)) from None
     return Processors(read, written, others)
 
 
-def _load(folder: Path, kind: str) -> Processor:
+def _load(folder: Path, kind: str, default: Processor | None) -> Processor:
     processor: type[Processor] = PROCESSORS.get(kind)
-    if not (folder / processor.file).is_file():
+    if not any((folder / file).is_file() for file in (processor.file, SHARED_FILE)):
+        if default is not None:
+            return default
         raise FolderError(f"{folder} lacks {processor.file}, the {kind} processor that its model reads with")
     return processor.load(folder)
 

@@ -17,7 +17,7 @@ from legato.data.processors import TEXT
 from legato.data.text.any_tokenizer import AnyTokenizer
 from legato.data.text.text_reader import TextReader
 from legato.errors import LegatoError
-from legato.nn.losses import better_in_chunks, chunked_nll, smoothed_nll
+from legato.nn.losses.vocabulary import better_in_chunks, chunked_nll, smoothed_nll
 from legato.nn.readout import padding_parameters, plain_product
 from legato.nn.state import Output
 
@@ -38,7 +38,9 @@ class ModelConfig(Section):
 
     # What others must know of such models, so that nobody keeps a list of their names. By `network` tasks choose what
     # they know better than the general defaults.
-    network: ClassVar[Literal["attention", "recurrent", "window", "characters", "table"]] = "attention"
+    network: ClassVar[Literal["attention", "recurrent", "window", "characters", "table", "convolutional"]] = (
+        "attention"
+    )
     both_ways: ClassVar[Mapping[str, Any]] = {}  # the settings with which it reads both ways, where it has a choice
     pretraining_heads: ClassVar[tuple[str, ...]] = ()  # settings that say which heads of pre-training there are
     uses_cls: ClassVar[bool] = False  # whether it reads a text between [CLS] and [SEP]
@@ -156,7 +158,10 @@ class SequenceModel(nn.Module):
     summary: ClassVar[str]  # one line for `legato models`
     is_encoder_decoder: ClassVar[bool] = False  # whether there is an encoder, which needs `batch.source`
     processors: ClassVar[tuple[str, ...]] = (TEXT,)  # the kinds of processors that it reads with (data/processors.py)
+    part_names: ClassVar[tuple[str, ...]] = ()  # settings that name a model inside it, which may be a trained one
+    one_state: ClassVar[bool] = False  # whether it leaves one state of all that it reads, and not one for each token
     two_ways: ClassVar[bool] = False  # whether it is two language models, a forward and a backward one
+    usual_task: ClassVar[str | None] = None  # what it is for where its folder does not say; None: it reads words
     published: ClassVar[str | None] = None  # Hugging Face's `model_type` for what it is when so shaped
     lora_targets: ClassVar[tuple[str, ...]] = ("attention.qkv",)  # the matrices that LoRA takes where nothing is said
     plain_head: ClassVar[Mapping[str, Any]] = {"pool": "mean"}  # what Hugging Face's library has, see `default_head`
@@ -170,6 +175,21 @@ class SequenceModel(nn.Module):
         super().__init__()
         self.config = config
         self.sizes = sizes
+
+    @classmethod
+    def processors_of(cls, config: Any) -> tuple[str, ...]:
+        """The kinds of processors that a model of these settings reads with; for most, whatever they are."""
+        return cls.processors
+
+    @property
+    def published_as(self) -> str | None:
+        """Hugging Face's `model_type` for what it is when so shaped; for most, `published`."""
+        return self.published
+
+    @property
+    def source_encoder(self) -> SequenceModel | None:
+        """The model in it that reads the source, where one was put in the place of its own encoder."""
+        return None
 
     @property
     def vocabulary(self) -> int:
@@ -206,6 +226,12 @@ class SequenceModel(nn.Module):
         """The stream state with the rows where `keep` (B,) is False as they are at the start of a text."""
         raise NotImplementedError
 
+    def smallest_batch(self) -> Batch:
+        """Something that it can read, to see what comes out."""
+        ids = torch.zeros(1, 1, dtype=torch.long, device=self.device)
+        characters = torch.zeros(1, 1, 8, dtype=torch.long, device=self.device)
+        return Batch(Inputs(ids, characters=characters if self.config.reads_characters else None))
+
     def states(self, batch: Batch) -> list[Tensor]:
         """What every layer leaves, (B, T, D) each: the embedded input first, what `forward` gives last."""
         every: list[Tensor] = []
@@ -218,8 +244,13 @@ class SequenceModel(nn.Module):
         return self._modules.get("embedding")
 
     @property
+    def parts(self) -> dict[str, SequenceModel]:
+        """The models inside it, by the settings that name them."""
+        return {} if self.source_encoder is None else {"encoder": self.source_encoder}
+
+    @property
     def tag_crf(self) -> Any:
-        """What scores neighbouring tags together (nn/crf.py), where a task's head does so."""
+        """What scores neighbouring tags together (nn/losses/crf.py), where a task's head does so."""
         return None
 
     @property

@@ -1,7 +1,7 @@
 """A body with a task's head: any model that reads a text, and what is said of the text.
 
     classes     y = W f(pool(h_1 … h_T)) + b         one answer a text
-    tags        y_t = W h_t + b                      one a word, at its first token; a CRF may join them (nn/crf.py)
+    tags        y_t = W h_t + b                      one a word, at its first token; a CRF may join them
     spans       (s_t, e_t) = W h_t + b               where an answer begins and ends
 
 Notable: what the head reads may be any of the body's layers or a learned mix of them (nn/pooling.py), with a
@@ -19,11 +19,11 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from legato.config import Section
-from legato.data.batching.batch import Batch, Inputs
+from legato.data.batching.batch import Batch
 from legato.errors import ConfigError
 from legato.models.base import SequenceModel
-from legato.nn.crf import CRF
 from legato.nn.linear import Linear
+from legato.nn.losses.crf import CRF
 from legato.nn.pooling import AttentionPool, ScalarMix, at_positions, combine_layers, inside, pool
 from legato.nn.recurrent import Recurrent
 from legato.nn.state import Output
@@ -107,6 +107,10 @@ class ModelWithHead(SequenceModel):
         return self.body.token_table
 
     @property
+    def parts(self) -> dict[str, SequenceModel]:
+        return self.body.parts
+
+    @property
     def tag_crf(self) -> CRF | None:
         return self.crf
 
@@ -138,21 +142,25 @@ class ModelWithHead(SequenceModel):
             hidden = combine_layers(self.body.states(batch), self.shape.layers)
         if self.lstm is not None:
             hidden = F.dropout(hidden, self.shape.dropout, self.training)
-            hidden = self.lstm(hidden.transpose(0, 1), None, batch.inputs.lengths)[0].transpose(0, 1)
+            hidden = self.lstm(hidden.transpose(0, 1), None, self._lengths(batch))[0].transpose(0, 1)
         return Output(hidden, None, auxiliary, self._logits(hidden, batch))
 
+    def _lengths(self, batch: Batch) -> Tensor | None:
+        """How many of its states each row has, (B,); None: all."""
+        return None if self.body.one_state else batch.inputs.lengths
+
     def _logits(self, hidden: Tensor, batch: Batch) -> Tensor:
-        kind = self.shape.kind
+        kind, lengths = self.shape.kind, self._lengths(batch)
         if kind == "tags":
             return self._last(at_positions(hidden, batch.positions))  # (B, N, C)
         if kind == "spans":
             logits = self._last(hidden)  # (B, T, 2)
-            return logits.masked_fill(~inside(hidden, batch.inputs.lengths), torch.finfo(logits.dtype).min)
+            return logits.masked_fill(~inside(hidden, lengths), torch.finfo(logits.dtype).min)
         if self.shape.pool == "pooler":
             return self._last(cast(Any, self.body).pooled(hidden))
         if self.pooling is not None:
-            return self._last(self.pooling(hidden, batch.inputs.lengths))
-        return self._last(pool(hidden, batch.inputs.lengths, self.shape.pool))
+            return self._last(self.pooling(hidden, lengths))
+        return self._last(pool(hidden, lengths, self.shape.pool))
 
     def _last(self, x: Tensor) -> Tensor:
         """… and the last layers, (…, D) to (…, outputs)."""
@@ -195,14 +203,15 @@ def refuse_blind(body: SequenceModel, shape: HeadSpec) -> None:
 
 
 def _width_read(body: SequenceModel, states: list[Tensor], layers: str) -> int:
-    """How wide what the head reads is; layers that are not of one width cannot be mixed."""
+    """How wide what the head reads is; layers that are not of one width, or of one grid, cannot be mixed."""
     try:
         return combine_layers(states, layers).shape[-1]
     except RuntimeError:
+        needs = f"head.layers={layers} needs layers of one"
+        if len({state.shape[1] for state in states}) > 1:
+            raise ConfigError(f"{needs} grid; those of this {body.config.name} become smaller") from None
         widths = ", ".join(str(state.shape[-1]) for state in states)
-        raise ConfigError(
-            f"head.layers={layers} needs layers of one width; those of this {body.config.name} are {widths} wide"
-        ) from None
+        raise ConfigError(f"{needs} width; those of this {body.config.name} are {widths} wide") from None
 
 
 def probe(body: SequenceModel) -> list[Tensor]:
@@ -210,9 +219,6 @@ def probe(body: SequenceModel) -> list[Tensor]:
     training = body.training
     body.eval()
     with torch.no_grad():
-        ids = torch.zeros(1, 1, dtype=torch.long, device=body.device)
-        spelt = body.config.reads_characters
-        characters = torch.zeros(1, 1, 8, dtype=torch.long, device=body.device) if spelt else None
-        states = body.states(Batch(Inputs(ids, characters=characters)))
+        states = body.states(body.smallest_batch())
     body.train(training)
     return states

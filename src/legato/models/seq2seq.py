@@ -14,7 +14,12 @@ Notable here:
   that attention was invented for;
 - in training the decoder runs over all time steps at once and so does the attention. With input feeding
   (Luong et al. 2015, section 3.3) a step needs the last one's attention, so it goes step by step;
-- a beam's hypotheses share their sentence's memory: see `SharedMemory`.
+- a beam's hypotheses share their sentence's memory: see `SharedMemory`;
+- with `encoder=vit`, or another model of pictures, the memory is the picture's grid and the bridge begins from its
+  mean, h_0 = tanh(B mean_s m_s): "Show, Attend and Tell" (Xu et al. 2015), without attention "Show and Tell"
+  (Vinyals et al. 2015). Two parts of the former may be added, to text as well: a gate on the context,
+  β_t c_t with β_t = σ(w h_t + b) (their section 4.2.1), and a penalty λ Σ_s (1 − Σ_t α_ts)² for each sequence, so
+  that every place is looked at some time (their equation 14).
 """
 
 from __future__ import annotations
@@ -32,6 +37,7 @@ from legato.data.batching.batch import Batch, Inputs
 from legato.errors import LegatoError
 from legato.models.base import DEEPEST, CellsConfig, SequenceModel, Sizes
 from legato.models.recurrent import RecurrentState
+from legato.models.source_encoder import MEANING, EncoderSetting, SourceEncoder, processors_with
 from legato.nn.attention import SCORES, Score, weigh
 from legato.nn.capture import capture, scope
 from legato.nn.dropout import embed, variational_dropout
@@ -60,6 +66,11 @@ class Seq2SeqConfig(CellsConfig):
     )
     dropout_embedding: float = Field(0.0, ge=0, lt=1, description="whole words dropped")
     dropout_recurrent: float = Field(0.0, ge=0, lt=1, description="DropConnect on recurrent weights")
+    context_gate: bool = Field(False, description="a gate says how much what was attended to counts, word by word")
+    attention_penalty: float = Field(
+        0.0, ge=0, description="λ of what it costs to look at a place of the source more or less than once"
+    )
+    encoder: EncoderSetting = Field(None, description=MEANING)
 
     @field_validator("attention", mode="before")
     @classmethod
@@ -68,14 +79,17 @@ class Seq2SeqConfig(CellsConfig):
 
     @property
     def width_multiple(self) -> int:
-        return 2 if self.bidirectional else 1
+        return 2 if self.bidirectional and self.encoder is None else 1
 
     @model_validator(mode="after")
     def _goes_together(self) -> Seq2SeqConfig:
-        if self.bidirectional and self.width % 2:
+        if self.width % self.width_multiple:
             raise ValueError(f"an encoder that reads both ways needs an even width, not {self.width}")
         if self.input_feeding and self.attention == "none":
             raise ValueError("input_feeding feeds what the attention found; it needs attention dot, bilinear or mlp")
+        if (self.context_gate or self.attention_penalty) and self.attention == "none":
+            name = "context_gate" if self.context_gate else "attention_penalty"
+            raise ValueError(f"{name} needs attention dot, bilinear or mlp")
         return self
 
     @property
@@ -135,27 +149,34 @@ class Seq2SeqModel(SequenceModel):
     Config = Seq2SeqConfig
     summary = "recurrent encoder–decoder, with dot, bilinear or MLP attention or none, input feeding"
     is_encoder_decoder = True
+    part_names = ("encoder",)
     config: Seq2SeqConfig
 
     def __init__(self, config: Seq2SeqConfig, sizes: Sizes) -> None:
         super().__init__(config, sizes)
         width, inputs = config.width, config.inputs
         self.embedding = nn.Embedding(sizes.vocabulary, inputs)
-        if config.shared and sizes.source is None:
-            self.source_embedding = self.embedding
+        self.source_embedding: nn.Embedding | None = None
+        self.encoder: Recurrent | SourceEncoder
+        if config.encoder is not None:
+            self.encoder = SourceEncoder(config.encoder, width, config.dropout)
         else:
-            self.source_embedding = nn.Embedding(sizes.source or sizes.vocabulary, inputs)
-        self.encoder = self._stack(inputs, config.bidirectional)
+            shared = config.shared and sizes.source is None
+            source = sizes.source or sizes.vocabulary
+            self.source_embedding = self.embedding if shared else nn.Embedding(source, inputs)
+            self.encoder = self._stack(inputs, config.bidirectional)
         self.bridge = Bridge(config.layers, CELLS[config.cell].parts, width)
         fed = config.attentional if config.input_feeding else 0
         self.decoder = self._stack(inputs + fed, bidirectional=False)
         self.score: Score | None = None
         if config.attention != "none":
             self.score = SCORES[config.attention](width, width, width)
+        self.gate = nn.Linear(width, 1) if config.context_gate else None  # w, b
         self.combine = nn.Linear(width if self.score is None else 2 * width, config.attentional, bias=False)  # W
         self.output = nn.Linear(config.attentional, sizes.vocabulary)
         for table in (self.embedding, self.source_embedding):
-            nn.init.normal_(table.weight, std=3 / math.sqrt(inputs))
+            if table is not None:
+                nn.init.normal_(table.weight, std=3 / math.sqrt(inputs))
         nn.init.zeros_(self.output.bias)
         if config.tied:
             self.output.weight = self.embedding.weight
@@ -174,15 +195,34 @@ class Seq2SeqModel(SequenceModel):
             forget_bias=config.forget_bias,
         )
 
+    @classmethod
+    def processors_of(cls, config: Seq2SeqConfig) -> tuple[str, ...]:
+        return processors_with(config.encoder)
+
+    @property
+    def source_encoder(self) -> SequenceModel | None:
+        return self.encoder.model if isinstance(self.encoder, SourceEncoder) else None
+
     # --- reading and writing, in training -------------------------------------------------------------
 
     def forward(self, batch: Batch, state: Any = None) -> Output:
         """The attentional states of the target `batch.inputs.ids` (B, T), each fed the true words before it."""
-        attentional, _, _ = self._write(batch.inputs.token_ids, self._begin(self.encode(batch)))
-        return Output(attentional)
+        memory = self.encode(batch)
+        attentional, weights, _ = self._write(batch.inputs.token_ids, self._begin(memory))
+        penalty, auxiliary = self.config.attention_penalty, {}
+        if penalty and self.training and weights is not None:
+            auxiliary["attention"] = penalty * _uneven(weights, batch.inputs.lengths, memory.mask)
+        return Output(attentional, auxiliary=auxiliary)
 
     def encode(self, batch: Batch) -> Seq2SeqMemory:
-        if batch.source is None:
+        if isinstance(self.encoder, SourceEncoder):
+            states = self.encoder(batch.source)  # (B, S, D)
+            with scope("encoder"):
+                capture("memory", states)
+            mean = states.mean(1)
+            begun: CellState = (mean,) * CELLS[self.config.cell].parts
+            return Seq2SeqMemory(states, None, self.bridge([begun] * self.config.layers))
+        if batch.source is None or self.source_embedding is None:
             raise ValueError("this model reads a source; the batch has none")
         with scope("encoder"):
             x = self._embedded(batch.source.token_ids, self.source_embedding)  # (S, B, D)
@@ -267,6 +307,8 @@ class Seq2SeqModel(SequenceModel):
         mask = None if source.inside is None else source.inside.unsqueeze(1)  # (G, 1, S)
         weights = weigh(self.score(query, keys), mask)  # (G, W·T, S)
         context = (weights @ states).view(rows, steps, -1)
+        if self.gate is not None:
+            context = torch.sigmoid(self.gate(hidden)) * context
         attentional = torch.tanh(self.combine(torch.cat([context, hidden], dim=-1)))
         return attentional, weights.view(rows, steps, -1)
 
@@ -304,3 +346,17 @@ class Seq2SeqModel(SequenceModel):
             layers = [*layers, (attentional[:, 0],)]
         state.advance(layers, 1)
         return self.readout(attentional[:, 0])  # (B, V)
+
+
+def _uneven(weights: Tensor, lengths: Tensor | None, inside: Tensor | None) -> Tensor:
+    """Σ_s (1 − Σ_t α_ts)² of weights (B, T, S), summed over the rows, for each word that is written.
+
+    So that with the loss of as many words it is the sum over sequences that the paper has.
+    """
+    rows, steps, _ = weights.shape
+    words: Tensor | int = rows * steps
+    if lengths is not None:
+        there = torch.arange(steps, device=weights.device) < lengths.unsqueeze(1)  # (B, T)
+        weights, words = weights * there.unsqueeze(-1), lengths.sum()
+    uneven = (1 - weights.sum(1)).square()  # (B, S)
+    return (uneven if inside is None else uneven * inside).sum() / words

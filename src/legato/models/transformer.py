@@ -9,6 +9,8 @@
 Notable: the layers are in `nn/transformer.py`; this file joins them. As it stands, with norms after each
 sublayer, sinusoidal positions and one embedding for all three uses, it is Marian's architecture, and is
 saved as such (`models/published/marian.py`). `norm=pre positions=rotary activation=swiglu` makes it a modern one.
+With `encoder=vit`, or another model of pictures, the memory is a picture's (`source_encoder.py`), and the decoder may
+be GPT-2's (`models/published/vision_encoder_decoder.py`).
 """
 
 from __future__ import annotations
@@ -22,8 +24,9 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from legato.data.batching.batch import Batch
-from legato.models.base import DEEPEST, BlocksConfig, Sizes
+from legato.models.base import DEEPEST, BlocksConfig, SequenceModel, Sizes
 from legato.models.decoder import CachedModel
+from legato.models.source_encoder import MEANING, EncoderSetting, SourceEncoder, processors_with
 from legato.nn.capture import record
 from legato.nn.feedforward import BlockShape
 from legato.nn.kv_cache import KeyValueCache
@@ -37,12 +40,14 @@ class TransformerConfig(BlocksConfig):
     """Settings of the encoder–decoder Transformer."""
 
     name: Literal["transformer"] = "transformer"
-    layers: int = Field(4, ge=1, le=DEEPEST, description="blocks of the encoder")
+    layers: int = Field(4, ge=1, le=DEEPEST, description="blocks of the encoder of text, and of the decoder")
     decoder_layers: int | None = Field(None, ge=1, le=DEEPEST, description="blocks of the decoder; left out: layers")
     feedforward: int | None = Field(
         None, ge=1, description="units of the feed-forward layers; left out: 4 × width, for swiglu 8/3 × width"
     )
-    activation: Literal["relu", "gelu", "silu", "swiglu"] = Field("relu", description="of the feed-forward layers")
+    activation: Literal["relu", "gelu", "gelu-tanh", "silu", "swiglu"] = Field(
+        "relu", description="of the feed-forward layers"
+    )
     norm: Literal["post", "pre"] = Field("post", description="norm after each sublayer, or before it")
     positions: Literal["sinusoidal", "learned", "rotary"] = Field(
         "sinusoidal", description="how a token's place is told"
@@ -55,6 +60,9 @@ class TransformerConfig(BlocksConfig):
     tied: bool = Field(True, description="read out with the target embedding's weights")
     shared: bool = Field(True, description="one embedding for source and target, where they have one vocabulary")
     scale: bool = Field(True, description="multiply embeddings by √width")
+    eps: float = Field(1e-5, gt=0, description="in the norms' denominators")
+    bias_readout: bool = Field(True, description="whether the readout has a bias")
+    encoder: EncoderSetting = Field(None, description=MEANING)
 
     @property
     def width_multiple(self) -> int:
@@ -77,6 +85,7 @@ class TransformerModel(CachedModel):
     Config = TransformerConfig
     summary = "encoder–decoder Transformer: post- or pre-norm; sinusoidal, learned or rotary positions"
     is_encoder_decoder = True
+    part_names = ("encoder",)
     published = "marian"
     config: TransformerConfig
 
@@ -89,12 +98,13 @@ class TransformerModel(CachedModel):
             config.inner,
             config.activation,
             norm_first=config.norm == "pre",
+            eps=config.eps,
             dropout=config.dropout,
             dropout_attention=config.dropout_attention,
             dropout_activation=config.dropout_activation,
         )
         self.embedding = nn.Embedding(sizes.vocabulary, width)
-        apart = sizes.source is not None or not config.shared
+        apart = config.encoder is None and (sizes.source is not None or not config.shared)
         self.source_embedding = nn.Embedding(sizes.source or sizes.vocabulary, width) if apart else None
         self.positions: Sinusoidal | Learned | None = None  # shared by both sides
         rotary = None
@@ -105,17 +115,34 @@ class TransformerModel(CachedModel):
         else:
             rotary = Rotary(length, width // config.heads)
         decoder_layers = config.decoder_layers or config.layers
-        self.encoder = Stack("encoder", config.layers, shape, causal=False, window=config.window, rotary=rotary)
+        self.encoder: Stack | SourceEncoder
+        if config.encoder is None:
+            self.encoder = Stack("encoder", config.layers, shape, causal=False, window=config.window, rotary=rotary)
+        else:
+            self.encoder = SourceEncoder(config.encoder, width, config.dropout)
         self.decoder = Stack(
             "decoder", decoder_layers, shape, causal=True, cross=True, window=config.window, rotary=rotary
         )
-        self.output = Linear(width, sizes.vocabulary)
+        self.output = Linear(width, sizes.vocabulary, config.bias_readout)
         for table in (self.embedding, self.source_embedding, self.positions, self.output):
             if table is not None and not isinstance(table, Sinusoidal):
                 nn.init.normal_(table.weight, std=width**-0.5)
-        nn.init.zeros_(self.output.bias)
+        if config.bias_readout:
+            nn.init.zeros_(self.output.bias)
         if config.tied:
             self.output.weight = self.embedding.weight
+
+    @classmethod
+    def processors_of(cls, config: TransformerConfig) -> tuple[str, ...]:
+        return processors_with(config.encoder)
+
+    @property
+    def published_as(self) -> str | None:
+        return self.published if self.config.encoder is None else "vision-encoder-decoder"
+
+    @property
+    def source_encoder(self) -> SequenceModel | None:
+        return self.encoder.model if isinstance(self.encoder, SourceEncoder) else None
 
     def forward(self, batch: Batch, state: None = None) -> Output:
         """Teacher-forced: (B, T) target tokens beside their (B, S) sources."""
@@ -123,6 +150,8 @@ class TransformerModel(CachedModel):
         return Output(self.decoder(x, memory=self.encode(batch)))
 
     def encode(self, batch: Batch) -> Memory:
+        if isinstance(self.encoder, SourceEncoder):
+            return Memory(self.encoder(batch.source))
         assert batch.source is not None, "this model reads a source; the batch has none"
         x = self._embed(self.source_embedding or self.embedding, batch.source.token_ids)
         return Memory(self.encoder(x, batch.source.lengths), batch.source.lengths)

@@ -11,16 +11,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from legato.nn.capture import capture
 from legato.nn.linear import Linear, xavier
 
+
+def quick_gelu(x: Tensor) -> Tensor:
+    """x σ(1.702 x), close to GELU (Hendrycks & Gimpel 2016)."""
+    return x * torch.sigmoid(1.702 * x)
+
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
     "gelu-tanh": partial(F.gelu, approximate="tanh"),  # GPT-2's
+    "quick-gelu": quick_gelu,  # CLIP's
     "silu": F.silu,
     "swiglu": F.silu,  # of the gate
 }

@@ -69,7 +69,8 @@ class Stack(nn.Module):
 
     `name` is what its captured tensors are called after. With `window` a token sees only those less than
     so far away; a list has one for each layer. With `recompute` a block's inner results are forgotten in training and
-    computed again for its gradients, which takes a third more time and far less memory.
+    computed again for its gradients, which takes a third more time and far less memory. Without `final_norm` a
+    pre-norm stack leaves what its last block does.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Stack(nn.Module):
         cross: bool = False,
         window: int | Sequence[int | None] | None = None,
         rotary: Rotary | None = None,
+        final_norm: bool = True,
     ) -> None:
         super().__init__()
         self.name = name
@@ -91,7 +93,7 @@ class Stack(nn.Module):
         self.windows = [window] * layers if window is None or isinstance(window, int) else list(window)
         self.rotary = rotary
         self.layers = nn.ModuleList(Block(shape, cross=cross) for _ in range(layers))
-        self.norm = make_norm(shape) if shape.norm_first else None
+        self.norm = make_norm(shape) if shape.norm_first and final_norm else None
         self.start_small()
 
     @torch.no_grad()

@@ -80,13 +80,26 @@ class RunConfig(Section):
     train: TrainConfig
     head: HeadConfig | None = Field(None, description="of tasks that put one on a model")
     adapt: AdaptConfig = Field(default_factory=AdaptConfig, description="how much of a model that it goes on from")
-    start_from: str | None = Field(
-        None, alias="from", description="a model to go on from: its architecture, weights and tokenizer are taken"
+    start_from: str | dict[str, str] | None = Field(
+        None,
+        alias="from",
+        description="a model to go on from: its architecture, weights and tokenizer are taken; of a part alone, as "
+        "in from.encoder=MODEL, its architecture, weights and image processor",
     )
     seed: int = Field(0, ge=-MAX_SEED, le=MAX_SEED, description="of everything that is drawn")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1 or mps")
     out: str | None = Field(None, description="the run's folder; left out: the next free name under runs/")
     expect: dict[str, Expectation] = Field(default_factory=dict)
+
+    @property
+    def whole_from(self) -> str | None:
+        """The model that all of it goes on from."""
+        return self.start_from if isinstance(self.start_from, str) else None
+
+    @property
+    def parts_from(self) -> dict[str, str]:
+        """The models that parts of it begin with, by the parts' names."""
+        return self.start_from if isinstance(self.start_from, dict) else {}
 
 
 SECTIONS: Final = ("data", "tokenizer", "model", "train", "head", "adapt")
@@ -108,15 +121,16 @@ def check(settings: Mapping[str, Any]) -> RunConfig:
     _refuse_no_name(settings["task"], "task")
     task = TASKS.get(str(settings["task"]))
     _check_expected(task, settings.get("expect"))
-    if settings.get("from") == TO_BE_NAMED:
-        raise ConfigError("this recipe goes on from a trained model; name it: from=MODEL")
-    settings = with_defaults(task, settings if settings.get("from") is None else _go_on_from(task, settings))
+    _refuse_unnamed(settings.get("from"))
+    settings = with_defaults(task, _begun_with(task, settings))
     if _section(settings, "train").get("batch_rows") is not None and not task.rows:
         rowed = _tasks_with(lambda task: task.rows)
         raise ConfigError(f"{task.name} fills its batches by tokens; train.batch_rows is for {', '.join(rowed)}")
     model: type[SequenceModel] = MODELS.get(str(settings["model"]["name"]))
+    _refuse_unread(task, model.processors, str(settings["model"]["name"]))  # whatever its settings are
     kinds = {"data": task.Data, "model": model.Config, "train": TrainConfig}
     checked: dict[str, Any] = {name: validate(kind, settings[name], name) for name, kind in kinds.items()}
+    _refuse_unread(task, model.processors_of(checked["model"]), checked["model"].name)
     if TEXT in task.processors:
         checked["tokenizer"] = validate(TokenizerConfig, settings["tokenizer"], "tokenizer")
     elif any(value is not None for value in settings["tokenizer"].values()):  # a run's own file says null
@@ -127,13 +141,38 @@ def check(settings: Mapping[str, Any]) -> RunConfig:
     return validate(RunConfig, {**settings, **checked})
 
 
+def _refuse_unnamed(start: Any) -> None:
+    """Refuse a recipe that its user has to name a model for."""
+    for part, place in start.items() if isinstance(start, Mapping) else [("", start)]:
+        if place == TO_BE_NAMED:
+            key = f"from.{part}" if part else "from"
+            raise ConfigError(f"this recipe goes on from a trained model; name it: {key}=MODEL")
+
+
+def _begun_with(task: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with those of the model that `from=` names, or of the parts that it names models for."""
+    start = settings.get("from")
+    if start is None:
+        return dict(settings)
+    return _with_parts(task, settings, start) if isinstance(start, Mapping) else _go_on_from(task, settings)
+
+
+def _refuse_unread(task: Any, needed: tuple[str, ...], model: str) -> None:
+    """Refuse a model that reads what the task has none of: a picture for a translator."""
+    if not set(needed) <= set(task.processors):
+        held = " and ".join(task.processors)
+        raise ConfigError(
+            f"model={model} of these settings reads with {' and '.join(needed)}; {task.name} has only {held}"
+        )
+
+
 def with_defaults(task: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings laid over what the task knows better than the general defaults."""
     given = {name: _section(settings, name) for name in SECTIONS}
     given["model"] = {"name": task.default_model, **given["model"]}
-    adapt, trained = given.pop("adapt"), settings.get("from") is not None
+    adapt, trained = given.pop("adapt"), isinstance(settings.get("from"), str)
     usual: Defaults = task.defaults(Given(**given, adapt=str(adapt.get("name", "full")), trained=trained))
-    laid = {name: {**section, **given[name]} for name, section in usual.sections().items()}
+    laid = {name: merge(section, given[name]) for name, section in usual.sections().items()}
     laid["model"] |= usual.fixed
     return {**settings, **laid, "adapt": adapt, **({"tokenizer": {}} if trained else {})}
 
@@ -165,7 +204,7 @@ def _adapt(settings: Mapping[str, Any]) -> AdaptConfig:
     unused = adapt.model_dump(exclude={"name"}, exclude_defaults=True)
     if unused and adapt.name != "lora":
         raise ConfigError(f"adapt.{next(iter(unused))} belongs to adapt=lora; adapt={adapt.name} has no use for it")
-    if adapt.name != "full" and settings.get("from") is None:
+    if adapt.name != "full" and not isinstance(settings.get("from"), str):
         raise ConfigError(f"adapt={adapt.name} trains a little of a model that is there already; name it: from=MODEL")
     return adapt
 
@@ -185,7 +224,10 @@ def _go_on_from(task: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     if not task.continues:
         known = _tasks_with(lambda task: task.continues)
         raise ConfigError(f"{settings['task']} cannot go on from a model yet; from={place} is for {', '.join(known)}")
-    if validate(TokenizerConfig, _section(settings, "tokenizer"), "tokenizer") != TokenizerConfig():
+    tokenizer = _section(settings, "tokenizer")
+    if TEXT not in task.processors and not any(tokenizer.values()):  # a run's own file says null
+        tokenizer = {}
+    if validate(TokenizerConfig, tokenizer, "tokenizer") != TokenizerConfig():
         raise ConfigError(f"from={place} brings its own tokenizer; leave out tokenizer=…")
     config = read_config(place)
     held, given = config.model_dump(mode="json"), _section(settings, "model")
@@ -193,20 +235,44 @@ def _go_on_from(task: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError(f"from={place} holds a model '{config.name}'; leave out model={brief(given['name'])}")
     if "dropout" in given:  # where the other dropouts are no different, they follow
         given = {**{k: given["dropout"] for k, v in held.items() if _is_dropout(k) and v == held["dropout"]}, **given}
-    wanted = validate(type(config), {**held, **given}, "model").model_dump(mode="json")
+    wanted = validate(type(config), merge(held, given), "model").model_dump(mode="json")
     heads = config.pretraining_heads  # a model may go on with others than it had
     choice = "dropouts and heads" if heads else "dropouts"
-    for key, value in wanted.items():
-        if value != held[key] and not _is_dropout(key) and key not in heads:
+    before, now, missing = flat(held), flat(wanted), object()
+    for key in {**before, **now}:
+        if before.get(key, missing) != now.get(key, missing) and not _is_dropout(key) and key not in heads:
             raise ConfigError(
-                f"model.{key}={brief(value)} is not what from={place} holds, which is {brief(held[key])}; of "
-                f"model.* only {choice} can be chosen with it"
+                f"model.{key}={brief(now.get(key))} is not what from={place} holds, which is "
+                f"{brief(before.get(key))}; of model.* only {choice} can be chosen with it"
             )
     return {**settings, "model": wanted}
 
 
+def _with_parts(task: Any, settings: Mapping[str, Any], start: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with those of the models that parts of the model begin with; of those, dropouts may be chosen."""
+    given = _section(settings, "model")
+    name = str(given.get("name", task.default_model))
+    parts = [key for key in MODELS.get(name).part_names if key in MODELS.get(name).Config.model_fields]
+    for part, place in start.items():
+        if part not in parts:
+            known = suggest(part, parts) if parts else "leave it out"
+            raise ConfigError(f"from.{brief(part)}: model={name} has no such part; {known}")
+        _refuse_no_name(place, f"from.{part}")
+        held = read_config(str(place)).model_dump(mode="json")
+        chosen = given.get(part) or {}
+        chosen = {"name": chosen} if isinstance(chosen, str) else dict(chosen)
+        for key, value in chosen.items():
+            if value != held.get(key) and not _is_dropout(key):
+                raise ConfigError(
+                    f"model.{part}.{key}={brief(value)} is not what from.{part}={brief(place)} holds, which is "
+                    f"{brief(held.get(key))}; leave it out"
+                )
+        given[part] = {**held, **chosen}
+    return {**settings, "from": dict(start), "model": given}
+
+
 def _is_dropout(key: str) -> bool:
-    return key.startswith("dropout")
+    return key.rpartition(".")[2].startswith("dropout")
 
 
 def _section(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -227,13 +293,15 @@ def _refuse_no_name(value: Any, key: str) -> None:
 def describe_settings(settings: Mapping[str, Any]) -> list[Described]:
     """Every key that a run of this task and model takes, with its default, meaning and values."""
     task = TASKS.get(settings["task"])
-    named = settings.get("from") not in (None, TO_BE_NAMED)
-    settings = _go_on_from(task, settings) if named else {**settings, "from": None}
-    chosen = flat(with_defaults(task, settings))
+    start = settings.get("from")
+    places = start.values() if isinstance(start, Mapping) else [start]
+    settings = {**settings, "from": None} if TO_BE_NAMED in places else _begun_with(task, settings)
+    laid = with_defaults(task, settings)
+    chosen = flat(laid)
     model = MODELS.get(str(chosen["model.name"]))
     rows = describe(task.Data, "data")
     rows += describe(TokenizerConfig, "tokenizer") if TEXT in task.processors else []
-    rows += describe(model.Config, "model") + describe(TrainConfig, "train")
+    rows += describe(model.Config, "model", laid["model"]) + describe(TrainConfig, "train")
     rows += describe(HeadConfig, "head") if task.headed else []
     rows += describe(AdaptConfig, "adapt") if task.continues else []
     rows = [row._replace(default=str(chosen.get(row.key, row.default))) for row in rows]

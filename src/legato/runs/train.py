@@ -40,6 +40,7 @@ from legato.training.config import TrainConfig
 from legato.training.devices import choose_device
 from legato.training.display import Display, memory_used
 from legato.training.loop import Trainer
+from legato.training.optimizers import encoder_of
 from legato.training.schedules import Schedule, lengthened, resolve_steps
 
 # What may change when a run goes on; anything else would make it another run.
@@ -177,10 +178,11 @@ def _finished(path: Path) -> ConfigError:
 
 def plan_of(config: RunConfig, device: Any) -> Plan:
     """What a task prepares itself from."""
-    loaded = None if config.start_from is None else read_model(config.start_from, sketched=True)
+    loaded = None if config.whole_from is None else read_model(config.whole_from, sketched=True)
+    parts = {part: read_model(place, sketched=True) for part, place in config.parts_from.items()}
     head = config.head or HeadConfig()
     tokenizer = config.tokenizer or TokenizerConfig()
-    return Plan(config.data, tokenizer, config.model, config.train, config.seed, device, loaded, head)
+    return Plan(config.data, tokenizer, config.model, config.train, config.seed, device, loaded, head, parts)
 
 
 def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool) -> Result:
@@ -195,19 +197,21 @@ def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool)
     torch.manual_seed(config.seed)
     kind = MODELS.get(config.model.name)
     # On a CPU there is a gradient beside each weight; optimisers that keep more are not counted.
-    whole = config.start_from is None or config.adapt.name == "full"
+    whole = config.whole_from is None or config.adapt.name == "full"
     refuse_too_large(kind, config.model, job.sizes, copies=2 if device.type == "cpu" and whole else 1)
     model = kind(config.model, job.sizes)
     drawn = set() if plan.loaded is None else plan.loaded.put_into(model)
     base = None
-    if config.start_from is not None and plan.loaded is not None and not whole:
-        base = Base.of(config.start_from, plan.loaded)
+    if config.whole_from is not None and plan.loaded is not None and not whole:
+        base = Base.of(config.whole_from, plan.loaded)
+    for part, held in plan.parts.items():
+        held.put_into(model.parts[part])
     if job.head is not None:
         as_folder = not resuming or began_with_folders_pool(run)
         model = with_head(model, job, plan.loaded, config.adapt.name, display.say, as_folder=as_folder)
     drawn &= {name for name, _ in body_of(model).named_parameters()}
     if drawn:
-        display.say(f"not in from={config.start_from}, so drawn at random: {listed(sorted(drawn))}")
+        display.say(f"not in from={config.whole_from}, so drawn at random: {listed(sorted(drawn))}")
     if plan.loaded is not None:
         plan.loaded.module = model  # nothing holds the other one any longer, which may be large
     if not resuming or base is not None:  # what is frozen is in no checkpoint
@@ -220,7 +224,9 @@ def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool)
     if base is not None:
         adapt(model, config.adapt, base, display.warn)
         store_frozen(model, device, config.train.precision)
-    if config.start_from is not None:
+    if config.train.encoder_lr == 0:
+        encoder_of(model).requires_grad_(False)
+    if config.start_from is not None or config.train.encoder_lr == 0:
         display.say(trainable_line(model))
     trainer = Trainer(model, job, config.train, run, seed=config.seed, device=device, display=display)
     if resuming:

@@ -19,6 +19,7 @@ from torch import Tensor
 from legato.config import Section
 from legato.data.batching.batches import BatchShape
 from legato.data.batching.examples import Example, scoring_batches
+from legato.data.image.pictures import is_picture_file
 from legato.data.processors import TEXT, HasProcessors, Processors
 from legato.data.sources.table import Column
 from legato.data.text.text_reader import parting
@@ -56,6 +57,7 @@ class Plan:
     device: torch.device
     loaded: Loaded | None = None  # the model to go on from (`from=MODEL`), whose tokenizer and sizes count
     head: HeadConfig = field(default_factory=HeadConfig)  # for tasks that put one on a model
+    parts: Mapping[str, Loaded] = field(default_factory=dict)  # the models that parts of the model begin with
 
     def processors_for(self, train: Callable[[], AnyTokenizer], pairs: bool = False) -> Processors:
         """The loaded model's; without one, the tokenizer that `train` makes. It can separate `pairs` of texts."""
@@ -106,6 +108,8 @@ class TaskJob(HasProcessors, Job):
         """What the data fixes of a model."""
         if self.plan.loaded is not None:
             return self.plan.loaded.module.sizes
+        if not self.processors.has_text:
+            return Sizes(0)
         return Sizes(self.target.size, None if self.target is self.tokenizer else self.tokenizer.size)
 
     @property
@@ -197,6 +201,22 @@ class Task:
     def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
         """The task's scores on `data.test`."""
         raise NotImplementedError
+
+    @classmethod
+    def read_file(
+        cls, source: str, about: Mapping[str, Any], columns: Sequence[Column] | None = None, *, alone: bool = False
+    ) -> TableInputs | None:
+        """What `predict` takes of a file (see `read_inputs`); None: it is no table, and each line is a text."""
+        from legato.tasks.table_inputs import is_table
+
+        if is_picture_file(source):
+            raise DataError(f"{source} is a picture, and {cls.name} reads text; give a file of that")
+        return cls.read_inputs(source, about, columns, alone=alone) if is_table(source) else None
+
+    @classmethod
+    def inputs_of(cls, texts: Sequence[str]) -> list[str]:
+        """What `predict` takes of the words of a command line: each of them, or several together."""
+        return list(texts)
 
     @classmethod
     def read_inputs(

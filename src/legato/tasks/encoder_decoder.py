@@ -25,9 +25,9 @@ from legato.decoding import Hypothesis, SearchOptions, search
 from legato.decoding.options import MAX_BEAMS, MAX_NBEST
 from legato.errors import ConfigError
 from legato.models.base import SequenceModel
-from legato.nn.losses import smoothed_nll
+from legato.nn.losses.vocabulary import smoothed_nll
 from legato.registry import MODELS
-from legato.tasks.base import TaskJob
+from legato.tasks.base import TaskJob, penalised
 from legato.training.job import Loss
 
 # Sentences decoded side by side: enough to keep the device busy, few enough for the logits of a beam.
@@ -106,11 +106,15 @@ def search_name(options: SearchOptions) -> str:
 def pair_loss(model: SequenceModel, batch: Batch, smoothing: float = 0.0) -> Loss:
     """Cross-entropy of the target given the source; what is minimised has smoothed labels."""
     assert batch.targets is not None
-    hidden, targets = model(batch).hidden.flatten(0, 1), batch.targets.flatten()  # (N, D), (N,)
+    output = model(batch)
+    hidden, targets = output.hidden.flatten(0, 1), batch.targets.flatten()  # (N, D), (N,)
     if hidden.device.type == "cpu" and batch.inputs.lengths is not None:  # on a GPU, asking which would cost more
         there = targets != IGNORE
         hidden, targets = hidden[there], targets[there]
-    return Loss(*smoothed_nll(model.readout(hidden), targets, smoothing))
+    total, reported = smoothed_nll(model.readout(hidden), targets, smoothing)
+    if output.auxiliary:
+        total = penalised(total, output, (targets != IGNORE).sum())
+    return Loss(total, reported)
 
 
 def batches_of(
@@ -156,24 +160,48 @@ def decode(
         for start in range(0, len(order), rows):
             chosen = [int(i) for i in order[start : start + rows]]
             source = Inputs.of([sources[i].tolist() for i in chosen])
-            batch = Batch(source, source=source).to(model.device)
-            allowed = None if constraint is None else [constraint(i) for i in chosen]
-            most = [limits[i] for i in chosen]
-            results = search(
+            results = write_from(
                 model,
-                [[target_tokens.start]] * len(chosen),
-                options.model_copy(update={"max_tokens": max(most)}),
-                eos=target_tokens.eos,
-                suppress=target_tokens.suppress,
-                limits=most,
-                memory=model.encode(batch),
+                Batch(source, source=source).to(model.device),
+                target_tokens,
+                options,
+                limits=[limits[i] for i in chosen],
                 sources=[sources[i].tolist() for i in chosen],
+                allowed=None if constraint is None else [constraint(i) for i in chosen],
                 text_of=text_of,
-                constraint=None if allowed is None else lambda prompt, made, a=allowed: a[prompt](made),  # type: ignore[misc]
             )
             for index, result in zip(chosen, results, strict=True):
                 found[index] = result
     return found
+
+
+def write_from(
+    model: SequenceModel,
+    batch: Batch,
+    target_tokens: TargetTokens,
+    options: SearchOptions,
+    *,
+    limits: Sequence[int],
+    sources: list[list[int]] | None = None,
+    allowed: Sequence[Callable[[list[int]], Any]] | None = None,
+    text_of: Callable[[Sequence[int]], str] | None = None,
+) -> list[list[Hypothesis]]:
+    """The best hypotheses for each row of `batch.source`, whatever it is, read side by side.
+
+    `sources` are the rows' tokens, where they have any; `allowed` says of each row what may follow.
+    """
+    return search(
+        model,
+        [[target_tokens.start]] * len(limits),
+        options.model_copy(update={"max_tokens": max(limits)}),
+        eos=target_tokens.eos,
+        suppress=target_tokens.suppress,
+        limits=list(limits),
+        memory=model.encode(batch),
+        sources=sources,
+        text_of=text_of,
+        constraint=None if allowed is None else lambda prompt, made: allowed[prompt](made),
+    )
 
 
 @torch.no_grad()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from legato.data.formats.labelled import TEXTS, guess_columns, has_columns, named_by_number
 from legato.data.sources.files import unify_newlines
@@ -15,10 +16,12 @@ from legato.input_files import path_of
 
 @dataclass(frozen=True)
 class TableInputs:
-    """A text for each row, those of a pair with a tab between them."""
+    """A text for each row, those of a pair with a tab between them; or what else a task predicts from."""
 
-    texts: list[str]
+    texts: list[Any]
     note: str = ""  # which columns were guessed, for the user to check
+    names: list[str] | None = None  # what begins the line of each, where each has a name of its own
+    unit: str = "row"  # what each is, in messages
 
 
 def is_table(file: str) -> bool:

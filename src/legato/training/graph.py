@@ -116,7 +116,7 @@ class StepGraph:
 
         Recordings after the `first` one share its memory and leave their gradients where it does.
         """
-        device = batch.inputs.token_ids.device
+        device = batch.inputs.content.device
         # Where there is a state, `keep_state` is always there, so that forgetting is part of the recording; all True
         # means nobody forgets.
         keep = None if state is None else torch.ones(batch.rows, dtype=torch.bool, device=device)

@@ -36,7 +36,7 @@ from legato.folders.atomic import replacing
 from legato.folders.finite_scores import finite_scores
 from legato.interrupts import CTRL_C, Interrupt, Stopped
 from legato.models.base import SequenceModel
-from legato.nn.losses import compile_loss
+from legato.nn.losses.vocabulary import compile_loss
 from legato.nn.transformer import Stack
 from legato.schema import fields_of, fit
 from legato.training.checkpoints import (

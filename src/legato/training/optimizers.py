@@ -28,10 +28,11 @@ from torch import Tensor, nn
 
 from legato.errors import CheckpointError, ConfigError, brief
 from legato.models.base import SequenceModel
+from legato.nn.convolution import running_statistics
 from legato.training.adapt import head_parameters
 from legato.training.config import TrainConfig
 
-_LAYER: Final = re.compile(r".*?\blayers\.(\d+)\.")
+_LAYER: Final = re.compile(r".*?\b(?:layers|stages)\.(\d+)\.")
 
 
 def make_optimizer(model: SequenceModel, config: TrainConfig, device: torch.device) -> torch.optim.Optimizer:
@@ -70,7 +71,19 @@ def rate_shares(model: SequenceModel, config: TrainConfig) -> dict[str, float]:
         if not head:
             raise ConfigError("train.head_lr is for tasks that put a head on a model, such as classification")
         shares |= {name: config.head_lr / config.rate for name in names if name in head}
+    if config.encoder_lr is not None:
+        inside = {id(parameter) for parameter in encoder_of(model).parameters()}
+        own = {name for name, parameter in model.named_parameters() if id(parameter) in inside}
+        shares |= {name: config.encoder_lr / config.rate for name in names if name in own}
     return shares
+
+
+def encoder_of(model: SequenceModel) -> SequenceModel:
+    """The part that `train.encoder_lr` is for."""
+    found = model.parts.get("encoder")
+    if found is None:
+        raise ConfigError(f"train.encoder_lr is for models with a model.encoder; model={model.config.name} has none")
+    return found
 
 
 def _depths(names: list[str], model: str) -> tuple[dict[str, int], int]:
@@ -136,7 +149,8 @@ class Average:
     def __init__(self, model: nn.Module, decay: float | None) -> None:
         """`decay` for an exponential moving average; None for Polyak's equal weights."""
         self.decay, self.updates = decay, 0
-        self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.parameters: dict[str, Tensor] = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.parameters |= running_statistics(model)  # a norm divides by what its own weights made
         self.weights = {name: p.detach().clone() for name, p in self.parameters.items()}
 
     @torch.no_grad()

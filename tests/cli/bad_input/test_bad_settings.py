@@ -98,7 +98,10 @@ def test_reading_both_ways_is_refused_for_language_modelling(train: Any) -> None
 @pytest.mark.parametrize(
     ("name", "parts"),
     [
-        ("xy", ("'xy' is no task, recipe or YAML file", "there is chat, classification", "legato recipes")),
+        (
+            "xy",
+            ("'xy' is no task, recipe or YAML file", "there is captioning, chat, classification", "legato recipes"),
+        ),
         ("lm/ptb-lstn", ("'lm/ptb-lstn' is no task", "'lm/ptb-lstm'")),
         ("no.yaml", ("there is no file no.yaml",)),
     ],

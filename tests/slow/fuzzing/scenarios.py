@@ -60,6 +60,8 @@ TEXT: Final = {"data.train": "train.txt", "data.valid": "valid.txt"}
 WINDOWED: Final = {**TEXT, "tokenizer": "char", "data.window": 16, "train.batch_tokens": 64}
 ENGLISH: Final = {"data.train": ["train.en", "train.de"], "data.valid": ["valid.en", "valid.de"]}
 TABLE: Final = {"data.train": "train.tsv", "data.valid": "valid.tsv", "train.batch_rows": 8}
+VIT: Final = {"layers": 1, "width": 8, "heads": 2, "image": 8, "patch": 4}
+SEEING: Final = {"model.encoder": "vit", **{f"model.encoder.{key}": value for key, value in VIT.items()}}
 FILE: Final = ("--file", "texts.txt", "--json")
 
 JOBS: Final[dict[str, Job]] = {
@@ -154,13 +156,56 @@ JOBS: Final[dict[str, Job]] = {
         ("big car", "--search", "lines.txt", "--json"),
         answers=1,
     ),
+    "image-classification": Job(
+        (stock.pictures,),
+        {
+            "data.train": "photos",
+            "data.valid": "photos",
+            "model": "vit",
+            **{f"model.{key}": value for key, value in VIT.items()},
+            "train.batch_rows": 4,
+        },
+        "photos",
+        ("photo.png", "--json"),
+        answers=1,
+    ),
+    "captioning": Job(
+        (stock.pictures,),
+        {
+            "data.train": "train.jsonl",
+            "data.valid": "valid.jsonl",
+            "model": "seq2seq",
+            "model.width": 8,
+            "model.layers": 1,
+            **SEEING,
+            "tokenizer.min_count": 1,
+            "train.batch_rows": 4,
+        },
+        "valid.jsonl",
+        ("photo.png", "--beams", "2", "--max-tokens", "5", "--json"),
+        answers=1,
+    ),
+    "vqa": Job(
+        (stock.pictures,),
+        {
+            "data.train": "train.tsv",
+            "data.valid": "valid.tsv",
+            "model": "vqa",
+            "model.width": 8,
+            **SEEING,
+            "train.batch_rows": 4,
+        },
+        "valid.tsv",
+        ("photo.png", "what colour is it?", "--json"),
+        answers=1,
+    ),
 }
 
 
 def scenarios() -> dict[str, Scenario]:
     """Every scenario by its name."""
     made: list[Scenario] = []
-    for part in (_of_tasks, _of_models, _of_families, _of_formats, _of_adapting, _of_verbs):
+    for part in (_of_tasks, _of_models, _of_pictures, _of_families, _of_formats, _of_adapting, _of_verbs):
         made += part()
     return {scenario.name: scenario for scenario in made}
 
@@ -244,6 +289,8 @@ def _of_models() -> Iterator[Scenario]:
     for name in MODELS.names():
         model = MODELS.get(name)
         fields = model.Config.model_fields
+        if "image" in model.processors or name == "vqa":
+            continue  # those of pictures are below
         task = "word2vec" if name == "word2vec" else "translation" if model.is_encoder_decoder else "lm"
         if task == "lm" and not _writes(model) and name != "elmo":
             task = "mlm"
@@ -258,6 +305,40 @@ def _of_models() -> Iterator[Scenario]:
         trained = _train(task, settings, out="run")
         use = ("predict", "run", *FILE, "--max-tokens", "8") if model.is_encoder_decoder else ("embed", "run", *FILE)
         yield Scenario(f"use-{name}", use, (*job.makes, stock.texts), (trained,), covers, texts="texts.txt")
+
+
+def _of_pictures() -> Iterator[Scenario]:
+    """Models and published families that read pictures."""
+    convolutional = {"image": 8, "embedding": 8, "widths": ["8", "8"], "depths": ["1", "1"]}
+    narrow = {"image": 32, "width_coefficient": 0.1, "depth_coefficient": 0.1}
+    for name, sizes in {"vit": VIT, "clip-vision": VIT, "resnet": convolutional, "efficientnet-lite": narrow}.items():
+        settings = {"data.train": "photos", "data.valid": "photos", "train.batch_rows": 4, "model": name}
+        settings |= {f"model.{key}": value for key, value in sizes.items()}
+        covers = frozenset({f"model:{name}"})
+        words = _train("image-classification", settings)
+        yield Scenario(f"train-{name}", words, (stock.pictures,), covers=covers, keys=("model.",))
+        trained = _train("image-classification", settings, out="run")
+        use = ("predict", "run", "photo.png", "--json")
+        yield Scenario(f"use-{name}", use, (stock.pictures,), (trained,), covers, texts=1)
+    job = JOBS["vqa"]
+    covers = frozenset({"model:vqa"})
+    yield Scenario("train-vqa-model", _train("vqa", job.settings), job.makes, covers=covers, keys=("model.",))
+    for family in ("vit", "resnet", "efficientnet-lite", "clip_vision_model"):
+        covers = frozenset({f"family:{family}"})
+        settings = {"data.train": "photos", "data.valid": "photos", "train.batch_rows": 4, "from": family}
+        makes = (stock.pictures, stock.of_pictures(family))
+        yield Scenario(f"train-from-{family}", _train("image-classification", settings), makes, covers=covers)
+    makes = (stock.pictures, stock.of_pictures("vision-encoder-decoder"))
+    yield Scenario(
+        "use-vision-encoder-decoder",
+        ("predict", "vision-encoder-decoder", "photo.png", "--max-tokens", "5", "--json"),
+        makes,
+        covers=frozenset({"family:vision-encoder-decoder"}),
+        texts=1,
+    )
+    covers = frozenset({"model:clip", "family:clip"})
+    exported = ("export", "clip", "--to", "hf", "--out", "out")
+    yield Scenario("export-clip", exported, (stock.of_pictures("clip"),), covers=covers)
 
 
 def _writes(model: Any) -> bool:

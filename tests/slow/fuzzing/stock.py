@@ -257,6 +257,49 @@ def _marian(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(about))
 
 
+def pictures(folder: Path) -> None:
+    """Class folders, tables of captions and of questions, members of a .tar, and a picture to ask about."""
+    from tiny_pictures import class_folders, encoded, write_jsonl, write_picture, write_tar
+
+    class_folders(folder / "photos", count=4)
+    members = {f"{number}.png": encoded("red" if number % 2 else "blue", number) for number in range(8)}
+    for split in ("train", "valid"):
+        write_tar(folder / f"{split}.tar", members)
+        said = [{"image": name, "captions": [f"picture {name[0]}", "a square"]} for name in members]
+        write_jsonl(folder / f"{split}.jsonl", said)
+        asked = [f"{name}\twhat colour is it?\t{'red' if int(name[0]) % 2 else 'blue'}" for name in members]
+        (folder / f"{split}.tsv").write_text("\n".join(["image\tquestion\tanswer", *asked]) + "\n")
+    write_picture(folder / "photo.png")
+
+
+def of_pictures(family: str) -> Callable[[Path], None]:
+    """A folder of a family that reads pictures, named after it."""
+
+    def make(folder: Path) -> None:
+        from tiny_pictures import captioner_model, picture_model, word_tokenizer
+
+        small = {"layers": 1, "width": 8, "heads": 2, "image": 8, "patch": 4}
+        if family == "efficientnet-lite":
+            from safetensors.torch import save_file
+
+            from tiny_efficientnet import published_weights
+
+            (folder / family).mkdir()
+            save_file(published_weights(), folder / family / "model.safetensors", metadata={"format": "pt"})
+        elif family == "resnet":
+            picture_model(folder / family, "resnet", image=8, embedding=8, widths=(8, 8), depths=(1, 1))
+        elif family == "vision-encoder-decoder":
+            captioner_model(folder / family)
+        elif family == "clip":
+            tower = {"layers": 1, "width": 8, "heads": 2}
+            reading = {**tower, "length": 8, "eos": word_tokenizer().eos_id}
+            picture_model(folder / family, "clip", vision={**tower, "image": 8, "patch": 4}, text=reading)
+        else:
+            picture_model(folder / family, {"vit": "vit", "clip_vision_model": "clip-vision"}[family], **small)
+
+    return make
+
+
 def sharded(folder: Path) -> None:
     """Weights in several files, and a tokenizer as older folders have it."""
     from tiny_published import byte_level, gpt2_folder

@@ -32,6 +32,9 @@ class Inputs:
     segments: Tensor | None = None  # (B, T), 0 for a first sentence and 1 for a second; None: all are first
     document_ids: Tensor | None = None  # (B, T), which text a token is of, where several share a row; they rise
     characters: Tensor | None = None  # (B, T, C), the bytes of each word, for models that read those
+    draws: Tensor | None = (
+        None  # (B, K), numbers from 0 to 1 from which other views of the values are made in training
+    )
 
     @property
     def token_ids(self) -> Tensor:

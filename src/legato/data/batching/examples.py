@@ -38,6 +38,8 @@ class Example:
     targets: list[int] | None = None  # what is learned at each of them, or else at each token: a tag, the next token
     span: tuple[int, int] | None = None  # the answer's first and last token
     characters: Array | None = None  # (T, C), the bytes of each token's word
+    picture: int = 0  # the number of its picture, where there are any
+    choices: list[int] | None = None  # the classes that its answer is one of, where not all are possible
 
 
 def next_tokens(sequences: Iterable[tuple[list[int], int]], name: str = "the data") -> list[Example]:

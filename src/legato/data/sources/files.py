@@ -51,6 +51,7 @@ class FileOptions:
     encoding: str = "utf-8"  # of text files
     max_line: int = MAX_LINE  # characters of a line; a longer one is usually a file of another kind; 0 accepts any
     split: str = "train"  # the part of a dataset on the hub; a file is always whole
+    binary: int = 0  # of a table's columns that are read, the first so many may hold bytes, as pictures are kept
 
 
 def resolve_path(source: str, root: str | None = None) -> Path:

@@ -62,10 +62,10 @@ def read_table(source: str, columns: Sequence[Column] | Choose, files: FileOptio
     choose = columns if callable(columns) else lambda head: columns
     path = locate(source, files.root)
     if path is None:
-        return _read_hub(source, choose, files.split, files.root)
+        return _read_hub(source, choose, files)
     kind = kind_of(path, files.format)
     if kind == "parquet":
-        return _read_parquet(path, load_bytes(path), choose)
+        return _read_parquet(path, load_bytes(path), choose, files.binary)
     text = load_text(path, files.encoding, files.max_line)
     if kind == "csv" or kind == "tsv":
         return read_separated(path, text, choose, kind)
@@ -171,57 +171,75 @@ def _parse_line(line: str, where: str) -> Any:
         raise DataError(f"{where}: not JSON ({problem}); write one object per line") from None
 
 
-def _read_parquet(path: Path, data: bytes, choose: Choose) -> Table:
+def _read_parquet(path: Path, data: bytes, choose: Choose, binary: int) -> Table:
     with clear_of_panics(f"{path} is not a parquet file, or is damaged; copy it again"):
         file = ParquetFile(path, data)
         features = _parquet_features(file.metadata, str(path))
-        return _numbered_rows(Head(str(path), "parquet", file.names, file.first), choose, file.read, features)
+        head = Head(str(path), "parquet", file.names, file.first)
+        return _numbered_rows(head, choose, file.read, features, binary)
 
 
 def _numbered_rows(
-    head: Head, choose: Choose, read: Callable[[list[str]], dict[str, list[Any]]], features: Mapping[str, Any]
+    head: Head,
+    choose: Choose,
+    read: Callable[[list[str]], dict[str, list[Any]]],
+    features: Mapping[str, Any],
+    binary: int,
 ) -> Table:
-    """A table of rows that stand on no line; `features` are what the hub's library says of the columns."""
+    """A table of rows that stand on no line; `features` are what the hub's library says of the columns.
+
+    The first `binary` of the columns may hold bytes.
+    """
     source, names = head.where, pick_columns(head, choose)
     tops = [top_name(name, head.names) for name in names]
     values = read(tops)
-    columns = [_plain_rows(source, name, top, values[top]) for name, top in zip(names, tops, strict=True)]
+    columns = [
+        _plain_rows(source, name, top, values[top], binary=place < binary)
+        for place, (name, top) in enumerate(zip(names, tops, strict=True))
+    ]
     known = {top: class_names(features.get(top), f"{source}: '{brief(top)}'") for top in tops}
     classes = [known[top] if name == top else None for name, top in zip(names, tops, strict=True)]
     return Table(source, names, columns, list(range(1, len(columns[0]) + 1)), "row", True, classes)
 
 
-def _plain_rows(source: str, name: str, top: str, column: list[Any]) -> list[Any]:
+def _plain_rows(source: str, name: str, top: str, column: list[Any], *, binary: bool) -> list[Any]:
     found = []
     for number, value in enumerate(column, start=1):
         if name != top:
             value = enter_value(value, name, top, f"{source}, row {number}")
-        known = type(value) is str and value.isascii()
+        known = (type(value) is str and value.isascii()) or (binary and _holds_bytes(value))
         found.append(value if known else plain_value(value, f"{source}, row {number}", name))
     return found
+
+
+def _holds_bytes(value: Any) -> bool:
+    """Whether a value is bytes, or an object with them, as the hub's library keeps pictures and sounds."""
+    return isinstance(value, bytes) or (isinstance(value, dict) and isinstance(value.get("bytes"), bytes))
 
 
 # --- the hub -------------------------------------------------------------------------------------
 
 
-def _read_hub(source: str, choose: Choose, split: str, root: str | None) -> Table:
+def _read_hub(source: str, choose: Choose, files: FileOptions) -> Table:
     """The rows of a hub dataset; without `hub:` in front the name could also have meant a file."""
     name = source.removeprefix("hub:")
     found = HUB_NAME.fullmatch(name)
     if found is None:
         raise DataError(f"'{name}' is not a name on the hub; write owner/name or owner/name:config")
     try:
-        rows = _load_dataset(found["name"], found["config"], HUB_SPLITS.get(split, (split,)))
+        rows = _load_dataset(found["name"], found["config"], HUB_SPLITS.get(files.split, (files.split,)))
     except Exception as problem:  # the hub's libraries raise of every kind
         reason = (str(problem).strip() or type(problem).__name__).splitlines()[0]
-        file = f"there is no file {resolve_path(source, root)}, and " if name == source else ""
+        file = f"there is no file {resolve_path(source, files.root)}, and " if name == source else ""
         raise DataError(
             f"{file}the hub did not give a dataset '{name}' ({reason}); check the name and the connection"
         ) from None
     with clear_of_panics(f"the rows of '{name}' from the hub cannot be read; fetch the dataset again"):
         head = Head(name, "hub", list(rows.column_names), lambda: rows[0] if len(rows) else {})
         features = rows.features.to_dict()
-        return _numbered_rows(head, choose, lambda tops: {top: list(rows[top]) for top in tops}, features)
+        return _numbered_rows(
+            head, choose, lambda tops: {top: list(rows[top]) for top in tops}, features, files.binary
+        )
 
 
 def _load_dataset(name: str, config: str | None, splits: Sequence[str]) -> Any:
@@ -229,13 +247,18 @@ def _load_dataset(name: str, config: str | None, splits: Sequence[str]) -> Any:
     import datasets
 
     with offline_where_unreachable():
-        for split in splits[:-1]:
+        for split in splits:
             try:
-                return datasets.load_dataset(name, config, split=split)
+                rows = datasets.load_dataset(name, config, split=split)
             except ValueError as problem:
-                if "split" not in str(problem):
+                if "split" not in str(problem) or split == splits[-1]:
                     raise
-        return datasets.load_dataset(name, config, split=splits[-1])
+            else:
+                break
+    for column, feature in rows.features.to_dict().items():
+        if isinstance(feature, dict) and feature.get("_type") == "Image":  # as bytes: decoded when they are needed
+            rows = rows.cast_column(column, datasets.Image(decode=False))
+    return rows
 
 
 # --- names of classes ---------------------------------------------------------------------------------

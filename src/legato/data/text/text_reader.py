@@ -184,6 +184,15 @@ def parting(tokenizer: AnyTokenizer) -> AnyTokenizer:
     return tokenizer.with_template((first, last), (before, [tokenizer.eos_id], behind))
 
 
+def with_eos(tokenizer: Tokenizer) -> Tokenizer:
+    """The same tokenizer, whose file puts `<eos>` behind each text, where it puts nothing there."""
+    before, _, behind = template_tokens(tokenizer, pair=False)
+    if behind:
+        return tokenizer
+    eos = [tokenizer.eos_id]
+    return tokenizer.with_template((before, eos), (before, eos, eos))
+
+
 def cut_longest_first(a: list[int], b: list[int], room: int | None) -> tuple[list[int], list[int]]:
     """Both within `room`, the longer one giving way first and keeping the odd token, as in `tokenizers`."""
     if room is None or len(a) + len(b) <= room:

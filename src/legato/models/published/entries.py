@@ -1,7 +1,8 @@
 """What is read of a published config.json: the types that its entries have, and the ranges that a model can have.
 
 Each family lists its own entries beside its map of names (`family.py`). Entries that nobody here reads may be
-anything. Where Hugging Face's library writes null, null is taken.
+anything. Where Hugging Face's library writes null, null is taken. What stands in an object inside the file has a
+dotted name: `text_config.hidden_size`.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Entries(TypedDict, total=False):
 class OwnEntries(Entries, total=False):
     """… and that of a model which only we have; the rest are its settings."""
 
-    vocab_size: Required[Size]
+    vocab_size: Required[Annotated[int, Field(ge=0, le=LARGEST)]]  # 0: it reads no tokens
     source_vocab_size: Size | None
 
 
@@ -87,7 +88,7 @@ class Entry:
     """An entry of a family's config.json: its type, our name for it, and its value where it is left out.
 
     Without a setting of ours it is checked, and the family itself reads and writes it. `known` are the names that its
-    value may have, and ours.
+    value may have, and ours. Our name, too, may be a dotted one: `vision.width` of a model with a section `vision`.
     """
 
     type: Any
@@ -95,9 +96,14 @@ class Entry:
     default: Any = NEEDED
     known: Mapping[str, str] | None = None
 
+    @property
+    def is_needed(self) -> bool:
+        """Whether a folder without it cannot be read."""
+        return self.setting is not None and self.default is NEEDED
+
     def read(self, config: Mapping[str, Any], name: str, where: str) -> Any:
         """Our value for the entry `name`."""
-        value = config.get(name, self.default)
+        value = value_at(config, name, self.default)
         if self.known is None:
             return bool(value) if self.type in (Flag, Switch) else value
         if value not in self.known:
@@ -110,10 +116,58 @@ class Entry:
         return value if self.known is None else next(their for their, our in self.known.items() if our == value)
 
 
-def schema_of(name: str, entries: Mapping[str, Entry]) -> Any:
-    """The schema of a family's config.json."""
-    needed = {key for key, entry in entries.items() if entry.setting is not None and entry.default is NEEDED}
-    own = {key: Required[entry.type] if key in needed else entry.type for key, entry in entries.items()}
+def value_at(config: Mapping[str, Any], name: str, default: Any = None) -> Any:
+    """The value of a dotted name; where an object on the way is left out or null, so is what would be in it.
+
+    >>> value_at({"text_config": {"hidden_size": 8}}, "text_config.hidden_size")
+    8
+    """
+    first, _, rest = name.partition(".")
+    if not rest:
+        return config.get(first, default)
+    return value_at(config.get(first) or {}, rest, default)
+
+
+def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Values under dotted names as objects in objects.
+
+    >>> nested({"text_config.hidden_size": 8, "text_config.num_hidden_layers": 2, "projection_dim": 4})
+    {'text_config': {'hidden_size': 8, 'num_hidden_layers': 2}, 'projection_dim': 4}
+    """
+    made: dict[str, Any] = {}
+    for name, value in flat.items():
+        *objects, last = name.split(".")
+        place = made
+        for key in objects:
+            place = place.setdefault(key, {})
+        place[last] = value
+    return made
+
+
+def schema_of(name: str, entries: Mapping[str, Entry], *, words: bool = True) -> Any:
+    """The schema of a family's config.json; with `words` it says how many there are."""
     common = get_type_hints(Entries, include_extras=True)
-    made = TypedDict(f"{name}Entries", {**common, "vocab_size": Required[Size], **own}, total=False)  # type: ignore[misc]
+    counted = {"vocab_size": Required[Size]} if words else {}
+    return _object(f"{name}Entries", {**common, **counted, **_fields(name, entries)})
+
+
+def _object(name: str, fields: Mapping[str, Any]) -> Any:
+    made = TypedDict(name, dict(fields), total=False)  # type: ignore[misc]
     return with_config(OPEN)(made)
+
+
+def _fields(name: str, entries: Mapping[str, Entry]) -> dict[str, Any]:
+    """The types of entries, and of the objects in which some of them stand; these may be null where all in them may
+    be left out."""
+    fields: dict[str, Any] = {}
+    inside: dict[str, dict[str, Entry]] = {}
+    for key, entry in entries.items():
+        first, _, rest = key.partition(".")
+        if rest:
+            inside.setdefault(first, {})[rest] = entry
+        else:
+            fields[key] = Required[entry.type] if entry.is_needed else entry.type
+    for key, inner in inside.items():
+        made = _object(f"{name}_{key}", _fields(f"{name}_{key}", inner))
+        fields[key] = Required[made] if any(entry.is_needed for entry in inner.values()) else made | None
+    return fields

@@ -11,7 +11,8 @@ A family says how its config.json calls our settings, and how its files call our
 
 From these follow the schema of config.json, both directions between entries and settings, and both between tensors:
 which of a module's tensors there are (a bias, a head, a readout that is not the embedding) says the module itself.
-What a table cannot say, a family does in the methods that it overrides.
+What a table cannot say, a family does in the methods that it overrides. Entries and settings that stand in a section
+have dotted names: `"vision_config.hidden_size": Entry(Size, "vision.width")`.
 """
 
 from __future__ import annotations
@@ -25,15 +26,23 @@ import torch
 from torch import Tensor
 
 from legato.config import validate
+from legato.data.processors import Processor
 from legato.errors import ConfigError, FolderError, brief
 from legato.models.base import ModelConfig, SequenceModel, Sizes
 from legato.models.building import built
-from legato.models.published.entries import Entries, Entry, schema_of
+from legato.models.published.entries import Entries, Entry, nested, schema_of, value_at
 from legato.models.published.tensor_names import From, Names, from_hf, matched, to_hf
+from legato.nn.readout import Readout, TokenEmbedding
 from legato.registry import PUBLISHED
 from legato.schema import fit
 
 QA: Final = "qa_outputs"
+CLASSES: Final = {  # how the names of their classes with a task's head end
+    "classes": "ForSequenceClassification",
+    "tags": "ForTokenClassification",
+    "spans": "ForQuestionAnswering",
+}
+TASK_OF: Final = {"classes": "classification", "tags": "tagging", "spans": "qa"}
 EMBEDDING, READOUT = "embedding.weight", "output.weight"
 
 
@@ -41,13 +50,15 @@ EMBEDDING, READOUT = "embedding.weight", "output.weight"
 class HeadNames:
     """What the heads of one architecture are like, in their classes for tasks."""
 
-    pool: Literal["pooler", "first", "last"]
+    pool: Literal["pooler", "first", "last", "mean"]
     classes: Mapping[str, str]  # our modules of a head for classes, and theirs
     inner: Literal["none", "tanh", "relu"] = "none"
     bias: bool = True
     tags: str = "classifier"
     body_of_spans: str = ""  # how the body's tensors begin where spans are found, if otherwise
     dropouts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # entries that say it, of each kind of head
+    ends: Mapping[str, str] = field(default_factory=lambda: CLASSES)
+    task_of: Mapping[str, str] = field(default_factory=lambda: TASK_OF)
 
     def modules(self, kind: str) -> Mapping[str, str]:
         """Our modules of such a head, and theirs."""
@@ -66,21 +77,40 @@ class Published:
 
     entries: ClassVar[Mapping[str, Entry]] = {}
     fixed: ClassVar[Mapping[str, Any]] = {}  # entries that, where they are there, we have only so
+    words: ClassVar[bool] = True  # whether it reads tokens, and has a table of them
     tied: ClassVar[bool] = True  # whether the readout is the embedding where config.json does not say
     body: ClassVar[str] = ""  # how the names of the body's tensors begin, where there is a head beside it
     parts: ClassVar[Mapping[str, str]] = {}  # our modules, or single tensors, and theirs
     stacks: ClassVar[Mapping[str, str]] = {}
     block: ClassVar[Mapping[str, str | tuple[str, ...]]] = {}  # several of theirs are one of ours, stacked in order
     turned: ClassVar[bool] = False  # whether a block's matrices lie the other way round there, (inputs, outputs)
+    leading: ClassVar[Mapping[str, int]] = {}  # dimensions of one that their tensor has before those of ours
     ignored: ClassVar[str] = r"(?!)"  # a regular expression of tensors that are left where they are
 
     def __init_subclass__(cls) -> None:
-        cls.Entries = schema_of(cls.__name__, cls.entries)
+        cls.Entries = schema_of(cls.__name__, cls.entries, words=cls.words)
 
     @classmethod
     def refusal(cls, module: Any) -> str | None:
         """Why `module` cannot be written so; None when it can."""
         return None
+
+    @classmethod
+    def processors(cls) -> tuple[str, ...]:
+        """The kinds of processors that its models read with."""
+        return cls.Model.processors
+
+    # --- folders that lack files ------------------------------------------------------------------------
+
+    @classmethod
+    def entries_of(cls, tensors: Mapping[str, Tensor]) -> dict[str, Any] | None:
+        """What config.json would say of weights that are published without one; None where they are another's."""
+        return None
+
+    @classmethod
+    def default_processors(cls, config: Mapping[str, Any]) -> dict[str, Processor]:
+        """What pictures or sound are read with, by kind, where a folder does not say it; none where it has to."""
+        return {}
 
     # --- names of tensors ------------------------------------------------------------------------------
 
@@ -96,10 +126,11 @@ class Published:
                 continue
             seen.add(id(tensor))
             inner = _in_block(name)
-            rows = module.vocabulary if name.partition(".")[0] in ("embedding", "output") else None
+            owner = module.get_submodule(name.rpartition(".")[0])
+            rows = owner.vocabulary if isinstance(owner, TokenEmbedding | Readout) else None
             turned = cls.turned and inner is not None and tensor.dim() == 2
             sizes = None if inner is None else heights.get(inner[2].rpartition(".")[0])
-            names[name] = From(theirs, sizes, turned, rows)
+            names[name] = From(theirs, sizes, turned, rows, cls.leading.get(name, 0))
         return names
 
     @classmethod
@@ -141,13 +172,14 @@ class Published:
         """The entries of config.json, and the tensors under their published names."""
         settings = cls.written_settings(module)
         entries = {
-            name: entry.written(settings[entry.setting])
+            name: entry.written(value_at(settings, entry.setting))
             for name, entry in cls.entries.items()
             if entry.setting is not None
         }
-        entries |= {"architectures": [cls.architecture_of(module)], "vocab_size": module.vocabulary}
-        entries |= {"tie_word_embeddings": module.config.tied, **cls.other_entries(module)}
-        return entries, to_hf(module, cls.names(module))
+        entries |= {"architectures": [cls.architecture_of(module)], **cls.other_entries(module)}
+        if cls.words:
+            entries |= {"vocab_size": module.vocabulary, "tie_word_embeddings": module.config.tied}
+        return nested(entries), to_hf(module, cls.names(module))
 
     @classmethod
     def architecture_of(cls, module: Any) -> str:
@@ -181,7 +213,7 @@ class Published:
         except ConfigError as problem:
             raise FolderError(f"{where}/config.json: {problem}") from None
         # A readout that is the embedding is there a second time in some.
-        copies = cls.their_names(READOUT) if settings["tied"] else ()
+        copies = cls.their_names(READOUT) if settings.get("tied") else ()
         left = {
             name: tensor for name, tensor in found.items() if name not in copies and not re.search(cls.ignored, name)
         }
@@ -204,10 +236,12 @@ class Published:
                 continue
             if settings.setdefault(entry.setting, value) != value:
                 first = said[entry.setting]
-                counts = f"{config[first]} and {config[name]}"
+                counts = f"{value_at(config, first)} and {value_at(config, name)}"
                 raise FolderError(f"{where}/config.json: Legato needs {first} and {name} to be equal, not {counts}")
             said.setdefault(entry.setting, name)
-        return {**settings, "tied": cls._is_tied(config, tensors)}
+        if cls.words:
+            settings["tied"] = cls._is_tied(config, tensors)
+        return nested(settings)
 
     @classmethod
     def _is_tied(cls, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bool:
@@ -219,30 +253,37 @@ class Published:
 
     @classmethod
     def sizes(cls, config: Mapping[str, Any]) -> Sizes:
-        return Sizes(config["vocab_size"])
+        return Sizes(config["vocab_size"] if cls.words else 0)
 
 
 def refuse_unless(config: Mapping[str, Any], expected: Mapping[str, Any], where: str) -> None:
     """Refuse a folder whose entries, where there are any, ask for what we do not have."""
     for name, value in expected.items():
-        if config.get(name) is not None and config[name] != value:
-            raise FolderError(f"{where}/config.json: {name} is {brief(config[name])}; Legato has only {value}")
+        there = value_at(config, name)
+        if there is not None and there != value:
+            raise FolderError(f"{where}/config.json: {name} is {brief(there)}; Legato has only {value}")
 
 
 def class_prefix(architecture: str) -> str:
     """How the names of an architecture's classes begin.
 
-    >>> class_prefix("BertForMaskedLM"), class_prefix("GPT2LMHeadModel")
-    ('Bert', 'GPT2')
+    >>> class_prefix("BertForMaskedLM"), class_prefix("GPT2LMHeadModel"), class_prefix("ViTModel")
+    ('Bert', 'GPT2', 'ViT')
     """
-    return re.sub(r"(For[A-Z]\w*|LMHeadModel)$", "", architecture)
+    return re.sub(r"(For[A-Z]\w*|LMHeadModel|Model)$", "", architecture)
+
+
+def described(tensors: Mapping[str, Tensor]) -> dict[str, Any] | None:
+    """What config.json would say of weights that are published without one; None where no family knows them."""
+    found = (PUBLISHED.get(family).entries_of(tensors) for family in PUBLISHED.names())
+    return next((entries for entries in found if entries is not None), None)
 
 
 def form_of(module: SequenceModel) -> type[Published] | None:
     """Hugging Face's form of a model without a head; None where it has none."""
-    if module.published is None:
+    if module.published_as is None:
         return None
-    form: type[Published] = PUBLISHED.get(module.published)
+    form: type[Published] = PUBLISHED.get(module.published_as)
     return form if form.refusal(module) is None else None
 
 
@@ -251,6 +292,8 @@ def _in_block(name: str) -> tuple[str, str, str] | None:
 
     >>> _in_block("stack.layers.3.attention.qkv.weight")
     ('stack.layers.', '3', 'attention.qkv.weight')
+    >>> _in_block("vision.stack.layers.3.attention_norm.bias")
+    ('vision.stack.layers.', '3', 'attention_norm.bias')
     """
-    found = re.fullmatch(r"(\w+\.layers\.)(\d+)\.(.+)", name)
+    found = re.fullmatch(r"((?:\w+\.)+?layers\.)(\d+)\.(.+)", name)
     return None if found is None else (found[1], found[2], found[3])

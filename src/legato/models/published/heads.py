@@ -6,6 +6,9 @@
     distilbert                    first token, `pre_classifier`, relu, `classifier`              `classifier`
     gpt2                          last token, `score`, which has no bias                         `classifier`
     llama, mistral, qwen2, qwen3  last token, `score`, which has no bias                         `score`
+    vit                           first state, `classifier`
+    resnet                        mean of the grid, `classifier.1`
+    efficientnet-lite             mean of the grid, `_fc`
 
 and `qa_outputs` for spans everywhere. A head of such a shape is written and read under these names, and so can be any
 head that somebody else has trained; of other shapes only the body has a published form (folders/model_folder.py).
@@ -29,18 +32,12 @@ from legato.models.published.family import QA, HeadNames, Published, class_prefi
 from legato.models.published.tensor_names import From, Names, from_hf, to_hf
 from legato.registry import PUBLISHED
 
-CLASSES: Final = {
-    "classes": "ForSequenceClassification",
-    "tags": "ForTokenClassification",
-    "spans": "ForQuestionAnswering",
-}
-TASK_OF: Final = {"classes": "classification", "tags": "tagging", "spans": "qa"}
 PROBLEMS: Final = {  # our kinds of labels, and what config.json calls them
     "classes": "single_label_classification",
     "multilabel": "multi_label_classification",
     "regression": "regression",
 }
-HEADS: Final = re.compile(rf"(classifier|pre_classifier|score|{QA})\.")  # how tensors of heads begin
+HEADS: Final = re.compile(rf"(classifier|pre_classifier|score|_fc|{QA})\.")  # how tensors of heads begin
 
 
 def spec_of(names: HeadNames, kind: str, outputs: int, dropout: float = 0.1) -> HeadSpec:
@@ -82,7 +79,7 @@ def write_head(module: ModelWithHead, about: Mapping[str, Any]) -> tuple[dict[st
     if kind == "spans" and family.body_of_spans:
         tensors = {_with_other(name, form.body, family.body_of_spans): tensor for name, tensor in tensors.items()}
     tensors |= to_hf(module, _own_names(module, family))
-    entries |= {"model_type": form.model_type, "architectures": [class_prefix(form.architecture) + CLASSES[kind]]}
+    entries |= {"model_type": form.model_type, "architectures": [class_prefix(form.architecture) + family.ends[kind]]}
     for entry in family.dropouts.get(kind, ("classifier_dropout",))[:1]:
         entries.setdefault(entry, module.shape.dropout)  # distilbert's taggers have no dropout of their own
     if kind != "spans":
@@ -122,12 +119,19 @@ def head_note(module: SequenceModel, body: str = "this model's body") -> str | N
 
 def _published(module: ModelWithHead) -> tuple[type[Published], HeadNames] | None:
     """The body's form and its family, where they have a class with such a head."""
-    form, shape = form_of(module.body), module.shape
-    if form is None or form.heads is None or (shape.kind == "spans" and shape.outputs != 2):
+    form = form_of(module.body)
+    if form is None or form.heads is None or not _is_theirs(module.shape, form.heads):
         return None
-    like = spec_of(form.heads, shape.kind, shape.outputs)
+    return form, form.heads
+
+
+def _is_theirs(shape: HeadSpec, family: HeadNames) -> bool:
+    """Whether they have a class with such a head."""
+    if shape.kind == "spans" and shape.outputs != 2:
+        return False
+    like = spec_of(family, shape.kind, shape.outputs)
     free = {"dropout", "width", "allowed"}  # these change nothing of what is computed
-    return (form, form.heads) if shape.model_dump(exclude=free) == like.model_dump(exclude=free) else None
+    return shape.model_dump(exclude=free) == like.model_dump(exclude=free)
 
 
 def _own_names(module: ModelWithHead, family: HeadNames) -> dict[str, From]:
@@ -157,6 +161,7 @@ def _names_of_labels(labels: Any, outputs: int) -> list[str]:
 class PublishedHead:
     """A task's head that a folder holds under their names, and what is left for the body."""
 
+    family: HeadNames
     shape: HeadSpec
     tensors: dict[str, Tensor]
     config: dict[str, Any]  # of the body
@@ -169,7 +174,7 @@ class PublishedHead:
             module = limited(lambda: ModelWithHead(body, self.shape), self.tensors, where)
         except ConfigError as problem:
             raise FolderError(f"{where}: {problem}") from None
-        names = {name: source for name, source in names_of_head(module).items() if not name.startswith(BODY)}
+        names = _own_names(module, self.family) if _is_theirs(module.shape, self.family) else {}
         from_hf(module, names, self.tensors, where)
         return module
 
@@ -188,7 +193,8 @@ def read_head(
     trained the model on with another library, which leaves that key as it was.
     """
     form: type[Published] | None = PUBLISHED.get(model_type) if model_type in PUBLISHED else None
-    family, kind = None if form is None else form.heads, _kind_of(config)
+    family = None if form is None else form.heads
+    kind = None if family is None else _kind_of(config, family)
     if form is None or family is None or kind is None:
         return None
     if shape is not None and not _still_true(shape, labels, kind, config):
@@ -201,14 +207,14 @@ def read_head(
     about: dict[str, Any] = {}
     if shape is None:
         shape = _shape_of(family, kind, len(head[last]), config, where)
-        about = _about(shape, config, where)
+        about = _about(family, shape, config, where)
     if shape.pool == "pooler" and not any(name.endswith("pooler.dense.weight") for name in body):
         raise FolderError(f"{where} lacks the tensor '{form.body}pooler.dense.weight'")
     if kind == "spans" and family.body_of_spans:
         body = {_with_other(name, family.body_of_spans, form.body): tensor for name, tensor in body.items()}
     if family.pool == "last":  # a decoder whose readout is not there
         config = {**config, "tie_word_embeddings": True}
-    return PublishedHead(shape, head, config, body, about)
+    return PublishedHead(family, shape, head, config, body, about)
 
 
 def _still_true(shape: HeadSpec, labels: Any, kind: str, config: Mapping[str, Any]) -> bool:
@@ -219,10 +225,10 @@ def _still_true(shape: HeadSpec, labels: Any, kind: str, config: Mapping[str, An
     return found is None or found == {str(number): name for number, name in enumerate(names)}
 
 
-def _kind_of(config: Mapping[str, Any]) -> str | None:
+def _kind_of(config: Mapping[str, Any], family: HeadNames) -> str | None:
     named = config.get("architectures")
     named = named if isinstance(named, list) else []
-    return next((kind for kind, end in CLASSES.items() for name in named if str(name).endswith(end)), None)
+    return next((kind for kind, end in family.ends.items() for name in named if str(name).endswith(end)), None)
 
 
 def _shape_of(family: HeadNames, kind: str, outputs: int, config: Mapping[str, Any], where: str) -> HeadSpec:
@@ -236,8 +242,8 @@ def _shape_of(family: HeadNames, kind: str, outputs: int, config: Mapping[str, A
         raise FolderError(f"{where}/config.json: {problem}") from None
 
 
-def _about(shape: HeadSpec, config: Mapping[str, Any], where: str) -> dict[str, Any]:
-    about: dict[str, Any] = {"task": TASK_OF[shape.kind]}
+def _about(family: HeadNames, shape: HeadSpec, config: Mapping[str, Any], where: str) -> dict[str, Any]:
+    about: dict[str, Any] = {"task": family.task_of[shape.kind]}
     if shape.kind == "spans":
         return about
     names = _read_labels(config.get("id2label"), shape.outputs, where)

@@ -92,6 +92,8 @@ class Marian(Published):
             is not None,
             f"Marian has no {config.activation} activation": config.activation not in ACTIVATIONS.values(),
             "Marian reads out with its embedding; this model has a readout of its own (tied=false)": not config.tied,
+            f"Marian's norms have eps=1e-5, this model's {config.eps:g}": config.eps != 1e-5,
+            "Marian's readout has a bias, this model's none": not config.bias_readout,
             "Marian has one embedding for source and target; this model has two": module.source_embedding is not None,
         }
         return next((reason for reason, holds in reasons.items() if holds), None)

@@ -23,6 +23,7 @@ class From:
     sizes: tuple[int, ...] | None = None  # rows of each; left out: as many each
     turned: bool = False  # theirs is (inputs, outputs)
     rows: int | None = None  # that files hold, where ours has more
+    leading: int = 0  # dimensions of one that theirs has before those of ours
 
     def heights(self, rows: int) -> list[int]:
         """The rows of each of theirs, where ours has so many."""
@@ -30,9 +31,11 @@ class From:
 
     def pieces(self, tensor: Tensor) -> dict[str, Tensor]:
         """Views of one of our tensors: the published ones that it is made of."""
+        if not tensor.dim():  # a norm's count of batches
+            return dict.fromkeys(self.names, tensor)
         whole = tensor[: self.rows]
         parts = zip(self.names, whole.split(self.heights(len(whole))), strict=True)
-        return {name: part.t() if self.turned else part for name, part in parts}
+        return {name: part.t() if self.turned else part[(None,) * self.leading] for name, part in parts}
 
 
 Names = Mapping[str, From]
@@ -60,7 +63,7 @@ def matched(
     """Each published tensor and its place in the module, which may be a sketch; all of them fit."""
     ours, left = module.state_dict(), dict(tensors)
     copies = [
-        (_take(left, their, tuple(place.shape), where), place)  # the numbers themselves are read last
+        (_take(left, their, place, where), place)  # the numbers themselves are read last
         for name, source in names.items()
         for their, place in source.pieces(ours[name]).items()
     ]
@@ -70,12 +73,15 @@ def matched(
     return copies
 
 
-def _take(left: dict[str, Tensor], name: str, shape: tuple[int, ...], where: str) -> Tensor:
+def _take(left: dict[str, Tensor], name: str, place: Tensor, where: str) -> Tensor:
     if name not in left:
         raise FolderError(f"{where} lacks the tensor '{name}'")
     tensor = left.pop(name)
-    if not tensor.is_floating_point():
-        raise FolderError(f"{where}: '{name}' holds {str(tensor.dtype).removeprefix('torch.')} numbers, not weights")
-    if tuple(tensor.shape) != shape:
-        raise FolderError(f"{where}: '{name}' should have shape {shape}, but has {tuple(tensor.shape)}")
+    if tensor.is_floating_point() != place.is_floating_point():
+        expected = "weights" if place.is_floating_point() else str(place.dtype).removeprefix("torch.")
+        raise FolderError(
+            f"{where}: '{name}' holds {str(tensor.dtype).removeprefix('torch.')} numbers, not {expected}"
+        )
+    if tensor.shape != place.shape:
+        raise FolderError(f"{where}: '{name}' should have shape {tuple(place.shape)}, but has {tuple(tensor.shape)}")
     return tensor

@@ -47,14 +47,7 @@ class Classifier:
     @classmethod
     def of(cls, loaded: Loaded) -> Classifier:
         """What a model folder holds; one without a head for classes is refused."""
-        about = loaded.about
-        kind, names = about.get("kind", "classes"), [str(name) for name in about.get("labels") or []]
-        shape = loaded.module.shape
-        if shape is None or shape.kind != "classes" or (kind != "regression" and len(names) != shape.outputs):
-            raise FolderError(f"{loaded.folder} holds no classifier: its model has no head that names classes")
-        # Folders made elsewhere name their classes, and people's data numbers them.
-        numbered = about.get("numbered", not any(name.isdecimal() for name in names))
-        labels = Labels(kind, names, about.get("separator", ";"), numbered)
+        labels, about = labels_of(loaded), loaded.about
         reader = loaded.module.config.text_reader(loaded.tokenizer, about.get("max_length"))
         return cls(loaded.module, reader, labels, about.get("pair"))
 
@@ -107,6 +100,18 @@ class Classifier:
                 made[number].answers = answers_of(self.labels, found, nbest)
         self.reader.warn_of_cuts()
         return made
+
+
+def labels_of(loaded: Loaded) -> Labels:
+    """What the outputs of a folder's model mean; one without a head for classes is refused."""
+    about = loaded.about
+    kind, names = about.get("kind", "classes"), [str(name) for name in about.get("labels") or []]
+    shape = loaded.module.shape
+    if shape is None or shape.kind != "classes" or (kind != "regression" and len(names) != shape.outputs):
+        raise FolderError(f"{loaded.folder} holds no classifier: its model has no head that names classes")
+    # Folders made elsewhere name their classes, and people's data numbers them.
+    numbered = about.get("numbered", not any(name.isdecimal() for name in names))
+    return Labels(kind, names, about.get("separator", ";"), numbered)
 
 
 def rows_of(reader: TextReader, data: Labelled, wanted: Sequence[Any] | None = None) -> list[Example]:

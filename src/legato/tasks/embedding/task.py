@@ -4,7 +4,7 @@ The data are pairs: texts that belong together (a third column may hold one that
 how alike they are. The vectors are a model's states, pooled (text_vectors.py); nothing is added to the model.
 
     pairs     multiple negatives ranking: among all partners in the batch, find the own one
-    scores    CoSENT: pairs in the order of their scores; or the cosine itself (data.loss=cosine)   (nn/contrast.py)
+    scores    CoSENT: pairs in the order of their scores; or the cosine itself (data.loss=cosine)
 
     legato train embedding data.train=pairs.tsv from=MODEL out=runs/e
     legato eval runs/e data.test=sts-dev.csv data.columns=[6,7,5]
@@ -39,7 +39,7 @@ from legato.evaluation.metrics import DetailTable
 from legato.folders.loaded import Loaded
 from legato.folders.sentence_encoder import SentenceEncoder, told_sentences
 from legato.models.base import SequenceModel
-from legato.nn import contrast
+from legato.nn.losses import contrast
 from legato.registry import MODELS
 from legato.tasks.base import Answer, Plan, Prediction, Say, Task, TaskJob, penalised
 from legato.tasks.defaults import LENGTH, Defaults, Given, row_training, scratch_model, scratch_tokenizer

@@ -26,7 +26,7 @@ from legato.evaluation.metrics import DetailTable
 from legato.evaluation.tagging import MOST, confusion_table, score_table, tagging_scores
 from legato.folders.finite_scores import check_finite
 from legato.models.base import SequenceModel
-from legato.nn.crf import best_paths, log_likelihood, tag_probabilities, with_rules
+from legato.nn.losses.crf import best_paths, log_likelihood, tag_probabilities, with_rules
 from legato.tasks.base import Answer, Prediction, head_outputs
 from legato.tasks.tagging.word_splitting import Splitting, word_places
 

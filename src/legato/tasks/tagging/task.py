@@ -4,7 +4,8 @@
 
 Any model that reads a text can learn it: a bidirectional LSTM over words and their letters, the window network, a
 Transformer from scratch, or a trained encoder, tuned or frozen (`from=MODEL adapt=…`). Words that a tokenizer cuts
-into pieces are tagged at the first of them. With `head.crf=true` neighbouring tags are scored together (nn/crf.py).
+into pieces are tagged at the first of them. With `head.crf=true` neighbouring tags are scored
+together (nn/losses/crf.py).
 
     legato train tagging data.train=eng.train data.valid=eng.testa data.test=eng.testb from=MODEL out=runs/ner
     legato predict runs/ner "EU rejects German call"
@@ -35,7 +36,7 @@ from legato.evaluation.tagging import METRICS, signature
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
 from legato.models.model_with_head import HeadSpec
-from legato.nn.crf import log_likelihood
+from legato.nn.losses.crf import log_likelihood
 from legato.registry import MODELS
 from legato.tasks.base import Plan, Prediction, Say, Task, TaskJob, as_trained, penalised
 from legato.tasks.defaults import Defaults, Given, scratch_tokenizer, tagger_model, tagger_training

@@ -25,9 +25,10 @@ def text_keys(ids: Tensor) -> Tensor:
     return (x ^ x >> 31).sum(-1)
 
 
-def contrast(vectors: Tensor, keys: Tensor, scale: float = 20.0, symmetric: bool = False) -> Tensor:
+def contrast(vectors: Tensor, keys: Tensor, scale: float | Tensor = 20.0, symmetric: bool = False) -> Tensor:
     """The loss of each row of texts, (B,): `vectors` (B, K, D) and `keys` (B, K) of a text, its partner and, perhaps,
-    negatives of its own. With `symmetric` a partner must find its text, too, and the two losses are averaged."""
+    negatives of its own. With `symmetric` a partner must find its text, too, and the two losses are averaged. `scale`
+    may be learned."""
     count = len(vectors)
     units = F.normalize(vectors.float(), dim=-1)
     candidates = units[:, 1:].transpose(0, 1).flatten(0, 1)  # (N, D): all partners, then all negatives

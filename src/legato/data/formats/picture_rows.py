@@ -1,0 +1,167 @@
+"""Pictures with something beside them: a class, captions, a question.
+
+A source is a folder with a folder of pictures for each class, a table with a column of pictures, a dataset on the
+hub, or `toy:scenes` (data/image/scenes.py). A picture is called by its name, as a text by its words: what is held out
+follows from that, and messages have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Final, Protocol, Self, TypeVar
+
+from legato.data.digests import sha256_of, sized_columns
+from legato.data.formats.labelled import Labelled
+from legato.data.image.picture_files import Picture, PictureFinder, digest_of_pictures, picture_file, pictures_in
+from legato.data.image.scenes import SCENES, Scene, Scenes, ScenesConfig
+from legato.data.image.scenes import picture as draw_picture
+from legato.data.sources.columns import Role, Roles
+from legato.data.sources.files import FileOptions, resolve_path
+from legato.data.sources.table import Column, Head, Table
+from legato.data.sources.tables import locate, read_table, tabbed
+from legato.data.splits import by_hash
+from legato.errors import DataError
+
+IMAGE: Final = Role("picture", "image, img, picture, photo, image_path, image_file, file_name, filename, file, path")
+PICTURE_LABELS: Final = Roles(
+    (IMAGE, Role("label", "label, labels, class, category, fine_label, target, y")),
+    "are picture and label: data.columns=[IMAGE,LABEL], by name, or by number from 1",
+    (2, 2),
+    "two, [IMAGE,LABEL]",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledPictures(Labelled):
+    """Pictures, and what stands in the column of labels; `texts` are their names."""
+
+    pictures: list[Picture]
+
+    by_row: ClassVar[tuple[str, ...]] = ("lines", "texts", "labels", "pictures")
+
+    def content_hash(self) -> str:
+        labels = [repr(label) for label in self.labels]
+        return sha256_of([*sized_columns((self.texts, labels), self.where), *digest_of_pictures(self.pictures)])
+
+
+def read_picture_table(
+    source: str, files: FileOptions, images: str | None, roles: Roles, columns: Sequence[Column] | None
+) -> tuple[Table, list[Picture], str]:
+    """A table, the pictures of its first column, and a note of what was guessed."""
+    roles.check(columns)
+    guessed = columns is None
+
+    def choose(head: Head) -> Sequence[Column]:
+        return list(roles.by_name(head).values()) if columns is None else columns
+
+    path = locate(source, files.root)
+    table = read_table(source, choose, replace(tabbed(source, files), binary=1))
+    if not table.lines:
+        raise DataError(f"{table.source} is empty: it holds no rows; give a file that does")
+    finder = PictureFinder(None if images is None else resolve_path(images, files.root), path)
+    pictures = [finder.find(value, table.where(row)) for row, value in enumerate(table.columns[0])]
+    names = [role.name for role in roles.roles]
+    told = " and ".join(f"{column} as {name}" for column, name in zip(table.shown, names, strict=False))
+    return table, pictures, f"reading {told}" if guessed else table.note
+
+
+def read_labelled_pictures(
+    source: str,
+    files: FileOptions = FileOptions(),
+    *,
+    images: str | None = None,
+    columns: Sequence[Column] | None = None,
+) -> LabelledPictures:
+    """The pictures of a folder of classes, a table or a dataset on the hub, with their labels.
+
+    >>> read_labelled_pictures("photos/").labels[:2]  # doctest: +SKIP
+    ['cat', 'cat']
+    """
+    folder = resolve_path(source, files.root)
+    if not source.startswith("hub:") and folder.is_dir():
+        return _class_folders(folder)
+    table, pictures, note = read_picture_table(source, files, images, PICTURE_LABELS, columns)
+    return LabelledPictures(
+        source=table.source,
+        texts=[picture.name for picture in pictures],
+        pictures=pictures,
+        labels=[value.strip() if isinstance(value, str) else value for value in table.columns[1]],
+        lines=table.lines,
+        unit=table.unit,
+        columns=list(table.names),
+        note=note,
+        classes=table.classes[1] if table.classes else None,
+    )
+
+
+def _class_folders(folder: Path) -> LabelledPictures:
+    """A folder for each class, with its pictures."""
+    classes = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if not classes:
+        raise DataError(
+            f"{folder} has no folders in it; put the pictures of each class in one of its own, {folder}/CLASS/*.jpg"
+        )
+    found: list[tuple[Path, str]] = []
+    for place in classes:
+        here = pictures_in(place)
+        if not here:
+            raise DataError(f"{place} holds no picture, so that class cannot be learned; put some in, or remove it")
+        found += [(path, place.name) for path in here]
+    return LabelledPictures(
+        source=str(folder),
+        texts=[str(path.relative_to(folder)) for path, _ in found],
+        pictures=[picture_file(path, str(path.relative_to(folder))) for path, _ in found],
+        labels=[label for _, label in found],
+        lines=list(range(1, len(found) + 1)),
+        unit="picture",
+        columns=["folder"],
+        note=f"{len(classes)} classes, a folder each",
+    )
+
+
+def scene_classes(config: ScenesConfig, split: str, seed: int) -> LabelledPictures:
+    """Scenes, each with the kind of its largest shape."""
+    scenes = Scenes(config, split, seed)
+    every = list(scenes)
+    return LabelledPictures(
+        source=SCENES,
+        texts=[scene.key for scene in every],
+        pictures=[drawn_picture(scene) for scene in every],
+        labels=[scene.largest.kind for scene in every],
+        lines=list(range(1, len(every) + 1)),
+        unit="scene",
+        columns=["scene"],
+        sha256=sha256_of([scenes.digest(), "classes"]),
+    )
+
+
+class NamedPictures(Protocol):
+    """Rows with a picture each."""
+
+    source: str
+    names: list[str]  # of the pictures
+
+    def select(self, rows: Sequence[int]) -> Self: ...
+
+
+P = TypeVar("P", bound=NamedPictures)
+
+
+def hold_out_pictures(data: P, share: float) -> dict[str, P]:
+    """The rows without those of a `share` of the pictures, and these, chosen by a hash of the picture's name."""
+    if len(set(data.names)) < 2:
+        raise DataError(f"{data.source} has one picture, too few to hold any out; give data.valid")
+    parts = by_hash(data.names, {"valid": share})
+    return {part: data.select(rows) for part, rows in parts.items()}
+
+
+def drawn_picture(scene: Scene) -> Picture:
+    return Picture(scene.key, draw=partial(draw_picture, scene))
+
+
+def value_rows(table: Table, place: int) -> list[Any]:
+    """The values of a column; text without the spaces around it."""
+    return [value.strip() if isinstance(value, str) else value for value in table.columns[place]]

@@ -1,0 +1,102 @@
+"""An encoder of pictures in the place of an encoder of text: what a decoder then looks at.
+
+    a_1 … a_S = encoder(picture)                    a state for each place of its grid, and before them those for the
+                                                    whole, where the encoder has any (`before_grid`)
+    m_s = P a_s                                     the memory, as wide as the decoder; no P where a_s is that already
+
+The setting `model.encoder` of `seq2seq` and `transformer` names any model that reads pictures (`image_encoder.py`);
+what follows it, `model.encoder.layers=6`, are that model's own settings. Left out, they read text.
+
+An encoder none of whose parameters needs a gradient is frozen: it stays as it is in evaluation, without dropout and
+with the batch norms' own statistics, and nothing is kept for gradients. P is trained all the same.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Self
+
+import torch
+from pydantic import SerializeAsAny
+from torch import Tensor, nn
+
+from legato.config import ChosenByName
+from legato.data.batching.batch import Batch, Inputs
+from legato.data.processors import TEXT
+from legato.errors import ConfigError
+from legato.models.base import ModelConfig, Sizes
+from legato.models.image_encoder import ImageConfig, ImageEncoder
+from legato.nn.dropout import variational_dropout
+from legato.nn.linear import Linear, xavier
+from legato.registry import MODELS
+
+MEANING: Final = "the model that reads pictures in the place of text, such as vit; left out: text is read"
+
+
+def image_config(name: str) -> type[ModelConfig]:
+    """The settings of a model that reads pictures."""
+    if not _reads_pictures(name):
+        known = [other for other in MODELS.names() if _reads_pictures(other, broken=False)]
+        raise ConfigError(f"{name} reads no pictures; use {' or '.join(known)}")
+    config: type[ModelConfig] = MODELS.get(name).Config
+    return config
+
+
+def _reads_pictures(name: str, broken: bool | None = None) -> bool:
+    """Whether a model does; `broken` is the answer for one of another package that does not load."""
+    try:
+        return issubclass(MODELS.get(name), ImageEncoder)
+    except ConfigError:
+        if broken is None:
+            raise
+        return broken
+
+
+def picture_settings(config: ModelConfig) -> ImageConfig | None:
+    """The settings of what reads pictures: a model's own, or its encoder's; None where it reads text alone."""
+    found = config if isinstance(config, ImageConfig) else dict(config).get("encoder")
+    return found if isinstance(found, ImageConfig) else None
+
+
+EncoderSetting = Annotated[SerializeAsAny[ImageConfig] | None, ChosenByName(image_config)]
+
+
+def processors_with(encoder: ImageConfig | None) -> tuple[str, ...]:
+    """The kinds of processors that a model with this encoder reads and writes with."""
+    return (TEXT,) if encoder is None else (TEXT, *MODELS.get(encoder.name).processors_of(encoder))
+
+
+class SourceEncoder(nn.Module):
+    """Pictures (B, 3, H, W) to a memory (B, S, D) for a decoder of so wide states."""
+
+    def __init__(self, config: ImageConfig, width: int, dropout: float = 0.0) -> None:
+        """`dropout` is on what the encoder leaves, the same of its features in every place of a picture."""
+        super().__init__()
+        self.dropout = dropout
+        self.model: ImageEncoder = MODELS.get(config.name)(config, Sizes(0))
+        own = self.model.out_width
+        self.projection = None if own == width else Linear(own, width)  # P
+        if self.projection is not None:
+            xavier(self.projection)
+
+    @property
+    def frozen(self) -> bool:
+        return not any(parameter.requires_grad for parameter in self.model.parameters())
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        if self.frozen:
+            self.model.eval()
+        return self
+
+    def forward(self, source: Inputs | None) -> Tensor:
+        if source is None or source.values is None:
+            raise ValueError("this model reads pictures; the batch has none")
+        if self.frozen:
+            self.model.eval()  # it may have been frozen since `train` was called
+            with torch.no_grad():
+                states = self.model(Batch(source)).hidden  # (B, S, D')
+        else:
+            states = self.model(Batch(source)).hidden
+        states = variational_dropout(states.transpose(0, 1), self.dropout, self.training).transpose(0, 1)
+        memory: Tensor = states if self.projection is None else self.projection(states)
+        return memory

@@ -1,0 +1,155 @@
+"""What tasks with pictures share: the settings of their data, and how pictures become what a model reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from legato.config import Section
+from legato.data.batching.batch import Inputs
+from legato.data.batching.picture_batches import Pixels
+from legato.data.image.augmentation import Augmentation, AugmentConfig
+from legato.data.image.image_processor import ImageProcessor
+from legato.data.image.picture_files import PICTURE_TYPES, Picture, as_picture, name_of
+from legato.data.image.scenes import SCENES, ScenesConfig
+from legato.data.sources.table import Column
+from legato.errors import ConfigError, FolderError, LegatoError
+from legato.folders.loaded import Loaded
+from legato.models.base import ModelConfig, SequenceModel
+from legato.models.image_encoder import ImageEncoder
+from legato.models.source_encoder import image_config, picture_settings
+from legato.tasks.base import Plan, Prediction, Task
+from legato.tasks.defaults import Given
+from legato.tasks.picture_inputs import read_pictures
+from legato.tasks.table_inputs import TableInputs
+
+PATCH = 16  # pixels of a side that count as one position, of models that do not say
+
+
+class PictureData(Section):
+    """Where pictures are, and how they are read."""
+
+    images: str | None = Field(
+        None, description="folder or .tar of the pictures that a table names; left out: beside the table"
+    )
+    columns: list[str | int] | None = Field(
+        None, description="of a table, the picture's first: names, or numbers from 1; left out: guessed, and said"
+    )
+    workers: int | None = Field(
+        None, ge=0, le=256, description="processes that decode pictures; left out: as many as there are cores"
+    )
+    augment: AugmentConfig = AugmentConfig()
+    scenes: ScenesConfig = ScenesConfig()
+
+
+def image_processor(loaded: Loaded) -> ImageProcessor:
+    """What a model reads pictures with, and can read what that makes of them."""
+    found, encoder = loaded.processors.others.get("image"), picture_encoder(loaded.module)
+    if not isinstance(found, ImageProcessor) or encoder is None:
+        raise FolderError(f"{loaded.folder} reads no pictures")
+    if found.shape is not None:
+        try:
+            encoder.grid(*found.shape)
+        except LegatoError as problem:
+            raise FolderError(f"{loaded.folder}: {found.file} does not fit its model: {problem}") from None
+    return found
+
+
+def picture_encoder(model: SequenceModel) -> ImageEncoder | None:
+    """The part of a model that reads pictures, which may be all of it."""
+    return next((part for part in model.modules() if isinstance(part, ImageEncoder)), None)
+
+
+def encoder_processor(plan: Plan) -> ImageProcessor:
+    """That of the loaded model, or of the model that its encoder begins with; else what suits the settings."""
+    held = plan.parts.get("encoder", plan.loaded)
+    if held is not None:
+        return image_processor(held)
+    reads = picture_settings(plan.model)
+    if reads is None:
+        raise ConfigError(f"model={plan.model.name} of these settings reads no pictures; set model.encoder=resnet")
+    return reads.image_processor()
+
+
+def positions_of(config: ModelConfig, processor: ImageProcessor) -> int:
+    """How many positions a picture is, for budgets: the patches that it has, or about as many."""
+    height, width = processor.shape or (224, 224)
+    side = dict(picture_settings(config) or config).get("patch", PATCH)
+    return max(1, height // side) * max(1, width // side)
+
+
+class PictureReader:
+    """Pictures of each split as pixels, and pixels as what a model reads: in training other views of them."""
+
+    def __init__(self, plan: Plan, processor: ImageProcessor) -> None:
+        self.plan, self.processor = plan, processor
+        self.augmentation = Augmentation(plan.data.augment, processor, plan.seed)
+        self.changes = None if self.augmentation.idle else self.augmentation
+
+    def pixels(self, pictures: list[Picture]) -> Pixels:
+        return Pixels(pictures, self.processor, self.plan.device, workers=self.plan.data.workers)
+
+    def read(self, inputs: Inputs) -> tuple[Inputs, Any]:
+        """Pixels of a batch as a model reads them; and the share of each picture that is its own, where they mix."""
+        if inputs.draws is None:
+            return replace(inputs, values=self.processor.scaled(inputs.content)), None
+        values, own = self.augmentation(inputs.content, inputs.draws)
+        return replace(inputs, values=values, draws=None), own
+
+
+def scene_settings(given: Given, config: type[Section]) -> dict[str, Any]:
+    """Defaults of the settings of what reads pictures, for scenes, which are small."""
+    if given.trained or given.data.get("train") != SCENES:
+        return {}
+    scenes = given.data.get("scenes")
+    size = scenes.get("size", 64) if isinstance(scenes, dict) else 64
+    usual: dict[str, Any] = {"image": size, "patch": 8}
+    if "widths" in config.model_fields:  # two stages are enough for shapes, and leave a grid of an eighth of the side
+        usual |= {"embedding": 32, "widths": (32, 64), "depths": (1, 1)}
+    return {key: value for key, value in usual.items() if key in config.model_fields}
+
+
+def encoder_model(given: Given, usual: str) -> dict[str, Any]:
+    """Defaults of `model.encoder` where that is left out, or only named."""
+    said = given.model.get("encoder")
+    said = said if isinstance(said, Mapping) else {} if said is None else {"name": said}
+    name = said.get("name", usual)
+    if given.trained or name is None:
+        return {}
+    return {"encoder": {"name": name, **scene_settings(given, image_config(str(name))), **said}}
+
+
+def scenes_about(plan: Plan) -> dict[str, Any]:
+    """What a folder remembers of the scenes that its model was trained on, so that others are drawn to test it."""
+    if plan.data.train != SCENES:
+        return {}
+    return {"toy": {"settings": plan.data.scenes.model_dump(mode="json"), "seed": plan.seed}}
+
+
+def readable(given: list[Any], processor: ImageProcessor) -> tuple[list[Prediction], dict[int, Picture]]:
+    """A prediction for each picture that somebody gives, and those that can be read, decoded, by their numbers."""
+    made = [Prediction(name_of(picture)) for picture in given]
+    found: dict[int, Picture] = {}
+    for number, picture in enumerate(given):
+        try:
+            pixels = processor.pixels(as_picture(picture).load())
+            found[number] = Picture(made[number].input, draw=pixels.view)
+        except LegatoError as problem:
+            made[number].problem = str(problem)
+    return made, found
+
+
+class PictureTask(Task):
+    """A task that predicts from a picture."""
+
+    Input: ClassVar[type | tuple[type, ...]] = PICTURE_TYPES
+    input_name = "picture"
+
+    @classmethod
+    def read_file(
+        cls, source: str, about: Mapping[str, Any], columns: Sequence[Column] | None = None, *, alone: bool = False
+    ) -> TableInputs:
+        return read_pictures(source, (about.get("columns") or [])[:1], columns)

@@ -1,0 +1,99 @@
+"""What `predict --file` reads for models of pictures: a folder or a `.tar` of them, a list of files, or a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from legato.data.formats.labelled import has_columns, named_by_number
+from legato.data.formats.picture_rows import IMAGE
+from legato.data.image.picture_files import (
+    Picture,
+    PictureFinder,
+    members_of,
+    picture_file,
+    pictures_in,
+    printable,
+)
+from legato.data.image.pictures import ENDINGS
+from legato.data.sources.files import load_text
+from legato.data.sources.table import Column, Head
+from legato.data.sources.tables import kind_of, read_table, tabbed
+from legato.errors import DataError, brief, listed
+from legato.input_files import near_path, path_of
+from legato.tasks.table_inputs import TableInputs
+
+
+def read_pictures(
+    source: str, trained: Sequence[Column] | None = None, columns: Sequence[Column] | None = None
+) -> TableInputs:
+    """The pictures that a file or folder names; of a table those of `columns`, else as in training, else guessed."""
+    path = path_of(source)
+    if not path.exists():
+        near = near_path(path) or near_path(path, folder=True)
+        hint = "check the path" if near is None else f"did you mean '{near}'?"
+        raise DataError(f"there is no file or folder {brief(path, 300)}; {hint}")
+    if path.is_dir():
+        return _folder(path)
+    if path.suffix.lower() in ENDINGS:
+        return TableInputs([picture_file(path, printable(source))], unit="picture")
+    if path.suffix.lower() == ".tar":
+        members = list(members_of(path).values())
+        return TableInputs(members, names=[printable(picture.name) for picture in members], unit="picture")
+    if kind_of(path) == "text":
+        return _listed(path)
+    return _table(source, path, trained, columns)
+
+
+def _folder(folder: Path) -> TableInputs:
+    """Every picture, by name."""
+    found = pictures_in(folder)
+    if not found:
+        raise DataError(f"{folder} holds no picture; those end in {', '.join(ENDINGS)}")
+    names = [printable(str(path.relative_to(folder))) for path in found]
+    pictures = [picture_file(path, name) for path, name in zip(found, names, strict=True)]
+    return TableInputs(pictures, names=names, unit="picture")
+
+
+def _listed(path: Path) -> TableInputs:
+    """The files of a list, one a line: as they stand, or else beside the list."""
+    return TableInputs([_beside(line.strip(), path.parent) for line in load_text(path).splitlines()], unit="line")
+
+
+def _beside(name: str, folder: Path) -> str:
+    if not name or path_of(name).is_file() or not (folder / name).is_file():
+        return name
+    return str(folder / name)
+
+
+def _table(
+    source: str, path: Path, trained: Sequence[Column] | None, columns: Sequence[Column] | None
+) -> TableInputs:
+    guessed = False
+    if columns is not None and len(columns) != 1:
+        raise DataError(f"--columns names {len(columns)} columns; name the one of the pictures")
+
+    def choose(head: Head) -> Sequence[Column]:
+        nonlocal guessed
+        if columns is not None:
+            return columns
+        if trained and has_columns(head, trained):
+            return named_by_number(head, trained)
+        guessed = True
+        if named := IMAGE.find(head.names):
+            return named[:1]
+        if len(head.names) == 1:
+            return [1] if head.separated else head.names
+        raise DataError(
+            f"{head.where} has the columns {listed(head.names)}; say which is the picture: "
+            f"--columns {brief(head.names[0])}"
+        )
+
+    table = read_table(source, choose, replace(tabbed(source), binary=1))
+    if not table.lines:
+        raise DataError(f"{table.source} is empty: it holds no rows; give a file that does")
+    finder = PictureFinder(None, path)
+    pictures: list[Picture] = [finder.find(value, table.where(row)) for row, value in enumerate(table.columns[0])]
+    note = f"{table.source}: reading {table.shown[0]} as picture" if guessed else ""
+    return TableInputs(pictures, note, unit="row")
