@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import tiny_pairs
+import tiny_pictures
 import tiny_questions
 import tiny_reviews
 import tiny_runs
@@ -107,6 +108,38 @@ def _embedding(folder: Path) -> dict[str, Any]:
     return {**files, "model": "lstm", "model.layers": 1, "tokenizer": "word", "train.batch_rows": 8}
 
 
+VIT = {"layers": 1, "width": 8, "heads": 2, "image": tiny_pictures.SIDE, "patch": 4}
+
+
+def _image_classification(folder: Path) -> dict[str, Any]:
+    photos = str(tiny_pictures.class_folders(folder / "photos", count=6))
+    shape = {f"model.{key}": value for key, value in VIT.items()}
+    return {"data.train": photos, "data.valid": photos, "model": "vit", **shape, "train.batch_rows": 4}
+
+
+def _pictures(folder: Path) -> dict[str, Any]:
+    """Pictures beside tables of them, and an encoder that reads them."""
+    for number in range(6):
+        tiny_pictures.write_picture(folder / f"{number}.png", "red" if number % 2 else "blue", number)
+    return {"model.encoder": "vit", **{f"model.encoder.{key}": value for key, value in VIT.items()}}
+
+
+def _captioning(folder: Path) -> dict[str, Any]:
+    rows = [{"image": f"{number}.png", "captions": [f"picture {number}", "a square"]} for number in range(6)]
+    train = tiny_pictures.write_jsonl(folder / "train.jsonl", rows)
+    valid = tiny_pictures.write_jsonl(folder / "valid.jsonl", rows[:2])
+    own = {"model": "seq2seq", "model.layers": 1, "tokenizer.min_count": 1, "train.batch_rows": 4}
+    return {"data.train": train, "data.valid": valid, **_pictures(folder), **own}
+
+
+def _vqa(folder: Path) -> dict[str, Any]:
+    rows = [f"{number}.png\twhat colour is it?\t{'red' if number % 2 else 'blue'}\n" for number in range(6)]
+    for name, count in (("train.tsv", 6), ("valid.tsv", 2)):
+        (folder / name).write_text("image\tquestion\tanswer\n" + "".join(rows[:count]))
+    files = {"data.train": str(folder / "train.tsv"), "data.valid": str(folder / "valid.tsv")}
+    return {**files, **_pictures(folder), "model": "vqa", "train.batch_rows": 4}
+
+
 EXAMPLES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "lm": _lm,
     "mlm": _mlm,
@@ -118,6 +151,9 @@ EXAMPLES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "chat": _chat,
     "word2vec": _word2vec,
     "embedding": _embedding,
+    "image-classification": _image_classification,
+    "captioning": _captioning,
+    "vqa": _vqa,
 }
 NO_DROPOUT = ("word2vec",)
 
