@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from legato.data.formats.labelled import has_columns, named_by_number
 from legato.data.formats.picture_rows import IMAGE
 from legato.data.image.picture_files import (
     Picture,
@@ -22,7 +21,7 @@ from legato.data.sources.table import Column, Head
 from legato.data.sources.tables import kind_of, read_table, tabbed
 from legato.errors import DataError, brief, listed
 from legato.input_files import near_path, path_of
-from legato.tasks.table_inputs import TableInputs
+from legato.tasks.table_inputs import ColumnChoice, TableInputs
 
 
 def read_pictures(
@@ -70,30 +69,25 @@ def _beside(name: str, folder: Path) -> str:
 def _table(
     source: str, path: Path, trained: Sequence[Column] | None, columns: Sequence[Column] | None
 ) -> TableInputs:
-    guessed = False
     if columns is not None and len(columns) != 1:
         raise DataError(f"--columns names {len(columns)} columns; name the one of the pictures")
-
-    def choose(head: Head) -> Sequence[Column]:
-        nonlocal guessed
-        if columns is not None:
-            return columns
-        if trained and has_columns(head, trained):
-            return named_by_number(head, trained)
-        guessed = True
-        if named := IMAGE.find(head.names):
-            return named[:1]
-        if len(head.names) == 1:
-            return [1] if head.separated else head.names
-        raise DataError(
-            f"{head.where} has the columns {listed(head.names)}; say which is the picture: "
-            f"--columns {brief(head.names[0])}"
-        )
-
-    table = read_table(source, choose, replace(tabbed(source), binary=1))
+    choice = ColumnChoice(columns, trained, _guess)
+    table = read_table(source, choice, replace(tabbed(source), binary=1))
     if not table.lines:
         raise DataError(f"{table.source} is empty: it holds no rows; give a file that does")
     finder = PictureFinder(None, path)
     pictures: list[Picture] = [finder.find(value, table.where(row)) for row, value in enumerate(table.columns[0])]
-    note = f"{table.source}: reading {table.shown[0]} as picture" if guessed else ""
+    note = f"{table.source}: reading {table.shown[0]} as picture" if choice.guessed else ""
     return TableInputs(pictures, note, unit="row")
+
+
+def _guess(head: Head) -> Sequence[Column]:
+    """The column of pictures by its name, or where there is no other."""
+    if named := IMAGE.find(head.names):
+        return named[:1]
+    if len(head.names) == 1:
+        return [1] if head.separated else head.names
+    raise DataError(
+        f"{head.where} has the columns {listed(head.names)}; say which is the picture: "
+        f"--columns {brief(head.names[0])}"
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,24 @@ def is_table(file: str) -> bool:
     return kind_of(path_of(file)) != "text"
 
 
+@dataclass
+class ColumnChoice:
+    """Which columns of a table are read: those that somebody names, else those of training where it has them."""
+
+    columns: Sequence[Column] | None
+    trained: Sequence[Column] | None
+    guess: Callable[[Head], Sequence[Column]]  # where there are neither
+    guessed: bool = False  # whether it came to that
+
+    def __call__(self, head: Head) -> Sequence[Column]:
+        if self.columns is not None:
+            return self.columns
+        if self.trained and has_columns(head, self.trained):
+            return named_by_number(head, self.trained)
+        self.guessed = True
+        return self.guess(head)
+
+
 def read_inputs(
     source: str, trained: Sequence[Column] | None = None, columns: Sequence[Column] | None = None, count: int = 1
 ) -> TableInputs:
@@ -36,22 +54,12 @@ def read_inputs(
 
     `count` is how many texts a row has where the table does not tell.
     """
-    guessed = False
-
-    def choose(head: Head) -> Sequence[Column]:
-        nonlocal guessed
-        if columns is not None:
-            return columns
-        if trained and has_columns(head, trained):
-            return named_by_number(head, trained)
-        guessed = True
-        return _guess(head, count)
-
-    table = read_table(source, choose, tabbed(source))
+    choice = ColumnChoice(columns, trained, lambda head: _guess(head, count))
+    table = read_table(source, choice, tabbed(source))
     parts = [[unify_newlines(text) for text in table.texts(place, "--columns")] for place in range(len(table.names))]
     texts = ["\t".join(part.replace("\t", " ") for part in row) for row in zip(*parts, strict=True)]
     note = f"{table.source}: reading {' and '.join(table.shown)} as text" + ("" if table.header else ", no header")
-    return TableInputs(texts, note if guessed else "")
+    return TableInputs(texts, note if choice.guessed else "")
 
 
 def _guess(head: Head, count: int) -> Sequence[Column]:

@@ -36,6 +36,7 @@ from legato.models.base import SequenceModel
 from legato.tasks.base import Answer, Plan, Prediction, Say, TaskJob
 from legato.tasks.captioning.captioner import Captioner, caption_examples, caption_text
 from legato.tasks.defaults import Defaults, Given, TrainDefaults
+from legato.tasks.defaults import completed as completed_training
 from legato.tasks.encoder_decoder import BeamOptions, TargetTokens, beam_options, pair_loss, require_source
 from legato.tasks.picture_data import (
     PictureData,
@@ -189,15 +190,12 @@ class Captioning(PictureTask):
     @classmethod
     def defaults(cls, given: Given) -> Defaults:
         require_source(str(given.model["name"]), cls.name)
-        train = TrainDefaults(label_smoothing=0.1, samples=3)
-        if "batch_tokens" not in given.train:
-            train["batch_rows"] = 64
-        if given.train.get("steps") is None:
-            train["epochs"] = 20
-        if given.adamw:
-            train |= TrainDefaults(lr=1e-3, beta2=0.98, schedule="cosine")
+        usual = TrainDefaults(lr=1e-3, beta2=0.98, schedule="cosine")
+        epochs = 3 if given.toy else 20  # a scene has many captions, and there are as many scenes as one likes
+        train = TrainDefaults(label_smoothing=0.1, samples=3, **completed_training(given, usual, 64, epochs))
         tokenizer = {"name": "word", "min_count": 1 if given.toy else 5}
-        return Defaults(fixed=encoder_model(given, "resnet"), train=train, tokenizer=tokenizer)
+        model = {"layers": 1, "width": 128} if given.toy and not given.trained else {}
+        return Defaults(model=model, fixed=encoder_model(given, "resnet"), train=train, tokenizer=tokenizer)
 
     @classmethod
     def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:

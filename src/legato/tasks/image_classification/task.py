@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import Any
 
 from pydantic import Field
-from torch import Tensor
 
 from legato.data.batching.batch import IGNORE, Batch
 from legato.data.batching.picture_batches import PictureBatches
@@ -28,6 +27,7 @@ from legato.evaluation.classification import METRICS
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
 from legato.tasks.base import Prediction, Say, as_trained
+from legato.tasks.classification.classifier import losses
 from legato.tasks.classification.labelled_job import LabelledData, LabelledJob
 from legato.tasks.classification.task import ClassificationOptions
 from legato.tasks.defaults import Defaults, Given, row_training
@@ -66,14 +66,15 @@ class ImageClassificationJob(LabelledJob):
     unit = "picture"
     use = "legato predict FOLDER photo.jpg"
 
-    def check(self) -> None:
-        if self.plan.data.augment.mixes and self.plan.data.kind not in ("auto", "classes"):
-            raise ConfigError("data.augment.mixup and cutmix mix two classes; leave them out for other labels")
-
     def read_split(self, source: str, split: str, train: Any) -> LabelledPictures:
         return read_split(self.plan.data, source, split, self.plan.seed)
 
     def make_rows(self) -> None:
+        if self.plan.data.augment.mixes and self.meaning.kind != "classes":
+            raise ConfigError(
+                "data.augment.mixup and cutmix mix two classes, "
+                f"and these labels are {self.meaning.kind}; leave them out"
+            )
         plan, processor = self.plan, encoder_processor(self.plan)
         self.processors = Processors(others={"image": processor})
         self.reader = PictureReader(plan, processor)
@@ -101,18 +102,12 @@ class ImageClassificationJob(LabelledJob):
             return self.loss_of(output, batch)
         assert output.logits is not None
         assert batch.labels is not None
-        total, reported = (
-            self.shared_loss(output.logits, batch.labels, own, smoothing)
-            for smoothing in (self.plan.train.label_smoothing, 0.0)
-        )
-        return Loss(total, reported)
-
-    def shared_loss(self, logits: Tensor, labels: Tensor, own: Tensor, smoothing: float) -> Tensor:
-        """The loss of pictures of which a share (B,) is theirs, and the rest the one's before them."""
-        logits = logits.float()
-        mine = self.cross_entropy(logits, labels, smoothing)
-        others = self.cross_entropy(logits, labels.roll(1).where(labels != IGNORE, labels), smoothing)
-        return (own * mine + (1 - own) * others).sum()
+        logits, labels, smoothing = output.logits.float(), batch.labels, self.plan.train.label_smoothing
+        others = labels.roll(1).where(labels != IGNORE, labels)  # a share of each picture is the one's before it
+        total = own * self.cross_entropy(logits, labels, smoothing)
+        total += (1 - own) * self.cross_entropy(logits, others, smoothing)
+        reported = own * losses("classes", logits, labels) + (1 - own) * losses("classes", logits, others)
+        return Loss(total.sum(), reported.sum())
 
     def classifier(self, model: SequenceModel, split: str) -> PictureClassifier:
         return PictureClassifier(model, self.reader.processor, self.meaning, pixels=self.pixels[split])
@@ -140,7 +135,9 @@ class ImageClassification(PictureTask):
     @classmethod
     def defaults(cls, given: Given) -> Defaults:
         train = row_training(given, recurrent=1e-3, attention=1e-3, full=1e-4, rows=64, epochs=20)
-        return Defaults(model=scene_settings(given, given.config), train=train)
+        # Of one shape, the class of a scene is plain to see.
+        data = {"scenes": {"most_shapes": 1}} if given.toy else {}
+        return Defaults(data=data, model=scene_settings(given, given.config), train=train)
 
     @classmethod
     def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:

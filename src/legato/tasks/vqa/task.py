@@ -221,7 +221,8 @@ class VQA(Task):
 
     @classmethod
     def defaults(cls, given: Given) -> Defaults:
-        train = row_training(given, recurrent=1e-3, attention=1e-3, full=1e-4, rows=64, epochs=20)
+        epochs = 3 if given.toy else 20  # a scene has many questions, and there are as many scenes as one likes
+        train = row_training(given, recurrent=1e-3, attention=1e-3, full=1e-4, rows=64, epochs=epochs)
         blind = str(given.model.get("blind", False)).lower() == "true"
         encoder = {} if blind or "encoder" not in given.config.model_fields else encoder_model(given, "resnet")
         tokenizer = {"name": "word", "lowercase": True, "min_count": 1 if given.toy else 2}
