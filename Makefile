@@ -21,7 +21,7 @@ test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 $(ARGS)
 
 slow: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow tests/slow $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -5,7 +5,8 @@ Python standard library's own documentation and source) with the same number of 
 same number of parameters. Then each is asked to remember one symbol over a growing distance, which is
 where the vanishing gradient shows. Last, three models learn to translate a small invented language whose
 word order differs from its source's: one has to squeeze each sentence into a state of fixed size, one
-looks back at the source by attention, and one is made of attention alone.
+looks back at the source by attention, and one is made of attention alone. At the end an LSTM learns to say what is on
+small drawn pictures, and a picture of where it looked for each word is saved.
 
     python examples/demo.py [--out FOLDER]
 """
@@ -24,6 +25,9 @@ from rich.table import Table
 
 import legato
 from legato.cli.printing import show
+from legato.data.image.scenes import Scenes, ScenesConfig
+from legato.data.image.scenes import picture as draw_scene
+from legato.inspect.pictures import attention_maps, attention_sheet
 from legato.interrupts import Stopped
 from legato.runs.compare import Comparison, table_of
 
@@ -114,9 +118,51 @@ def translated_at(run: Path, length: int) -> float:
     return accuracy
 
 
+def describe(out: Path, tell: Callable[[str], None]) -> Path:
+    """An LSTM that looks at drawn scenes and says what is on them."""
+    settings = {
+        "data.train": "toy:scenes",
+        "data.scenes.size": 48,
+        "data.scenes.most_shapes": 1,
+        "data.scenes.count": 6000,
+        "data.scenes.valid_count": 100,
+        "data.beams": 1,
+        "model": "seq2seq",
+        "model.encoder": "resnet",
+        "model.encoder.embedding": 32,
+        "model.encoder.widths": [64],  # one stage: a place of the grid knows what is near it, and nothing else
+        "model.encoder.depths": [1],
+        "model.layers": 1,
+        "model.width": 128,
+        "model.dropout": 0.1,
+        "train.steps": 350,
+        "train.batch_rows": 32,
+        "train.lr": 0.003,
+        "train.warmup": 30,
+        "train.label_smoothing": 0,
+        "train.validate_every": 350,
+        "train.samples": 0,
+    }
+    result = legato.train("captioning", settings, out=out, quiet=True)
+    tell(f"{result.parameters:,} parameters, {result.seconds:.0f} seconds, CIDEr {result.metrics['valid.cider']:.0f}")
+    return result.run
+
+
+def show_attended(run: Path, picture: Path, tell: Callable[[str], None]) -> None:
+    """What the model says of some scenes that it has not seen, and where it looked in the first of them."""
+    model = legato.load(run)
+    scenes = Scenes(ScenesConfig(size=48, most_shapes=1), "test", seed=0)[:3]
+    for scene, said in zip(scenes, model.predict([draw_scene(scene) for scene in scenes]), strict=True):
+        (shape,) = scene.shapes
+        tell(f"{shape.size} {shape.name}: {said}")
+    attention_sheet(attention_maps(model, draw_scene(scenes[0]))).save(picture)
+    tell(f"Where it looked for each word of the first: {picture}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, help="keep the runs here; left out: a temporary folder")
+    parser.add_argument("--picture", type=Path, default=Path("attended.png"), help="of where the last model looked")
     options = parser.parse_args()
     console = Console(highlight=False)
     started = time.monotonic()
@@ -151,10 +197,12 @@ def main() -> None:
         asked = "young old dog sees red horse"
         for label, run in runs.items():
             console.print(f"{label}: {asked} → {legato.load(run).predict(asked)}")
-    console.print(
-        "The longer the sentence, the less of it fits into a state of fixed size: that is the bottleneck. Attention "
-        "looks back at the source instead. (The Transformer gets there too, with more training.)"
-    )
+        console.print(
+            "The longer the sentence, the less of it fits into a state of fixed size: that is the bottleneck. "
+            "Attention looks back at the source instead. (The Transformer gets there too, with more training.)"
+        )
+        console.print("\nTraining an LSTM to say what is on drawn scenes, looking at a grid of places …")
+        show_attended(describe(out / "captioning", console.print), options.picture, console.print)
     console.print(f"\n{time.monotonic() - started:.0f} seconds. Next: legato train lm data.train=YOUR.txt model=lstm")
 
 

@@ -17,6 +17,7 @@ from legato.config import validate
 from legato.data.processors import TEXT, Processors
 from legato.data.text.tokenizers import Tokenizer
 from legato.data.text.vocabularies import TokenizerConfig
+from legato.folders.chat_template import plain_chat
 from legato.folders.model_folder import save_model
 from legato.models.base import Sizes
 from legato.models.image_encoder import ImageConfig
@@ -48,6 +49,12 @@ TINY_CAPTIONER = {
     "model.width": 16,
     "model.layers": 1,
     "tokenizer.min_count": 1,
+}
+
+TOWERS = {
+    **{f"model.vision.{key}": value for key, value in {"layers": 1, "width": 16, "image": SIDE, "patch": 4}.items()},
+    **{f"model.text.{key}": value for key, value in {"layers": 1, "width": 16, "length": 12}.items()},
+    "model.projection": 8,
 }
 
 
@@ -121,6 +128,17 @@ def captioner_model(folder: Path) -> Path:
     small = {"name": "transformer", "layers": 1, "width": 8, "heads": 2, "length": 16, "encoder": encoder, **shape}
     config = validate(kind.Config, small)
     _save(folder, kind, config, held, config.encoder.image_processor(), "captioning")
+    return folder
+
+
+def talking_model(folder: Path) -> Path:
+    """A random LLaVA in the shape that Hugging Face's has, which can be talked to about a picture."""
+    kind, held = MODELS.get("llava"), word_tokenizer().with_special_tokens(["<image>"])
+    held.template = plain_chat(held).source
+    tower = {"layers": 1, "width": 8, "heads": 2}
+    vision, text = {**tower, "image": SIDE, "patch": 4}, {"name": "llama", **tower, "length": 64}
+    config = validate(kind.Config, {"name": "llava", "vision": vision, "text": text})
+    _save(folder, kind, config, held, config.image_processor(), "visual-chat")
     return folder
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import tiny_boxes
 import tiny_pairs
 import tiny_pictures
 import tiny_questions
@@ -132,12 +133,56 @@ def _captioning(folder: Path) -> dict[str, Any]:
     return {"data.train": train, "data.valid": valid, **_pictures(folder), **own}
 
 
+def _image_text(folder: Path) -> dict[str, Any]:
+    files = {key: value for key, value in _captioning(folder).items() if key.startswith("data.")}
+    return {**files, **tiny_pictures.TOWERS, "model": "clip", "tokenizer": "word", "train.batch_rows": 4}
+
+
 def _vqa(folder: Path) -> dict[str, Any]:
     rows = [f"{number}.png\twhat colour is it?\t{'red' if number % 2 else 'blue'}\n" for number in range(6)]
     for name, count in (("train.tsv", 6), ("valid.tsv", 2)):
         (folder / name).write_text("image\tquestion\tanswer\n" + "".join(rows[:count]))
     files = {"data.train": str(folder / "train.tsv"), "data.valid": str(folder / "valid.tsv")}
     return {**files, **_pictures(folder), "model": "vqa", "train.batch_rows": 4}
+
+
+def _detection(folder: Path) -> dict[str, Any]:
+    table = tiny_boxes.boxed(folder, 6)
+    model = {key: value for key, value in tiny_boxes.SMALL.items() if key.startswith("model.")}
+    model |= {key: [*map(str, value)] for key, value in model.items() if isinstance(value, list)}  # as words
+    return {**model, "data.train": table, "data.valid": table, "train.batch_rows": 4}
+
+
+def _visual_chat(folder: Path) -> dict[str, Any]:
+    _pictures(folder)
+    rows = [
+        {"image": f"{number}.png", "question": "what colour?", "answer": "red" if number % 2 else "blue"}
+        for number in range(6)
+    ]
+    train = tiny_pictures.write_jsonl(folder / "train.jsonl", rows)
+    valid = tiny_pictures.write_jsonl(folder / "valid.jsonl", rows[:2])
+    vision = {f"model.vision.{key}": value for key, value in VIT.items()}
+    text = {"model.text": "gpt2", "model.text.layers": 1, "model.text.width": 8, "model.text.heads": 2}
+    own = {"model.text.dropout": 0.2, "tokenizer": "word", "tokenizer.min_count": 1, "train.batch_rows": 4}
+    return {"data.train": train, "data.valid": valid, "data.max_tokens": 4, "model": "llava", **vision, **text, **own}
+
+
+def _unit(folder: Path) -> dict[str, Any]:
+    """A question about a picture, boxes in it, and a text, of unequal weights."""
+    colours = {key.removeprefix("data."): value for key, value in _vqa(folder).items() if key.startswith("data.")}
+    pictures = [{"image": f"{n}.png", "objects": [{"label": "all", "box": [1, 1, 7, 6]}]} for n in range(6)]
+    boxes = tiny_pictures.write_jsonl(folder / "boxes.jsonl", pictures)
+    films = folder / "films"
+    films.mkdir()
+    given = tiny_reviews.settings(films)
+    reviews = {key.removeprefix("data."): value for key, value in given.items() if key.startswith("data.")}
+    tasks: dict[str, Any] = {
+        "colours": {"task": "vqa", **colours},
+        "boxes": {"task": "detection", "train": boxes, "valid": boxes, "queries": 2},
+        "films": {"task": "classification", "weight": 2, **reviews},
+    }
+    small = {"model.layers": 1, "model.encoder_layers": 1, "model.heads": 2, "model.text.layers": 1}
+    return {"data.tasks": tasks, **_pictures(folder), **small, "train.batch_rows": 4}
 
 
 EXAMPLES: dict[str, Callable[[Path], dict[str, Any]]] = {
@@ -153,9 +198,17 @@ EXAMPLES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "embedding": _embedding,
     "image-classification": _image_classification,
     "captioning": _captioning,
+    "image-text": _image_text,
     "vqa": _vqa,
+    "detection": _detection,
+    "visual-chat": _visual_chat,
+    "unit": _unit,
 }
-NO_DROPOUT = ("word2vec",)
+LACKING = {  # which of TINY
+    "word2vec": ("model.dropout",),
+    "visual-chat": ("model.width", "model.dropout"),
+    "image-text": ("model.width", "model.dropout"),
+}
 
 
 def tiny(task: str, folder: Path, **changes: Any) -> dict[str, Any]:
@@ -163,9 +216,7 @@ def tiny(task: str, folder: Path, **changes: Any) -> dict[str, Any]:
     assert task in EXAMPLES, f"the task {task} has no example yet: add one to EXAMPLES in {__file__}"
     folder.mkdir(parents=True, exist_ok=True)
     made = {**EXAMPLES[task](folder), **TINY, **{key.replace("__", "."): value for key, value in changes.items()}}
-    if task in NO_DROPOUT:
-        del made["model.dropout"]
-    return made
+    return {key: value for key, value in made.items() if key not in LACKING.get(task, ())}
 
 
 def all_tasks() -> list[str]:

@@ -24,7 +24,7 @@ from legato.input_files import read_bytes
 from legato.schema import is_text, parse_yaml
 
 # `model=lstm` is short for `model.name=lstm`.
-SHORT_SECTIONS = ("model", "model.encoder", "tokenizer", "adapt")
+SHORT_SECTIONS = ("model", "model.encoder", "model.vision", "model.text", "tokenizer", "adapt")
 
 MAX_FILE: Final = 1 << 16  # bytes of a settings file
 MAX_WORD: Final = 1 << 16  # characters of a setting's value
@@ -63,25 +63,28 @@ class Section(BaseModel):
 
 @dataclass(frozen=True)
 class ChosenByName:
-    """Beside a field's type: it holds a section whose class the section's own `name` chooses, or nothing.
+    """Beside a field's type: it holds a section whose class the section's own `name`, or `key`, chooses, or nothing.
 
     encoder: Annotated[Section | None, ChosenByName(class_of)] = None
 
-    `class_of` has a ConfigError for a name that will not do.
+    `class_of` has a ConfigError for a name that will not do. Where there is a `usual` name, that is what settings
+    without one are of.
     """
 
     class_of: Callable[[str], type[Section]]
+    usual: str | None = None
+    key: str = "name"
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_before_validator_function(self.read, handler(source))
 
     def read(self, value: Any) -> Any:
         """The section that settings are: a name alone, or a group with a name in it."""
-        given = {"name": value} if isinstance(value, str) else value
+        given = {self.key: value} if isinstance(value, str) else value
         if not isinstance(given, Mapping):
             return given
-        if "name" not in given:
-            raise ValueError("it needs a name beside its settings")
+        if self.key not in given and self.usual is None:
+            raise ValueError(f"it needs a {self.key} beside its settings")
         try:
             section = self.section(given)
         except ConfigError as problem:
@@ -95,7 +98,8 @@ class ChosenByName:
 
     def section(self, given: Any) -> type[Section] | None:
         """The class for a group of settings; None where they name none."""
-        name = given.get("name") if isinstance(given, Mapping) else given
+        name = given.get(self.key, self.usual) if isinstance(given, Mapping) else given
+        name = self.usual if name is None else name
         return None if name is None else self.class_of(str(name))
 
 
@@ -261,10 +265,11 @@ def describe(section: type[Section], prefix: str, given: Mapping[str, Any] | Non
 
 def _section_of(field: FieldInfo, value: Any) -> type[Section] | None:
     """The class of the section that a field holds, where it holds one."""
-    if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
-        return field.annotation
     choice = next((rule for rule in field.metadata if isinstance(rule, ChosenByName)), None)
-    return None if choice is None else choice.section(value)
+    if choice is not None:
+        return choice.section(value)
+    held = field.annotation
+    return held if isinstance(held, type) and issubclass(held, Section) else None
 
 
 def permitted(field: FieldInfo) -> str:

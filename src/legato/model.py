@@ -24,7 +24,7 @@ from legato.folders.loaded import Loaded
 from legato.folders.model_folder import read_model
 from legato.models.base import count_parameters
 from legato.registry import TASKS
-from legato.tasks.base import Prediction, Task
+from legato.tasks.base import Prediction, Task, member_of
 from legato.training.devices import choose_device
 
 if TYPE_CHECKING:  # imported where they are needed: most models are asked for something else
@@ -88,31 +88,43 @@ class Model:
         shaped: list[Any] = [found[0] if checked.nbest == 1 else found for found in texts]
         return shaped[0] if single else shaped
 
-    def chat(self, messages: str | Messages, **options: Any) -> str:
-        """The answer to a dialogue, by the folder's chat template. Options as in `generate`.
+    def chat(self, messages: str | Messages, *, image: Any = None, **options: Any) -> str:
+        """The answer to a dialogue, which may be about a picture, by the folder's chat template. Options as in
+        `generate`.
 
         >>> model.chat([{"role": "user", "content": "Who are you?"}])         # doctest: +SKIP
+        >>> model.chat("What is on it?", image="photo.jpg")                   # doctest: +SKIP
         """
-        answer: str = self.generate(self.chat_ids(messages), **options)
-        return answer
+        if image is None:
+            answer: str = self.generate(self.chat_ids(messages), **options)
+            return answer
+        ids = self.chat_ids(messages, about_picture=True)
+        return self.hypotheses([ids], validate(SearchOptions, options), images=[image])[0][0].text
 
-    def chat_ids(self, messages: str | Messages) -> list[int]:
-        """A dialogue as the tokens before the model's answer; `generate`, `stream` and `write` take them."""
+    def chat_ids(self, messages: str | Messages, *, about_picture: bool = False) -> list[int]:
+        """A dialogue as the tokens before the model's answer; `generate`, `stream` and `write` take them.
+
+        Where it is `about_picture`, image tokens stand before what the user says first.
+        """
         self.check_chats()
         assert self.loaded.chat is not None
         assert isinstance(self.tokenizer, Tokenizer)
         dialogue = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
         if not dialogue:
             raise LegatoError("a dialogue needs a message")
+        if about_picture:
+            from legato.tasks.visual_chat.picture_talk import PictureTalk
+
+            return PictureTalk.of(self.loaded).prompt(dialogue)
         return self.tokenizer.encode_template(self.loaded.chat.render(dialogue))
 
     def hypotheses(
-        self, prompts: Sequence[Prompt], options: SearchOptions, on_token: Any = None
+        self, prompts: Sequence[Prompt], options: SearchOptions, on_token: Any = None, images: Sequence[Any] = ()
     ) -> list[list[Generated]]:
-        """What the search found for each prompt, best first, with scores."""
+        """What the search found for each prompt, best first, with scores; `images` are pictures, one for each."""
         self.check_generates()
         ids = [self.begin(prompt, options) for prompt in prompts]
-        found = self._search(ids, options, on_token)
+        found = self._search(ids, options, on_token, images)
         return [[self._finish(start, h, options) for h in best] for start, best in zip(ids, found, strict=True)]
 
     def stream(self, prompt: Prompt = "", **options: Any) -> Iterator[str]:
@@ -142,9 +154,14 @@ class Model:
             left.set()
 
     def write(
-        self, prompt: Prompt, options: SearchOptions, emit: Any, cancelled: Callable[[], bool] = lambda: False
+        self,
+        prompt: Prompt,
+        options: SearchOptions,
+        emit: Any,
+        cancelled: Callable[[], bool] = lambda: False,
+        images: Sequence[Any] = (),
     ) -> Generated:
-        """Generate one text, handing each piece to `emit` as soon as it is certain.
+        """Generate one text, handing each piece to `emit` as soon as it is certain; `images` may be its picture.
 
         Before each token `cancelled` is asked; where it says so, `Cancelled` is raised.
         """
@@ -160,7 +177,7 @@ class Model:
                 raise Cancelled("nobody waits for this text any longer")
             out.push(decoder.push(token))
 
-        found = self._search([start], options, on_token)
+        found = self._search([start], options, on_token, images)
         out.push(decoder.finish())
         out.finish()
         return self._finish(start, found[0][0], options)
@@ -190,9 +207,10 @@ class Model:
     @torch.no_grad()
     def embed(
         self,
-        texts: str | Sequence[str],
+        texts: str | Sequence[str] | None = None,
         batch_size: int = 32,
         *,
+        image: Any = None,
         layers: str | None = None,
         pool: str | None = None,
         normalize: bool | None = None,
@@ -201,13 +219,17 @@ class Model:
 
         `layers` is last, first, second-to-last, sum-last-4, concat-last-4, sum-all or mix; `pool` is mean, cls, max
         or last. Left out: what the encoder's folder says, else the mean of the last layer. A text beyond what the
-        model reads is cut.
+        model reads is cut. With `image` in place of texts, of a picture, or of each of a list of them.
 
         >>> model.embed(["a dog", "a cat"], layers="second-to-last").shape     # doctest: +SKIP
         (2, 384)
         """
         if pool == "none":
             raise ConfigError("pool=none leaves a vector for each token: use embed_tokens")
+        if image is not None or texts is None:
+            from legato.tasks.embedding.picture_vectors import embed_given
+
+            return embed_given(self.loaded, texts, image, batch_size, normalise=bool(normalize))
         vectors = self._vectors(layers=layers, pool=pool, normalize=normalize)
         found = vectors.embed([texts] if isinstance(texts, str) else list(texts), batch_size)
         vectors.reader.warn_of_cuts()
@@ -245,7 +267,7 @@ class Model:
     def evaluate(self, /, **data: Any) -> dict[str, Any]:
         """The task's scores, as `legato eval`: `model.evaluate(test="c.txt")`."""
         task = TASKS.get(self.task)
-        checked = validate(task.Data, data, "data")
+        checked = task.data_for(self.loaded, data)
         with torch.no_grad():
             scores: dict[str, Any] = task.evaluate(self.loaded, checked)
         return finite_scores(scores, self.module, _note, needed=("loss",))
@@ -254,7 +276,7 @@ class Model:
         """What the model's task makes of a text (or what else it predicts from), or of each of several.
 
         Options as in `legato predict`: beams, nbest, … Returns the best answer's text; a list of texts for a
-        list; with `nbest` > 1 a list for each.
+        list; with `nbest` > 1, or of what there may be any number of, as boxes, a list for each.
 
         >>> legato.load("runs/en-de").predict(["A dog runs."], beams=4)      # doctest: +SKIP
         ['Ein Hund rennt.']
@@ -268,8 +290,17 @@ class Model:
             if prediction.problem is not None:
                 raise LegatoError(("" if single else f"{name} {number}: ") + prediction.problem)
             texts = [answer.text for answer in prediction.answers]
-            shaped.append(texts if int(options.get("nbest", 1)) > 1 else texts[0])
+            several = task.any_number or int(options.get("nbest", 1)) > 1
+            shaped.append(texts if several else texts[0])
         return shaped[0] if single else shaped
+
+    def for_task(self, name: str | None = None) -> Model:
+        """Of a model of several tasks, what one of them is asked of; any other model is for its one task.
+
+        >>> legato.load("runs/u").for_task("films").predict("a gem of a film")      # doctest: +SKIP
+        'positive'
+        """
+        return Model(member_of(self.loaded, name), self.device)
 
     def predictions(self, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
         """The same with scores and all else that the task tells; an input may have a problem instead of answers."""
@@ -323,17 +354,38 @@ class Model:
 
         return TextVectors.of(self.loaded, **how)
 
-    def _search(self, prompts: list[list[int]], options: SearchOptions, on_token: Any) -> list[list[Hypothesis]]:
+    def _search(
+        self, prompts: list[list[int]], options: SearchOptions, on_token: Any, images: Sequence[Any]
+    ) -> list[list[Hypothesis]]:
         max_length, limits = self.module.max_length, None
         model: Any = self.module
+        if images and len(images) != len(prompts):
+            raise LegatoError(f"there are {len(images)} pictures for {len(prompts)} prompts; give one for each")
+        memory = self._seen(images, options) if images else None
         if max_length is not None and options.slide:
             model = Sliding(self.module, max_length, self.device)
         elif max_length is not None:  # the last token need not be read
             limits = [min(options.max_tokens, max_length - len(prompt) + 1) for prompt in prompts]
         ends, decode = self.loaded.ends, self.tokenizer.decode
         return search(
-            model, prompts, options, eos=None, stop_tokens=ends, limits=limits, text_of=decode, on_token=on_token
+            model,
+            prompts,
+            options,
+            eos=None,
+            stop_tokens=ends,
+            limits=limits,
+            memory=memory,
+            text_of=decode,
+            on_token=on_token,
         )
+
+    def _seen(self, images: Sequence[Any], options: SearchOptions) -> Any:
+        """What the search needs of pictures."""
+        from legato.tasks.visual_chat.picture_talk import look_at
+
+        if options.slide:
+            raise LegatoError("a context that slides forgets its picture; leave out --slide")
+        return look_at(self.loaded, images, self.device)
 
     def _finish(self, start: list[int], hypothesis: Hypothesis, options: SearchOptions) -> Generated:
         # Decoded behind the prompt, so that a word keeps the space before it.

@@ -102,10 +102,14 @@ MODELS = Registry(
         "word2vec": "legato.models.word2vec:Word2VecModel",
         "vit": "legato.models.vit:ViTModel",
         "vqa": "legato.models.vqa:VQAModel",
+        "detr": "legato.models.detr:DETRModel",
         "resnet": "legato.models.resnet:ResNetModel",
         "efficientnet-lite": "legato.models.efficientnet_lite:EfficientNetLiteModel",
+        "frames": "legato.models.frames:FramesModel",
         "clip": "legato.models.clip:CLIPModel",
         "clip-vision": "legato.models.clip:CLIPVision",
+        "llava": "legato.models.llava:LlavaModel",
+        "unit": "legato.models.unit:UnitModel",
     },
 )
 
@@ -124,7 +128,11 @@ TASKS = Registry(
         "word2vec": "legato.tasks.word2vec.task:Word2Vec",
         "embedding": "legato.tasks.embedding.task:Embedding",
         "captioning": "legato.tasks.captioning.task:Captioning",
+        "image-text": "legato.tasks.image_text.task:ImageText",
         "vqa": "legato.tasks.vqa.task:VQA",
+        "visual-chat": "legato.tasks.visual_chat.task:VisualChat",
+        "detection": "legato.tasks.detection.task:Detection",
+        "unit": "legato.tasks.unit.task:Unit",
         "image-classification": "legato.tasks.image_classification.task:ImageClassification",
     },
 )
@@ -155,5 +163,6 @@ PUBLISHED = Registry(
         "vision-encoder-decoder": "legato.models.published.vision_encoder_decoder:VisionEncoderDecoder",
         "clip": "legato.models.published.clip:CLIP",
         "clip_vision_model": "legato.models.published.clip:CLIPVisionTower",
+        "llava": "legato.models.published.llava:Llava",
     },
 )

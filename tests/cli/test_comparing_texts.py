@@ -66,6 +66,7 @@ def test_heads_on_one_model_have_the_texts_read_once_beforehand(
     assert len(read) == 1
 
 
+@pytest.mark.slow
 def test_a_tokenizer_that_hides_words_gains_nothing_by_it(tmp_path: Path) -> None:
     """A model of words that has <unk> to guess has few bits to pay for its tokens, and many for the letters."""
     for name, lines in (("train", 200), ("valid", 60)):

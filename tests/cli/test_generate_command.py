@@ -102,3 +102,11 @@ def test_a_pipe_is_read_in_a_shell(home: Path) -> None:
     script = f'echo "the cat" | "{sys.executable}" -m legato generate "{home}/run" --max-tokens 2 --json'
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=120)
     assert json.loads(done.stdout)["prompt"] == "the cat", done.stderr
+
+
+def test_a_picture_needs_a_dialogue(command: Any, home: Path) -> None:
+    answer = command("generate", home / "run", "The ", "--image", "photo.jpg")
+    assert (answer.code, answer.err) == (
+        2,
+        "legato: --image is the picture that a dialogue is about; it needs --chat\n",
+    )

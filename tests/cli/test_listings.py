@@ -26,7 +26,8 @@ def test_every_model_is_listed(command: Any) -> None:
 
 @pytest.mark.parametrize("name", MODELS.names())
 def test_every_model_shows_its_settings(name: str, command: Any) -> None:
-    key = {"resnet": "embedding", "efficientnet-lite": "width_coefficient", "clip": "vision.width"}.get(name, "width")
+    others = {"resnet": "embedding", "efficientnet-lite": "width_coefficient", "clip": "vision.width"}
+    key = {**others, "llava": "text.width"}.get(name, "width")
     assert f"model.{key}" in command("models", name).out
     settings = json.loads(command("models", name, "--json").out)
     widths = {"word2vec": 100, "resnet": 64, "efficientnet-lite": 1.0}
@@ -43,18 +44,19 @@ Bases = dict[str, str]
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Bases:
-    """Models for recipes that go on from one: of text, and of pictures."""
+    """Models for recipes that go on from one: of text, of pictures, and one that writes."""
     folder = tmp_path_factory.mktemp("base")
     return {
         "text": str(published_folder(folder / "m", "bert", layers=4)),
         "image": str(picture_model(folder / "i", layers=1, width=16, heads=2, image=32)),
+        "writer": str(published_folder(folder / "w", "llama", layers=1)),
     }
 
 
 def complete(recipe: dict[str, Any], base: Bases) -> dict[str, Any]:
     start = recipe.get("from")
-    if isinstance(start, dict):  # of a part, which reads pictures
-        return {**recipe, "from": dict.fromkeys(start, base["image"])}
+    if isinstance(start, dict):  # of parts: those that read pictures, and one that writes
+        return {**recipe, "from": {part: base["writer" if part == "text" else "image"] for part in start}}
     kind = "image" if "image" in TASKS.get(recipe["task"]).processors else "text"
     return {**recipe, "from": base[kind]} if start == TO_BE_NAMED else recipe
 
@@ -117,7 +119,7 @@ def test_train_lists_its_keys(command: Any, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_length_of_a_run_and_its_rate_are_explained_where_nobody_sets_them() -> None:
     meanings = {row.key: (row.default, row.meaning) for row in describe_settings({"task": "translation"})}
-    assert meanings["train.lr"] == ("0.001", "the highest; none: 0.003 for adamw, 1 for sgd and asgd")
+    assert meanings["train.lr"] == ("0.001", "the highest; none: 0.003 for adamw and muon, 1 for sgd and asgd")
     assert meanings["train.epochs"] == ("None", "passes over the data, when train.steps is none; none: 10")
 
 
@@ -146,7 +148,7 @@ def test_what_a_setting_may_be_is_said(command: Any) -> None:
     assert values["data.valid_share"] == "above 0, below 1"
     assert values["train.steps"] == "at least 1"
     assert values["train.compile"] == "true | false"
-    assert values["train.optimizer"] == "adamw | sgd | asgd"
+    assert values["train.optimizer"] == "adamw | muon | sgd | asgd"
     assert values["data.train"] == values["seed"] == ""
-    assert "adamw | sgd | asgd" in command("train", "lm", "--keys").out
+    assert "adamw | muon | sgd | asgd" in command("train", "lm", "--keys").out
     assert "true | false" in command("models", "transformer").out

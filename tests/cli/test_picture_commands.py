@@ -22,7 +22,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     photos, table = str(class_folders(folder / "train")), captioned(folder / "captions")
     classes = {**TINY, "data.train": photos, "data.valid": photos, "train.steps": 30, "train.lr": 0.01}
     legato.train("image-classification", {**classes, "train.samples": 0}, out=folder / "classes", quiet=True)
-    words = {**TINY_CAPTIONER, "data.train": table, "data.valid": table, "train.steps": 2}
+    words = {**TINY_CAPTIONER, "data.train": table, "data.valid": table, "train.steps": 20, "train.lr": 0.02}
     legato.train("captioning", words, out=folder / "words", quiet=True)
     legato.train("captioning", {**words, "model.attention": "none"}, out=folder / "blind", quiet=True)
     legato.train("classification", review_settings(folder, train__steps=2), out=folder / "texts", quiet=True)

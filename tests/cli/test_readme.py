@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+import tiny_boxes
 from legato.data.sources.corpora import stdlib_corpus
 from legato.data.sources.toys import ToyConfig, toy_rows
 from legato.runs.config import find_recipe, list_recipes
 from tiny_adapted import published_folder
+from tiny_pictures import class_folders, write_jsonl, write_picture
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -19,6 +21,7 @@ RESULTS = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, flags=re.DOTALL)
 # Enough to run, small enough to be quick: the words stay the README's own.
 SMALL = ["model.width=16", "train.batch_tokens=256"]
+TINY = ["model.image=16", "model.embedding=8", "model.widths=[8,8]", "model.depths=[1,1]"]  # of a resnet
 
 
 def commands() -> list[str]:
@@ -37,6 +40,7 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         for side, ending in enumerate(("en", "de")):
             Path(f"{split}.{ending}").write_text("".join(f"{row[side]}\n" for row in rows), encoding="utf-8")
     adapting()
+    pictures()
     return tmp_path
 
 
@@ -62,6 +66,19 @@ def adapting() -> None:
     Path("dialogues.jsonl").write_text(f"{json.dumps(dialogue)}\n" * 12, encoding="utf-8")
 
 
+def pictures() -> None:
+    """The README's photographs, and tables of them."""
+    class_folders(Path("photos"), count=4)
+    write_picture(Path("photo.jpg"))
+    names = [str(path) for path in sorted(Path("photos").rglob("*.png"))]
+    write_jsonl(Path("captions.jsonl"), [{"image": name, "captions": ["a square", "a red one"]} for name in names])
+    rows = [f"{name}\twhat colour is it?\t{Path(name).parent.name}" for name in names]
+    boxes = [{"image": name, "objects": [{"label": "square", "box": [1, 1, 6, 6]}]} for name in names]
+    write_jsonl(Path("boxes.jsonl"), boxes)
+    Path("questions.tsv").write_text("\n".join(["image\tquestion\tanswer", *rows]) + "\n", encoding="utf-8")
+
+
+@pytest.mark.slow
 def test_every_command_in_the_readme_runs(texts: Path, command: Any) -> None:
     lines = commands()
     assert len(lines) >= 6
@@ -69,6 +86,17 @@ def test_every_command_in_the_readme_runs(texts: Path, command: Any) -> None:
         words = [re.sub(r"^train\.steps=.*", "train.steps=6", word) for word in shlex.split(line)[1:]]
         if any(word.startswith("resume=") for word in words):
             words = [word.replace("train.steps=6", "train.steps=9") for word in words]
+        elif words[:2] == ["train", "image-classification"]:
+            words += [*TINY, "train.batch_rows=4"]
+        elif words[:2] == ["train", "detection"]:
+            small = {key: value for key, value in tiny_boxes.SMALL.items() if key.startswith("model.")}
+            words += [f"{key}={value}".replace(" ", "") for key, value in small.items()] + ["train.batch_rows=4"]
+        elif words[1] in ("captioning", "vqa"):
+            words += [
+                *(word.replace("model.", "model.encoder.") for word in TINY),
+                "model.width=16",
+                "train.batch_rows=4",
+            ]
         elif words[:2] == ["train", "translation"]:
             words += [*SMALL, "train.steps=6", "tokenizer.size=300"]
         elif any(word.startswith("from=") for word in words):

@@ -22,6 +22,7 @@ def test_every_toy_trains_and_reports_accuracy(toy: str, command: Any, tmp_path:
     assert "(right: " in answer.err
 
 
+@pytest.mark.slow
 def test_recall_is_learned_and_evaluated_at_another_distance(command: Any, tmp_path: Path) -> None:
     learn = {
         "train__steps": 500,

@@ -49,6 +49,7 @@ def digests(seed: str, steps: list[int]) -> set[str]:
     return set(subprocess.run(asked, env=env, check=True, capture_output=True, text=True).stdout.splitlines())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [2, 3])
 def test_processes_that_share_the_steps_make_the_batches_of_one(processes: int) -> None:
     steps = [0, 7, 100, 3, 41, 12]

@@ -71,6 +71,7 @@ def there(folder: Path, texts: list[str]) -> Any:
     return library.SentenceTransformer(str(folder), device="cpu").encode(texts)
 
 
+@pytest.mark.slow
 def test_the_real_encoder_gives_the_same_vectors(minilm: Path) -> None:
     ours = legato.load(minilm, "cpu").embed(TEXTS)
     assert ours.shape == (len(TEXTS), 384)

@@ -119,7 +119,7 @@ def check_equal(ours: CLIPModel, inputs: Inputs, theirs: Any, tokenizer: Any) ->
     features = theirs.get_image_features(pictures()).pooler_output
     same(ours.vision_projection(ours.vision.pooled(states[-1])), features)
     features = theirs.get_text_features(**tokenizer(TEXTS, padding=True, return_tensors="pt")).pooler_output
-    same(ours.text_projection(ours.text.pooled(ours.text(inputs), inputs)), features)
+    same(ours.text_projection(ours.text.pooled(ours.text.read(Batch(inputs)), inputs)), features)
 
 
 OPTIONS = [
@@ -395,6 +395,22 @@ def test_classes_by_their_names_are_as_theirs(tmp_path: Path) -> None:
     several = ours.class_vectors(read(loaded, class_prompts(labels, templates)), len(labels))
     each = [ours.text_vectors(read(loaded, [t.replace("{}", label) for label in labels])) for t in templates]
     same(several, F.normalize(sum(each) / 2, dim=-1))  # type: ignore[arg-type]
+
+
+@torch.no_grad()
+def test_their_folder_embeds_and_chooses_as_theirs(tmp_path: Path) -> None:
+    theirs, tokenizer = their_folder(tmp_path)
+    held = legato.load(tmp_path, device="cpu")
+    assert held.task == "image-text"
+    noise = np.random.default_rng(0).integers(0, 255, (3, 20, 30, 3), dtype=np.uint8)
+    shown = [Image.fromarray(each) for each in noise]
+    seen = transformers.CLIPImageProcessor.from_pretrained(tmp_path)(shown, return_tensors="pt")
+    expected = theirs(**tokenizer(TEXTS, padding=True, return_tensors="pt"), **seen)
+    np.testing.assert_allclose(held.embed(TEXTS), expected.text_embeds, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(held.embed(image=shown), expected.image_embeds, rtol=1e-2, atol=1e-3)
+    found = held.predictions(shown, labels=TEXTS)
+    shares = [[each.answers[0].more["probabilities"][text] for text in TEXTS] for each in found]
+    np.testing.assert_allclose(shares, expected.logits_per_image.softmax(-1), rtol=2e-2, atol=1e-3)
 
 
 @pytest.mark.parametrize(

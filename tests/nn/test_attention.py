@@ -79,6 +79,19 @@ def test_one_query_a_row_attends_as_it_does_among_others(kv_heads: int) -> None:
         close(fused_attention(query[:, :, t : t + 1], key, value, padding(S)), whole[:, :, t : t + 1])
 
 
+def test_a_kernel_may_leave_its_output_in_another_order_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    query, key, value = heads(1), heads(S, 2), heads(S, 2)
+    whole = fused_attention(query, key, value, padding(S))
+    kernel = torch.nn.functional.scaled_dot_product_attention
+
+    def queries_outside(*inputs: Any, **others: Any) -> Tensor:
+        """As kernels for CUDA do: (B, T, H, K) in memory."""
+        return kernel(*inputs, **others).transpose(1, 2).contiguous().transpose(1, 2)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", queries_outside)
+    close(fused_attention(query, key, value, padding(S)), whole)
+
+
 def test_a_key_outside_the_mask_has_no_weight() -> None:
     _, weights = written_out_attention(heads(T), heads(S), heads(S), padding(S))
     assert not weights.masked_select(~padding(S)).any()

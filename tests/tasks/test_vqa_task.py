@@ -14,7 +14,7 @@ import torch
 
 import legato
 from legato.data.formats.picture_rows import hold_out_pictures
-from legato.data.formats.visual_questions import questioned_scenes, read_visual_questions
+from legato.data.formats.visual_questions import questioned_scenes, read_visual_questions, stated_scenes
 from legato.data.image.scenes import ScenesConfig
 from legato.errors import ConfigError, DataError, LegatoError
 from legato.registry import TASKS
@@ -333,3 +333,24 @@ def test_settings_that_do_not_go_together(changes: dict[str, Any], told: str, se
 def test_other_tasks_have_no_use_for_it(task: str, more: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="reads with"):
         check(settings_for(task, {"model": "vqa", "data.train": "x", **more}))
+
+
+def test_statements_about_scenes_are_true_or_false(tmp_path: Path) -> None:
+    given = {
+        **SMALL,
+        "data.train": "toy:scenes",
+        "data.scenes": {"count": 6, "valid_count": 3, "size": 32},
+        "data.statements": True,
+        "model.encoder": {**SMALL["model.encoder"], "image": 32},
+        "train.steps": 1,
+    }
+    legato.train("vqa", given, out=tmp_path / "run", quiet=True)
+    held = legato.load(tmp_path / "run")
+    assert held.about["labels"] == ["false", "true"]
+    scores = held.evaluate(test="toy:scenes", scenes={"test_count": 5})
+    expected = stated_scenes(ScenesConfig(size=32, test_count=5), "test", 0)
+    assert scores["questions"] == len(expected) > 5
+    assert set(expected.labels) == {"true", "false"}
+    asked = questioned_scenes(ScenesConfig(size=32, test_count=5), "test", 0)
+    assert expected.sha256 != asked.sha256
+    assert not set(expected.texts) & set(asked.texts)

@@ -45,7 +45,13 @@ KINDS: dict[str, dict[str, Any]] = {
         "tokenizer": "word",
         "model__dropout": 0.2,
     },
-    "gpt2": {"model": "gpt2", "model__heads": 2, "model__dropout": 0.2, "train__recompute": "true"},
+    "gpt2": {
+        "model": "gpt2",
+        "model__heads": 2,
+        "model__dropout": 0.2,
+        "train__recompute": "true",
+        "train__optimizer": "muon",
+    },
     "window": {"model": "window", "data__batching": "windows", "model__dropout": 0.2},
 }
 PLAIN = "adamw with dropout"

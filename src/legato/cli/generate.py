@@ -47,6 +47,7 @@ def command(
         bool, typer.Option("--chat", help="Talk: the prompt is a message, or each line of standard input in turn.")
     ] = False,
     system: Annotated[str | None, typer.Option(help="With --chat: what the model is told first.")] = None,
+    image: Annotated[str | None, typer.Option(help="With --chat: the picture that the dialogue is about.")] = None,
     seed: Annotated[int, typer.Option(help="Same seed and prompt, same text, alone or among others.")] = 0,
     scores: Annotated[bool, typer.Option("--scores", help="Show each text's score.")] = False,
     device: Annotated[str, typer.Option()] = "auto",
@@ -58,6 +59,7 @@ def command(
     [dim]legato generate runs/x "The " --search beam --beams 5 --nbest 3 --scores[/dim]
     [dim]legato generate runs/x < prompts.txt[/dim]
     [dim]legato generate org/model --chat "Who are you?" --system "Be brief."[/dim]
+    [dim]legato generate runs/v --chat "Describe the picture." --image photo.jpg[/dim]
     """
     from legato.config import validate
     from legato.decoding import SearchOptions
@@ -66,6 +68,8 @@ def command(
 
     if system is not None and not chat:
         raise ConfigError("--system is what a model is told before a dialogue; it needs --chat")
+    if image is not None and not chat:
+        raise ConfigError("--image is the picture that a dialogue is about; it needs --chat")
     given = {name: called.params[name] for name in SearchOptions.model_fields}
     options = validate(SearchOptions, {**given, "stop": [text.replace("\\n", "\n") for text in stop or []]})
     held = load(model, device)
@@ -75,7 +79,7 @@ def command(
     if chat and prompt is None and file is None:
         if not streaming:
             raise ConfigError("a dialogue is written as it comes: give a message, or leave out --json and the like")
-        _talk(held, options, first)
+        _talk(held, options, first, image)
         return
     prompts = _prompts(prompt, file)
     file = file or ("standard input" if len(prompts) > 1 else None)
@@ -83,20 +87,22 @@ def command(
     if chat:
         if not all(text.strip() for text in prompts):
             raise ConfigError("an empty message has no answer; write one, or leave it out to talk")
-        asked = [held.chat_ids([*first, {"role": "user", "content": text}]) for text in prompts]
+        told = [[*first, {"role": "user", "content": text}] for text in prompts]
+        asked = [held.chat_ids(messages, about_picture=image is not None) for messages in told]
     starts = [_begin(held, text, options, file, line) for line, text in enumerate(asked, start=1)]
     for text, start in zip(prompts, starts, strict=True):
         if held.tokenizer.unk_id is not None and held.tokenizer.unk_id in start:
             print_note(f"legato: note: the model does not know all of '{brief(text)}'; it sees <unk> there")
+    images = [] if image is None else [image] * len(prompts)
     if streaming and len(prompts) == 1:
         _write("" if chat else prompts[0])
         try:
-            written = [held.write(starts[0], options, _write)]
+            written = [held.write(starts[0], options, _write, images=images)]
         finally:  # what went wrong is said on a line of its own
             _write("\n")
         _note_full(held, written, options)
         return
-    for text, found in zip(prompts, held.hypotheses(starts, options), strict=True):
+    for text, found in zip(prompts, held.hypotheses(starts, options, images=images), strict=True):
         _note_full(held, found, options)
         if as_json:
             print(to_json({"prompt": text, "results": [vars(g) for g in found]}, ensure_ascii=False))
@@ -148,8 +154,11 @@ def _prompts(prompt: str | None, file: str | None) -> list[str]:
     return text.removeprefix("\ufeff").removesuffix("\n").split("\n")  # a text may hold rarer kinds of line ends
 
 
-def _talk(model: Model, options: SearchOptions, first: list[dict[str, str]]) -> None:
-    """Answer every line of standard input, each a turn of the dialogue that begins with `first`, until it ends."""
+def _talk(model: Model, options: SearchOptions, first: list[dict[str, str]], image: str | None) -> None:
+    """Answer every line of standard input, each a turn of the dialogue that begins with `first`, until it ends.
+
+    It may be about a picture.
+    """
     model.check_chats()
     most = model.module.max_length
     room = math.inf if most is None or options.slide else most - min(options.max_tokens, most // 4)
@@ -158,13 +167,14 @@ def _talk(model: Model, options: SearchOptions, first: list[dict[str, str]]) -> 
     for line in _turns():
         turns.append({"role": "user", "content": line})
         # The last turns, as many as leave room for an answer; the newest one in any case.
-        while len(asked := model.chat_ids([*first, *turns])) > room and len(turns) > 1:
+        about = image is not None
+        while len(asked := model.chat_ids([*first, *turns], about_picture=about)) > room and len(turns) > 1:
             turns = turns[2:]  # a question and its answer
             if not noted:
                 print_note("legato: note: the model's context is full; the first messages are forgotten")
                 noted = True
         try:
-            answer = model.write(asked, options, _write)
+            answer = model.write(asked, options, _write, images=[] if image is None else [image])
         finally:
             _write("\n")
         turns.append({"role": "assistant", "content": answer.text})

@@ -10,12 +10,14 @@ import typer
 from legato.cli.printing import notes
 
 if TYPE_CHECKING:
+    from legato.inspect.picture_folder import BoxFolder
+    from legato.inspect.pictures import AttentionFolder
     from legato.model import Model
     from legato.tasks.base import Prediction
 
 BLOCK = 512  # lines read ahead, so that those of like length can go together
 # What is handed on where it is given: to the model's task, and to prompting for labels.
-OPTIONS = ("beams", "length_penalty", "nbest", "max_tokens", "to", "search", "alignments", "context")
+OPTIONS = ("beams", "length_penalty", "nbest", "max_tokens", "to", "search", "alignments", "context", "threshold")
 PROMPTING = ("labels", "shots", "columns", "template", "normalize", "calibrate")
 
 
@@ -43,7 +45,7 @@ def command(
         int | None,
         typer.Option(
             help="Answers a text; above 1 each line begins with the number of its text, from 0, and a tab.",
-            show_default="1; for hidden words and search 5, for words 10",
+            show_default="1; for hidden words and search 5, for words 10, for boxes all",
         ),
     ] = None,
     max_tokens: Annotated[
@@ -53,9 +55,18 @@ def command(
         str | None,
         typer.Option(help="Language to write, for a model of many; a text that begins >>de<< says its own."),
     ] = None,
-    search: Annotated[str | None, typer.Option(help="Find the lines of this file most like each text.")] = None,
+    search: Annotated[
+        str | None,
+        typer.Option(
+            help="Find the lines of this file most like each text; of CLIP also of each picture, and of a folder its "
+            "pictures."
+        ),
+    ] = None,
     context: Annotated[str | None, typer.Option(help="File in which questions find their answers.")] = None,
-    task: Annotated[str | None, typer.Option(help="classification: ask a model that writes for --labels.")] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(help="Which task of a model of several; classification: ask a model that writes for --labels."),
+    ] = None,
     labels: Annotated[
         str | None, typer.Option(help="Labels to choose from: a,b,c.", show_default="those of --shots")
     ] = None,
@@ -68,7 +79,11 @@ def command(
         ),
     ] = None,
     template: Annotated[
-        str | None, typer.Option(help="Of the prompt, with {text} and {label}.", show_default="Text: … Label: …")
+        str | None,
+        typer.Option(
+            help="Of the prompt, with {text} and {label}; for pictures {label} alone.",
+            show_default="Text: … Label: …",
+        ),
     ] = None,
     normalize: Annotated[bool, typer.Option("--normalize", help="Divide a label's score by its tokens.")] = False,
     calibrate: Annotated[
@@ -82,6 +97,12 @@ def command(
         str | None,
         typer.Option(help="Folder that gets a picture of where the model looked, for each picture that it reads."),
     ] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="How sure a box has to be, from 0 to 1.", show_default="0.5")
+    ] = None,
+    draw: Annotated[
+        str | None, typer.Option(help="Folder that gets each picture with the boxes that were found in it.")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON a text.")] = False,
 ) -> None:
@@ -93,6 +114,8 @@ def command(
     [dim]legato predict runs/c --file reviews.tsv[/dim]
     [dim]legato predict runs/i photo.jpg[/dim]
     [dim]legato predict runs/i --file photos/ --attention looked/[/dim]
+    [dim]legato predict runs/b photo.jpg --draw drawn/[/dim]
+    [dim]legato predict runs/p photo.jpg --labels "a dog,a cat"[/dim]
     [dim]legato predict runs/m "He ate the cake <mask> the fork."[/dim]
 
     Of a masked language model, each line is a word and its probability, behind the number of its mask where a text
@@ -113,7 +136,14 @@ def command(
 
     Of a model that reads pictures, each line is a class, or a caption; of the pictures of a folder (--file photos/),
     by name, each line begins with the picture's name and a tab. --attention saves where a captioner looked for each
-    word, where a question looked, and where the heads of a Vision Transformer look.
+    word, where a question looked, and where the heads of a Vision Transformer look. Of a model of clips, what is
+    given is an animated GIF or WebP, or a folder of frames; --file then names a folder of such.
+
+    Of a model of pictures and texts (CLIP), the likeliest of --labels, read in --template ("a photo of a {label}");
+    or what is nearest to a picture or a text in --search: lines of a file, or pictures of a folder.
+
+    Of a model that detects boxes, each line is a class, its score and the box, x0 y0 x1 y1 in pixels, a line for each
+    box; --draw saves the pictures with them.
 
     A parser splits sentences into words as the Penn Treebank does, punctuation and n't apart; sentences that are
     split so already stay as they are, and brackets are written -LRB- and -RRB-. A tagger splits so, too, unless the
@@ -146,6 +176,8 @@ def command(
         named = [int(name) if name.isdecimal() else name for name in str(columns).split(",")]
     options, prompting = ({name: given[name] for name in names if name in given} for names in (OPTIONS, PROMPTING))
     held = load(model, device)
+    if TASKS.get(held.task).members(held.loaded):
+        held, task = held.for_task(task), None
     own = TASKS.get(held.task)
     shown = TASKS.get(task) if task == "classification" else own
     listing = shown.lists_answers or search is not None
@@ -161,11 +193,17 @@ def command(
         if inputs is not None:
             whole = Texts if own.Input is str else Items
             source, note, names = whole(inputs.texts, inputs.unit), inputs.note, inputs.names
-    looked = None
+    saved: list[AttentionFolder | BoxFolder] = []
     if attention is not None:
         from legato.inspect.pictures import AttentionFolder
 
-        looked = AttentionFolder(held, path_of(attention))
+        saved.append(AttentionFolder(held, path_of(attention)))
+    if draw is not None:
+        from legato.inspect.picture_folder import BoxFolder
+
+        if not own.any_number:
+            raise DataError(f"{held.folder} is a model for {held.task}, which finds no boxes; leave out --draw")
+        saved.append(BoxFolder(path_of(draw)))
     noted = False
     failed: list[str] = []
     number = 0
@@ -177,8 +215,8 @@ def command(
                 bad = f"{source.unit} {source.spoilt}"
                 meter.note(f"legato: note: {bad} is not valid UTF-8; bad bytes were replaced")
             predictions = predict(block)
-            if looked is not None:
-                looked.add(block, predictions)
+            for folder in saved:
+                folder.add(block, predictions)
             if note:  # now that they are made, for a refusal is said alone
                 meter.note(f"legato: note: {note}")
                 note = ""
@@ -199,8 +237,8 @@ def command(
                     print(before + line)
             print(end="", flush=True)
             meter.advance(len(block))
-        if looked is not None:
-            meter.note(f"legato: note: {looked.summary()}")
+        for folder in saved:
+            meter.note(f"legato: note: {folder.summary()}")
     if single and failed:
         raise DataError(failed[0].partition(": ")[2])
     if failed:
@@ -214,7 +252,10 @@ def _predicting(
     """What makes predictions of texts: the model's task, or prompting for labels."""
     from legato.config import validate
     from legato.errors import ConfigError, brief
+    from legato.registry import TASKS
 
+    own = TASKS.get(held.task).Options
+    known = () if own is None else own.model_fields
     if task == "classification" and held.task != task:
         others = [name for name in options if name != "nbest"]
         if others:
@@ -226,6 +267,8 @@ def _predicting(
         raise ConfigError(
             f"{held.folder} is a model for {held.task}, not for {brief(task)}; leave out --task {brief(task)}"
         )
+    options = {**options, **{name: prompting[name] for name in prompting if name in known}}
+    prompting = {name: value for name, value in prompting.items() if name not in known}
     if prompting:
         name = next(iter(prompting))
         raise ConfigError(f"--{name} is for asking a model that writes for labels: --task classification")

@@ -3,6 +3,8 @@
 text_recall_K     of pictures: how many have one of their captions among the K nearest of all captions
 image_recall_K    of captions: how many have their picture among the K nearest of all pictures
 recall            the mean of both for K of 1, 5 and 10
+text_rank         the median over pictures of the rank, from 1, of the nearest of their captions; image_rank over
+                  captions
 
 A picture may have several captions, as in Flickr8k and COCO, where these are the published figures (R@K; Karpathy &
 Fei-Fei 2015). Others that are as near as the right one come before it.
@@ -17,7 +19,7 @@ import numpy as np
 
 from legato.errors import DataError
 from legato.evaluation.embedding import unit
-from legato.evaluation.metrics import metrics
+from legato.evaluation.metrics import DetailTable, metrics
 
 Array = np.ndarray[Any, np.dtype[Any]]
 DEPTHS: Final = (1, 5, 10)
@@ -25,7 +27,10 @@ METRICS: Final = (
     *metrics("loss", better="down", headline=True),
     *metrics("recall", "text_recall_1", "image_recall_1", unit="fraction", better="up", headline=True),
     *metrics("text_recall_*", "image_recall_*", unit="fraction", better="up"),
+    *metrics("text_rank", "image_rank", better="down"),
+    *metrics("pictures", "captions"),
 )
+WORST: Final = 10  # pictures that are shown
 CHUNK = 1024  # rows of the matrix of cosines at a time
 
 
@@ -63,13 +68,32 @@ def ranks_of_pictures(images: Array, texts: Array, picture_of: Sequence[int] | A
 
 
 def recalls(images: Array, texts: Array, picture_of: Sequence[int] | Array) -> dict[str, float]:
-    """Recall at 1, 5 and 10 both ways, of the vectors of pictures (N, E) and of captions (M, E)."""
+    """Recall at 1, 5 and 10, and the median rank, both ways, of vectors of pictures (N, E) and of captions (M, E)."""
     ranks = {
         "text": ranks_of_captions(images, texts, picture_of),
         "image": ranks_of_pictures(images, texts, picture_of),
     }
     scores = {f"{kind}_recall_{k}": float((found <= k).mean()) for kind, found in ranks.items() for k in DEPTHS}
-    return {"recall": float(np.mean(list(scores.values()))), **scores}
+    whole = {"recall": float(np.mean(list(scores.values()))), **scores}
+    return whole | {f"{kind}_rank": float(np.median(found)) for kind, found in ranks.items()}
+
+
+def retrieval_details(
+    images: Array, texts: Array, picture_of: Sequence[int] | Array, names: Sequence[str], captions: Sequence[str]
+) -> list[DetailTable]:
+    """The pictures whose captions are furthest down, with the nearest of their own and the nearest of all.
+
+    `names` (N,) are the pictures', `captions` (M,) the texts.
+    """
+    owner = _owners(picture_of, len(images), len(texts))
+    ranks = dict(zip(np.unique(owner).tolist(), ranks_of_captions(images, texts, owner).tolist(), strict=True))
+    rows: list[list[Any]] = []
+    for picture in sorted(ranks, key=lambda number: (-ranks[number], number))[:WORST]:
+        scores = unit(texts) @ unit(images[picture])  # (M,)
+        own = int(np.where(owner == picture, scores, -np.inf).argmax())
+        rows.append([names[picture], ranks[picture], captions[own], captions[int(scores.argmax())]])
+    title = f"worst pictures, {len(rows)} of {len(ranks):,}"
+    return [(title, ["picture", "rank", "its nearest caption", "the nearest of all"], rows)]
 
 
 def _owners(picture_of: Sequence[int] | Array, pictures: int, captions: int) -> Array:

@@ -85,6 +85,7 @@ class OwnAbout(About, total=False):
 
     window: Size | None  # lm, mlm, chat, qa, word2vec
     toy: Toy  # lm, translation
+    frames: Annotated[int, Field(ge=1, le=1024)] | None  # image-classification, of clips
     beams: Beams  # translation, parsing
     length_penalty: Annotated[float, Field(ge=0, le=10)]
     directions: list[str] | None
@@ -106,6 +107,7 @@ class OwnAbout(About, total=False):
     no_answer: str
     threshold: Annotated[float, Field(allow_inf_nan=False)] | None
     split: Split | None
+    tasks: dict[str, dict[str, Any]]  # unit: what each of its tasks says
 
 
 def check_about(about: Any, where: Path) -> dict[str, Any]:
@@ -114,6 +116,8 @@ def check_about(about: Any, where: Path) -> dict[str, Any]:
     entries: dict[str, Any] = {**fit(held, dict[str, About], file)["legato"]}
     if entries.get("task", "lm") in TASKS.builtin:
         entries = {**fit(held, dict[str, OwnAbout], file)["legato"]}
+    if "tasks" in entries:
+        entries["tasks"] = {name: check_about(inner, where) for name, inner in entries["tasks"].items()}
     return entries
 
 

@@ -1,7 +1,8 @@
 """Where a model looks in a picture: for each word that it writes, for a question, with each head of its encoder.
 
     words       α_t over the grid, when word t is written (*Show, Attend and Tell*, Xu et al. 2015, figure 3)
-    questions   p_k over the grid, at each look that stacked attention takes (Yang et al. 2016, figure 1)
+    questions   p_k over the grid, at each look that stacked attention takes (Yang et al. 2016, figure 1); of a model
+                of many tasks, what its query looks at in each block
     heads       what the vector for the whole picture looks at, in each head of each layer
     distance    Σ_j α_ij |i − j|, the mean over patches i: how far a head looks, in pixels (Dosovitskiy et al. 2021,
                 figure 7; weights on what is no patch are left out)
@@ -27,12 +28,10 @@ from torch import Tensor
 from legato.data.batching.batch import Batch, Inputs
 from legato.data.image.image_processor import ImageProcessor
 from legato.data.image.picture_files import as_picture
-from legato.data.image.pictures import ENDINGS
 from legato.errors import DataError, LegatoError
 from legato.folders.loaded import Loaded
+from legato.inspect.picture_folder import PictureFolder
 from legato.models.image_encoder import ImageEncoder
-from legato.models.model_with_head import body_of
-from legato.models.vqa import VQAModel
 from legato.nn.capture import record
 from legato.registry import TASKS, require_extra
 from legato.tasks.base import Prediction, word_numbers
@@ -46,6 +45,7 @@ ROW: Final = 6  # pictures beside each other, of those with a word each
 GREY: Final = 0.45  # how light a picture stays where nobody looks
 HEAT: Final = (255, 196, 0)  # the colour of where somebody does
 LAYER: Final = re.compile(r"(?:^|\.)(\d+)\.attention\.weights$")
+CROSS: Final = re.compile(r"^decoder\.(\d+)\.cross\.weights$")
 HOP: Final = re.compile(r"(?:^|\.)hop\.(\d+)\.attention\.weights$")
 
 Array = np.ndarray[Any, np.dtype[np.uint8]]
@@ -81,7 +81,7 @@ def attention_maps(model: Holds, picture: Any, caption: str | None = None) -> Wo
     `caption` is what it looks for; left out: what it would write. One that answers questions gets a question beside
     its picture, `(picture, question)`.
     """
-    if isinstance(body_of(model.loaded.module), VQAModel):
+    if model.loaded.task == "vqa":
         return question_maps(model, picture)
     if model.loaded.module.is_encoder_decoder:
         return word_maps(model, picture, caption)
@@ -117,14 +117,20 @@ def question_maps(model: Holds, asked: Any) -> WordMaps:
         prediction = PictureAnswerer.of(model.loaded).predict([asked])[0]
     if prediction.problem is not None:
         raise LegatoError(prediction.problem)
-    looks = sorted((int(found[1]), name) for name in trace if (found := HOP.search(name)))
+    looks = sorted((int(found[1]), name) for name in trace if (found := HOP.search(name) or CROSS.search(name)))
     if not looks:
         raise LegatoError(f"{model.loaded.folder}: this model has no attention, so there is none to show")
     first = asked.split("\t", 1)[0] if isinstance(asked, str) else asked[0]
     pixels = processor.pixels(as_picture(first).load())
-    weights = torch.stack([trace[name][0][0] for _, name in looks]).float().cpu()  # (K, S)
     grid = encoder.grid(*pixels.shape[:2])
-    return WordMaps(pixels, [f"look {number}" for number, _ in looks], weights.unflatten(-1, grid))
+    weights = torch.stack([_over_grid(trace[name][0][0], *grid) for _, name in looks])  # (K, rows, columns)
+    return WordMaps(pixels, [f"look {number}" for number, _ in enumerate(looks, start=1)], weights)
+
+
+def _over_grid(weights: Tensor, rows: int, columns: int) -> Tensor:
+    """Weights over the places of a grid, (S,); of heads that look at words, too, (H, 1, S + T), their mean."""
+    mean = weights.float().cpu().reshape(-1, weights.shape[-1]).mean(0)
+    return mean[: rows * columns].view(rows, columns)
 
 
 @torch.no_grad()
@@ -235,18 +241,14 @@ class AttentionFolder:
     """A folder that gets a sheet for each picture, by its name."""
 
     def __init__(self, model: Holds, folder: Path) -> None:
-        self.model, self.folder = model, folder
+        self.model = model
         self.distances: list[Tensor] = []
-        self._names: set[str] = set()
         processor, _ = _reads(model.loaded)
         blank: Any = np.zeros((*(processor.shape or (64, 64)), 3), np.uint8)
-        if isinstance(body_of(model.loaded.module), VQAModel):
+        if model.loaded.task == "vqa":
             blank = (blank, "?")
         attention_maps(model, blank, "")  # a model that has none says so now
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as problem:
-            raise DataError(f"{folder} cannot be made a folder: {problem.strerror}") from None
+        self.folder = PictureFolder(folder)
 
     def add(self, pictures: Sequence[Any], predictions: Sequence[Prediction]) -> None:
         """Save the sheets of those pictures that could be read."""
@@ -256,28 +258,12 @@ class AttentionFolder:
             maps = attention_maps(self.model, picture, prediction.answers[0].text)
             if isinstance(maps, HeadMaps):
                 self.distances.append(maps.distances.mean(1))
-            path = self.folder / self._free(prediction.input)
-            try:
-                attention_sheet(maps).save(path, "PNG")
-            except OSError as problem:
-                raise DataError(f"{path} cannot be written: {problem.strerror}") from None
-
-    def _free(self, name: str) -> str:
-        """A file's name that no other picture has."""
-        path = Path(name.partition("\t")[0])  # without the question about it
-        stem = path.stem if path.suffix.lower() in ENDINGS else path.name
-        plain = re.sub(r"[^\w.-]+", "-", stem).strip("-.")[-100:] or "picture"
-        number, made = 1, plain
-        while made in self._names:
-            number += 1
-            made = f"{plain}-{number}"
-        self._names.add(made)
-        return f"{made}.png"
+            self.folder.save(attention_sheet(maps), prediction.input.partition("\t")[0])  # without the question
 
     def summary(self) -> str:
         """What there is, in a line."""
-        count = len(self._names)
-        said = f"where the model looked is in {self.folder}: {count:,} sheet{'' if count == 1 else 's'}"
+        count = len(self.folder)
+        said = f"where the model looked is in {self.folder.path}: {count:,} sheet{'' if count == 1 else 's'}"
         if not self.distances:
             return said
         far = torch.stack(self.distances).mean(0)

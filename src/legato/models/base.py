@@ -140,10 +140,11 @@ class CellsConfig(ModelConfig):
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the data fixes of a model: how many different tokens there are."""
+    """What the data fixes of a model: how many different tokens there are, and which of them ends a text."""
 
     vocabulary: int  # those that are written
     source: int | None = None  # those that an encoder reads, where they are numbered apart; None: the same
+    eos: int | None = None  # the EOS token, for a model that is made anew and looks for it
 
 
 class SequenceModel(nn.Module):
@@ -160,10 +161,14 @@ class SequenceModel(nn.Module):
     processors: ClassVar[tuple[str, ...]] = (TEXT,)  # the kinds of processors that it reads with (data/processors.py)
     part_names: ClassVar[tuple[str, ...]] = ()  # settings that name a model inside it, which may be a trained one
     one_state: ClassVar[bool] = False  # whether it leaves one state of all that it reads, and not one for each token
+    makes_vectors: ClassVar[bool] = False  # whether it makes a vector of a text or a picture itself: `text_vectors`
+    detects: bool = False  # whether what it says are boxes, each with its classes
     two_ways: ClassVar[bool] = False  # whether it is two language models, a forward and a backward one
     usual_task: ClassVar[str | None] = None  # what it is for where its folder does not say; None: it reads words
     published: ClassVar[str | None] = None  # Hugging Face's `model_type` for what it is when so shaped
     lora_targets: ClassVar[tuple[str, ...]] = ("attention.qkv",)  # the matrices that LoRA takes where nothing is said
+    joint: ClassVar[str | None] = None  # the module between its parts, which is trained where little else is
+    lora_part: ClassVar[str] = ""  # how the paths of those begin where nothing is said: a part's name and a dot
     plain_head: ClassVar[Mapping[str, Any]] = {"pool": "mean"}  # what Hugging Face's library has, see `default_head`
     has_readout: bool = True  # whether there is `output`; where it was dropped, a task's head took its place
     folder: Path | None = None  # that it was read from, for messages
@@ -270,6 +275,10 @@ class SequenceModel(nn.Module):
         if self.has_readout:
             del self.output
             self.has_readout = False
+
+    def text_vectors(self, inputs: Inputs) -> Tensor:
+        """One vector for each text, (B, E), of a model that `makes_vectors`."""
+        raise NotImplementedError
 
     def drop_pooler(self) -> None:
         """Remove it, where there is one and nothing reads it."""

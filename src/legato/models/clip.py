@@ -5,8 +5,9 @@
     logits = exp(s) i · t                          s is learned: 1 / exp(s) is the temperature
     loss = ½ (−log softmax_t at i's own text  −log softmax_i at t's own picture)     over the pairs of a batch
 
-The vision tower is a ViT whose patches have no bias and which has a norm before its blocks; the text tower is a
-causal Transformer. Classes that it was never trained for are told apart by their names, read in a template such as
+The vision tower is a ViT whose patches have no bias and which has a norm before its blocks, or any other model that
+reads pictures (`model.vision=resnet`), with the vector that a head for classes would read; the text tower is a causal
+Transformer. Classes that it was never trained for are told apart by their names, read in a template such as
 "a photo of a {}". Its names in Hugging Face's folders are in `published/clip.py`.
 """
 
@@ -14,19 +15,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
+from pydantic import Field, SerializeAsAny
 from torch import Tensor, nn
 
+from legato.config import ChosenByName
 from legato.data.batching.batch import Batch, Inputs
 from legato.data.image.image_processor import ImageProcessor
 from legato.data.processors import TEXT
 from legato.errors import LegatoError, brief
 from legato.models.base import BlocksConfig, ModelConfig, SequenceModel, Sizes
-from legato.models.image_encoder import ImageEncoder
+from legato.models.image_encoder import ImageConfig, ImageEncoder
+from legato.models.source_encoder import image_config, read_pictures
 from legato.models.vit import PatchEmbedding, PatchesConfig
 from legato.nn.feedforward import BlockShape
 from legato.nn.linear import Linear
@@ -35,6 +38,7 @@ from legato.nn.positions import Learned
 from legato.nn.readout import TokenEmbedding
 from legato.nn.state import Output
 from legato.nn.transformer import Stack, start_normal
+from legato.registry import MODELS
 
 Activation = Literal["quick-gelu", "gelu", "gelu-tanh", "relu", "silu"]
 TEMPERATURE: Final = 0.07  # that training begins with
@@ -65,7 +69,8 @@ class CLIPTextConfig(BlocksConfig):
     eos: int | Literal["last", "highest"] = Field(
         "last",
         description="the token whose state is the text's: the first one of this number, the one of the highest "
-        "number, or the last; a text without it has its last",
+        "number, or the last; a text without it has its last. A model that is trained from nothing looks for the "
+        "tokenizer's",
     )
 
 
@@ -73,7 +78,9 @@ class CLIPConfig(ModelConfig):
     """Settings of CLIP: of its two towers, and of the space in which they meet."""
 
     name: Literal["clip"] = "clip"
-    vision: CLIPVisionConfig = Field(default_factory=CLIPVisionConfig)
+    vision: Annotated[SerializeAsAny[ImageConfig], ChosenByName(image_config, CLIPVisionConfig().name)] = Field(
+        default_factory=CLIPVisionConfig, description="the model that reads pictures, such as clip-vision or resnet"
+    )
     text: CLIPTextConfig = Field(default_factory=CLIPTextConfig)
     projection: int = Field(256, ge=1, description="components of the vectors of pictures and texts")
 
@@ -123,6 +130,9 @@ class CLIPVision(ImageEncoder):
     def stride(self) -> int:
         return self.config.patch
 
+    def grid(self, height: int, width: int) -> tuple[int, int]:
+        return self.patches.grid(height, width)
+
     def read(self, batch: Batch, every: list[Tensor] | None = None) -> Tensor:
         """(B, 1 + N, D); what each block leaves, without a norm after the last."""
         x = self.norm_before(self.patches(self.pixels_of(batch.inputs)))
@@ -142,21 +152,28 @@ class CLIPVision(ImageEncoder):
         vector: Tensor = self.norm(hidden[:, 0])
         return vector
 
+    def vectors(self, hidden: Tensor) -> Tensor:
+        return self.pooled(hidden)
 
-class CLIPText(nn.Module):
+
+class CLIPText(SequenceModel):
     """The text tower: tokens (B, T) in, a state for each that has read those before it."""
 
-    def __init__(self, config: CLIPTextConfig, vocabulary: int) -> None:
-        super().__init__()
-        self.config = config
-        self.embedding = TokenEmbedding(vocabulary, config.width)
+    Config: ClassVar[type[ModelConfig]] = CLIPTextConfig
+    summary: ClassVar[str] = "CLIP's text tower: a causal Transformer"
+    has_readout = False
+    config: CLIPTextConfig
+
+    def __init__(self, config: CLIPTextConfig, sizes: Sizes) -> None:
+        super().__init__(config, sizes)
+        self.embedding = TokenEmbedding(sizes.vocabulary, config.width)
         self.positions = Learned(config.length, config.width)
         self.stack = Stack("text", config.layers, _shape(config), causal=True)
-        start_normal(self, 0.02)
+        start_normal(self, max(0.02, config.width**-0.5))  # else a text's EOS token hardly differs from another's
         nn.init.normal_(self.positions.weight, std=0.01)
 
-    def forward(self, inputs: Inputs, every: list[Tensor] | None = None) -> Tensor:
-        ids = inputs.token_ids
+    def read(self, batch: Batch, every: list[Tensor] | None = None) -> Tensor:
+        ids = batch.inputs.token_ids
         if ids.shape[1] > self.config.length:
             raise LegatoError(
                 f"a text of {ids.shape[1]} tokens is too long: this model goes up to {self.config.length}"
@@ -191,18 +208,26 @@ class CLIPModel(SequenceModel):
     processors: ClassVar[tuple[str, ...]] = (TEXT, "image")
     published: ClassVar[str | None] = "clip"
     usual_task: ClassVar[str | None] = "image-text"
+    part_names = ("vision", "text")
     has_readout = False
+    makes_vectors = True
     config: CLIPConfig
 
     def __init__(self, config: CLIPConfig, sizes: Sizes) -> None:
+        if sizes.eos is not None and config.text.eos == "last":  # where it stands, others look for it by its number
+            config = config.model_copy(update={"text": config.text.model_copy(update={"eos": sizes.eos})})
         super().__init__(config, sizes)
-        self.vision = CLIPVision(config.vision, Sizes(0))
-        self.text = CLIPText(config.text, sizes.vocabulary)
-        self.vision_projection = Linear(config.vision.width, config.projection, bias=False)
+        self.vision: ImageEncoder = MODELS.get(config.vision.name)(config.vision, Sizes(0))
+        self.text = CLIPText(config.text, sizes)
+        self.vision_projection = Linear(self.vision.out_width, config.projection, bias=False)
         self.text_projection = Linear(config.text.width, config.projection, bias=False)
         self.logit_scale = nn.Parameter(torch.full((), -math.log(TEMPERATURE)))
         for projection in (self.vision_projection, self.text_projection):
             nn.init.normal_(projection.weight, std=projection.in_features**-0.5)
+
+    @property
+    def parts(self) -> dict[str, SequenceModel]:
+        return {"vision": self.vision, "text": self.text}
 
     @property
     def token_table(self) -> nn.Module | None:
@@ -210,7 +235,7 @@ class CLIPModel(SequenceModel):
 
     def read(self, batch: Batch, every: list[Tensor] | None = None) -> Tensor:
         """The states of pictures, where the inputs are such, or else of texts."""
-        return self.text(batch.inputs, every) if batch.inputs.values is None else self.vision.read(batch, every)
+        return (self.text if batch.inputs.values is None else self.vision).read(batch, every)
 
     def forward(self, batch: Batch, state: Any = None) -> Output:
         """Of pairs, their vectors (B, 2, E), the picture's first, and the logits (B, B); of one side, its states."""
@@ -221,12 +246,12 @@ class CLIPModel(SequenceModel):
 
     def image_vectors(self, inputs: Inputs) -> Tensor:
         """Pictures as vectors of length one, (B, E)."""
-        hidden = self.vision.read(Batch(inputs))
-        return F.normalize(self.vision_projection(self.vision.pooled(hidden)), dim=-1)
+        hidden = read_pictures(self.vision, inputs)
+        return F.normalize(self.vision_projection(self.vision.vectors(hidden)), dim=-1)
 
     def text_vectors(self, inputs: Inputs) -> Tensor:
         """Texts as vectors of length one, (B, E)."""
-        hidden = self.text(inputs)
+        hidden = self.text.read(Batch(inputs))
         return F.normalize(self.text_projection(self.text.pooled(hidden, inputs)), dim=-1)
 
     def logits(self, images: Tensor, texts: Tensor) -> Tensor:

@@ -91,16 +91,35 @@ class DecoderModel(CachedModel):
 
     def read(self, batch: Batch, every: list[Tensor] | None = None) -> Tensor:
         """(B, T) tokens, each given those before it: in its own text, where several share a row."""
-        length = batch.inputs.token_ids.shape[1]
-        self.refuse_longer(length)
-        at = slice(0, length) if batch.inputs.document_ids is None else places_in(batch.inputs.document_ids)
-        x = self.embed_tokens(batch.inputs.token_ids, at)
-        if every is not None:
-            every.append(x)
-        return self.stack(x, documents=batch.inputs.document_ids, every=every)
+        self.refuse_longer(batch.inputs.token_ids.shape[1])
+        return self.read_vectors(self.embedding(batch.inputs.token_ids), batch.inputs.document_ids, every)
 
     def embed_tokens(self, tokens: Tensor, at: At) -> Tensor:
-        x = self.embedding(tokens)
+        return self._placed(self.embedding(tokens), at)
+
+    def _placed(self, x: Tensor, at: At) -> Tensor:
+        """Vectors of tokens (B, T, D) with their positions."""
         if self.positions is not None:
             x = x + self.positions(at)
         return F.dropout(x, self.dropout_embedding, self.training)
+
+    # --- what stands for tokens: vectors, of which some may be no token's -------------------------------
+
+    def read_vectors(
+        self, vectors: Tensor, documents: Tensor | None = None, every: list[Tensor] | None = None
+    ) -> Tensor:
+        """As `read`, of vectors (B, T, D) in the place of the embedded tokens."""
+        length = vectors.shape[1]
+        self.refuse_longer(length)
+        x = self._placed(vectors, slice(0, length) if documents is None else places_in(documents))
+        if every is not None:
+            every.append(x)
+        return self.stack(x, documents=documents, every=every)
+
+    @torch.no_grad()
+    def prefill_vectors(self, vectors: Tensor, lengths: Tensor | None, state: KeyValueCache) -> Tensor:
+        """As `prefill`, of vectors (B, T, D), padded on the right as tokens are."""
+        opening = state.open(vectors.shape[1], lengths)
+        aligned = vectors if lengths is None else right_aligned(vectors, lengths)
+        x = self.stack.extend(self._placed(aligned, opening.at), opening)
+        return self.output(x[:, -1])

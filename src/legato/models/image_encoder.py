@@ -17,6 +17,7 @@ from legato.data.batching.batch import Batch, Inputs
 from legato.data.image.image_processor import MAX_SIDE, ImageProcessor
 from legato.errors import LegatoError
 from legato.models.base import ModelConfig, SequenceModel
+from legato.nn.pooling import pool
 
 
 class ImageConfig(ModelConfig):
@@ -54,6 +55,10 @@ class ImageEncoder(SequenceModel):
     def learned_positions(self) -> Tensor | None:
         """The learned positions of the grid, (rows, columns, D), of a model that has them."""
         return None
+
+    def vectors(self, hidden: Tensor) -> Tensor:
+        """One vector for each picture, (B, T, D) to (B, D): what a head for classes reads where nothing is said."""
+        return pool(hidden, None, str(self.default_head(plain=True)["pool"]))
 
     def smallest_batch(self) -> Batch:
         return Batch(Inputs(values=torch.zeros(1, 3, self.stride, self.stride, device=self.device)))

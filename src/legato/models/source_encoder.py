@@ -52,9 +52,11 @@ def _reads_pictures(name: str, broken: bool | None = None) -> bool:
 
 
 def picture_settings(config: ModelConfig) -> ImageConfig | None:
-    """The settings of what reads pictures: a model's own, or its encoder's; None where it reads text alone."""
-    found = config if isinstance(config, ImageConfig) else dict(config).get("encoder")
-    return found if isinstance(found, ImageConfig) else None
+    """The settings of what reads pictures: a model's own, or those of its part; None where it reads text alone."""
+    parts = (
+        [config] if isinstance(config, ImageConfig) else [dict(config).get(part) for part in ("encoder", "vision")]
+    )
+    return next((part for part in parts if isinstance(part, ImageConfig)), None)
 
 
 EncoderSetting = Annotated[SerializeAsAny[ImageConfig] | None, ChosenByName(image_config)]
@@ -63,6 +65,22 @@ EncoderSetting = Annotated[SerializeAsAny[ImageConfig] | None, ChosenByName(imag
 def processors_with(encoder: ImageConfig | None) -> tuple[str, ...]:
     """The kinds of processors that a model with this encoder reads and writes with."""
     return (TEXT,) if encoder is None else (TEXT, *MODELS.get(encoder.name).processors_of(encoder))
+
+
+def is_frozen(model: nn.Module) -> bool:
+    """Whether nothing of it is trained."""
+    return not any(parameter.requires_grad for parameter in model.parameters())
+
+
+def read_pictures(model: ImageEncoder, pictures: Inputs, layer: int = -1) -> Tensor:
+    """What a layer of an encoder leaves of pictures, (B, S, D); of one that is frozen, as it is in evaluation."""
+    frozen = is_frozen(model)
+    if frozen:
+        model.eval()  # it may have been frozen since `train` was called
+    with torch.set_grad_enabled(torch.is_grad_enabled() and not frozen):
+        if layer == -1:
+            return model(Batch(pictures)).hidden
+        return model.states(Batch(pictures))[layer]
 
 
 class SourceEncoder(nn.Module):
@@ -78,25 +96,16 @@ class SourceEncoder(nn.Module):
         if self.projection is not None:
             xavier(self.projection)
 
-    @property
-    def frozen(self) -> bool:
-        return not any(parameter.requires_grad for parameter in self.model.parameters())
-
     def train(self, mode: bool = True) -> Self:
         super().train(mode)
-        if self.frozen:
+        if is_frozen(self.model):
             self.model.eval()
         return self
 
     def forward(self, source: Inputs | None) -> Tensor:
         if source is None or source.values is None:
             raise ValueError("this model reads pictures; the batch has none")
-        if self.frozen:
-            self.model.eval()  # it may have been frozen since `train` was called
-            with torch.no_grad():
-                states = self.model(Batch(source)).hidden  # (B, S, D')
-        else:
-            states = self.model(Batch(source)).hidden
+        states = read_pictures(self.model, source)  # (B, S, D')
         states = variational_dropout(states.transpose(0, 1), self.dropout, self.training).transpose(0, 1)
         memory: Tensor = states if self.projection is None else self.projection(states)
         return memory

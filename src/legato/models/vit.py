@@ -24,6 +24,7 @@ from legato.models.base import BlocksConfig, ModelConfig, Sizes
 from legato.models.image_encoder import ImageConfig, ImageEncoder
 from legato.nn.feedforward import BlockShape
 from legato.nn.linear import Linear
+from legato.nn.positions import share_sinusoids
 from legato.nn.transformer import Stack, start_normal
 
 
@@ -62,6 +63,16 @@ class PatchEmbedding(nn.Module):
         self.projection = nn.Conv2d(3, width, patch, patch, bias=bias)
         self.whole = nn.Parameter(torch.zeros(width))
         self.positions = nn.Parameter(torch.empty(1 + self.side**2, width))
+
+    @torch.no_grad()
+    def start_positions(self) -> None:
+        """As waves along rows and columns (Beyer et al. 2022): which are neighbours need not be learned first."""
+        if self.positions.is_meta:  # a sketch has no numbers, and making them would import a compiler
+            return
+        places = (torch.arange(self.side) + 0.5) / self.side
+        grid = torch.cartesian_prod(places, places)  # (N, 2)
+        nn.init.normal_(self.positions, std=0.02)
+        self.positions[1:].copy_(share_sinusoids(grid, self.positions.shape[1]))
 
     def forward(self, pixels: Tensor) -> Tensor:
         """The whole's vector and one for each patch, row by row of the grid: (B, 1 + N, D)."""
@@ -112,7 +123,7 @@ class ViTModel(ImageEncoder):
         self.stack = Stack("encoder", config.layers, shape, causal=False)
         self.pooler = Linear(width, width) if config.pooler else None
         start_normal(self, 0.02)
-        nn.init.normal_(self.patches.positions, std=0.02)
+        self.patches.start_positions()
         nn.init.normal_(self.patches.projection.weight, std=(3 * config.patch**2) ** -0.5)
 
     @property

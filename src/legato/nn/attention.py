@@ -143,7 +143,8 @@ def fused_attention(
     if query.shape[2] == 1 and not causal:
         # The heads of a group look at the same keys, so they can be one head's several queries.
         grouped = query.view(query.shape[0], key.shape[1], -1, query.shape[3])  # (B, kv heads, group, K)
-        return F.scaled_dot_product_attention(grouped, key, value, mask, dropout).view_as(query)
+        context = F.scaled_dot_product_attention(grouped, key, value, mask, dropout)
+        return context.reshape(query.shape)  # some kernels leave the queries outside the heads
     return F.scaled_dot_product_attention(query, key, value, mask, dropout, is_causal=causal, enable_gqa=True)
 
 

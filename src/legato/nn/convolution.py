@@ -13,9 +13,10 @@ both are alike; with stride 2 they look at other places of a picture, so weights
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, Literal
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -37,15 +38,41 @@ class BatchNorm(nn.BatchNorm2d):
         return super().forward(x)
 
 
+class OwnStatistics(nn.Module):
+    """The running averages of a network's norms for one sort of its inputs, in the place of the network's own.
+
+    Norms that follow batches of several sorts in turn would divide each by the averages of all.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        for name, average in _averages(network):
+            self.register_buffer(name.replace(".", "/"), average.clone())
+
+    def begin(self, network: nn.Module) -> None:
+        """Take over the network's own."""
+        for name, average in _averages(network):
+            self.get_buffer(name.replace(".", "/")).copy_(average)
+
+    def applied(self, network: nn.Module, *inputs: Any) -> Any:
+        """What the network makes of its inputs with these; in training they follow them."""
+        own = {name.replace("/", "."): average for name, average in self.named_buffers()}
+        return torch.func.functional_call(network, own, inputs) if own else network(*inputs)
+
+
+def _averages(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    return ((name, buffer) for name, buffer in network.named_buffers() if name.endswith(STATISTICS))
+
+
 def running_statistics(module: nn.Module) -> dict[str, Tensor]:
     """The running averages that training a module changes, by their names."""
-    norms = {name: norm for name, norm in module.named_modules() if isinstance(norm, BatchNorm)}
-    return {
-        f"{name}.{statistic}".removeprefix("."): norm.get_buffer(statistic)
-        for name, norm in norms.items()
-        if norm.weight.requires_grad
-        for statistic in STATISTICS
-    }
+    found: dict[str, Tensor] = {}
+    for name, part in module.named_modules():
+        if isinstance(part, BatchNorm) and part.weight.requires_grad:
+            found |= {f"{name}.{each}".removeprefix("."): part.get_buffer(each) for each in STATISTICS}
+        elif isinstance(part, OwnStatistics):
+            found |= {f"{name}.{each}".removeprefix("."): buffer for each, buffer in part.named_buffers()}
+    return found
 
 
 class Convolution(nn.Module):

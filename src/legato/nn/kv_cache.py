@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -64,6 +64,7 @@ class KeyValueCache:
         self.limit = limit
         self.windows = [None] * layers if windows is None else list(windows)
         self.sources = None if sources is None else Sources(sources)
+        self.waiting: Any = None  # what a model is to take in beside the tokens of the prompts: pictures
         self._store = like.new_empty(layers, 2, rows, heads, capacity, head_width)
         self._longest = 0  # tokens in the longest row; where ragged, at least that
         # A number for what each row has in each column, (B, capacity): where two rows have the same number they have
@@ -279,9 +280,10 @@ class Sources:
 
 
 def right_aligned(tokens: Tensor, lengths: Tensor) -> Tensor:
-    """Rows (B, T) padded on the right as rows padded on the left; what pads is any token of the row."""
+    """Rows (B, T) or (B, T, D) padded on the right as rows padded on the left; what pads is any token of the row."""
     places = torch.arange(tokens.shape[1], device=tokens.device) - (tokens.shape[1] - lengths[:, None])  # (B, T)
-    return tokens.gather(1, places.clamp(min=0))
+    places = places.clamp(min=0)
+    return tokens.gather(1, places if tokens.dim() == 2 else places.unsqueeze(-1).expand_as(tokens))
 
 
 def _first_differing(numbers: NDArray[np.int64], sources: list[int]) -> list[int]:

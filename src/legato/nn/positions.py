@@ -8,13 +8,16 @@
 The first two are added to the embeddings; the third acts inside each attention. All three are asked
 with `at`: a slice, where every row of the batch has the same positions, or the numbers themselves.
 
+Places in a picture are no numbers of tokens but shares of its sides (`share_sinusoids`).
+
 Rotary positions can be slowed, so that a model reads longer texts than those it first learned from.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +36,22 @@ def sinusoids(length: int, width: int) -> Tensor:
     rates = 10000 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)  # (⌈D/2⌉,)
     angles = torch.arange(length, dtype=torch.float64)[:, None] * rates  # (length, ⌈D/2⌉)
     return table.copy_(torch.cat([angles.sin(), angles.cos()[:, : width // 2]], dim=1))
+
+
+FINEST: Final = 64.0  # waves of a side, of the finest
+
+
+def share_sinusoids(shares: Tensor, width: int) -> Tensor:
+    """Places from 0 to 1 as vectors: of shares (…, K) of a picture's sides, K of them of width/K each, (…, width).
+
+    Sines, then cosines, of waves from half a one along the side to `FINEST`, each longer than the next by one factor:
+    neighbours in a fine grid differ, and so do the two ends of the picture.
+    """
+    size = width // (2 * shares.shape[-1])
+    steps = torch.arange(size, device=shares.device, dtype=torch.float32) / max(size - 1, 1)
+    angles = shares.float().unsqueeze(-1) * (math.pi * (2 * FINEST) ** steps)  # (…, K, size)
+    waves = torch.cat([angles.sin(), angles.cos()], dim=-1).flatten(-2)  # (…, K · 2 size)
+    return nn.functional.pad(waves, (0, width - waves.shape[-1]))
 
 
 class Sinusoidal(nn.Module):

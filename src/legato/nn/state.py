@@ -27,6 +27,8 @@ class Output:
     state: Any = None  # for the next stream segment, gradients not yet cut
     auxiliary: dict[str, Tensor] = field(default_factory=dict)  # penalties, each a scalar mean
     logits: Tensor | None = None  # of a task's head, where the model has one
+    boxes: Tensor | None = None  # (B, N, 4), corners in shares of the picture's sides, each with its `logits`
+    stages: list[Output] = field(default_factory=list)  # what earlier layers would say, where they are taught, too
 
 
 @dataclass

@@ -253,12 +253,20 @@ def _with_parts(task: Any, settings: Mapping[str, Any], start: Mapping[str, Any]
     given = _section(settings, "model")
     name = str(given.get("name", task.default_model))
     parts = [key for key in MODELS.get(name).part_names if key in MODELS.get(name).Config.model_fields]
+    if (
+        "text" in start
+        and validate(TokenizerConfig, _section(settings, "tokenizer"), "tokenizer") != TokenizerConfig()
+    ):
+        raise ConfigError(f"from.text={brief(start['text'])} brings its own tokenizer; leave out tokenizer=…")
     for part, place in start.items():
         if part not in parts:
             known = suggest(part, parts) if parts else "leave it out"
             raise ConfigError(f"from.{brief(part)}: model={name} has no such part; {known}")
         _refuse_no_name(place, f"from.{part}")
-        held = read_config(str(place)).model_dump(mode="json")
+        whole = read_config(str(place))
+        # The vision tower of CLIP, where a vision tower is to begin with it.
+        inside = part in MODELS.get(whole.name).part_names
+        held = (dict(whole)[part] if inside else whole).model_dump(mode="json")
         chosen = given.get(part) or {}
         chosen = {"name": chosen} if isinstance(chosen, str) else dict(chosen)
         for key, value in chosen.items():

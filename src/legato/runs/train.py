@@ -6,7 +6,7 @@ A run is described by a `RunConfig`, which `config.py` makes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from legato.evaluation.metrics import metric_of, printed_scores
 from legato.folders.finding import find_model
 from legato.folders.finite_scores import finite_scores
 from legato.folders.loaded import Loaded
-from legato.folders.model_folder import load_model, read_model
+from legato.folders.model_folder import load_model, read_config, read_model
 from legato.input_files import path_of
 from legato.interrupts import CTRL_C
 from legato.models.base import SequenceModel, count_parameters
@@ -40,7 +40,7 @@ from legato.training.config import TrainConfig
 from legato.training.devices import choose_device
 from legato.training.display import Display, memory_used
 from legato.training.loop import Trainer
-from legato.training.optimizers import encoder_of
+from legato.training.optimizers import encoder_of, freeze_parts
 from legato.training.schedules import Schedule, lengthened, resolve_steps
 
 # What may change when a run goes on; anything else would make it another run.
@@ -179,10 +179,18 @@ def _finished(path: Path) -> ConfigError:
 def plan_of(config: RunConfig, device: Any) -> Plan:
     """What a task prepares itself from."""
     loaded = None if config.whole_from is None else read_model(config.whole_from, sketched=True)
-    parts = {part: read_model(place, sketched=True) for part, place in config.parts_from.items()}
+    parts = {part: _read_part(place, part) for part, place in config.parts_from.items()}
     head = config.head or HeadConfig()
     tokenizer = config.tokenizer or TokenizerConfig()
     return Plan(config.data, tokenizer, config.model, config.train, config.seed, device, loaded, head, parts)
+
+
+def _read_part(place: str, part: str) -> Loaded:
+    """The model that a part begins with: what `place` holds, or the part of that name in it."""
+    if part not in MODELS.get(read_config(place).name).part_names:
+        return read_model(place, sketched=True)
+    loaded = read_model(place)
+    return replace(loaded, module=body_of(loaded.module).parts[part])
 
 
 def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool) -> Result:
@@ -198,8 +206,8 @@ def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool)
     kind = MODELS.get(config.model.name)
     # On a CPU there is a gradient beside each weight; optimisers that keep more are not counted.
     whole = config.whole_from is None or config.adapt.name == "full"
-    refuse_too_large(kind, config.model, job.sizes, copies=2 if device.type == "cpu" and whole else 1)
-    model = kind(config.model, job.sizes)
+    refuse_too_large(kind, job.model_config, job.sizes, copies=2 if device.type == "cpu" and whole else 1)
+    model = kind(job.model_config, job.sizes)
     drawn = set() if plan.loaded is None else plan.loaded.put_into(model)
     base = None
     if config.whole_from is not None and plan.loaded is not None and not whole:
@@ -226,7 +234,8 @@ def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool)
         store_frozen(model, device, config.train.precision)
     if config.train.encoder_lr == 0:
         encoder_of(model).requires_grad_(False)
-    if config.start_from is not None or config.train.encoder_lr == 0:
+    freeze_parts(model, config.train.frozen)
+    if config.start_from is not None or config.train.encoder_lr == 0 or config.train.frozen:
         display.say(trainable_line(model))
     trainer = Trainer(model, job, config.train, run, seed=config.seed, device=device, display=display)
     if resuming:

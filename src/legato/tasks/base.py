@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from legato.config import Section
+from legato.config import Section, validate
 from legato.data.batching.batches import BatchShape
 from legato.data.batching.examples import Example, scoring_batches
 from legato.data.image.pictures import is_picture_file
@@ -24,7 +24,7 @@ from legato.data.processors import TEXT, HasProcessors, Processors
 from legato.data.sources.table import Column
 from legato.data.text.text_reader import parting
 from legato.data.text.tokenizers import AnyTokenizer, TokenizerConfig
-from legato.errors import ConfigError, DataError
+from legato.errors import ConfigError, DataError, brief
 from legato.evaluation.metrics import Metrics, printed_scores
 from legato.folders.finite_scores import check_finite
 from legato.folders.loaded import Loaded
@@ -47,7 +47,7 @@ Say = Callable[[str], None]
 
 @dataclass
 class Plan:
-    """The checked settings that a task prepares itself from."""
+    """The checked settings that a task prepares itself from; it may complete those of the model."""
 
     data: Any  # the task's own section
     tokenizer: TokenizerConfig
@@ -58,9 +58,17 @@ class Plan:
     loaded: Loaded | None = None  # the model to go on from (`from=MODEL`), whose tokenizer and sizes count
     head: HeadConfig = field(default_factory=HeadConfig)  # for tasks that put one on a model
     parts: Mapping[str, Loaded] = field(default_factory=dict)  # the models that parts of the model begin with
+    shared: Processors | None = None  # those that a model of several tasks reads with, in every one of them
+
+    @property
+    def writer(self) -> Loaded | None:
+        """The trained model whose tokenizer counts: that of the part which reads and writes words, or the whole."""
+        return self.parts.get("text", self.loaded)
 
     def processors_for(self, train: Callable[[], AnyTokenizer], pairs: bool = False) -> Processors:
         """The loaded model's; without one, the tokenizer that `train` makes. It can separate `pairs` of texts."""
+        if self.shared is not None:
+            return self.shared
         if self.loaded is not None and not pairs:
             return self.loaded.processors
         found = train() if self.loaded is None else self.loaded.tokenizer
@@ -79,14 +87,15 @@ class Plan:
 
     def base_info(self) -> dict[str, Any]:
         """What a model folder says of where the model came from."""
-        if self.loaded is None:
+        base = self.writer
+        if base is None:
             return {}
         # A tokenizer made elsewhere begins texts its own way, and may have fewer tokens than the model.
-        told: dict[str, Any] = {"from": str(self.loaded.folder)}
-        if self.loaded.processors.has_text and self.loaded.tokenizer.follows_own_template:
+        told: dict[str, Any] = {"from": str(base.folder)}
+        if base.processors.has_text and base.tokenizer.follows_own_template:
             told["published"] = True
-            if self.loaded.module.can_generate:
-                told["ends"] = list(self.loaded.ends)  # there may be more than the tokenizer's
+            if base.module.can_generate:
+                told["ends"] = list(base.ends)  # there may be more than the tokenizer's
         return told
 
 
@@ -106,11 +115,16 @@ class TaskJob(HasProcessors, Job):
     @cached_property
     def sizes(self) -> Sizes:
         """What the data fixes of a model."""
-        if self.plan.loaded is not None:
-            return self.plan.loaded.module.sizes
+        if self.plan.writer is not None:
+            return self.plan.writer.module.sizes
         if not self.processors.has_text:
             return Sizes(0)
         return Sizes(self.target.size, None if self.target is self.tokenizer else self.tokenizer.size)
+
+    @property
+    def model_config(self) -> ModelConfig:
+        """The model's settings, with what the data fixes of them."""
+        return self.plan.model
 
     @property
     def metrics(self) -> Metrics:  # type: ignore[override]
@@ -173,6 +187,7 @@ class Task:
     texts: ClassVar[int] = 1  # that such a text has, with tabs between them
     input_name: ClassVar[str] = "text"  # the same, for people
     lists_answers: ClassVar[bool] = False  # whether there are several where nobody says how many
+    any_number: ClassVar[bool] = False  # whether all answers together are what is predicted, and there may be none
     processors: ClassVar[tuple[str, ...]] = (TEXT,)  # the kinds that its data are read with (data/processors.py)
     metrics: ClassVar[Metrics] = ()  # its figures: `valid.accuracy` and `test.accuracy` are of `accuracy`
     continues: ClassVar[bool] = False  # whether it can begin with a trained model (`from=MODEL`)
@@ -196,6 +211,16 @@ class Task:
         """Refuse settings that do not say where a split is."""
         if data.model_dump(include={split})[split] is None:
             raise ConfigError(f"'data.{split}' is needed; set data.{split}{cls.needs.format(split=split)}")
+
+    @classmethod
+    def members(cls, loaded: Loaded) -> dict[str, Loaded]:
+        """What a folder holds for each of several tasks, by their names; for most, nothing."""
+        return {}
+
+    @classmethod
+    def data_for(cls, loaded: Loaded, given: Mapping[str, Any]) -> Section:
+        """The data section that `evaluate` takes, of the settings that somebody gives."""
+        return validate(cls.Data, given, "data")
 
     @classmethod
     def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
@@ -277,6 +302,20 @@ def head_outputs(model: SequenceModel, rows: Sequence[Example], pad: int) -> lis
         for number, row in zip(numbers, logits, strict=True):
             made[number] = row
     return made
+
+
+def member_of(loaded: Loaded, name: str | None) -> Loaded:
+    """What a folder of several tasks holds for one of them, which may be left out where it is the only one."""
+    members = TASKS.get(loaded.task).members(loaded)
+    if not members and name in (None, loaded.task):
+        return loaded
+    if name is None and len(members) == 1:
+        name = next(iter(members))
+    if name not in members:
+        known = f"it has {', '.join(members)}" if members else f"it is a model for {loaded.task}"
+        said = "say which task" if name is None else f"there is no task '{brief(name)}'"
+        raise ConfigError(f"{loaded.folder}: {said}; {known}")
+    return members[name]
 
 
 def as_trained(data: Any, key: str, about: Mapping[str, Any]) -> Any:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import Field
 
 from legato.config import Section
 from legato.data.batching.batch import Inputs
-from legato.data.batching.picture_batches import Pixels
+from legato.data.batching.picture_batches import Pixels, pixels_of
 from legato.data.image.augmentation import Augmentation, AugmentConfig
+from legato.data.image.clips import as_clip
 from legato.data.image.image_processor import ImageProcessor
 from legato.data.image.picture_files import PICTURE_TYPES, Picture, as_picture, name_of
+from legato.data.image.scene_clips import CLIPS
 from legato.data.image.scenes import SCENES, ScenesConfig
 from legato.data.sources.table import Column
 from legato.errors import ConfigError, FolderError, LegatoError
@@ -45,6 +47,29 @@ class PictureData(Section):
     scenes: ScenesConfig = ScenesConfig()
 
 
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class PictureSource(Generic[R]):
+    """What reads the rows of a task: those of a table or a folder, or what is drawn."""
+
+    read_table: Callable[..., R]  # of a source's name and how files are read, with `images` and `columns`
+    drawn: Mapping[str, Callable[[ScenesConfig, str, int], R]]  # by names of sources, such as toy:scenes
+
+    def read(self, data: Any, source: str, split: str, seed: int, scenes: ScenesConfig | None = None) -> R:
+        """The rows that `source` names, read as the section `data` says."""
+        draw = self.drawn.get(source)
+        if draw is not None:
+            return draw(scenes or data.scenes, split, seed)
+        return self.read_table(source, data.files(split), images=data.images, columns=data.columns)
+
+    def test(self, data: Any, loaded: Loaded) -> R:
+        """Those of `data.test`; what is drawn, as for the model's training."""
+        scenes, seed = data.scenes.as_trained(loaded.about.get("toy", {}))
+        return self.read(data, data.test, "test", seed, scenes)
+
+
 def image_processor(loaded: Loaded) -> ImageProcessor:
     """What a model reads pictures with, and can read what that makes of them."""
     found, encoder = loaded.processors.others.get("image"), picture_encoder(loaded.module)
@@ -65,7 +90,9 @@ def picture_encoder(model: SequenceModel) -> ImageEncoder | None:
 
 def encoder_processor(plan: Plan) -> ImageProcessor:
     """That of the loaded model, or of the model that its encoder begins with; else what suits the settings."""
-    held = plan.parts.get("encoder", plan.loaded)
+    if plan.shared is not None and isinstance(shared := plan.shared.others.get("image"), ImageProcessor):
+        return shared
+    held = plan.parts.get("encoder") or plan.parts.get("vision") or plan.loaded
     if held is not None:
         return image_processor(held)
     reads = picture_settings(plan.model)
@@ -84,25 +111,34 @@ def positions_of(config: ModelConfig, processor: ImageProcessor) -> int:
 class PictureReader:
     """Pictures of each split as pixels, and pixels as what a model reads: in training other views of them."""
 
-    def __init__(self, plan: Plan, processor: ImageProcessor) -> None:
-        self.plan, self.processor = plan, processor
-        self.augmentation = Augmentation(plan.data.augment, processor, plan.seed)
+    def __init__(
+        self, plan: Plan, processor: ImageProcessor, *, mirrored: bool = True, frames: int | None = None
+    ) -> None:
+        """What lies beyond the edge of a picture that is moved is `mirrored`, or else black. With `frames` they are
+        clips, of so many each, and all frames of a clip are changed alike."""
+        self.plan, self.processor, self.frames = plan, processor, frames
+        self.augmentation = Augmentation(plan.data.augment, processor, plan.seed, mirrored=mirrored)
         self.changes = None if self.augmentation.idle else self.augmentation
 
     def pixels(self, pictures: list[Picture]) -> Pixels:
-        return Pixels(pictures, self.processor, self.plan.device, workers=self.plan.data.workers)
+        workers = self.plan.data.workers
+        return Pixels(pictures, self.processor, self.plan.device, workers=workers, frames=self.frames)
 
     def read(self, inputs: Inputs) -> tuple[Inputs, Any]:
         """Pixels of a batch as a model reads them; and the share of each picture that is its own, where they mix."""
         if inputs.draws is None:
             return replace(inputs, values=self.processor.scaled(inputs.content)), None
+        if self.frames is not None:
+            flat = inputs.content.flatten(0, 1)  # (B · N, H, W, 3)
+            values, _ = self.augmentation(flat, inputs.draws.repeat_interleave(self.frames, 0))
+            return replace(inputs, values=values.unflatten(0, (-1, self.frames)), draws=None), None
         values, own = self.augmentation(inputs.content, inputs.draws)
         return replace(inputs, values=values, draws=None), own
 
 
 def scene_settings(given: Given, config: type[Section]) -> dict[str, Any]:
     """Defaults of the settings of what reads pictures, for scenes, which are small."""
-    if given.trained or given.data.get("train") != SCENES:
+    if given.trained or given.data.get("train") not in (SCENES, CLIPS):
         return {}
     scenes = given.data.get("scenes")
     size = scenes.get("size", 64) if isinstance(scenes, dict) else 64
@@ -112,30 +148,36 @@ def scene_settings(given: Given, config: type[Section]) -> dict[str, Any]:
     return {key: value for key, value in usual.items() if key in config.model_fields}
 
 
-def encoder_model(given: Given, usual: str) -> dict[str, Any]:
-    """Defaults of `model.encoder` where that is left out, or only named."""
-    said = given.model.get("encoder")
+def encoder_model(given: Given, usual: str, part: str = "encoder") -> dict[str, Any]:
+    """Defaults of `model.encoder`, or of another `part` that reads pictures, where it is left out, or only named."""
+    said = given.model.get(part)
     said = said if isinstance(said, Mapping) else {} if said is None else {"name": said}
     name = said.get("name", usual)
     if given.trained or name is None:
         return {}
-    return {"encoder": {"name": name, **scene_settings(given, image_config(str(name))), **said}}
+    return {part: {"name": name, **scene_settings(given, image_config(str(name))), **said}}
 
 
 def scenes_about(plan: Plan) -> dict[str, Any]:
     """What a folder remembers of the scenes that its model was trained on, so that others are drawn to test it."""
-    if plan.data.train != SCENES:
+    if plan.data.train not in (SCENES, CLIPS):
         return {}
     return {"toy": {"settings": plan.data.scenes.model_dump(mode="json"), "seed": plan.seed}}
 
 
-def readable(given: list[Any], processor: ImageProcessor) -> tuple[list[Prediction], dict[int, Picture]]:
-    """A prediction for each picture that somebody gives, and those that can be read, decoded, by their numbers."""
+def readable(
+    given: list[Any], processor: ImageProcessor, frames: int | None = None
+) -> tuple[list[Prediction], dict[int, Picture]]:
+    """A prediction for each picture that somebody gives, and those that can be read, decoded, by their numbers.
+
+    With `frames` they are clips, of which so many are read.
+    """
     made = [Prediction(name_of(picture)) for picture in given]
     found: dict[int, Picture] = {}
     for number, picture in enumerate(given):
         try:
-            pixels = processor.pixels(as_picture(picture).load())
+            named = as_picture(picture) if frames is None else as_clip(picture)
+            pixels = pixels_of(named, processor, frames)
             found[number] = Picture(made[number].input, draw=pixels.view)
         except LegatoError as problem:
             made[number].problem = str(problem)
@@ -152,4 +194,4 @@ class PictureTask(Task):
     def read_file(
         cls, source: str, about: Mapping[str, Any], columns: Sequence[Column] | None = None, *, alone: bool = False
     ) -> TableInputs:
-        return read_pictures(source, (about.get("columns") or [])[:1], columns)
+        return read_pictures(source, (about.get("columns") or [])[:1], columns, clips=bool(about.get("frames")))

@@ -1,12 +1,17 @@
-"""What `predict --file` reads for models of pictures: a folder or a `.tar` of them, a list of files, or a table."""
+"""What `predict --file` reads for models of pictures: a folder or a `.tar` of them, a list of files, or a table.
+
+For models of clips a folder has a file, or a folder of frames, for each.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from legato.data.formats.picture_rows import IMAGE
+from legato.data.image.clips import clips_in, find_clip
 from legato.data.image.picture_files import (
     Picture,
     PictureFinder,
@@ -25,16 +30,21 @@ from legato.tasks.table_inputs import ColumnChoice, TableInputs
 
 
 def read_pictures(
-    source: str, trained: Sequence[Column] | None = None, columns: Sequence[Column] | None = None
+    source: str,
+    trained: Sequence[Column] | None = None,
+    columns: Sequence[Column] | None = None,
+    *,
+    clips: bool = False,
 ) -> TableInputs:
-    """The pictures that a file or folder names; of a table those of `columns`, else as in training, else guessed."""
+    """The pictures, or `clips`, that a file or folder names; of a table those of `columns`, else as in training, else
+    guessed."""
     path = path_of(source)
     if not path.exists():
         near = near_path(path) or near_path(path, folder=True)
         hint = "check the path" if near is None else f"did you mean '{near}'?"
         raise DataError(f"there is no file or folder {brief(path, 300)}; {hint}")
     if path.is_dir():
-        return _folder(path)
+        return _clips(path) if clips else _folder(path)
     if path.suffix.lower() in ENDINGS:
         return TableInputs([picture_file(path, printable(source))], unit="picture")
     if path.suffix.lower() == ".tar":
@@ -42,7 +52,15 @@ def read_pictures(
         return TableInputs(members, names=[printable(picture.name) for picture in members], unit="picture")
     if kind_of(path) == "text":
         return _listed(path)
-    return _table(source, path, trained, columns)
+    return _table(source, path, trained, columns, find_clip if clips else PictureFinder.find)
+
+
+def _clips(folder: Path) -> TableInputs:
+    """Every clip, by name."""
+    found = clips_in(folder)
+    if not found:
+        raise DataError(f"{folder} holds no clip: neither a file that ends in {', '.join(ENDINGS)} nor a folder")
+    return TableInputs(found, names=[printable(clip.name) for clip in found], unit="clip")
 
 
 def _folder(folder: Path) -> TableInputs:
@@ -67,7 +85,11 @@ def _beside(name: str, folder: Path) -> str:
 
 
 def _table(
-    source: str, path: Path, trained: Sequence[Column] | None, columns: Sequence[Column] | None
+    source: str,
+    path: Path,
+    trained: Sequence[Column] | None,
+    columns: Sequence[Column] | None,
+    find: Callable[[PictureFinder, Any, str], Picture],
 ) -> TableInputs:
     if columns is not None and len(columns) != 1:
         raise DataError(f"--columns names {len(columns)} columns; name the one of the pictures")
@@ -76,7 +98,7 @@ def _table(
     if not table.lines:
         raise DataError(f"{table.source} is empty: it holds no rows; give a file that does")
     finder = PictureFinder(None, path)
-    pictures: list[Picture] = [finder.find(value, table.where(row)) for row, value in enumerate(table.columns[0])]
+    pictures: list[Picture] = [find(finder, value, table.where(row)) for row, value in enumerate(table.columns[0])]
     note = f"{table.source}: reading {table.shown[0]} as picture" if choice.guessed else ""
     return TableInputs(pictures, note, unit="row")
 

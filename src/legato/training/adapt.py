@@ -140,10 +140,11 @@ def trainable_line(model: SequenceModel) -> str:
     return f"{line}; this goes on from the adapter {made.base}, which is not saved with it: keep that"
 
 
-def head_parameters(model: SequenceModel) -> set[str]:
-    """What lies between a body and the task's answer."""
+def head_parameters(model: nn.Module) -> set[str]:
+    """What lies between a body and the task's answer; of a model of parts without a head, what joins them."""
     if not isinstance(model, ModelWithHead):
-        return set()
+        joint = model.joint if isinstance(model, SequenceModel) else None
+        return {name for name, _ in model.named_parameters() if name.partition(".")[0] == joint}
     return {name for name, _ in model.named_parameters() if not name.startswith(BODY)}
 
 
@@ -154,6 +155,12 @@ def _biases(parameters: dict[str, nn.Parameter]) -> set[str]:
 def _add_low_rank(model: SequenceModel, config: AdaptConfig) -> tuple[str, ...]:
     """Adapters beside the chosen matrices; how these were named."""
     known = matrices_of(model)
+    if config.targets is None:
+        known = {
+            name: matrix
+            for name, matrix in known.items()
+            if matrix.path.removeprefix(BODY).startswith(body_of(model).lora_part)
+        }
     targets = _default_targets(model, known) if config.targets is None else config.targets
     chosen = _chosen(known, targets, model)
     for name, matrix in chosen.items():

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from legato.config import Section
 
-DEFAULT_LR = {"adamw": 3e-3, "sgd": 1.0, "asgd": 1.0}
+DEFAULT_LR = {"adamw": 3e-3, "muon": 3e-3, "sgd": 1.0, "asgd": 1.0}
 
 
 class TrainConfig(Section):
@@ -24,10 +24,13 @@ class TrainConfig(Section):
     )
     accumulate: int = Field(1, ge=1, le=1 << 20, description="split each step's batch into this many smaller ones")
 
-    optimizer: Literal["adamw", "sgd", "asgd"] = Field(
-        "adamw", description="asgd: SGD, then its average, as AWD-LSTM"
+    optimizer: Literal["adamw", "muon", "sgd", "asgd"] = Field(
+        "adamw",
+        description="muon: orthogonal steps for matrices of layers, adamw for the rest; asgd: SGD, then its average",
     )
-    lr: float | None = Field(None, gt=0, description="the highest; none: 0.003 for adamw, 1 for sgd and asgd")
+    lr: float | None = Field(
+        None, gt=0, description="the highest; none: 0.003 for adamw and muon, 1 for sgd and asgd"
+    )
     schedule: Literal["constant", "cosine", "linear", "inverse-sqrt", "plateau"] = Field(
         "cosine", description="constant, cosine, linear, inverse-sqrt or plateau"
     )
@@ -41,14 +44,19 @@ class TrainConfig(Section):
     encoder_lr: float | None = Field(
         None, ge=0, description="highest rate of model.encoder; 0: it stays as it is; none: as everything"
     )
+    frozen: tuple[str, ...] = Field(
+        (), description="parts of a model that stay as they are: vision and text of llava, encoder of others"
+    )
     lr_final: float = Field(0.0, ge=0, le=1, description="share of lr left at the end of cosine and linear")
     plateau_factor: float = Field(0.5, gt=0, lt=1, description="what plateau multiplies the rate with")
     plateau_patience: int = Field(0, ge=0, description="validations without gain before plateau cuts the rate")
     weight_decay: float = Field(0.0, ge=0, description="on matrices; never on biases and gains")
-    beta1: float = Field(0.9, ge=0, lt=1, description="of adamw")
+    beta1: float = Field(0.9, ge=0, lt=1, description="of adamw, and of what muon leaves to it")
     beta2: float = Field(0.99, ge=0, lt=1, description="of adamw")
     eps: float = Field(1e-8, gt=0, description="of adamw")
-    momentum: float = Field(0.0, ge=0, lt=1, description="of sgd and asgd")
+    momentum: float | None = Field(
+        None, ge=0, lt=1, description="of sgd, asgd and muon; none: 0.95 for muon, 0 for the others"
+    )
     clip: float = Field(1.0, ge=0, description="largest gradient norm; 0 for none")
     label_smoothing: float = Field(0.0, ge=0, lt=1, description="share of the target spread over all tokens")
     average: float = Field(
@@ -78,6 +86,11 @@ class TrainConfig(Section):
     samples: int = Field(1, ge=0, le=10_000, description="texts written at each validation")
     tensorboard: bool = Field(True, description="write TensorBoard events")
 
+    @field_validator("frozen", mode="before")
+    @classmethod
+    def _one_is_a_list(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
     @model_validator(mode="after")
     def _rate(self) -> TrainConfig:
         if self.lr is None:
@@ -89,6 +102,13 @@ class TrainConfig(Section):
         if self.ema and self.average:
             raise ValueError("ema and average are two averages of the weights; use one")
         return self
+
+    @property
+    def inertia(self) -> float:
+        """The momentum, given or not."""
+        if self.momentum is not None:
+            return self.momentum
+        return 0.95 if self.optimizer == "muon" else 0.0
 
     @property
     def rate(self) -> float:

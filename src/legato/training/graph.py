@@ -39,7 +39,8 @@ ForwardBackward = Callable[[Batch, Any, Tensor], tuple[Tensor, Any]]
 
 def shape_of(batch: Batch) -> Hashable:
     """What two batches must have in common to go through one recording."""
-    return tuple((name, tensor.shape) for name, tensor in named_tensors(batch).items() if name != "keep_state")
+    shapes = ((name, tensor.shape) for name, tensor in named_tensors(batch).items() if name != "keep_state")
+    return batch.task, *shapes
 
 
 @contextmanager

@@ -51,6 +51,7 @@ class Job:
     metric: str  # the validation figure that decides what is best
     metrics: Metrics = ()  # what the task says of its figures
     search: str = ""  # how a validation searches for what `decoded` figures are of
+    recordable: bool = True  # whether a step asks the device for nothing, so that it may be a CUDA graph
     likelihood: bool = True  # whether the loss is one of tokens, so that a perplexity is shown
 
     @property

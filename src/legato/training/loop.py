@@ -90,7 +90,8 @@ class Trainer:
         self.states: list[Any] = [None] * config.accumulate
         self.watch = Watch()
         # What is computed again draws its dropout again from the same generator's state, which a recording hides.
-        self._graphable = config.graph and device.type == "cuda" and config.accumulate == 1 and not config.recompute
+        recordable = job.recordable and config.accumulate == 1 and not config.recompute
+        self._graphable = config.graph and device.type == "cuda" and recordable
         self._warm = 0  # steps made in this process
         self.graphs: dict[Hashable, StepGraph] = {}
         self._met: set[Hashable] = set()  # shapes of the ordinary steps so far

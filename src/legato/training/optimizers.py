@@ -1,7 +1,7 @@
 """Optimisers, how fast each parameter learns, and averages of the weights over time.
 
-The optimisers are PyTorch's, fused where they exist. What is ours is which parameters decay, how an optimiser's
-state becomes named tensors in a checkpoint, what share of the run's rate a parameter has, and the averages:
+The optimisers are PyTorch's, fused where they exist, and Muon. What is ours is which parameters decay, how an
+optimiser's state becomes named tensors in a checkpoint, what share of the rate a parameter has, and the averages:
 
     a layer      d^(n + 1 - i)                layer i of n, embeddings being i = 0: what is general changes least
     the head     train.head_lr / train.lr     what is drawn anew may learn faster than what is tuned
@@ -19,7 +19,7 @@ Polyak average starts when the validation loss has not improved for n validation
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -31,6 +31,7 @@ from legato.models.base import SequenceModel
 from legato.nn.convolution import running_statistics
 from legato.training.adapt import head_parameters
 from legato.training.config import TrainConfig
+from legato.training.muon import Muon
 
 _LAYER: Final = re.compile(r".*?\b(?:layers|stages)\.(\d+)\.")
 
@@ -41,19 +42,38 @@ def make_optimizer(model: SequenceModel, config: TrainConfig, device: torch.devi
     A group of parameters has the schedule's rate times its `share`.
     """
     shares = rate_shares(model, config)
-    together: dict[tuple[float, bool], list[nn.Parameter]] = {}
+    matrices = _matrices_of_layers(model) if config.optimizer == "muon" else set()
+    together: dict[tuple[float, bool, bool], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            together.setdefault((shares[name], parameter.dim() >= 2), []).append(parameter)
+            kind = (shares[name], parameter.dim() >= 2, name in matrices)
+            together.setdefault(kind, []).append(parameter)
     groups = [
-        {"params": some, "share": share, "weight_decay": config.weight_decay if decays else 0.0}
-        for (share, decays), some in sorted(together.items(), key=lambda entry: entry[0], reverse=True)
+        {"params": some, "share": share, "weight_decay": config.weight_decay if decays else 0.0, "orthogonal": whole}
+        for (share, decays, whole), some in sorted(together.items(), key=lambda entry: entry[0], reverse=True)
     ]
     fused = device.type in ("cuda", "cpu")
-    if config.optimizer == "adamw":
-        betas = (config.beta1, config.beta2)
-        return torch.optim.AdamW(groups, lr=config.rate, betas=betas, eps=config.eps, fused=fused)
-    return torch.optim.SGD(groups, lr=config.rate, momentum=config.momentum, fused=fused)
+    if config.optimizer in ("adamw", "muon"):
+        settings: dict[str, Any] = {"lr": config.rate, "betas": (config.beta1, config.beta2), "eps": config.eps}
+        if config.optimizer == "muon":
+            return Muon(groups, config.inertia, **settings, fused=fused)
+        return torch.optim.AdamW(groups, **settings, fused=fused)
+    return torch.optim.SGD(groups, lr=config.rate, momentum=config.inertia, fused=fused)
+
+
+def _matrices_of_layers(model: SequenceModel) -> set[str]:
+    """What `muon` is for: matrices and filters inside layers, without tables of embeddings."""
+    tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    inside = {
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.dim() in (2, 4) and _LAYER.match(name) and id(parameter) not in tables
+    }
+    if not any(parameter.requires_grad for name, parameter in model.named_parameters() if name in inside):
+        raise ConfigError(
+            f"train.optimizer=muon is for matrices of layers, and model={model.config.name} trains none"
+        )
+    return inside
 
 
 def rate_shares(model: SequenceModel, config: TrainConfig) -> dict[str, float]:
@@ -80,10 +100,21 @@ def rate_shares(model: SequenceModel, config: TrainConfig) -> dict[str, float]:
 
 def encoder_of(model: SequenceModel) -> SequenceModel:
     """The part that `train.encoder_lr` is for."""
-    found = model.parts.get("encoder")
+    found = model.parts.get("encoder") or model.parts.get("vision")
     if found is None:
         raise ConfigError(f"train.encoder_lr is for models with a model.encoder; model={model.config.name} has none")
     return found
+
+
+def freeze_parts(model: SequenceModel, names: Sequence[str]) -> None:
+    """Keep parts of a model as they are (`train.frozen`)."""
+    for name in names:
+        if name not in model.parts:
+            known = f"it has {' and '.join(model.parts)}" if model.parts else "it has none"
+            raise ConfigError(f"train.frozen={brief(name)}: model={model.config.name} has no such part; {known}")
+        model.parts[name].requires_grad_(False)
+    if names and not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ConfigError(f"train.frozen={','.join(names)} leaves nothing to train; leave some of it out")
 
 
 def _depths(names: list[str], model: str) -> tuple[dict[str, int], int]:
@@ -98,8 +129,18 @@ def _depths(names: list[str], model: str) -> tuple[dict[str, int], int]:
     return dict(zip(names, depths, strict=True)), top + 1
 
 
-SLOTS: Final = {torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"}, torch.optim.SGD: {"momentum_buffer"}}
-"""What each optimiser keeps of a parameter that it has moved."""
+_ADAMW: Final = {"step", "exp_avg", "exp_avg_sq"}
+
+
+def _slots(optimizer: torch.optim.Optimizer) -> dict[nn.Parameter, set[str]]:
+    """What an optimiser keeps of each parameter that it has moved."""
+    return {
+        parameter: _ADAMW
+        if isinstance(optimizer, torch.optim.AdamW) and not group["orthogonal"]
+        else {"momentum_buffer"}
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    }
 
 
 def _check_alike(name: str, tensor: Tensor, like: Tensor, where: str) -> None:
@@ -125,17 +166,18 @@ def restore_optimizer(
 ) -> None:
     """Put back what `optimizer_tensors` gave; what no optimiser of this model gave is a CheckpointError."""
     parameters = dict(model.named_parameters())
+    kept = _slots(optimizer)
     state: dict[Any, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         name, _, slot = key.rpartition("/")
         parameter = parameters.get(name)
-        if parameter is None or slot not in SLOTS.get(type(optimizer), {slot}):
+        if parameter is None or slot not in kept.get(parameter, ()):
             raise CheckpointError(f"{where} is another run's: this optimiser keeps nothing called '{brief(key)}'")
         _check_alike(key, value, torch.zeros(()) if slot == "step" else parameter, where)
         # A step count stays where PyTorch keeps it: beside the parameter for fused kernels.
         state.setdefault(parameter, {})[slot] = value.to(parameter.device)
     for parameter, slots in state.items():
-        missing = SLOTS.get(type(optimizer), set()) - set(slots)
+        missing = kept[parameter] - set(slots)
         if missing:
             name = next(name for name, other in parameters.items() if other is parameter)
             raise CheckpointError(f"{where} lacks '{name}/{min(missing)}', which this optimiser keeps")

@@ -32,11 +32,11 @@ from fuzzing.watch import Watch
 ASKED_FOR: Final = frozenset(
     {
         *("train.steps", "train.epochs", "--max-tokens", "train.samples", "data.toy.count", "data.toy.valid_count"),
-        *("data.beams", "--beams", "--nbest", "train.accumulate", "--min-tokens"),
+        *("data.beams", "data.max_tokens", "--beams", "--nbest", "train.accumulate", "--min-tokens"),
         *("model.layers", "model.highways", "head.lstm"),
     }
 )
-WRITES: Final = frozenset({"out", "--out", "--attention"})  # which name a place to write to
+WRITES: Final = frozenset({"out", "--out", "--attention", "--draw"})  # which name a place to write to
 PLACE: Final = re.compile(r"(?P<target>\S+)=(?P<kind>[\w.-]+)#(?P<seed>\d+)")
 
 

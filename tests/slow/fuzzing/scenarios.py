@@ -62,6 +62,22 @@ ENGLISH: Final = {"data.train": ["train.en", "train.de"], "data.valid": ["valid.
 TABLE: Final = {"data.train": "train.tsv", "data.valid": "valid.tsv", "train.batch_rows": 8}
 VIT: Final = {"layers": 1, "width": 8, "heads": 2, "image": 8, "patch": 4}
 SEEING: Final = {"model.encoder": "vit", **{f"model.encoder.{key}": value for key, value in VIT.items()}}
+DETECTING: Final = {
+    "model": "detr",
+    "model.size": ["16", "24"],
+    "model.width": 8,
+    "model.heads": 2,
+    "model.layers": 1,
+    "model.encoder_layers": 1,
+    "model.queries": 4,
+    **SEEING,
+    "model.encoder.image": 24,
+}
+TALKING: Final = {
+    **{f"model.vision.{key}": value for key, value in VIT.items()},
+    "model.text": "gpt2",
+    **{f"model.text.{key}": value for key, value in {"layers": 1, "width": 8, "heads": 2, "length": 64}.items()},
+}
 FILE: Final = ("--file", "texts.txt", "--json")
 
 JOBS: Final[dict[str, Job]] = {
@@ -185,6 +201,22 @@ JOBS: Final[dict[str, Job]] = {
         ("photo.png", "--beams", "2", "--max-tokens", "5", "--json"),
         answers=1,
     ),
+    "image-text": Job(
+        (stock.pictures,),
+        {
+            "data.train": "train.jsonl",
+            "data.valid": "valid.jsonl",
+            "model": "clip",
+            **{f"model.vision.{key}": value for key, value in VIT.items()},
+            **{f"model.text.{key}": value for key, value in {"layers": 1, "width": 8, "length": 12}.items()},
+            "model.projection": 8,
+            "tokenizer": "word",
+            "train.batch_rows": 4,
+        },
+        "valid.jsonl",
+        ("photo.png", "--labels", "red,blue", "--template", "a {label} square", "--json"),
+        answers=1,
+    ),
     "vqa": Job(
         (stock.pictures,),
         {
@@ -197,6 +229,51 @@ JOBS: Final[dict[str, Job]] = {
         },
         "valid.tsv",
         ("photo.png", "what colour is it?", "--json"),
+        answers=1,
+    ),
+    "detection": Job(
+        (stock.boxes,),
+        {"data.train": "train.jsonl", "data.valid": "valid.jsonl", **DETECTING, "train.batch_rows": 4},
+        "valid.jsonl",
+        ("photo.png", "--threshold", "0.1", "--nbest", "3", "--json"),
+        answers=1,
+    ),
+    "visual-chat": Job(
+        (stock.picture_dialogues,),
+        {
+            "data.train": "train.jsonl",
+            "data.valid": "valid.jsonl",
+            "model": "llava",
+            **TALKING,
+            "tokenizer": "word",
+            "tokenizer.min_count": 1,
+            "train.batch_rows": 4,
+            "data.max_tokens": 5,
+        },
+        "valid.jsonl",
+        ("what colour?", "--image", "photo.png", "--chat", "--max-tokens", "5", "--json"),
+        "generate",
+        answers=1,
+    ),
+    "unit": Job(
+        (stock.pictures, stock.tables),
+        {
+            "data.tasks.colours.task": "vqa",
+            "data.tasks.colours.train": "train.tsv",
+            "data.tasks.colours.valid": "valid.tsv",
+            "data.tasks.films.task": "classification",
+            "data.tasks.films.train": "train.csv",
+            "data.tasks.films.valid": "valid.csv",
+            "data.tasks.films.weight": 2,
+            "model.width": 8,
+            "model.layers": 1,
+            "model.heads": 2,
+            "model.text.layers": 1,
+            **SEEING,
+            "train.batch_rows": 4,
+        },
+        {"data.tasks.colours.test": "valid.tsv", "data.tasks.films.test": "valid.csv"},
+        ("photo.png", "what colour is it?", "--task", "colours", "--json"),
         answers=1,
     ),
 }
@@ -270,7 +347,7 @@ def _of_tasks() -> Iterator[Scenario]:
             texts=job.answers,
             options=True,
         )
-        test = words_of({"data.test": job.test})
+        test = words_of(job.test if isinstance(job.test, dict) else {"data.test": job.test})
         yield Scenario(
             f"eval-{task}",
             ("eval", "run/best", *test, "device=cpu", "--json"),
@@ -320,9 +397,15 @@ def _of_pictures() -> Iterator[Scenario]:
         trained = _train("image-classification", settings, out="run")
         use = ("predict", "run", "photo.png", "--json")
         yield Scenario(f"use-{name}", use, (stock.pictures,), (trained,), covers, texts=1)
-    job = JOBS["vqa"]
-    covers = frozenset({"model:vqa"})
-    yield Scenario("train-vqa-model", _train("vqa", job.settings), job.makes, covers=covers, keys=("model.",))
+    for name, task in (("vqa", "vqa"), ("detr", "detection"), ("llava", "visual-chat"), ("unit", "unit")):
+        job = JOBS[task]
+        covers = frozenset({f"model:{name}"})
+        yield Scenario(f"train-{name}-model", _train(task, job.settings), job.makes, covers=covers, keys=("model.",))
+    drawn = ("predict", "run", "photo.png", "--threshold", "0", "--draw", "drawn", "--json")
+    job = JOBS["detection"]
+    trained = (_train("detection", job.settings, out="run"),)
+    yield Scenario("draw-boxes", drawn, job.makes, trained, own=("drawn",), texts=1)
+    yield from _of_clips()
     for family in ("vit", "resnet", "efficientnet-lite", "clip_vision_model"):
         covers = frozenset({f"family:{family}"})
         settings = {"data.train": "photos", "data.valid": "photos", "train.batch_rows": 4, "from": family}
@@ -336,9 +419,37 @@ def _of_pictures() -> Iterator[Scenario]:
         covers=frozenset({"family:vision-encoder-decoder"}),
         texts=1,
     )
+    makes, covers = (stock.picture_dialogues, stock.of_pictures("llava")), frozenset({"family:llava"})
+    asked = ("generate", "llava", *JOBS["visual-chat"].asks)
+    yield Scenario("use-llava", asked, makes, covers=covers, texts=1)
+    settings = {"data.train": "train.jsonl", "data.valid": "valid.jsonl", "train.batch_rows": 4, "from": "llava"}
+    yield Scenario("train-from-llava", _train("visual-chat", settings), makes, covers=covers)
+    makes = (stock.picture_dialogues, stock.of_pictures("clip"), stock.published("gpt2"))
+    parts = {"from.vision": "clip", "from.text": "gpt2", "model.image_token": 3, "train.frozen": ["vision", "text"]}
+    settings = {"data.train": "train.jsonl", "data.valid": "valid.jsonl", "train.batch_rows": 4, **parts}
+    yield Scenario("train-from-two", _train("visual-chat", settings), makes, keys=("from", "model.", "train.frozen"))
     covers = frozenset({"model:clip", "family:clip"})
     exported = ("export", "clip", "--to", "hf", "--out", "out")
     yield Scenario("export-clip", exported, (stock.of_pictures("clip"),), covers=covers)
+    makes = (stock.of_pictures("clip"), stock.pictures)
+    yield Scenario("embed-picture", ("embed", "clip", "--image", "photo.png", "--json"), makes, texts=1, options=True)
+    found = ("predict", "clip", "a big dog", "--search", "photos", "--json")
+    yield Scenario("search-pictures", found, makes, texts=1)
+
+
+def _of_clips() -> Iterator[Scenario]:
+    covers = frozenset({"model:frames"})
+    settings = {"data.train": "clips", "data.valid": "clips", "train.batch_rows": 4, "data.frames": 3}
+    settings |= {"model": "frames", "model.width": 8, "model.heads": 2, **SEEING}
+    words = _train("image-classification", settings)
+    yield Scenario("train-frames", words, (stock.clips,), covers=covers, keys=("model.", "data."))
+    table = {**settings, "data.train": "moving.jsonl", "data.valid": "moving.jsonl", "model.over": "transformer"}
+    yield Scenario("train-frames-table", _train("image-classification", table), (stock.clips,), covers=covers)
+    trained = _train("image-classification", settings, out="run")
+    use = ("predict", "run", "clip.gif", "--json")
+    yield Scenario("use-frames", use, (stock.clips,), (trained,), covers, texts=1)
+    every = ("predict", "run", "--file", "moving.jsonl", "--json")
+    yield Scenario("use-frames-table", every, (stock.clips,), (trained,), covers, texts="moving.jsonl")
 
 
 def _writes(model: Any) -> bool:

@@ -272,11 +272,51 @@ def pictures(folder: Path) -> None:
     write_picture(folder / "photo.png")
 
 
+def boxes(folder: Path) -> None:
+    """Pictures with boxes, and one to look for them in."""
+    from tiny_boxes import boxed
+
+    boxed(folder, 6)
+    (folder / "5.png").rename(folder / "photo.png")
+    rows = (folder / "boxes.jsonl").read_text().splitlines(keepends=True)
+    (folder / "boxes.jsonl").unlink()
+    (folder / "train.jsonl").write_text("".join(rows[:5]))
+    (folder / "valid.jsonl").write_text("".join(rows[:2]))
+
+
+def picture_dialogues(folder: Path) -> None:
+    """Dialogues about pictures, with references and without, and a picture to ask about."""
+    from tiny_pictures import encoded, write_jsonl, write_picture, write_tar
+
+    members = {f"{number}.png": encoded("red" if number % 2 else "blue", number) for number in range(6)}
+    write_tar(folder / "images.tar", members)
+    asked = [{"role": "user", "content": "what colour?"}, {"role": "assistant", "content": "red"}]
+    write_jsonl(folder / "train.jsonl", [{"image": name, "messages": asked} for name in members])
+    rows = [{"image": name, "question": "say it", "answer": "red"} for name in list(members)[:3]]
+    several: tuple[list[str] | None, ...] = (["red", "all red"], None, [])
+    write_jsonl(
+        folder / "valid.jsonl", [{**row, "references": said} for row, said in zip(rows, several, strict=True)]
+    )
+    write_picture(folder / "photo.png")
+
+
+def clips(folder: Path) -> None:
+    """Class folders of animated pictures and of folders of frames, a table of clips, and one to ask about."""
+    from tiny_clips import animated, write_clips
+    from tiny_pictures import write_jsonl
+
+    write_clips(folder / "clips", count=3)
+    (folder / "clip.gif").write_bytes(animated("up", 7))
+    frames = [f"clips/down/0/{number}.png" for number in range(8, 13)]
+    rows = [("clips/up/1.webp", "up"), ("clips/up/0", "up"), (frames, "down"), ("clips/down/2.gif", "down")]
+    write_jsonl(folder / "moving.jsonl", [{"image": clip, "label": label} for clip, label in rows])
+
+
 def of_pictures(family: str) -> Callable[[Path], None]:
     """A folder of a family that reads pictures, named after it."""
 
     def make(folder: Path) -> None:
-        from tiny_pictures import captioner_model, picture_model, word_tokenizer
+        from tiny_pictures import captioner_model, picture_model, talking_model, word_tokenizer
 
         small = {"layers": 1, "width": 8, "heads": 2, "image": 8, "patch": 4}
         if family == "efficientnet-lite":
@@ -294,6 +334,8 @@ def of_pictures(family: str) -> Callable[[Path], None]:
             tower = {"layers": 1, "width": 8, "heads": 2}
             reading = {**tower, "length": 8, "eos": word_tokenizer().eos_id}
             picture_model(folder / family, "clip", vision={**tower, "image": 8, "patch": 4}, text=reading)
+        elif family == "llava":
+            talking_model(folder / family)
         else:
             picture_model(folder / family, {"vit": "vit", "clip_vision_model": "clip-vision"}[family], **small)
 

@@ -77,7 +77,9 @@ class Batch:
     labels: Tensor | None = None  # (B,), each row's class, or its number (float); (B, C) floats for several at once
     #                                 IGNORE, or nan, where a row only fills the batch up
     spans: Tensor | None = None  # (B, 2), the first and the last token of the answer
+    boxes: Tensor | None = None  # (B, N, 4), corners in shares of a picture's sides; `targets` has their classes
     negatives: Tensor | None = None  # (B, N), words drawn at random, which others are told from
+    task: str | None = None  # which of several it is of, where a model has several
     reset_all: bool = True  # False when the rows go on where the last batch ended
     keep_state: Tensor | None = None  # (B,), False where a row's state is reset before this batch
     fixed_shape: bool = False  # whether batches come in few shapes, so that a step of each may be recorded

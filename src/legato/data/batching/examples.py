@@ -39,6 +39,7 @@ class Example:
     span: tuple[int, int] | None = None  # the answer's first and last token
     characters: Array | None = None  # (T, C), the bytes of each token's word
     picture: int = 0  # the number of its picture, where there are any
+    boxes: Array | None = None  # (N, 4), of what is in its picture, whose classes are the targets
     choices: list[int] | None = None  # the classes that its answer is one of, where not all are possible
 
 
@@ -60,8 +61,16 @@ class ExampleBatches:
     """
 
     def __init__(
-        self, rows: Sequence[Example], shape: BatchShape, *, pad: int = 0, salt: str = "labelled rows"
+        self,
+        rows: Sequence[Example],
+        shape: BatchShape,
+        *,
+        pad: int = 0,
+        salt: str = "labelled rows",
+        mixed: bool = False,
     ) -> None:
+        """With `mixed`, rows of any length together, as many in each batch: what is left over at an epoch's end is
+        left out, other rows each time. Rows that are each other's negatives should be what they are later."""
         if not rows:
             raise DataError(f"{shape.name} holds no rows")
         self.rows, self.shape, self.pad = rows, shape, pad
@@ -74,9 +83,13 @@ class ExampleBatches:
                 f"{shape.name}, row {row + 1:,}: {len(rows[row].ids):,} tokens, more than "
                 f"train.batch_tokens={shape.batch_tokens}; raise that"
             )
-        self._buckets = Buckets(widths, shape, salt=salt)
-        self.steps_per_epoch = self._buckets.steps_per_epoch
         count = shape.batch_rows
+        if mixed and count is not None:
+            whole = np.full(len(rows) // count * count, self.widest)
+            self._buckets = Buckets(whole, shape, salt=salt, order=lambda draw, epoch: draw.permutation(len(rows)))
+        else:
+            self._buckets = Buckets(widths, shape, salt=salt)
+        self.steps_per_epoch = self._buckets.steps_per_epoch
         self.tokens_per_step = shape.batch_tokens if count is None else int(count * widths.mean())
 
     def at(self, step: int) -> Batch:
@@ -100,6 +113,10 @@ def collate_examples(rows: Sequence[Example], *, pad: int = 0, pad_to: int = 1, 
     if first.positions is not None:
         columns = rounded(max(max(len(row.positions or ()) for row in rows), 1), pad_to)
         positions = _padded([row.positions or [] for row in rows], columns, 0)
+    boxes = None
+    if first.boxes is not None:
+        columns = rounded(max(max(len(row.targets or ()) for row in rows), 1), pad_to)
+        boxes = _boxes(rows, columns)
     if first.targets is not None:
         targets = _padded([row.targets or [] for row in rows], columns, IGNORE)
     labels = None
@@ -114,7 +131,16 @@ def collate_examples(rows: Sequence[Example], *, pad: int = 0, pad_to: int = 1, 
     )
     spans = None if first.span is None else torch.tensor([row.span for row in rows])
     counted, read = len(rows) if targets is None else int((targets != IGNORE).sum()), int(lengths.sum())
-    return Batch(inputs, targets, positions=positions, labels=labels, spans=spans, tokens=counted, read=read)
+    return Batch(
+        inputs,
+        targets,
+        positions=positions,
+        labels=labels,
+        spans=spans,
+        boxes=boxes,
+        tokens=counted,
+        read=read,
+    )
 
 
 def scoring_batches(
@@ -133,6 +159,14 @@ def _padded(rows: Sequence[Sequence[int]], width: int, value: int) -> Tensor:
     filled = np.full((len(rows), width), value, dtype=np.int64)
     for number, row in enumerate(rows):
         filled[number, : len(row)] = row
+    return torch.from_numpy(filled)
+
+
+def _boxes(rows: Sequence[Example], width: int) -> Tensor:
+    filled = np.zeros((len(rows), width, 4), dtype=np.float32)
+    for number, row in enumerate(rows):
+        if row.boxes is not None:
+            filled[number, : len(row.boxes)] = row.boxes
     return torch.from_numpy(filled)
 
 

@@ -24,6 +24,7 @@ from legato.data.batching.batch import Batch, Inputs
 from legato.data.batching.batches import Array, BatchShape, Buckets
 from legato.data.batching.examples import Example, ExampleBatches, collate_examples
 from legato.data.image.augmentation import Augmentation
+from legato.data.image.clips import as_clip
 from legato.data.image.image_processor import ImageProcessor
 from legato.data.image.picture_files import Picture
 from legato.errors import ConfigError, DataError, LegatoError
@@ -37,18 +38,36 @@ MOST_WORKERS: Final = 16
 Place = Literal["inputs", "source", "images"]
 
 
+def pixels_of(picture: Picture, processor: ImageProcessor, frames: int | None = None) -> Any:
+    """A picture as pixels (H, W, 3); with `frames`, so many of a clip's (N, H, W, 3)."""
+    if frames is None:
+        return processor.pixels(picture.load())
+    fixed_shape(processor)
+    return np.stack([processor.pixels(frame) for frame in as_clip(picture).frames(frames)])
+
+
+def fixed_shape(processor: ImageProcessor) -> tuple[int, int]:
+    """Height and width of what comes out, which have to be the same for all."""
+    if processor.shape is None:
+        raise ConfigError(
+            "the image processor leaves pictures of different sizes, which cannot stand side by side in a batch; "
+            "give its preprocessor_config.json a size with height and width, or a crop_size"
+        )
+    return processor.shape
+
+
 class Decoder(torch.utils.data.Dataset[Any]):
     """Pictures by their numbers as pixels (H, W, 3), or the line that says what is wrong with one."""
 
-    def __init__(self, pictures: Sequence[Picture], processor: ImageProcessor) -> None:
-        self.pictures, self.processor = pictures, processor
+    def __init__(self, pictures: Sequence[Picture], processor: ImageProcessor, frames: int | None = None) -> None:
+        self.pictures, self.processor, self.frames = pictures, processor, frames
 
     def __len__(self) -> int:
         return len(self.pictures)
 
     def __getitem__(self, number: int) -> Any:
         try:
-            return self.processor.pixels(self.pictures[number].load())
+            return pixels_of(self.pictures[number], self.processor, self.frames)
         except LegatoError as problem:  # an error of a worker would come with its whole traceback
             return str(problem)
 
@@ -76,15 +95,11 @@ class Pixels:
         *,
         workers: int | None = None,
         keep: bool | None = None,
+        frames: int | None = None,
     ) -> None:
-        """`keep` them all, decoded; left out: where they fit."""
-        if processor.shape is None:
-            raise ConfigError(
-                "the image processor leaves pictures of different sizes, which cannot stand side by side in a batch; "
-                "give its preprocessor_config.json a size with height and width, or a crop_size"
-            )
-        self.decoder, self.device = Decoder(pictures, processor), torch.device(device)
-        self.shape = (*processor.shape, 3)
+        """`keep` them all, decoded; left out: where they fit. With `frames` they are clips, of so many each."""
+        self.decoder, self.device = Decoder(pictures, processor, frames), torch.device(device)
+        self.shape = (*(() if frames is None else (frames,)), *fixed_shape(processor), 3)
         drawn = bool(pictures) and pictures[0].draw is not None  # faster than it could be sent
         self.workers = 0 if drawn else min(MOST_WORKERS, os.cpu_count() or 1) if workers is None else workers
         taken = len(pictures) * int(np.prod(self.shape))
@@ -183,12 +198,18 @@ class PictureBatches(ExampleBatches):
         positions: int = 1,
         augmentation: Augmentation | None = None,
         pad: int = 0,
+        mixed: bool = False,
     ) -> None:
-        """`place` is what the model reads the pictures as: its `inputs`, its `source`, or images among its tokens."""
+        """`place` is what the model reads the pictures as: its `inputs`, its `source`, or images among its tokens.
+
+        `mixed` as in `ExampleBatches`.
+        """
         if shape.batch_rows is None:
             width = positions + max(len(row.ids) for row in rows)
             shape = replace(shape, batch_rows=max(1, shape.batch_tokens // width))
-        super().__init__(rows, shape, pad=pad, salt="pictures")
+        if mixed:
+            shape = replace(shape, batch_rows=min(shape.batch_rows or 1, len(rows)))
+        super().__init__(rows, shape, pad=pad, salt="pictures", mixed=mixed)
         self.place, self.positions, self.augmentation = place, positions, augmentation
         self.tokens_per_step += self.positions * (shape.batch_rows or 1)
         numbers = np.array([row.picture for row in rows])

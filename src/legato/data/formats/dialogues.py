@@ -66,9 +66,14 @@ def read_dialogues(
     [{'role': 'user', 'content': 'Hi'}, {'role': 'assistant', 'content': 'Hello!'}]
     """
     table = read_table(source, lambda head: _guess(head) if columns is None else columns, files)
+    return dialogues_of(table, system)
+
+
+def dialogues_of(table: Table, system: str | None = None) -> Dialogues:
+    """Those of a table all of whose columns are a dialogue's."""
     rows = [_dialogue(table, number, system) for number in range(len(table.lines))]
     if not rows:
-        raise DataError(f"{source} holds no dialogue")
+        raise DataError(f"{table.source} holds no dialogue")
     return Dialogues(source=table.source, rows=rows, columns=table.names, lines=table.lines, unit=table.unit)
 
 

@@ -1,13 +1,14 @@
-"""Pictures with something beside them: a class, captions, a question.
+"""Pictures, or clips, with something beside them: a class, captions, a question.
 
 A source is a folder with a folder of pictures for each class, a table with a column of pictures, a dataset on the
-hub, or `toy:scenes` (data/image/scenes.py). A picture is called by its name, as a text by its words: what is held out
-follows from that, and messages have it.
+hub, or `toy:scenes` (data/image/scenes.py); of clips `toy:clips`. A picture is called by its name, as a text by its
+words: what is held out follows from that, and messages have it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,9 @@ from typing import Any, ClassVar, Final, Protocol, Self, TypeVar
 
 from legato.data.digests import sha256_of, sized_columns
 from legato.data.formats.labelled import Labelled
+from legato.data.image.clips import PictureClip, clips_in, find_clip
 from legato.data.image.picture_files import Picture, PictureFinder, digest_of_pictures, picture_file, pictures_in
+from legato.data.image.scene_clips import CLIPS, Clips
 from legato.data.image.scenes import SCENES, Scene, Scenes, ScenesConfig
 from legato.data.image.scenes import picture as draw_picture
 from legato.data.sources.columns import Role, Roles
@@ -48,23 +51,31 @@ class LabelledPictures(Labelled):
 
 
 def read_picture_table(
-    source: str, files: FileOptions, images: str | None, roles: Roles, columns: Sequence[Column] | None
+    source: str,
+    files: FileOptions,
+    images: str | None,
+    roles: Roles,
+    columns: Sequence[Column] | None,
+    *,
+    find: Callable[[PictureFinder, Any, str], Picture] = PictureFinder.find,
 ) -> tuple[Table, list[Picture], str]:
-    """A table, the pictures of its first column, and a note of what was guessed."""
+    """A table, the pictures that `find` has for its first column, and a note of what was guessed."""
     roles.check(columns)
-    guessed = columns is None
+    guessed: dict[str, Column] = {}
 
     def choose(head: Head) -> Sequence[Column]:
-        return list(roles.by_name(head).values()) if columns is None else columns
+        if columns is not None:
+            return columns
+        guessed.update(roles.by_name(head))
+        return list(guessed.values())
 
     path = locate(source, files.root)
     table = read_table(source, choose, replace(tabbed(source, files), binary=1))
     if not table.lines:
         raise DataError(f"{table.source} is empty: it holds no rows; give a file that does")
     finder = PictureFinder(None if images is None else resolve_path(images, files.root), path)
-    pictures = [finder.find(value, table.where(row)) for row, value in enumerate(table.columns[0])]
-    names = [role.name for role in roles.roles]
-    told = " and ".join(f"{column} as {name}" for column, name in zip(table.shown, names, strict=False))
+    pictures = [find(finder, value, table.where(row)) for row, value in enumerate(table.columns[0])]
+    told = " and ".join(f"{column} as {name}" for column, name in zip(table.shown, guessed, strict=False))
     return table, pictures, f"reading {told}" if guessed else table.note
 
 
@@ -74,16 +85,18 @@ def read_labelled_pictures(
     *,
     images: str | None = None,
     columns: Sequence[Column] | None = None,
+    clips: bool = False,
 ) -> LabelledPictures:
-    """The pictures of a folder of classes, a table or a dataset on the hub, with their labels.
+    """The pictures, or `clips`, of a folder of classes, a table or a dataset on the hub, with their labels.
 
     >>> read_labelled_pictures("photos/").labels[:2]  # doctest: +SKIP
     ['cat', 'cat']
     """
     folder = resolve_path(source, files.root)
     if not source.startswith("hub:") and folder.is_dir():
-        return _class_folders(folder)
-    table, pictures, note = read_picture_table(source, files, images, PICTURE_LABELS, columns)
+        return _class_folders(folder, clips)
+    find = find_clip if clips else PictureFinder.find
+    table, pictures, note = read_picture_table(source, files, images, PICTURE_LABELS, columns, find=find)
     return LabelledPictures(
         source=table.source,
         texts=[picture.name for picture in pictures],
@@ -97,26 +110,30 @@ def read_labelled_pictures(
     )
 
 
-def _class_folders(folder: Path) -> LabelledPictures:
-    """A folder for each class, with its pictures."""
+def _class_folders(folder: Path, clips: bool) -> LabelledPictures:
+    """A folder for each class, with its pictures; of clips, with a file or a folder for each."""
     classes = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     if not classes:
         raise DataError(
             f"{folder} has no folders in it; put the pictures of each class in one of its own, {folder}/CLASS/*.jpg"
         )
-    found: list[tuple[Path, str]] = []
+    found: list[tuple[Picture, str]] = []
+    unit = "clip" if clips else "picture"
     for place in classes:
-        here = pictures_in(place)
+        if clips:
+            here: list[Picture] = [replace(clip, name=f"{place.name}/{clip.name}") for clip in clips_in(place)]
+        else:
+            here = [picture_file(path, str(path.relative_to(folder))) for path in pictures_in(place)]
         if not here:
-            raise DataError(f"{place} holds no picture, so that class cannot be learned; put some in, or remove it")
-        found += [(path, place.name) for path in here]
+            raise DataError(f"{place} holds no {unit}, so that class cannot be learned; put some in, or remove it")
+        found += [(picture, place.name) for picture in here]
     return LabelledPictures(
         source=str(folder),
-        texts=[str(path.relative_to(folder)) for path, _ in found],
-        pictures=[picture_file(path, str(path.relative_to(folder))) for path, _ in found],
+        texts=[picture.name for picture, _ in found],
+        pictures=[picture for picture, _ in found],
         labels=[label for _, label in found],
         lines=list(range(1, len(found) + 1)),
-        unit="picture",
+        unit=unit,
         columns=["folder"],
         note=f"{len(classes)} classes, a folder each",
     )
@@ -138,6 +155,26 @@ def scene_classes(config: ScenesConfig, split: str, seed: int) -> LabelledPictur
     )
 
 
+def clip_directions(config: ScenesConfig, split: str, seed: int) -> LabelledPictures:
+    """Clips of a shape that moves, each with the way that it goes."""
+    clips = Clips(config, split, seed)
+    names = [f"clips/{split}/{seed}/{number}" for number in range(len(clips))]
+    return LabelledPictures(
+        source=CLIPS,
+        texts=names,
+        pictures=[PictureClip(name, draw=partial(_drawn_frames, clips, number)) for number, name in enumerate(names)],
+        labels=[clip.direction for clip in clips],
+        lines=list(range(1, len(names) + 1)),
+        unit="clip",
+        columns=["clip"],
+        sha256=sha256_of([clips.digest(), "directions"]),
+    )
+
+
+def _drawn_frames(clips: Clips, number: int) -> Any:
+    return clips[number].frames
+
+
 class NamedPictures(Protocol):
     """Rows with a picture each."""
 
@@ -156,6 +193,18 @@ def hold_out_pictures(data: P, share: float) -> dict[str, P]:
         raise DataError(f"{data.source} has one picture, too few to hold any out; give data.valid")
     parts = by_hash(data.names, {"valid": share})
     return {part: data.select(rows) for part, rows in parts.items()}
+
+
+def picture_key(picture: Picture) -> str:
+    """What says which picture it is: one that a table holds is called by its row, and may stand in several."""
+    return picture.name if picture.data is None else hashlib.sha256(picture.data).hexdigest()
+
+
+def album_of(pictures: Sequence[Picture], names: Sequence[str]) -> tuple[list[Picture], list[int]]:
+    """Every picture once, by its name, and for each row the number of its picture there."""
+    picture_of = dict(zip(names, pictures, strict=True))
+    numbers = {name: number for number, name in enumerate(picture_of)}
+    return list(picture_of.values()), [numbers[name] for name in names]
 
 
 def drawn_picture(scene: Scene) -> Picture:

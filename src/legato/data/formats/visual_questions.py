@@ -10,19 +10,20 @@ them: by its name, or where a table holds its bytes, by those.
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from legato.data.digests import sha256_of, sized_columns
 from legato.data.formats.labelled import Labelled
-from legato.data.formats.picture_rows import IMAGE, drawn_picture, read_picture_table
+from legato.data.formats.picture_rows import IMAGE, album_of, drawn_picture, picture_key, read_picture_table
 from legato.data.formats.text_pairs import tidy
 from legato.data.image.picture_files import Picture, digest_of_pictures
+from legato.data.image.scene_questions import TRUE_FALSE, Question
 from legato.data.image.scene_questions import questions as scene_questions
-from legato.data.image.scenes import SCENES, Scenes, ScenesConfig
+from legato.data.image.scene_questions import statements as scene_statements
+from legato.data.image.scenes import SCENES, Scene, Scenes, ScenesConfig
 from legato.data.sources.columns import Role, Roles
 from legato.data.sources.files import FileOptions, unify_newlines
 from legato.data.sources.table import Column, Table
@@ -62,9 +63,7 @@ class VisualQuestions(Labelled):
 
     def album(self) -> tuple[list[Picture], list[int]]:
         """Every picture once, and for each question the number of its picture there."""
-        picture_of = dict(zip(self.names, self.pictures, strict=True))
-        numbers = {name: number for number, name in enumerate(picture_of)}
-        return list(picture_of.values()), [numbers[name] for name in self.names]
+        return album_of(self.pictures, self.names)
 
     def joined(self) -> list[str]:
         return [f"{picture.name}\t{text}" for picture, text in zip(self.pictures, self.texts, strict=True)]
@@ -88,7 +87,7 @@ def read_visual_questions(
         texts=_questions(table),
         labels=[_answer(table, row, names) for row in range(len(table.lines))],
         pictures=pictures,
-        names=[_name(picture) for picture in pictures],
+        names=[picture_key(picture) for picture in pictures],
         choices=None if choices is False or len(table.columns) < 4 else _choices(table, 3),
         lines=table.lines,
         unit=table.unit,
@@ -149,18 +148,28 @@ def _choices(table: Table, place: int) -> list[list[str]]:
     return found
 
 
-def _name(picture: Picture) -> str:
-    """What says which picture it is: one that a table holds is called by its row, and may stand in several."""
-    return picture.name if picture.data is None else hashlib.sha256(picture.data).hexdigest()
-
-
 def questioned_scenes(config: ScenesConfig, split: str, seed: int, choices: bool = False) -> VisualQuestions:
     """Scenes, each with several questions."""
-    scenes = Scenes(config, split, seed)
+    told = "questions with choices" if choices else "questions"
+    return _told_scenes(Scenes(config, split, seed), scene_questions, told, choices)
+
+
+def stated_scenes(config: ScenesConfig, split: str, seed: int) -> VisualQuestions:
+    """Scenes, each with several statements: what is answered is whether they are true or false."""
+
+    def statements(scene: Scene) -> list[Question]:
+        return [Question(said.sort, said.text, said.label, TRUE_FALSE) for said in scene_statements(scene)]
+
+    return _told_scenes(Scenes(config, split, seed), statements, "statements")
+
+
+def _told_scenes(
+    scenes: Scenes, asked: Callable[[Scene], list[Question]], told: str, choices: bool = False
+) -> VisualQuestions:
     rows = [
         (number, drawn_picture(scene), question)
         for number, scene in enumerate(scenes, start=1)
-        for question in scene_questions(scene)
+        for question in asked(scene)
     ]
     return VisualQuestions(
         source=SCENES,
@@ -172,5 +181,5 @@ def questioned_scenes(config: ScenesConfig, split: str, seed: int, choices: bool
         lines=[number for number, _, _ in rows],
         unit="scene",
         columns=["scene"],
-        sha256=sha256_of([scenes.digest(), "questions with choices" if choices else "questions"]),
+        sha256=sha256_of([scenes.digest(), told]),
     )

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import reduce
 from typing import Any, Final
 
 import numpy as np
@@ -64,8 +65,9 @@ class AugmentConfig(Section):
 class Augmentation:
     """Pictures of 0 to 255 (B, H, W, 3) to what a model reads (B, 3, H, W)."""
 
-    def __init__(self, config: AugmentConfig, processor: ImageProcessor, seed: int) -> None:
-        self.config, self.processor, self.seed = config, processor, seed
+    def __init__(self, config: AugmentConfig, processor: ImageProcessor, seed: int, *, mirrored: bool = True) -> None:
+        """Beyond its edge a picture is `mirrored`, or black, where nothing may be seen twice."""
+        self.config, self.processor, self.seed, self.mirrored = config, processor, seed, mirrored
 
     @property
     def idle(self) -> bool:
@@ -98,7 +100,15 @@ class Augmentation:
         return self.processor.scaled_shares(x), own
 
     def _moved(self, x: Tensor, u: Iterator[Tensor], operations: Operations) -> Tensor:
-        """Where each pixel comes from: an affine map of places from -1 to 1."""
+        whole = self._map(x, u, operations)
+        if whole is None:
+            return x
+        grid = F.affine_grid(whole[:, :2], list(x.shape), align_corners=False)
+        padding = "reflection" if self.mirrored else "zeros"
+        return F.grid_sample(x, grid, mode="bilinear", padding_mode=padding, align_corners=False)
+
+    def _map(self, x: Tensor, u: Iterator[Tensor], operations: Operations) -> Tensor | None:
+        """Where each pixel comes from: an affine map of places from -1 to 1, (B, 3, 3); None: from where it is."""
         config, one = self.config, x.new_ones(len(x))
         maps: list[Tensor] = []
         if config.flip:
@@ -115,13 +125,22 @@ class Augmentation:
             wide, high = (area.sqrt() * aspect).clamp(max=1), (area.sqrt() / aspect).clamp(max=1)
             maps.append(_affine(wide, high, x=(1 - wide) * (2 * next(u) - 1), y=(1 - high) * (2 * next(u) - 1)))
         maps += [_turned(which, strength, config.magnitude) for which, strength in operations]
-        if not maps:
-            return x
-        whole = maps[0]
-        for part in maps[1:]:
-            whole = whole @ part
-        grid = F.affine_grid(whole[:, :2], list(x.shape), align_corners=False)
-        return F.grid_sample(x, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
+        return reduce(torch.matmul, maps) if maps else None
+
+    @torch.no_grad()
+    def boxes(self, boxes: Tensor, draws: Tensor, height: int, width: int) -> Tensor:
+        """Where boxes (B, N, 4), corners in shares of the sides, are in the view that these draws make of a picture.
+
+        They may reach beyond it, or lie outside. A turned picture has no such boxes: flip, shift and crop alone do.
+        """
+        if self.config.operations:
+            raise ValueError("boxes do not follow what turns a picture")
+        whole = self._map(boxes.new_empty(len(boxes), 3, height, width), iter(draws.unbind(1)), [])
+        if whole is None:
+            return boxes
+        scale, move = whole.diagonal(dim1=1, dim2=2)[:, None, :2], whole[:, None, :2, 2]  # (B, 1, 2)
+        first, last = (((2 * each - 1 - move) / scale + 1) / 2 for each in boxes.split(2, dim=-1))
+        return torch.cat((torch.minimum(first, last), torch.maximum(first, last)), dim=-1)
 
     def _shades(self, x: Tensor, u: Iterator[Tensor], operations: Operations) -> Tensor:
         config = self.config

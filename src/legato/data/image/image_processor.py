@@ -164,6 +164,19 @@ class ImageProcessor:
         found = np.array(picture)
         return found if self.crop is None else _middle(found, *self.crop)
 
+    def frame(self, width: int, height: int) -> tuple[float, float, float, float]:
+        """The part of a picture of this width and height that is read: x0, y0, x1, y1 in its pixels.
+
+        Where black stands around what is cut out, that is beyond the picture's edges.
+        """
+        if self.crop is None:
+            return 0.0, 0.0, float(width), float(height)
+        size = (height, width) if self.size is None else self.size
+        rows, columns = size if isinstance(size, tuple) else _shorter_side((width, height), size)
+        y, x = ((there - kept) // 2 for there, kept in zip((rows, columns), self.crop, strict=True))
+        across, down = width / columns, height / rows  # pixels of the picture for one of what is read
+        return x * across, y * down, (x + self.crop[1]) * across, (y + self.crop[0]) * down
+
     def scaled(self, pixels: Tensor) -> Tensor:
         """(…, H, W, 3) pixels of 0 to 255 to what a model reads, (…, 3, H, W)."""
         values = pixels.movedim(-1, -3).float()

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from legato.data.image.pictures import ENDINGS, MAX_BYTES, decoded, read_picture
+from legato.data.image.pictures import ENDINGS, MAX_BYTES, decoded, picture_size, read_picture
 from legato.errors import DataError, brief, suggest
 from legato.input_files import near_path, open_file, path_of
 from legato.registry import require_extra
@@ -65,6 +65,13 @@ class Picture:
     def load(self) -> Any:
         """The picture: Pillow's `Image` of mode RGB, or where it is drawn its pixels (H, W, 3)."""
         return self.draw() if self.draw is not None else read_picture(self.raw(), self.where)
+
+    def extent(self) -> tuple[int, int]:
+        """Width and height in pixels, without unpacking them."""
+        if self.draw is None:
+            return picture_size(self.raw(), self.where)
+        drawn = self.draw()
+        return (drawn.shape[1], drawn.shape[0]) if isinstance(drawn, np.ndarray) else drawn.size
 
 
 PICTURE_TYPES: Final = (str, PurePath, bytes, np.ndarray, Picture, *_pillow())  # what may be given for a picture

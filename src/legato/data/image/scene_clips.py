@@ -29,10 +29,12 @@ from legato.data.image.scenes import (
     stream_of,
 )
 from legato.data.image.shape_masks import KINDS, paint, shape_mask
+from legato.data.sources.toys import TOY
 
 _STEPS: Final = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
 _TURNS: Final = {"clockwise": 1, "anticlockwise": -1}  # as y grows downwards
 DIRECTIONS: Final = (*_STEPS, *_TURNS)
+CLIPS: Final = f"{TOY}clips"  # as a source
 WAY: Final = (SIDE // 4, SIDE * 5 // 8)  # how far a shape goes in all
 ORBIT: Final = (SIDE // 8, SIDE // 4)  # how far from the middle it turns around
 SWEEP: Final = (0.6, 1.0)  # of a whole turn, in all

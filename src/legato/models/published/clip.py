@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 from torch import Tensor
 
 from legato.models.base import SequenceModel, Sizes
-from legato.models.clip import CLIPModel, CLIPVision
+from legato.models.clip import CLIPModel, CLIPVision, CLIPVisionConfig
 from legato.models.published.entries import ACTIVATIONS, Entry, Epsilon, Share, Size, Token, value_at
 from legato.models.published.family import Published
 
@@ -127,6 +127,8 @@ class CLIP(Tower):
     @classmethod
     def refusal(cls, module: CLIPModel) -> str | None:
         eos = module.config.text.eos
+        if not isinstance(module.vision, CLIPVision):
+            return f"their CLIP has a vision tower of one kind, and this one has {module.config.vision.name}"
         if eos == "last":
             return "their CLIP reads a text's vector at its EOS token, this one at whatever is last (text.eos=last)"
         if eos == HIGHEST:
@@ -136,7 +138,8 @@ class CLIP(Tower):
     @classmethod
     def written_settings(cls, module: CLIPModel) -> dict[str, Any]:
         settings, config = super().written_settings(module), module.config
-        settings["vision"]["feedforward"] = config.vision.inner
+        if isinstance(config.vision, CLIPVisionConfig):
+            settings["vision"]["feedforward"] = config.vision.inner
         settings["text"]["feedforward"] = config.text.inner
         if config.text.eos == "highest":
             settings["text"]["eos"] = HIGHEST

@@ -170,6 +170,11 @@ class Published:
     @classmethod
     def save(cls, module: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """The entries of config.json, and the tensors under their published names."""
+        return cls.entries_written(module), to_hf(module, cls.names(module))
+
+    @classmethod
+    def entries_written(cls, module: Any) -> dict[str, Any]:
+        """The entries of config.json."""
         settings = cls.written_settings(module)
         entries = {
             name: entry.written(value_at(settings, entry.setting))
@@ -179,7 +184,7 @@ class Published:
         entries |= {"architectures": [cls.architecture_of(module)], **cls.other_entries(module)}
         if cls.words:
             entries |= {"vocab_size": module.vocabulary, "tie_word_embeddings": module.config.tied}
-        return nested(entries), to_hf(module, cls.names(module))
+        return nested(entries)
 
     @classmethod
     def architecture_of(cls, module: Any) -> str:
@@ -212,8 +217,7 @@ class Published:
             ours: ModelConfig = validate(cls.Model.Config, settings)
         except ConfigError as problem:
             raise FolderError(f"{where}/config.json: {problem}") from None
-        # A readout that is the embedding is there a second time in some.
-        copies = cls.their_names(READOUT) if settings.get("tied") else ()
+        copies = cls.copies(settings)
         left = {
             name: tensor for name, tensor in found.items() if name not in copies and not re.search(cls.ignored, name)
         }
@@ -224,6 +228,11 @@ class Published:
         module = built(lambda: cls.Model(ours, cls.sizes(config)), left, check, where, drawn=False, into=into)
         from_hf(module, cls.names(module), left, where)
         return module
+
+    @classmethod
+    def copies(cls, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        """Tensors that are others again: a readout that is the embedding is there a second time in some folders."""
+        return cls.their_names(READOUT) if settings.get("tied") else ()
 
     @classmethod
     def settings(cls, config: Mapping[str, Any], tensors: Mapping[str, Tensor], where: str) -> dict[str, Any]:

@@ -19,47 +19,25 @@ from pydantic import Field
 from legato.data.batching.batch import Batch
 from legato.data.batching.batches import mix_seed
 from legato.data.batching.picture_batches import PictureBatches, Pixels
-from legato.data.cache import cached_tokenizer
-from legato.data.formats.captions import Captions, captioned_scenes, read_captions
-from legato.data.formats.picture_rows import hold_out_pictures
-from legato.data.formats.text import Text
-from legato.data.image.image_processor import ImageProcessor
-from legato.data.image.scenes import SCENES, ScenesConfig
-from legato.data.processors import TEXT, Processors
-from legato.data.sources.files import MAX_LINE
-from legato.data.splits import Encoding, MaxLine, SplitData, TableFormat, ValidShare, completed
+from legato.data.processors import TEXT
 from legato.decoding import SearchOptions
 from legato.decoding.options import MAX_BEAMS, MAX_TOKENS
 from legato.evaluation.captioning import METRICS
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
-from legato.tasks.base import Answer, Plan, Prediction, Say, TaskJob
+from legato.tasks.base import Answer, Plan, Prediction, Say
+from legato.tasks.captioning.captioned_job import CAPTIONED, CaptionedData, CaptionedJob
 from legato.tasks.captioning.captioner import Captioner, caption_examples, caption_text
 from legato.tasks.defaults import Defaults, Given, TrainDefaults
 from legato.tasks.defaults import completed as completed_training
 from legato.tasks.encoder_decoder import BeamOptions, TargetTokens, beam_options, pair_loss, require_source
-from legato.tasks.picture_data import (
-    PictureData,
-    PictureReader,
-    PictureTask,
-    encoder_model,
-    encoder_processor,
-    positions_of,
-    readable,
-    scenes_about,
-)
+from legato.tasks.picture_data import PictureTask, encoder_model, positions_of, readable, scenes_about
 from legato.training.job import Loss
 
 
-class CaptioningData(SplitData[str], PictureData):
-    """Where the pictures and captions are."""
+class CaptioningData(CaptionedData):
+    """Where the pictures and captions are, and how they are learned and scored."""
 
-    train: str | None = Field(None, description="a table with pictures and captions, a hub name or toy:scenes")
-    valid: str | None = Field(None, description="left out: a share of the training pictures")
-    format: TableFormat = "auto"
-    encoding: Encoding = "utf-8"
-    max_line: MaxLine = MAX_LINE
-    valid_share: ValidShare = 0.05
     plain: bool = Field(True, description="learn captions in lower case, without punctuation, as they are scored")
     metric: Literal["cider", "bleu_4", "loss"] = Field("cider", description="what decides which model is best")
     scored: int = Field(1000, ge=1, description="validation pictures that are described at each validation, greedily")
@@ -73,14 +51,7 @@ class CaptioningOptions(BeamOptions):
     max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
 
 
-def read_split(data: Any, source: str, split: str, seed: int, scenes: ScenesConfig | None = None) -> Captions:
-    """The pictures that `source` names."""
-    if source == SCENES:
-        return captioned_scenes(scenes or data.scenes, split, seed)
-    return read_captions(source, data.files(split), images=data.images, columns=data.columns)
-
-
-class CaptioningJob(TaskJob):
+class CaptioningJob(CaptionedJob):
     """Training on pictures and their captions."""
 
     task = "captioning"
@@ -89,16 +60,7 @@ class CaptioningJob(TaskJob):
 
     def __init__(self, plan: Plan, say: Say) -> None:
         super().__init__(plan, say)
-        data = plan.data
-        self.metric = data.metric
-        found = data.read(lambda source, split, train: self._read(source, split))
-        self.parts = completed(found, lambda train: hold_out_pictures(train, data.valid_share))
-        self.hashes = {split: rows.sha256 for split, rows in self.parts.items()}
-        processor = encoder_processor(plan)
-        self.processors = Processors(self._tokenizer(), others={"image": processor})
-        self.reader = PictureReader(plan, processor)
-        say(f"decoding {sum(map(len, self.parts.values())):,} pictures …")
-        self.pixels = {split: self.reader.pixels(rows.pictures) for split, rows in self.parts.items()}
+        data, processor = plan.data, self.reader.processor
         valid = self.parts["valid"]
         count = min(data.scored, len(valid))
         self.valid = valid.select([row * len(valid) // count for row in range(count)])
@@ -116,27 +78,14 @@ class CaptioningJob(TaskJob):
             augmentation=self.reader.changes,
             pad=self.target_tokens.eos,
         )
-        say(self._told(processor))
+        say(self.told())
         say(f"the model will see: {train.names[0]} → {self.tokenizer.decode(rows[0].ids[1:])}")
 
-    def _read(self, source: str, split: str) -> Captions:
-        rows = read_split(self.plan.data, source, split, self.plan.seed)
-        if rows.note:
-            self.say(f"data.{split}: {rows.note}")
-        return rows
+    def as_learned(self, text: str) -> str:
+        return caption_text(text) if self.plan.data.plain else text
 
-    def _tokenizer(self) -> Any:
-        train, plan = self.parts["train"], self.plan
-        if plan.loaded is not None:
-            return plan.loaded.tokenizer
-        said = [caption_text(text) if plan.data.plain else text for each in train.captions for text in each]
-        return cached_tokenizer(plan.tokenizer, Text(train.source, said, train.sha256 + str(plan.data.plain)))
-
-    def _told(self, processor: ImageProcessor) -> str:
-        counts = ", ".join(f"{len(rows):,} {split}" for split, rows in self.parts.items())
-        height, width = processor.shape or (0, 0)
-        words = f"vocabulary {self.tokenizer.size:,} ({self.tokenizer.name})"
-        return f"data: {counts} pictures of {height} × {width} pixels; {words}"
+    def told_style(self) -> str:
+        return str(self.plan.data.plain)
 
     def captioner(self, model: SequenceModel) -> Captioner:
         return Captioner(model, self.tokenizer, self.reader.processor, self.plan.data.plain)
@@ -201,8 +150,7 @@ class Captioning(PictureTask):
     def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
         cls.require(data, "test")
         captioner = Captioner.of(loaded)
-        scenes, seed = data.scenes.as_trained(loaded.about.get("toy", {}))
-        test = read_split(data, data.test, "test", seed, scenes)
+        test = CAPTIONED.test(data, loaded)
         pixels = Pixels(test.pictures, captioner.processor, loaded.module.device, workers=data.workers)
         given = data.model_dump(include={"beams", "length_penalty"} & data.model_fields_set)
         scores, written = captioner.score(test, pixels, beam_options(loaded.about, **given))

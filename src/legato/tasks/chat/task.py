@@ -102,27 +102,30 @@ def template_of(tokenizer: AnyTokenizer, loaded: Loaded | None) -> ChatTemplate:
 def rows_of(
     dialogues: Dialogues, tokenizer: AnyTokenizer, chat: ChatTemplate, max_length: int, say: Say
 ) -> list[Example]:
-    """Dialogues as rows to learn from: `positions` are those whose next token, the target, belongs to an answer."""
+    """Dialogues as rows to learn from: `positions` are those whose next token, the target, belongs to an answer.
+
+    Where dialogues have pictures, a row's `picture` is that of its dialogue.
+    """
     assert isinstance(tokenizer, Tokenizer)
-    texts, spans = [], []
+    texts, spans, owners = [], [], []
     for number, messages in enumerate(dialogues.rows):
         try:
             for text, answers in chat.answered(messages):
                 texts.append(text)
                 spans.append(answers)
+                owners.append(number)
         except LegatoError as problem:
             raise DataError(f"{dialogues.where(number)}: {problem}") from None
     rows, cut, lost = [], 0, 0
-    for (ids, offsets), answers in zip(_encoded(texts, tokenizer), spans, strict=True):
+    for (ids, offsets), answers, owner in zip(_encoded(texts, tokenizer), spans, owners, strict=True):
         counted = _counted(ids, offsets, answers, tokenizer)
         if len(ids) > max_length + 1:  # the last one is only guessed
             cut, ids, counted = cut + 1, ids[: max_length + 1], [place for place in counted if place <= max_length]
         if not counted:
             lost += 1
             continue
-        rows.append(
-            Example(ids[:-1], positions=[place - 1 for place in counted], targets=[ids[place] for place in counted])
-        )
+        positions, targets = [place - 1 for place in counted], [ids[place] for place in counted]
+        rows.append(Example(ids[:-1], positions=positions, targets=targets, picture=owner))
     if cut:
         no_answer = f"; {lost:,} have no answer within them and are left out" if lost else ""
         say(f"{dialogues.source}: {cut:,} of {len(texts):,} dialogues are cut to {max_length:,} tokens{no_answer}")
@@ -216,7 +219,7 @@ class ChatJob(TaskJob):
         self.dialogues = completed(found, lambda train: hold_out_dialogues(train, data.valid_share))
         train = self.dialogues["train"]
         self.hashes = {split: dialogues.sha256 for split, dialogues in self.dialogues.items()}
-        self.processors = plan.processors_for(lambda: cached_tokenizer(plan.tokenizer, _all_text(train)))
+        self.processors = plan.processors_for(lambda: cached_tokenizer(plan.tokenizer, all_text(train)))
         self.chat = template_of(self.tokenizer, plan.loaded)
         self.max_length = _longest(plan.model.max_length, data.window)
         self.rows = {
@@ -282,7 +285,7 @@ class ChatJob(TaskJob):
         return {"ends": list(self.ends), "window": self.max_length}
 
 
-def _all_text(dialogues: Dialogues) -> Text:
+def all_text(dialogues: Dialogues) -> Text:
     """All that is said, for a tokenizer to learn from; the plain template's words stand in it, too."""
     said = ["\n".join(f"User:\n{m['content']}\nAssistant:\n" for m in row) for row in dialogues.rows]
     return Text(dialogues.source, said, dialogues.sha256)

@@ -53,6 +53,11 @@ KEPT: Final = 1 << 15  # tokens whose keys and values lie side by side, once eac
 WORTH: Final = 16  # tokens that prompts must share for reading them once to be worth it
 
 
+def listed_labels(value: Any) -> Any:
+    """The labels of a command line, `a,b,c`, as a list."""
+    return [label.strip() for label in value.split(",")] if isinstance(value, str) else value
+
+
 class PromptOptions(Section):
     """How to ask a model for labels."""
 
@@ -79,7 +84,7 @@ class PromptOptions(Section):
     @field_validator("labels", mode="before")
     @classmethod
     def _listed(cls, value: Any) -> Any:
-        return [label.strip() for label in value.split(",")] if isinstance(value, str) else value
+        return listed_labels(value)
 
 
 @dataclass

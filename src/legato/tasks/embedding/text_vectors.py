@@ -4,8 +4,9 @@
     h = combine(h_0 … h_L)                  the last, a sum, several side by side, a mix (nn/pooling.py)
     v = pool(h)                             mean, first (cls), last or largest over the tokens (nn/pooling.py)
 
-A sentence encoder says itself how its vectors are made (folders/sentence_encoder.py); of any other model the last
-layer's mean is taken, unless somebody asks for more. `legato embed`, `legato.sklearn.Embedder` and the task
+A sentence encoder says itself how its vectors are made (folders/sentence_encoder.py), a model of texts and pictures
+makes them itself (`SequenceModel.makes_vectors`); of any other the last layer's mean is taken, unless somebody asks
+for more. `legato embed`, `legato.sklearn.Embedder` and the task
 `embedding` all go this way.
 
 Search by meaning finds the lines whose vectors have the largest cosines with a text's. All lines are compared with
@@ -60,8 +61,15 @@ class TextVectors:
     """Makes vectors of texts with one model, in one way."""
 
     def __init__(
-        self, module: SequenceModel, tokenizer: AnyTokenizer, how: SentenceEncoder, layers: str = "last"
+        self,
+        module: SequenceModel,
+        tokenizer: AnyTokenizer,
+        how: SentenceEncoder,
+        layers: str = "last",
+        *,
+        own: bool = False,
     ) -> None:
+        """`own`: the vectors are those that the model itself makes of a text."""
         if module.is_encoder_decoder:
             raise LegatoError(
                 f"{module.config.name} reads one text and writes another, and has no vectors for a text; "
@@ -69,7 +77,7 @@ class TextVectors:
             )
         if layers not in WAYS:
             raise ConfigError(f"there is no layers={layers}; {suggest(layers, WAYS)}")
-        self.module, self.tokenizer, self.how, self.layers = module, tokenizer, how, layers
+        self.module, self.tokenizer, self.how, self.layers, self.own = module, tokenizer, how, layers, own
         self.body = module.body if isinstance(module, ModelWithHead) else module
         if self.body.can_generate and "cls" in how.modes:
             raise ConfigError(
@@ -84,13 +92,16 @@ class TextVectors:
     ) -> TextVectors:
         """What a model folder says of its vectors, with what is asked for laid over it."""
         how = loaded.sentences or SentenceEncoder()
+        own = loaded.module.makes_vectors and layers in (None, "last") and pool is None
+        if own and normalize is False:
+            raise ConfigError(f"the vectors of {loaded.module.config.name} have length one; leave out --no-normalize")
         if pool is not None and pool != TOKENS:
             if pool not in POOL_MODES:
                 raise ConfigError(f"there is no pool={pool}; {suggest(pool, [*POOL_MODES, TOKENS])}")
             how = replace(how, modes=(POOL_MODES[pool],))
         if normalize is not None:
             how = replace(how, normalise=normalize)
-        return cls(loaded.module, loaded.tokenizer, how, layers or "last")
+        return cls(loaded.module, loaded.tokenizer, how, layers or "last", own=own)
 
     def rows(self, texts: Sequence[str]) -> list[Example]:
         """Each text as the model reads it."""
@@ -117,6 +128,8 @@ class TextVectors:
 
     def pooled(self, batch: Batch) -> Tensor:
         """A vector for each text of a batch, (B, D)."""
+        if self.own:
+            return self.body.text_vectors(batch.inputs).float()
         hidden = self.states(batch).float()
         return self.how.pool(hidden, _lengths(batch))
 
@@ -201,11 +214,13 @@ class TextIndex:
 
     def search(self, queries: Sequence[str], nbest: int = 5) -> list[list[SearchHit]]:
         """The `nbest` lines with the largest cosines for each query, best first; of equals the earlier one."""
+        return self.search_vectors(self.vectors.embed(queries), nbest) if queries else []
+
+    def search_vectors(self, queries: VectorArray, nbest: int = 5) -> list[list[SearchHit]]:
+        """The same for queries that are vectors already, (Q, D)."""
         if nbest < 1:
             raise ConfigError(f"nbest={nbest}: ask for one line at least")
-        if not queries:
-            return []
-        numbers, scores = nearest(unit(self.vectors.embed(queries)), self.held, nbest)
+        numbers, scores = nearest(unit(queries), self.held, nbest)
         return [
             [SearchHit(self.lines[number], float(score), int(number)) for number, score in zip(*found, strict=True)]
             for found in zip(numbers, scores, strict=True)
@@ -218,7 +233,7 @@ _searched: WeakKeyDictionary[SequenceModel, tuple[Any, dict[int, str], VectorArr
 
 def search_file(loaded: Loaded, texts: Sequence[str], place: str, nbest: int = 5) -> list[Prediction]:
     """The lines of a file most like each text, best first; blank lines are none."""
-    index, numbers = _index_of(loaded, place)
+    index, numbers = index_of(loaded, place)
     asked = [text for text in texts if text.strip()]
     answers = iter(index.search(asked, nbest))
     index.vectors.reader.warn_of_cuts()
@@ -234,7 +249,7 @@ def search_file(loaded: Loaded, texts: Sequence[str], place: str, nbest: int = 5
     return found
 
 
-def _index_of(loaded: Loaded, place: str) -> tuple[TextIndex, list[int]]:
+def index_of(loaded: Loaded, place: str) -> tuple[TextIndex, list[int]]:
     """The file's lines with their vectors, and their numbers from 1; made once for each model and file."""
     path = resolve_path(place)
     if not path.exists():

@@ -1,4 +1,4 @@
-"""A model that says what is on a picture: pictures in, what the head says of them, and what a person reads."""
+"""A model that says what is on a picture, or in a clip: those in, what the head says of them, what a person reads."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ class PictureClassifier(Classifier):
     reader: Any  # the image processor
     labels: Labels
     pixels: Pixels | None = None  # of the pictures whose numbers the rows have
+    frames: int | None = None  # of a clip; None: they are pictures
 
     @classmethod
     def of(cls, loaded: Loaded) -> PictureClassifier:
-        return cls(loaded.module, image_processor(loaded), labels_of(loaded))
+        return cls(loaded.module, image_processor(loaded), labels_of(loaded), frames=loaded.about.get("frames"))
 
     @torch.no_grad()
     def outputs(self, rows: Sequence[Example]) -> Tensor:
@@ -55,8 +56,8 @@ class PictureClassifier(Classifier):
 
     def on(self, pictures: Sequence[Picture]) -> PictureClassifier:
         """The same for these pictures; rows have their numbers."""
-        pixels = Pixels(pictures, self.reader, self.model.device)
-        return PictureClassifier(self.model, self.reader, self.labels, pixels=pixels)
+        pixels = Pixels(pictures, self.reader, self.model.device, frames=self.frames)
+        return PictureClassifier(self.model, self.reader, self.labels, pixels=pixels, frames=self.frames)
 
     def score(self, data: Any, unseen: str = "wrong") -> tuple[dict[str, Any], list[DetailTable]]:
         assert isinstance(data, LabelledPictures)
@@ -67,7 +68,7 @@ class PictureClassifier(Classifier):
 
     def predict(self, texts: Sequence[Any], nbest: int = 1) -> list[Prediction]:
         """What is on each picture: a file's name, or a picture that is open already."""
-        made, read = readable(list(texts), self.reader)
+        made, read = readable(list(texts), self.reader, self.frames)
         if read:
             found = self.on(list(read.values())).found(picture_rows(len(read)))
             for number, row in zip(read, found, strict=True):

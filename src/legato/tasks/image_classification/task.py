@@ -1,4 +1,4 @@
-"""Image classification: what is on a picture? One class, several labels at once, or a number.
+"""Image classification: what is on a picture, or in a clip? One class, several labels at once, or a number.
 
 The data is a folder with a folder of pictures for each class, a table with a column of pictures and one of labels, a
 dataset on the hub, or scenes that are drawn (`toy:scenes`). Any model that reads pictures can learn it, from scratch
@@ -6,6 +6,12 @@ or from a trained one (`from=MODEL`), all of it or a part (`adapt=…`).
 
     legato train image-classification data.train=photos/ model=resnet out=runs/i
     legato predict runs/i photo.jpg
+
+A clip is an animated GIF or WebP, or a folder of frames; in a table also a list of pictures. Of each so many frames
+are read, evenly from the whole (`data.frames`), by a model that reads clips (`model=frames`).
+
+    legato train image-classification data.train=toy:clips model=frames model.over=lstm out=runs/m
+    legato predict runs/m clip.gif
 """
 
 from __future__ import annotations
@@ -13,19 +19,27 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 from pydantic import Field
 
 from legato.data.batching.batch import IGNORE, Batch
 from legato.data.batching.picture_batches import PictureBatches
-from legato.data.formats.picture_rows import LabelledPictures, read_labelled_pictures, scene_classes
-from legato.data.image.scenes import SCENES, ScenesConfig
+from legato.data.formats.picture_rows import (
+    LabelledPictures,
+    clip_directions,
+    read_labelled_pictures,
+    scene_classes,
+)
+from legato.data.image.scene_clips import CLIPS
+from legato.data.image.scenes import SCENES
 from legato.data.processors import Processors
 from legato.errors import ConfigError
 from legato.evaluation.classification import METRICS
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
+from legato.models.frames import FramesConfig
 from legato.tasks.base import Prediction, Say, as_trained
 from legato.tasks.classification.classifier import losses
 from legato.tasks.classification.labelled_job import LabelledData, LabelledJob
@@ -35,7 +49,9 @@ from legato.tasks.image_classification.classifier import PictureClassifier, pict
 from legato.tasks.picture_data import (
     PictureData,
     PictureReader,
+    PictureSource,
     PictureTask,
+    encoder_model,
     encoder_processor,
     positions_of,
     scene_settings,
@@ -43,20 +59,34 @@ from legato.tasks.picture_data import (
 )
 from legato.training.job import Loss
 
+FRAMES: Final = 8  # of a clip, where nobody says how many
+
 
 class ImageClassificationData(LabelledData, PictureData):
     """Where the pictures and labels are, and what the labels are."""
 
     train: str | None = Field(
-        None, description="a folder of class folders, a table with pictures, a hub name or toy:scenes"
+        None, description="a folder of class folders, a table with pictures, a hub name, toy:scenes or toy:clips"
+    )
+    frames: int | None = Field(
+        None, ge=1, le=1024, description="of a clip that are read, evenly from the whole; left out: pictures are read"
     )
 
 
-def read_split(data: Any, source: str, split: str, seed: int, scenes: ScenesConfig | None = None) -> LabelledPictures:
-    """The pictures that `source` names."""
-    if source == SCENES:
-        return scene_classes(scenes or data.scenes, split, seed)
-    return read_labelled_pictures(source, data.files(split), images=data.images, columns=data.columns)
+PICTURES: Final = PictureSource(read_labelled_pictures, {SCENES: scene_classes})
+MOVING: Final = PictureSource(partial(read_labelled_pictures, clips=True), {CLIPS: clip_directions})
+
+
+def source_of(frames: int | None) -> PictureSource[LabelledPictures]:
+    """What reads pictures or, of so many frames, clips."""
+    return PICTURES if frames is None else MOVING
+
+
+def _check_source(source: str, frames: int | None) -> None:
+    if source == SCENES and frames is not None:
+        raise ConfigError(f"{SCENES} are single pictures, and this model reads clips; those are {CLIPS}")
+    if source == CLIPS and frames is None:
+        raise ConfigError(f"{CLIPS} are clips, and this model reads single pictures; set model=frames")
 
 
 class ImageClassificationJob(LabelledJob):
@@ -66,8 +96,24 @@ class ImageClassificationJob(LabelledJob):
     unit = "picture"
     use = "legato predict FOLDER photo.jpg"
 
+    def check(self) -> None:
+        data, model = self.plan.data, self.plan.model
+        clips = isinstance(model, FramesConfig)
+        if clips and data.frames is None:
+            raise ConfigError("model=frames reads clips; say of how many frames: data.frames=8")
+        if not clips and data.frames is not None:
+            raise ConfigError(f"model={model.name} reads single pictures; data.frames is for model=frames")
+        if clips and model.max_length is not None and data.frames > model.max_length:
+            most = model.max_length
+            raise ConfigError(f"data.frames={data.frames}, but the model reads at most {most}; raise model.length")
+        if clips and data.augment.mixes:
+            raise ConfigError("data.augment.mixup and cutmix are for single pictures; leave them out")
+        self.unit = "clip" if clips else "picture"
+
     def read_split(self, source: str, split: str, train: Any) -> LabelledPictures:
-        return read_split(self.plan.data, source, split, self.plan.seed)
+        data = self.plan.data
+        _check_source(source, data.frames)
+        return source_of(data.frames).read(data, source, split, self.plan.seed)
 
     def make_rows(self) -> None:
         if self.plan.data.augment.mixes and self.meaning.kind != "classes":
@@ -75,23 +121,23 @@ class ImageClassificationJob(LabelledJob):
                 "data.augment.mixup and cutmix mix two classes, "
                 f"and these labels are {self.meaning.kind}; leave them out"
             )
-        plan, processor = self.plan, encoder_processor(self.plan)
+        plan, processor, frames = self.plan, encoder_processor(self.plan), self.plan.data.frames
         self.processors = Processors(others={"image": processor})
-        self.reader = PictureReader(plan, processor)
-        self.say(f"decoding {sum(map(len, self.data.values())):,} pictures …")
+        self.reader = PictureReader(plan, processor, frames=frames)
+        self.say(f"decoding {sum(map(len, self.data.values())):,} {self.unit}s …")
         self.pixels = {split: self.reader.pixels(rows.pictures) for split, rows in self.data.items()}
         self.rows = {split: picture_rows(len(rows), self.wanted[split]) for split, rows in self.data.items()}
         self.batches = PictureBatches(
             self.rows["train"],
             self.pixels["train"],
             plan.batch_shape(self.data["train"].source, multiple=1),
-            positions=positions_of(plan.model, processor),
+            positions=positions_of(plan.model, processor) * (frames or 1),
             augmentation=self.reader.changes,
         )
 
     def tell(self, say: Say) -> None:
-        height, width = self.pixels["train"].shape[:2]
-        say(f"{self.counts}; {height} × {width} pixels")
+        *frames, height, width, _ = self.pixels["train"].shape
+        say(f"{self.counts}; {''.join(f'{count} frames of ' for count in frames)}{height} × {width} pixels")
         first = self.data["train"]
         say(f"the model will see: {first.texts[0]} → {self.meaning.shown(self.wanted['train'][0])}")
 
@@ -110,17 +156,20 @@ class ImageClassificationJob(LabelledJob):
         return Loss(total.sum(), reported.sum())
 
     def classifier(self, model: SequenceModel, split: str) -> PictureClassifier:
-        return PictureClassifier(model, self.reader.processor, self.meaning, pixels=self.pixels[split])
+        frames = self.plan.data.frames
+        return PictureClassifier(model, self.reader.processor, self.meaning, pixels=self.pixels[split], frames=frames)
 
     def about(self, metrics: dict[str, float]) -> dict[str, Any]:
-        return {**super().about(metrics), **scenes_about(self.plan)}
+        frames = self.plan.data.frames
+        told = {} if frames is None else {"frames": frames}
+        return {**super().about(metrics), **told, **scenes_about(self.plan)}
 
 
 class ImageClassification(PictureTask):
     """The `image-classification` task."""
 
     name = "image-classification"
-    summary = "what is on a picture: classes, several labels, or a number"
+    summary = "what is on a picture, or in a clip: classes, several labels, or a number"
     default_model = "resnet"
     Job = ImageClassificationJob
     Data = ImageClassificationData
@@ -135,6 +184,11 @@ class ImageClassification(PictureTask):
     @classmethod
     def defaults(cls, given: Given) -> Defaults:
         train = row_training(given, recurrent=1e-3, attention=1e-3, full=1e-4, rows=64, epochs=20)
+        if issubclass(given.config, FramesConfig):
+            few = {"scenes": {"count": 2000}} if given.toy else {}  # a clip is as much as eight pictures
+            small = {"width": 128} if given.toy and not given.trained else {}
+            fixed = encoder_model(given, "resnet")
+            return Defaults(data={"frames": FRAMES, **few}, model=small, fixed=fixed, train=train)
         # Of one shape, the class of a scene is plain to see.
         data = {"scenes": {"most_shapes": 1}} if given.toy else {}
         return Defaults(data=data, model=scene_settings(given, given.config), train=train)
@@ -143,12 +197,18 @@ class ImageClassification(PictureTask):
     def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
         cls.require(data, "test")
         classifier = PictureClassifier.of(loaded)
-        scenes, seed = data.scenes.as_trained(loaded.about.get("toy", {}))
-        test = read_split(data, data.test, "test", seed, scenes)
+        frames = as_trained(data, "frames", loaded.about)
+        if (frames is None) != (classifier.frames is None):
+            reads = "single pictures" if classifier.frames is None else "clips"
+            raise ConfigError(f"{loaded.folder} reads {reads}; leave out data.frames")
+        _check_source(data.test, frames)
+        classifier.frames = frames
+        test = source_of(frames).test(data, loaded)
         scores, details = classifier.score(test, as_trained(data, "unseen_labels", loaded.about))
         if note := classifier.labels.unseen_note(test, "data.test"):
             warnings.warn(note, stacklevel=2)
-        return {"data": test.source, "sha256": test.sha256, "pictures": len(test), **scores, "details": details}
+        told = {"data": test.source, "sha256": test.sha256, f"{'picture' if frames is None else 'clip'}s": len(test)}
+        return {**told, **scores, "details": details}
 
     @classmethod
     def predict(cls, loaded: Loaded, inputs: Sequence[Any], options: Any) -> list[Prediction]:

@@ -30,6 +30,7 @@ from legato.data.formats.visual_questions import (
     questioned_scenes,
     read_asked,
     read_visual_questions,
+    stated_scenes,
 )
 from legato.data.image.scenes import SCENES, ScenesConfig
 from legato.data.processors import TEXT, Processors
@@ -48,6 +49,7 @@ from legato.tasks.defaults import Defaults, Given, row_training
 from legato.tasks.picture_data import (
     PictureData,
     PictureReader,
+    PictureSource,
     encoder_model,
     encoder_processor,
     positions_of,
@@ -73,6 +75,7 @@ class VQAData(SplitData[str], PictureData):
     choices: bool | None = Field(
         None, description="answer with one of a row's choices; left out: where a table has a column of them"
     )
+    statements: bool = Field(False, description="of toy:scenes, statements that are true or false, for questions")
     vectors: str | None = Field(None, description="GloVe or word2vec text file that the embedding begins with")
     max_length: int | None = Field(None, ge=1, description="tokens; longer questions are cut; left out: none are")
     metric: Literal["accuracy", "loss"] = Field("accuracy", description="what decides which model is best")
@@ -85,15 +88,22 @@ class VQAData(SplitData[str], PictureData):
     class_weights: ClassVar[str] = "none"
 
 
-def read_split(
-    data: Any, source: str, split: str, seed: int, choices: bool | None, scenes: ScenesConfig | None = None
-) -> VisualQuestions:
-    """The questions that `source` names, with answers as classes are called."""
-    if source == SCENES:
-        rows = questioned_scenes(scenes or data.scenes, split, seed, bool(choices))
-    else:
-        files = data.files(split)
-        rows = read_visual_questions(source, files, images=data.images, columns=data.columns, choices=choices)
+def questions(choices: bool | None, statements: bool = False) -> PictureSource[VisualQuestions]:
+    """What reads questions, with the `choices` that a row has for its answer; of scenes perhaps `statements`."""
+
+    def drawn(scenes: ScenesConfig, split: str, seed: int) -> VisualQuestions:
+        if statements:
+            return _named(stated_scenes(scenes, split, seed))
+        return _named(questioned_scenes(scenes, split, seed, bool(choices)))
+
+    return PictureSource(
+        lambda source, files, **how: _named(read_visual_questions(source, files, choices=choices, **how)),
+        {SCENES: drawn},
+    )
+
+
+def _named(rows: VisualQuestions) -> VisualQuestions:
+    """With answers as classes are called."""
     return replace(rows, labels=[answer_name(answer) for answer in rows.labels])
 
 
@@ -119,7 +129,8 @@ class VQAJob(LabelledJob):
             raise ConfigError("from=MODEL brings its own embedding; leave out data.vectors")
 
     def read_split(self, source: str, split: str, train: Any) -> VisualQuestions:
-        return read_split(self.plan.data, source, split, self.plan.seed, self.plan.data.choices)
+        data = self.plan.data
+        return questions(data.choices, data.statements).read(data, source, split, self.plan.seed)
 
     def hold_out(self, train: Any) -> dict[str, Any]:
         return hold_out_pictures(train, self.plan.data.valid_share)
@@ -143,10 +154,8 @@ class VQAJob(LabelledJob):
 
     def make_rows(self) -> None:
         plan, train = self.plan, self.data["train"]
-        if plan.loaded is not None:
-            tokenizer = plan.loaded.tokenizer
-        else:
-            tokenizer = cached_tokenizer(plan.tokenizer, Text(train.source, train.texts, train.sha256))
+        text = Text(train.source, train.texts, train.sha256)
+        tokenizer = plan.processors_for(lambda: cached_tokenizer(plan.tokenizer, text)).tokenizer
         processor = None if self.blind else encoder_processor(plan)
         self.processors = Processors(tokenizer, others={} if processor is None else {"image": processor})
         self.reader = plan.model.text_reader(tokenizer, plan.data.max_length)
@@ -198,6 +207,7 @@ class VQAJob(LabelledJob):
     def about(self, metrics: dict[str, float]) -> dict[str, Any]:
         data = self.plan.data
         told = {"choices": data.choices, "max_length": data.max_length}
+        told |= {"statements": True} if data.statements else {}
         return {**super().about(metrics), **told, **scenes_about(self.plan)}
 
 
@@ -232,8 +242,8 @@ class VQA(Task):
     def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
         cls.require(data, "test")
         answerer = PictureAnswerer.of(loaded)
-        scenes, seed = data.scenes.as_trained(loaded.about.get("toy", {}))
-        test = read_split(data, data.test, "test", seed, as_trained(data, "choices", loaded.about), scenes)
+        choices, statements = (as_trained(data, key, loaded.about) for key in ("choices", "statements"))
+        test = questions(choices, bool(statements)).test(data, loaded)
         scores, details = answerer.score(test)
         if note := answerer.labels.unseen_note(test, "data.test"):
             warnings.warn(note, stacklevel=2)

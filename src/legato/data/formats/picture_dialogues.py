@@ -1,0 +1,112 @@
+"""Dialogues about pictures: a picture each, and what was said of it.
+
+{"image": "1.jpg", "messages": [{"role": "user", "content": "What?"}, {"role": "assistant", "content": "A dog."}]}
+{"image": "1.jpg", "question": "What is it?", "answer": "A dog."}
+{"image": "1.jpg", "question": "Describe it.", "answer": "A dog.", "references": ["A dog.", "A brown dog."]}
+
+What is learned is the answers. What a model writes in place of the last one is compared with its references, or
+where there are none with the answer itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Final
+
+from legato.data.digests import sha256_of
+from legato.data.formats.dialogues import ANSWER, MESSAGES, QUESTION, Dialogues, Message, dialogues_of
+from legato.data.formats.picture_rows import IMAGE, album_of, picture_key, read_picture_table
+from legato.data.formats.text_pairs import tidy
+from legato.data.image.picture_files import Picture, digest_of_pictures
+from legato.data.sources.columns import Role, Roles
+from legato.data.sources.files import FileOptions
+from legato.data.sources.table import Column, Head, Table
+from legato.errors import DataError, brief, listed
+from legato.schema import is_text
+
+REFERENCES: Final = Role("references", "references", required=False)
+
+
+class DialogueRoles(Roles):
+    """A dialogue is one column, or two."""
+
+    def by_name(self, head: Head) -> dict[str, Column]:
+        found = super().by_name(head)
+        pair = {QUESTION.name, ANSWER.name}
+        if MESSAGES.name not in found and not pair <= found.keys():
+            raise DataError(
+                f"{head.where}: no columns look like a dialogue, among {listed(head.names)}; say which {self.which}"
+            )
+        return {role: column for role, column in found.items() if role not in pair or MESSAGES.name not in found}
+
+
+PICTURE_DIALOGUES: Final = DialogueRoles(
+    (IMAGE, MESSAGES, QUESTION, ANSWER, REFERENCES),
+    "are picture and dialogue: data.columns=[IMAGE,MESSAGES], or [IMAGE,QUESTION,ANSWER]",
+    (2, 4),
+    "two or three, [IMAGE,MESSAGES] or [IMAGE,QUESTION,ANSWER], and behind them references, where there are any",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureDialogues(Dialogues):
+    """Dialogues, and the picture that each is about."""
+
+    pictures: list[Picture]
+    names: list[str]  # which picture each is
+    references: list[list[str]]  # what the last answer of each is compared with
+
+    by_row: ClassVar[tuple[str, ...]] = ("lines", "rows", "pictures", "names", "references")
+
+    def content_hash(self) -> str:
+        said = (json.dumps(several) + "\n" for several in self.references)
+        return sha256_of([super().content_hash(), *said, *self.names, *digest_of_pictures(self.album()[0])])
+
+    def album(self) -> tuple[list[Picture], list[int]]:
+        """Every picture once, and for each dialogue the number of its picture there."""
+        return album_of(self.pictures, self.names)
+
+
+def read_picture_dialogues(
+    source: str,
+    files: FileOptions = FileOptions(),
+    *,
+    images: str | None = None,
+    columns: Sequence[Column] | None = None,
+    system: str | None = None,
+) -> PictureDialogues:
+    """The dialogues of a table or a dataset on the hub, with their pictures."""
+    table, pictures, note = read_picture_table(source, files, images, PICTURE_DIALOGUES, columns)
+    compared = len(table.names) == 4 or (len(table.names) == 3 and REFERENCES.knows(table.names[-1]))
+    said = slice(1, len(table.names) - compared)
+    found = dialogues_of(replace(table, names=table.names[said], columns=table.columns[said]), system)
+    return PictureDialogues(
+        source=found.source,
+        rows=found.rows,
+        columns=list(table.names),
+        lines=found.lines,
+        unit=found.unit,
+        note=note,
+        pictures=pictures,
+        names=[picture_key(picture) for picture in pictures],
+        references=[
+            (_references(table, row) if compared else []) or [messages[last_answer(messages)]["content"]]
+            for row, messages in enumerate(found.rows)
+        ],
+    )
+
+
+def last_answer(messages: Sequence[Message]) -> int:
+    """Which message of a dialogue is its last answer."""
+    return max(place for place, message in enumerate(messages) if message["role"] == "assistant")
+
+
+def _references(table: Table, row: int) -> list[str]:
+    """What stands in the last column: a list of texts, or nothing."""
+    value = table.columns[-1][row]
+    several = [] if value is None else value
+    if not isinstance(several, list) or not all(isinstance(text, str) and is_text(text) for text in several):
+        raise DataError(f"{table.where(row)}: {brief(repr(value))} is no list of references, which are texts")
+    return [text for text in map(tidy, several) if text]

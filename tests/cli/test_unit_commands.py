@@ -1,0 +1,65 @@
+"""A model of many tasks on the command line: one of them is asked by its name, and all are scored."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import legato
+from legato.inspect.pictures import attention_maps
+from tiny_tasks import tiny
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of colours, boxes and films that has learned next to nothing."""
+    folder = tmp_path_factory.mktemp("many")
+    given = tiny("unit", folder, train__steps=1, train__validate_every=1)
+    legato.train("unit", given, out=folder / "run", quiet=True)
+    return folder
+
+
+def test_one_of_the_tasks_is_asked_by_its_name(many: Path, command: Any) -> None:
+    run, picture = many / "run", many / "0.png"
+    said, share = command("predict", run, "a merry film", "--task", "films").out.split("\t")
+    assert said in ("good", "bad")
+    assert float(share) >= 0.5
+    answer = command("predict", run, picture, "what colour is it?", "--task", "colours")
+    assert answer.out.split("\t")[0] in ("red", "blue")
+    found = command(
+        "predict", run, picture, "--task", "boxes", "--threshold", "0", "--draw", many / "drawn", "--json"
+    )
+    answers = json.loads(found.out)["answers"]
+    assert [answer["text"] for answer in answers] == ["all"] * 2
+    assert all(len(answer["box"]) == 4 for answer in answers)
+    assert [file.name for file in (many / "drawn").iterdir()] == ["0.png"]
+
+
+def test_where_a_question_looked_is_saved(many: Path, command: Any) -> None:
+    words = ("what colour is it?", "--task", "colours", "--attention", many / "looks")
+    assert "1 sheet" in command("predict", many / "run", many / "0.png", *words).err
+    maps = attention_maps(legato.load(many / "run").for_task("colours"), (many / "0.png", "what colour is it?"))
+    assert (maps.words, maps.weights.shape) == (["look 1"], (1, 2, 2))  # one block, patches of 4 pixels
+    assert 0 < float(maps.weights.sum()) < 1  # some of it goes to words
+
+
+def test_who_names_no_task_is_told_which_there_are(many: Path, command: Any) -> None:
+    answer = command("predict", many / "run", "a film")
+    assert (answer.code, answer.err) == (
+        2,
+        f"legato: {many / 'run' / 'best'}: say which task; it has colours, boxes, films\n",
+    )
+    answer = command("predict", many / "run", "a film", "--task", "sounds")
+    assert answer.err.endswith("there is no task 'sounds'; it has colours, boxes, films\n")
+
+
+def test_every_task_is_scored(many: Path, command: Any) -> None:
+    tests = [
+        f"data.tasks.{name}.test={file}" for name, file in (("films", "films/valid.tsv"), ("boxes", "boxes.jsonl"))
+    ]
+    scored = json.loads(command("eval", many / "run", *tests, f"data.root={many}", "--json").out)
+    assert {"films/accuracy", "films/texts", "boxes/map_50", "boxes/pictures"} <= scored.keys()
+    assert "films/accuracy" in command("eval", many / "run", *tests, f"data.root={many}").out
