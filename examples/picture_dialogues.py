@@ -123,10 +123,7 @@ def write_dialogues(flickr8k: Path, daquar: Path, out: Path) -> dict[str, int]:
         ]
         parts.append(pictures(daquar, "images.tar", (row["image"] for row in [*asked, *tested])))
         for part in parts:
-            for name, data in part:
-                entry = tarfile.TarInfo(name)
-                entry.size = len(data)
-                archive.addfile(entry, io.BytesIO(data))
+            pack(archive, part)
     return counts
 
 

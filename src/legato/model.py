@@ -227,6 +227,8 @@ class Model:
         if pool == "none":
             raise ConfigError("pool=none leaves a vector for each token: use embed_tokens")
         if image is not None or texts is None:
+            if layers is not None or pool is not None:
+                raise ConfigError("layers and pool are for texts; leave them out with image")
             from legato.tasks.embedding.picture_vectors import embed_given
 
             return embed_given(self.loaded, texts, image, batch_size, normalise=bool(normalize))

@@ -46,6 +46,11 @@ def test_what_holds_no_clip_is_refused_in_a_line(run: Path, tmp_path: Path, comm
         ("--file", tmp_path / "none"): f"legato: {tmp_path}/none holds no clip",
         (tmp_path / "bad.gif",): f"legato: {tmp_path}/bad.gif is no picture",
         ("walk",): "legato: 'walk' is no file",
+        (
+            tmp_path / "bad.gif",
+            "--attention",
+            tmp_path / "looks",
+        ): "legato: where a model of clips looks is not",
     }
     for words, message in refusals.items():
         answer = command("predict", run, *words)

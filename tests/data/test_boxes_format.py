@@ -93,7 +93,7 @@ def test_what_is_no_box_is_refused_with_its_line(tmp_path: Path, objects: Any, s
     assert "\n" not in str(caught.value)
 
 
-def test_sizes_are_those_of_the_picture_upright(tmp_path: Path) -> None:
+def test_sizes_are_those_of_the_picture_upright(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lying = Image.Exif()
     lying[0x0112] = 6
     assert Picture("p", data=encoded(40, 20, exif=lying.tobytes())).extent() == (20, 40)
@@ -104,8 +104,12 @@ def test_sizes_are_those_of_the_picture_upright(tmp_path: Path) -> None:
     file = io.BytesIO()
     Image.new("RGB", (40, 20)).save(file, "PNG")
     torn = file.getvalue()[:-20] + bytes(20)
-    with pytest.raises(DataError, match="p is damaged: broken"):
-        Picture("p", data=torn).extent()
+    assert Picture("p", data=torn).extent() == (40, 20)  # nothing but its head is read
+    with pytest.raises(DataError, match="p is damaged: broken"):  # where how it lies may stand behind its pixels
+        Picture("p", data=torn + b"eXIf").extent()
+    monkeypatch.setattr("legato.data.image.pictures.MAX_PIXELS", 100)
+    with pytest.raises(DataError, match=r"p .*pixels"):
+        Picture("p", data=encoded(40, 20)).extent()
 
 
 def test_scenes_have_the_boxes_of_their_shapes() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,33 @@ def test_a_dialogue_reads_as_in_transformers(name: str, messages: Any, tmp_path:
     how = {"add_generation_prompt": True}
     assert model.loaded.chat.render(messages) == theirs.apply_chat_template(messages, tokenize=False, **how)
     assert model.chat_ids(messages) == list(theirs.apply_chat_template(messages, return_dict=False, **how))
+
+
+SEES = (  # in the form that models of pictures have: what is said comes in parts
+    "{% for m in messages %}{{ m['role'] | upper + ': ' }}"
+    "{% for part in m['content'] | selectattr('type', 'equalto', 'image') %}{{ '<image>' }}{% endfor %}"
+    "{% for part in m['content'] | selectattr('type', 'equalto', 'text') %}{{ '\\n' + part['text'] }}{% endfor %}"
+    "{{ ' ' }}{% endfor %}{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"
+)
+
+
+def test_a_template_that_takes_parts_gets_them_as_in_transformers(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    folder = gpt2_folder(tmp_path / "m")
+    (folder / "chat_template.json").write_text(json.dumps({"chat_template": SEES}))
+    chat = load_chat_template(folder)
+    assert chat is not None
+    assert chat.by_parts
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    parts = [{**message, "content": [{"type": "text", "text": message["content"]}]} for message in TURNS]
+    parts[0]["content"].insert(0, {"type": "image"})
+    expected = theirs.apply_chat_template(parts, chat_template=SEES, tokenize=False, add_generation_prompt=True)
+    first = {**TURNS[0], "content": "<image>\n" + TURNS[0]["content"]}
+    said = replace(chat, image="<image>").render([first, *TURNS[1:]])
+    assert said == expected
+    assert said.count("<image>") == 1
+    assert not any(ChatTemplate(source, "x").by_parts for source in TEMPLATES.values())
+    assert not ChatTemplate(SEES + "{% if messages[0]['content'] is string %}{% endif %}", "x").by_parts
 
 
 def test_the_date_is_todays(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_queries_begin_at_the_likeliest_places_with_the_boxes_proposed_there() -
     model = build()
     with torch.no_grad():
         model.proposals.classes.weight.normal_(generator=torch.Generator().manual_seed(2))
-        model.proposals.boxes.layers[-1].weight.normal_(generator=torch.Generator().manual_seed(3))
+        model.proposals.boxes.linears[-1].weight.normal_(generator=torch.Generator().manual_seed(3))
     output = model(pictures())
     grid, first = output.stages
     chosen = grid.logits.amax(-1).topk(3).indices
@@ -79,13 +79,13 @@ def test_queries_begin_at_the_likeliest_places_with_the_boxes_proposed_there() -
 def test_a_block_moves_its_anchors_and_no_gradient_reaches_them() -> None:
     model = build()
     with torch.no_grad():
-        model.answers.boxes.layers[-1].bias.copy_(torch.tensor([1.0, 0.0, 0.0, 0.0]))
+        model.answers.boxes.linears[-1].bias.copy_(torch.tensor([1.0, 0.0, 0.0, 0.0]))
     output = model(pictures())
     grid, first = output.stages
     middles = [(stage.boxes[..., 0] + stage.boxes[..., 2]).mean() for stage in (grid, first, output)]
     assert middles[0] < middles[1] < middles[2]
     (output.boxes.sum() + output.logits.sum()).backward()
-    assert model.proposals.boxes.layers[-1].bias.grad is None
+    assert model.proposals.boxes.linears[-1].bias.grad is None
     assert model.places.layers[0].attention.qkv.weight.grad is not None  # by what the queries look at
 
 

@@ -21,6 +21,7 @@ from legato.errors import ConfigError, FolderError, LegatoError
 from legato.folders.model_folder import load_model, refusal, save_model
 from legato.models.base import Sizes
 from legato.models.llava import LlavaConfig, LlavaModel
+from legato.models.published.llava import USUAL_TEXT
 from legato.nn.readout import clear_padding
 from tiny_published import change
 
@@ -322,6 +323,12 @@ def theirs(size: int, text: str = "Llama", vision: dict[str, Any] | None = None,
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
     return model
+
+
+@pytest.mark.parametrize("kind", USUAL_TEXT)
+def test_what_a_folder_leaves_out_is_what_theirs_has(kind: str) -> None:
+    theirs = transformers.AutoConfig.for_model(kind).to_dict()
+    assert {key: theirs[key] for key in USUAL_TEXT[kind]} == USUAL_TEXT[kind]
 
 
 def their_folder(folder: Path, other: Any, held: Tokenizer) -> LlavaModel:

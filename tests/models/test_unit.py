@@ -12,7 +12,7 @@ from legato.data.batching.batch import Batch, Inputs
 from legato.errors import ConfigError, LegatoError
 from legato.models.base import Sizes
 from legato.models.unit import UnitConfig, UnitModel
-from legato.nn.convolution import running_statistics
+from legato.nn.convolution import FOLLOWED, running_statistics
 
 RESNET = {"name": "resnet", "stem": "3x3", "embedding": 4, "widths": [4, 8], "depths": [1, 1]}
 BERT = {"name": "bert", "width": 12, "layers": 1, "heads": 2, "length": 16, "dropout": 0.0, "dropout_attention": 0.0}
@@ -96,6 +96,19 @@ def test_each_task_has_its_own_averages_of_batch_norms() -> None:
         for average in model.statistics[0].buffers():
             average.mul_(2).add_(1)
     assert torch.equal(model.task("questions")(question(1, 2)).logits, answer)  # what another task saw is not its own
+
+
+def test_the_encoders_own_averages_follow_those_of_all_tasks() -> None:
+    model = build()
+    assert model.encoder is not None
+    name = next(name for name, _ in model.encoder.named_buffers() if name.endswith("running_mean"))
+    before = model.encoder.get_buffer(name).clone()
+    model.task("boxes")(Batch(pictures(scale=9.0)))
+    own = model.statistics[0].get_buffer(name.replace(".", "/"))
+    torch.testing.assert_close(model.encoder.get_buffer(name), before.lerp(own, FOLLOWED))
+    model.eval()
+    model.task("boxes")(Batch(pictures(scale=3.0)))
+    torch.testing.assert_close(model.encoder.get_buffer(name), before.lerp(own, FOLLOWED))
 
 
 def test_averages_begin_as_those_of_the_encoder() -> None:

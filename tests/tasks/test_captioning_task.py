@@ -11,8 +11,11 @@ import torch
 import legato
 from legato.data.formats.captions import read_captions
 from legato.errors import ConfigError, FolderError, LegatoError
+from legato.models.clip import CLIPConfig
+from legato.models.seq2seq import Seq2SeqConfig
+from legato.models.vit import ViTConfig
 from legato.registry import TASKS
-from legato.runs.config import check, settings_for
+from legato.runs.config import check, part_inside, settings_for
 from legato.runs.train import plan_of
 from tiny_pictures import SIDE, TINY_CAPTIONER, captioned, pixels, write_jsonl, write_picture
 from tiny_runs import read_metrics, weights_digest, write_text
@@ -166,6 +169,14 @@ def test_a_model_that_reads_no_pictures_is_one_line(home: Path, change: dict[str
     given = {"data.train": str(home / "captions.jsonl"), **change}
     with pytest.raises(ConfigError, match=said):
         check(settings_for("captioning", given))
+
+
+def test_a_part_of_a_model_is_meant_where_it_has_one() -> None:
+    assert part_inside(Seq2SeqConfig(encoder=ViTConfig()), "encoder") == "encoder"
+    assert part_inside(CLIPConfig(), "encoder") == "vision"
+    assert part_inside(CLIPConfig(), "text") == "text"
+    assert part_inside(Seq2SeqConfig(), "encoder") is None  # it translates
+    assert part_inside(ViTConfig(), "encoder") is None
 
 
 def test_a_model_of_texts_is_no_captioner_to_go_on_from(home: Path, tmp_path: Path) -> None:

@@ -181,6 +181,19 @@ def test_towers_begin_with_those_of_folders(home: Path, tmp_path: Path) -> None:
     assert not torch.equal(kept.text_projection.weight, moved.text_projection.weight)
 
 
+def test_its_vision_tower_becomes_an_encoder_of_others(home: Path, tmp_path: Path) -> None:
+    given = {"data.train": str(home / "captions.jsonl"), "model": "seq2seq", "from.encoder": str(home / "run")}
+    given |= {"model.width": 8, "model.layers": 1, "train.encoder_lr": 0, "train.steps": 1, "train.batch_rows": 4}
+    legato.train("captioning", {**given, "device": "cpu"}, out=tmp_path / "run", quiet=True)
+    made, tower = (
+        load_model(tmp_path / "run" / "last").module.parts["encoder"],
+        load_model(home / "run" / "best").module,
+    )
+    assert isinstance(tower, CLIPModel)
+    expected = tower.vision.state_dict()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in made.state_dict().items())
+
+
 def test_scenes_are_learned_from_without_a_download(tmp_path: Path) -> None:
     scenes = {"size": 32, "count": 16, "valid_count": 4, "test_count": 4, "most_shapes": 2}
     given = settings("toy:scenes", **{f"data__scenes__{key}": value for key, value in scenes.items()})
@@ -251,6 +264,11 @@ def test_a_picture_that_cannot_be_read_is_said_of_it_alone(home: Path, tmp_path:
     write_jsonl(tmp_path / "t.jsonl", [{"image": "b.jpg", "caption": "none"}])
     with pytest.raises(LegatoError, match=r"b\.jpg is no picture"):
         held.evaluate(test=str(tmp_path / "t.jsonl"))
+
+
+def test_options_for_texts_are_none_for_pictures(home: Path) -> None:
+    with pytest.raises(ConfigError, match="layers and pool are for texts"):
+        legato.load(home / "run").embed(image=home / "0.png", pool="cls")
 
 
 def test_any_model_of_pictures_gives_their_vectors(tmp_path: Path) -> None:

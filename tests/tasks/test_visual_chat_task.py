@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ from legato.errors import ConfigError, DataError, LegatoError
 from legato.folders.model_folder import load_model, save_model
 from legato.models.base import Sizes
 from legato.models.clip import CLIPConfig, CLIPModel
+from legato.models.llava import LlavaModel
 from legato.registry import TASKS
 from legato.runs.config import check, settings_for
 from legato.runs.train import plan_of
+from legato.tasks.visual_chat.picture_talk import rows_within
 from tiny_pictures import SIDE, pixels, talking_model, write_jsonl, write_picture
 from tiny_published import CHATML, change, gpt2_folder
 from tiny_runs import weights_digest
@@ -215,6 +218,41 @@ def test_dialogues_that_will_not_do_are_refused(tmp_path: Path) -> None:
     row = {"image": "0.png", "messages": [asked, answered]}
     message = refused(tmp_path, row, model__text__length=4)
     assert "a picture has 4 image tokens, and a dialogue at most 4 tokens" in message
+
+
+def test_a_dialogue_whose_picture_lies_beyond_the_window_is_left_out(tmp_path: Path) -> None:
+    table = Path(dialogues(tmp_path, 4))
+    first = {"role": "assistant", "content": "red " * 60}
+    rows = [json.loads(line) for line in table.read_text().splitlines()]
+    rows[1]["messages"] = [first, *rows[1]["messages"]]
+    write_jsonl(table, rows)
+    plan = plan_of(check(settings_for("visual-chat", settings(str(table)))), torch.device("cpu"))
+    said: list[str] = []
+    job = TASKS.get("visual-chat").prepare(plan, said.append)
+    assert len(job.rows["train"]) == 3
+    assert any("1 are left out, their pictures beyond the window" in line for line in said)
+    write_jsonl(table, [rows[1]])
+    with pytest.raises(DataError, match="leaves out the image token"):
+        TASKS.get("visual-chat").prepare(plan, said.append)
+
+
+def test_a_template_that_does_not_write_what_is_said_is_no_template_for_pictures(home: Path) -> None:
+    model = legato.load(home / "run")
+    assert model.loaded.chat is not None
+    model.loaded.chat = replace(model.loaded.chat, source="{% for m in messages %}{{ m['role'] }}{% endfor %}")
+    with pytest.raises(DataError, match="leaves out the image token"):
+        model.chat(QUESTION, image=pixels("red", 1))
+
+
+def test_fewer_dialogues_are_answered_side_by_side_where_each_takes_much_memory(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = legato.load(home / "run").module
+    assert isinstance(model, LlavaModel)
+    assert rows_within(model, 10) > 1000
+    monkeypatch.setattr("legato.tasks.visual_chat.picture_talk.KEPT", 3 * 10 * 2 * 2 * 32 * 4)
+    assert rows_within(model, 10) == 3
+    assert rows_within(model, 1000) == 1
 
 
 def test_a_model_without_eyes_is_not_asked_about_pictures(home: Path, tmp_path: Path) -> None:

@@ -53,7 +53,8 @@ def command(
     the vector that a head for classes would read.
 
     Texts beyond what the model reads are cut, and a note says how many. A mix of layers weighs all alike, but where a
-    model has learned its own weights. Row N of an .npy is line N of the file; an .npz holds "vectors" and "texts".
+    model has learned its own weights. Row N of an .npy is line N of the file; an .npz holds "vectors" and "texts", or
+    "images".
     """
     from legato.cli.lines import Lines, Meter, Texts
     from legato.errors import DataError

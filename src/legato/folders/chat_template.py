@@ -4,13 +4,18 @@ The template is Jinja, in `chat_template.jinja` or in tokenizer_config.json. It 
 folder, so it runs in Jinja's sandbox, sees only plain strings, and can change nothing; and in a process that can be
 ended (sandbox/), so that it takes no more time and memory than it may. A model that is taught to talk and has none
 gets a plain one, which needs no tokens that its vocabulary lacks.
+
+Templates of models that see (LLaVA's) want what is said in parts, `[{"type": "image"}, {"type": "text", "text": …}]`.
+Their source says so, by asking for a part's type; a text is then given as its parts, the image token as an image.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,6 +39,7 @@ PLAIN: Final = (
 
 ENDS: Final = ("eos_token + ", "")  # what PLAIN writes behind an answer, where a newline is not the token
 OWN: Final = frozenset(PLAIN.replace("END ", end) for end in ENDS)  # these need no other process
+BY_PARTS: Final = re.compile(r"""selectattr\(\s*["']type["']|\[["']type["']\]|\.type\b""")
 LEARNED_ON: Final = datetime(2024, 7, 26)  # the date in texts to learn from, where a template writes one
 
 
@@ -44,6 +50,13 @@ class ChatTemplate:
     source: str
     where: str  # for errors
     tokens: dict[str, str] = field(default_factory=dict)  # bos_token, eos_token and so on
+    image: str | None = None  # the token that stands for a picture, first in what is said and on a line of its own
+
+    @cached_property
+    def by_parts(self) -> bool:
+        """Whether what is said has to be given in parts; some take either."""
+        sees = any(name in self.source for name in ("'image'", '"image"'))
+        return sees and BY_PARTS.search(self.source) is not None and "is string" not in self.source
 
     def render(self, messages: Messages, *, answer: bool = True, today: datetime | None = None) -> str:
         """The dialogue as one text; with `answer` it ends where the model's answer begins.
@@ -57,7 +70,7 @@ class ChatTemplate:
         now = today or datetime.now()
         given: dict[str, Any] = {
             "source": self.source,
-            "messages": [_plain(message) for message in messages],
+            "messages": [self._in_parts(_plain(message)) for message in messages],
             "views": [list(view) for view in views],
             "tokens": self.tokens,
             "now": [now.year, now.month, now.day, now.hour, now.minute, now.second, now.microsecond],
@@ -76,6 +89,14 @@ class ChatTemplate:
                 raise LegatoError(f"{self.where} refuses this dialogue: {said}") from None
             raise FolderError(f"{self.where} fails: {problem.kind}: {said}") from None
         return texts
+
+    def _in_parts(self, message: dict[str, str]) -> dict[str, Any]:
+        if not self.by_parts:
+            return dict(message)
+        text, parts = message["content"], []
+        if self.image is not None and text.startswith(f"{self.image}\n"):
+            text, parts = text.removeprefix(f"{self.image}\n"), [{"type": "image"}]
+        return {**message, "content": [*parts, {"type": "text", "text": text}]}
 
     def answered(self, messages: Messages) -> list[tuple[str, Spans]]:
         """The dialogue as texts to learn from, and where in each the assistant's answers stand, EOS tokens included.

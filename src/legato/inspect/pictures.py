@@ -243,6 +243,8 @@ class AttentionFolder:
     def __init__(self, model: Holds, folder: Path) -> None:
         self.model = model
         self.distances: list[Tensor] = []
+        if model.loaded.about.get("frames"):
+            raise LegatoError("where a model of clips looks is not shown; leave out --attention")
         processor, _ = _reads(model.loaded)
         blank: Any = np.zeros((*(processor.shape or (64, 64)), 3), np.uint8)
         if model.loaded.task == "vqa":

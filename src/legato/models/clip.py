@@ -29,7 +29,7 @@ from legato.data.processors import TEXT
 from legato.errors import LegatoError, brief
 from legato.models.base import BlocksConfig, ModelConfig, SequenceModel, Sizes
 from legato.models.image_encoder import ImageConfig, ImageEncoder
-from legato.models.source_encoder import image_config, read_pictures
+from legato.models.source_encoder import encode_pictures, image_config
 from legato.models.vit import PatchEmbedding, PatchesConfig
 from legato.nn.feedforward import BlockShape
 from legato.nn.linear import Linear
@@ -246,7 +246,7 @@ class CLIPModel(SequenceModel):
 
     def image_vectors(self, inputs: Inputs) -> Tensor:
         """Pictures as vectors of length one, (B, E)."""
-        hidden = read_pictures(self.vision, inputs)
+        hidden = encode_pictures(self.vision, inputs)
         return F.normalize(self.vision_projection(self.vision.vectors(hidden)), dim=-1)
 
     def text_vectors(self, inputs: Inputs) -> Tensor:

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import torch
 import torch.nn.functional as F
@@ -36,7 +36,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from legato.data.batching.batch import Batch
-from legato.data.image.image_processor import MAX_SIDE
+from legato.data.image.image_processor import Side
 from legato.errors import ConfigError
 from legato.models.base import DEEPEST, BlocksConfig, ModelConfig, SequenceModel, Sizes
 from legato.models.image_encoder import ImageEncoder
@@ -51,9 +51,8 @@ from legato.nn.state import Memory, Output
 from legato.nn.transformer import Stack
 from legato.registry import MODELS
 
-SURE: Final = 0.01  # how likely each class is at the start: most places see nothing
+PRIOR: Final = 0.01  # how likely each class is at the start: most places see nothing
 EDGE: Final = 1e-4  # how near a share comes to 0 and 1, whose logits are not finite
-Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
 
 
 class DETRConfig(BlocksConfig):
@@ -73,31 +72,31 @@ class DETRConfig(BlocksConfig):
 
 
 class MLP(nn.Module):
-    """Layers with ReLU between them; with `still`, the last one begins at zero."""
+    """Layers with ReLU between them; with `zero_last`, the last one begins at zero."""
 
-    def __init__(self, *widths: int, still: bool = False) -> None:
+    def __init__(self, *widths: int, zero_last: bool = False) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(Linear(before, after) for before, after in pairwise(widths))
-        for layer in self.layers:
+        self.linears = nn.ModuleList(Linear(before, after) for before, after in pairwise(widths))
+        for layer in self.linears:
             xavier(layer)  # type: ignore[arg-type]
-        if still:
-            nn.init.zeros_(self.layers[-1].weight)  # type: ignore[arg-type]
+        if zero_last:
+            nn.init.zeros_(self.linears[-1].weight)  # type: ignore[arg-type]
 
     def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers[:-1]:
+        for layer in self.linears[:-1]:
             x = F.relu(layer(x))
-        made: Tensor = self.layers[-1](x)
+        made: Tensor = self.linears[-1](x)
         return made
 
 
-class Says(nn.Module):
+class BoxPredictor(nn.Module):
     """What states say of the boxes that they are given: which classes, and how each box is to be moved."""
 
     def __init__(self, width: int, classes: int, start: float | None = None) -> None:
         """At the start all classes have about the logit `start`, or what was said before, and no box is moved."""
         super().__init__()
         self.classes = Linear(width, classes)  # C
-        self.boxes = MLP(width, width, 4, still=True)  # B
+        self.boxes = MLP(width, width, 4, zero_last=True)  # B
         nn.init.normal_(self.classes.weight, std=0.0 if start is None else 0.02)
         nn.init.constant_(self.classes.bias, start or 0.0)
 
@@ -128,8 +127,8 @@ def detect(
     positions: Tensor,
     *,
     count: int,
-    proposals: Says,
-    answers: Says,
+    proposals: BoxPredictor,
+    answers: BoxPredictor,
     anchors: MLP,
 ) -> list[Output]:
     """What the states of a grid (B, S, D) say about their cells (S, 4), then each block of `count` queries.
@@ -182,8 +181,8 @@ class DETRModel(SequenceModel):
         self.places = Stack("encoder", config.encoder_layers, shape, causal=False)
         self.queries = Stack("decoder", config.layers, shape, causal=False, cross=True)
         self.anchors = MLP(2 * width, width, width)  # E, of four sines
-        self.proposals = Says(width, sizes.vocabulary, -math.log((1 - SURE) / SURE))  # C', B'
-        self.answers = Says(width, sizes.vocabulary)  # C, B
+        self.proposals = BoxPredictor(width, sizes.vocabulary, -math.log((1 - PRIOR) / PRIOR))  # C', B'
+        self.answers = BoxPredictor(width, sizes.vocabulary)  # C, B
 
     @classmethod
     def processors_of(cls, config: DETRConfig) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from legato.data.batching.batch import Batch, Inputs
 from legato.errors import LegatoError
 from legato.models.base import DEEPEST, ModelConfig, SequenceModel, Sizes
 from legato.models.image_encoder import ImageEncoder
-from legato.models.source_encoder import EncoderSetting, read_pictures
+from legato.models.source_encoder import EncoderSetting, encode_pictures
 from legato.nn.dropout import variational_dropout
 from legato.nn.feedforward import BlockShape
 from legato.nn.linear import Linear, xavier
@@ -118,7 +118,7 @@ class FramesModel(SequenceModel):
             raise LegatoError(
                 f"a clip of {clips.shape[1]} frames is too long: this model goes up to {self.max_length}"
             )
-        places = read_pictures(self.encoder, Inputs(values=clips.flatten(0, 1)))  # (B · N, S, D')
+        places = encode_pictures(self.encoder, Inputs(values=clips.flatten(0, 1)))  # (B · N, S, D')
         if places.shape[1] != self.places:
             raise LegatoError(
                 f"frames of {clips.shape[3]} × {clips.shape[4]} pixels have {places.shape[1]} places, and this model "

@@ -33,7 +33,7 @@ from legato.models.clip import CLIPVisionConfig
 from legato.models.decoder import DecoderModel
 from legato.models.image_encoder import ConvolutionalConfig, ImageConfig, ImageEncoder
 from legato.models.llama import LlamaConfig
-from legato.models.source_encoder import image_config, is_frozen, read_pictures
+from legato.models.source_encoder import encode_pictures, image_config, is_frozen
 from legato.nn.feedforward import ACTIVATIONS
 from legato.nn.linear import Linear, xavier
 from legato.nn.pooling import inside
@@ -207,7 +207,7 @@ class LlavaModel(SequenceModel):
             return None
         if batch.image_rows is None:
             raise ValueError("images need the rows that they belong to")
-        states = read_pictures(self.vision, batch.images, self.config.chosen_layer)
+        states = encode_pictures(self.vision, batch.images, self.config.chosen_layer)
         if not self.config.whole:
             states = states[:, self.vision.before_grid :]
         return PatchVectors(self.projector(states), batch.image_rows)

@@ -72,7 +72,7 @@ def is_frozen(model: nn.Module) -> bool:
     return not any(parameter.requires_grad for parameter in model.parameters())
 
 
-def read_pictures(model: ImageEncoder, pictures: Inputs, layer: int = -1) -> Tensor:
+def encode_pictures(model: ImageEncoder, pictures: Inputs, layer: int = -1) -> Tensor:
     """What a layer of an encoder leaves of pictures, (B, S, D); of one that is frozen, as it is in evaluation."""
     frozen = is_frozen(model)
     if frozen:
@@ -105,7 +105,7 @@ class SourceEncoder(nn.Module):
     def forward(self, source: Inputs | None) -> Tensor:
         if source is None or source.values is None:
             raise ValueError("this model reads pictures; the batch has none")
-        states = read_pictures(self.model, source)  # (B, S, D')
+        states = encode_pictures(self.model, source)  # (B, S, D')
         states = variational_dropout(states.transpose(0, 1), self.dropout, self.training).transpose(0, 1)
         memory: Tensor = states if self.projection is None else self.projection(states)
         return memory

@@ -33,13 +33,13 @@ from torch import Tensor, nn
 
 from legato.config import ChosenByName, Section
 from legato.data.batching.batch import Batch, Inputs
-from legato.data.image.image_processor import MAX_SIDE
+from legato.data.image.image_processor import Side
 from legato.data.processors import TEXT
 from legato.data.text.any_tokenizer import AnyTokenizer
 from legato.data.text.text_reader import TextReader
 from legato.errors import ConfigError, LegatoError
 from legato.models.base import DEEPEST, BlocksConfig, ModelConfig, SequenceModel, Sizes
-from legato.models.detr import MLP, SURE, Says, cells_of, detect
+from legato.models.detr import MLP, PRIOR, BoxPredictor, cells_of, detect
 from legato.models.encoder import EncoderConfig, EncoderModel
 from legato.models.image_encoder import ImageEncoder
 from legato.models.model_with_head import MOST_OUTPUTS, HeadSpec
@@ -53,7 +53,6 @@ from legato.nn.transformer import Stack
 from legato.registry import MODELS
 
 SPREAD: Final = 0.02  # of what is learned from nothing: queries, kinds, heads
-Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
 
 
 def text_config(name: str) -> type[ModelConfig]:
@@ -139,8 +138,8 @@ class BoxHead(nn.Module):
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()
-        self.proposals = Says(width, classes, -math.log((1 - SURE) / SURE))
-        self.answers = Says(width, classes)
+        self.proposals = BoxPredictor(width, classes, -math.log((1 - PRIOR) / PRIOR))
+        self.answers = BoxPredictor(width, classes)
 
 
 class UnitModel(SequenceModel):

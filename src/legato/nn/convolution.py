@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 Padding = Literal["symmetric", "same"]
 STATISTICS: Final = ("running_mean", "running_var")
+FOLLOWED: Final = 0.01  # share of a sort's averages that a step adds to the network's own
 
 
 class BatchNorm(nn.BatchNorm2d):
@@ -41,7 +42,8 @@ class BatchNorm(nn.BatchNorm2d):
 class OwnStatistics(nn.Module):
     """The running averages of a network's norms for one sort of its inputs, in the place of the network's own.
 
-    Norms that follow batches of several sorts in turn would divide each by the averages of all.
+    Norms that follow batches of several sorts in turn would divide each by the averages of all. The network's own
+    follow those of every sort slowly, for whoever takes the network alone.
     """
 
     def __init__(self, network: nn.Module) -> None:
@@ -57,7 +59,13 @@ class OwnStatistics(nn.Module):
     def applied(self, network: nn.Module, *inputs: Any) -> Any:
         """What the network makes of its inputs with these; in training they follow them."""
         own = {name.replace("/", "."): average for name, average in self.named_buffers()}
-        return torch.func.functional_call(network, own, inputs) if own else network(*inputs)
+        if not own:
+            return network(*inputs)
+        made = torch.func.functional_call(network, own, inputs)
+        if network.training:
+            averages = dict(_averages(network))
+            torch._foreach_lerp_([*averages.values()], [own[name] for name in averages], FOLLOWED)
+        return made
 
 
 def _averages(network: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -264,9 +264,8 @@ def _with_parts(task: Any, settings: Mapping[str, Any], start: Mapping[str, Any]
             raise ConfigError(f"from.{brief(part)}: model={name} has no such part; {known}")
         _refuse_no_name(place, f"from.{part}")
         whole = read_config(str(place))
-        # The vision tower of CLIP, where a vision tower is to begin with it.
-        inside = part in MODELS.get(whole.name).part_names
-        held = (dict(whole)[part] if inside else whole).model_dump(mode="json")
+        inside = part_inside(whole, part)
+        held = (whole if inside is None else dict(whole)[inside]).model_dump(mode="json")
         chosen = given.get(part) or {}
         chosen = {"name": chosen} if isinstance(chosen, str) else dict(chosen)
         for key, value in chosen.items():
@@ -277,6 +276,16 @@ def _with_parts(task: Any, settings: Mapping[str, Any], start: Mapping[str, Any]
                 )
         given[part] = {**held, **chosen}
     return {**settings, "from": dict(start), "model": given}
+
+
+def part_inside(config: ModelConfig, part: str) -> str | None:
+    """The part of a model that is meant where a part of that name is to begin with it; None: all of it.
+
+    It is the one of the same name; of a model whose encoder of pictures is a vision tower (CLIP), that.
+    """
+    names = (part, "vision") if part == "encoder" else (part,)
+    known = MODELS.get(config.name).part_names
+    return next((name for name in names if name in known and dict(config).get(name) is not None), None)
 
 
 def _is_dropout(key: str) -> bool:

@@ -29,7 +29,7 @@ from legato.models.model_with_head import HeadConfig, ModelWithHead, body_of, re
 from legato.models.published.heads import head_note
 from legato.nn.characters import tell_spelling
 from legato.registry import MODELS, TASKS
-from legato.runs.config import RunConfig, check, dump, flat, settings_for
+from legato.runs.config import RunConfig, check, dump, flat, part_inside, settings_for
 from legato.runs.provenance import began_with_folders_pool, refuse_other_data, warn_of_other_device, write_provenance
 from legato.runs.run_folder import RunFolder
 from legato.schema import fields_of, fit, read_json, to_json
@@ -187,10 +187,11 @@ def plan_of(config: RunConfig, device: Any) -> Plan:
 
 def _read_part(place: str, part: str) -> Loaded:
     """The model that a part begins with: what `place` holds, or the part of that name in it."""
-    if part not in MODELS.get(read_config(place).name).part_names:
+    inside = part_inside(read_config(place), part)
+    if inside is None:
         return read_model(place, sketched=True)
     loaded = read_model(place)
-    return replace(loaded, module=body_of(loaded.module).parts[part])
+    return replace(loaded, module=body_of(loaded.module).parts[inside])
 
 
 def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool) -> Result:

@@ -63,7 +63,7 @@ def _to_json(
 
 
 def render(
-    source: str, messages: list[dict[str, str]], views: list[list[Any]], tokens: dict[str, str], now: list[int]
+    source: str, messages: list[dict[str, Any]], views: list[list[Any]], tokens: dict[str, str], now: list[int]
 ) -> list[str]:
     """The dialogue by a template, once for each of `views`: how many messages, and whether an answer is to follow."""
     from datetime import datetime

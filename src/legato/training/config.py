@@ -42,11 +42,9 @@ class TrainConfig(Section):
     layer_decay: float = Field(1.0, gt=0, le=1, description="each layer learns at this share of what is above it")
     head_lr: float | None = Field(None, gt=0, description="highest rate of a task's head; none: as everything")
     encoder_lr: float | None = Field(
-        None, ge=0, description="highest rate of model.encoder; 0: it stays as it is; none: as everything"
+        None, ge=0, description="highest rate of model.encoder or model.vision; 0: it stays as it is; none: as all"
     )
-    frozen: tuple[str, ...] = Field(
-        (), description="parts of a model that stay as they are: vision and text of llava, encoder of others"
-    )
+    frozen: tuple[str, ...] = Field((), description="parts of a model that stay as they are: encoder, vision, text")
     lr_final: float = Field(0.0, ge=0, le=1, description="share of lr left at the end of cosine and linear")
     plateau_factor: float = Field(0.5, gt=0, lt=1, description="what plateau multiplies the rate with")
     plateau_patience: int = Field(0, ge=0, description="validations without gain before plateau cuts the rate")
@@ -104,7 +102,7 @@ class TrainConfig(Section):
         return self
 
     @property
-    def inertia(self) -> float:
+    def momentum_or_default(self) -> float:
         """The momentum, given or not."""
         if self.momentum is not None:
             return self.momentum

@@ -56,9 +56,9 @@ def make_optimizer(model: SequenceModel, config: TrainConfig, device: torch.devi
     if config.optimizer in ("adamw", "muon"):
         settings: dict[str, Any] = {"lr": config.rate, "betas": (config.beta1, config.beta2), "eps": config.eps}
         if config.optimizer == "muon":
-            return Muon(groups, config.inertia, **settings, fused=fused)
+            return Muon(groups, config.momentum_or_default, **settings, fused=fused)
         return torch.optim.AdamW(groups, **settings, fused=fused)
-    return torch.optim.SGD(groups, lr=config.rate, momentum=config.inertia, fused=fused)
+    return torch.optim.SGD(groups, lr=config.rate, momentum=config.momentum_or_default, fused=fused)
 
 
 def _matrices_of_layers(model: SequenceModel) -> set[str]:

@@ -85,9 +85,9 @@ def find_clip(finder: PictureFinder, value: Any, where: str) -> PictureClip:
         return _joined([finder.find(part, where) for part in value], f"{where}: the clip")
     name = value.strip().rstrip("/") if isinstance(value, str) else ""
     if name:
-        inside = {member: picture for member, picture in finder.members.items() if member.startswith(f"{name}/")}
+        inside = finder.folders_inside.get(name)
         if inside:
-            return _clip([inside[member] for member in sorted(inside, key=_order)], name)
+            return _clip([finder.members[member] for member in sorted(inside, key=_order)], name)
         for folder in finder.folders or [Path()]:
             if (folder / name).is_dir():
                 return folder_clip(folder / name, name)

@@ -12,6 +12,7 @@ import io
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path, PurePath
 from typing import Any, Final
 
@@ -174,6 +175,14 @@ class PictureFinder:
             self.folders.append(place)
         else:
             self.members = {**members_of(place), **self.members}
+
+    @cached_property
+    def folders_inside(self) -> dict[str, list[str]]:
+        """The members of `.tar` files by the folders that they are in."""
+        found: dict[str, list[str]] = {}
+        for member in self.members:
+            found.setdefault(member.rpartition("/")[0], []).append(member)
+        return found
 
     def find(self, value: Any, where: str) -> Picture:
         """The picture that stands in a row; `where` that is, for messages."""

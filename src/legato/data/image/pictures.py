@@ -47,10 +47,13 @@ def read_picture(source: Path | bytes, name: str | None = None) -> Any:
 def picture_size(raw: bytes, name: str) -> tuple[int, int]:
     """Width and height of the picture in these bytes, upright, as its file says; its pixels are not unpacked."""
     picture = _opened(raw, name)
+    _refuse_large(picture, name)
     width, height = picture.size
+    if picture.format == "PNG" and b"eXIf" not in raw:  # Pillow would unpack it to look for one
+        return width, height
     try:
         lying = picture.getexif().get(ORIENTATION, 1) in LYING
-    except (OSError, ValueError, SyntaxError, EOFError) as problem:  # of a PNG, all is read up to its end
+    except (OSError, ValueError, SyntaxError, EOFError) as problem:  # of such a PNG, all is read up to its end
         raise DataError(f"{name} is damaged: {brief(problem, 200)}") from None
     return (height, width) if lying else (width, height)
 

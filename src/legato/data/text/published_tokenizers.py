@@ -113,8 +113,11 @@ def read_template(folder: Path) -> tuple[str, str] | None:
     file = folder / "chat_template.jinja"
     if file.is_file():
         return _read_text(file, LONGEST_TEMPLATE), str(file)
-    file = folder / "tokenizer_config.json"
-    found: Any = read_settings(file).get("chat_template")
+    for name in ("chat_template.json", "tokenizer_config.json"):  # the former is that of a processor, as LLaVA's
+        file = folder / name
+        found: Any = read_settings(file).get("chat_template")
+        if found is not None:
+            break
     if isinstance(found, list):  # several, for tools and the like
         found = {entry["name"]: entry["template"] for entry in found}.get("default")
     return (found, f"the chat template in {file}") if isinstance(found, str) else None

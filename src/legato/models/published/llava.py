@@ -37,17 +37,17 @@ IN_MEMORY: Final = {  # how names begin that are those of modules, and how they 
     "model.multi_modal_projector.": "multi_modal_projector.",
     "lm_head.": f"{LANGUAGE}lm_head.",
 }
-USUAL_TEXT: Final = {  # where a folder does not say it
-    "model_type": "llama",
-    "vocab_size": 32000,
-    "hidden_size": 4096,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "intermediate_size": 11008,
-    "max_position_embeddings": 2048,
+SEVEN: Final = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32}  # billion weights
+LLAMA: Final = {**SEVEN, "vocab_size": 32000, "intermediate_size": 11008, "max_position_embeddings": 2048}
+MISTRAL: Final = {
+    **LLAMA,
+    "intermediate_size": 14336,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 131072,
+    "sliding_window": 4096,
 }
-USUAL_VISION: Final = {
-    "model_type": CLIPVisionTower.model_type,
+QWEN: Final = {**SEVEN, "vocab_size": 151936, "intermediate_size": 22016, "max_position_embeddings": 32768}
+CLIP_LARGE: Final = {
     "hidden_size": 1024,
     "num_hidden_layers": 24,
     "num_attention_heads": 16,
@@ -55,6 +55,9 @@ USUAL_VISION: Final = {
     "image_size": 336,
     "patch_size": 14,
 }
+# Where a folder does not say it, by the section's model_type; the first where it does not say that either.
+USUAL_TEXT: Final = {"llama": LLAMA, "mistral": MISTRAL, "qwen2": QWEN, "qwen3": {**QWEN, "head_dim": 128}}
+USUAL_VISION: Final = {CLIPVisionTower.model_type: CLIP_LARGE}
 
 
 def _under(prefix: str, source: From) -> From:
@@ -178,11 +181,10 @@ class Llava(Published):
         return Sizes(_section(config, TEXT, USUAL_TEXT)["vocab_size"])
 
 
-def _section(config: Mapping[str, Any], name: str, usual: Mapping[str, Any]) -> dict[str, Any]:
+def _section(config: Mapping[str, Any], name: str, usual: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """A part's section, with what it is where the folder does not say."""
-    given = dict(config.get(name) or {})
-    same = given.get("model_type", usual["model_type"]) == usual["model_type"]
-    section = {**usual, **given} if same else given
+    given = {"model_type": next(iter(usual)), **(config.get(name) or {})}
+    section = {**usual.get(given["model_type"], {}), **given}
     tied = bool(config.get("tie_word_embeddings")) or bool(section.get("tie_word_embeddings"))
     return {**section, "tie_word_embeddings": tied}
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final, Literal
 
 import torch
@@ -25,7 +25,7 @@ from legato.data.formats.boxes import Boxes, BoxForm, boxed_scenes, read_boxes
 from legato.data.formats.picture_rows import hold_out_pictures
 from legato.data.image.image_processor import ImageProcessor
 from legato.data.image.picture_files import as_picture
-from legato.data.image.scenes import SCENES, ScenesConfig
+from legato.data.image.scenes import SCENES
 from legato.data.processors import Processors
 from legato.data.sources.files import MAX_LINE
 from legato.data.splits import Encoding, MaxLine, SplitData, TableFormat, ValidShare, completed
@@ -40,6 +40,7 @@ from legato.tasks.detection.detector import Detector, box_rows, details, in_view
 from legato.tasks.picture_data import (
     PictureData,
     PictureReader,
+    PictureSource,
     PictureTask,
     encoder_model,
     encoder_processor,
@@ -73,13 +74,9 @@ class DetectionOptions(Section):
     threshold: float = Field(THRESHOLD, ge=0, le=1, description="how sure a box has to be")
 
 
-def read_split(
-    data: Any, source: str, split: str, seed: int, form: BoxForm, scenes: ScenesConfig | None = None
-) -> Boxes:
-    """The pictures that `source` names."""
-    if source == SCENES:
-        return boxed_scenes(scenes or data.scenes, split, seed)
-    return read_boxes(source, data.files(split), images=data.images, columns=data.columns, form=form)
+def boxes(form: BoxForm) -> PictureSource[Boxes]:
+    """What reads pictures and their boxes, whose numbers are of this form."""
+    return PictureSource(partial(read_boxes, form=form), {SCENES: boxed_scenes})
 
 
 class DetectionJob(TaskJob):
@@ -133,7 +130,7 @@ class DetectionJob(TaskJob):
             )
 
     def _read(self, source: str, split: str) -> Boxes:
-        rows = read_split(self.plan.data, source, split, self.plan.seed, self.plan.data.box)
+        rows = boxes(self.plan.data.box).read(self.plan.data, source, split, self.plan.seed)
         if rows.note:
             self.say(f"data.{split}: {rows.note}")
         return rows
@@ -255,8 +252,7 @@ class Detection(PictureTask):
     def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
         cls.require(data, "test")
         detector = Detector.of(loaded)
-        scenes, seed = data.scenes.as_trained(loaded.about.get("toy", {}))
-        test = read_split(data, data.test, "test", seed, as_trained(data, "box", loaded.about), scenes)
+        test = boxes(as_trained(data, "box", loaded.about)).test(data, loaded)
         pixels = Pixels(test.pictures, detector.processor, loaded.module.device, workers=data.workers)
         scores, predicted, truth = detector.score(test, pixels)
         told = {"data": test.source, "sha256": test.sha256, "pictures": len(test), "boxes": test.count}

@@ -24,7 +24,7 @@ from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
 from legato.models.clip import CLIPModel
 from legato.models.model_with_head import body_of
-from legato.models.source_encoder import read_pictures
+from legato.models.source_encoder import encode_pictures
 from legato.tasks.embedding.text_vectors import VectorArray
 from legato.tasks.picture_data import image_processor, picture_encoder
 
@@ -49,7 +49,7 @@ class PictureVectors:
         inputs = Inputs(values=self.processor.scaled(pixels.to(self.module.device, non_blocking=True)))
         if self.joint is not None:
             return self.joint.image_vectors(inputs).float()
-        return self.encoder.vectors(read_pictures(self.encoder, inputs)).float()
+        return self.encoder.vectors(encode_pictures(self.encoder, inputs)).float()
 
     def embed(
         self, pictures: Sequence[Any], batch_size: int = 32, done: Callable[[int], None] | None = None

@@ -19,8 +19,8 @@ from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from legato.config import ChosenByName, Section
 from legato.data.formats.text import Text
+from legato.data.image.image_processor import Side
 from legato.errors import ConfigError, LegatoError, brief, suggest
-from legato.models.unit import Side
 from legato.registry import TASKS
 from legato.tasks.base import Plan
 from legato.tasks.classification.task import ClassificationData

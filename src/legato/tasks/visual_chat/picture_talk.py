@@ -25,8 +25,9 @@ from legato.tasks.base import Say
 from legato.tasks.chat.task import rows_of, template_of
 from legato.tasks.picture_data import image_processor
 
-ROWS = {"cuda": 256}  # dialogues that are answered side by side
+ROWS = {"cuda": 256}  # dialogues that are answered side by side, at most
 FEW_ROWS = 16
+KEPT = 8 << 30  # bytes of keys and values that may be kept of them
 IMAGE = "<image>"  # the image token of a tokenizer that is made here
 IMAGE_NAMES = (IMAGE, "<|image|>", "<|image_pad|>", "[IMG]", "<image_soft_token>")  # and of others'
 
@@ -42,8 +43,9 @@ class PictureTalk:
             )
         if token == tokenizer.eos_id:
             raise ConfigError(f"model.image_token={token} is the EOS token; name another special token")
-        self.tokenizer, self.chat, self.token, self.patches = tokenizer, chat, token, patches
+        self.tokenizer, self.token, self.patches = tokenizer, token, patches
         self.name = tokenizer.token_name(token)
+        self.chat = replace(chat, image=self.name)
 
     @classmethod
     def of(cls, loaded: Loaded) -> PictureTalk:
@@ -78,16 +80,31 @@ class PictureTalk:
         _, numbers = dialogues.album()
         found = []
         for row in rows:
+            if self.token not in row.ids:  # what a user says first lies beyond what is read
+                continue
             at = row.ids.index(self.token)
             positions = [place + more if place >= at else place for place in row.positions or ()]
             picture = numbers[row.picture or 0]
             found.append(replace(row, ids=self.expanded(row.ids), positions=positions, picture=picture))
+        if not found:
+            raise self._no_place(dialogues.source)
+        if len(found) < len(rows):
+            say(f"{dialogues.source}: {len(rows) - len(found):,} are left out, their pictures beyond the window")
         return found
 
     def prompt(self, messages: Messages, where: str = "the dialogue") -> list[int]:
         """The tokens before the model's answer."""
         text = self.chat.render(self.with_picture(messages, where))
-        return self.expanded(self.tokenizer.encode_template(text))
+        ids = self.tokenizer.encode_template(text)
+        if self.token not in ids:
+            raise self._no_place(where)
+        return self.expanded(ids)
+
+    def _no_place(self, where: str) -> DataError:
+        return DataError(
+            f"{where}: {self.chat.where} leaves out the image token {self.name}, which stands before what the user "
+            "says first; a template is needed that writes what is said as it is"
+        )
 
     def asked(self, dialogues: PictureDialogues, row: int) -> list[int]:
         """The tokens before the last answer of a dialogue; none where no user has spoken before it."""
@@ -160,7 +177,8 @@ def write_answers(
     found, most = [""] * len(prompts), model.max_length
     fitting = [row for row, ids in enumerate(prompts) if ids and (most is None or len(ids) <= most)]
     order = sorted(fitting, key=lambda row: len(prompts[row]))
-    size = ROWS.get(model.device.type, FEW_ROWS)
+    longest = max((len(prompts[row]) for row in fitting), default=0) + options.max_tokens
+    size = min(ROWS.get(model.device.type, FEW_ROWS), rows_within(model, longest * (options.beams or 1)))
     for start in range(0, len(order), size):
         rows = order[start : start + size]
         taken = pixels.take(np.array([pictures[row] for row in rows])).to(model.device, non_blocking=True)
@@ -176,6 +194,13 @@ def seen(model: LlavaModel, pictures: Tensor) -> PatchVectors | None:
     """What a search needs of the pictures (N, 3, H, W) of as many prompts, one each."""
     rows = torch.arange(len(pictures), device=pictures.device)
     return model.encode(Batch(Inputs(), images=Inputs(values=pictures), image_rows=rows))
+
+
+def rows_within(model: LlavaModel, tokens: int) -> int:
+    """How many rows of so many tokens may be written side by side; one at least."""
+    config = model.text.config
+    size = max(weight.element_size() for weight in model.parameters())
+    return max(1, KEPT // max(1, tokens * 2 * config.layers * config.width * size))
 
 
 def look_at(loaded: Loaded, images: Sequence[Any], device: torch.device) -> PatchVectors | None:
