@@ -31,8 +31,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpt_sides import Side, choose_sides, run_apart, versions
-from train_gpt import finish
+from sides import Side, choose_sides, finish, run_apart, versions
 
 # Legato and its peers are imported by the process that needs them.
 

@@ -34,8 +34,7 @@ from adapt import (
     rows_of,
     write_classifier,
 )
-from gpt_sides import Side, choose_sides, run_apart, versions
-from train_gpt import finish
+from sides import Side, choose_sides, finish, run_apart, versions
 
 RATES = {"full": 5e-5, "lora": 1e-3, "bitfit": 2e-3, "head": 5e-3}
 

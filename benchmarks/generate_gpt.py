@@ -22,7 +22,8 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpt_sides import VOCABULARY, Side, read_ours, read_theirs, require_transformers, run_apart, versions, write_model
+from gpt_sides import VOCABULARY, read_ours, read_theirs, write_model
+from sides import Side, require_transformers, run_apart, versions
 
 # Legato and its peer are imported by the process that needs them.
 

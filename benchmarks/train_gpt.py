@@ -20,19 +20,14 @@ line printed is JSON. Needs the peer: pip install -e ".[bench]"
 from __future__ import annotations
 
 import argparse
-import json
-import resource
-import statistics
 import tempfile
-import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpt_sides import VOCABULARY, Side, choose_sides, read_ours, read_theirs, run_apart, versions, write_model
+from gpt_sides import VOCABULARY, read_ours, read_theirs, write_model
+from sides import Side, add_rounds, choose_sides, compare, legato_steps, peer_steps, prepare, run_apart, timed
 
 # Legato and its peer are imported by the process that needs them.
-
-RATE, DECAY, BETAS, CLIP = 6e-4, 0.1, (0.9, 0.95), 1.0
 
 
 class Shape(NamedTuple):
@@ -53,97 +48,39 @@ def batches_of(shape: Shape) -> Any:
     return Windows(ids, WindowShape(rows=shape.batch, window=shape.length, seed=shape.seed, device=shape.device))
 
 
-def prepare(shape: Shape) -> Any:
-    """The device, with PyTorch set up for it."""
-    import torch
-
-    torch.set_num_threads(shape.threads)
-    torch.set_float32_matmul_precision("high")
-    return torch.device(shape.device)
-
-
-def finish(device: Any) -> None:
-    import torch
-
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-
-
-def memory(device: Any) -> float:
-    """Peak GiB so far: what PyTorch took of a GPU, or the whole process of the main memory."""
-    import torch
-
-    if device.type == "cuda":
-        return torch.cuda.max_memory_reserved() / 2**30
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-
-
 def legato_side(folder: Path, shape: Shape, compiled: bool) -> Any:
     import torch
 
-    from legato.runs.run_folder import RunFolder
     from legato.tasks.lm.job import next_token_loss
-    from legato.training.config import TrainConfig
-    from legato.training.display import Display
     from legato.training.job import Job
-    from legato.training.loop import Trainer
 
-    device = prepare(shape)
+    device = prepare(shape.device, shape.threads)
     model = read_ours(folder).to(device).train()
 
     class RandomText(Job):
         """The least of a task that the loop needs."""
 
         batches = batches_of(shape)
-        metric, lower_is_better = "loss", True
+        metric = "loss"
 
         def loss(self, model: Any, batch: Any, state: Any) -> Any:
             return next_token_loss(model, batch, state)
 
-    config = TrainConfig(
-        steps=10**6,
-        batch_tokens=shape.batch * shape.length,
-        lr=RATE,
-        schedule="constant",
-        weight_decay=DECAY,
-        beta1=BETAS[0],
-        beta2=BETAS[1],
-        clip=CLIP,
-        compile=compiled,
-        tensorboard=False,
-    )
-    run = RunFolder(Path(tempfile.mkdtemp()))
-    job: Any = RandomText()
-    first = job.batches.at(0)
+    job = RandomText()
+    first: Any = job.batches.at(0)
     with torch.no_grad():
         loss = float(model.nll(model(first).hidden, first.targets)[0]) / first.tokens
-    trainer = Trainer(model, job, config, run, seed=0, device=device, display=Display(quiet=True))
-
-    def answer(steps: int) -> tuple[float, float, float]:
-        started = mark = time.monotonic()
-        for _ in range(steps):
-            trainer._update()
-            if trainer.step % config.log_every == 0:
-                mark = trainer._report(mark)
-        finish(device)
-        return time.monotonic() - started, memory(device), loss
-
-    return answer
+    steps = legato_steps(model, job, device, compiled, {"batch_tokens": shape.batch * shape.length})
+    return timed(steps, device, loss)
 
 
 def huggingface_side(folder: Path, shape: Shape, compiled: bool) -> Any:
     import torch
     import torch.nn.functional as F
 
-    device = prepare(shape)
+    device = prepare(shape.device, shape.threads)
     model = read_theirs(folder).to(device).train()
     batches = batches_of(shape)
-    parameters = list(model.parameters())
-    groups = [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": DECAY},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
-    ]
-    optimizer = torch.optim.AdamW(groups, lr=RATE, betas=BETAS, fused=True)
 
     def loss_of(ids: Any, targets: Any) -> Any:
         logits = model(input_ids=ids, use_cache=False).logits
@@ -153,24 +90,8 @@ def huggingface_side(folder: Path, shape: Shape, compiled: bool) -> Any:
     with torch.no_grad():
         loss = float(loss_of(first.inputs.ids, first.targets))
     quick = torch.compile(loss_of) if compiled else loss_of
-    step = 0
-
-    def answer(steps: int) -> tuple[float, float, float]:
-        nonlocal step
-        started = time.monotonic()
-        for _ in range(steps):
-            batch = batches.at(step)
-            with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-                total = quick(batch.inputs.ids, batch.targets)
-            optimizer.zero_grad(set_to_none=True)
-            total.backward()
-            torch.nn.utils.clip_grad_norm_(parameters, CLIP)
-            optimizer.step()
-            step += 1
-        finish(device)
-        return time.monotonic() - started, memory(device), loss
-
-    return answer
+    steps = peer_steps(model, lambda batch: quick(batch.inputs.ids, batch.targets), batches, device)
+    return timed(steps, device, loss)
 
 
 SIDES = {
@@ -187,12 +108,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=768, help="a multiple of 64, one head each")
     parser.add_argument("--batch", type=int, default=16, help="rows a step")
     parser.add_argument("--length", type=int, default=1024, help="tokens a row")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=20, help="in a round")
-    parser.add_argument("--warm", type=int, default=8, help="steps before the first round")
-    parser.add_argument("--threads", type=int, default=2, help="of a CPU")
-    parser.add_argument("--sides", default=",".join(SIDES), help="which of the three, with commas between")
-    parser.add_argument("--seed", type=int, default=0)
+    add_rounds(parser, SIDES)
     options = parser.parse_args()
     chosen = choose_sides(options.sides, SIDES)
     shape = Shape(options.device, options.batch, options.length, options.threads, options.seed)
@@ -201,34 +117,7 @@ def main() -> None:
         folder = Path(place) / "model"
         run_apart(write_model, folder, options.layers, options.width, options.length, True, options.seed)
         sides = {name: Side(SIDES[name][0], folder, shape, SIDES[name][1]) for name in chosen}
-        losses = {name: side(options.warm)[2] for name, side in sides.items()}
-        seconds: dict[str, list[float]] = {name: [] for name in sides}
-        peaks: dict[str, float] = {}
-        for _ in range(options.rounds):
-            for name, side in sides.items():
-                taken, peaks[name], _ = side(options.steps)
-                seconds[name].append(taken)
-
-    tokens = options.batch * options.length * options.steps
-    speeds = {name: tokens / statistics.median(values) for name, values in seconds.items()}
-    print(f"{'':18s}{'tokens/s':>12s}   {'from':>10s} to {'':10s}{'GiB':>6s}   first loss")
-    for name, values in seconds.items():
-        spread = f"{tokens / max(values):10,.0f} to {tokens / min(values):10,.0f}"
-        print(f"{name:18s}{speeds[name]:12,.0f}   {spread}{peaks[name]:6.1f}   {losses[name]:.5f}")
-    figures: dict[str, Any] = {
-        "tokens_per_second": {name: round(speed, 1) for name, speed in speeds.items()},
-        "peak_gib": {name: round(peak, 2) for name, peak in peaks.items()},
-        "first_loss": losses,
-    }
-    if "huggingface" in speeds:
-        figures["over_huggingface"] = {
-            name: round(speed / speeds["huggingface"], 3) for name, speed in speeds.items() if name != "huggingface"
-        }
-        for name, ratio in figures["over_huggingface"].items():
-            print(f"{name} is {ratio:.2f} × huggingface")
-    print(json.dumps({"benchmark": "train_gpt", **vars(options), "versions": versions(), **figures}))
-    if max(losses.values()) - min(losses.values()) > 1e-2 * min(losses.values()):
-        raise SystemExit("the first losses differ, so this is no comparison")
+        compare("train_gpt", "tokens", options.batch * options.length, sides, options)
 
 
 if __name__ == "__main__":

@@ -258,7 +258,7 @@ def describe(section: type[Section], prefix: str, given: Mapping[str, Any] | Non
         if inner is not None:
             rows += describe(inner, key)
         else:
-            default = "" if field.is_required() else str(field.default)
+            default = "" if field.is_required() else str(field.get_default(call_default_factory=True))
             rows.append(Described(key, default, field.description or "", permitted(field)))
     return rows
 

@@ -58,8 +58,8 @@ def test_heads_on_one_model_have_the_texts_read_once_beforehand(
     written: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = []
-    sizes = comparing._sizes
-    monkeypatch.setattr(comparing, "_sizes", lambda config: read.append(config) or sizes(config))
+    prepared = comparing._prepared
+    monkeypatch.setattr(comparing, "_prepared", lambda config: read.append(config) or prepared(config))
     changes = {"head.layers": ["first", "last"], "adapt": ["lora", "head"]}
     found = compare([str(written[1])], changes, quiet=True, out=tmp_path / "out")
     assert len(found.entries) == 4

@@ -104,6 +104,12 @@ def test_a_pipe_is_read_in_a_shell(home: Path) -> None:
     assert json.loads(done.stdout)["prompt"] == "the cat", done.stderr
 
 
+def test_a_dialogue_is_about_one_picture(command: Any, home: Path) -> None:
+    answer = command("generate", home / "run", "The ", "--chat", "--image", "a.jpg", "--image", "b.jpg")
+    told = "legato: a dialogue is about one picture, and there are 2; give --image once\n"
+    assert (answer.code, answer.err) == (2, told)
+
+
 def test_a_picture_needs_a_dialogue(command: Any, home: Path) -> None:
     answer = command("generate", home / "run", "The ", "--image", "photo.jpg")
     assert (answer.code, answer.err) == (

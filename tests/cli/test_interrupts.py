@@ -194,7 +194,7 @@ def interrupt_in(home: str, name: str) -> None:
         (["eval", "x", "data.test=y"], "legato.model", "read_model"),
         (["embed", "x", "text"], "legato.model", "read_model"),
         (["export", "x", "--to", "hf"], "legato.folders.exports", "find_model"),
-        (["compare", "lm", "model=[elman,lstm]", "data.train=x"], "legato.runs.compare", "_all_sizes"),
+        (["compare", "lm", "model=[elman,lstm]", "data.train=x"], "legato.runs.compare", "_all_prepared"),
         (["doctor"], "legato.runs.doctor", "diagnose"),
     ],
 )

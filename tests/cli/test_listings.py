@@ -55,8 +55,9 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Bases:
 
 def complete(recipe: dict[str, Any], base: Bases) -> dict[str, Any]:
     start = recipe.get("from")
-    if isinstance(start, dict):  # of parts: those that read pictures, and one that writes
-        return {**recipe, "from": {part: base["writer" if part == "text" else "image"] for part in start}}
+    if isinstance(start, dict):  # of parts: those that read pictures, and one of text, which writes where it chats
+        text = "writer" if recipe["task"] == "visual-chat" else "text"
+        return {**recipe, "from": {part: base[text if part == "text" else "image"] for part in start}}
     kind = "image" if "image" in TASKS.get(recipe["task"]).processors else "text"
     return {**recipe, "from": base[kind]} if start == TO_BE_NAMED else recipe
 
@@ -121,6 +122,11 @@ def test_the_length_of_a_run_and_its_rate_are_explained_where_nobody_sets_them()
     meanings = {row.key: (row.default, row.meaning) for row in describe_settings({"task": "translation"})}
     assert meanings["train.lr"] == ("0.001", "the highest; none: 0.003 for adamw and muon, 1 for sgd and asgd")
     assert meanings["train.epochs"] == ("None", "passes over the data, when train.steps is none; none: 10")
+
+
+def test_a_setting_that_begins_empty_is_shown_so() -> None:
+    shown = {row.key: row.default for row in describe_settings({"task": "unit"})}
+    assert shown["data.tasks"] == shown["model.tasks"] == "{}"
 
 
 @pytest.mark.parametrize("width", [200, 80, 40])

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 import legato
-from tiny_pictures import TINY, TINY_CAPTIONER, captioned, class_folders, write_jsonl, write_picture
+from tiny_pictures import TINY, TINY_CAPTIONER, captioned, class_folders, picture_model, write_jsonl, write_picture
 from tiny_reviews import settings as review_settings
 
 
@@ -53,6 +53,23 @@ def test_pictures_on_the_command_line(command: Any, runs: Path, photos: Path) ->
     found = lines(command("predict", runs / "classes", "b.png", "a.png", "--nbest", 2))
     assert [line[:2] for line in found] == [["0", "blue"], ["0", "red"], ["1", "red"], ["1", "blue"]]
     assert len(lines(command("predict", runs / "words", "a.png", "b.png", "--max-tokens", 3))) == 2
+
+
+def test_an_encoder_of_others_without_a_head_is_no_classifier_yet(command: Any, photos: Path) -> None:
+    folder = picture_model(photos / "vit", layers=1, width=8, heads=2, image=8, patch=4)
+    config = json.loads((folder / "config.json").read_text())
+    del config["legato"]  # as published
+    (folder / "config.json").write_text(json.dumps(config))
+    answer = command("predict", folder, "a.png")
+    told = "holds no classifier: its model has no head that names classes; train one: legato train image-classif"
+    assert (answer.code, told in answer.err, answer.err.count("\n")) == (2, True, 1)
+
+
+def test_a_captioner_is_no_model_to_generate_with(command: Any, runs: Path) -> None:
+    answer = command("generate", runs / "words", "A dog")
+    folder = runs / "words" / "best"
+    told = f"legato: {folder} describes pictures: use legato predict\n"
+    assert (answer.code, answer.err) == (2, told)
 
 
 def test_a_folder_gives_each_picture_with_its_name_in_order(command: Any, runs: Path, photos: Path) -> None:

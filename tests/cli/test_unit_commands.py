@@ -10,6 +10,7 @@ import pytest
 
 import legato
 from legato.inspect.pictures import attention_maps
+from legato.runs.config import settings_for
 from tiny_tasks import tiny
 
 
@@ -63,3 +64,21 @@ def test_every_task_is_scored(many: Path, command: Any) -> None:
     scored = json.loads(command("eval", many / "run", *tests, f"data.root={many}", "--json").out)
     assert {"films/accuracy", "films/texts", "boxes/map_50", "boxes/pictures"} <= scored.keys()
     assert "films/accuracy" in command("eval", many / "run", *tests, f"data.root={many}").out
+
+
+def test_models_of_as_many_parameters_are_compared_task_by_task(tmp_path: Path, command: Any) -> None:
+    given = settings_for("unit", tiny("unit", tmp_path, train__steps=1, train__validate_every=1))
+    given["model"].pop("width")
+    given["model"]["text"] |= {"width": 8, "heads": 2}
+    (tmp_path / "many.yaml").write_text(json.dumps(given))
+    words = ("compare", tmp_path / "many.yaml", "match=20000", "--json")
+    answer = command(*words, "model.layers=[1,4]", f"out={tmp_path / 'c'}")
+    entries = json.loads(answer.out)["entries"]
+    assert [entry["label"] for entry in entries] == ["model.layers=1", "model.layers=4"]
+    assert all(15000 < entry["parameters"]["mean"] < 25000 for entry in entries)
+    assert {"valid.score", "valid.films/accuracy", "valid.boxes/map"} <= entries[0].keys()
+    answer = command(*words, "data.only=[null,films]", f"out={tmp_path / 'one'}")
+    assert {"valid.films/accuracy"} < {*json.loads(answer.out)["entries"][1]} & {*entries[0]}
+    (tmp_path / "other.yaml").write_text(json.dumps(given).replace("films/train.tsv", "films/valid.tsv"))
+    answer = command("compare", tmp_path / "many.yaml", tmp_path / "other.yaml", f"out={tmp_path / 'two'}")
+    assert (answer.code, "'other' has data.tasks.films.train=" in answer.err) == (2, True)

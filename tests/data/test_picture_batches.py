@@ -80,6 +80,18 @@ def test_pixels_that_are_kept_and_those_decoded_ahead_are_the_same(pictures: lis
     assert torch.equal(kept.take(np.array([3, 3, 0])), ahead.take(np.array([3, 3, 0])))
 
 
+@pytest.mark.parametrize("keep", [False, True])
+def test_some_of_the_pixels_are_those_of_the_same_pictures(pictures: list[Picture], keep: bool) -> None:
+    whole = Pixels(pictures, PROCESSOR, keep=keep)
+    for picture in pictures if keep else ():
+        assert picture.path is not None
+        picture.path.unlink()  # which nobody reads again
+    part = whole.select([7, 2])
+    assert len(part) == 2
+    for numbers, found in part.scored():
+        np.testing.assert_array_equal(found, np.stack([pixels("grey", (7, 2)[number]) for number in numbers]))
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_run_that_goes_on_reads_what_it_would_have_read(pictures: list[Picture], workers: int) -> None:
     first, second = (batches(Pixels(pictures, PROCESSOR, keep=False, workers=workers)) for _ in range(2))

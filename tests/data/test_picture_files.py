@@ -173,6 +173,7 @@ def test_a_dataset_of_the_hub_keeps_its_pictures_and_class_names(
         ("", r"t\.jsonl, line 2: there is no picture; give a file's name, or remove the row"),
         (None, r"t\.jsonl, line 2: there is no picture; give"),
         (7, r"t\.jsonl, line 2: 7 names no picture"),
+        (["0.png", "1.png"], r"t\.jsonl, line 2: there are 2 pictures, and a row has one; make a row for each"),
         (["0.png"], r"t\.jsonl, line 2: \['0\.png'\] names no picture"),
     ],
 )

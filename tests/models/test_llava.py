@@ -176,14 +176,25 @@ def test_without_pictures_it_is_its_language_model() -> None:
         model(Batch(Inputs(torch.ones(1, 49, dtype=torch.long))))
 
 
+NO_PICTURE = r"row 1 has 4 image tokens and no picture; give it one \(--image\), or leave the token out of its text"
+
+
 @pytest.mark.parametrize(
     ("tokens", "owners", "message"),
     [
         (3, [0], "row 1 has 3 image tokens for 1 pictures of 4 patches each; each patch needs one"),
         (4, [0, 0], "row 1 has 4 image tokens for 2 pictures of 4 patches each; each patch needs one"),
         (8, [0], "row 1 has 8 image tokens for 1 pictures of 4 patches each; each patch needs one"),
-        (4, [], "row 1 has 4 image tokens for 0 pictures; each patch needs one"),
-        (4, [1], "row 1 has 4 image tokens for 0 pictures; each patch needs one"),
+        (
+            4,
+            [],
+            NO_PICTURE,
+        ),
+        (
+            4,
+            [1],
+            NO_PICTURE,
+        ),
         (0, [0], "row 1 has 0 image tokens for 1 pictures of 4 patches each; each patch needs one"),
         (4, [2], r"pictures come in the order of their rows, 0 to 1, not \[2\]"),
         (4, [1, 0], r"pictures come in the order of their rows, 0 to 1, not \[1, 0\]"),

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from legato.nn.attention import additive, fused_attention, visible, weigh, written_out_attention
+from legato.nn.attention import (
+    additive,
+    fused_attention,
+    trusted_kernels,
+    visible,
+    weigh,
+    written_out_attention,
+)
 
 B, H, T, S, K = 3, 4, 5, 7, 8
 
@@ -143,3 +152,27 @@ def test_an_additive_mask_is_zero_where_there_is_something_to_see(dtype: torch.d
     assert torch.equal(added == 0, mask)
     assert torch.isfinite(added).all()
     assert all(stride % 8 == 0 for stride in added.stride()[:-1])
+
+
+@pytest.mark.parametrize(
+    ("learns", "plain", "trusted"), [(True, False, False), (True, True, True), (False, False, True)]
+)
+def test_cudnn_is_left_out_where_its_gradients_can_be_nan(learns: bool, plain: bool, trusted: bool) -> None:
+    query: Any = SimpleNamespace(is_cuda=True, requires_grad=learns)
+    with trusted_kernels(query, plain):
+        assert torch.backends.cuda.cudnn_sdp_enabled() == trusted
+    assert torch.backends.cuda.cudnn_sdp_enabled()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize(("queries", "keys", "masked"), [(1, 64, False), (64, 64, False), (704, 704, True)])
+def test_scores_far_below_zero_have_gradients_on_a_gpu(queries: int, keys: int, masked: bool) -> None:
+    def drawn(length: int) -> Tensor:
+        return torch.randn(B, H, length, 32, device="cuda", dtype=torch.bfloat16)
+
+    query, key, value = 0.1 * drawn(queries), 0.1 * drawn(keys), drawn(keys)
+    query[..., 0], key[..., 0] = 1.0, -120 * math.sqrt(32)
+    inputs = [each.requires_grad_() for each in (query, key, value)]
+    mask = additive(padding(keys).cuda(), torch.bfloat16) if masked else None
+    fused_attention(*inputs, mask).float().square().sum().backward()
+    assert all(each.grad is not None and each.grad.isfinite().all() for each in inputs)

@@ -1,7 +1,8 @@
-"""Benchmarks whose output is piped."""
+"""Benchmarks, run whole and small."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -27,3 +28,20 @@ def test_translating_is_measured_and_stops_quietly_behind_head() -> None:
     assert "Traceback" not in done.stderr, done.stderr
     assert done.returncode == 0, done.stderr
     assert "Legato is" in done.stdout
+
+
+@pytest.mark.parametrize("work", [[], ["--infer"]])
+def test_vit_is_measured(work: list[str]) -> None:
+    pytest.importorskip("transformers")
+    tiny = "--device cpu --layers 1 --width 64 --image 32 --batch 2 --steps 1 --rounds 1 --warm 1 --threads 1"
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "vit.py"), *tiny.split(), "--sides", "legato", *work],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout.splitlines()[-1])
+    assert figures["pictures_per_second"]["legato"] > 0
+    assert 6 < figures["first_loss"]["legato"] < 8  # ln 1000 = 6.9

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import legato
+from legato.data.batching.picture_batches import Decoder
 from legato.data.formats.captions import read_captions
 from legato.errors import ConfigError, FolderError, LegatoError
 from legato.models.clip import CLIPConfig
@@ -20,6 +22,7 @@ from legato.runs.train import plan_of
 from tiny_pictures import SIDE, TINY_CAPTIONER, captioned, pixels, write_jsonl, write_picture
 from tiny_runs import read_metrics, weights_digest, write_text
 
+CPU = torch.device("cpu")
 LEARNED = {"train.steps": 60, "train.lr": 0.02, "train.label_smoothing": 0.0, "train.validate_every": 30}
 DECODERS: dict[str, dict[str, Any]] = {
     "without attention": {"model.attention": "none"},
@@ -66,6 +69,23 @@ def test_it_learns_what_to_say(home: Path) -> None:
     assert scores["cider"] > 0
     assert held.about["plain"] is True
     assert set(said[0]) <= set("abcdefghijklmnopqrstuvwxyz ")  # learned as it is scored
+
+
+def test_what_a_validation_scores_is_decoded_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[int] = []
+    read = Decoder.__getitem__
+
+    def counted(self: Decoder, number: int) -> Any:
+        decoded.append(number)
+        return read(self, number)
+
+    monkeypatch.setattr(Decoder, "__getitem__", counted)
+    plan = plan_of(check(settings_for("captioning", settings(str(home / "captions.jsonl"), data__scored=5))), CPU)
+    job: Any = TASKS.get("captioning").prepare(plan, lambda _: None)
+    assert len(decoded) == 24
+    assert len(job.valid) == len(job.valid_pixels) == 5
+    for (row,), found in job.valid_pixels.scored(1):
+        assert torch.equal(found, job.pixels["valid"].take(np.array([12 * row // 5])))
 
 
 def test_beams_and_lengths_are_options(home: Path) -> None:
@@ -174,6 +194,8 @@ def test_a_model_that_reads_no_pictures_is_one_line(home: Path, change: dict[str
 def test_a_part_of_a_model_is_meant_where_it_has_one() -> None:
     assert part_inside(Seq2SeqConfig(encoder=ViTConfig()), "encoder") == "encoder"
     assert part_inside(CLIPConfig(), "encoder") == "vision"
+    assert part_inside(Seq2SeqConfig(encoder=ViTConfig()), "vision") == "encoder"
+    assert part_inside(Seq2SeqConfig(), "vision") is None
     assert part_inside(CLIPConfig(), "text") == "text"
     assert part_inside(Seq2SeqConfig(), "encoder") is None  # it translates
     assert part_inside(ViTConfig(), "encoder") is None

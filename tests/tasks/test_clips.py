@@ -226,6 +226,7 @@ def test_it_learns_what_one_frame_does_not_say(home: Path, tmp_path: Path) -> No
     assert held.predict(np.stack([np.asarray(frame) for frame in frames_of("up", 5)])) == "up"
     found = held.evaluate(test=str(home / "train"), frames=5)
     assert found["clips"] == 8
+    assert found["details"][1][1][-1] == "clips"
 
 
 def test_a_run_that_is_interrupted_ends_with_the_same_weights(home: Path, tmp_path: Path) -> None:

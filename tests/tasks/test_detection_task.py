@@ -13,7 +13,7 @@ from PIL import Image
 import legato
 from legato.data.batching.batch import IGNORE
 from legato.data.batching.examples import collate_examples, fill_rows
-from legato.data.batching.picture_batches import with_pictures
+from legato.data.batching.picture_batches import Decoder, with_pictures
 from legato.data.formats.boxes import read_boxes
 from legato.data.image.augmentation import Augmentation, AugmentConfig
 from legato.data.image.image_processor import ImageProcessor
@@ -47,6 +47,23 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("boxes")
     legato.train("detection", settings(boxed(folder), **LEARNED), out=folder / "run", quiet=True)
     return folder
+
+
+def test_what_a_validation_scores_is_decoded_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[int] = []
+    read = Decoder.__getitem__
+
+    def counted(self: Decoder, number: int) -> Any:
+        decoded.append(number)
+        return read(self, number)
+
+    monkeypatch.setattr(Decoder, "__getitem__", counted)
+    job, _ = job_of(settings(str(home / "boxes.jsonl"), **{"data.scored": 3}))
+    count = len(job.parts["valid"])
+    assert len(decoded) == len(job.parts["train"]) + count
+    assert len(job.valid) == len(job.valid_pixels) == 3
+    for (row,), found in job.valid_pixels.scored(1):
+        assert torch.equal(found, job.pixels["valid"].take(np.array([count * row // 3])))
 
 
 # --- other views -----------------------------------------------------------------------------------

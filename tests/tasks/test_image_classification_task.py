@@ -169,6 +169,9 @@ def test_it_learns_the_shapes_of_scenes(tmp_path: Path) -> None:
     held = legato.load(tmp_path / "run")
     scores = held.evaluate(test="toy:scenes", scenes={"test_count": 6})
     assert scores["pictures"] == 6
+    _, (_, per_class, _), (_, worst, _) = scores["details"]
+    assert per_class[-1] == "pictures"
+    assert worst[-2:] == ["picture", "where"]
 
 
 def with_size(home: Path, folder: Path, height: int, width: int) -> Path:

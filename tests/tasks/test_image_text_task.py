@@ -20,7 +20,9 @@ from legato.models.clip import CLIPModel
 from legato.registry import TASKS
 from legato.runs.config import check, settings_for
 from legato.runs.train import plan_of
+from legato.tasks.embedding.picture_vectors import PictureVectors
 from legato.tasks.image_text.matcher import Matcher
+from tiny_adapted import published_folder
 from tiny_pictures import SIDE, TINY, TOWERS, captioned, picture_model, pixels, write_jsonl, write_picture
 from tiny_runs import read_metrics, weights_digest
 
@@ -93,6 +95,29 @@ def test_what_is_nearest_is_found_among_texts_and_among_pictures(home: Path, tmp
     found = held.predictions(["A red square.", " ", str(red)], search=photos)
     assert found[1].problem == "the text is empty"
     assert [answer.text for answer in found[0].answers] == [answer.text for answer in found[2].answers]
+
+
+def test_a_folder_is_embedded_once_until_a_picture_changes(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, photos = legato.load(home / "run"), tmp_path / "photos"
+    for name, colour in (("one", "red"), ("two", "blue")):
+        write_picture(photos / f"{name}.png", colour, 55)
+    embedded: list[int] = []
+    embed = PictureVectors.embed
+
+    def counted(self: PictureVectors, pictures: Any, *more: Any) -> Any:
+        embedded.append(len(pictures))
+        return embed(self, pictures, *more)
+
+    monkeypatch.setattr(PictureVectors, "embed", counted)
+    for _ in range(2):
+        assert held.predict("A blue square.", search=str(photos)) == "two.png"
+    assert embedded == [2]
+    for name, colour in (("one", "blue"), ("two", "red")):
+        write_picture(photos / f"{name}.png", colour, 55)
+    assert held.predict("A blue square.", search=str(photos)) == "one.png"
+    assert embedded == [2, 2]
 
 
 def test_their_library_reads_the_folder_and_finds_the_same_vectors(home: Path) -> None:
@@ -231,6 +256,14 @@ def test_settings_that_do_not_go_together_are_refused(
         legato.train("image-text", given, out=tmp_path / "run", quiet=True)
 
 
+def test_the_text_tower_begins_with_a_text_tower_alone(home: Path, tmp_path: Path) -> None:
+    folder = published_folder(tmp_path / "bert", "bert", layers=1)
+    given = {"data.train": str(home / "captions.jsonl"), "from.text": str(folder)}
+    message = r"from\.text=.* holds 'bert', and the text of model=clip is always 'clip-text'; .* another clip"
+    with pytest.raises(ConfigError, match=message):
+        legato.train("image-text", given, out=tmp_path / "run", quiet=True)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -254,7 +287,7 @@ def test_a_picture_that_cannot_be_read_is_said_of_it_alone(home: Path, tmp_path:
     found = held.predictions([str(tmp_path / "b.jpg"), pixels("red"), "a dog"], labels="red,blue")
     assert found[0].problem == f"{tmp_path}/b.jpg is no picture of JPEG, PNG, WEBP, GIF"
     assert found[1].answers
-    assert "is no file, and this model reads pictures, not text" in str(found[2].problem)
+    assert "'a dog' is no file, and labels are chosen for pictures; what is nearest to a" in str(found[2].problem)
     with pytest.raises(LegatoError, match="give texts, or image=…, not both"):
         held.embed("a dog", image=pixels("red"))
     with pytest.raises(LegatoError, match="is no picture"):

@@ -265,7 +265,7 @@ def test_a_model_without_eyes_is_not_asked_about_pictures(home: Path, tmp_path: 
         legato.load(home / "run").chat(QUESTION, image=home / "0.png", slide=True)
     seeing = legato.load(home / "run")
     ids = seeing.chat_ids(QUESTION, about_picture=True)
-    with pytest.raises(LegatoError, match="row 1 has 4 image tokens for 0 pictures"):
+    with pytest.raises(LegatoError, match="row 1 has 4 image tokens and no picture; give it one"):
         seeing.generate(ids)
     photos = [home / "0.png", home / "1.png"]
     with pytest.raises(LegatoError, match="there are 2 pictures for 1 prompts; give one for each"):

@@ -6,6 +6,7 @@ The real graph needs a GPU; that a replay reads the right batch and state is tes
 import gc
 import weakref
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -179,6 +180,29 @@ if pytest is not None:
         def replay(self, batch: Batch) -> torch.Tensor:
             self.trainer.optimizer.zero_grad()
             return self.run(batch, None, torch.tensor(float(batch.tokens)))[0]
+
+    def test_steps_of_a_task_are_recorded_after_some_of_it_where_the_job_lets_them(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        trainer, warnings = pairs_trainer(tmp_path, monkeypatch)
+        monkeypatch.setattr("legato.training.loop.StepGraph", Recording)
+        monkeypatch.setattr(Recording, "made", [])
+        monkeypatch.setattr(Recording, "trainer", trainer, raising=False)
+        at, tasks = trainer.job.batches.at, ["boxes", "words", "words", "boxes", "rare"]
+
+        def task_at(step: int) -> str:
+            return tasks[step % 4 + step // 30]
+
+        monkeypatch.setattr(trainer.job.batches, "at", lambda step: replace(at(step), task=task_at(step)))
+        monkeypatch.setattr(trainer.job, "recordable", lambda batch: batch.task != "boxes")
+        for _ in range(34):
+            trainer._update()
+        recorded = {shape[0] for shape, _ in Recording.made}  # type: ignore[index]
+        first = min(step for _, step in Recording.made)
+        made = [step for step in range(34) if task_at(step) == "words"]
+        assert recorded == {"words"}
+        assert first == made[WARM]
+        assert not warnings
 
     @pytest.mark.parametrize(("at_once", "compiled"), [(12, False), (1, False), (12, True)])
     def test_the_first_shapes_are_recorded_when_they_come_and_others_when_they_come_again(

@@ -45,7 +45,20 @@ def test_a_head_may_have_its_own_rate() -> None:
     assert set(shares.values()) == {1.0, 5.0}
 
 
+def test_what_reads_pictures_and_what_reads_text_may_have_their_own_rates() -> None:
+    tower = {"layers": 1, "width": 8, "heads": 2}
+    config = MODELS.get("clip").Config(vision={**tower, "image": 8, "patch": 4}, text=tower, projection=4)
+    model = MODELS.get("clip")(config, Sizes(20))
+    shares = rate_shares(model, TrainConfig(lr=0.01, encoder_lr=0.001, text_lr=0.005))
+    expected = {"vision": 0.1, "text": 0.5}
+    assert shares == {name: pytest.approx(expected.get(name.split(".")[0], 1.0)) for name in shares}
+    assert {name.split(".")[0] for name in shares} > {"vision", "text"}
+
+
 def test_what_does_not_fit_the_model_is_refused() -> None:
+    for key, part in (("encoder_lr", "encoder"), ("text_lr", "text")):
+        with pytest.raises(ConfigError, match=rf"train\.{key} is for models with a model\.{part}; model=gpt2 has no"):
+            rate_shares(model_of("gpt2", headed=False, layers=1, heads=2), TrainConfig(**{key: 0.1}))
     with pytest.raises(ConfigError, match=r"train\.head_lr is for tasks that put a head on a model"):
         rate_shares(model_of("gpt2", headed=False, layers=1, heads=2), TrainConfig(head_lr=0.1))
     with pytest.raises(ConfigError, match=r"train\.layer_decay is for models of layers, and model=window has none"):

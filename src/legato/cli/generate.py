@@ -47,7 +47,10 @@ def command(
         bool, typer.Option("--chat", help="Talk: the prompt is a message, or each line of standard input in turn.")
     ] = False,
     system: Annotated[str | None, typer.Option(help="With --chat: what the model is told first.")] = None,
-    image: Annotated[str | None, typer.Option(help="With --chat: the picture that the dialogue is about.")] = None,
+    images: Annotated[
+        list[str] | None,
+        typer.Option("--image", metavar="<str>", help="With --chat: the picture that the dialogue is about."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Same seed and prompt, same text, alone or among others.")] = 0,
     scores: Annotated[bool, typer.Option("--scores", help="Show each text's score.")] = False,
     device: Annotated[str, typer.Option()] = "auto",
@@ -68,6 +71,9 @@ def command(
 
     if system is not None and not chat:
         raise ConfigError("--system is what a model is told before a dialogue; it needs --chat")
+    image = images[0] if images else None
+    if images and len(images) > 1:
+        raise ConfigError(f"a dialogue is about one picture, and there are {len(images)}; give --image once")
     if image is not None and not chat:
         raise ConfigError("--image is the picture that a dialogue is about; it needs --chat")
     given = {name: called.params[name] for name in SearchOptions.model_fields}
@@ -93,16 +99,16 @@ def command(
     for text, start in zip(prompts, starts, strict=True):
         if held.tokenizer.unk_id is not None and held.tokenizer.unk_id in start:
             print_note(f"legato: note: the model does not know all of '{brief(text)}'; it sees <unk> there")
-    images = [] if image is None else [image] * len(prompts)
+    seen = [] if image is None else [image] * len(prompts)
     if streaming and len(prompts) == 1:
         _write("" if chat else prompts[0])
         try:
-            written = [held.write(starts[0], options, _write, images=images)]
+            written = [held.write(starts[0], options, _write, images=seen)]
         finally:  # what went wrong is said on a line of its own
             _write("\n")
         _note_full(held, written, options)
         return
-    for text, found in zip(prompts, held.hypotheses(starts, options, images=images), strict=True):
+    for text, found in zip(prompts, held.hypotheses(starts, options, images=seen), strict=True):
         _note_full(held, found, options)
         if as_json:
             print(to_json({"prompt": text, "results": [vars(g) for g in found]}, ensure_ascii=False))

@@ -101,16 +101,21 @@ def classification_scores(labels: Labels, found: Array, wanted: Sequence[Any]) -
 
 
 def classification_details(
-    labels: Labels, found: Array, wanted: Sequence[Any], texts: Sequence[str], places: Sequence[str]
+    labels: Labels,
+    found: Array,
+    wanted: Sequence[Any],
+    texts: Sequence[str],
+    places: Sequence[str],
+    unit: str = "text",
 ) -> list[DetailTable]:
     """Scores per class, who was taken for whom, and the errors that were most certain.
 
-    `places` says where each text stands.
+    `places` says where each text stands; of pictures, which are another `unit`, `texts` are their names.
     """
 
     def worst(columns: list[str], errors: Iterable[tuple[int, list[Any]]], count: int) -> DetailTable:
         rows = [[*told, texts[number], places[number]] for number, told in errors]
-        return f"worst errors, {len(rows)} of {count:,}", [*columns, "text", "where"], rows
+        return f"worst errors, {len(rows)} of {count:,}", [*columns, unit, "where"], rows
 
     if labels.kind == "regression":
         off = np.abs(found - np.asarray(wanted, dtype=np.float64))
@@ -122,7 +127,7 @@ def classification_details(
         missed = np.where(true, 1.0 - found, found)  # how sure it was of the opposite
         errors = sorted(map(tuple, np.argwhere(true != guessed)), key=lambda pair: (-missed[pair], pair))
         said = ((n, [labels.names[c], "yes" if true[n, c] else "no", float(found[n, c])]) for n, c in errors[:WORST])
-        return [_per_class(labels, true, guessed), worst(["label", "there", "probability"], said, len(errors))]
+        return [_per_class(labels, true, guessed, unit), worst(["label", "there", "probability"], said, len(errors))]
     classes, best = np.asarray(wanted, dtype=np.int64), found.argmax(axis=1)
     sure, wrong = found.max(axis=1), np.flatnonzero(best != classes)
     surest = wrong[np.argsort(-sure[wrong], kind="stable")][:WORST]
@@ -130,13 +135,13 @@ def classification_details(
     every = np.arange(labels.outputs)
     true, guessed = classes[:, None] == every, best[:, None] == every
     return [
-        _confusion(labels, true, guessed),
-        _per_class(labels, true, guessed),
+        _confusion(labels, true, guessed, unit),
+        _per_class(labels, true, guessed, unit),
         worst(["true", "guessed", "probability"], taken, len(wrong)),
     ]
 
 
-def _confusion(labels: Labels, true: Array, guessed: Array) -> DetailTable:
+def _confusion(labels: Labels, true: Array, guessed: Array, unit: str) -> DetailTable:
     counts = true.T.astype(np.int64) @ guessed.astype(np.int64)  # (true, guessed)
     if labels.outputs <= WIDEST:
         rows = [[name, *map(int, counts[place])] for place, name in enumerate(labels.names)]
@@ -146,17 +151,17 @@ def _confusion(labels: Labels, true: Array, guessed: Array) -> DetailTable:
     off = counts - np.diag(np.diag(counts))
     order = sorted(zip(*np.nonzero(off), strict=True), key=lambda pair: (-off[pair], pair))[:WIDEST]
     pairs = [[labels.names[a], labels.names[b], int(off[a, b])] for a, b in order]
-    return "most frequent confusions", ["true", "guessed", "texts"], pairs
+    return "most frequent confusions", ["true", "guessed", f"{unit}s"], pairs
 
 
-def _per_class(labels: Labels, true: Array, guessed: Array) -> DetailTable:
+def _per_class(labels: Labels, true: Array, guessed: Array, unit: str) -> DetailTable:
     rows = []
     for place, name in enumerate(labels.names):
         right = int((true[:, place] & guessed[:, place]).sum())
         there, said = int(true[:, place].sum()), int(guessed[:, place].sum())
         precision, recall = right / max(said, 1), right / max(there, 1)
         rows.append([name, precision, recall, 2 * right / max(there + said, 1), there])
-    return "scores per class", ["class", "precision", "recall", "f1", "texts"], rows
+    return "scores per class", ["class", "precision", "recall", "f1", f"{unit}s"], rows
 
 
 # --- the plain model beside it ---------------------------------------------------------------------

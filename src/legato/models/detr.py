@@ -55,10 +55,9 @@ PRIOR: Final = 0.01  # how likely each class is at the start: most places see no
 EDGE: Final = 1e-4  # how near a share comes to 0 and 1, whose logits are not finite
 
 
-class DETRConfig(BlocksConfig):
-    """Settings of the model that detects boxes."""
+class QueriesConfig(BlocksConfig):
+    """Settings of models whose queries look at the places of a picture, and say boxes."""
 
-    name: Literal["detr"] = "detr"
     size: tuple[Side, Side] | None = Field(
         None, description="height and width that pictures are brought to; left out: the encoder's own"
     )
@@ -67,8 +66,14 @@ class DETRConfig(BlocksConfig):
     layers: int = Field(3, ge=1, le=DEEPEST, description="blocks in which queries look at places")
     heads: int = Field(8, ge=1, description="attention heads; they divide the width")
     dropout: float = Field(0.0, ge=0, lt=1, description="on what each sublayer adds")
-    deep: bool = Field(True, description="teach every block of queries, and not the last alone")
-    encoder: EncoderSetting = Field(None, description="the model that reads the picture, such as resnet or vit")
+    deep: bool = Field(True, description="teach boxes to every block of queries, and not to the last alone")
+    encoder: EncoderSetting = Field(None, description="the model that reads pictures, such as resnet or vit")
+
+
+class DETRConfig(QueriesConfig):
+    """Settings of the model that detects boxes."""
+
+    name: Literal["detr"] = "detr"
 
 
 class MLP(nn.Module):

@@ -34,6 +34,7 @@ class ImageEncoder(SequenceModel):
     """The base of every model that reads pictures (B, 3, H, W) and nothing else."""
 
     processors: ClassVar[tuple[str, ...]] = ("image",)
+    usual_task: ClassVar[str | None] = "image-classification"
     has_readout = False
     before_grid: ClassVar[int] = 0  # states before those of the grid: for the whole picture
 
@@ -86,16 +87,21 @@ class ConvolutionalEncoder(ImageEncoder):
         """What the stem leaves of pictures (B, 3, H, W), and each stage after it: (B, D, rows, columns)."""
         raise NotImplementedError
 
+    def _laid_out(self, inputs: Inputs) -> Tensor:
+        """Pictures, on a GPU with their channels side by side, as tensor cores read them; and so lie all grids."""
+        pixels = self.pixels_of(inputs)
+        return pixels.contiguous(memory_format=torch.channels_last) if pixels.is_cuda else pixels
+
     def smallest_batch(self) -> Batch:
         """So large that the last grid is not a single place, which could be added to any other."""
         return Batch(Inputs(values=torch.zeros(1, 3, 2 * self.stride, 2 * self.stride, device=self.device)))
 
     def embed(self, inputs: Inputs) -> Tensor:
-        return next(self.grids(self.pixels_of(inputs)))
+        return next(self.grids(self._laid_out(inputs)))
 
     def read(self, batch: Batch, every: list[Tensor] | None = None) -> Tensor:
         """The last grid row by row, (B, rows · columns, D); every grid so, where `every` is given."""
-        for grid in self.grids(self.pixels_of(batch.inputs)):
+        for grid in self.grids(self._laid_out(batch.inputs)):
             last = grid
             if every is not None:
                 every.append(grid.flatten(2).transpose(1, 2))

@@ -242,10 +242,15 @@ class LlavaModel(SequenceModel):
             raise LegatoError(f"pictures come in the order of their rows, 0 to {len(tokens) - 1}, not {rows}")
         for row, count in enumerate(tokens):
             there = rows.count(row)
-            if count != there * patches:
-                each = f" of {patches} patches each" if there else ""
+            if count and not there:
                 raise LegatoError(
-                    f"row {row + 1} has {count} image tokens for {there} pictures{each}; each patch needs one"
+                    f"row {row + 1} has {count} image tokens and no picture; give it one (--image), or leave the "
+                    "token out of its text"
+                )
+            if count != there * patches:
+                raise LegatoError(
+                    f"row {row + 1} has {count} image tokens for {there} pictures of {patches} patches each; each "
+                    "patch needs one"
                 )
 
     # --- generation ------------------------------------------------------------------------------------

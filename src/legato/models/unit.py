@@ -38,12 +38,12 @@ from legato.data.processors import TEXT
 from legato.data.text.any_tokenizer import AnyTokenizer
 from legato.data.text.text_reader import TextReader
 from legato.errors import ConfigError, LegatoError
-from legato.models.base import DEEPEST, BlocksConfig, ModelConfig, SequenceModel, Sizes
-from legato.models.detr import MLP, PRIOR, BoxPredictor, cells_of, detect
+from legato.models.base import DEEPEST, ModelConfig, SequenceModel, Sizes
+from legato.models.detr import MLP, PRIOR, BoxPredictor, QueriesConfig, cells_of, detect
 from legato.models.encoder import EncoderConfig, EncoderModel
 from legato.models.image_encoder import ImageEncoder
 from legato.models.model_with_head import MOST_OUTPUTS, HeadSpec
-from legato.models.source_encoder import EncoderSetting, SourceEncoder
+from legato.models.source_encoder import SourceEncoder
 from legato.nn.convolution import OwnStatistics
 from legato.nn.feedforward import BlockShape
 from legato.nn.linear import Linear, xavier
@@ -75,22 +75,15 @@ class TaskConfig(Section):
     )
 
 
-class UnitConfig(BlocksConfig):
+class UnitConfig(QueriesConfig):
     """Settings of the model of many tasks."""
 
     uses_cls: ClassVar[bool] = True
 
     name: Literal["unit"] = "unit"
-    size: tuple[Side, Side] | None = Field(
-        None, description="height and width that pictures are brought to; left out: the encoder's own"
-    )
     queries: int = Field(100, ge=1, description="boxes of a picture, at most, in tasks of boxes")
-    encoder_layers: int = Field(2, ge=0, le=DEEPEST, description="blocks in which places look at each other")
     layers: int = Field(3, ge=1, le=DEEPEST, description="blocks in which queries look at places and words")
-    heads: int = Field(8, ge=1, description="attention heads; they divide the width")
     dropout: float = Field(0.1, ge=0, lt=1, description="on what each sublayer adds, and before classes")
-    deep: bool = Field(True, description="teach boxes to every block of queries, and not to the last alone")
-    encoder: EncoderSetting = Field(None, description="the model that reads pictures, such as resnet or vit")
     text: Annotated[SerializeAsAny[EncoderConfig] | None, ChosenByName(text_config)] = Field(
         None, description="the model that reads text: bert, roberta or distilbert"
     )

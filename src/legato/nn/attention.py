@@ -10,6 +10,7 @@ Notable here:
 - the Transformer's scaled dot product (Vaswani et al. 2017, equation 1) twice: `fused_attention`, which
   is PyTorch's kernel, and `written_out_attention`, the equation, which also gives the weights. Tests
   hold the two equal where a row sees something in outputs and gradients;
+- on a GPU, cuDNN's kernel is left out where its gradients can be NaN (`trusted_kernels`);
 - a mask is True where there is something to look at. A row that may look at nothing gets zeros. For the
   kernels, `additive` turns it into numbers, and then such a row gets something finite.
 """
@@ -17,10 +18,12 @@ Notable here:
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 
@@ -85,6 +88,7 @@ class MLP(Score):
         return self.energy(both.tanh_()).squeeze(-1)  # (B, T, S)
 
 
+TRUSTED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 LARGEST = 2**27  # hidden units that the MLP score makes at a time: 512 MiB of float32
 SCORES: dict[str, type[Score]] = {"dot": Dot, "bilinear": Bilinear, "mlp": MLP}
 
@@ -138,6 +142,22 @@ def fused_attention(
         past = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
         mask = mask & past if mask.dtype == torch.bool else mask.masked_fill(~past, torch.finfo(mask.dtype).min)
         causal = False
+    with trusted_kernels(query, plain=causal and mask is None):
+        return _fused(query, key, value, mask, causal, dropout)
+
+
+def trusted_kernels(query: Tensor, plain: bool) -> AbstractContextManager[None]:
+    """Leaves out cuDNN's kernel in training, but for the `plain` causal attention without a mask.
+
+    What fills up its last tile of keys has a score of 0 otherwise, and where all true scores are below about −88 the
+    gradient overflows (cuDNN 9.19 on Hopper; pytorch/pytorch#196678, NVIDIA/cudnn-frontend#1072).
+    """
+    if query.is_cuda and query.requires_grad and not plain:
+        return sdpa_kernel(TRUSTED)
+    return nullcontext()
+
+
+def _fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, dropout: float) -> Tensor:
     if key.shape[1] == query.shape[1]:
         return F.scaled_dot_product_attention(query, key, value, mask, dropout, is_causal=causal)
     if query.shape[2] == 1 and not causal:

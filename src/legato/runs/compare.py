@@ -90,6 +90,16 @@ class ComparisonEntry:
         return values
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """What a run's data fix of its model, and how much of them the run would read."""
+
+    sizes: Sizes
+    settings: dict[str, Any]  # of the model, those that follow from the data
+    tokens: int
+    rows: int | None  # texts or pictures, where these are counted
+
+
 @dataclass
 class Comparison:
     """The entries with their runs, and where everything was kept."""
@@ -113,9 +123,15 @@ class Comparison:
     @property
     def figures(self) -> list[str]:
         """The scores that a table shows: the task's headlines that all runs have, or else the loss."""
-        headlines = [metric.name for metric in self.metrics if metric.headline]
-        wanted = [f"{split}.{name}" for split in ("valid", "test") for name in headlines]
-        common = [name for name in wanted if all(name in entry.results[0].metrics for entry in self.entries)]
+        first, *others = (entry.results[0].metrics for entry in self.entries)
+        shared = [name for name in first if all(name in metrics for metrics in others)]
+        common = [
+            name
+            for split in ("valid.", "test.")
+            for metric in self.metrics
+            for name in shared
+            if metric.headline and name.startswith(split) and metric_of(self.metrics, name) is metric
+        ]
         common = [name for name in common if not name.endswith(".loss")] or common
         hidden = "valid.unknown_share"  # of the tokens to be predicted, which bits per byte alone makes up for
         has_hidden = any(hidden in result.metrics for entry in self.entries for result in entry.results)
@@ -175,9 +191,9 @@ def _compare(
     for seed in seeds:  # before the data is read
         check({**dump(entries[0].config), "seed": seed})
     _same_data(entries)
-    sizes = _all_sizes(entries)
-    _same_budget(entries, [tokens for _, tokens, _ in sizes], [rows for *_, rows in sizes])
-    _match_parameters(entries, [size for size, *_ in sizes], match)
+    prepared = _all_prepared(entries)
+    _same_budget(entries, [each.tokens for each in prepared], [each.rows for each in prepared])
+    _match_parameters(entries, prepared, match)
     for entry in entries:
         for seed in seeds or [entry.config.seed]:
             folder = out / (re.sub(r"[^\w.-]", "-", entry.label) + (f"-seed{seed}" if len(seeds) > 1 else ""))
@@ -230,12 +246,15 @@ def _run(config: RunConfig, folder: Path, display: Any) -> Result:
 def _same_data(entries: list[ComparisonEntry]) -> None:
     """Refuse to compare runs on different data, or that may stop when they like."""
     first = entries[0]
+    theirs = flat(dump(first.config)["data"])
     for entry in entries[1:]:
-        for key in ("train", "valid", "root", "column"):
-            mine, theirs = (flat(dump(e.config)["data"]).get(key) for e in (entry, first))
-            if mine != theirs:
+        mine = flat(dump(entry.config)["data"])
+        nested = [key for key in mine if key in theirs and key.endswith((".train", ".valid"))]  # of one of many tasks
+        for key in ("train", "valid", "root", "column", *nested):
+            if mine.get(key) != theirs.get(key):
                 raise ConfigError(
-                    f"'{entry.label}' has data.{key}={brief(mine)}, '{first.label}' {brief(theirs)}; set one for all"
+                    f"'{entry.label}' has data.{key}={brief(mine.get(key))}, '{first.label}' "
+                    f"{brief(theirs.get(key))}; set one for all"
                 )
     if any(entry.config.train.patience for entry in entries):
         raise ConfigError("train.patience would stop each run at another length; leave it out of a comparison")
@@ -257,48 +276,50 @@ def _same_budget(entries: list[ComparisonEntry], tokens: list[int], rows: list[i
             raise ConfigError(f"'{entry.label}' would train on {count:,} {unit}, {first}; {advice}")
 
 
-def _match_parameters(entries: list[ComparisonEntry], sizes: list[Sizes], match: Any) -> None:
+def _match_parameters(entries: list[ComparisonEntry], prepared: list[Prepared], match: Any) -> None:
     """Choose each entry's width so that its parameters come closest to the first one's, or to a number."""
     if match in ("none", None):
         return
-    target = int(match) if match != "parameters" else _parameters(entries[0].config, sizes[0])
-    for entry, size in zip(entries, sizes, strict=True):
+    target = int(match) if match != "parameters" else _parameters(entries[0].config, prepared[0])
+    for entry, data in zip(entries, prepared, strict=True):
         fixed = entry.own_width or entry.config.start_from is not None
         if not fixed and "width" in type(entry.config.model).model_fields:
-            entry.config = _with_width(entry.config, _closest_width(entry.config, size, target))
+            entry.config = _with_width(entry.config, _closest_width(entry.config, data, target))
 
 
-def _all_sizes(entries: list[ComparisonEntry]) -> list[tuple[Sizes, int, int | None]]:
-    """`_sizes` of each; entries that differ only in what is put on a model or trained of it read the data once."""
-    known: dict[str, tuple[Sizes, int, int | None]] = {}
+def _all_prepared(entries: list[ComparisonEntry]) -> list[Prepared]:
+    """`_prepared` of each; entries that differ only in what is put on a model or trained of it read the data once."""
+    known: dict[str, Prepared] = {}
     found = []
     for entry in entries:
         key = json.dumps({k: v for k, v in dump(entry.config).items() if k not in ("head", "adapt", "expect")})
         if key not in known:
-            known[key] = _sizes(entry.config)
+            known[key] = _prepared(entry.config)
         found.append(known[key])
     return found
 
 
-def _sizes(config: RunConfig) -> tuple[Sizes, int, int | None]:
-    """What the data fixes of the model, and how many tokens, and texts where these are counted, a run would read."""
+def _prepared(config: RunConfig) -> Prepared:
     job = TASKS.get(config.task).prepare(plan_of(config, torch.device("cpu")), lambda text: None)
     steps = resolve_steps(config.train, job.batches.steps_per_epoch)
     rows = config.train.batch_rows
-    return job.sizes, steps * job.batches.tokens_per_step, None if rows is None else steps * rows
+    given = dict(config.model)
+    settings = {key: value for key, value in dict(job.model_config).items() if value != given[key]}
+    tokens = steps * job.batches.tokens_per_step
+    return Prepared(job.sizes, settings, tokens, None if rows is None else steps * rows)
 
 
-def _parameters(config: RunConfig, sizes: Sizes) -> int:
-    return measure(MODELS.get(config.model.name), config.model, sizes)
+def _parameters(config: RunConfig, data: Prepared) -> int:
+    return measure(MODELS.get(config.model.name), config.model.model_copy(update=data.settings), data.sizes)
 
 
 def _with_width(config: RunConfig, width: int) -> RunConfig:
     return check({**dump(config), "model": {**config.model.model_dump(), "width": width}})
 
 
-def _closest_width(config: RunConfig, sizes: Sizes, target: int) -> int:
+def _closest_width(config: RunConfig, data: Prepared, target: int) -> int:
     def parameters(width: int) -> int:
-        return _parameters(_with_width(config, width), sizes)
+        return _parameters(_with_width(config, width), data)
 
     widths = range(0, WIDEST + 1, config.model.width_multiple)
     above = bisect_left(widths, target, lo=1, hi=len(widths) - 1, key=parameters)  # they grow with the width

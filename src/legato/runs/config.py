@@ -265,7 +265,9 @@ def _with_parts(task: Any, settings: Mapping[str, Any], start: Mapping[str, Any]
         _refuse_no_name(place, f"from.{part}")
         whole = read_config(str(place))
         inside = part_inside(whole, part)
-        held = (whole if inside is None else dict(whole)[inside]).model_dump(mode="json")
+        found = whole if inside is None else dict(whole)[inside]
+        _refuse_other_part(name, part, str(place), found)
+        held = found.model_dump(mode="json")
         chosen = given.get(part) or {}
         chosen = {"name": chosen} if isinstance(chosen, str) else dict(chosen)
         for key, value in chosen.items():
@@ -278,12 +280,23 @@ def _with_parts(task: Any, settings: Mapping[str, Any], start: Mapping[str, Any]
     return {**settings, "from": dict(start), "model": given}
 
 
+def _refuse_other_part(model: str, part: str, place: str, found: ModelConfig) -> None:
+    """Refuse to begin a part that can be of one kind alone (CLIP's text tower) with another model."""
+    kind = MODELS.get(model).Config.model_fields[part].annotation
+    only = kind.model_fields["name"].default if isinstance(kind, type) and issubclass(kind, Section) else None
+    if isinstance(only, str) and found.name != only:
+        raise ConfigError(
+            f"from.{part}={brief(place)} holds '{found.name}', and the {part} of model={model} is always '{only}'; "
+            f"name a model with one, such as another {model}, or leave it out"
+        )
+
+
 def part_inside(config: ModelConfig, part: str) -> str | None:
     """The part of a model that is meant where a part of that name is to begin with it; None: all of it.
 
-    It is the one of the same name; of a model whose encoder of pictures is a vision tower (CLIP), that.
+    It is the one of the same name; what reads pictures is a vision tower in one model (CLIP), an encoder in another.
     """
-    names = (part, "vision") if part == "encoder" else (part,)
+    names = {"encoder": ("encoder", "vision"), "vision": ("vision", "encoder")}.get(part, (part,))
     known = MODELS.get(config.name).part_names
     return next((name for name in names if name in known and dict(config).get(name) is not None), None)
 

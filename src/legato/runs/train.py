@@ -40,7 +40,7 @@ from legato.training.config import TrainConfig
 from legato.training.devices import choose_device
 from legato.training.display import Display, memory_used
 from legato.training.loop import Trainer
-from legato.training.optimizers import encoder_of, freeze_parts
+from legato.training.optimizers import freeze_parts, rated_parts
 from legato.training.schedules import Schedule, lengthened, resolve_steps
 
 # What may change when a run goes on; anything else would make it another run.
@@ -233,10 +233,11 @@ def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool)
     if base is not None:
         adapt(model, config.adapt, base, display.warn)
         store_frozen(model, device, config.train.precision)
-    if config.train.encoder_lr == 0:
-        encoder_of(model).requires_grad_(False)
+    still = [tower for tower, rate in rated_parts(model, config.train) if rate == 0]
+    for tower in still:
+        tower.requires_grad_(False)
     freeze_parts(model, config.train.frozen)
-    if config.start_from is not None or config.train.encoder_lr == 0 or config.train.frozen:
+    if config.start_from is not None or still or config.train.frozen:
         display.say(trainable_line(model))
     trainer = Trainer(model, job, config.train, run, seed=config.seed, device=device, display=display)
     if resuming:

@@ -17,7 +17,9 @@ from legato.data.image.image_processor import ImageProcessor
 from legato.data.image.picture_files import PICTURE_TYPES, Picture, as_picture, name_of
 from legato.data.image.scene_clips import CLIPS
 from legato.data.image.scenes import SCENES, ScenesConfig
+from legato.data.sources.files import MAX_LINE
 from legato.data.sources.table import Column
+from legato.data.splits import Encoding, MaxLine, SplitData, TableFormat, ValidShare
 from legato.errors import ConfigError, FolderError, LegatoError
 from legato.folders.loaded import Loaded
 from legato.models.base import ModelConfig, SequenceModel
@@ -45,6 +47,16 @@ class PictureData(Section):
     )
     augment: AugmentConfig = AugmentConfig()
     scenes: ScenesConfig = ScenesConfig()
+
+
+class PictureTableData(SplitData[str], PictureData):
+    """Where tables are that say something of pictures, and how they are read."""
+
+    valid: str | None = Field(None, description="left out: a share of the training pictures")
+    format: TableFormat = "auto"
+    encoding: Encoding = "utf-8"
+    max_line: MaxLine = MAX_LINE
+    valid_share: ValidShare = 0.05
 
 
 R = TypeVar("R")

@@ -44,6 +44,9 @@ class TrainConfig(Section):
     encoder_lr: float | None = Field(
         None, ge=0, description="highest rate of model.encoder or model.vision; 0: it stays as it is; none: as all"
     )
+    text_lr: float | None = Field(
+        None, ge=0, description="highest rate of model.text; 0: it stays as it is; none: as all"
+    )
     frozen: tuple[str, ...] = Field((), description="parts of a model that stay as they are: encoder, vision, text")
     lr_final: float = Field(0.0, ge=0, le=1, description="share of lr left at the end of cosine and linear")
     plateau_factor: float = Field(0.5, gt=0, lt=1, description="what plateau multiplies the rate with")

@@ -51,7 +51,6 @@ class Job:
     metric: str  # the validation figure that decides what is best
     metrics: Metrics = ()  # what the task says of its figures
     search: str = ""  # how a validation searches for what `decoded` figures are of
-    recordable: bool = True  # whether a step asks the device for nothing, so that it may be a CUDA graph
     likelihood: bool = True  # whether the loss is one of tokens, so that a perplexity is shown
 
     @property
@@ -59,6 +58,10 @@ class Job:
         """As the task says; where it says nothing of the figure, a loss is better down and all else up."""
         better = metric_of(self.metrics, self.metric).better
         return better == "down" if better else self.metric == "loss"
+
+    def recordable(self, batch: Batch) -> bool:
+        """Whether a step on it asks the device for nothing, so that it may be a CUDA graph."""
+        return True
 
     def loss(self, model: Any, batch: Batch, state: Any) -> Loss:
         raise NotImplementedError

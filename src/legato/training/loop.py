@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Hashable
 from contextlib import nullcontext
 from typing import Any
@@ -90,9 +91,9 @@ class Trainer:
         self.states: list[Any] = [None] * config.accumulate
         self.watch = Watch()
         # What is computed again draws its dropout again from the same generator's state, which a recording hides.
-        recordable = job.recordable and config.accumulate == 1 and not config.recompute
-        self._graphable = config.graph and device.type == "cuda" and recordable
-        self._warm = 0  # steps made in this process
+        whole = config.accumulate == 1 and not config.recompute
+        self._graphable = config.graph and device.type == "cuda" and whole
+        self._warm: Counter[str | None] = Counter()  # steps of each task made in this process
         self.graphs: dict[Hashable, StepGraph] = {}
         self._met: set[Hashable] = set()  # shapes of the ordinary steps so far
         self._trainable = [p for p in model.parameters() if p.requires_grad]
@@ -134,7 +135,9 @@ class Trainer:
 
     def _graph_for(self, batch: Batch) -> StepGraph | None:
         """The recording that makes steps of this shape; made when a shape comes for the first or second time."""
-        if not self._graphable or not (batch.inputs.lengths is None or batch.fixed_shape):
+        if not self._graphable or not self.job.recordable(batch):
+            return None
+        if not (batch.inputs.lengths is None or batch.fixed_shape):
             return None
         shape = shape_of(batch)
         known = self.graphs.get(shape)
@@ -145,7 +148,7 @@ class Trainer:
         full = len(self.graphs) >= (1 if streaming else MOST)
         # What is compiled is compiled anew for a new shape, which cannot be recorded.
         due = shape in self._met or (len(self.graphs) < AT_ONCE and not self.config.compile)
-        if self._warm < WARM or not due or full or (batch.keep_state is not None and not streaming):
+        if self._warm[batch.task] < WARM or not due or full or (batch.keep_state is not None and not streaming):
             self._met.add(shape)
             return None
         first = next(iter(self.graphs.values()), None)
@@ -168,7 +171,7 @@ class Trainer:
         reported, batch = self._gradients(self.step)
         norm = torch.nn.utils.clip_grad_norm_(self._trainable, self.config.clip or math.inf)
         self.optimizer.step()
-        self._warm += 1
+        self._warm[batch.task] += 1
         if self.average is None and self.config.average and self.step >= self.steps * (1 - self.config.average):
             self.average = Average(self.model, None)
         if self.average is not None:
@@ -222,7 +225,7 @@ class Trainer:
             self.display.say("compiling the model, for which the first step waits …")
         while self.step < self.steps and not self.progress.finished:
             self._update()
-            if self.config.compile and self._warm == 1:
+            if self.config.compile and self._warm.total() == 1:
                 self.display.say(f"compiled: the first step took {time.monotonic() - started:.0f} seconds")
             ending = self.step == self.steps
             if self.step % self.config.log_every == 0 or ending:
@@ -374,7 +377,7 @@ class Trainer:
         if kept["average_updates"] is not None:
             self.average = self.average or Average(self.model, None)
             self.average.restore(checkpoint.average, kept["average_updates"], where)
-        self.graphs, self._met, self._warm = {}, set(), 0
+        self.graphs, self._met, self._warm = {}, set(), Counter()
         self.step = checkpoint.step
         self.states = with_each(lambda tensor: tensor.to(self.device), checkpoint.stream)
         self._check_states(where)

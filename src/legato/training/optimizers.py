@@ -91,18 +91,28 @@ def rate_shares(model: SequenceModel, config: TrainConfig) -> dict[str, float]:
         if not head:
             raise ConfigError("train.head_lr is for tasks that put a head on a model, such as classification")
         shares |= {name: config.head_lr / config.rate for name in names if name in head}
-    if config.encoder_lr is not None:
-        inside = {id(parameter) for parameter in encoder_of(model).parameters()}
+    for part, rate in rated_parts(model, config):
+        inside = {id(parameter) for parameter in part.parameters()}
         own = {name for name, parameter in model.named_parameters() if id(parameter) in inside}
-        shares |= {name: config.encoder_lr / config.rate for name in names if name in own}
+        shares |= {name: rate / config.rate for name in names if name in own}
     return shares
 
 
-def encoder_of(model: SequenceModel) -> SequenceModel:
-    """The part that `train.encoder_lr` is for."""
-    found = model.parts.get("encoder") or model.parts.get("vision")
-    if found is None:
-        raise ConfigError(f"train.encoder_lr is for models with a model.encoder; model={model.config.name} has none")
+def rated_parts(model: SequenceModel, config: TrainConfig) -> list[tuple[SequenceModel, float]]:
+    """The parts with a rate of their own (`train.encoder_lr`, `train.text_lr`), and the rate."""
+    found = []
+    for key, rate, names in (
+        ("encoder_lr", config.encoder_lr, ("encoder", "vision")),
+        ("text_lr", config.text_lr, ("text",)),
+    ):
+        if rate is None:
+            continue
+        part = next((model.parts[name] for name in names if name in model.parts), None)
+        if part is None:
+            raise ConfigError(
+                f"train.{key} is for models with a model.{names[0]}; model={model.config.name} has none"
+            )
+        found.append((part, rate))
     return found
 
 

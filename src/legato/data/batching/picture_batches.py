@@ -110,6 +110,15 @@ class Pixels:
     def __len__(self) -> int:
         return len(self.decoder)
 
+    def select(self, numbers: Sequence[int]) -> Pixels:
+        """Those of some of the pictures; what is kept is not decoded again."""
+        pictures, how = [self.decoder.pictures[number] for number in numbers], self.decoder
+        keep = None if self.kept is None else False
+        part = Pixels(pictures, how.processor, self.device, workers=self.workers, keep=keep, frames=how.frames)
+        if self.kept is not None:
+            part.kept = self.take(np.asarray(numbers))
+        return part
+
     def _decoded(self) -> Tensor:
         whole = torch.empty((len(self), *self.shape), dtype=torch.uint8)
         start = 0

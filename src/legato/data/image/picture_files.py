@@ -117,11 +117,17 @@ def _named(given: str | PurePath) -> Picture:
     path = path_of(str(given))
     if path.is_dir():
         raise DataError(f"{path} is a folder; give a picture in it, or --file {path} for all of them")
-    if not path.exists() and path.suffix.lower() not in ENDINGS and near_path(path) is None:
+    if reads_as_text(str(given)):
         raise DataError(
             f"'{brief(given)}' is no file, and this model reads pictures, not text; give a picture's name"
         )
     return picture_file(path, printable(str(given)))
+
+
+def reads_as_text(given: str) -> bool:
+    """Whether nobody means a file by it: there is none of that name or a near one, and it ends like no picture."""
+    path = path_of(given)
+    return not path.exists() and path.suffix.lower() not in ENDINGS and near_path(path) is None
 
 
 def name_of(given: Any) -> str:
@@ -191,6 +197,8 @@ class PictureFinder:
             value = value.get("path") if inner is None else inner
         if isinstance(value, bytes):
             return Picture(where, data=value)
+        if isinstance(value, list) and len(value) > 1:
+            raise DataError(f"{where}: there are {len(value)} pictures, and a row has one; make a row for each")
         if not isinstance(value, str) or not value.strip():
             told = "there is no picture" if value in (None, "") else f"{brief(repr(value))} names no picture"
             raise DataError(f"{where}: {told}; give a file's name, or remove the row")

@@ -12,24 +12,18 @@ from legato.data.formats.picture_rows import hold_out_pictures
 from legato.data.formats.text import Text
 from legato.data.image.scenes import SCENES
 from legato.data.processors import Processors
-from legato.data.sources.files import MAX_LINE
-from legato.data.splits import Encoding, MaxLine, SplitData, TableFormat, ValidShare, completed
+from legato.data.splits import completed
 from legato.data.text.tokenizers import AnyTokenizer
 from legato.tasks.base import Plan, Say, TaskJob
-from legato.tasks.picture_data import PictureData, PictureReader, PictureSource, encoder_processor
+from legato.tasks.picture_data import PictureReader, PictureSource, PictureTableData, encoder_processor
 
 CAPTIONED: Final = PictureSource(read_captions, {SCENES: captioned_scenes})
 
 
-class CaptionedData(SplitData[str], PictureData):
+class CaptionedData(PictureTableData):
     """Where the pictures and captions are."""
 
     train: str | None = Field(None, description="a table with pictures and captions, a hub name or toy:scenes")
-    valid: str | None = Field(None, description="left out: a share of the training pictures")
-    format: TableFormat = "auto"
-    encoding: Encoding = "utf-8"
-    max_line: MaxLine = MAX_LINE
-    valid_share: ValidShare = 0.05
 
 
 class CaptionedJob(TaskJob):

@@ -25,6 +25,7 @@ from legato.decoding.options import MAX_BEAMS, MAX_TOKENS
 from legato.evaluation.captioning import METRICS
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
+from legato.models.seq2seq import Seq2SeqConfig
 from legato.tasks.base import Answer, Plan, Prediction, Say
 from legato.tasks.captioning.captioned_job import CAPTIONED, CaptionedData, CaptionedJob
 from legato.tasks.captioning.captioner import Captioner, caption_examples, caption_text
@@ -63,8 +64,10 @@ class CaptioningJob(CaptionedJob):
         data, processor = plan.data, self.reader.processor
         valid = self.parts["valid"]
         count = min(data.scored, len(valid))
-        self.valid = valid.select([row * len(valid) // count for row in range(count)])
-        self.valid_pixels = self.pixels["valid"] if count == len(valid) else self.reader.pixels(self.valid.pictures)
+        scored = [row * len(valid) // count for row in range(count)]
+        self.valid, self.valid_pixels = valid.select(scored), self.pixels["valid"]
+        if count < len(valid):
+            self.valid_pixels = self.valid_pixels.select(scored)
         self.target_tokens = TargetTokens.of(self.tokenizer)
         train = self.parts["train"]
         longest = plan.model.max_length
@@ -109,7 +112,7 @@ class CaptioningJob(CaptionedJob):
         if not chosen:
             return []
         captioner, rows = self.captioner(model), self.valid.select(chosen)
-        found = captioner.describe(self.reader.pixels(rows.pictures), SearchOptions())
+        found = captioner.describe(self.valid_pixels.select(chosen), SearchOptions())
         return [
             f"{name}\n→ {captioner.text(best[0])}\n= {said[0]}"
             for name, best, said in zip(rows.names, found, rows.captions, strict=True)
@@ -143,7 +146,12 @@ class Captioning(PictureTask):
         epochs = 3 if given.toy else 20  # a scene has many captions, and there are as many scenes as one likes
         train = TrainDefaults(label_smoothing=0.1, samples=3, **completed_training(given, usual, 64, epochs))
         tokenizer = {"name": "word", "min_count": 1 if given.toy else 5}
-        model = {"layers": 1, "width": 128} if given.toy and not given.trained else {}
+        model: dict[str, Any] = {"layers": 1, "width": 128} if given.toy and not given.trained else {}
+        if issubclass(given.config, Seq2SeqConfig) and "attention" not in given.model and not given.trained:
+            model |= {
+                "attention": "mlp",
+                "context_gate": True,
+            }  # the products of other scores look at nothing for long
         return Defaults(model=model, fixed=encoder_model(given, "resnet"), train=train, tokenizer=tokenizer)
 
     @classmethod

@@ -108,7 +108,10 @@ def labels_of(loaded: Loaded) -> Labels:
     kind, names = about.get("kind", "classes"), [str(name) for name in about.get("labels") or []]
     shape = loaded.module.shape
     if shape is None or shape.kind != "classes" or (kind != "regression" and len(names) != shape.outputs):
-        raise FolderError(f"{loaded.folder} holds no classifier: its model has no head that names classes")
+        raise FolderError(
+            f"{loaded.folder} holds no classifier: its model has no head that names classes; train one: "
+            f"legato train {loaded.task} from={loaded.folder}"
+        )
     # Folders made elsewhere name their classes, and people's data numbers them.
     numbered = about.get("numbered", not any(name.isdecimal() for name in names))
     return Labels(kind, names, about.get("separator", ";"), numbered)

@@ -27,8 +27,7 @@ from legato.data.image.image_processor import ImageProcessor
 from legato.data.image.picture_files import as_picture
 from legato.data.image.scenes import SCENES
 from legato.data.processors import Processors
-from legato.data.sources.files import MAX_LINE
-from legato.data.splits import Encoding, MaxLine, SplitData, TableFormat, ValidShare, completed
+from legato.data.splits import completed
 from legato.errors import ConfigError, DataError, brief, listed
 from legato.evaluation.detection import METRICS, Box
 from legato.folders.loaded import Loaded
@@ -38,9 +37,9 @@ from legato.tasks.base import Answer, Plan, Prediction, Say, TaskJob, as_trained
 from legato.tasks.defaults import Defaults, Given, TrainDefaults
 from legato.tasks.detection.detector import Detector, box_rows, details, in_view, losses
 from legato.tasks.picture_data import (
-    PictureData,
     PictureReader,
     PictureSource,
+    PictureTableData,
     PictureTask,
     encoder_model,
     encoder_processor,
@@ -53,15 +52,10 @@ from legato.training.job import Loss
 THRESHOLD: Final = 0.5  # how sure a box is that is shown
 
 
-class DetectionData(SplitData[str], PictureData):
+class DetectionData(PictureTableData):
     """Where the pictures and boxes are."""
 
     train: str | None = Field(None, description="a table with pictures and objects, a hub name or toy:scenes")
-    valid: str | None = Field(None, description="left out: a share of the training pictures")
-    format: TableFormat = "auto"
-    encoding: Encoding = "utf-8"
-    max_line: MaxLine = MAX_LINE
-    valid_share: ValidShare = 0.05
     box: BoxForm = Field("corners", description="numbers of a box: corners, x0 y0 x1 y1; or xywh, as in COCO")
     metric: Literal["map", "map_50", "loss"] = Field("map", description="what decides which model is best")
     scored: int = Field(1000, ge=1, description="pictures that each validation scores")
@@ -85,7 +79,6 @@ class DetectionJob(TaskJob):
     task = "detection"
     use = "legato predict FOLDER photo.jpg --draw drawn/"
     likelihood = False  # the loss is none of tokens
-    recordable = False  # boxes are given to queries on the CPU
     labels: list[str]
 
     def __init__(self, plan: Plan, say: Say) -> None:
@@ -107,8 +100,10 @@ class DetectionJob(TaskJob):
         self.pixels = {split: self.reader.pixels(rows.pictures) for split, rows in self.parts.items()}
         valid = self.parts["valid"]
         count = min(data.scored, len(valid))
-        self.valid = valid.select([row * len(valid) // count for row in range(count)])
-        self.valid_pixels = self.pixels["valid"] if count == len(valid) else self.reader.pixels(self.valid.pictures)
+        scored = [row * len(valid) // count for row in range(count)]
+        self.valid, self.valid_pixels = valid.select(scored), self.pixels["valid"]
+        if count < len(valid):
+            self.valid_pixels = self.valid_pixels.select(scored)
         train = self.parts["train"]
         self.batches = PictureBatches(
             box_rows(train, self.labels, processor),
@@ -175,6 +170,9 @@ class DetectionJob(TaskJob):
     def detector(self, model: SequenceModel) -> Detector:
         return Detector(model, self.reader.processor, self.labels)
 
+    def recordable(self, batch: Batch) -> bool:
+        return False  # boxes are given to queries on the CPU
+
     def loss(self, model: SequenceModel, batch: Batch, state: Any) -> Loss:
         assert batch.targets is not None
         assert batch.boxes is not None
@@ -206,7 +204,7 @@ class DetectionJob(TaskJob):
         if not chosen:
             return []
         rows = self.valid.select(chosen)
-        found = self.detector(model).detect(self.reader.pixels(rows.pictures), rows.sizes, once=True)
+        found = self.detector(model).detect(self.valid_pixels.select(chosen), rows.sizes, once=True)
         told = []
         for name, boxes, labels, corners in zip(rows.names, found, rows.labels, rows.boxes, strict=True):
             said = [f"{box.label} {_shown(box[:4])}" for box in boxes if box.score >= THRESHOLD]

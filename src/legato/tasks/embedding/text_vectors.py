@@ -227,8 +227,20 @@ class TextIndex:
         ]
 
 
-# Of each model the file that it searched last: which one, its lines by their numbers, and their vectors.
-_searched: WeakKeyDictionary[SequenceModel, tuple[Any, dict[int, str], VectorArray]] = WeakKeyDictionary()
+SearchedItems = tuple[dict[int, str], VectorArray]
+"""What is searched in: its lines, or names, by their numbers from 1, and a vector of length one for each (N, D)."""
+
+# Of each model what it searched in last, behind what tells that from anything else.
+_searched: WeakKeyDictionary[SequenceModel, tuple[Any, SearchedItems]] = WeakKeyDictionary()
+
+
+def embedded_once(model: SequenceModel, known: Any, make: Callable[[], SearchedItems]) -> SearchedItems:
+    """What `make` gives, or gave for the same `known` when the model searched last."""
+    held = _searched.get(model)
+    if held is None or held[0] != known:
+        held = (known, make())
+        _searched[model] = held
+    return held[1]
 
 
 def search_file(loaded: Loaded, texts: Sequence[str], place: str, nbest: int = 5) -> list[Prediction]:
@@ -254,13 +266,15 @@ def index_of(loaded: Loaded, place: str) -> tuple[TextIndex, list[int]]:
     path = resolve_path(place)
     if not path.exists():
         raise DataError(f"there is no file {path} to search in; check the path")
-    known = (str(path), path.stat().st_mtime_ns, path.stat().st_size)
-    held, vectors = _searched.get(loaded.module), TextVectors.of(loaded)
-    if held is None or held[0] != known:
+    vectors = TextVectors.of(loaded)
+
+    def embedded() -> SearchedItems:
         lines = {number: line.strip() for number, line in enumerate(load_text(path).split("\n"), start=1)}
         lines = {number: line for number, line in lines.items() if line}
         if not lines:
             raise DataError(f"{path} holds no line to search in")
-        held = (known, lines, TextIndex(vectors, list(lines.values())).held)
-        _searched[loaded.module] = held
-    return TextIndex(vectors, list(held[1].values()), held[2]), list(held[1])
+        return lines, TextIndex(vectors, list(lines.values())).held
+
+    known = (str(path), path.stat().st_mtime_ns, path.stat().st_size)
+    lines, held = embedded_once(loaded.module, known, embedded)
+    return TextIndex(vectors, list(lines.values()), held), list(lines)

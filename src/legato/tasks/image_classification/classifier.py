@@ -64,7 +64,8 @@ class PictureClassifier(Classifier):
         wanted = self.labels.encode(data, unseen=unseen)
         scores, found = self.on(data.pictures).scores(picture_rows(len(data)), wanted)
         places = [data.place(row) for row in range(len(data))]
-        return scores, classification_details(self.labels, found, wanted, data.texts, places)
+        unit = "picture" if self.frames is None else "clip"
+        return scores, classification_details(self.labels, found, wanted, data.texts, places, unit)
 
     def predict(self, texts: Sequence[Any], nbest: int = 1) -> list[Prediction]:
         """What is on each picture: a file's name, or a picture that is open already."""

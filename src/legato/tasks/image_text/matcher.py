@@ -12,6 +12,7 @@ import torch
 from legato.data.batching.picture_batches import Pixels
 from legato.data.formats.captions import Captions
 from legato.data.image.image_processor import ImageProcessor
+from legato.data.image.picture_files import reads_as_text
 from legato.data.image.pictures import is_picture_file
 from legato.data.text.tokenizers import AnyTokenizer
 from legato.errors import ConfigError, LegatoError, brief
@@ -25,7 +26,7 @@ from legato.models.clip import CLIPModel, class_prompts
 from legato.nn.losses.contrast import text_keys
 from legato.tasks.base import Answer, Prediction
 from legato.tasks.embedding.picture_vectors import PictureVectors
-from legato.tasks.embedding.text_vectors import TextIndex, TextVectors, VectorArray, index_of
+from legato.tasks.embedding.text_vectors import TextIndex, TextVectors, VectorArray, embedded_once, index_of
 from legato.tasks.picture_data import image_processor, readable
 from legato.tasks.picture_inputs import read_pictures
 
@@ -97,6 +98,12 @@ class Matcher:
         classes = torch.from_numpy(self.texts.embed(prompts, TEXTS)).to(device)
         self.texts.reader.warn_of_cuts()
         made, read = readable(list(inputs), self.processor)
+        for given, prediction in zip(inputs, made, strict=True):
+            if isinstance(given, str) and reads_as_text(given):
+                prediction.problem = (
+                    f"'{brief(given)}' is no file, and labels are chosen for pictures; what is nearest to a text is "
+                    "found with --search, in a file of texts or a folder of pictures"
+                )
         if not read:
             return made
         images = torch.from_numpy(self.pictures.embed(list(read.values()))).to(device)
@@ -113,13 +120,7 @@ class Matcher:
         """The lines of a file, or the pictures of a folder, nearest to each picture or text."""
         path = path_of(place)
         of_pictures = path.is_dir() or path.suffix.lower() == ".tar"
-        if of_pictures:
-            held = read_pictures(place)
-            names = [str(name) for name in held.names or ()]
-            index = TextIndex(self.texts, names, unit(self.pictures.embed(held.texts)))
-            numbers = list(range(1, len(names) + 1))
-        else:
-            index, numbers = index_of(loaded, place)
+        index, numbers = self._index_of_pictures(place) if of_pictures else index_of(loaded, place)
         made, queries = self._queries(inputs)
         if queries:
             hits = index.search_vectors(torch.stack(list(queries.values())).numpy(), nbest)
@@ -134,6 +135,15 @@ class Matcher:
                 ]
         self.texts.reader.warn_of_cuts()
         return made
+
+    def _index_of_pictures(self, place: str) -> tuple[TextIndex, list[int]]:
+        """The pictures' names with their vectors, and their numbers from 1; made once for each model and folder."""
+        found = read_pictures(place)
+        names = dict(enumerate(map(str, found.names or ()), start=1))
+        changed = [None if picture.path is None else picture.path.stat().st_mtime_ns for picture in found.texts]
+        known = ([str(path_of(place)), *found.texts], changed)
+        names, held = embedded_once(self.model, known, lambda: (names, unit(self.pictures.embed(found.texts))))
+        return TextIndex(self.texts, list(names.values()), held), list(names)
 
     def _queries(self, inputs: Sequence[Any]) -> tuple[list[Prediction], dict[int, torch.Tensor]]:
         """A prediction for each input, and the vectors of those that can be read: what is no file is a text."""

@@ -138,7 +138,7 @@ class ImageTextJob(CaptionedJob):
             return []
         few, matcher = self.parts["valid"].select(chosen), self.matcher(model)
         captions = [text for each in few.captions for text in each]
-        images, texts = matcher.vectors(few, self.reader.pixels(few.pictures))
+        images, texts = matcher.vectors(few, self.pixels["valid"].select(chosen))
         best = (images @ texts.T).argmax(1)
         return [
             f"{few.names[row]}\n→ {captions[best[row]]}\n= {few.captions[row][0]}"

@@ -75,7 +75,6 @@ class UnitJob(TaskJob):
         }
         weights = {name: member.weight for name, member in members.items()}
         self.batches = Rounds({name: job.batches for name, job in self.jobs.items()}, weights, plan.seed)
-        self.recordable = all(job.recordable for job in self.jobs.values())
         steps = ", ".join(f"{weight} of {name}" for name, weight in weights.items())
         say(f"a round, or epoch, has {self.batches.steps_per_epoch:,} steps: {steps}")
 
@@ -132,6 +131,11 @@ class UnitJob(TaskJob):
         model.begin_statistics()
 
     # --- learning -------------------------------------------------------------------------------------
+
+    def recordable(self, batch: Batch) -> bool:
+        assert batch.task is not None
+        may: bool = self.jobs[batch.task].recordable(batch)
+        return may
 
     def loss(self, model: Any, batch: Batch, state: Any) -> Loss:
         assert batch.task is not None

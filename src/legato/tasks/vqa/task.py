@@ -34,9 +34,9 @@ from legato.data.formats.visual_questions import (
 )
 from legato.data.image.scenes import SCENES, ScenesConfig
 from legato.data.processors import TEXT, Processors
-from legato.data.sources.files import MAX_LINE, resolve_path
+from legato.data.sources.files import resolve_path
 from legato.data.sources.table import Column
-from legato.data.splits import Encoding, MaxLine, SplitData, TableFormat, ValidShare
+from legato.data.splits import ValidShare
 from legato.errors import ConfigError
 from legato.evaluation.vqa import METRICS
 from legato.folders.loaded import Loaded
@@ -47,9 +47,9 @@ from legato.tasks.classification.labelled_job import LabelledJob
 from legato.tasks.classification.task import ClassificationOptions
 from legato.tasks.defaults import Defaults, Given, row_training
 from legato.tasks.picture_data import (
-    PictureData,
     PictureReader,
     PictureSource,
+    PictureTableData,
     encoder_model,
     encoder_processor,
     positions_of,
@@ -60,14 +60,11 @@ from legato.tasks.vqa.answerer import PictureAnswerer, answer_name, paired, ques
 from legato.training.job import Loss
 
 
-class VQAData(SplitData[str], PictureData):
+class VQAData(PictureTableData):
     """Where the pictures, questions and answers are."""
 
     train: str | None = Field(None, description="a table with pictures, questions and answers, or toy:scenes")
     valid: str | None = Field(None, description="left out: the questions about a share of the training pictures")
-    format: TableFormat = "auto"
-    encoding: Encoding = "utf-8"
-    max_line: MaxLine = MAX_LINE
     valid_share: ValidShare = 0.1
     answers: int | None = Field(
         None, ge=2, description="how many answers are learned, the most frequent ones; left out: all"
