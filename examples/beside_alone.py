@@ -1,6 +1,6 @@
 """A model of many tasks beside a model of its size for each of them alone, which has as many steps of that task.
 
-    python examples/beside_alone.py unit/seven runs/seven data.root=data
+    python examples/beside_alone.py unit/seven runs/seven data.root=data from.text=MINILM
 
 trains runs/seven/all and runs/seven/NAME for each task of the recipe or YAML file, and prints a table of scores.
 What is finished already is not trained again, and what was stopped goes on. The last words are settings for all

@@ -177,6 +177,8 @@ def test_the_parts_of_a_model_begin_with_trained_ones(home: Path, tmp_path: Path
     assert not any("pooler" in name for name in held.module.state_dict())
     own = legato.load(text).module.state_dict()["embedding.weight"]
     assert (held.module.text.embedding.weight - own).abs().max() < 0.01
+    legato.train(None, {"train.steps": 2}, resume=tmp_path / "run", quiet=True)
+    assert finished_result(tmp_path / "run").steps == 2
 
 
 def test_scenes_need_no_file_and_nothing_of_the_model_need_be_said(tmp_path: Path) -> None:

@@ -12,7 +12,11 @@ import torch
 
 import legato
 from legato.config import validate
-from legato.data.formats.picture_dialogues import read_picture_dialogues
+from legato.data.formats.captions import captioned_scenes
+from legato.data.formats.picture_dialogues import read_picture_dialogues, talked_scenes
+from legato.data.formats.visual_questions import questioned_scenes
+from legato.data.image.scenes import ScenesConfig
+from legato.data.sources.files import FileOptions
 from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
 from legato.decoding import SearchOptions
 from legato.errors import ConfigError, DataError
@@ -21,7 +25,7 @@ from legato.evaluation.visual_chat import by_kind, dialogue_details, dialogue_sc
 from legato.folders.chat_template import ChatTemplate, plain_chat
 from legato.models.llava import LlavaConfig, LlavaModel
 from legato.registry import TASKS
-from legato.runs.config import check, settings_for
+from legato.runs.config import check, dump, settings_for
 from legato.runs.train import plan_of
 from legato.tasks.visual_chat import picture_talk
 from legato.tasks.visual_chat.picture_talk import choose_image_token, write_answers
@@ -220,6 +224,77 @@ def test_references_are_a_list_of_texts(tmp_path: Path, value: Any) -> None:
 def test_columns_that_are_no_dialogue_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no columns look like a dialogue, among image, question; say which"):
         read_picture_dialogues(table(tmp_path, [{"image": "0.png", "question": "what ?"}]))
+
+
+def test_captions_are_dialogues_that_begin_alike(tmp_path: Path) -> None:
+    said = [["a red square", "all red"], ["a blue square"]]
+    rows = [{"image": f"{number}.png", "captions": captions} for number, captions in enumerate(said)]
+    path = table(tmp_path, rows)
+    learned = read_picture_dialogues(path, FileOptions(split="train"), prompt="what is it?", system="be brief")
+    assert [[message["content"] for message in row] for row in learned.rows] == [
+        ["be brief", "what is it?", text] for text in ("a red square", "all red", "a blue square")
+    ]
+    assert [message["role"] for message in learned.rows[0]] == ["system", "user", "assistant"]
+    assert learned.references == [said[0], said[0], said[1]]
+    assert learned.lines == [1, 1, 2]
+    scored = read_picture_dialogues(path, FileOptions(split="test"))
+    assert [row[-1]["content"] for row in scored.rows] == ["a red square", "a blue square"]
+    assert scored.rows[0][0]["content"] == "Describe the picture."
+    assert scored.references == said
+    assert scored.names == [learned.names[0], learned.names[2]]
+    named = read_picture_dialogues(path, FileOptions(split="test"), columns=["image", "captions"])
+    assert named.sha256 == scored.sha256
+
+
+def test_captions_are_known_by_what_stands_there(tmp_path: Path) -> None:
+    told = [{"role": "user", "content": "what ?"}, {"role": "assistant", "content": "red"}]
+    rows = [{"image": "0.png", "blurb": "a red square", "text": json.dumps(told), "talk": told}]
+    path = table(tmp_path, rows)
+    for column, asked in (("blurb", "Describe the picture."), ("text", "what ?"), ("talk", "what ?")):
+        found = read_picture_dialogues(path, columns=["image", column])
+        assert found.rows[0][0]["content"] == asked
+    for other in ("question", "answer"):
+        rows = [{"image": "0.png", "caption": "a red square", other: "red"}]
+        with pytest.raises(DataError, match=r"no columns look like a dialogue"):
+            read_picture_dialogues(table(tmp_path, rows))
+
+
+def test_pictures_held_out_are_asked_once_and_as_in_training(tmp_path: Path) -> None:
+    said = {number: [f"a square with the number {number}", "all of it is red", "a red one"] for number in range(6)}
+    rows = [{"image": f"{number}.png", "captions": captions} for number, captions in said.items()]
+    given = {**SMALL, "data.train": table(tmp_path, rows), "data.valid_share": 0.3, "data.prompt": "what ?"}
+    job = prepared(given)
+    valid, train = job.dialogues["valid"], job.dialogues["train"]
+    assert len(valid.rows) == len(set(valid.names))
+    assert len(train.rows) == 3 * len(set(train.names))
+    assert not set(train.names) & set(valid.names)
+    assert job.about({})["prompt"] == "what ?"
+
+
+def test_scenes_are_described_and_asked_about() -> None:
+    config = ScenesConfig(count=3)
+    found = talked_scenes(config, "train", 0, prompt="say what is there")
+    captions, questions = captioned_scenes(config, "train", 0), questioned_scenes(config, "train", 0)
+    assert [row[0]["content"] for row in found.rows] == ["say what is there"] * 3 + questions.texts
+    assert found.references == captions.captions + [[answer] for answer in questions.labels]
+    album, numbers = found.album()
+    assert [picture.name for picture in album] == captions.names
+    assert [album[number].name for number in numbers[3:]] == questions.names
+    assert found.sha256 != talked_scenes(config, "train", 0).sha256
+
+
+def test_a_model_of_scenes_is_tested_on_others(tmp_path: Path) -> None:
+    few = {"data.train": "toy:scenes", "data.scenes.count": 6, "data.scenes.valid_count": 2, "data.scored": 2}
+    settings = {**SMALL, **few, "train.steps": 1, "model.vision.name": "clip-vision", "model.text.length": 64}
+    legato.train("visual-chat", settings, out=tmp_path / "run", quiet=True)
+    scores = legato.load(tmp_path / "run").evaluate(test="toy:scenes", scored=2, scenes={"test_count": 3})
+    assert scores["pictures"] == 3
+
+
+def test_settings_with_a_trained_writer_are_read_again(tmp_path: Path) -> None:
+    begun = {"data.train": "toy:scenes", "from.text": str(gpt2_folder(tmp_path / "gpt2"))}
+    config = check(settings_for("visual-chat", begun))
+    assert check(dump(config)) == config
 
 
 # --- the image token -------------------------------------------------------------------------------

@@ -170,11 +170,13 @@ def with_defaults(task: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings laid over what the task knows better than the general defaults."""
     given = {name: _section(settings, name) for name in SECTIONS}
     given["model"] = {"name": task.default_model, **given["model"]}
-    adapt, trained = given.pop("adapt"), isinstance(settings.get("from"), str)
+    start = settings.get("from")
+    adapt, trained = given.pop("adapt"), isinstance(start, str)
+    brought = trained or (isinstance(start, Mapping) and "text" in start)  # a tokenizer
     usual: Defaults = task.defaults(Given(**given, adapt=str(adapt.get("name", "full")), trained=trained))
     laid = {name: merge(section, given[name]) for name, section in usual.sections().items()}
     laid["model"] |= usual.fixed
-    return {**settings, **laid, "adapt": adapt, **({"tokenizer": {}} if trained else {})}
+    return {**settings, **laid, "adapt": adapt, **({"tokenizer": {}} if brought else {})}
 
 
 def _check_expected(task: Any, expected: Any) -> None:

@@ -19,7 +19,7 @@ from legato.data.image.scene_captions import captions as scene_captions
 from legato.data.image.scenes import SCENES, Scenes, ScenesConfig
 from legato.data.sources.columns import Role, Roles
 from legato.data.sources.files import FileOptions
-from legato.data.sources.table import Column
+from legato.data.sources.table import Column, Table
 from legato.errors import DataError, brief
 
 CAPTIONS: Final = Roles(
@@ -55,6 +55,11 @@ def read_captions(
 ) -> Captions:
     """The pictures of a table or a dataset on the hub, with their captions."""
     table, pictures, note = read_picture_table(source, files, images, CAPTIONS, columns)
+    return captions_of(table, pictures, note)
+
+
+def captions_of(table: Table, pictures: Sequence[Picture], note: str = "") -> Captions:
+    """Those of a table whose second column holds captions; rows of one picture belong together."""
     first: dict[str, int] = {}  # the row of each picture's name that comes first
     captions: dict[int, list[str]] = {}
     for row, (picture, value) in enumerate(zip(pictures, table.columns[1], strict=True)):

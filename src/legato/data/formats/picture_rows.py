@@ -178,8 +178,13 @@ def _drawn_frames(clips: Clips, number: int) -> Any:
 class NamedPictures(Protocol):
     """Rows with a picture each."""
 
-    source: str
-    names: list[str]  # of the pictures
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def names(self) -> list[str]:
+        """Of the pictures."""
+        ...
 
     def select(self, rows: Sequence[int]) -> Self: ...
 

@@ -17,8 +17,9 @@ What the model writes in place of a dialogue's last answer is scored as well (ev
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -29,9 +30,16 @@ from legato.data.batching.batch import Batch
 from legato.data.batching.examples import Example, scoring_batches
 from legato.data.batching.picture_batches import PictureBatches, Pixels, with_pictures
 from legato.data.cache import cached_tokenizer
-from legato.data.formats.picture_dialogues import PictureDialogues, last_answer, read_picture_dialogues
+from legato.data.formats.picture_dialogues import (
+    PROMPT,
+    PictureDialogues,
+    last_answer,
+    read_picture_dialogues,
+    talked_scenes,
+)
 from legato.data.formats.picture_rows import hold_out_pictures
 from legato.data.image.image_processor import ImageProcessor
+from legato.data.image.scenes import SCENES
 from legato.data.processors import TEXT, Processors
 from legato.data.splits import Encoding, SplitData, TableFormat, ValidShare, completed
 from legato.data.text.tokenizers import Tokenizer
@@ -47,7 +55,15 @@ from legato.tasks.chat.task import LONGEST, all_text, pad_answers, template_of
 from legato.tasks.defaults import Defaults, Given, TrainDefaults
 from legato.tasks.encoder_decoder import search_name
 from legato.tasks.lm.job import next_token_loss
-from legato.tasks.picture_data import PictureData, PictureReader, encoder_processor, image_processor
+from legato.tasks.picture_data import (
+    PictureData,
+    PictureReader,
+    PictureSource,
+    encoder_model,
+    encoder_processor,
+    image_processor,
+    scenes_about,
+)
 from legato.tasks.visual_chat.picture_talk import (
     IMAGE,
     PictureTalk,
@@ -64,9 +80,12 @@ PAD_TO = 32  # few shapes on a GPU
 class VisualChatData(SplitData[str], PictureData):
     """Where the dialogues and their pictures are."""
 
-    train: str | None = Field(None, description="a table with pictures and messages, or a hub name")
+    train: str | None = Field(
+        None, description="a table with pictures and messages, or captions, a hub name, or toy:scenes"
+    )
     valid: str | None = Field(None, description="left out: the dialogues of a share of the training pictures")
     system: str | None = Field(None, description="what a dialogue begins with that has no system message")
+    prompt: str = Field(PROMPT, min_length=1, description="what is asked of pictures that have captions alone")
     format: TableFormat = "auto"
     encoding: Encoding = "utf-8"
     valid_share: ValidShare = 0.05
@@ -84,10 +103,10 @@ class VisualChatData(SplitData[str], PictureData):
     max_tokens: int = Field(64, ge=1, le=MAX_TOKENS, description="of an answer that is written to be scored")
 
 
-def read_split(data: Any, source: str, split: str) -> PictureDialogues:
-    return read_picture_dialogues(
-        source, data.files(split), images=data.images, columns=data.columns, system=data.system
-    )
+def dialogues(data: Any, about: Mapping[str, Any]) -> PictureSource[PictureDialogues]:
+    """What reads pictures and what was said of them, as somebody says now or else as the folder remembers."""
+    said = {key: as_trained(data, key, about) for key in ("system", "prompt")}
+    return PictureSource(partial(read_picture_dialogues, **said), {SCENES: partial(talked_scenes, **said)})
 
 
 @torch.no_grad()
@@ -148,7 +167,7 @@ class VisualChatJob(TaskJob):
         if not isinstance(config, LlavaConfig):
             raise ConfigError(f"model={config.name} reads no pictures among its words; visual-chat needs model=llava")
         found = data.read(lambda source, split, train: self._read(source, split))
-        self.dialogues = completed(found, lambda train: hold_out_pictures(train, data.valid_share))
+        self.dialogues = completed(found, lambda train: self._hold_out(train))
         self.hashes = {split: dialogues.sha256 for split, dialogues in self.dialogues.items()}
         processor = encoder_processor(plan)
         self.processors = Processors(self._tokenizer(), others={"image": processor})
@@ -200,10 +219,15 @@ class VisualChatJob(TaskJob):
         return self.settings
 
     def _read(self, source: str, split: str) -> PictureDialogues:
-        rows = read_split(self.plan.data, source, split)
+        rows = dialogues(self.plan.data, {}).read(self.plan.data, source, split, self.plan.seed)
         if rows.note:
             self.say(f"data.{split}: {rows.note}")
         return rows
+
+    def _hold_out(self, train: PictureDialogues) -> dict[str, PictureDialogues]:
+        """A share of the pictures to validate with, each asked once what several captions answer."""
+        parts = dict(hold_out_pictures(train, self.plan.data.valid_share))
+        return {**parts, "valid": parts["valid"].asked_once()}
 
     def _tokenizer(self) -> Any:
         if self.plan.writer is not None:
@@ -262,8 +286,8 @@ class VisualChatJob(TaskJob):
 
     def about(self, metrics: dict[str, float]) -> dict[str, Any]:
         told = {"ends": list(self.ends), "window": self.max_length}
-        told |= self.plan.data.model_dump(include={"beams", "length_penalty", "max_tokens"})
-        return {**told, "columns": self.dialogues["train"].columns}
+        told |= self.plan.data.model_dump(include={"beams", "length_penalty", "max_tokens", "system", "prompt"})
+        return {**told, "columns": self.dialogues["train"].columns, **scenes_about(self.plan)}
 
 
 class VisualChat(Task):
@@ -287,12 +311,17 @@ class VisualChat(Task):
             TrainDefaults(lr=1e-4 if given.trained else 1e-3, schedule="cosine", warmup=None) if given.adamw else {}
         )
         usual["epochs"] = None if "steps" in given.train else 3
-        return Defaults(train=usual)
+        if not given.toy or given.trained:
+            return Defaults(train=usual)
+        vision = encoder_model(given, "resnet", "vision")
+        side = int(vision.get("vision", {}).get("image", 64))  # and a place of the usual grid is eight pixels wide
+        text = {"layers": 2, "width": 128, "heads": 4, "length": (side // 8) ** 2 + 64}
+        return Defaults(model={"text": text}, fixed=vision, train=usual, tokenizer={"name": "word"})
 
     @classmethod
     def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
         cls.require(data, "test")
-        test, processor = read_split(data, data.test, "test"), image_processor(loaded)
+        test, processor = dialogues(data, loaded.about).test(data, loaded), image_processor(loaded)
         model = llava_of(loaded)
         talk = PictureTalk.of(loaded)
         longest = data.window or loaded.about.get("window") or min(model.max_length or LONGEST, LONGEST)
