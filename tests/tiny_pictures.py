@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 
 from legato.config import validate
+from legato.data.batching.picture_batches import Decoder
 from legato.data.processors import TEXT, Processors
 from legato.data.text.tokenizers import Tokenizer
 from legato.data.text.vocabularies import TokenizerConfig
@@ -152,3 +154,16 @@ def _save(folder: Path, kind: Any, config: Any, held: Tokenizer | None, processo
     processors = Processors(held, others={"image": processor})
     model = kind(config, Sizes(0 if held is None else held.size))
     save_model(folder, model, processors, task=task, about={}, card="")
+
+
+def count_decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of the pictures that are decoded from now on."""
+    decoded: list[int] = []
+    read = Decoder.__getitem__
+
+    def counted(self: Decoder, number: int) -> Any:
+        decoded.append(number)
+        return read(self, number)
+
+    monkeypatch.setattr(Decoder, "__getitem__", counted)
+    return decoded

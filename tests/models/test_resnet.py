@@ -213,3 +213,16 @@ def test_a_folder_whose_statistics_are_not_its_own_is_refused(tmp_path: Path) ->
     save_file({**tensors, count: torch.tensor(1.5)}, file, metadata={"format": "pt"})
     with pytest.raises(FolderError, match="holds float32 numbers, not int64"):
         load_model(tmp_path)
+
+
+def test_how_pictures_lie_in_memory_changes_no_grid() -> None:
+    """On a GPU their channels lie side by side."""
+    torch.manual_seed(0)
+    model = ResNetModel(validate(ResNetConfig, {"name": "resnet", **OWN}, "model"), Sizes(0)).eval()
+    shake(model)
+    plain, other = pictures(32, 32), pictures(32, 32).contiguous(memory_format=torch.channels_last)
+    with torch.no_grad():
+        pairs = list(zip(model.grids(plain), model.grids(other), strict=True))
+    assert all(theirs.is_contiguous(memory_format=torch.channels_last) for _, theirs in pairs)
+    for mine, theirs in pairs:
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import legato
-from legato.data.batching.picture_batches import Decoder
 from legato.data.formats.captions import read_captions
 from legato.errors import ConfigError, FolderError, LegatoError
 from legato.models.clip import CLIPConfig
@@ -19,7 +18,7 @@ from legato.models.vit import ViTConfig
 from legato.registry import TASKS
 from legato.runs.config import check, part_inside, settings_for
 from legato.runs.train import plan_of
-from tiny_pictures import SIDE, TINY_CAPTIONER, captioned, pixels, write_jsonl, write_picture
+from tiny_pictures import SIDE, TINY_CAPTIONER, captioned, count_decoded, pixels, write_jsonl, write_picture
 from tiny_runs import read_metrics, weights_digest, write_text
 
 CPU = torch.device("cpu")
@@ -72,14 +71,7 @@ def test_it_learns_what_to_say(home: Path) -> None:
 
 
 def test_what_a_validation_scores_is_decoded_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    decoded: list[int] = []
-    read = Decoder.__getitem__
-
-    def counted(self: Decoder, number: int) -> Any:
-        decoded.append(number)
-        return read(self, number)
-
-    monkeypatch.setattr(Decoder, "__getitem__", counted)
+    decoded = count_decoded(monkeypatch)
     plan = plan_of(check(settings_for("captioning", settings(str(home / "captions.jsonl"), data__scored=5))), CPU)
     job: Any = TASKS.get("captioning").prepare(plan, lambda _: None)
     assert len(decoded) == 24

@@ -13,7 +13,7 @@ from PIL import Image
 import legato
 from legato.data.batching.batch import IGNORE
 from legato.data.batching.examples import collate_examples, fill_rows
-from legato.data.batching.picture_batches import Decoder, with_pictures
+from legato.data.batching.picture_batches import with_pictures
 from legato.data.formats.boxes import read_boxes
 from legato.data.image.augmentation import Augmentation, AugmentConfig
 from legato.data.image.image_processor import ImageProcessor
@@ -23,7 +23,7 @@ from legato.runs.config import check, settings_for
 from legato.runs.train import plan_of
 from legato.tasks.detection.detector import box_rows, in_view
 from tiny_boxes import HEIGHT, SMALL, WIDTH, boxed, painted, settings
-from tiny_pictures import write_jsonl
+from tiny_pictures import count_decoded, write_jsonl
 from tiny_runs import read_metrics, weights_digest
 
 LEARNED = {
@@ -50,14 +50,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_what_a_validation_scores_is_decoded_once(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    decoded: list[int] = []
-    read = Decoder.__getitem__
-
-    def counted(self: Decoder, number: int) -> Any:
-        decoded.append(number)
-        return read(self, number)
-
-    monkeypatch.setattr(Decoder, "__getitem__", counted)
+    decoded = count_decoded(monkeypatch)
     job, _ = job_of(settings(str(home / "boxes.jsonl"), **{"data.scored": 3}))
     count = len(job.parts["valid"])
     assert len(decoded) == len(job.parts["train"]) + count

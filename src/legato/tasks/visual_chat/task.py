@@ -167,7 +167,7 @@ class VisualChatJob(TaskJob):
         if not isinstance(config, LlavaConfig):
             raise ConfigError(f"model={config.name} reads no pictures among its words; visual-chat needs model=llava")
         found = data.read(lambda source, split, train: self._read(source, split))
-        self.dialogues = completed(found, lambda train: self._hold_out(train))
+        self.dialogues = completed(found, self._hold_out)
         self.hashes = {split: dialogues.sha256 for split, dialogues in self.dialogues.items()}
         processor = encoder_processor(plan)
         self.processors = Processors(self._tokenizer(), others={"image": processor})
