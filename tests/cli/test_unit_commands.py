@@ -66,6 +66,26 @@ def test_every_task_is_scored(many: Path, command: Any) -> None:
     assert "films/accuracy" in command("eval", many / "run", *tests, f"data.root={many}").out
 
 
+def test_questions_are_learned_and_answered_without_pictures(tmp_path: Path, command: Any) -> None:
+    """A model that has no encoder of pictures reads the question alone: what the others have to beat."""
+    given = settings_for("unit", tiny("unit", tmp_path, train__steps=1, train__validate_every=1))
+    given["data"]["tasks"] = {"colours": given["data"]["tasks"]["colours"]}
+    given["model"]["encoder"] = None
+    given["from"] = {"encoder": None}  # as from.encoder=none says it, where a recipe begins with one
+    (tmp_path / "blind.yaml").write_text(json.dumps(given))
+    answer = command("train", tmp_path / "blind.yaml", f"out={tmp_path / 'run'}")
+    assert answer.code == 0, answer.err
+    assert "the model will see: no picture and" in answer.err
+    answer = command("predict", tmp_path / "run", "unseen.png", "what colour is it?", "--task", "colours")
+    assert answer.out.split("\t")[0] in ("red", "blue")
+    (again := tmp_path / "again").mkdir()
+    given = settings_for("unit", tiny("unit", again))
+    given["model"]["encoder"] = None
+    (tmp_path / "boxes.yaml").write_text(json.dumps(given))
+    answer = command("train", tmp_path / "boxes.yaml", "data.only=boxes", f"out={tmp_path / 'boxes'}")
+    assert answer.err.endswith("data.tasks.boxes has pictures to read; name what reads it: model.encoder=resnet\n")
+
+
 def test_models_of_as_many_parameters_are_compared_task_by_task(tmp_path: Path, command: Any) -> None:
     given = settings_for("unit", tiny("unit", tmp_path, train__steps=1, train__validate_every=1))
     given["model"].pop("width")

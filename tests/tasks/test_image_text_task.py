@@ -18,6 +18,7 @@ from legato.errors import ConfigError, LegatoError
 from legato.folders.model_folder import load_model
 from legato.models.clip import CLIPModel
 from legato.registry import TASKS
+from legato.runs.compare import table_of
 from legato.runs.config import check, settings_for
 from legato.runs.train import plan_of
 from legato.tasks.embedding.picture_vectors import PictureVectors
@@ -217,6 +218,16 @@ def test_its_vision_tower_becomes_an_encoder_of_others(home: Path, tmp_path: Pat
     assert isinstance(tower, CLIPModel)
     expected = tower.vision.state_dict()
     assert all(torch.equal(tensor, expected[name]) for name, tensor in made.state_dict().items())
+
+
+def test_models_whose_parts_began_with_others_are_compared(home: Path, tmp_path: Path) -> None:
+    given = {"data.train": str(home / "captions.jsonl"), "from.encoder": str(home / "run"), "device": "cpu"}
+    given |= {"model.width": 8, "model.layers": 1, "train.encoder_lr": 0, "train.steps": 1, "train.batch_rows": 4}
+    given |= {"model": "seq2seq", "model.attention": ["none", "mlp"], "match": "none"}
+    comparison = legato.compare("captioning", given, out=tmp_path / "c", quiet=True)
+    titles, rows, _ = table_of(comparison)
+    assert [row[0] for row in rows] == ["model.attention=none", "model.attention=mlp"]
+    assert {"valid bleu 4", "valid cider"} <= {*titles}
 
 
 def test_scenes_are_learned_from_without_a_download(tmp_path: Path) -> None:

@@ -348,7 +348,7 @@ def table_of(comparison: Comparison) -> tuple[list[str], list[list[str]], str]:
     results = [result for entry in comparison.entries for result in entry.results]
     if any("valid.unspelt_bytes" in result.metrics for result in results):
         told.append(f"bits per byte: what a model's tokens do not spell is charged at {PRICE:.3f} bits a byte")
-    ways = {(str(entry.config.tokenizer), entry.config.start_from) for entry in comparison.entries}
+    ways = {(str(entry.config.tokenizer), str(entry.config.start_from)) for entry in comparison.entries}
     if "valid.perplexity" in comparison.figures and len(ways) > 1:
         told.append("perplexity is that of a token, which is not the same for each of these")
     return ["model", *titles], rows, "\n".join(told)

@@ -152,8 +152,10 @@ def _refuse_unnamed(start: Any) -> None:
 def _begun_with(task: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings with those of the model that `from=` names, or of the parts that it names models for."""
     start = settings.get("from")
+    if isinstance(start, Mapping):  # from.encoder=none, where a recipe has one: that part is drawn
+        start = {part: place for part, place in start.items() if place is not None} or None
     if start is None:
-        return dict(settings)
+        return {**settings, "from": None}
     return _with_parts(task, settings, start) if isinstance(start, Mapping) else _go_on_from(task, settings)
 
 

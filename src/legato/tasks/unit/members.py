@@ -38,6 +38,7 @@ class Member(Section):
 
     reads_text: ClassVar[bool] = False
     reads_pictures: ClassVar[bool] = False
+    may_be_blind: ClassVar[bool] = False  # something is left to read without an encoder of pictures
 
     task: str
     weight: int = Field(
@@ -77,6 +78,7 @@ class VQAMember(VQAData, PictureMember):
     """Questions about pictures, and statements that are true or false."""
 
     reads_text: ClassVar[bool] = True
+    may_be_blind: ClassVar[bool] = True
 
     task: Literal["vqa"]
 

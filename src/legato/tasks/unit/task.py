@@ -94,7 +94,7 @@ class UnitJob(TaskJob):
     def _job(self, name: str, member: Any) -> TaskJob:
         plan = self.plan
         for reads, part in ((member.reads_text, "text"), (member.reads_pictures, "encoder")):
-            if reads and dict(plan.model)[part] is None:
+            if reads and dict(plan.model)[part] is None and not (part == "encoder" and member.may_be_blind):
                 what = "text" if part == "text" else "pictures"
                 raise ConfigError(
                     f"data.tasks.{name} has {what} to read; name what reads it: model.{part}="
