@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import re
 import sys
 import types
 from collections.abc import Sequence
@@ -120,6 +121,36 @@ def test_a_row_is_told_by_the_line_it_begins_at(tmp_path: Path) -> None:
 
 def test_blank_lines_of_json_are_counted(tmp_path: Path) -> None:
     assert read_table(put(tmp_path, "a.jsonl", '\n{"a": 1}\n\n{"a": 2}'), ["a"]).lines == [2, 4]
+
+
+def test_an_array_of_objects_is_a_table(tmp_path: Path) -> None:
+    rows = [{"a": "x\u2028,]", "b": [1]}, {"b": [], "a": "[", "c": None}]
+    for number, text in enumerate((json.dumps(rows), "\n " + json.dumps(rows, indent=2) + "\n")):
+        (tmp_path / f"{number}.json").write_text(text)
+        table = read_table(str(tmp_path / f"{number}.json"), ["a", "b"])
+        assert table.columns == [["x\u2028,]", "["], [[1], []]]
+        assert table.where(1).endswith("json, row 2")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("[]", "is empty"),
+        ('[{"a": 1}, 2]', "row 2: not a JSON object; write one per row"),
+        ('[{"a": 1}, {"a": ]', "row 2: not JSON"),
+        ('[{"a": 1},]', "row 2: not JSON"),
+        ('[{"a": 1} {"a": 2}]', "the array ends without ] behind row 1"),
+        ('[{"a": 1}', "the array ends without ] behind row 1"),
+        ('[{"a": 1}] x', "something stands behind the array"),
+        ("[", "row 1: not JSON"),
+        ("[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_an_array_that_will_not_do_is_one_line(text: str, line: str, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(DataError, match=re.escape(line)) as refused:
+        read_table(str(tmp_path / "a.json"), ["a"])
+    assert "\n" not in str(refused.value)
 
 
 def test_a_row_of_parquet_is_told_by_its_number(tmp_path: Path) -> None:

@@ -195,6 +195,25 @@ def test_what_decides_must_be_there(tmp_path: Path) -> None:
 # --- rows ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"from": "human", "value": "<image>\nWhat is it?"},
+        {"from": "human", "value": "What is it?\n<image>"},
+        {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is it?"}]},
+        {"role": "user", "content": [{"type": "text", "text": "What is it?"}, {"type": "image"}]},
+        {"role": "user", "content": "What is it?"},
+    ],
+)
+def test_dialogues_as_others_publish_them_are_read(asked: dict[str, Any], tmp_path: Path) -> None:
+    """The picture's place is marked by a line of its own, or by a piece; here it stands before what is asked."""
+    write_picture(tmp_path / "0.png")
+    rows = [{"id": "7", "image": "0.png", "conversations": [asked, {"from": "gpt", "value": "A square."}]}]
+    (tmp_path / "published.json").write_text(json.dumps(rows, indent=1))
+    found = read_picture_dialogues(str(tmp_path / "published.json"))
+    assert found.rows == [[{"role": "user", "content": "What is it?"}, {"role": "assistant", "content": "A square."}]]
+
+
 def test_references_stand_beside_the_answer(tmp_path: Path) -> None:
     found = read_picture_dialogues(table(tmp_path))
     assert found.references[:2] == [["red"], ["a red square in the middle", "all of it is red"]]

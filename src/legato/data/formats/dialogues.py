@@ -30,6 +30,8 @@ ROLES: Final = ("system", "user", "assistant", "tool", "developer")
 OTHER_ROLES: Final = {"human": "user", "gpt": "assistant", "bot": "assistant", "model": "assistant"}
 MESSAGES, QUESTION, ANSWER, SYSTEM = DIALOGUES.roles
 
+PLACE: Final = "<image>"  # what marks a picture's place in dialogues, by LLaVA's custom
+
 Message = dict[str, str]
 
 
@@ -69,9 +71,9 @@ def read_dialogues(
     return dialogues_of(table, system)
 
 
-def dialogues_of(table: Table, system: str | None = None) -> Dialogues:
-    """Those of a table all of whose columns are a dialogue's."""
-    rows = [_dialogue(table, number, system) for number in range(len(table.lines))]
+def dialogues_of(table: Table, system: str | None = None, *, pictures: bool = False) -> Dialogues:
+    """Those of a table all of whose columns are a dialogue's; with `pictures`, pieces that are one become a line."""
+    rows = [_dialogue(table, number, system, pictures) for number in range(len(table.lines))]
     if not rows:
         raise DataError(f"{table.source} holds no dialogue")
     return Dialogues(source=table.source, rows=rows, columns=table.names, lines=table.lines, unit=table.unit)
@@ -96,7 +98,7 @@ def _guess(head: Head) -> list[Column]:
     return [*asked, *about, *answer, *system]
 
 
-def _dialogue(table: Table, number: int, system: str | None) -> list[Message]:
+def _dialogue(table: Table, number: int, system: str | None, pictures: bool) -> list[Message]:
     where, values = table.where(number), [column[number] for column in table.columns]
     names = list(table.names)
     told = None
@@ -104,7 +106,7 @@ def _dialogue(table: Table, number: int, system: str | None) -> list[Message]:
         told = values.pop()
         names.pop()
     if len(values) == 1:
-        messages = _messages(values[0], where)
+        messages = _messages(values[0], where, pictures)
     elif len(values) <= 3:
         *asked, answer = values
         messages = [*_said("user", asked, names, where), *_said("assistant", [answer], names[-1:], where)]
@@ -137,7 +139,7 @@ def _said(role: str, values: list[Any], names: list[str], where: str) -> list[Me
     return [{"role": role, "content": text}]
 
 
-def _messages(value: Any, where: str) -> list[Message]:
+def _messages(value: Any, where: str, pictures: bool = False) -> list[Message]:
     if isinstance(value, str):  # in a csv or tsv
         try:
             value = parse_json(value, object, where, error=DataError)
@@ -145,10 +147,10 @@ def _messages(value: Any, where: str) -> list[Message]:
             raise DataError(f"{where}: '{brief(value, 40)}' is no list of messages; write them as JSON") from None
     if not isinstance(value, list) or not value:
         raise DataError(f'{where}: there are no messages; write [{{"role": "user", "content": "…"}}, …]')
-    return [_message(entry, number, where) for number, entry in enumerate(value, start=1)]
+    return [_message(entry, number, where, pictures) for number, entry in enumerate(value, start=1)]
 
 
-def _message(entry: Any, number: int, where: str) -> Message:
+def _message(entry: Any, number: int, where: str, pictures: bool) -> Message:
     where = f"{where}, message {number}"
     if not isinstance(entry, Mapping):
         raise DataError(f'{where}: not {{"role": …, "content": …}} but {brief(entry, 40)!r}')
@@ -157,11 +159,14 @@ def _message(entry: Any, number: int, where: str) -> Message:
     if role not in ROLES:
         raise DataError(f"{where}: there is no role '{brief(role)}'; {suggest(str(role), ROLES)}")
     if isinstance(content, list):  # pieces, of which there may be others than text
-        for piece in content:
-            kind = piece.get("type") if isinstance(piece, Mapping) else type(piece).__name__
-            if kind != "text":
+        kinds = [piece.get("type") if isinstance(piece, Mapping) else type(piece).__name__ for piece in content]
+        for kind in kinds:
+            if kind != "text" and not (pictures and kind == "image"):
                 raise DataError(f"{where}: only text can be learned from, not {brief(kind)}")
-        content = "".join(piece.get("text", "") for piece in fit(content, list[Piece], where, error=DataError))
+        said = [piece.get("text", "") for piece in fit(content, list[Piece], where, error=DataError)]
+        marks = [f"\n{PLACE}" if place else f"{PLACE}\n" for place in range(len(kinds))]  # a line of its own
+        pieces = zip(kinds, said, marks, strict=True)
+        content = "".join(text if kind == "text" else mark for kind, text, mark in pieces)
     if not isinstance(content, str):
         raise DataError(f"{where}: its content is {_kind(content)}, not text; complete or remove the row")
     return {"role": str(role), "content": content}

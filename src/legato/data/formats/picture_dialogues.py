@@ -1,9 +1,13 @@
 """Dialogues about pictures: a picture each, and what was said of it.
 
 {"image": "1.jpg", "messages": [{"role": "user", "content": "What?"}, {"role": "assistant", "content": "A dog."}]}
+{"image": "1.jpg", "conversations": [{"from": "human", "value": "<image>\\nWhy?"}, {"from": "gpt", "value": "So."}]}
 {"image": "1.jpg", "question": "What is it?", "answer": "A dog."}
 {"image": "1.jpg", "question": "Describe it.", "answer": "A dog.", "references": ["A dog.", "A brown dog."]}
 {"image": "1.jpg", "captions": ["a dog runs", "a brown dog in the grass"]}
+
+The picture stands before what a user says first, wherever a line <image> there, as in LLaVA's published dialogues, or
+a piece of the type image marks it.
 
 Of pictures with captions all are asked the same (`prompt`), and each caption is an answer to learn; where nothing is
 learned, a picture is asked once, and all its captions are references.
@@ -21,7 +25,7 @@ from typing import ClassVar, Final
 
 from legato.data.digests import sha256_of
 from legato.data.formats.captions import CAPTIONS, Captions, captioned_scenes, captions_of
-from legato.data.formats.dialogues import ANSWER, MESSAGES, QUESTION, Dialogues, Message, dialogues_of
+from legato.data.formats.dialogues import ANSWER, MESSAGES, PLACE, QUESTION, Dialogues, Message, dialogues_of
 from legato.data.formats.picture_rows import IMAGE, album_of, picture_key, read_picture_table
 from legato.data.formats.text_pairs import tidy
 from legato.data.formats.visual_questions import questioned_scenes
@@ -107,7 +111,9 @@ def read_picture_dialogues(
         return described(captions_of(table, pictures, note), prompt, system, each=files.split == "train")
     compared = len(table.names) == 4 or (len(table.names) == 3 and REFERENCES.knows(table.names[-1]))
     said = slice(1, len(table.names) - compared)
-    found = dialogues_of(replace(table, names=table.names[said], columns=table.columns[said]), system)
+    found = dialogues_of(replace(table, names=table.names[said], columns=table.columns[said]), system, pictures=True)
+    for messages in found.rows:
+        _take_place(messages)
     return PictureDialogues(
         source=found.source,
         rows=found.rows,
@@ -164,6 +170,15 @@ def talked_scenes(
         references=captions.references + [[answer] for answer in asked.labels],
         sha256=sha256_of([captions.sha256, asked.sha256, prompt, system or ""]),
     )
+
+
+def _take_place(messages: list[Message]) -> None:
+    """Leave out what marks the picture's place in what a user says first: a line before it, or behind it."""
+    first = next((message for message in messages if message["role"] == "user"), None)
+    if first is not None:
+        said = first["content"]
+        bare = said.removeprefix(f"{PLACE}\n")
+        first["content"] = bare if bare != said else said.removesuffix(f"\n{PLACE}")
 
 
 def _asked(question: str, answer: str, system: str | None) -> list[Message]:

@@ -9,6 +9,7 @@ Notable here:
 - a column is a name, or a number from 1. A csv or tsv whose columns are all numbers has no header;
 - `translation.de` is the field `de` of the objects in the column `translation`, as the hub keeps pairs;
 - which columns are read may depend on what there is: give a function of the `Head`;
+- JSON is an object on each line, or one array of objects;
 - a `.csv` or `.txt` whose lines have tabs is a tsv (`tabbed`), as STS-B's and MRPC's are;
 - numbers that stand for classes, on the hub and in its parquet files, come with the classes' names (`Table.classes`),
   of which those say: features = {"label": {"names": ["not_equivalent", "equivalent"], "_type": "ClassLabel"}, …}
@@ -18,8 +19,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -125,17 +127,16 @@ def tabbed(source: str, files: FileOptions = FileOptions()) -> FileOptions:
 
 
 def _read_json(path: Path, text: str, choose: Choose) -> Table:
+    """An object on each line, or one array of them."""
     names: list[str] | None = None
     columns: list[list[Any]] = []
     lines = []
-    # Not splitlines: U+2028 and its like may stand inside a JSON string.
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        where = f"{path}, line {number}"
-        row = _parse_line(line, where)
+    whole = text.lstrip().startswith("[")
+    unit = "row" if whole else "line"
+    for number, row in _array_rows(path, text) if whole else _line_rows(path, text):
+        where = f"{path}, {unit} {number:,}"
         if not isinstance(row, dict):
-            raise DataError(f'{where}: not a JSON object; write one per line, such as {{"text": "…"}}')
+            raise DataError(f'{where}: not a JSON object; write one per {unit}, such as {{"text": "…"}}')
         if names is None:
             names = pick_columns(Head(where, "jsonl", list(row), row.copy), choose)
             columns = [[] for _ in names]
@@ -148,7 +149,37 @@ def _read_json(path: Path, text: str, choose: Choose) -> Table:
             column.append(value if type(value) is str and value.isascii() else plain_value(value, where, name))
     if names is None:
         raise DataError(f"{path} is empty; give a file that holds text")
-    return Table(str(path), names, columns, lines, "line", True)
+    return Table(str(path), names, columns, lines, unit, True)
+
+
+def _line_rows(path: Path, text: str) -> Iterator[tuple[int, Any]]:
+    # Not splitlines: U+2028 and its like may stand inside a JSON string.
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            where = f"{path}, line {number:,}"
+            yield number, _parsed(partial(_DECODER.decode, line), where, "write one object per line")
+
+
+def _array_rows(path: Path, text: str) -> Iterator[tuple[int, Any]]:
+    place, number = _behind_space(text, text.index("[") + 1), 0
+    while number or text[place : place + 1] != "]":
+        number += 1
+        advice = "write an array of objects, or one object per line"
+        row, place = _parsed(partial(_DECODER.raw_decode, text, place), f"{path}, row {number:,}", advice)
+        yield number, row
+        place = _behind_space(text, place)
+        if text[place : place + 1] == "]":
+            break
+        if text[place : place + 1] != ",":
+            raise DataError(f"{path}: the array ends without ] behind row {number:,}; {advice}")
+        place = _behind_space(text, place + 1)
+    if text[place + 1 :].strip():
+        raise DataError(f"{path}: something stands behind the array; write one array, or one object per line")
+
+
+def _behind_space(text: str, place: int) -> int:
+    found = _SPACE.match(text, place)
+    return found.end() if found else place
 
 
 def _whole_number(digits: str) -> int | float:
@@ -157,18 +188,19 @@ def _whole_number(digits: str) -> int | float:
 
 
 _DECODER: Final = json.JSONDecoder(parse_int=_whole_number)
+_SPACE: Final = re.compile(r"[ \t\r\n]*")
 
 
-def _parse_line(line: str, where: str) -> Any:
-    """A line of JSON; its values are made plain where they are read."""
+def _parsed(decode: Callable[[], Any], where: str, advice: str) -> Any:
+    """What is decoded, as it stands; its values are made plain where they are read."""
     try:
-        return _DECODER.decode(line)
+        return decode()
     except RecursionError:
         raise DataError(
             f"{where}: not JSON that can be read, since it is nested too deeply; make it flatter"
         ) from None
     except ValueError as problem:
-        raise DataError(f"{where}: not JSON ({problem}); write one object per line") from None
+        raise DataError(f"{where}: not JSON ({problem}); {advice}") from None
 
 
 def _read_parquet(path: Path, data: bytes, choose: Choose, binary: int) -> Table:
