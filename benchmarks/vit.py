@@ -2,6 +2,7 @@
 
     python benchmarks/vit.py [--device cuda] [--layers 12] [--width 768] [--image 224] [--batch 128]
     python benchmarks/vit.py --infer [--batch 256]
+    python benchmarks/vit.py --mode max-autotune-no-cudagraphs
     python benchmarks/vit.py --device cpu --layers 2 --width 64 --image 32 --batch 2 --steps 2 --rounds 2
 
 ViT-B/16 with a head of 1,000 classes, from random weights on random pictures, without dropout. Training is forward
@@ -12,7 +13,8 @@ weights, and with `--infer` all is bf16; on a CPU all is float32. The sides:
 - *legato*: Legato's own loop, its steps replayed as a CUDA graph; with `--infer` the model as it is loaded;
 - *legato compiled*: the same, compiled;
 - *huggingface*: a plain loop as short as it gets around `ViTForImageClassification`, model and loss compiled together
-  by `torch.compile`, fused AdamW.
+  by `torch.compile`, fused AdamW. `--mode` is that of `torch.compile`; left out, its default in training, and with
+  `--infer` max-autotune-no-cudagraphs, as for Legato.
 
 Measured: pictures a second in the median round, and the device's peak memory. Not measured: decoding, compiling,
 recording, the first steps. The loss of the first batch must be the same on all sides, or the script fails. The last
@@ -31,6 +33,7 @@ from typing import Any, NamedTuple
 from sides import Side, add_rounds, choose_sides, compare, legato_steps, peer_steps, prepare, run_apart, timed
 
 CLASSES, PATCH, BATCHES = 1000, 16, 4
+AUTOTUNE = "max-autotune-no-cudagraphs"
 
 
 class Shape(NamedTuple):
@@ -40,6 +43,7 @@ class Shape(NamedTuple):
     threads: int
     seed: int
     infer: bool
+    mode: str | None  # of the peer's torch.compile
 
 
 def write_model(folder: Path, layers: int, width: int, image: int, seed: int) -> None:
@@ -121,7 +125,7 @@ def legato_side(folder: Path, shape: Shape, compiled: bool) -> Any:
         first = float(loss_of(model, pictures.at(0))) / shape.batch
     if shape.infer:
         if compiled:
-            model.compile(mode="max-autotune-no-cudagraphs")
+            model.compile(mode=AUTOTUNE)
         return timed(scorer(lambda batch: model(batch).logits, pictures), device, first)
 
     class RandomPictures(Job):
@@ -157,9 +161,9 @@ def huggingface_side(folder: Path, shape: Shape, compiled: bool) -> Any:
     with torch.no_grad():
         first = float(loss_of(first_batch.inputs.values, first_batch.labels))
     if shape.infer:
-        scores: Any = torch.compile(model, mode="max-autotune-no-cudagraphs") if compiled else model
+        scores: Any = torch.compile(model, mode=shape.mode or AUTOTUNE) if compiled else model
         return timed(scorer(lambda batch: scores(pixel_values=batch.inputs.values).logits, pictures), device, first)
-    quick = torch.compile(loss_of) if compiled else loss_of
+    quick = torch.compile(loss_of, mode=shape.mode) if compiled else loss_of
     steps = peer_steps(model, lambda batch: quick(batch.inputs.values, batch.labels), pictures, device)
     return timed(steps, device, first)
 
@@ -179,10 +183,14 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=768, help="a multiple of 64, one head each")
     parser.add_argument("--image", type=int, default=224, help="pixels of a picture's side, a multiple of 16")
     parser.add_argument("--batch", type=int, default=128, help="pictures a step")
+    modes = ("default", "reduce-overhead", "max-autotune", AUTOTUNE)
+    parser.add_argument("--mode", choices=modes, help="of the peer's torch.compile")
     add_rounds(parser, SIDES)
     options = parser.parse_args()
     chosen = choose_sides(options.sides, SIDES)
-    shape = Shape(options.device, options.batch, options.image, options.threads, options.seed, options.infer)
+    shape = Shape(
+        options.device, options.batch, options.image, options.threads, options.seed, options.infer, options.mode
+    )
 
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "model"
