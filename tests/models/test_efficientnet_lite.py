@@ -24,6 +24,7 @@ from legato.models.base import Sizes
 from legato.models.efficientnet_lite import EfficientNetLiteConfig, EfficientNetLiteModel
 from legato.models.model_with_head import ModelWithHead
 from legato.models.published.efficientnet_lite import EfficientNetLite
+from legato.runs.config import check, settings_for
 from tiny_efficientnet import BLOCKS, published_weights
 
 
@@ -158,3 +159,44 @@ def test_grids_of_every_stage() -> None:
 def test_coefficients_that_make_no_network_are_refused(field: str, value: int) -> None:
     with pytest.raises(ConfigError, match=f"model.{field}={value} "):
         validate(EfficientNetLiteConfig, {field: value}, "model")
+
+
+@pytest.mark.parametrize("size", [(64, 64), (65, 90), (33, 128)])
+@pytest.mark.parametrize("finer", [16, 8])
+@torch.no_grad()
+def test_a_finer_grid_has_the_places_of_the_coarse_one(published: Path, size: tuple[int, int], finer: int) -> None:
+    coarse: Any = load_model(find_model(published)).module.body
+    fine = EfficientNetLiteModel(coarse.config.model_copy(update={"output_stride": finer}), Sizes(0)).eval()
+    fine.load_state_dict(coarse.state_dict())
+    batch = Batch(Inputs(values=pictures(*size)))
+    (rows, columns), (few_rows, few_columns) = fine.grid(*size), coarse.grid(*size)
+    expected = coarse(batch).hidden.unflatten(1, (few_rows, few_columns))
+    found = fine(batch).hidden.unflatten(1, (rows, columns))
+    assert (rows, columns) == tuple(-(-side // finer) for side in size)
+    # TensorFlow's padding lets a stride of 2 begin at the second of an even number of places, at the first of an odd.
+    places = []
+    for count in (rows, columns):
+        kept, number = torch.arange(count), count
+        while number > -(-count * finer // 32):
+            kept, number = kept[1 - number % 2 :: 2], -(-number // 2)
+        places.append(kept)
+    torch.testing.assert_close(found[:, places[0]][:, :, places[1]], expected, rtol=1e-4, atol=1e-5)
+    assert expected.std() > 0.01
+
+
+def test_the_grid_is_chosen_for_weights_that_are_there(published: Path) -> None:
+    given = {"data.train": "toy:scenes", "model": "seq2seq", "from.encoder": str(published)}
+    words = [f"{key}={value}" for key, value in given.items()]
+    check(settings_for("captioning", [*words, "model.encoder.image=224"]))  # as it is
+    chosen = check(settings_for("captioning", [*words, "model.encoder.output_stride=16"]))
+    assert chosen.model.encoder.output_stride == 16  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match=r"model\.encoder\.output_stride=12 should be 8, 16 or 32"):
+        check(settings_for("captioning", {**given, "model.encoder.output_stride": 12}))
+    with pytest.raises(ConfigError, match=r"model\.encoder\.image=64 is not what from\.encoder="):
+        check(settings_for("captioning", {**given, "model.encoder.image": 64}))
+    alone = {"data.train": "toy:scenes", "from": str(published)}
+    config = check(settings_for("image-classification", {**alone, "model.output_stride": 8})).model
+    assert isinstance(config, EfficientNetLiteConfig)
+    assert config.output_stride == 8
+    with pytest.raises(ConfigError, match="only dropouts and output_stride can be chosen with it"):
+        check(settings_for("image-classification", {**alone, "model.image": 64}))

@@ -9,6 +9,10 @@ Batch norms after all, and ReLU6 after all but a block's last convolution. What 
 squeeze-and-excitation, ReLU6 stands for swish, and the stem, the top and the depths of the first and the last stage
 stay as they are however the rest is scaled. The last convolution, 1×1 to 1280, gives the states that are read.
 
+The last grid may be finer than a place for 32 × 32 pixels, with the same weights (`output_stride`): strides beyond it
+are left out, and what follows looks at places as far apart as before by dilation (Chen et al. 2017, "Rethinking
+Atrous Convolution", section 3.1). With 16, each second place of each second row is then a place of the grid of 32.
+
 The published weights were trained with TensorFlow, whose padding they need (`nn/convolution.py`). Their names are in
 `published/efficientnet_lite.py`.
 """
@@ -18,10 +22,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import torch.nn.functional as F
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import Tensor, nn
 
 from legato.data.image.image_processor import ImageProcessor
@@ -62,6 +66,16 @@ class EfficientNetLiteConfig(ConvolutionalConfig):
     name: Literal["efficientnet-lite"] = "efficientnet-lite"
     width_coefficient: float = Field(1.0, gt=0, le=16, description="what the stages' channels are multiplied with")
     depth_coefficient: float = Field(1.0, gt=0, le=16, description="what the stages' blocks are multiplied with")
+    output_stride: Literal[8, 16, 32] = Field(
+        32, description="pixels from one place of the last grid to the next; less than 32: a finer grid, by dilation"
+    )
+
+    free: ClassVar[tuple[str, ...]] = ("output_stride",)
+
+    @field_validator("output_stride", mode="before")
+    @classmethod
+    def _number(cls, value: Any) -> Any:
+        return int(value) if str(value).isdecimal() else value  # on a command line it is text
 
     def image_processor(self) -> ImageProcessor:
         """As the published weights were trained with: (x - 127) / 128 of 0 to 255."""
@@ -98,11 +112,13 @@ def rounded(width: float) -> int:
 class InvertedBottleneck(nn.Module):
     """MBConv: wide inside, where each channel is convolved by itself, and narrow outside."""
 
-    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int, dilation: int = 1
+    ) -> None:
         super().__init__()
         inner = expansion * inputs
         self.expand = None if expansion == 1 else convolution(inputs, inner, 1, activated=True)
-        self.depthwise = convolution(inner, inner, kernel, stride, activated=True, depthwise=True)
+        self.depthwise = convolution(inner, inner, kernel, stride, activated=True, depthwise=True, dilation=dilation)
         self.project = convolution(inner, outputs, 1)
         self.residual = stride == 1 and inputs == outputs
 
@@ -113,7 +129,14 @@ class InvertedBottleneck(nn.Module):
 
 
 def convolution(
-    inputs: int, outputs: int, kernel: int, stride: int = 1, *, activated: bool = False, depthwise: bool = False
+    inputs: int,
+    outputs: int,
+    kernel: int,
+    stride: int = 1,
+    *,
+    activated: bool = False,
+    depthwise: bool = False,
+    dilation: int = 1,
 ) -> Convolution:
     """A convolution as all are here."""
     return Convolution(
@@ -123,6 +146,7 @@ def convolution(
         stride,
         activation=F.relu6 if activated else None,
         depthwise=depthwise,
+        dilation=dilation,
         padding="same",
         eps=1e-3,
         momentum=0.01,
@@ -141,15 +165,21 @@ class EfficientNetLiteModel(ConvolutionalEncoder):
         widths = config.widths
         self.stem = convolution(3, STEM, 3, 2, activated=True)
         self.stages = nn.ModuleList()
+        reached, dilation = 2, 1  # pixels from place to place so far; how far apart what is read has to be
         for shape, before, after, depth in zip(STAGES, [STEM, *widths], widths, config.depths, strict=False):
-            first = InvertedBottleneck(before, after, shape.kernel, shape.stride, shape.expansion)
-            others = (InvertedBottleneck(after, after, shape.kernel, 1, shape.expansion) for _ in range(depth - 1))
+            kept = shape.stride if reached * shape.stride <= config.output_stride else 1
+            first = InvertedBottleneck(before, after, shape.kernel, kept, shape.expansion, dilation)
+            first.residual &= kept == shape.stride  # as with the stride
+            reached, dilation = reached * kept, dilation * shape.stride // kept
+            others = (
+                InvertedBottleneck(after, after, shape.kernel, 1, shape.expansion, dilation) for _ in range(depth - 1)
+            )
             self.stages.append(nn.Sequential(first, *others))
         self.top = convolution(widths[-1], TOP, 1, activated=True)
 
     @property
     def stride(self) -> int:
-        return 2 * math.prod(stage.stride for stage in STAGES)
+        return self.config.output_stride
 
     def grids(self, pixels: Tensor) -> Iterator[Tensor]:
         grid: Tensor = self.stem(pixels)

@@ -95,6 +95,7 @@ class Convolution(nn.Module):
         *,
         activation: Callable[[Tensor], Tensor] | None = None,
         depthwise: bool = False,  # each channel by itself
+        dilation: int = 1,  # pixels from one that the kernel reads to the next
         padding: Padding = "symmetric",
         eps: float = 1e-5,
         momentum: float = 0.1,  # of the running averages
@@ -107,7 +108,8 @@ class Convolution(nn.Module):
             outputs,
             kernel,
             stride,
-            padding=0 if self.pads else kernel // 2,
+            padding=0 if self.pads else dilation * (kernel // 2),
+            dilation=dilation,
             groups=inputs if depthwise else 1,
             bias=False,
         )

@@ -241,10 +241,11 @@ def _go_on_from(task: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
         given = {**{k: given["dropout"] for k, v in held.items() if _is_dropout(k) and v == held["dropout"]}, **given}
     wanted = validate(type(config), merge(held, given), "model").model_dump(mode="json")
     heads = config.pretraining_heads  # a model may go on with others than it had
-    choice = "dropouts and heads" if heads else "dropouts"
+    choice = " and ".join(["dropouts", *(["heads"] if heads else []), *config.free])
     before, now, missing = flat(held), flat(wanted), object()
     for key in {**before, **now}:
-        if before.get(key, missing) != now.get(key, missing) and not _is_dropout(key) and key not in heads:
+        free = _is_dropout(key) or key in (*heads, *config.free)
+        if before.get(key, missing) != now.get(key, missing) and not free:
             raise ConfigError(
                 f"model.{key}={brief(now.get(key))} is not what from={place} holds, which is "
                 f"{brief(before.get(key))}; of model.* only {choice} can be chosen with it"
@@ -274,13 +275,16 @@ def _with_parts(task: Any, settings: Mapping[str, Any], start: Mapping[str, Any]
         held = found.model_dump(mode="json")
         chosen = given.get(part) or {}
         chosen = {"name": chosen} if isinstance(chosen, str) else dict(chosen)
+        wanted = chosen
+        if chosen.get("name", found.name) == found.name:
+            wanted = validate(type(found), {**held, **chosen}, f"model.{part}").model_dump(mode="json")
         for key, value in chosen.items():
-            if value != held.get(key) and not _is_dropout(key):
+            if wanted[key] != held.get(key) and not (_is_dropout(key) or key in found.free):
                 raise ConfigError(
                     f"model.{part}.{key}={brief(value)} is not what from.{part}={brief(place)} holds, which is "
                     f"{brief(held.get(key))}; leave it out"
                 )
-        given[part] = {**held, **chosen}
+        given[part] = wanted
     return {**settings, "from": dict(start), "model": given}
 
 
