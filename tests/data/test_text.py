@@ -278,7 +278,8 @@ def test_a_bad_json_line_is_numbered(tmp_path: Path) -> None:
 
 
 def test_a_json_line_that_is_no_object_is_numbered(tmp_path: Path) -> None:
-    assert "line 1: not a JSON object" in complaint(put(tmp_path, "a.json", '["a"]\n'))
+    assert "line 1: not a JSON object" in complaint(put(tmp_path, "a.json", '"a"\n'))
+    assert "row 1: not a JSON object" in complaint(put(tmp_path, "b.json", '["a"]\n'))
 
 
 def test_a_json_line_without_the_column_is_numbered(tmp_path: Path) -> None:
