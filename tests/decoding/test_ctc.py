@@ -162,6 +162,13 @@ def test_no_sequence_is_in_a_narrow_beam_twice_nor_more_probable_than_it_is(seed
         assert (torch.tensor([one.logprob for one in transcripts]) <= sums + 1e-4).all()
 
 
+def test_a_prefix_that_leaves_the_beam_and_comes_back_is_the_same_one() -> None:
+    """Its continuations may have stayed: they would be there twice."""
+    log_probs = torch.randn(64, 30, 3, generator=torch.Generator().manual_seed(0)).log_softmax(-1)
+    for transcripts in prefix_beam(log_probs, torch.full((64,), 30), blank=0, beams=4):
+        assert len({tuple(one.tokens) for one in transcripts}) == len(transcripts) == 4
+
+
 def test_pruned_tokens_begin_nothing() -> None:
     log_probs = torch.tensor([[[0.5, 0.3, 0.2]] * 3]).log()
     lengths = torch.tensor([3])
