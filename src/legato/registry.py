@@ -138,7 +138,14 @@ TASKS = Registry(
 )
 
 # What reads inputs that are not text; see data/processors.py.
-PROCESSORS = Registry("processor", "legato.processors", {"image": "legato.data.image.image_processor:ImageProcessor"})
+PROCESSORS = Registry(
+    "processor",
+    "legato.processors",
+    {
+        "image": "legato.data.image.image_processor:ImageProcessor",
+        "audio": "legato.data.audio.feature_extractor:FeatureExtractor",
+    },
+)
 
 # Hugging Face's `model_type`s that we read and write, each with the map of its names; and what others publish as
 # weights alone, which we read.

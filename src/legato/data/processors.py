@@ -18,6 +18,15 @@ TEXT = "tokenizer"  # the kind of processor that text has
 SHARED_FILE = "processor_config.json"  # where a published folder may keep all its processors but the tokenizer
 
 
+def is_for_sound(entries: Mapping[str, object]) -> bool:
+    """Whether a preprocessor_config.json is a feature extractor's for sound: it says a rate, and nothing of pictures.
+
+    >>> is_for_sound({"feature_extractor_type": "ViTFeatureExtractor", "size": 224})  # as image processors once were
+    False
+    """
+    return entries.get("sampling_rate") is not None and entries.get("image_processor_type") is None
+
+
 class Processor(Protocol):
     """Reads one kind of input that is not text."""
 

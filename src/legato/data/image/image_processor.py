@@ -25,7 +25,7 @@ from pydantic import Field
 from torch import Tensor
 
 from legato.data.batching.batch import Inputs
-from legato.data.processors import SHARED_FILE
+from legato.data.processors import SHARED_FILE, is_for_sound
 from legato.errors import DataError
 from legato.registry import require_extra
 from legato.schema import OPEN, TypedDict, read_json, with_config, write_json
@@ -100,6 +100,8 @@ class ImageProcessor:
             if "image_processor" not in held:
                 raise DataError(f"{folder} lacks {cls.file}, and {SHARED_FILE} has no image_processor either")
             entries = {**held["image_processor"]}
+        if is_for_sound(entries):
+            raise DataError(f"{file} is a feature extractor's for sound; give an image processor's for pictures")
         given = {key: value for key, value in entries.items() if value is not None}
         size = _size(given.get("size", 224)) if given.get("do_resize", True) else None
         crop = _size(given.get("crop_size", 224)) if given.get("do_center_crop", False) else None
