@@ -405,7 +405,9 @@ class Model:
     def check_generates(self) -> None:
         """Refuse a model that does not continue texts."""
         if self.module.is_encoder_decoder:
-            does = "describes pictures" if "image" in self.loaded.processors.others else "turns one text into another"
+            reads = {"image": "describes pictures", "audio": "writes down what is said"}
+            kinds = (reads[kind] for kind in self.loaded.processors.others if kind in reads)
+            does = next(kinds, "turns one text into another")
             raise LegatoError(f"{self.folder} {does}: use legato predict")
         if not self.module.can_generate:
             held = "reads both ways" if self.task in ("lm", "mlm") else f"was trained for {self.task}"

@@ -80,4 +80,5 @@ class Whisper(Published):
 
     @classmethod
     def other_entries(cls, module: WhisperModel) -> dict[str, Any]:
-        return {"is_encoder_decoder": True}
+        # Left out, they are those of the published models, which a smaller vocabulary lacks.
+        return {"is_encoder_decoder": True, "bos_token_id": None, "pad_token_id": None}
