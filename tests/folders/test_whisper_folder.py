@@ -65,7 +65,7 @@ def their_extractor() -> Any:
 def test_our_folder_is_theirs(tmp_path: Path) -> None:
     ours = our_folder(tmp_path)
     theirs, about = transformers.WhisperForConditionalGeneration.from_pretrained(tmp_path, output_loading_info=True)
-    assert not (about["missing_keys"] or about["unexpected_keys"] or about["mismatched_keys"])
+    assert not any(about[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     frames = EXTRACTOR.read(SOUNDS)
     extractor = transformers.WhisperFeatureExtractor.from_pretrained(tmp_path)
     heard = extractor(SOUNDS, sampling_rate=16_000, return_tensors="pt").input_features
