@@ -110,7 +110,6 @@ MODELS = Registry(
         "clip-vision": "legato.models.clip:CLIPVision",
         "llava": "legato.models.llava:LlavaModel",
         "unit": "legato.models.unit:UnitModel",
-        "whisper": "legato.models.whisper:WhisperModel",
     },
 )
 
@@ -172,6 +171,5 @@ PUBLISHED = Registry(
         "clip": "legato.models.published.clip:CLIP",
         "clip_vision_model": "legato.models.published.clip:CLIPVisionTower",
         "llava": "legato.models.published.llava:Llava",
-        "whisper": "legato.models.published.whisper:Whisper",
     },
 )

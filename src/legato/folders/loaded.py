@@ -36,13 +36,6 @@ class Loaded(HasProcessors):
         """The token that writing begins with."""
         return self.target.eos_id if self.first_token is None else self.first_token
 
-    @property
-    def reads_and_writes(self) -> str:
-        """What an encoder–decoder does, for messages."""
-        others = {"image": "describes pictures", "audio": "writes down what is said"}
-        found = (does for kind, does in others.items() if kind in self.processors.others)
-        return next(found, "turns one text into another")
-
     def put_into(self, model: SequenceModel) -> set[str]:
         """Begin `model` with the folder's weights; what only `model` has stays as it was made: its tensors' names.
 

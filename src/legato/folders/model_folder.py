@@ -93,7 +93,7 @@ def save_model(
     adapter = module.adapter
     if adapter is None:
         config, tensors = _written(module, about)
-        named = {name: number for name, number in token_ids.items() if config.get(name) is None}
+        named = {name: number for name, number in token_ids.items() if name not in config}
         write_json(folder / "config.json", {**config, **named, "legato": told})
         save_weights(tensors, folder, largest)
     else:

@@ -25,8 +25,9 @@ from torch import Tensor, nn
 
 from legato.data.batching.batch import Batch
 from legato.models.base import DEEPEST, BlocksConfig, SequenceModel, Sizes
-from legato.models.decoder import CachedModel, cross_attention_of
+from legato.models.decoder import CachedModel
 from legato.models.source_encoder import MEANING, EncoderSetting, SourceEncoder, processors_with
+from legato.nn.capture import record
 from legato.nn.feedforward import BlockShape
 from legato.nn.kv_cache import KeyValueCache
 from legato.nn.linear import Linear
@@ -155,8 +156,13 @@ class TransformerModel(CachedModel):
         x = self._embed(self.source_embedding or self.embedding, batch.source.token_ids)
         return Memory(self.encoder(x, batch.source.lengths), batch.source.lengths)
 
+    @torch.no_grad()
     def align(self, batch: Batch) -> Tensor:
-        return cross_attention_of(self, batch)
+        """The last block's cross-attention, mean over its heads, (B, T, S); zero on padding."""
+        with record() as trace:
+            self(batch)
+        last = f"decoder.{len(self.decoder.layers) - 1}.cross.weights"
+        return next(found[0] for name, found in trace.items() if name.endswith(last)).mean(1)
 
     @property
     def writer(self) -> Stack:

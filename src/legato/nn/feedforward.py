@@ -48,7 +48,6 @@ class BlockShape:
     norm_first: bool = False  # pre-norm
     bias: bool = True
     bias_qkv: bool | None = None  # of queries, keys and values; left out: bias
-    bias_key: bool = True  # of keys, where queries and values have one; it changes no attention weight
     bias_attention: bool | None = None  # of what attention ends with; left out: bias
     head_width: int | None = None  # left out: width / heads
     norm_heads: bool = False  # norms of queries and keys

@@ -20,7 +20,6 @@ from legato.data.batching.batch import IGNORE, Batch, Inputs
 from legato.data.batching.batches import BatchShape, scoring_order
 from legato.data.batching.pair_batches import PairBatches, TokenDraw, collate_pairs
 from legato.data.formats.text_pairs import Pairs, filter_lengths
-from legato.data.processors import TEXT
 from legato.data.text.tokenizers import AnyTokenizer, Ids, Tokenizer
 from legato.decoding import Hypothesis, SearchOptions, search
 from legato.decoding.options import MAX_BEAMS, MAX_NBEST
@@ -51,16 +50,15 @@ def longest_of(model: SequenceModel) -> int:
 def require_source(model: str, task: str) -> None:
     """Refuse a model without an encoder: first of all, for its settings are not those that the task's models have."""
     if not MODELS.get(model).is_encoder_decoder:
-        known = [name for name in MODELS.names() if _reads_source(name)]
+        known = [name for name in MODELS.names() if _is_encoder_decoder(name)]
         recurrent = MODELS.get(model).Config.network == "recurrent"
         hint = f"; model=seq2seq model.cell={model} is its like" if recurrent else ""
         raise ConfigError(f"model={model} reads no source, which {task} has; use {' or '.join(known)}{hint}")
 
 
-def _reads_source(name: str) -> bool:
-    """Whether a model has an encoder, which reads text where nothing else is put in its place."""
+def _is_encoder_decoder(name: str) -> bool:
     try:
-        return bool(MODELS.get(name).is_encoder_decoder and MODELS.get(name).processors == (TEXT,))
+        return bool(MODELS.get(name).is_encoder_decoder)
     except ConfigError:  # another package's, broken
         return False
 
