@@ -14,6 +14,7 @@ import tiny_pictures
 import tiny_questions
 import tiny_reviews
 import tiny_runs
+import tiny_sounds
 import tiny_tagged
 from legato.registry import TASKS
 
@@ -185,6 +186,10 @@ def _unit(folder: Path) -> dict[str, Any]:
     return {"data.tasks": tasks, **_pictures(folder), **small, "train.batch_rows": 4}
 
 
+def _speech(folder: Path) -> dict[str, Any]:
+    return {**tiny_sounds.write_sounds(folder), **tiny_sounds.SMALL}
+
+
 EXAMPLES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "lm": _lm,
     "mlm": _mlm,
@@ -203,6 +208,7 @@ EXAMPLES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "detection": _detection,
     "visual-chat": _visual_chat,
     "unit": _unit,
+    "speech": _speech,
 }
 LACKING = {  # which of TINY
     "word2vec": ("model.dropout",),

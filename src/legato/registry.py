@@ -110,6 +110,8 @@ MODELS = Registry(
         "clip-vision": "legato.models.clip:CLIPVision",
         "llava": "legato.models.llava:LlavaModel",
         "unit": "legato.models.unit:UnitModel",
+        "conformer": "legato.models.conformer:ConformerModel",
+        "deepspeech": "legato.models.deepspeech:DeepSpeechModel",
     },
 )
 
@@ -134,6 +136,7 @@ TASKS = Registry(
         "detection": "legato.tasks.detection.task:Detection",
         "unit": "legato.tasks.unit.task:Unit",
         "image-classification": "legato.tasks.image_classification.task:ImageClassification",
+        "speech": "legato.tasks.speech.task:Speech",
     },
 )
 

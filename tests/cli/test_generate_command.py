@@ -110,9 +110,8 @@ def test_a_dialogue_is_about_one_picture(command: Any, home: Path) -> None:
     assert (answer.code, answer.err) == (2, told)
 
 
-def test_a_picture_needs_a_dialogue(command: Any, home: Path) -> None:
-    answer = command("generate", home / "run", "The ", "--image", "photo.jpg")
-    assert (answer.code, answer.err) == (
-        2,
-        "legato: --image is the picture that a dialogue is about; it needs --chat\n",
-    )
+@pytest.mark.parametrize("chat", [(), ("--chat",)])
+def test_a_picture_needs_a_model_that_reads_it(command: Any, home: Path, chat: tuple[str, ...]) -> None:
+    answer = command("generate", home / "run", "The ", "--image", "photo.jpg", *chat)
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err == f"legato: {home / 'run' / 'best'} reads no pictures; leave out --image\n"

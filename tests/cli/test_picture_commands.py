@@ -134,9 +134,9 @@ def test_what_will_not_do_is_one_line(command: Any, runs: Path, photos: Path, wo
 
 
 def test_a_picture_for_a_model_that_reads_none(command: Any, runs: Path, photos: Path) -> None:
-    answer = command("predict", runs / "texts", "a.png", "a merry film")
-    assert len(lines(answer)) == 2
-    assert "legato: note: a.png is a picture, but" in answer.err
+    answer = command("predict", runs / "texts", "a merry film", "a.png")
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err == f"legato: a.png is a picture, but {runs / 'texts' / 'best'} reads text; give it a text\n"
     assert "picture" not in command("predict", runs / "texts", "none.png").err
     refused = command("predict", runs / "texts", "--file", "a.png")
     assert refused.code == 2
@@ -168,7 +168,7 @@ def test_sheets_of_each_head_and_how_far_it_looks(command: Any, runs: Path, phot
     [
         ("blind", "this model has no attention"),
         ("resnet", "resnet has no attention, so there is none to show"),
-        ("texts", "reads no pictures"),
+        ("texts", "a.png is a picture, but"),
     ],
 )
 def test_a_model_without_attention_says_so(command: Any, runs: Path, photos: Path, run: str, said: str) -> None:

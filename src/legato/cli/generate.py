@@ -74,12 +74,14 @@ def command(
     image = images[0] if images else None
     if images and len(images) > 1:
         raise ConfigError(f"a dialogue is about one picture, and there are {len(images)}; give --image once")
-    if image is not None and not chat:
-        raise ConfigError("--image is the picture that a dialogue is about; it needs --chat")
     given = {name: called.params[name] for name in SearchOptions.model_fields}
     options = validate(SearchOptions, {**given, "stop": [text.replace("\\n", "\n") for text in stop or []]})
     held = load(model, device)
     held.check_generates()
+    if image is not None and "image" not in held.loaded.processors.others:
+        raise ConfigError(f"{held.folder} reads no pictures; leave out --image")
+    if image is not None and not chat:
+        raise ConfigError("--image is the picture that a dialogue is about; it needs --chat")
     first = [] if system is None else [{"role": "system", "content": system}]
     streaming = options.search in ("greedy", "sample") and nbest == 1 and not (as_json or scores)
     if chat and prompt is None and file is None:

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 BLOCK = 512  # lines read ahead, so that those of like length can go together
 # What is handed on where it is given: to the model's task, and to prompting for labels.
-OPTIONS = ("beams", "length_penalty", "nbest", "max_tokens", "to", "search", "alignments", "context", "threshold")
+OPTIONS = (
+    *("beams", "length_penalty", "nbest", "max_tokens", "to", "search", "alignments", "context", "threshold"),
+    "timestamps",
+)
 PROMPTING = ("labels", "shots", "columns", "template", "normalize", "calibrate")
 
 
@@ -26,13 +29,15 @@ def command(
     model: Annotated[str, typer.Argument(help="A model folder, a run folder or a name on the hub.")],
     texts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TEXT]...", help="Texts, or files of pictures; left out: --file, or standard input."),
+        typer.Argument(
+            metavar="[TEXT]...", help="Texts, or files of pictures or sounds; left out: --file, or standard input."
+        ),
     ] = None,
     file: Annotated[
         str | None,
         typer.Option(
-            help="One text a line, or a table: .tsv, .csv, .jsonl or .parquet; '-' for standard input. Of pictures: "
-            "a folder, a .tar, names of files, one a line, or a table."
+            help="One text a line, or a table: .tsv, .csv, .jsonl or .parquet; '-' for standard input. Of pictures "
+            "or sounds: a folder, a .tar, names of files, one a line, or a table."
         ),
     ] = None,
     beams: Annotated[
@@ -93,6 +98,10 @@ def command(
     alignments: Annotated[
         bool, typer.Option("--alignments", help="Show which source word each word looked at, as in '0-0 1-2'.")
     ] = False,
+    timestamps: Annotated[
+        bool,
+        typer.Option("--timestamps", help="Of a sound, a line for each word: when it begins and ends, the word."),
+    ] = False,
     attention: Annotated[
         str | None,
         typer.Option(help="Folder that gets a picture of where the model looked, for each picture that it reads."),
@@ -116,6 +125,7 @@ def command(
     [dim]legato predict runs/i --file photos/ --attention looked/[/dim]
     [dim]legato predict runs/b photo.jpg --draw drawn/[/dim]
     [dim]legato predict runs/p photo.jpg --labels "a dog,a cat"[/dim]
+    [dim]legato predict runs/s recording.wav --timestamps[/dim]
     [dim]legato predict runs/m "He ate the cake <mask> the fork."[/dim]
 
     Of a masked language model, each line is a word and its probability, behind the number of its mask where a text
@@ -145,6 +155,9 @@ def command(
     Of a model that detects boxes, each line is a class, its score and the box, x0 y0 x1 y1 in pixels, a line for each
     box; --draw saves the pictures with them.
 
+    Of a model for speech, each line is what is said in a sound; with --timestamps a line is a word, behind the
+    seconds at which it begins and ends.
+
     A parser splits sentences into words as the Penn Treebank does, punctuation and n't apart; sentences that are
     split so already stay as they are, and brackets are written -LRB- and -RRB-. A tagger splits so, too, unless the
     words that it learned from had their punctuation glued to them: then at white space only.
@@ -154,6 +167,7 @@ def command(
     beginning of a longer text, as classifiers do, a note says how many were cut.
     """
     from legato.cli.lines import Items, Lines, Meter, Texts, leaving
+    from legato.data.audio.sounds import is_sound_file
     from legato.data.image.pictures import is_picture_file
     from legato.data.sources.files import load_text
     from legato.errors import DataError
@@ -185,8 +199,11 @@ def command(
     if texts and own.Input is not str:
         items = own.inputs_of(texts)
         source, single = Items(items, own.input_name), len(items) == 1
-    elif texts and (pictures := [text for text in texts if is_picture_file(text)]):
-        note = f"{pictures[0]} is a picture, but {held.folder} reads text: it reads the name"
+    elif texts:
+        for text in texts:
+            kind = "picture" if is_picture_file(text) else "sound" if is_sound_file(text) else None
+            if kind is not None:
+                raise DataError(f"{text} is a {kind}, but {held.folder} reads text; give it a text")
     if file not in (None, "-"):
         alone = search is not None or context is not None
         inputs = own.read_file(file, held.about, named, alone=alone)

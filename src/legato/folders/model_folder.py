@@ -218,7 +218,7 @@ def _load_model(folder: Path, *, sketched: bool) -> Loaded:
     refuse_links_out(folder)
     said = _read_entries(folder)
     folder, config, about = said.folder, said.config, said.about
-    processors = load_processors(folder, said.processors, said.default_processors)
+    processors = load_processors(folder, said.processors, said.default_processors, about)
     chat = load_chat_template(folder)
 
     def check(sizes: Sizes) -> None:

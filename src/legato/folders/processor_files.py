@@ -18,12 +18,18 @@ TARGET: Final = "target"  # the folder of a tokenizer of its own for what is wri
 
 
 def load_processors(
-    folder: Path, kinds: Sequence[str], defaults: Mapping[str, Processor] = MappingProxyType({})
+    folder: Path,
+    kinds: Sequence[str],
+    defaults: Mapping[str, Processor] = MappingProxyType({}),
+    about: Mapping[str, Any] = MappingProxyType({}),
 ) -> Processors:
-    """What the folder's model reads and writes with; `defaults` stand for files that are not there."""
+    """What the folder's model reads and writes with; `defaults` stand for files that are not there.
+
+    What a folder says `about` itself names a tokenizer's digest where its head writes text, whatever its model reads.
+    """
     try:
         others = {kind: _load(folder, kind, defaults.get(kind)) for kind in kinds if kind != TEXT}
-        read, written = _load_tokenizers(folder) if TEXT in kinds else (None, None)
+        read, written = _load_tokenizers(folder) if TEXT in kinds or "tokens" in about else (None, None)
     except DataError as problem:
         raise FolderError(str(problem)) from None
     return Processors(read, written, others)
@@ -81,4 +87,8 @@ def check_digests(folder: Path, about: Mapping[str, Any], processors: Processors
         raise FolderError(f"{folder}: its tokenizer is not the one that the model was trained with")
     for kind, digest in (about.get("processors") or {}).items():
         if digests.get("processors", {}).get(kind) != digest:
-            raise FolderError(f"{folder}: its {kind} processor is not the one that the model was trained with")
+            file = PROCESSORS.get(kind).file
+            raise FolderError(
+                f"{folder}: its {kind} processor is not the one that the model was trained with; "
+                f"put back the {file} that it was saved with"
+            )

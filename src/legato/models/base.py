@@ -238,6 +238,10 @@ class SequenceModel(nn.Module):
         characters = torch.zeros(1, 1, 8, dtype=torch.long, device=self.device)
         return Batch(Inputs(ids, characters=characters if self.config.reads_characters else None))
 
+    def state_lengths(self, inputs: Inputs) -> Tensor | None:
+        """How many of its states each row has, (B,); None: all."""
+        return None if self.one_state else inputs.lengths
+
     def states(self, batch: Batch) -> list[Tensor]:
         """What every layer leaves, (B, T, D) each: the embedded input first, what `forward` gives last."""
         every: list[Tensor] = []

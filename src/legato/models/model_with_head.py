@@ -3,6 +3,7 @@
     classes     y = W f(pool(h_1 … h_T)) + b         one answer a text
     tags        y_t = W h_t + b                      one a word, at its first token; a CRF may join them
     spans       (s_t, e_t) = W h_t + b               where an answer begins and ends
+    ctc         y_t = W h_t + b                      a token or none, the blank, at each state (decoding/ctc.py)
 
 Notable: what the head reads may be any of the body's layers or a learned mix of them (nn/pooling.py), with a
 bidirectional LSTM in between; so frozen layers serve as features, as ELMo's and BERT's do. The shapes that Hugging
@@ -19,7 +20,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from legato.config import Section
-from legato.data.batching.batch import Batch
+from legato.data.batching.batch import Batch, Inputs
 from legato.errors import ConfigError
 from legato.models.base import SequenceModel
 from legato.nn.linear import Linear
@@ -56,7 +57,7 @@ class HeadConfig(Section):
 class HeadSpec(HeadConfig):
     """A head, whole: its settings and what the data and the body fix of it."""
 
-    kind: Literal["classes", "tags", "spans"]
+    kind: Literal["classes", "tags", "spans", "ctc"]
     outputs: int = Field(ge=1, le=MOST_OUTPUTS)
     inner: Literal["none", "tanh", "relu"] = "none"  # a dense layer before the last, and its activation
     bias: bool = True  # of the last layer
@@ -142,17 +143,18 @@ class ModelWithHead(SequenceModel):
             hidden = combine_layers(self.body.states(batch), self.shape.layers)
         if self.lstm is not None:
             hidden = F.dropout(hidden, self.shape.dropout, self.training)
-            hidden = self.lstm(hidden.transpose(0, 1), None, self._lengths(batch))[0].transpose(0, 1)
+            hidden = self.lstm(hidden.transpose(0, 1), None, self.state_lengths(batch.inputs))[0].transpose(0, 1)
         return Output(hidden, None, auxiliary, self._logits(hidden, batch))
 
-    def _lengths(self, batch: Batch) -> Tensor | None:
-        """How many of its states each row has, (B,); None: all."""
-        return None if self.body.one_state else batch.inputs.lengths
+    def state_lengths(self, inputs: Inputs) -> Tensor | None:
+        return self.body.state_lengths(inputs)
 
     def _logits(self, hidden: Tensor, batch: Batch) -> Tensor:
-        kind, lengths = self.shape.kind, self._lengths(batch)
+        kind, lengths = self.shape.kind, self.state_lengths(batch.inputs)
         if kind == "tags":
             return self._last(at_positions(hidden, batch.positions))  # (B, N, C)
+        if kind == "ctc":
+            return self._last(hidden)  # (B, T, V + 1)
         if kind == "spans":
             logits = self._last(hidden)  # (B, T, 2)
             return logits.masked_fill(~inside(hidden, lengths), torch.finfo(logits.dtype).min)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from legato.config import Section, validate
+from legato.data.audio.sounds import is_sound_file
 from legato.data.batching.batches import BatchShape
 from legato.data.batching.examples import Example, scoring_batches
 from legato.data.image.pictures import is_picture_file
@@ -234,8 +235,9 @@ class Task:
         """What `predict` takes of a file (see `read_inputs`); None: it is no table, and each line is a text."""
         from legato.tasks.table_inputs import is_table
 
-        if is_picture_file(source):
-            raise DataError(f"{source} is a picture, and {cls.name} reads text; give a file of that")
+        kind = "picture" if is_picture_file(source) else "sound" if is_sound_file(source) else None
+        if kind is not None:
+            raise DataError(f"{source} is a {kind}, and {cls.name} reads text; give a file of that")
         return cls.read_inputs(source, about, columns, alone=alone) if is_table(source) else None
 
     @classmethod

@@ -44,6 +44,7 @@ DETECTING: Final = {
     **SEEING,
     "model.encoder.image": 24,
 }
+HEARING: Final = {"layers": 1, "width": 8, "heads": 2, "features": 8, "channels": 2}
 TALKING: Final = {
     **{f"model.vision.{key}": value for key, value in VIT.items()},
     "model.text": "gpt2",
@@ -245,6 +246,19 @@ JOBS: Final[dict[str, Job]] = {
         },
         {"data.tasks.colours.test": "valid.tsv", "data.tasks.films.test": "valid.csv"},
         ("photo.png", "what colour is it?", "--task", "colours", "--json"),
+        answers=1,
+    ),
+    "speech": Job(
+        (stock.sounds,),
+        {
+            "data.train": "train.tsv",
+            "data.valid": "valid.tsv",
+            "model": "conformer",
+            **{f"model.{key}": value for key, value in HEARING.items()},
+            "data.batch_seconds": 2,
+        },
+        "valid.tsv",
+        ("sound.wav", "--beams", "2", "--timestamps", "--json"),
         answers=1,
     ),
 }

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fuzzing import stock
-from fuzzing.jobs import ATTENDING, FILE, JOBS, LSTM, SEEING, TABLE, TEXT, VIT, WINDOWED, Make
+from fuzzing.jobs import ATTENDING, FILE, HEARING, JOBS, LSTM, SEEING, TABLE, TEXT, VIT, WINDOWED, Make
 from fuzzing.stock import QUICK, RELATIVES, words_of
 
 
@@ -42,7 +42,7 @@ class Scenario:
 def scenarios() -> dict[str, Scenario]:
     """Every scenario by its name."""
     made: list[Scenario] = []
-    for part in (_of_tasks, _of_models, _of_pictures, _of_families, _of_formats, _of_adapting, _of_verbs):
+    for part in (_of_tasks, _of_models, _of_pictures, _of_sounds, _of_families, _of_formats, _of_adapting, _of_verbs):
         made += part()
     return {scenario.name: scenario for scenario in made}
 
@@ -126,8 +126,8 @@ def _of_models() -> Iterator[Scenario]:
     for name in MODELS.names():
         model = MODELS.get(name)
         fields = model.Config.model_fields
-        if "image" in model.processors or name == "vqa":
-            continue  # those of pictures are below
+        if "image" in model.processors or "audio" in model.processors or name == "vqa":
+            continue  # those of pictures and sounds are below
         task = "word2vec" if name == "word2vec" else "translation" if model.is_encoder_decoder else "lm"
         if task == "lm" and not _writes(model) and name != "elmo":
             task = "mlm"
@@ -142,6 +142,20 @@ def _of_models() -> Iterator[Scenario]:
         trained = _train(task, settings, out="run")
         use = ("predict", "run", *FILE, "--max-tokens", "8") if model.is_encoder_decoder else ("embed", "run", *FILE)
         yield Scenario(f"use-{name}", use, (*job.makes, stock.texts), (trained,), covers, texts="texts.txt")
+
+
+def _of_sounds() -> Iterator[Scenario]:
+    """Models that read sound."""
+    job = JOBS["speech"]
+    data = {key: value for key, value in job.settings.items() if not key.startswith("model")}
+    for name in ("conformer", "deepspeech"):
+        sizes = {key: value for key, value in HEARING.items() if name == "conformer" or key != "heads"}
+        settings = {**data, "model": name, **{f"model.{key}": value for key, value in sizes.items()}}
+        covers = frozenset({f"model:{name}"})
+        yield Scenario(f"train-{name}-model", _train("speech", settings), job.makes, covers=covers, keys=("model.",))
+        trained = _train("speech", settings, out="run")
+        use = ("predict", "run", "sound.wav", "--json")
+        yield Scenario(f"use-{name}", use, job.makes, (trained,), covers, texts=1)
 
 
 def _of_pictures() -> Iterator[Scenario]:

@@ -1,12 +1,13 @@
 """Other views of sounds, drawn anew at every step, as tensor operations on the whole batch.
 
+speed                   read faster or slower by up to this share, as a tape would be: pitches change with it
 gain                    louder or softer by up to so many decibels
 noise                   Gaussian noise added, as loud as up to this share of the sound's own root mean square
 frequency_masks         bands of up to `frequency_width` filters are hidden (SpecAugment, Park et al. 2019) …
 time_masks              … and stretches of up to `time_width` frames, and of up to `time_share` of the row's own
 
-The first two change samples, the others the frames that are made of them. What is hidden becomes the mean of its row.
-Nothing beyond a row's length is looked at or changed.
+The first three change samples, the others the frames that are made of them. What is hidden becomes the mean of its
+row. Nothing beyond a row's length is looked at or changed.
 
 Every choice is a function of the numbers that the batch brings for each row (`Inputs.draws`), which follow from the
 seed, the step and the row, each at a column of its own: a setting that changes moves no other one's draws. So a run
@@ -30,13 +31,15 @@ MOST_MASKS: Final = 10  # of each kind
 GAIN, LOUDNESS, KEYS = 0, 1, slice(2, 4)  # columns of the draws; then a width and a place for each mask
 FREQUENCY: Final = 4
 TIME: Final = FREQUENCY + 2 * MOST_MASKS
-DRAWS: Final = TIME + 2 * MOST_MASKS  # numbers for each row
+SPEED: Final = TIME + 2 * MOST_MASKS
+DRAWS: Final = SPEED + 1  # numbers for each row
 BITS: Final = 24  # of a draw, a float of 32 bits from 0 to 1
 
 
 class SpecAugmentConfig(Section):
     """How sounds are changed in training."""
 
+    speed: float = Field(0.0, ge=0, le=0.5, description="faster or slower, and higher or lower, by up to this share")
     gain: float = Field(0.0, ge=0, le=60, description="decibels, louder or softer by up to as many")
     noise: float = Field(0.0, ge=0, le=10, description="of up to this share of the sound's loudness (RMS)")
     frequency_masks: int = Field(0, ge=0, le=MOST_MASKS, description="bands of filters that are hidden")
@@ -60,12 +63,22 @@ class SpecAugment:
     def idle(self) -> bool:
         """Whether it changes nothing."""
         config = self.config
-        return not (config.gain or config.noise or config.frequency_masks or config.time_masks)
+        return not (config.speed or config.gain or config.noise or config.frequency_masks or config.time_masks)
 
     def draws(self, step: int, rows: int) -> Tensor:
         """The numbers of each row at a step, (B, DRAWS)."""
         draw = np.random.default_rng(mix_seed(self.seed, "spec_augment", step))
         return torch.from_numpy(draw.random((rows, DRAWS), dtype=np.float32))  # no row's depend on those behind it
+
+    @torch.no_grad()
+    def change_speed(self, sound: Tensor, lengths: Tensor | None, draws: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Samples (B, N) read faster or slower, and how many of them each row has then."""
+        if not self.config.speed:
+            return sound, lengths
+        if lengths is None:
+            lengths = torch.full((len(sound),), sound.shape[1], device=sound.device)
+        factors = 1 + self.config.speed * (2 * draws[:, SPEED].double() - 1)  # (B,)
+        return resampled_by(sound, lengths, factors, math.ceil(sound.shape[1] / (1 - self.config.speed)))
 
     @torch.no_grad()
     def change_sound(self, sound: Tensor, lengths: Tensor | None, draws: Tensor) -> Tensor:
@@ -104,6 +117,23 @@ class SpecAugment:
         hidden = (bands[:, None] | stretches[:, :, None]) & inside[..., None]  # (B, T, F)
         mean = frames.masked_fill(~inside[..., None], 0).sum((1, 2)) / (lengths * bins).clamp(min=1)
         return torch.where(hidden, mean[:, None, None].to(frames.dtype), frames)
+
+
+def resampled_by(sound: Tensor, lengths: Tensor, factors: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """Sounds (B, N) read `factors` (B,) times as fast, (B, most), and their lengths: cubic between samples (Catmull
+    and Rom), 0 beyond the end."""
+    counts = (lengths / factors).long().clamp(min=1)  # (B,)
+    places = torch.arange(most, device=sound.device) * factors[:, None]  # (B, most)
+    whole = places.floor()
+    t = (places - whole).to(sound.dtype)
+    last = (lengths[:, None] - 1).clamp(min=0)
+
+    def at(offset: int) -> Tensor:
+        return sound.gather(1, torch.minimum((whole.long() + offset).clamp(min=0), last))
+
+    a, b, c, d = (at(offset) for offset in (-1, 0, 1, 2))
+    between = b + 0.5 * t * (c - a + t * (2 * a - 5 * b + 4 * c - d + t * (3 * (b - c) + d - a)))
+    return between.masked_fill(torch.arange(most, device=sound.device) >= counts[:, None], 0), counts
 
 
 def gaussian_noise(keys: Tensor, length: int) -> Tensor:

@@ -127,7 +127,7 @@ def load_adapter(folder: Path, load_model: Callable[[Path], Loaded], above: tupl
     loaded.digest, loaded.chat = digest, load_chat_template(folder) or base.chat
     if told:  # peft's own folders leave all this to the base
         body = body_of(module)
-        loaded.processors = load_processors(folder, body.processors_of(body.config))
+        loaded.processors = load_processors(folder, body.processors_of(body.config), about=about)
         check_digests(folder, about, loaded.processors)
         sentences = sentences_of(about, folder / OURS)
         loaded.sentences = sentences or (base.sentences if loaded.task == "embedding" else None)

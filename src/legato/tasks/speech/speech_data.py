@@ -1,0 +1,194 @@
+"""What tasks with sounds share: the settings of their data, and how sounds become what a model reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import Field
+
+from legato.data.audio.feature_extractor import FeatureExtractor
+from legato.data.audio.sound_files import Sound, SoundFinder, as_sound, members_of, sound_file, sounds_in
+from legato.data.audio.sounds import ENDINGS
+from legato.data.audio.spec_augment import SpecAugment, SpecAugmentConfig
+from legato.data.audio.toy_sounds import SOUNDS, ToySoundsConfig
+from legato.data.audio.transcripts import AUDIO, Transcripts, read_transcripts, toy_transcripts
+from legato.data.batching.batch import Inputs
+from legato.data.sources.files import MAX_LINE, load_text
+from legato.data.sources.table import Column, Head
+from legato.data.sources.tables import kind_of, read_table, tabbed
+from legato.data.splits import Encoding, MaxLine, SplitData, TableFormat, ValidShare
+from legato.errors import ConfigError, DataError, FolderError, brief, listed
+from legato.folders.loaded import Loaded
+from legato.input_files import near_path, path_of
+from legato.models.sound_encoder import SoundConfig
+from legato.tasks.base import Plan
+from legato.tasks.table_inputs import ColumnChoice, TableInputs
+
+HEARING: Final = "conformer or deepspeech"
+
+
+class SpeechData(SplitData[str]):
+    """Where the sounds and transcripts are, and how they are read."""
+
+    train: str | None = Field(None, description="a table with sounds and transcripts, a hub name or toy:sounds")
+    valid: str | None = Field(None, description="left out: a share of the training sounds")
+    audio: str | None = Field(
+        None, description="folder or .tar of the sounds that a table names; left out: beside the table"
+    )
+    columns: list[str | int] | None = Field(
+        None, description="of a table, [AUDIO,TEXT]: names, or numbers from 1; left out: guessed, and said"
+    )
+    workers: int | None = Field(
+        None, ge=0, le=256, description="threads that decode sounds; left out: as many as there are cores"
+    )
+    batch_seconds: float | None = Field(
+        None, gt=0, le=1e7, description="of sound in a batch, padding too; left out: train.batch_tokens of 10 ms"
+    )
+    augment: SpecAugmentConfig = SpecAugmentConfig()
+    sounds: ToySoundsConfig = ToySoundsConfig()
+    format: TableFormat = "auto"
+    encoding: Encoding = "utf-8"
+    max_line: MaxLine = MAX_LINE
+    valid_share: ValidShare = 0.05
+
+    def transcripts(self, source: str, split: str, seed: int, toy: ToySoundsConfig | None = None) -> Transcripts:
+        """The sounds and transcripts that `source` names."""
+        if source == SOUNDS:
+            return toy_transcripts(toy or self.sounds, split, seed)
+        return read_transcripts(source, self.files(split), audio=self.audio, columns=self.columns)
+
+
+def sound_settings(plan: Plan) -> SoundConfig:
+    """The settings of the model that is trained, if it reads sound."""
+    model = plan.model
+    if not isinstance(model, SoundConfig):
+        raise ConfigError(f"model={model.name} reads no sound; use {HEARING}")
+    return model
+
+
+def feature_extractor(loaded: Loaded) -> FeatureExtractor:
+    """What a model reads sounds with, and can read what that makes of them."""
+    found, config = loaded.processors.others.get("audio"), loaded.module.config
+    if not isinstance(found, FeatureExtractor) or not isinstance(config, SoundConfig):
+        raise FolderError(f"{loaded.folder} reads no sound")
+    if found.bins != config.features:
+        raise FolderError(
+            f"{loaded.folder}: {found.file} makes frames of {found.bins} features, and the model reads "
+            f"{config.features}; use the file that belongs to it"
+        )
+    return found
+
+
+class SoundReader:
+    """Samples of a batch as frames that a model reads; in training with other loudness, noise and masks."""
+
+    def __init__(self, extractor: FeatureExtractor, augment: SpecAugmentConfig | None = None, seed: int = 0) -> None:
+        self.extractor = extractor
+        self.augmentation = SpecAugment(augment or SpecAugmentConfig(), seed)
+
+    @property
+    def changes(self) -> SpecAugment | None:
+        return None if self.augmentation.idle else self.augmentation
+
+    def read(self, inputs: Inputs) -> Inputs:
+        """(B, N) samples to (B, T, F) frames."""
+        samples, lengths, draws = inputs.content, inputs.lengths, inputs.draws
+        if draws is not None:
+            samples, lengths = self.augmentation.change_speed(samples, lengths, draws)
+            samples = self.augmentation.change_sound(samples, lengths, draws)
+        frames, counts = self.extractor.extract(samples, lengths, padded=False)
+        if draws is not None:
+            frames = self.augmentation.mask_frames(frames, counts, draws)
+        return Inputs(values=frames, lengths=counts)
+
+
+def toy_about(plan: Plan) -> dict[str, Any]:
+    """What a folder remembers of the sounds that its model was trained on, so that others are made to test it."""
+    if plan.data.train != SOUNDS:
+        return {}
+    return {"toy": {"settings": plan.data.sounds.model_dump(mode="json"), "seed": plan.seed}}
+
+
+def read_sounds(
+    source: str, trained: Sequence[Column] | None = None, columns: Sequence[Column] | None = None
+) -> TableInputs:
+    """What `predict --file` reads: a sound, a folder or a `.tar` of them, a list of files, or a table."""
+    path = path_of(source)
+    if not path.exists():
+        near = near_path(path) or near_path(path, folder=True)
+        hint = "check the path" if near is None else f"did you mean '{near}'?"
+        raise DataError(f"there is no file or folder {brief(path, 300)}; {hint}")
+    if path.is_dir():
+        found = sounds_in(path)
+        if not found:
+            raise DataError(f"{path} holds no sound; those end in {', '.join(ENDINGS)}")
+        names = [_printable(str(each.relative_to(path))) for each in found]
+        return TableInputs([sound_file(each, name) for each, name in zip(found, names, strict=True)], names=names)
+    if path.suffix.lower() in ENDINGS:
+        return TableInputs([sound_file(path, _printable(source))], unit="sound")
+    if path.suffix.lower() == ".tar":
+        members = list(members_of(path).values())
+        return TableInputs(members, names=[_printable(sound.name) for sound in members], unit="sound")
+    if kind_of(path) == "text":
+        return TableInputs([_beside(line.strip(), path.parent) for line in load_text(path).splitlines()], unit="line")
+    return _table(source, path, trained, columns)
+
+
+def _printable(name: str) -> str:
+    return name.encode("utf-8", "replace").decode("utf-8")
+
+
+def _beside(name: str, folder: Path) -> str:
+    if not name or path_of(name).is_file() or not (folder / name).is_file():
+        return name
+    return str(folder / name)
+
+
+def _table(
+    source: str, path: Path, trained: Sequence[Column] | None, columns: Sequence[Column] | None
+) -> TableInputs:
+    if columns is not None and len(columns) != 1:
+        raise DataError(f"--columns names {len(columns)} columns; name the one of the sounds")
+    choice = ColumnChoice(columns, trained, _guess)
+    table = read_table(source, choice, replace(tabbed(source), binary=1))
+    if not table.lines:
+        raise DataError(f"{table.source} is empty: it holds no rows; give a file that does")
+    finder = SoundFinder(None, path)
+    sounds = [finder.find(value, table.where(row)) for row, value in enumerate(table.columns[0])]
+    note = f"{table.source}: reading {table.shown[0]} as sound" if choice.guessed else ""
+    return TableInputs(sounds, note, unit="row")
+
+
+def _guess(head: Head) -> Sequence[Column]:
+    """The column of sounds by its name, or where there is no other."""
+    if named := AUDIO.find(head.names):
+        return named[:1]
+    if len(head.names) == 1:
+        return [1] if head.separated else head.names
+    raise DataError(
+        f"{head.where} has the columns {listed(head.names)}; say which is the sound: --columns {brief(head.names[0])}"
+    )
+
+
+def name_of(given: Any) -> str:
+    """What somebody gives for a sound, in a word."""
+    if isinstance(given, Sound):
+        return given.name
+    return _printable(str(given)) if isinstance(given, str | Path) else "a sound"
+
+
+def loaded_sound(given: Any, rate: int) -> Sound:
+    """The same, decoded at a rate."""
+    samples = as_sound(given).load(rate)
+    return Sound(name_of(given), make=lambda: samples, rate=rate)
+
+
+def as_trained_toy(data: SpeechData, about: Mapping[str, Any]) -> tuple[ToySoundsConfig, int]:
+    """The settings and the seed of made sounds as they were in training, but for what `data` says."""
+    told = about.get("toy", {})
+    given = data.sounds.model_dump(include=data.sounds.model_fields_set)
+    known = {key: value for key, value in told.get("settings", {}).items() if key in ToySoundsConfig.model_fields}
+    return ToySoundsConfig(**{**known, **given}), int(told.get("seed", 0))

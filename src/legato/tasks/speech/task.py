@@ -1,0 +1,287 @@
+"""Speech: what is said in a sound, in words.
+
+An encoder reads frames of the sound, and at each of its states says a token or none (CTC; Graves et al. 2006). Tokens
+are characters where nothing else is said.
+
+    legato train speech data.train=train.tsv out=runs/s
+    legato train speech data.train=toy:sounds model=deepspeech out=runs/digits
+    legato predict runs/s a.wav b.flac
+    legato predict runs/s a.wav --timestamps
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, Literal
+
+from pydantic import Field
+
+from legato.config import Section, validate
+from legato.data.audio.sound_files import SOUND_TYPES
+from legato.data.audio.transcripts import Transcripts, hold_out_sounds
+from legato.data.batching.batch import Batch
+from legato.data.batching.batches import mix_seed
+from legato.data.batching.sound_batches import FRAME, SoundBatches, Waves
+from legato.data.cache import cached_tokenizer
+from legato.data.formats.text import Text
+from legato.data.processors import TEXT, Processors
+from legato.data.sources.table import Column
+from legato.data.splits import completed
+from legato.decoding import ctc
+from legato.decoding.options import MAX_BEAMS, MAX_NBEST
+from legato.errors import ConfigError, DataError, LegatoError
+from legato.evaluation.speech import METRICS
+from legato.folders.loaded import Loaded
+from legato.models.base import SequenceModel
+from legato.models.model_with_head import HeadSpec
+from legato.models.sound_encoder import SoundConfig
+from legato.nn.losses.ctc import ctc_nll
+from legato.tasks.base import Answer, Plan, Prediction, Say, Task, TaskJob, penalised
+from legato.tasks.defaults import Defaults, Given, TrainDefaults
+from legato.tasks.defaults import completed as completed_training
+from legato.tasks.speech.recognizer import Recognizer
+from legato.tasks.speech.speech_data import (
+    HEARING,
+    SoundReader,
+    SpeechData,
+    as_trained_toy,
+    feature_extractor,
+    loaded_sound,
+    name_of,
+    read_sounds,
+    sound_settings,
+    toy_about,
+)
+from legato.tasks.table_inputs import TableInputs
+from legato.training.job import Loss
+
+BATCH: Final = 12_000  # frames of 10 ms: two minutes of sound
+
+
+class SpeechTaskData(SpeechData):
+    """Where the sounds and transcripts are, and how they are learned and scored."""
+
+    metric: Literal["wer", "cer", "loss"] = Field("wer", description="what decides which model is best")
+    beams: int = Field(1, ge=1, le=MAX_BEAMS, description="of the scores at the end, and of legato predict")
+
+
+class SpeechOptions(Section):
+    """How to predict."""
+
+    beams: int | None = Field(None, ge=1, le=MAX_BEAMS)
+    nbest: int = Field(1, ge=1, le=MAX_NBEST)
+    timestamps: bool = False
+
+
+class SpeechJob(TaskJob):
+    """Training on sounds and their transcripts."""
+
+    task = "speech"
+    search = "greedy"
+    use = "legato predict FOLDER recording.wav"
+    likelihood = False  # a path has as many factors as frames
+
+    def __init__(self, plan: Plan, say: Say) -> None:
+        super().__init__(plan, say)
+        data, settings = plan.data, sound_settings(plan)
+        self.metric = data.metric
+        found = data.read(lambda source, split, train: self._read(source, split))
+        self.parts = completed(found, lambda train: hold_out_sounds(train, data.valid_share))
+        self.hashes = {split: rows.sha256 for split, rows in self.parts.items()}
+        extractor = settings.feature_extractor() if plan.loaded is None else feature_extractor(plan.loaded)
+        self.processors = Processors(self._make_tokenizer(), others={"audio": extractor})
+        self.reader = SoundReader(extractor, data.augment, plan.seed)
+        say(f"decoding {sum(map(len, self.parts.values())):,} sounds …")
+        self.waves = {
+            split: Waves(rows.sounds, extractor.sampling_rate, plan.device, workers=data.workers)
+            for split, rows in self.parts.items()
+        }
+        self.blank = self.tokenizer.size
+        spec = {"kind": "ctc", "outputs": self.blank + 1}
+        self.head = validate(HeadSpec, {**plan.head.model_dump(), **spec}, "head")
+        self.batches = self._batches(settings)
+        counts = ", ".join(
+            f"{len(rows):,} {split} ({self.waves[split].seconds / 60:,.1f} min)" for split, rows in self.parts.items()
+        )
+        say(f"data: {counts} sounds; vocabulary {self.tokenizer.size:,} ({self.tokenizer.name})")
+        train = self.parts["train"]
+        say(f"the model will hear: {train.names[0]} → {train.texts[0]}")
+
+    def _read(self, source: str, split: str) -> Transcripts:
+        rows: Transcripts = self.plan.data.transcripts(source, split, self.plan.seed)
+        if rows.note:
+            self.say(f"data.{split}: {rows.note}")
+        return rows
+
+    def _make_tokenizer(self) -> Any:
+        """That of the model that it goes on from, or one that is trained on the transcripts."""
+        if self.plan.writer is not None:
+            return self.plan.writer.tokenizer
+        train = self.parts["train"]
+        return cached_tokenizer(self.plan.tokenizer, Text(train.source, train.texts, train.sha256))
+
+    def _batches(self, settings: SoundConfig) -> SoundBatches:
+        """Those of the training sounds whose transcripts fit into their states."""
+        plan, train, waves = self.plan, self.parts["train"], self.waves["train"]
+        encoded = [[int(token) for token in ids] for ids in self.tokenizer.encode_many(train.texts)]
+        extractor = self.reader.extractor
+        fastest = 1 + plan.data.augment.speed
+        states = [settings.states_of(extractor.frames(int(count / fastest), padded=False)) for count in waves.lengths]
+        fits = [row for row, ids in enumerate(encoded) if ctc.alignable(states[row], ids)]
+        if len(fits) < len(encoded):
+            first = min(set(range(len(encoded))).difference(fits))
+            needed = ctc.frames_needed(encoded[first])
+            told = f"{train.where(first)}: what is said needs {needed} states, and its sound has {states[first]}"
+            if not fits:
+                raise DataError(f"no transcript fits its sound; {told}; lower model.subsampling")
+            self.say(f"note: {len(encoded) - len(fits):,} sounds are left out, too short for what they say; {told}")
+            self.parts["train"] = train = train.select(fits)
+            self.waves["train"] = waves = waves.select(fits)
+            encoded = [encoded[row] for row in fits]
+        self._tell_unknown(encoded)
+        shape = plan.batch_shape(train.source, multiple=1)
+        tokens = shape.batch_tokens if plan.data.batch_seconds is None else round(plan.data.batch_seconds / FRAME)
+        shape = replace(shape, batch_tokens=max(1, tokens), fixed_shape=False)  # CTC's loss asks for lengths
+        return SoundBatches(waves, encoded, shape, augmentation=self.reader.changes)
+
+    def _tell_unknown(self, encoded: list[list[int]]) -> None:
+        unknown = self.tokenizer.unk_id
+        rows = [row for row, ids in enumerate(encoded) if unknown is not None and unknown in ids]
+        if rows:
+            train = self.parts["train"]
+            self.say(
+                f"note: {len(rows):,} training transcripts have characters or words that the vocabulary lacks, and "
+                f"are learned with <unk>; the first: {train.source}: {train.texts[rows[0]][:80]}"
+            )
+
+    def recordable(self, batch: Batch) -> bool:
+        return False  # CTC's loss asks the device for lengths
+
+    def loss(self, model: SequenceModel, batch: Batch, state: Any) -> Loss:
+        assert batch.targets is not None
+        inputs = self.reader.read(batch.inputs)
+        output = model(replace(batch, inputs=inputs))
+        assert output.logits is not None
+        total = ctc_nll(output.logits, model.state_lengths(inputs), batch.targets, self.blank).sum()
+        return Loss(penalised(total, output, batch.tokens), total)
+
+    def recognizer(self, model: SequenceModel) -> Recognizer:
+        return Recognizer(model, self.tokenizer, self.reader.extractor)
+
+    def validate(self, model: SequenceModel) -> dict[str, float]:
+        scores, _, _ = self.recognizer(model).score(self.parts["valid"], self.waves["valid"])
+        return {key: value for key, value in scores.items() if isinstance(value, int | float)}
+
+    def score(self, model: SequenceModel, split: str) -> dict[str, Any]:
+        return self.recognizer(model).score(self.parts[split], self.waves[split], self.plan.data.beams)[0]
+
+    def samples(self, model: SequenceModel, count: int) -> list[str]:
+        """Validation sounds, what the model writes of them, and what is said."""
+        rows, waves = self.parts["valid"], self.waves["valid"]
+        chosen = sorted(range(len(rows)), key=lambda row: mix_seed("sample", rows.names[row]))[:count]
+        if not chosen:
+            return []
+        some = waves.select(chosen)
+        return [
+            f"{rows.names[row]}\n→ {heard[0][0].text}\n= {rows.texts[row]}"
+            for row, heard in zip(chosen, self.recognizer(model).transcribe(some), strict=True)
+        ]
+
+    def about(self, metrics: dict[str, float]) -> dict[str, Any]:
+        return {"beams": self.plan.data.beams, "columns": self.parts["train"].columns, **toy_about(self.plan)}
+
+
+class Speech(Task):
+    """The `speech` task."""
+
+    name = "speech"
+    summary = "what is said in a sound, in words"
+    default_model = "conformer"
+    Job = SpeechJob
+    Data = SpeechTaskData
+    needs = "=FILE, a table with sounds and transcripts"
+    metrics = METRICS
+    Options = SpeechOptions
+    Input = SOUND_TYPES
+    input_name = "sound"
+    processors = (TEXT, "audio")
+    continues = True
+    headed = True
+    rows = True
+
+    @classmethod
+    def defaults(cls, given: Given) -> Defaults:
+        if not issubclass(given.config, SoundConfig):
+            raise ConfigError(f"model={given.model['name']} reads no sound; use {HEARING}")
+        rate = 1e-4 if given.trained else 2e-3 if given.recurrent else 1e-3
+        usual = TrainDefaults(lr=rate, beta2=0.98, schedule="cosine", weight_decay=0.01)
+        epochs = 10 if given.toy or given.trained else 60
+        train = TrainDefaults(samples=3, **completed_training(given, usual, None, epochs))
+        if "batch_rows" not in given.train:
+            train["batch_tokens"] = BATCH
+        data: dict[str, Any] = {}
+        model: dict[str, Any] = {}
+        if given.toy and not given.trained:
+            data = {"sounds": {"count": 2000}}
+            model = {"layers": 2, "width": 96, "channels": 16}
+        elif not given.trained:
+            data = {"augment": {"frequency_masks": 2, "time_masks": 5}}
+        return Defaults(data=data, model=model, train=train, tokenizer={"name": "char"}, head={"dropout": 0.1})
+
+    @classmethod
+    def read_file(
+        cls, source: str, about: Mapping[str, Any], columns: Sequence[Column] | None = None, *, alone: bool = False
+    ) -> TableInputs:
+        return read_sounds(source, (about.get("columns") or [])[:1], columns)
+
+    @classmethod
+    def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
+        cls.require(data, "test")
+        recognizer = Recognizer.of(loaded)
+        toy, seed = as_trained_toy(data, loaded.about)
+        test = data.transcripts(data.test, "test", seed, toy)
+        waves = Waves(test.sounds, recognizer.extractor.sampling_rate, loaded.module.device, workers=data.workers)
+        beams = data.beams if "beams" in data.model_fields_set else loaded.about.get("beams", 1)
+        scores, _, details = recognizer.score(test, waves, beams)
+        return {"data": test.source, "sha256": test.sha256, **scores, "details": details}
+
+    @classmethod
+    def predict(cls, loaded: Loaded, inputs: Sequence[Any], options: Any) -> list[Prediction]:
+        recognizer = Recognizer.of(loaded)
+        rate = recognizer.extractor.sampling_rate
+        made = [Prediction(name_of(given)) for given in inputs]
+        read = {}
+        for number, given in enumerate(inputs):
+            try:
+                read[number] = loaded_sound(given, rate)
+            except LegatoError as problem:
+                made[number].problem = str(problem)
+        if read:
+            beams = loaded.about.get("beams", 1) if options.beams is None else options.beams
+            waves = Waves(list(read.values()), rate, loaded.module.device)
+            found = recognizer.transcribe(waves, beams, options.nbest, words=options.timestamps)
+            for number, several in zip(read, found, strict=True):
+                made[number].answers = [
+                    Answer(heard.text, heard.score, {"logprob": heard.logprob, **_timed(words, options.timestamps)})
+                    for heard, words in several
+                ]
+        return made
+
+    @classmethod
+    def show(cls, prediction: Prediction, *, scores: bool = False, alignments: bool = False) -> list[str]:
+        """A line for each answer; with time stamps, one for each word: when it begins, when it ends, the word."""
+        lines = []
+        for answer in prediction.answers:
+            if "words" not in answer.more:
+                lines.append("\t".join(cls.columns(answer, scores, alignments)))
+            lines += [
+                f"{word['start']:.2f}\t{word['end']:.2f}\t{word['word']}" for word in answer.more.get("words", ())
+            ]
+        return lines
+
+
+def _timed(words: Sequence[Any], wanted: bool) -> dict[str, Any]:
+    if not wanted:
+        return {}
+    return {"words": [{"word": word.text, "start": word.start, "end": word.end} for word in words]}
