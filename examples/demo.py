@@ -6,7 +6,8 @@ same number of parameters. Then each is asked to remember one symbol over a grow
 where the vanishing gradient shows. Last, three models learn to translate a small invented language whose
 word order differs from its source's: one has to squeeze each sentence into a state of fixed size, one
 looks back at the source by attention, and one is made of attention alone. At the end an LSTM learns to say what is on
-small drawn pictures, and a picture of where it looked for each word is saved.
+small drawn pictures, and a picture of where it looked for each word is saved; and a Conformer to write down
+the digits that sounds tell.
 
     python examples/demo.py [--out FOLDER]
 """
@@ -18,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -25,6 +27,7 @@ from rich.table import Table
 
 import legato
 from legato.cli.printing import show
+from legato.data.audio.toy_sounds import SOUNDS, ToySounds, ToySoundsConfig
 from legato.data.image.scenes import Scenes, ScenesConfig
 from legato.data.image.scenes import picture as draw_scene
 from legato.inspect.pictures import attention_maps, attention_sheet
@@ -160,6 +163,43 @@ def show_attended(run: Path, picture: Path, tell: Callable[[str], None]) -> None
     tell(f"Where it looked for each word of the first: {picture}")
 
 
+def listen(out: Path, tell: Callable[[str], None]) -> Path:
+    """A Conformer that learns to write down the digits of sounds that are made."""
+    settings: dict[str, Any] = {
+        "data.train": SOUNDS,
+        "data.sounds.count": 1500,
+        "data.sounds.valid_count": 50,
+        "data.batch_seconds": 8,
+        "tokenizer": "word",
+        "model.layers": 2,
+        "model.width": 64,
+        "model.channels": 16,
+        "model.kernel": 7,
+        "model.dropout": 0,
+        "model.dropout_attention": 0,
+        "train.steps": 220,
+        "train.optimizer": "muon",
+        "train.lr": 0.003,
+        "train.warmup": 20,
+        "train.validate_every": 220,
+        "train.samples": 0,
+    }
+    result = legato.train("speech", settings, out=out, quiet=True)
+    tell(f"{result.parameters:,} parameters, {result.seconds:.0f} seconds, WER {result.metrics['valid.wer']:.1f} %")
+    return result.run
+
+
+def show_heard(run: Path, tell: Callable[[str], None]) -> None:
+    """What the model writes of some sounds that it has not heard, and when it heard each digit of the first."""
+    model = legato.load(run)
+    sounds = ToySounds(ToySoundsConfig(), "test", seed=0)[:3]
+    heard = model.predictions([each.sound for each in sounds], timestamps=True)
+    for sound, prediction in zip(sounds, heard, strict=True):
+        tell(f"{sound.text}: {prediction.answers[0].text}")
+    words = heard[0].answers[0].more["words"]
+    tell("Of the first: " + ", ".join(f"{word['word']} at {word['start']:.2f} s" for word in words))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, help="keep the runs here; left out: a temporary folder")
@@ -204,6 +244,8 @@ def main() -> None:
         )
         console.print("\nTraining an LSTM to say what is on drawn scenes, looking at a grid of places …")
         show_attended(describe(out / "captioning", console.print), options.picture, console.print)
+        console.print("\nTraining a Conformer to write down digits that tones and chirps tell …")
+        show_heard(listen(out / "speech", console.print), console.print)
     console.print(f"\n{time.monotonic() - started:.0f} seconds. Next: legato train lm data.train=YOUR.txt model=lstm")
 
 

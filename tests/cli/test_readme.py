@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 import tiny_boxes
+import tiny_sounds
 from legato.data.sources.corpora import stdlib_corpus
 from legato.data.sources.toys import ToyConfig, toy_rows
 from legato.runs.config import find_recipe, list_recipes
 from tiny_adapted import published_folder
 from tiny_pictures import class_folders, write_jsonl, write_picture
+from tiny_sounds import TEXTS, samples_of, write_sound, write_table
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -41,6 +43,7 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             Path(f"{split}.{ending}").write_text("".join(f"{row[side]}\n" for row in rows), encoding="utf-8")
     adapting()
     pictures()
+    sounds()
     return tmp_path
 
 
@@ -78,6 +81,15 @@ def pictures() -> None:
     Path("questions.tsv").write_text("\n".join(["image\tquestion\tanswer", *rows]) + "\n", encoding="utf-8")
 
 
+def sounds() -> None:
+    """The README's recording, and a table of others."""
+    write_sound(Path("recording.wav"), samples_of("low high"))
+    rows = [(f"{number}.wav", text) for number, text in enumerate(TEXTS)]
+    for name, text in rows:
+        write_sound(Path(name), samples_of(text))
+    write_table(Path("speech.tsv"), rows)
+
+
 @pytest.mark.slow
 def test_every_command_in_the_readme_runs(texts: Path, command: Any) -> None:
     lines = commands()
@@ -88,6 +100,8 @@ def test_every_command_in_the_readme_runs(texts: Path, command: Any) -> None:
             words = [word.replace("train.steps=6", "train.steps=9") for word in words]
         elif words[:2] == ["train", "image-classification"]:
             words += [*TINY, "train.batch_rows=4"]
+        elif words[:2] == ["train", "speech"]:
+            words += [f"{key}={value}" for key, value in tiny_sounds.SMALL.items()]
         elif words[:2] == ["train", "detection"]:
             small = {key: value for key, value in tiny_boxes.SMALL.items() if key.startswith("model.")}
             words += [f"{key}={value}".replace(" ", "") for key, value in small.items()] + ["train.batch_rows=4"]

@@ -198,7 +198,8 @@ def test_a_processor_that_does_not_fit_its_model_is_one_line(home: Path, tmp_pat
 
 
 def test_a_processor_of_another_size_that_fits_is_read(home: Path, tmp_path: Path) -> None:
-    assert legato.load(with_size(home, tmp_path / "model", 2 * SIDE, SIDE)).predict(pixels("red", 3)) == "red"
+    with pytest.warns(UserWarning, match=r"makes pictures of .* its positions are stretched to them"):
+        assert legato.load(with_size(home, tmp_path / "model", 2 * SIDE, SIDE)).predict(pixels("red", 3)) == "red"
 
 
 def test_a_model_goes_on_with_its_own_processor(home: Path, tmp_path: Path) -> None:

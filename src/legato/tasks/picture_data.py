@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, TypeVar
@@ -92,6 +93,14 @@ def image_processor(loaded: Loaded) -> ImageProcessor:
             encoder.grid(*found.shape)
         except LegatoError as problem:
             raise FolderError(f"{loaded.folder}: {found.file} does not fit its model: {problem}") from None
+        side = encoder.config.image
+        if encoder.learned_positions() is not None and found.shape != (side, side):
+            height, width = found.shape
+            warnings.warn(
+                f"{loaded.folder}: {found.file} makes pictures of {height} × {width} pixels, and the model learned "
+                f"from {side} × {side}; its positions are stretched to them",
+                stacklevel=2,
+            )
     return found
 
 

@@ -32,7 +32,7 @@ MOST_MEMORY: Final = 5 << 30  # that the process is given at all, so that the ma
 LONGEST: Final = 2200  # characters in a refusal
 
 FAULT: Final = ("a fault of ours", "Traceback (most recent call last)", "panicked at", "Fatal Python error")
-NOTE: Final = re.compile(r"legato: (note|(line|text|row|picture|clip|question) \d+): ")
+NOTE: Final = re.compile(r"legato: (note|(line|text|row|picture|sound|clip|question) \d+): ")
 
 Stamp = tuple[int, int, int, int]
 

@@ -223,11 +223,17 @@ class Speech(Task):
         data: dict[str, Any] = {}
         model: dict[str, Any] = {}
         if given.toy and not given.trained:
-            data = {"sounds": {"count": 2000}}
-            model = {"layers": 2, "width": 96, "channels": 16}
+            data = {"sounds": {"count": 2000}, "batch_seconds": 8}
+            model = {"layers": 2, "width": 64, "channels": 16}
         elif not given.trained:
             data = {"augment": {"frequency_masks": 2, "time_masks": 5}}
-        return Defaults(data=data, model=model, train=train, tokenizer={"name": "char"}, head={"dropout": 0.1})
+        return Defaults(
+            data=data,
+            model=model,
+            train=train,
+            tokenizer={"name": "word" if given.toy else "char"},
+            head={"dropout": 0.1},
+        )
 
     @classmethod
     def read_file(

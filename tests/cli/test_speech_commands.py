@@ -1,0 +1,146 @@
+"""Speech on the command line: files, folders, lists and tables of sounds; what will not do, in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+
+import legato
+import tiny_reviews
+from tiny_sounds import RATE, SMALL, samples_of, write_sound, write_sounds, write_table
+
+QUICK = {"train.steps": 2, "train.samples": 0, "train.tensorboard": "false", "device": "cpu"}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("hearing")
+    legato.train("speech", {**write_sounds(folder), **SMALL, **QUICK}, out=folder / "speech", quiet=True)
+    (folder / "reviews").mkdir()
+    reviews = {**tiny_reviews.settings(folder / "reviews"), **QUICK, "model.width": 8}
+    legato.train("classification", reviews, out=folder / "texts", quiet=True)
+    return folder
+
+
+@pytest.fixture
+def sounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with some sounds, which the commands run in."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "more").mkdir()
+    write_sound(tmp_path / "a.wav", samples_of("low"))
+    write_sound(tmp_path / "more" / "b.flac", samples_of("high low"))
+    write_sound(tmp_path / "more" / "c.wav", samples_of("high"), 8000)
+    (tmp_path / "list.txt").write_text("a.wav\nmore/b.flac\n")
+    write_table(tmp_path / "t.tsv", [("a.wav", "low"), ("more/b.flac", "x")])
+    (tmp_path / "note.wav").write_text("this is no sound")
+    return tmp_path
+
+
+def lines(answer: Any) -> list[str]:
+    assert answer.code == 0, answer.err
+    found: list[str] = answer.out.split("\n")[:-1]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("words", "count"), [(["a.wav"], 1), (["a.wav", "more/b.flac"], 2), (["--file", "list.txt"], 2)]
+)
+def test_a_line_for_each_sound(command: Any, runs: Path, sounds: Path, words: list[str], count: int) -> None:
+    assert len(lines(command("predict", runs / "speech", *words))) == count
+
+
+def test_folders_and_tables(command: Any, runs: Path, sounds: Path) -> None:
+    told = lines(command("predict", runs / "speech", "--file", "more"))
+    assert [line.split("\t")[0] for line in told] == ["b.flac", "c.wav"]
+    assert len(lines(command("predict", runs / "speech", "--file", "t.tsv"))) == 2
+    assert len(lines(command("predict", runs / "speech", "--file", "t.tsv", "--columns", "audio"))) == 2
+    assert len(lines(command("predict", runs / "speech", "--file", "a.wav"))) == 1
+
+
+def test_json_has_words_and_their_times(command: Any, runs: Path, sounds: Path) -> None:
+    (line,) = lines(command("predict", runs / "speech", "a.wav", "--timestamps", "--beams", 4, "--json"))
+    found = json.loads(line)
+    assert found["input"] == "a.wav"
+    answer = found["answers"][0]
+    assert [word["word"] for word in answer["words"]] == answer["text"].split()
+
+
+def test_scores_of_a_table(command: Any, runs: Path, sounds: Path) -> None:
+    answer = command("eval", runs / "speech", "data.test=t.tsv", "--json")
+    assert answer.code == 0, answer.err
+    scores = json.loads(answer.out)
+    assert scores["sounds"] == 2
+    assert "wer" in scores
+    shown = command("eval", runs / "speech", "data.test=t.tsv")
+    assert "wer (greedy)" in shown.out
+    assert "the worst transcripts" in shown.out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["note.wav"], "legato: note.wav is no sound"),
+        (["none.wav"], "legato: there is no sound none.wav"),
+        (["empty.wav"], "legato: empty.wav has no samples"),
+        (["nan.wav"], "legato: nan.wav has samples that are not finite"),
+        (["more"], "legato: more is a folder"),
+        (["--file", "none.tsv"], "legato: there is no file or folder none.tsv"),
+        (["a.wav", "--max-tokens", "5"], "legato: "),
+        (["a.wav", "--labels", "x,y"], "legato: --labels is for"),
+    ],
+)
+def test_what_will_not_do_is_one_line(command: Any, runs: Path, sounds: Path, words: list[str], said: str) -> None:
+    write_sound(sounds / "empty.wav", np.zeros(0, np.float32))
+    soundfile.write(sounds / "nan.wav", np.full(800, np.nan, np.float32), RATE, subtype="FLOAT")
+    answer = command("predict", runs / "speech", *words)
+    assert (answer.code, answer.out.strip()) == (2, "")
+    assert answer.err.startswith(said), answer.err
+    assert answer.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("seconds", [0.01, 0.0001])
+def test_hardly_any_sound_says_something_or_nothing(command: Any, runs: Path, sounds: Path, seconds: float) -> None:
+    write_sound(sounds / "short.wav", np.full(max(1, int(seconds * RATE)), 0.1, np.float32))
+    assert len(lines(command("predict", runs / "speech", "short.wav", "--timestamps"))) >= 1
+
+
+@pytest.mark.parametrize(
+    ("rate", "channels", "subtype"), [(96_000, 1, "PCM_24"), (16_000, 5, "PCM_16"), (8000, 2, "PCM_U8")]
+)
+def test_any_rate_channels_and_bits(
+    command: Any, runs: Path, sounds: Path, rate: int, channels: int, subtype: str
+) -> None:
+    samples = np.repeat(samples_of("low high")[:, None], channels, 1)
+    soundfile.write(sounds / "odd.wav", samples, rate, subtype=subtype)
+    assert len(lines(command("predict", runs / "speech", "odd.wav"))) == 1
+    soundfile.write(sounds / "still.wav", np.zeros_like(samples), rate, subtype=subtype)
+    assert len(lines(command("predict", runs / "speech", "still.wav"))) == 1
+
+
+def test_a_sound_for_a_model_of_text_and_a_text_for_one_of_sound(command: Any, runs: Path, sounds: Path) -> None:
+    answer = command("predict", runs / "texts", "a.wav")
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err == f"legato: a.wav is a sound, but {runs / 'texts' / 'best'} reads text; give it a text\n"
+    refused = command("predict", runs / "texts", "--file", "a.wav")
+    assert refused.err == "legato: a.wav is a sound, and classification reads text; give a file of that\n"
+    asked = command("predict", runs / "speech", "what is said here?")
+    assert asked.code == 2
+    assert asked.err == "legato: there is no sound what is said here?; check the path\n"
+    several = command("predict", runs / "speech", "a.wav", "none.wav")
+    assert several.code == 2
+    assert "legato: sound 2: there is no sound none.wav" in several.err
+    assert len(several.out.split("\n")) == 3
+
+
+def test_a_table_that_will_not_do(command: Any, sounds: Path) -> None:
+    write_table(sounds / "bad.tsv", [("note.wav", "low"), ("a.wav", "low")])
+    words = [f"{key}={value}" for key, value in {**SMALL, **QUICK}.items()]
+    answer = command("train", "speech", "data.train=bad.tsv", "data.valid=t.tsv", "out=r", *words, "--quiet")
+    assert answer.code == 2
+    assert answer.err.count("\n") == 1
+    assert "note.wav is no sound" in answer.err
