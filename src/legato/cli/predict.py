@@ -19,7 +19,7 @@ BLOCK = 512  # lines read ahead, so that those of like length can go together
 # What is handed on where it is given: to the model's task, and to prompting for labels.
 OPTIONS = (
     *("beams", "length_penalty", "nbest", "max_tokens", "to", "search", "alignments", "context", "threshold"),
-    "timestamps",
+    *("timestamps", "lm", "lm_weight", "length_bonus"),
 )
 PROMPTING = ("labels", "shots", "columns", "template", "normalize", "calibrate")
 
@@ -102,6 +102,16 @@ def command(
         bool,
         typer.Option("--timestamps", help="Of a sound, a line for each word: when it begins and ends, the word."),
     ] = False,
+    lm: Annotated[
+        str | None,
+        typer.Option(help="Of a sound, a language model that the search asks, too: a folder or a hub name."),
+    ] = None,
+    lm_weight: Annotated[
+        float | None, typer.Option(help="What its log probabilities are multiplied with.", show_default="0.3")
+    ] = None,
+    length_bonus: Annotated[
+        float | None, typer.Option(help="Of a sound, added to a score for each token.", show_default="0")
+    ] = None,
     attention: Annotated[
         str | None,
         typer.Option(help="Folder that gets a picture of where the model looked, for each picture that it reads."),

@@ -53,6 +53,7 @@ class Recognizer:
     model: SequenceModel
     tokenizer: AnyTokenizer
     extractor: FeatureExtractor
+    fusion: ctc.Fusion | None = None  # a language model in the search
 
     def __post_init__(self) -> None:
         self.blank: int = self.model.shape.outputs - 1
@@ -127,10 +128,10 @@ class Recognizer:
         return made
 
     def _search(self, log_probs: Tensor, lengths: Tensor, beams: int, nbest: int) -> list[list[Heard]]:
-        if beams > 1:
+        if beams > 1 or self.fusion is not None:
             return [
                 [Heard(self.text(one.tokens), one.tokens, one.logprob, one.score) for one in row[:nbest]]
-                for row in ctc.prefix_beam(log_probs, lengths, self.blank, beams=beams)
+                for row in ctc.prefix_beam(log_probs, lengths, self.blank, beams=max(beams, 2), fusion=self.fusion)
             ]
         tokens, counts = ctc.greedy(log_probs, lengths, self.blank)
         inside = torch.arange(log_probs.shape[1], device=log_probs.device) < lengths[:, None]
@@ -186,4 +187,6 @@ class Recognizer:
         if unaligned:
             counts["not_alignable"] = unaligned
         search = f"beam {beams}" if beams > 1 else "greedy"
+        if self.fusion is not None and self.fusion.next_tokens is not None:
+            search += f", LM {self.fusion.weight:g}"
         return {**scores, **counts, "search": search}, written, speech_details(written, data.texts, data.names)

@@ -40,6 +40,7 @@ from legato.nn.losses.ctc import ctc_nll
 from legato.tasks.base import Answer, Plan, Prediction, Say, Task, TaskJob, penalised
 from legato.tasks.defaults import Defaults, Given, TrainDefaults
 from legato.tasks.defaults import completed as completed_training
+from legato.tasks.speech.language_model import fusion_with
 from legato.tasks.speech.recognizer import Recognizer
 from legato.tasks.speech.speech_data import (
     HEARING,
@@ -56,6 +57,7 @@ from legato.tasks.speech.speech_data import (
 from legato.tasks.table_inputs import TableInputs
 from legato.training.job import Loss
 
+FUSED: Final = 8  # beams with a language model, where nobody says how many
 BATCH: Final = 12_000  # frames of 10 ms: two minutes of sound
 
 
@@ -64,6 +66,11 @@ class SpeechTaskData(SpeechData):
 
     metric: Literal["wer", "cer", "loss"] = Field("wer", description="what decides which model is best")
     beams: int = Field(1, ge=1, le=MAX_BEAMS, description="of the scores at the end, and of legato predict")
+    lm: str | None = Field(
+        None, description="of the scores at the end: a language model in the search, a folder or a hub name"
+    )
+    lm_weight: float = Field(0.3, ge=0, le=100, description="what its log probabilities are multiplied with")
+    length_bonus: float = Field(0.0, ge=-100, le=100, description="added for each token that the search writes")
 
 
 class SpeechOptions(Section):
@@ -72,6 +79,9 @@ class SpeechOptions(Section):
     beams: int | None = Field(None, ge=1, le=MAX_BEAMS)
     nbest: int = Field(1, ge=1, le=MAX_NBEST)
     timestamps: bool = False
+    lm: str | None = None
+    lm_weight: float = Field(0.3, ge=0, le=100)
+    length_bonus: float = Field(0.0, ge=-100, le=100)
 
 
 class SpeechJob(TaskJob):
@@ -174,7 +184,9 @@ class SpeechJob(TaskJob):
         return {key: value for key, value in scores.items() if isinstance(value, int | float)}
 
     def score(self, model: SequenceModel, split: str) -> dict[str, Any]:
-        return self.recognizer(model).score(self.parts[split], self.waves[split], self.plan.data.beams)[0]
+        recognizer, data = self.recognizer(model), self.plan.data
+        beams = _fused(recognizer, data, data.beams if "beams" in data.model_fields_set else None, self.about({}))
+        return recognizer.score(self.parts[split], self.waves[split], beams)[0]
 
     def samples(self, model: SequenceModel, count: int) -> list[str]:
         """Validation sounds, what the model writes of them, and what is said."""
@@ -248,7 +260,7 @@ class Speech(Task):
         toy, seed = as_trained_toy(data, loaded.about)
         test = data.transcripts(data.test, "test", seed, toy)
         waves = Waves(test.sounds, recognizer.extractor.sampling_rate, loaded.module.device, workers=data.workers)
-        beams = data.beams if "beams" in data.model_fields_set else loaded.about.get("beams", 1)
+        beams = _fused(recognizer, data, data.beams if "beams" in data.model_fields_set else None, loaded.about)
         scores, _, details = recognizer.score(test, waves, beams)
         return {"data": test.source, "sha256": test.sha256, **scores, "details": details}
 
@@ -264,7 +276,7 @@ class Speech(Task):
             except LegatoError as problem:
                 made[number].problem = str(problem)
         if read:
-            beams = loaded.about.get("beams", 1) if options.beams is None else options.beams
+            beams = _fused(recognizer, options, options.beams, loaded.about)
             waves = Waves(list(read.values()), rate, loaded.module.device)
             found = recognizer.transcribe(waves, beams, options.nbest, words=options.timestamps)
             for number, several in zip(read, found, strict=True):
@@ -285,6 +297,16 @@ class Speech(Task):
                 f"{word['start']:.2f}\t{word['end']:.2f}\t{word['word']}" for word in answer.more.get("words", ())
             ]
         return lines
+
+
+def _fused(recognizer: Recognizer, given: Any, beams: int | None, about: Mapping[str, Any]) -> int:
+    """Put a language model into the search, where one is given; the width of the beam."""
+    place, weight, bonus = given.lm, given.lm_weight, given.length_bonus
+    recognizer.fusion = fusion_with(
+        place, weight, bonus, recognizer.tokenizer, recognizer.blank + 1, recognizer.model.device
+    )
+    usual: int = about.get("beams", 1)
+    return beams or (max(FUSED, usual) if recognizer.fusion is not None else usual)
 
 
 def _timed(words: Sequence[Any], wanted: bool) -> dict[str, Any]:
