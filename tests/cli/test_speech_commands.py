@@ -12,6 +12,7 @@ import soundfile
 
 import legato
 import tiny_reviews
+from legato.inspect.subtitles import subtitles
 from tiny_sounds import RATE, SMALL, samples_of, write_sound, write_sounds, write_table
 
 QUICK = {"train.steps": 2, "train.samples": 0, "train.tensorboard": "false", "device": "cpu"}
@@ -144,3 +145,30 @@ def test_a_table_that_will_not_do(command: Any, sounds: Path) -> None:
     assert answer.code == 2
     assert answer.err.count("\n") == 1
     assert "note.wav is no sound" in answer.err
+
+
+def test_subtitles_of_a_recording(command: Any, runs: Path, sounds: Path) -> None:
+    answer = command("predict", runs / "speech", "a.wav", "--srt", "a.srt")
+    assert answer.code == 0, answer.err
+    assert answer.err == "legato: note: the subtitles are in a.srt\n"
+    said = [line.split("\t")[2] for line in answer.out.split("\n")[:-1] if line]
+    assert [word for line in (sounds / "a.srt").read_text().split("\n")[2::4] for word in line.split()] == said
+    for words, told in (
+        (("a.wav", "more/b.flac", "--srt", "b.srt"), "--srt is for one recording"),
+        (("a.wav", "--srt", "more"), "--srt more is a folder; name a file"),
+        (("a.wav", "--srt", "none/a.srt"), "--srt none/a.srt lies in none, which is no folder; name a file"),
+    ):
+        refused = command("predict", runs / "speech", *words)
+        assert refused.code == 2
+        assert told in refused.err
+    other = command("predict", runs / "texts", "a text", "--srt", "c.srt")
+    assert "is a model for classification, which hears nothing; leave out --srt" in other.err
+
+
+def test_a_subtitle_ends_where_it_is_full_or_something_pauses() -> None:
+    words = [{"word": "word", "start": at * 0.3, "end": at * 0.3 + 0.2} for at in range(20)]
+    words += [{"word": "later", "start": 3661.5, "end": 3662.0}]
+    made = subtitles(words).split("\n\n")
+    assert len(made) == 3
+    assert len(made[0].split("\n")[2]) <= 84
+    assert made[2].split("\n") == ["3", "01:01:01,500 --> 01:01:02,000", "later", ""]

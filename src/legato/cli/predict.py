@@ -12,6 +12,7 @@ from legato.cli.printing import notes
 if TYPE_CHECKING:
     from legato.inspect.picture_folder import BoxFolder
     from legato.inspect.pictures import AttentionFolder
+    from legato.inspect.subtitles import SubtitleFile
     from legato.model import Model
     from legato.tasks.base import Prediction
 
@@ -102,6 +103,7 @@ def command(
         bool,
         typer.Option("--timestamps", help="Of a sound, a line for each word: when it begins and ends, the word."),
     ] = False,
+    srt: Annotated[str | None, typer.Option(help="File that gets the subtitles of a recording.")] = None,
     lm: Annotated[
         str | None,
         typer.Option(help="Of a sound, a language model that the search asks, too: a folder or a hub name."),
@@ -136,6 +138,7 @@ def command(
     [dim]legato predict runs/b photo.jpg --draw drawn/[/dim]
     [dim]legato predict runs/p photo.jpg --labels "a dog,a cat"[/dim]
     [dim]legato predict runs/s recording.wav --timestamps[/dim]
+    [dim]legato predict runs/s lecture.mp3 --srt lecture.srt[/dim]
     [dim]legato predict runs/m "He ate the cake <mask> the fork."[/dim]
 
     Of a masked language model, each line is a word and its probability, behind the number of its mask where a text
@@ -166,7 +169,7 @@ def command(
     box; --draw saves the pictures with them.
 
     Of a model for speech, each line is what is said in a sound; with --timestamps a line is a word, behind the
-    seconds at which it begins and ends.
+    seconds at which it begins and ends; --srt saves them as subtitles.
 
     A parser splits sentences into words as the Penn Treebank does, punctuation and n't apart; sentences that are
     split so already stay as they are, and brackets are written -LRB- and -RRB-. A tagger splits so, too, unless the
@@ -220,7 +223,7 @@ def command(
         if inputs is not None:
             whole = Texts if own.Input is str else Items
             source, note, names = whole(inputs.texts, inputs.unit), inputs.note, inputs.names
-    saved: list[AttentionFolder | BoxFolder] = []
+    saved: list[AttentionFolder | BoxFolder | SubtitleFile] = []
     if attention is not None:
         from legato.inspect.pictures import AttentionFolder
 
@@ -231,6 +234,13 @@ def command(
         if not own.any_number:
             raise DataError(f"{held.folder} is a model for {held.task}, which finds no boxes; leave out --draw")
         saved.append(BoxFolder(path_of(draw)))
+    if srt is not None:
+        from legato.inspect.subtitles import SubtitleFile
+
+        if own.input_name != "sound":
+            raise DataError(f"{held.folder} is a model for {held.task}, which hears nothing; leave out --srt")
+        saved.append(SubtitleFile(path_of(srt)))
+        options["timestamps"] = True
     noted = False
     failed: list[str] = []
     number = 0
