@@ -59,5 +59,6 @@ def write_sounds(folder: Path, times: int = 2) -> dict[str, Any]:
         write_sound(folder / name, samples_of(text, number))
         rows.append((name, text))
     write_sound(folder / "sound.wav", samples_of("low high", 99))
+    write_table(folder / "classes.tsv", [(name, text.split()[0]) for name, text in rows], "audio\tlabel")
     train, valid = write_table(folder / "train.tsv", rows), write_table(folder / "valid.tsv", rows[:2])
     return {"data.train": train, "data.valid": valid}

@@ -190,6 +190,11 @@ def _speech(folder: Path) -> dict[str, Any]:
     return {**tiny_sounds.write_sounds(folder), **tiny_sounds.SMALL}
 
 
+def _audio_classification(folder: Path) -> dict[str, Any]:
+    tiny_sounds.write_sounds(folder)
+    return {"data.train": str(folder / "classes.tsv"), "data.valid": str(folder / "classes.tsv"), **tiny_sounds.SMALL}
+
+
 EXAMPLES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "lm": _lm,
     "mlm": _mlm,
@@ -209,6 +214,7 @@ EXAMPLES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "visual-chat": _visual_chat,
     "unit": _unit,
     "speech": _speech,
+    "audio-classification": _audio_classification,
 }
 LACKING = {  # which of TINY
     "word2vec": ("model.dropout",),

@@ -137,6 +137,7 @@ TASKS = Registry(
         "unit": "legato.tasks.unit.task:Unit",
         "image-classification": "legato.tasks.image_classification.task:ImageClassification",
         "speech": "legato.tasks.speech.task:Speech",
+        "audio-classification": "legato.tasks.audio_classification.task:AudioClassification",
     },
 )
 

@@ -261,4 +261,17 @@ JOBS: Final[dict[str, Job]] = {
         ("sound.wav", "--beams", "2", "--timestamps", "--json"),
         answers=1,
     ),
+    "audio-classification": Job(
+        (stock.sounds,),
+        {
+            "data.train": "classes.tsv",
+            "data.valid": "classes.tsv",
+            "model": "conformer",
+            **{f"model.{key}": value for key, value in HEARING.items()},
+            "data.batch_seconds": 2,
+        },
+        "classes.tsv",
+        ("sound.wav", "--nbest", "2", "--json"),
+        answers=1,
+    ),
 }

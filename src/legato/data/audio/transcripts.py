@@ -6,31 +6,28 @@ a/1.flac	go to sleep
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from legato.data.audio.sound_files import Sound, SoundFinder
+from legato.data.audio.sound_files import Sound
+from legato.data.audio.sound_tables import AUDIO, digest_of_sounds, read_sound_table
 from legato.data.audio.toy_sounds import SOUNDS, ToySounds, ToySoundsConfig
 from legato.data.digests import sha256_of, sized_columns
 from legato.data.formats.rows import NumberedRows
 from legato.data.formats.text_pairs import tidy
 from legato.data.sources.columns import Role, Roles
-from legato.data.sources.files import FileOptions, resolve_path
-from legato.data.sources.table import Column, Head
-from legato.data.sources.tables import locate, read_table, tabbed
+from legato.data.sources.files import FileOptions
+from legato.data.sources.table import Column
 from legato.data.splits import by_hash
 from legato.errors import DataError
 
-AUDIO: Final = Role("sound", "audio, sound, wav, speech, audio_path, audio_file, file_name, filename, file, path")
 TRANSCRIPTS: Final = Roles(
     (AUDIO, Role("transcript", "text, transcript, transcription, sentence, normalized_text, transcripts, words")),
     "are sound and transcript: data.columns=[AUDIO,TEXT], by name, or by number from 1",
     (2, 2),
     "two, [AUDIO,TEXT]",
 )
-HASHED: Final = 1 << 32  # bytes of sounds that are read to name their content
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,15 +45,6 @@ class Transcripts(NumberedRows):
         return sha256_of([*sized_columns((self.names, self.texts), self.where), *digest_of_sounds(self.sounds)])
 
 
-def digest_of_sounds(sounds: Iterable[Sound]) -> Iterator[bytes]:
-    """What names the sounds' content: the hash of each, or its size where they are too many to be read for that."""
-    every = list(sounds)
-    sizes = [len(sound.data) if sound.data is not None else sound.size for sound in every]
-    whole = sum(sizes) <= HASHED
-    for sound, size in zip(every, sizes, strict=True):
-        yield hashlib.sha256(sound.raw()).digest() if whole else size.to_bytes(8, "little")
-
-
 def read_transcripts(
     source: str,
     files: FileOptions = FileOptions(),
@@ -65,26 +53,11 @@ def read_transcripts(
     columns: Sequence[Column] | None = None,
 ) -> Transcripts:
     """The sounds of a table or a dataset on the hub, with their transcripts."""
-    TRANSCRIPTS.check(columns)
-    guessed: dict[str, Column] = {}
-
-    def choose(head: Head) -> Sequence[Column]:
-        if columns is not None:
-            return columns
-        guessed.update(TRANSCRIPTS.by_name(head))
-        return list(guessed.values())
-
-    path = locate(source, files.root)
-    table = read_table(source, choose, replace(tabbed(source, files), binary=1))
-    if not table.lines:
-        raise DataError(f"{table.source} is empty: it holds no rows; give a file that does")
+    table, sounds, note = read_sound_table(source, files, audio, TRANSCRIPTS, columns)
     texts = [tidy(text) for text in table.texts(1, "data.columns")]
     for row, text in enumerate(texts):
         if not text:
             raise DataError(f"{table.where(row)}: the transcript is empty; write what is said, or remove the row")
-    finder = SoundFinder(None if audio is None else resolve_path(audio, files.root), path)
-    sounds = [finder.find(value, table.where(row)) for row, value in enumerate(table.columns[0])]
-    told = " and ".join(f"{column} as {name}" for column, name in zip(table.shown, guessed, strict=False))
     return Transcripts(
         source=table.source,
         sounds=sounds,
@@ -93,7 +66,7 @@ def read_transcripts(
         lines=table.lines,
         unit=table.unit,
         columns=list(table.names),
-        note=f"reading {told}" if guessed else table.note,
+        note=note,
     )
 
 

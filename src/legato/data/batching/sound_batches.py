@@ -136,20 +136,23 @@ class _Ahead:
 
 
 class SoundBatches:
-    """Sounds of like length with their tokens, in a new order each epoch."""
+    """Sounds of like length side by side, in a new order each epoch."""
 
     def __init__(
         self,
         waves: Waves,
-        targets: Sequence[Sequence[int]],
+        make: Callable[[Inputs, Sequence[int]], Batch],
         shape: BatchShape,
         *,
         augmentation: SpecAugment | None = None,
     ) -> None:
-        """A batch has at most `shape.batch_tokens` positions, of 10 ms each, or `shape.batch_rows` sounds."""
+        """`make` gives sounds, and the numbers of their rows, what there is to learn of them.
+
+        A batch has at most `shape.batch_tokens` positions, of 10 ms each, or `shape.batch_rows` sounds.
+        """
         if not len(waves):
             raise DataError(f"{shape.name} holds no rows")
-        self.waves, self.targets, self.augmentation = waves, targets, augmentation
+        self.waves, self.make, self.augmentation = waves, make, augmentation
         self.hop = max(1, round(FRAME * waves.rate))
         widths = np.maximum(1, -(-waves.lengths // self.hop))
         if shape.batch_rows is None and widths.max() > shape.batch_tokens:
@@ -172,9 +175,8 @@ class SoundBatches:
         # Few widths, so that the memory of one step serves the next.
         samples = F.pad(samples, (0, int(rounded(samples.shape[1], 100 * self.hop)) - samples.shape[1]))
         draws = None if self.augmentation is None else self.augmentation.draws(step, len(rows))
-        wanted = [self.targets[row] for row in rows]
         inputs = Inputs(values=samples, lengths=lengths, draws=draws)
-        return replace(sound_batch(inputs, wanted), read=int(self._widths[rows].sum()))
+        return replace(self.make(inputs, rows.tolist()), read=int(self._widths[rows].sum()))
 
 
 def sound_batch(inputs: Inputs, targets: Sequence[Sequence[int]]) -> Batch:

@@ -23,7 +23,7 @@ from legato.folders.finite_scores import check_finite
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
 from legato.nn.losses.ctc import ctc_nll
-from legato.tasks.speech.speech_data import SoundReader, feature_extractor
+from legato.tasks.sound_data import SoundReader, feature_extractor
 
 WINDOW: Final = 30.0  # seconds that are read at once, of a longer sound …
 MARGIN: Final = 3.0  # … and what is read before and behind them, of which nothing is kept

@@ -18,51 +18,55 @@ from typing import Any, Final, Literal
 from pydantic import Field
 
 from legato.config import Section, validate
-from legato.data.audio.sound_files import SOUND_TYPES
-from legato.data.audio.transcripts import Transcripts, hold_out_sounds
-from legato.data.batching.batch import Batch
+from legato.data.audio.toy_sounds import SOUNDS, ToySoundsConfig
+from legato.data.audio.transcripts import Transcripts, hold_out_sounds, read_transcripts, toy_transcripts
+from legato.data.batching.batch import Batch, Inputs
 from legato.data.batching.batches import mix_seed
-from legato.data.batching.sound_batches import FRAME, SoundBatches, Waves
+from legato.data.batching.sound_batches import SoundBatches, Waves, sound_batch
 from legato.data.cache import cached_tokenizer
 from legato.data.formats.text import Text
 from legato.data.processors import TEXT, Processors
-from legato.data.sources.table import Column
-from legato.data.splits import completed
+from legato.data.sources.files import MAX_LINE
+from legato.data.splits import Encoding, MaxLine, SplitData, TableFormat, ValidShare, completed
 from legato.decoding import ctc
 from legato.decoding.options import MAX_BEAMS, MAX_NBEST
-from legato.errors import ConfigError, DataError, LegatoError
+from legato.errors import DataError
 from legato.evaluation.speech import METRICS
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
 from legato.models.model_with_head import HeadSpec
 from legato.models.sound_encoder import SoundConfig
 from legato.nn.losses.ctc import ctc_nll
-from legato.tasks.base import Answer, Plan, Prediction, Say, Task, TaskJob, penalised
-from legato.tasks.defaults import Defaults, Given, TrainDefaults
-from legato.tasks.defaults import completed as completed_training
+from legato.tasks.base import Answer, Plan, Prediction, Say, TaskJob, penalised
+from legato.tasks.defaults import Defaults, Given
+from legato.tasks.sound_data import (
+    SoundData,
+    SoundReader,
+    SoundTask,
+    feature_extractor,
+    readable_sounds,
+    require_hearing,
+    sound_settings,
+    sound_shape,
+    sound_training,
+)
 from legato.tasks.speech.language_model import fusion_with
 from legato.tasks.speech.recognizer import Recognizer
-from legato.tasks.speech.speech_data import (
-    HEARING,
-    SoundReader,
-    SpeechData,
-    as_trained_toy,
-    feature_extractor,
-    loaded_sound,
-    name_of,
-    read_sounds,
-    sound_settings,
-    toy_about,
-)
-from legato.tasks.table_inputs import TableInputs
 from legato.training.job import Loss
 
 FUSED: Final = 8  # beams with a language model, where nobody says how many
-BATCH: Final = 12_000  # frames of 10 ms: two minutes of sound
 
 
-class SpeechTaskData(SpeechData):
+class SpeechData(SplitData[str], SoundData):
     """Where the sounds and transcripts are, and how they are learned and scored."""
+
+    train: str | None = Field(None, description="a table with sounds and transcripts, a hub name or toy:sounds")
+    valid: str | None = Field(None, description="left out: a share of the training sounds")
+    format: TableFormat = "auto"
+    encoding: Encoding = "utf-8"
+    max_line: MaxLine = MAX_LINE
+    valid_share: ValidShare = 0.05
+    sounds: ToySoundsConfig = ToySoundsConfig()
 
     metric: Literal["wer", "cer", "loss"] = Field("wer", description="what decides which model is best")
     beams: int = Field(1, ge=1, le=MAX_BEAMS, description="of the scores at the end, and of legato predict")
@@ -71,6 +75,12 @@ class SpeechTaskData(SpeechData):
     )
     lm_weight: float = Field(0.3, ge=0, le=100, description="what its log probabilities are multiplied with")
     length_bonus: float = Field(0.0, ge=-100, le=100, description="added for each token that the search writes")
+
+    def transcripts(self, source: str, split: str, seed: int, toy: ToySoundsConfig | None = None) -> Transcripts:
+        """The sounds and transcripts that `source` names."""
+        if source == SOUNDS:
+            return toy_transcripts(toy or self.sounds, split, seed)
+        return read_transcripts(source, self.files(split), audio=self.audio, columns=self.columns)
 
 
 class SpeechOptions(Section):
@@ -150,10 +160,11 @@ class SpeechJob(TaskJob):
             self.waves["train"] = waves = waves.select(fits)
             encoded = [encoded[row] for row in fits]
         self._tell_unknown(encoded)
-        shape = plan.batch_shape(train.source, multiple=1)
-        tokens = shape.batch_tokens if plan.data.batch_seconds is None else round(plan.data.batch_seconds / FRAME)
-        shape = replace(shape, batch_tokens=max(1, tokens), fixed_shape=False)  # CTC's loss asks for lengths
-        return SoundBatches(waves, encoded, shape, augmentation=self.reader.changes)
+
+        def make(inputs: Inputs, rows: Sequence[int]) -> Batch:
+            return sound_batch(inputs, [encoded[row] for row in rows])
+
+        return SoundBatches(waves, make, sound_shape(plan, train.source), augmentation=self.reader.changes)
 
     def _tell_unknown(self, encoded: list[list[int]]) -> None:
         unknown = self.tokenizer.unk_id
@@ -204,19 +215,17 @@ class SpeechJob(TaskJob):
         return {"beams": self.plan.data.beams, "columns": self.parts["train"].columns, **toy_about(self.plan)}
 
 
-class Speech(Task):
+class Speech(SoundTask):
     """The `speech` task."""
 
     name = "speech"
     summary = "what is said in a sound, in words"
     default_model = "conformer"
     Job = SpeechJob
-    Data = SpeechTaskData
+    Data = SpeechData
     needs = "=FILE, a table with sounds and transcripts"
     metrics = METRICS
     Options = SpeechOptions
-    Input = SOUND_TYPES
-    input_name = "sound"
     processors = (TEXT, "audio")
     continues = True
     headed = True
@@ -224,14 +233,8 @@ class Speech(Task):
 
     @classmethod
     def defaults(cls, given: Given) -> Defaults:
-        if not issubclass(given.config, SoundConfig):
-            raise ConfigError(f"model={given.model['name']} reads no sound; use {HEARING}")
-        rate = 1e-4 if given.trained else 2e-3 if given.recurrent else 1e-3
-        usual = TrainDefaults(lr=rate, beta2=0.98, schedule="cosine", weight_decay=0.01)
-        epochs = 10 if given.toy or given.trained else 60
-        train = TrainDefaults(samples=3, **completed_training(given, usual, None, epochs))
-        if "batch_rows" not in given.train:
-            train["batch_tokens"] = BATCH
+        require_hearing(given)
+        train = sound_training(given, epochs=10 if given.toy or given.trained else 60, samples=3)
         data: dict[str, Any] = {}
         model: dict[str, Any] = {}
         if given.toy and not given.trained:
@@ -248,12 +251,6 @@ class Speech(Task):
         )
 
     @classmethod
-    def read_file(
-        cls, source: str, about: Mapping[str, Any], columns: Sequence[Column] | None = None, *, alone: bool = False
-    ) -> TableInputs:
-        return read_sounds(source, (about.get("columns") or [])[:1], columns)
-
-    @classmethod
     def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
         cls.require(data, "test")
         recognizer = Recognizer.of(loaded)
@@ -268,13 +265,7 @@ class Speech(Task):
     def predict(cls, loaded: Loaded, inputs: Sequence[Any], options: Any) -> list[Prediction]:
         recognizer = Recognizer.of(loaded)
         rate = recognizer.extractor.sampling_rate
-        made = [Prediction(name_of(given)) for given in inputs]
-        read = {}
-        for number, given in enumerate(inputs):
-            try:
-                read[number] = loaded_sound(given, rate)
-            except LegatoError as problem:
-                made[number].problem = str(problem)
+        made, read = readable_sounds(inputs, rate)
         if read:
             beams = _fused(recognizer, options, options.beams, loaded.about)
             waves = Waves(list(read.values()), rate, loaded.module.device)
@@ -313,3 +304,18 @@ def _timed(words: Sequence[Any], wanted: bool) -> dict[str, Any]:
     if not wanted:
         return {}
     return {"words": [{"word": word.text, "start": word.start, "end": word.end} for word in words]}
+
+
+def toy_about(plan: Plan) -> dict[str, Any]:
+    """What a folder remembers of the sounds that its model was trained on, so that others are made to test it."""
+    if plan.data.train != SOUNDS:
+        return {}
+    return {"toy": {"settings": plan.data.sounds.model_dump(mode="json"), "seed": plan.seed}}
+
+
+def as_trained_toy(data: Any, about: Mapping[str, Any]) -> tuple[ToySoundsConfig, int]:
+    """The settings and the seed of made sounds as they were in training, but for what `data` says."""
+    told = about.get("toy", {})
+    given = data.sounds.model_dump(include=data.sounds.model_fields_set)
+    known = {key: value for key, value in told.get("settings", {}).items() if key in ToySoundsConfig.model_fields}
+    return ToySoundsConfig(**{**known, **given}), int(told.get("seed", 0))

@@ -4,42 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
+import numpy as np
 from pydantic import Field
 
+from legato.config import Section
 from legato.data.audio.feature_extractor import FeatureExtractor
-from legato.data.audio.sound_files import Sound, SoundFinder, as_sound, members_of, sound_file, sounds_in
+from legato.data.audio.sound_files import (
+    SOUND_TYPES,
+    Sound,
+    SoundFinder,
+    as_sound,
+    members_of,
+    sound_file,
+    sounds_in,
+)
+from legato.data.audio.sound_tables import AUDIO
 from legato.data.audio.sounds import ENDINGS
 from legato.data.audio.spec_augment import SpecAugment, SpecAugmentConfig
-from legato.data.audio.toy_sounds import SOUNDS, ToySoundsConfig
-from legato.data.audio.transcripts import AUDIO, Transcripts, read_transcripts, toy_transcripts
 from legato.data.batching.batch import Inputs
-from legato.data.sources.files import MAX_LINE, load_text
+from legato.data.batching.batches import BatchShape
+from legato.data.batching.sound_batches import FRAME
+from legato.data.sources.files import load_text
 from legato.data.sources.table import Column, Head
 from legato.data.sources.tables import kind_of, read_table, tabbed
-from legato.data.splits import Encoding, MaxLine, SplitData, TableFormat, ValidShare
-from legato.errors import ConfigError, DataError, FolderError, brief, listed
+from legato.errors import ConfigError, DataError, FolderError, LegatoError, brief, listed
 from legato.folders.loaded import Loaded
 from legato.input_files import near_path, path_of
 from legato.models.sound_encoder import SoundConfig
-from legato.tasks.base import Plan
+from legato.tasks.base import Plan, Prediction, Task
+from legato.tasks.defaults import Given, TrainDefaults
+from legato.tasks.defaults import completed as completed_training
 from legato.tasks.table_inputs import ColumnChoice, TableInputs
 
+BATCH: Final = 12_000  # frames of 10 ms: two minutes of sound
 HEARING: Final = "conformer or deepspeech"
 
 
-class SpeechData(SplitData[str]):
-    """Where the sounds and transcripts are, and how they are read."""
+class SoundData(Section):
+    """Where sounds are, and how they are read."""
 
-    train: str | None = Field(None, description="a table with sounds and transcripts, a hub name or toy:sounds")
-    valid: str | None = Field(None, description="left out: a share of the training sounds")
     audio: str | None = Field(
         None, description="folder or .tar of the sounds that a table names; left out: beside the table"
     )
     columns: list[str | int] | None = Field(
-        None, description="of a table, [AUDIO,TEXT]: names, or numbers from 1; left out: guessed, and said"
+        None, description="of a table, the sound's first: names, or numbers from 1; left out: guessed, and said"
     )
     workers: int | None = Field(
         None, ge=0, le=256, description="threads that decode sounds; left out: as many as there are cores"
@@ -48,17 +60,6 @@ class SpeechData(SplitData[str]):
         None, gt=0, le=1e7, description="of sound in a batch, padding too; left out: train.batch_tokens of 10 ms"
     )
     augment: SpecAugmentConfig = SpecAugmentConfig()
-    sounds: ToySoundsConfig = ToySoundsConfig()
-    format: TableFormat = "auto"
-    encoding: Encoding = "utf-8"
-    max_line: MaxLine = MAX_LINE
-    valid_share: ValidShare = 0.05
-
-    def transcripts(self, source: str, split: str, seed: int, toy: ToySoundsConfig | None = None) -> Transcripts:
-        """The sounds and transcripts that `source` names."""
-        if source == SOUNDS:
-            return toy_transcripts(toy or self.sounds, split, seed)
-        return read_transcripts(source, self.files(split), audio=self.audio, columns=self.columns)
 
 
 def sound_settings(plan: Plan) -> SoundConfig:
@@ -103,13 +104,6 @@ class SoundReader:
         if draws is not None:
             frames = self.augmentation.mask_frames(frames, counts, draws)
         return Inputs(values=frames, lengths=counts)
-
-
-def toy_about(plan: Plan) -> dict[str, Any]:
-    """What a folder remembers of the sounds that its model was trained on, so that others are made to test it."""
-    if plan.data.train != SOUNDS:
-        return {}
-    return {"toy": {"settings": plan.data.sounds.model_dump(mode="json"), "seed": plan.seed}}
 
 
 def read_sounds(
@@ -180,15 +174,50 @@ def name_of(given: Any) -> str:
     return _printable(str(given)) if isinstance(given, str | Path) else "a sound"
 
 
-def loaded_sound(given: Any, rate: int) -> Sound:
-    """The same, decoded at a rate."""
-    samples = as_sound(given).load(rate)
-    return Sound(name_of(given), make=lambda: samples, rate=rate)
+def readable_sounds(given: Sequence[Any], rate: int) -> tuple[list[Prediction], dict[int, Sound]]:
+    """A prediction for each sound that somebody gives, and those that can be read, decoded, by their numbers."""
+    made = [Prediction(name_of(sound)) for sound in given]
+    found: dict[int, Sound] = {}
+    for number, sound in enumerate(given):
+        try:
+            samples = as_sound(sound).load(rate)
+            found[number] = Sound(made[number].input, make=partial(np.asarray, samples), rate=rate)
+        except LegatoError as problem:
+            made[number].problem = str(problem)
+    return made, found
 
 
-def as_trained_toy(data: SpeechData, about: Mapping[str, Any]) -> tuple[ToySoundsConfig, int]:
-    """The settings and the seed of made sounds as they were in training, but for what `data` says."""
-    told = about.get("toy", {})
-    given = data.sounds.model_dump(include=data.sounds.model_fields_set)
-    known = {key: value for key, value in told.get("settings", {}).items() if key in ToySoundsConfig.model_fields}
-    return ToySoundsConfig(**{**known, **given}), int(told.get("seed", 0))
+class SoundTask(Task):
+    """A task that predicts from a sound."""
+
+    Input: ClassVar[type | tuple[type, ...]] = SOUND_TYPES
+    input_name = "sound"
+
+    @classmethod
+    def read_file(
+        cls, source: str, about: Mapping[str, Any], columns: Sequence[Column] | None = None, *, alone: bool = False
+    ) -> TableInputs:
+        return read_sounds(source, (about.get("columns") or [])[:1], columns)
+
+
+def sound_training(given: Given, *, epochs: int, samples: int) -> TrainDefaults:
+    """Defaults of `train.*` for tasks with sounds, whose batches have so many frames of 10 ms."""
+    rate = 1e-4 if given.trained else 2e-3 if given.recurrent else 1e-3
+    usual = TrainDefaults(lr=rate, beta2=0.98, schedule="cosine", weight_decay=0.01)
+    train = TrainDefaults(samples=samples, **completed_training(given, usual, None, epochs))
+    if "batch_rows" not in given.train:
+        train["batch_tokens"] = BATCH
+    return train
+
+
+def require_hearing(given: Given) -> None:
+    """Refuse a model that reads no sound."""
+    if not issubclass(given.config, SoundConfig):
+        raise ConfigError(f"model={given.model['name']} reads no sound; use {HEARING}")
+
+
+def sound_shape(plan: Plan, source: str) -> BatchShape:
+    """How the training sounds are batched."""
+    shape, seconds = plan.batch_shape(source, multiple=1), plan.data.batch_seconds
+    tokens = shape.batch_tokens if seconds is None else max(1, round(seconds / FRAME))
+    return replace(shape, batch_tokens=tokens, fixed_shape=False)

@@ -1,0 +1,90 @@
+"""Sounds with a label each: a table with columns of sounds and labels, or a folder of sounds for each class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Final
+
+from legato.data.audio.sound_files import Sound, sound_file, sounds_in
+from legato.data.audio.sound_tables import AUDIO, digest_of_sounds, read_sound_table
+from legato.data.audio.toy_sounds import SOUNDS
+from legato.data.digests import sha256_of, sized_columns
+from legato.data.formats.labelled import Labelled
+from legato.data.sources.columns import Role, Roles
+from legato.data.sources.files import FileOptions, resolve_path
+from legato.data.sources.table import Column
+from legato.errors import ConfigError, DataError
+
+SOUND_LABELS: Final = Roles(
+    (AUDIO, Role("label", "label, labels, class, category, speaker, word, target, y")),
+    "are sound and label: data.columns=[AUDIO,LABEL], by name, or by number from 1",
+    (2, 2),
+    "two, [AUDIO,LABEL]",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledSounds(Labelled):
+    """Sounds, and what stands in the column of labels; `texts` are their names."""
+
+    sounds: list[Sound]
+
+    by_row: ClassVar[tuple[str, ...]] = ("lines", "texts", "labels", "sounds")
+
+    def content_hash(self) -> str:
+        labels = [repr(label) for label in self.labels]
+        return sha256_of([*sized_columns((self.texts, labels), self.where), *digest_of_sounds(self.sounds)])
+
+
+def read_labelled_sounds(
+    source: str,
+    files: FileOptions = FileOptions(),
+    *,
+    audio: str | None = None,
+    columns: Sequence[Column] | None = None,
+) -> LabelledSounds:
+    """The sounds of a folder of classes, a table or a dataset on the hub, with their labels."""
+    if source == SOUNDS:
+        raise ConfigError(f"{SOUNDS} have transcripts and no labels; they are for legato train speech")
+    folder = resolve_path(source, files.root)
+    if not source.startswith("hub:") and folder.is_dir():
+        return _class_folders(folder)
+    table, sounds, note = read_sound_table(source, files, audio, SOUND_LABELS, columns)
+    return LabelledSounds(
+        source=table.source,
+        texts=[sound.name for sound in sounds],
+        sounds=sounds,
+        labels=[value.strip() if isinstance(value, str) else value for value in table.columns[1]],
+        lines=table.lines,
+        unit=table.unit,
+        columns=list(table.names),
+        note=note,
+        classes=table.classes[1] if table.classes else None,
+    )
+
+
+def _class_folders(folder: Path) -> LabelledSounds:
+    """A folder for each class, with its sounds."""
+    classes = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if not classes:
+        raise DataError(
+            f"{folder} has no folders in it; put the sounds of each class in one of its own, {folder}/CLASS/*.wav"
+        )
+    found: list[tuple[Sound, str]] = []
+    for place in classes:
+        here = [sound_file(path, str(path.relative_to(folder))) for path in sounds_in(place)]
+        if not here:
+            raise DataError(f"{place} holds no sound, so that class cannot be learned; put some in, or remove it")
+        found += [(sound, place.name) for sound in here]
+    return LabelledSounds(
+        source=str(folder),
+        texts=[sound.name for sound, _ in found],
+        sounds=[sound for sound, _ in found],
+        labels=[label for _, label in found],
+        lines=list(range(1, len(found) + 1)),
+        unit="sound",
+        columns=["folder"],
+        note=f"{len(classes)} classes, a folder each",
+    )
