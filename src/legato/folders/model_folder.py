@@ -156,6 +156,7 @@ def _written(module: SequenceModel, about: dict[str, Any]) -> tuple[dict[str, An
         return config, {**tensors, **head}
     form = form_of(module)
     if form is not None:
+        form = form.without_head()
         config, tensors = form.save(module)
         return {"model_type": form.model_type, "architectures": [form.architecture], **config}, tensors
     settings = module.config.model_dump(mode="json")
@@ -222,7 +223,7 @@ def _load_model(folder: Path, *, sketched: bool) -> Loaded:
     chat = load_chat_template(folder)
 
     def check(sizes: Sizes) -> None:
-        if processors.has_text:
+        if processors.has_text and sizes.vocabulary:  # else only a head knows tokens, and its task asks
             _check_vocabularies(folder, sizes, processors, exact=not said.published)
 
     tensors, stamps = load_weights(folder), stamps_of(folder)

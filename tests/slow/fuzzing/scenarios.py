@@ -156,6 +156,13 @@ def _of_sounds() -> Iterator[Scenario]:
         trained = _train("speech", settings, out="run")
         use = ("predict", "run", "sound.wav", "--json")
         yield Scenario(f"use-{name}", use, job.makes, (trained,), covers, texts=1)
+    for family in ("parakeet_ctc", "parakeet_encoder"):
+        covers, makes = frozenset({f"family:{family}"}), (stock.sounds, stock.of_sounds(family))
+        if family == "parakeet_ctc":
+            use = ("predict", family, "sound.wav", "--json")
+            yield Scenario(f"use-{family}", use, makes, covers=covers, texts=1)
+        settings = {**data, "from": family}
+        yield Scenario(f"train-from-{family}", _train("speech", settings), makes, covers=covers)
 
 
 def _of_pictures() -> Iterator[Scenario]:

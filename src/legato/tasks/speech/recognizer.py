@@ -46,6 +46,16 @@ class Heard(NamedTuple):
     score: float  # what it was ranked by
 
 
+def outputs_of(loaded: Loaded) -> int:
+    """How many outputs a head has that writes with the tokenizer of a model: one for each token, and the blank last.
+
+    Published tokenizers count the blank among their tokens.
+    """
+    size, shape = loaded.tokenizer.size, loaded.module.shape
+    counted = shape is not None and shape.kind == "ctc" and shape.outputs == size
+    return size if counted else size + 1
+
+
 @dataclass
 class Recognizer:
     """A model with what it takes to put sounds in and get transcripts out."""
@@ -61,8 +71,13 @@ class Recognizer:
     @classmethod
     def of(cls, loaded: Loaded) -> Recognizer:
         shape = loaded.module.shape
-        if shape is None or shape.kind != "ctc" or shape.outputs != loaded.tokenizer.size + 1:
+        if shape is None or shape.kind != "ctc":
             raise FolderError(f"{loaded.folder} has no head for speech; was it trained for that?")
+        if shape.outputs != outputs_of(loaded):
+            counts = (
+                f"{loaded.tokenizer.size} tokens, and the head {shape.outputs} outputs, of which the last is none"
+            )
+            raise FolderError(f"{loaded.folder}: the tokenizer has {counts}; it is another's")
         return cls(loaded.module, loaded.tokenizer, feature_extractor(loaded))
 
     @property

@@ -40,7 +40,7 @@ from legato.nn.losses.ctc import ctc_nll
 from legato.tasks.base import Answer, Plan, Prediction, Say, Task, TaskJob, penalised
 from legato.tasks.defaults import Defaults, Given, TrainDefaults
 from legato.tasks.defaults import completed as completed_training
-from legato.tasks.speech.recognizer import Recognizer
+from legato.tasks.speech.recognizer import Recognizer, outputs_of
 from legato.tasks.speech.speech_data import (
     HEARING,
     SoundReader,
@@ -97,8 +97,9 @@ class SpeechJob(TaskJob):
             split: Waves(rows.sounds, extractor.sampling_rate, plan.device, workers=data.workers)
             for split, rows in self.parts.items()
         }
-        self.blank = self.tokenizer.size
-        spec = {"kind": "ctc", "outputs": self.blank + 1}
+        outputs = self.tokenizer.size + 1 if plan.writer is None else outputs_of(plan.writer)
+        self.blank = outputs - 1
+        spec = {"kind": "ctc", "outputs": outputs}
         self.head = validate(HeadSpec, {**plan.head.model_dump(), **spec}, "head")
         self.batches = self._batches(settings)
         counts = ", ".join(
