@@ -182,6 +182,20 @@ def test_it_learns_on_with_the_head_that_it_has(counts_blank: bool, tmp_path: Pa
     held.predict([(samples_of("low", 1), RATE)])
 
 
+def test_their_encoder_learns_to_write_letters(tmp_path: Path) -> None:
+    parakeet_folder(tmp_path / "theirs", tokenizer=False, subsampling_factor=2).encoder.save_pretrained(
+        tmp_path / "theirs"
+    )
+    with pytest.raises(FolderError, match="no head for speech"):
+        legato.load(tmp_path / "theirs").predict([(samples_of("low", 1), RATE)])
+    quick = {"train.steps": 1, "train.tensorboard": "false", "device": "cpu", "data.batch_seconds": 3}
+    settings = {**write_sounds(tmp_path), **quick, "from": str(tmp_path / "theirs")}
+    legato.train("speech", settings, out=tmp_path / "run", quiet=True)
+    held = legato.load(tmp_path / "run")
+    assert held.loaded.tokenizer.name == "char"
+    assert type(transformers.AutoModelForCTC.from_pretrained(held.loaded.folder)).__name__ == "ParakeetForCTC"
+
+
 # --- refused -----------------------------------------------------------------------------------------
 
 

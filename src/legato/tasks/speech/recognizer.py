@@ -22,6 +22,7 @@ from legato.evaluation.speech import speech_details, speech_scores
 from legato.folders.finite_scores import check_finite
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
+from legato.models.model_with_head import HeadSpec
 from legato.nn.losses.ctc import ctc_nll
 from legato.tasks.speech.speech_data import SoundReader, feature_extractor
 
@@ -46,14 +47,13 @@ class Heard(NamedTuple):
     score: float  # what it was ranked by
 
 
-def outputs_of(loaded: Loaded) -> int:
-    """How many outputs a head has that writes with the tokenizer of a model: one for each token, and the blank last.
+def outputs_of(tokenizer: AnyTokenizer, before: HeadSpec | None) -> int:
+    """How many outputs a head has that writes with a tokenizer: one for each token, and the blank last.
 
-    Published tokenizers count the blank among their tokens.
+    Published tokenizers may count the blank among their tokens, as the head that they had `before` tells.
     """
-    size, shape = loaded.tokenizer.size, loaded.module.shape
-    counted = shape is not None and shape.kind == "ctc" and shape.outputs == size
-    return size if counted else size + 1
+    counted = before is not None and before.kind == "ctc" and before.outputs == tokenizer.size
+    return tokenizer.size if counted else tokenizer.size + 1
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Recognizer:
         shape = loaded.module.shape
         if shape is None or shape.kind != "ctc":
             raise FolderError(f"{loaded.folder} has no head for speech; was it trained for that?")
-        if shape.outputs != outputs_of(loaded):
+        if shape.outputs != outputs_of(loaded.tokenizer, shape):
             counts = (
                 f"{loaded.tokenizer.size} tokens, and the head {shape.outputs} outputs, of which the last is none"
             )
