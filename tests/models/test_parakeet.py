@@ -23,6 +23,8 @@ from legato.folders.model_folder import load_model, save_model
 from legato.models.base import Sizes
 from legato.models.conformer import ConformerConfig, ConformerModel
 from legato.models.model_with_head import HeadSpec, ModelWithHead
+from legato.models.published.parakeet import ParakeetCTC, ParakeetEncoder
+from legato.schema import parse_json
 from legato.tasks.speech.recognizer import Recognizer
 from tiny_parakeet import LETTERS, parakeet_folder, scramble
 from tiny_sounds import RATE, samples_of, write_sounds
@@ -43,7 +45,7 @@ def inside(lengths: Tensor, length: int) -> Tensor:
 def same_logits(ours: Any, theirs: Any) -> None:
     """Of the states of each row, with padding behind it."""
     found = ours(Batch(Inputs(values=frames(), lengths=LENGTHS)))
-    expected = theirs(frames(), attention_mask=inside(LENGTHS, 61).long())
+    expected = theirs(input_features=frames(), attention_mask=inside(LENGTHS, 61).long())
     states = ours.state_lengths(Inputs(values=frames(), lengths=LENGTHS))
     valid = inside(states, found.hidden.shape[1])
     left = found.hidden if found.logits is None else found.logits
@@ -169,6 +171,29 @@ def test_their_folder_writes_what_they_write(counts_blank: bool, tmp_path: Path)
     assert held.predictions([(samples, RATE)], beams=3, timestamps=True)[0].answers
 
 
+@torch.no_grad()
+def test_our_folder_writes_there_what_it_writes_here(tmp_path: Path) -> None:
+    saved(tmp_path, with_ctc(conformer(subsampling=2)))
+    samples = samples_of("low high low low high", 1)
+    read = FeatureExtractor.load(tmp_path).read([samples])
+    path = transformers.ParakeetForCTC.from_pretrained(tmp_path).eval().generate(read.values)
+    [text] = legato.load(tmp_path).predict([(samples, RATE)])
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert " ".join(theirs.batch_decode(path, skip_special_tokens=True)[0].split()) == text != ""
+
+
+@torch.no_grad()
+def test_an_adapter_of_ours_is_one_of_theirs(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    theirs = parakeet_folder(tmp_path / "theirs", subsampling_factor=2)
+    quick = {"train.steps": 2, "train.lr": 0.01, "train.tensorboard": "false", "device": "cpu"}
+    settings = {**write_sounds(tmp_path), **quick, "from": str(tmp_path / "theirs"), "adapt": "lora"}
+    with torch.enable_grad():
+        legato.train("speech", settings, out=tmp_path / "run", quiet=True)
+    held = legato.load(tmp_path / "run").loaded
+    same_logits(held.module, peft.PeftModel.from_pretrained(theirs, held.folder).eval())
+
+
 @pytest.mark.parametrize("counts_blank", [True, False])
 def test_it_learns_on_with_the_head_that_it_has(counts_blank: bool, tmp_path: Path) -> None:
     parakeet_folder(tmp_path / "theirs", counts_blank=counts_blank, subsampling_factor=2)
@@ -194,6 +219,16 @@ def test_their_encoder_learns_to_write_letters(tmp_path: Path) -> None:
     held = legato.load(tmp_path / "run")
     assert held.loaded.tokenizer.name == "char"
     assert type(transformers.AutoModelForCTC.from_pretrained(held.loaded.folder)).__name__ == "ParakeetForCTC"
+
+
+def test_what_they_leave_out_is_what_it_is_there(tmp_path: Path) -> None:
+    transformers.ParakeetCTCConfig().save_pretrained(tmp_path)
+    whole = json.loads((tmp_path / "config.json").read_text())
+    config: dict[str, Any] = parse_json(json.dumps(whole), ParakeetCTC.Entries, "f.json", loose=True)
+    settings = ParakeetCTC.settings(config, {}, "f")
+    assert settings == ParakeetCTC.settings({**config, "encoder_config": None}, {}, "f")
+    assert settings == ParakeetEncoder.settings(whole["encoder_config"], {}, "f")
+    assert ConformerConfig(**settings).inner == 4096
 
 
 # --- refused -----------------------------------------------------------------------------------------

@@ -122,7 +122,8 @@ def _save_tokenizers(folder: Path, module: SequenceModel, processors: Processors
         tokenizer = _as_read(tokenizer, module.config.text_reader(tokenizer), module)
     starts = module.can_generate and not module.is_encoder_decoder and own and not texts_only
     segments, ends = module.config.uses_segments, module.is_encoder_decoder
-    tokenizer.save(folder, starts=starts, ends=ends, segments=segments, max_length=longest)
+    ctc = isinstance(module, ModelWithHead) and module.shape.kind == "ctc"
+    tokenizer.save(folder, starts=starts, ends=ends, segments=segments, ctc=ctc, max_length=longest)
     if target is not None and target is not tokenizer.partner:
         target.save(folder / TARGET, max_length=longest)
 
