@@ -175,5 +175,7 @@ PUBLISHED = Registry(
         "clip": "legato.models.published.clip:CLIP",
         "clip_vision_model": "legato.models.published.clip:CLIPVisionTower",
         "llava": "legato.models.published.llava:Llava",
+        "parakeet_ctc": "legato.models.published.parakeet:ParakeetCTC",
+        "parakeet_encoder": "legato.models.published.parakeet:ParakeetEncoder",
     },
 )

@@ -27,6 +27,7 @@ from legato.models.model_with_head import HeadSpec, ModelWithHead
 from legato.registry import MODELS
 from legato.runs.train import train
 from tiny_adapted import adapted, published_folder, saved
+from tiny_parakeet import parakeet_folder
 from tiny_published import change, write
 from tiny_runs import small
 
@@ -110,6 +111,14 @@ def every_size_is_refused(folder: Path, file: str, inside: tuple[str, ...] = ())
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_no_size_of_a_published_folder_is_made_before_it_is_compared(name: str, tmp_path: Path) -> None:
     every_size_is_refused(published_folder(tmp_path / "model", name), "config.json")
+
+
+@pytest.mark.parametrize("inside", [(), ("encoder_config",)])
+def test_no_size_of_a_published_model_of_sound_is_made_before_it_is_compared(
+    inside: tuple[str, ...], tmp_path: Path
+) -> None:
+    parakeet_folder(tmp_path)
+    every_size_is_refused(tmp_path, "config.json", inside)
 
 
 @pytest.mark.parametrize("name", ["lstm", "gru", "elman", "elmo", "window", "word2vec", "seq2seq", "transformer"])

@@ -122,7 +122,8 @@ def _save_tokenizers(folder: Path, module: SequenceModel, processors: Processors
         tokenizer = _as_read(tokenizer, module.config.text_reader(tokenizer), module)
     starts = module.can_generate and not module.is_encoder_decoder and own and not texts_only
     segments, ends = module.config.uses_segments, module.is_encoder_decoder
-    tokenizer.save(folder, starts=starts, ends=ends, segments=segments, max_length=longest)
+    ctc = isinstance(module, ModelWithHead) and module.shape.kind == "ctc"
+    tokenizer.save(folder, starts=starts, ends=ends, segments=segments, ctc=ctc, max_length=longest)
     if target is not None and target is not tokenizer.partner:
         target.save(folder / TARGET, max_length=longest)
 
@@ -156,6 +157,7 @@ def _written(module: SequenceModel, about: dict[str, Any]) -> tuple[dict[str, An
         return config, {**tensors, **head}
     form = form_of(module)
     if form is not None:
+        form = form.without_head()
         config, tensors = form.save(module)
         return {"model_type": form.model_type, "architectures": [form.architecture], **config}, tensors
     settings = module.config.model_dump(mode="json")
@@ -222,7 +224,7 @@ def _load_model(folder: Path, *, sketched: bool) -> Loaded:
     chat = load_chat_template(folder)
 
     def check(sizes: Sizes) -> None:
-        if processors.has_text:
+        if processors.has_text and sizes.vocabulary:  # else only a head knows tokens, and its task asks
             _check_vocabularies(folder, sizes, processors, exact=not said.published)
 
     tensors, stamps = load_weights(folder), stamps_of(folder)

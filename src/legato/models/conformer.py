@@ -4,7 +4,8 @@
     h = blocks(√D x)                                 half a feed-forward layer, attention, convolution, another half;
                                                      every state sees every other, and how far off that is
 
-Attention has the relative positions of Transformer-XL, so a sound may be of any length.
+Attention has the relative positions of Transformer-XL, so a sound may be of any length. Hugging Face's library has it
+as Parakeet (`published/parakeet.py`).
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ class ConformerModel(SoundEncoder):
 
     Config = ConformerConfig
     summary = "sound: self-attention and convolution in turn, over subsampled frames"
+    published = "parakeet_ctc"
     config: ConformerConfig
 
     def __init__(self, config: ConformerConfig, sizes: Sizes) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from fuzzing import stock
+from fuzzing import sounds, stock
 
 Make = Callable[[Path], None]
 
@@ -249,7 +249,7 @@ JOBS: Final[dict[str, Job]] = {
         answers=1,
     ),
     "speech": Job(
-        (stock.sounds,),
+        (sounds.sounds,),
         {
             "data.train": "train.tsv",
             "data.valid": "valid.tsv",

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from fuzzing import stock
+from fuzzing import sounds, stock
 from fuzzing.jobs import ATTENDING, FILE, HEARING, JOBS, LSTM, SEEING, TABLE, TEXT, VIT, WINDOWED, Make
 from fuzzing.stock import QUICK, RELATIVES, words_of
 
@@ -156,6 +156,13 @@ def _of_sounds() -> Iterator[Scenario]:
         trained = _train("speech", settings, out="run")
         use = ("predict", "run", "sound.wav", "--json")
         yield Scenario(f"use-{name}", use, job.makes, (trained,), covers, texts=1)
+    for family in ("parakeet_ctc", "parakeet_encoder"):
+        covers, makes = frozenset({f"family:{family}"}), (sounds.sounds, sounds.of_sounds(family))
+        if family == "parakeet_ctc":
+            use = ("predict", family, "sound.wav", "--json")
+            yield Scenario(f"use-{family}", use, makes, covers=covers, texts=1)
+        settings = {**data, "from": family}
+        yield Scenario(f"train-from-{family}", _train("speech", settings), makes, covers=covers)
 
 
 def _of_pictures() -> Iterator[Scenario]:

@@ -272,13 +272,6 @@ def pictures(folder: Path) -> None:
     write_picture(folder / "photo.png")
 
 
-def sounds(folder: Path) -> None:
-    """Tables of sounds and transcripts, beside files and members of a .tar, and a sound to be heard."""
-    from tiny_sounds import write_sounds
-
-    write_sounds(folder)
-
-
 def boxes(folder: Path) -> None:
     """Pictures with boxes, and one to look for them in."""
     from tiny_boxes import boxed

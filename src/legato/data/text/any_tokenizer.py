@@ -79,6 +79,7 @@ class AnyTokenizer(Protocol):
         starts: bool = False,
         ends: bool = False,
         segments: bool = False,
+        ctc: bool = False,
         max_length: int | None = None,
     ) -> None: ...
 

@@ -29,6 +29,7 @@ ROLES: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 BERT: Final = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
 GPT2: Final = {"bos": "<|endoftext|>", "eos": "<|endoftext|>"}
 ROBERTA: Final = dict(zip(ROLES, ("<s>", "</s>", "<unk>", "</s>", "<pad>", "<s>", "<mask>"), strict=True))
+CTC: Final = "ParakeetTokenizer"  # how the names of such tokenizers' classes begin
 
 TokenNumber = Annotated[int, Field(ge=0, lt=2**24)]
 
@@ -105,6 +106,8 @@ def read_roles(folder: Path) -> dict[str, str]:
             token = said.get(f"{role}_token")
             if token is not None:
                 roles[role] = token["content"] if isinstance(token, dict) else token
+    if str(said.get("tokenizer_class")).startswith(CTC) and "pad" in roles:
+        roles.setdefault("eos", roles["pad"])  # CTC's blank; no text ends in a token of its own there
     return roles
 
 

@@ -28,7 +28,7 @@ import numpy as np
 
 from legato.data.text.any_tokenizer import AnyTokenizer, Ids
 from legato.data.text.libraries import Library, slow_parts
-from legato.data.text.published_tokenizers import read_library, read_template
+from legato.data.text.published_tokenizers import CTC, read_library, read_template
 from legato.data.text.vocabularies import (
     BEFORE_BLANK,
     BEFORE_SPACE,
@@ -126,12 +126,14 @@ class Tokenizer(AnyTokenizer):
         starts: bool = False,
         ends: bool = False,
         segments: bool = False,
+        ctc: bool = False,
         max_length: int | None = None,
     ) -> None:
         """Write `tokenizer.json` and `tokenizer_config.json` as Hugging Face's libraries expect them.
 
         With `starts` their tokenizer puts `<eos>` before every text, as our prompts have it; with `ends` behind, as
         encoders that were trained so need it; with `segments` it tells the model which of two texts a token is of.
+        With `ctc` it decodes paths of tokens and blanks, on which a token that is repeated is one.
         `max_length` is the most tokens that the model takes; None: any number.
         """
         folder.mkdir(parents=True, exist_ok=True)
@@ -145,7 +147,7 @@ class Tokenizer(AnyTokenizer):
         special = {index: self._tokens[index] for index in self.special_ids}
         special |= {self._vocabulary[name]: name for name in names.values()}
         settings = {
-            "tokenizer_class": "PreTrainedTokenizerFast",
+            "tokenizer_class": CTC if ctc else "PreTrainedTokenizerFast",
             **names,
             "clean_up_tokenization_spaces": False,
             "model_input_names": ["input_ids", *["token_type_ids"] * segments, "attention_mask"],

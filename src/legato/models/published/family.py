@@ -55,6 +55,7 @@ class HeadNames:
     inner: Literal["none", "tanh", "relu"] = "none"
     bias: bool = True
     tags: str = "classifier"
+    ctc: str = "ctc_head"  # a convolution that sees one state
     body_of_spans: str = ""  # how the body's tensors begin where spans are found, if otherwise
     dropouts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # entries that say it, of each kind of head
     ends: Mapping[str, str] = field(default_factory=lambda: CLASSES)
@@ -62,7 +63,8 @@ class HeadNames:
 
     def modules(self, kind: str) -> Mapping[str, str]:
         """Our modules of such a head, and theirs."""
-        return {"classes": self.classes, "tags": {"head": self.tags}, "spans": {"head": QA}}[kind]
+        others = {"tags": self.tags, "spans": QA, "ctc": self.ctc}
+        return self.classes if kind == "classes" else {"head": others[kind]}
 
 
 class Published:
@@ -84,7 +86,8 @@ class Published:
     stacks: ClassVar[Mapping[str, str]] = {}
     block: ClassVar[Mapping[str, str | tuple[str, ...]]] = {}  # several of theirs are one of ours, stacked in order
     turned: ClassVar[bool] = False  # whether a block's matrices lie the other way round there, (inputs, outputs)
-    leading: ClassVar[Mapping[str, int]] = {}  # dimensions of one that their tensor has before those of ours
+    leading: ClassVar[Mapping[str, int]] = {}  # dimensions of one that their tensor has before those of ours …
+    trailing: ClassVar[Mapping[str, int]] = {}  # … and behind them, of tensors in a block
     ignored: ClassVar[str] = r"(?!)"  # a regular expression of tensors that are left where they are
 
     def __init_subclass__(cls) -> None:
@@ -99,6 +102,11 @@ class Published:
     def processors(cls) -> tuple[str, ...]:
         """The kinds of processors that its models read with."""
         return cls.Model.processors
+
+    @classmethod
+    def without_head(cls) -> type[Published]:
+        """The form of its models that have no head; another one where their `model_type` is."""
+        return cls
 
     # --- folders that lack files ------------------------------------------------------------------------
 
@@ -130,7 +138,8 @@ class Published:
             rows = owner.vocabulary if isinstance(owner, TokenEmbedding | Readout) else None
             turned = cls.turned and inner is not None and tensor.dim() == 2
             sizes = None if inner is None else heights.get(inner[2].rpartition(".")[0])
-            names[name] = From(theirs, sizes, turned, rows, cls.leading.get(name, 0))
+            trailing = 0 if inner is None else cls.trailing.get(inner[2], 0)
+            names[name] = From(theirs, sizes, turned, rows, cls.leading.get(name, 0), trailing)
         return names
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Heads in Hugging Face's form: …ForSequenceClassification, …ForTokenClassification and …ForQuestionAnswering.
+"""Heads in Hugging Face's form: …ForSequenceClassification, …ForTokenClassification, …ForQuestionAnswering, …ForCTC.
 
     family                        classes                                                        tags
     bert                          pooler, `classifier`                                           `classifier`
@@ -10,8 +10,9 @@
     resnet                        mean of the grid, `classifier.1`
     efficientnet-lite             mean of the grid, `_fc`
 
-and `qa_outputs` for spans everywhere. A head of such a shape is written and read under these names, and so can be any
-head that somebody else has trained; of other shapes only the body has a published form (folders/model_folder.py).
+`qa_outputs` for spans everywhere, and parakeet_ctc's `ctc_head`, whose last output is the blank. A head of such a
+shape is written and read under these names, and so can be any head that somebody else has trained; of other shapes
+only the body has a published form (folders/model_folder.py).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ PROBLEMS: Final = {  # our kinds of labels, and what config.json calls them
     "multilabel": "multi_label_classification",
     "regression": "regression",
 }
-HEADS: Final = re.compile(rf"(classifier|pre_classifier|score|_fc|{QA})\.")  # how tensors of heads begin
+HEADS: Final = re.compile(rf"(classifier|pre_classifier|score|_fc|ctc_head|{QA})\.")  # how tensors of heads begin
 
 
 def spec_of(names: HeadNames, kind: str, outputs: int, dropout: float = 0.1) -> HeadSpec:
@@ -82,7 +83,9 @@ def write_head(module: ModelWithHead, about: Mapping[str, Any]) -> tuple[dict[st
     entries |= {"model_type": form.model_type, "architectures": [class_prefix(form.architecture) + family.ends[kind]]}
     for entry in family.dropouts.get(kind, ("classifier_dropout",))[:1]:
         entries.setdefault(entry, module.shape.dropout)  # distilbert's taggers have no dropout of their own
-    if kind != "spans":
+    if kind == "ctc":
+        entries |= {"vocab_size": module.shape.outputs, "pad_token_id": module.shape.outputs - 1}
+    elif kind != "spans":
         names = _names_of_labels(about.get("labels"), module.shape.outputs)
         entries["id2label"] = {str(number): name for number, name in enumerate(names)}
         entries["label2id"] = {name: number for number, name in enumerate(names)}
@@ -127,7 +130,7 @@ def _published(module: ModelWithHead) -> tuple[type[Published], HeadNames] | Non
 
 def _is_theirs(shape: HeadSpec, family: HeadNames) -> bool:
     """Whether they have a class with such a head."""
-    if shape.kind == "spans" and shape.outputs != 2:
+    if shape.kind not in family.ends or (shape.kind == "spans" and shape.outputs != 2):
         return False
     like = spec_of(family, shape.kind, shape.outputs)
     free = {"dropout", "width", "allowed"}  # these change nothing of what is computed
@@ -136,8 +139,9 @@ def _is_theirs(shape: HeadSpec, family: HeadNames) -> bool:
 
 def _own_names(module: ModelWithHead, family: HeadNames) -> dict[str, From]:
     parts = {"inner": ("weight", "bias"), "head": ("weight", "bias") if module.shape.bias else ("weight",)}
+    ones = {"weight": 1} if module.shape.kind == "ctc" else {}
     return {
-        f"{our}.{part}": From((f"{their}.{part}",))
+        f"{our}.{part}": From((f"{their}.{part}",), trailing=ones.get(part, 0))
         for our, their in family.modules(module.shape.kind).items()
         for part in parts[our]
     }
@@ -220,6 +224,8 @@ def read_head(
 def _still_true(shape: HeadSpec, labels: Any, kind: str, config: Mapping[str, Any]) -> bool:
     if shape.kind != kind or kind == "spans":
         return shape.kind == kind
+    if kind == "ctc":
+        return config.get("vocab_size") == shape.outputs
     found = config.get("id2label")
     names = _names_of_labels(labels, shape.outputs)
     return found is None or found == {str(number): name for number, name in enumerate(names)}
@@ -234,6 +240,8 @@ def _kind_of(config: Mapping[str, Any], family: HeadNames) -> str | None:
 def _shape_of(family: HeadNames, kind: str, outputs: int, config: Mapping[str, Any], where: str) -> HeadSpec:
     if kind == "spans" and outputs != 2:
         raise FolderError(f"{where}: '{QA}.weight' has {outputs} rows, not one for the start and one for the end")
+    if kind == "ctc" and config.get("vocab_size", outputs) != outputs:
+        raise FolderError(f"{where}: '{family.ctc}.weight' has {outputs} rows; vocab_size is {config['vocab_size']}")
     entries = [config.get(name) for name in family.dropouts.get(kind, ("classifier_dropout",))]
     dropout = next((value for value in entries if value is not None), 0.1)
     try:
@@ -244,7 +252,7 @@ def _shape_of(family: HeadNames, kind: str, outputs: int, config: Mapping[str, A
 
 def _about(family: HeadNames, shape: HeadSpec, config: Mapping[str, Any], where: str) -> dict[str, Any]:
     about: dict[str, Any] = {"task": family.task_of[shape.kind]}
-    if shape.kind == "spans":
+    if shape.kind in ("spans", "ctc"):
         return about
     names = _read_labels(config.get("id2label"), shape.outputs, where)
     if shape.kind == "tags":

@@ -69,7 +69,7 @@ def matrices_of(module: SequenceModel) -> dict[str, Matrix]:
     found: dict[str, Matrix] = {}
     for path, layer in layers.items():
         source = names.get(f"{path}.weight")
-        if source is None:
+        if source is None or source.trailing:  # theirs is a convolution, which adapters take otherwise
             continue
         start = 0
         for name, rows in zip(source.names, source.heights(layer.out_features), strict=True):

@@ -23,7 +23,8 @@ class From:
     sizes: tuple[int, ...] | None = None  # rows of each; left out: as many each
     turned: bool = False  # theirs is (inputs, outputs)
     rows: int | None = None  # that files hold, where ours has more
-    leading: int = 0  # dimensions of one that theirs has before those of ours
+    leading: int = 0  # dimensions of one that theirs has before those of ours …
+    trailing: int = 0  # … and behind them: a convolution that sees one state is a matrix
 
     def heights(self, rows: int) -> list[int]:
         """The rows of each of theirs, where ours has so many."""
@@ -35,7 +36,8 @@ class From:
             return dict.fromkeys(self.names, tensor)
         whole = tensor[: self.rows]
         parts = zip(self.names, whole.split(self.heights(len(whole))), strict=True)
-        return {name: part.t() if self.turned else part[(None,) * self.leading] for name, part in parts}
+        ones = ((None,) * self.leading, (None,) * self.trailing)
+        return {name: part.t() if self.turned else part[(*ones[0], ..., *ones[1])] for name, part in parts}
 
 
 Names = Mapping[str, From]

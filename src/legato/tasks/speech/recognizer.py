@@ -22,6 +22,7 @@ from legato.evaluation.speech import speech_details, speech_scores
 from legato.folders.finite_scores import check_finite
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
+from legato.models.model_with_head import HeadSpec
 from legato.nn.losses.ctc import ctc_nll
 from legato.tasks.sound_data import SoundReader, feature_extractor
 
@@ -46,6 +47,15 @@ class Heard(NamedTuple):
     score: float  # what it was ranked by
 
 
+def outputs_of(tokenizer: AnyTokenizer, before: HeadSpec | None) -> int:
+    """How many outputs a head has that writes with a tokenizer: one for each token, and the blank last.
+
+    Published tokenizers may count the blank among their tokens, as the head that they had `before` tells.
+    """
+    counted = before is not None and before.kind == "ctc" and before.outputs == tokenizer.size
+    return tokenizer.size if counted else tokenizer.size + 1
+
+
 @dataclass
 class Recognizer:
     """A model with what it takes to put sounds in and get transcripts out."""
@@ -62,8 +72,13 @@ class Recognizer:
     @classmethod
     def of(cls, loaded: Loaded) -> Recognizer:
         shape = loaded.module.shape
-        if shape is None or shape.kind != "ctc" or shape.outputs != loaded.tokenizer.size + 1:
+        if shape is None or shape.kind != "ctc":
             raise FolderError(f"{loaded.folder} has no head for speech; was it trained for that?")
+        if shape.outputs != outputs_of(loaded.tokenizer, shape):
+            counts = (
+                f"{loaded.tokenizer.size} tokens, and the head {shape.outputs} outputs, of which the last is none"
+            )
+            raise FolderError(f"{loaded.folder}: the tokenizer has {counts}; it is another's")
         return cls(loaded.module, loaded.tokenizer, feature_extractor(loaded))
 
     @property

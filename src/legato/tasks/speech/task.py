@@ -28,6 +28,7 @@ from legato.data.formats.text import Text
 from legato.data.processors import TEXT, Processors
 from legato.data.sources.files import MAX_LINE
 from legato.data.splits import Encoding, MaxLine, SplitData, TableFormat, ValidShare, completed
+from legato.data.text.vocabularies import TokenizerConfig
 from legato.decoding import ctc
 from legato.decoding.options import MAX_BEAMS, MAX_NBEST
 from legato.errors import DataError
@@ -51,7 +52,7 @@ from legato.tasks.sound_data import (
     sound_training,
 )
 from legato.tasks.speech.language_model import fusion_with
-from legato.tasks.speech.recognizer import Recognizer
+from legato.tasks.speech.recognizer import Recognizer, outputs_of
 from legato.training.job import Loss
 
 FUSED: Final = 8  # beams with a language model, where nobody says how many
@@ -117,8 +118,9 @@ class SpeechJob(TaskJob):
             split: Waves(rows.sounds, extractor.sampling_rate, plan.device, workers=data.workers)
             for split, rows in self.parts.items()
         }
-        self.blank = self.tokenizer.size
-        spec = {"kind": "ctc", "outputs": self.blank + 1}
+        outputs = outputs_of(self.tokenizer, None if plan.writer is None else plan.writer.module.shape)
+        self.blank = outputs - 1
+        spec = {"kind": "ctc", "outputs": outputs}
         self.head = validate(HeadSpec, {**plan.head.model_dump(), **spec}, "head")
         self.batches = self._batches(settings)
         counts = ", ".join(
@@ -136,10 +138,11 @@ class SpeechJob(TaskJob):
 
     def _make_tokenizer(self) -> Any:
         """That of the model that it goes on from, or one that is trained on the transcripts."""
-        if self.plan.writer is not None:
-            return self.plan.writer.tokenizer
-        train = self.parts["train"]
-        return cached_tokenizer(self.plan.tokenizer, Text(train.source, train.texts, train.sha256))
+        writer, train = self.plan.writer, self.parts["train"]
+        if writer is not None and writer.processors.has_text:
+            return writer.tokenizer
+        config = self.plan.tokenizer if writer is None else TokenizerConfig(name="char")  # an encoder writes nothing
+        return cached_tokenizer(config, Text(train.source, train.texts, train.sha256))
 
     def _batches(self, settings: SoundConfig) -> SoundBatches:
         """Those of the training sounds whose transcripts fit into their states."""
