@@ -325,6 +325,10 @@ class SequenceModel(nn.Module):
         """The memory of `batch.source`, one row each, for `start`."""
         raise NotImplementedError
 
+    def ctc_logits(self, memory: Any) -> Tensor | None:
+        """What is said at each state of a source's memory, (B, S, V + 1), of a model that also learns CTC."""
+        return None
+
     def align(self, batch: Batch) -> Tensor:
         """How much each target token looks at each source token, (B, T, S); rows sum to one."""
         raise NotImplementedError

@@ -37,7 +37,7 @@ from legato.data.batching.batch import Batch, Inputs
 from legato.errors import LegatoError
 from legato.models.base import DEEPEST, CellsConfig, SequenceModel, Sizes
 from legato.models.recurrent import RecurrentState
-from legato.models.source_encoder import MEANING, EncoderSetting, SourceEncoder, processors_with
+from legato.models.source_encoder import MEANING, SourceEncoder, SourceSetting, processors_with
 from legato.nn.attention import SCORES, Score, weigh
 from legato.nn.capture import capture, scope
 from legato.nn.dropout import embed, variational_dropout
@@ -70,7 +70,7 @@ class Seq2SeqConfig(CellsConfig):
     attention_penalty: float = Field(
         0.0, ge=0, description="λ of what it costs to look at a place of the source more or less than once"
     )
-    encoder: EncoderSetting = Field(None, description=MEANING)
+    encoder: SourceSetting = Field(None, description=MEANING)
 
     @field_validator("attention", mode="before")
     @classmethod
@@ -159,7 +159,7 @@ class Seq2SeqModel(SequenceModel):
         self.source_embedding: nn.Embedding | None = None
         self.encoder: Recurrent | SourceEncoder
         if config.encoder is not None:
-            self.encoder = SourceEncoder(config.encoder, width, config.dropout)
+            self.encoder = SourceEncoder(config.encoder, width, config.dropout, sizes.vocabulary)
         else:
             shared = config.shared and sizes.source is None
             source = sizes.source or sizes.vocabulary
@@ -212,16 +212,17 @@ class Seq2SeqModel(SequenceModel):
         penalty, auxiliary = self.config.attention_penalty, {}
         if penalty and self.training and weights is not None:
             auxiliary["attention"] = penalty * _uneven(weights, batch.inputs.lengths, memory.mask)
-        return Output(attentional, auxiliary=auxiliary)
+        return Output(attentional, auxiliary=auxiliary, logits=self.ctc_logits(memory))
 
     def encode(self, batch: Batch) -> Seq2SeqMemory:
         if isinstance(self.encoder, SourceEncoder):
             states = self.encoder(batch.source)  # (B, S, D)
             with scope("encoder"):
                 capture("memory", states)
-            mean = states.mean(1)
+            lengths = self.encoder.lengths(batch.source)
+            mean = pool(states, lengths, "mean")
             begun: CellState = (mean,) * CELLS[self.config.cell].parts
-            return Seq2SeqMemory(states, None, self.bridge([begun] * self.config.layers))
+            return Seq2SeqMemory(states, lengths, self.bridge([begun] * self.config.layers))
         if batch.source is None or self.source_embedding is None:
             raise ValueError("this model reads a source; the batch has none")
         with scope("encoder"):
@@ -230,6 +231,9 @@ class Seq2SeqModel(SequenceModel):
             states = states.transpose(0, 1)  # (B, S, D)
             capture("memory", states)
         return Seq2SeqMemory(states, batch.source.lengths, self.bridge(last))
+
+    def ctc_logits(self, memory: Memory) -> Tensor | None:
+        return self.encoder.ctc_logits(memory.states) if isinstance(self.encoder, SourceEncoder) else None
 
     @torch.no_grad()
     def align(self, batch: Batch) -> Tensor:

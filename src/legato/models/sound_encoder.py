@@ -25,6 +25,9 @@ class SoundConfig(ModelConfig):
 
     features: int = Field(80, ge=1, le=1024, description="mel filters of a frame")
     subsampling: Literal[2, 4, 8] = Field(4, description="frames, of 10 ms, that become one state")
+    ctc: float = Field(
+        0.0, ge=0, lt=1, description="before a decoder: CTC's share of the loss, and of the scores of what is written"
+    )
     channels: int = Field(64, ge=1, description="of the convolutions that subsample")
 
     def feature_extractor(self) -> FeatureExtractor:

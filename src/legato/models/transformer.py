@@ -26,7 +26,8 @@ from torch import Tensor, nn
 from legato.data.batching.batch import Batch
 from legato.models.base import DEEPEST, BlocksConfig, SequenceModel, Sizes
 from legato.models.decoder import CachedModel
-from legato.models.source_encoder import MEANING, EncoderSetting, SourceEncoder, processors_with
+from legato.models.image_encoder import ImageConfig
+from legato.models.source_encoder import MEANING, SourceEncoder, SourceSetting, processors_with
 from legato.nn.capture import record
 from legato.nn.feedforward import BlockShape
 from legato.nn.kv_cache import KeyValueCache
@@ -62,7 +63,7 @@ class TransformerConfig(BlocksConfig):
     scale: bool = Field(True, description="multiply embeddings by √width")
     eps: float = Field(1e-5, gt=0, description="in the norms' denominators")
     bias_readout: bool = Field(True, description="whether the readout has a bias")
-    encoder: EncoderSetting = Field(None, description=MEANING)
+    encoder: SourceSetting = Field(None, description=MEANING)
 
     @property
     def width_multiple(self) -> int:
@@ -119,7 +120,7 @@ class TransformerModel(CachedModel):
         if config.encoder is None:
             self.encoder = Stack("encoder", config.layers, shape, causal=False, window=config.window, rotary=rotary)
         else:
-            self.encoder = SourceEncoder(config.encoder, width, config.dropout)
+            self.encoder = SourceEncoder(config.encoder, width, config.dropout, sizes.vocabulary)
         self.decoder = Stack(
             "decoder", decoder_layers, shape, causal=True, cross=True, window=config.window, rotary=rotary
         )
@@ -138,7 +139,9 @@ class TransformerModel(CachedModel):
 
     @property
     def published_as(self) -> str | None:
-        return self.published if self.config.encoder is None else "vision-encoder-decoder"
+        if self.config.encoder is None:
+            return self.published
+        return "vision-encoder-decoder" if isinstance(self.config.encoder, ImageConfig) else None
 
     @property
     def source_encoder(self) -> SequenceModel | None:
@@ -147,14 +150,18 @@ class TransformerModel(CachedModel):
     def forward(self, batch: Batch, state: None = None) -> Output:
         """Teacher-forced: (B, T) target tokens beside their (B, S) sources."""
         x = self._embed(self.embedding, batch.inputs.token_ids)
-        return Output(self.decoder(x, memory=self.encode(batch)))
+        memory = self.encode(batch)
+        return Output(self.decoder(x, memory=memory), logits=self.ctc_logits(memory))
 
     def encode(self, batch: Batch) -> Memory:
         if isinstance(self.encoder, SourceEncoder):
-            return Memory(self.encoder(batch.source))
+            return Memory(self.encoder(batch.source), self.encoder.lengths(batch.source))
         assert batch.source is not None, "this model reads a source; the batch has none"
         x = self._embed(self.source_embedding or self.embedding, batch.source.token_ids)
         return Memory(self.encoder(x, batch.source.lengths), batch.source.lengths)
+
+    def ctc_logits(self, memory: Memory) -> Tensor | None:
+        return self.encoder.ctc_logits(memory.states) if isinstance(self.encoder, SourceEncoder) else None
 
     @torch.no_grad()
     def align(self, batch: Batch) -> Tensor:

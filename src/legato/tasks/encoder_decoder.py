@@ -26,6 +26,7 @@ from legato.decoding.options import MAX_BEAMS, MAX_NBEST
 from legato.errors import ConfigError
 from legato.models.base import SequenceModel
 from legato.nn.losses.vocabulary import smoothed_nll
+from legato.nn.state import Output
 from legato.registry import MODELS
 from legato.tasks.base import TaskJob, penalised
 from legato.training.job import Loss
@@ -105,8 +106,12 @@ def search_name(options: SearchOptions) -> str:
 
 def pair_loss(model: SequenceModel, batch: Batch, smoothing: float = 0.0) -> Loss:
     """Cross-entropy of the target given the source; what is minimised has smoothed labels."""
+    return written_loss(model, model(batch), batch, smoothing)
+
+
+def written_loss(model: SequenceModel, output: Output, batch: Batch, smoothing: float = 0.0) -> Loss:
+    """The same of what the model has made of the batch."""
     assert batch.targets is not None
-    output = model(batch)
     hidden, targets = output.hidden.flatten(0, 1), batch.targets.flatten()  # (N, D), (N,)
     if hidden.device.type == "cpu" and batch.inputs.lengths is not None:  # on a GPU, asking which would cost more
         there = targets != IGNORE
@@ -185,10 +190,12 @@ def write_from(
     sources: list[list[int]] | None = None,
     allowed: Sequence[Callable[[list[int]], Any]] | None = None,
     text_of: Callable[[Sequence[int]], str] | None = None,
+    memory: Any = None,
 ) -> list[list[Hypothesis]]:
     """The best hypotheses for each row of `batch.source`, whatever it is, read side by side.
 
-    `sources` are the rows' tokens, where they have any; `allowed` says of each row what may follow.
+    `memory` is what the model's encoder made of it, where it was asked already. `sources` are
+    the rows' tokens, where they have any; `allowed` says of each row what may follow.
     """
     return search(
         model,
@@ -197,7 +204,7 @@ def write_from(
         eos=target_tokens.eos,
         suppress=target_tokens.suppress,
         limits=list(limits),
-        memory=model.encode(batch),
+        memory=model.encode(batch) if memory is None else memory,
         sources=sources,
         text_of=text_of,
         constraint=None if allowed is None else lambda prompt, made: allowed[prompt](made),

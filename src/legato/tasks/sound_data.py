@@ -35,6 +35,8 @@ from legato.errors import ConfigError, DataError, FolderError, LegatoError, brie
 from legato.folders.loaded import Loaded
 from legato.input_files import near_path, path_of
 from legato.models.sound_encoder import SoundConfig
+from legato.models.source_encoder import sound_settings_of, source_config
+from legato.registry import MODELS
 from legato.tasks.base import Plan, Prediction, Task
 from legato.tasks.defaults import Given, TrainDefaults
 from legato.tasks.defaults import completed as completed_training
@@ -63,17 +65,17 @@ class SoundData(Section):
 
 
 def sound_settings(plan: Plan) -> SoundConfig:
-    """The settings of the model that is trained, if it reads sound."""
-    model = plan.model
-    if not isinstance(model, SoundConfig):
-        raise ConfigError(f"model={model.name} reads no sound; use {HEARING}")
-    return model
+    """The settings of the model that is trained, or of its encoder, if that reads sound."""
+    found = sound_settings_of(plan.model)
+    if found is None:
+        raise ConfigError(f"model={plan.model.name} of these settings reads no sound; use {HEARING}")
+    return found
 
 
 def feature_extractor(loaded: Loaded) -> FeatureExtractor:
     """What a model reads sounds with, and can read what that makes of them."""
-    found, config = loaded.processors.others.get("audio"), loaded.module.config
-    if not isinstance(found, FeatureExtractor) or not isinstance(config, SoundConfig):
+    found, config = loaded.processors.others.get("audio"), sound_settings_of(loaded.module.config)
+    if not isinstance(found, FeatureExtractor) or config is None:
         raise FolderError(f"{loaded.folder} reads no sound")
     if found.bins != config.features:
         raise FolderError(
@@ -210,10 +212,30 @@ def sound_training(given: Given, *, epochs: int, samples: int) -> TrainDefaults:
     return train
 
 
-def require_hearing(given: Given) -> None:
-    """Refuse a model that reads no sound."""
-    if not issubclass(given.config, SoundConfig):
-        raise ConfigError(f"model={given.model['name']} reads no sound; use {HEARING}")
+def require_hearing(given: Given, *, writes: bool = False) -> None:
+    """Refuse a model that reads no sound, nor has an encoder that may, of a task that `writes`."""
+    with_encoder = writes and has_source(given)
+    if not (issubclass(given.config, SoundConfig) or with_encoder):
+        more = " or, with a decoder, transformer or seq2seq" if writes else ""
+        raise ConfigError(f"model={given.model['name']} reads no sound; use {HEARING}{more}")
+
+
+def has_source(given: Given) -> bool:
+    """Whether the model has a decoder, and an encoder in whose place one of sound may stand."""
+    model = MODELS.get(str(given.model["name"]))
+    return bool(model.is_encoder_decoder) and "encoder" in given.config.model_fields
+
+
+def sound_encoder(given: Given, small: Mapping[str, Any]) -> dict[str, Any]:
+    """Defaults of `model.encoder` where it is left out, or only named; `small` ones for sounds that are made."""
+    said = given.model.get("encoder")
+    said = said if isinstance(said, Mapping) else {} if said is None else {"name": said}
+    if given.trained:
+        return {}
+    name = said.get("name", "conformer")
+    fields = source_config(str(name)).model_fields
+    usual = {key: value for key, value in small.items() if key in fields} if given.toy else {}
+    return {"encoder": {"name": name, **usual, **said}}
 
 
 def sound_shape(plan: Plan, source: str) -> BatchShape:

@@ -179,6 +179,14 @@ class SoundBatches:
         return replace(self.make(inputs, rows.tolist()), read=int(self._widths[rows].sum()))
 
 
+def written_batch(sounds: Inputs, targets: Sequence[Sequence[int]], start: int, eos: int) -> Batch:
+    """Sounds that an encoder reads, and what a decoder writes of each: the tokens, and what stands before each."""
+    ids = Inputs.of([[start, *row] for row in targets], padding=eos)
+    width = ids.token_ids.shape[1]
+    wanted = torch.tensor([[*row, eos, *[IGNORE] * (width - len(row) - 1)] for row in targets])
+    return Batch(ids, wanted, source=sounds, tokens=sum(map(len, targets)) + len(targets))
+
+
 def sound_batch(inputs: Inputs, targets: Sequence[Sequence[int]]) -> Batch:
     """Sounds with the tokens of each, padded with IGNORE."""
     width = max(1, max(map(len, targets)))

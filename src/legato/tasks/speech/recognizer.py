@@ -23,6 +23,7 @@ from legato.folders.finite_scores import check_finite
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
 from legato.models.model_with_head import HeadSpec
+from legato.models.source_encoder import sound_settings_of
 from legato.nn.losses.ctc import ctc_nll
 from legato.tasks.sound_data import SoundReader, feature_extractor
 
@@ -66,11 +67,18 @@ class Recognizer:
     fusion: ctc.Fusion | None = None  # a language model in the search
 
     def __post_init__(self) -> None:
-        self.blank: int = self.model.shape.outputs - 1
+        self.blank = self.tokenizer.size if self.model.shape is None else self.model.shape.outputs - 1
         self.reader = SoundReader(self.extractor)
+        settings = sound_settings_of(self.model.config)
+        assert settings is not None, "a model without an encoder of sound"
+        self.subsampling = settings.subsampling
 
     @classmethod
     def of(cls, loaded: Loaded) -> Recognizer:
+        if loaded.module.is_encoder_decoder:
+            from legato.tasks.speech.writer import Writer
+
+            return Writer(loaded.module, loaded.tokenizer, feature_extractor(loaded))
         shape = loaded.module.shape
         if shape is None or shape.kind != "ctc":
             raise FolderError(f"{loaded.folder} has no head for speech; was it trained for that?")
@@ -84,7 +92,7 @@ class Recognizer:
     @property
     def seconds_of_state(self) -> float:
         """From one state to the next."""
-        seconds: float = self.extractor.hop * self.model.config.subsampling / self.extractor.sampling_rate
+        seconds: float = self.extractor.hop * self.subsampling / self.extractor.sampling_rate
         return seconds
 
     @torch.no_grad()
@@ -100,7 +108,7 @@ class Recognizer:
 
     def windowed(self, samples: Tensor) -> Tensor:
         """Log probabilities (1, T, V + 1) of one long sound (N,), read in windows that overlap."""
-        state = self.extractor.hop * self.model.config.subsampling  # samples
+        state = self.extractor.hop * self.subsampling  # samples
         window, margin = (
             int(seconds * self.extractor.sampling_rate) // state * state for seconds in (WINDOW, MARGIN)
         )

@@ -20,9 +20,9 @@ from pydantic import Field
 from legato.config import Section, validate
 from legato.data.audio.toy_sounds import SOUNDS, ToySoundsConfig
 from legato.data.audio.transcripts import Transcripts, hold_out_sounds, read_transcripts, toy_transcripts
-from legato.data.batching.batch import Batch, Inputs
+from legato.data.batching.batch import IGNORE, Batch, Inputs
 from legato.data.batching.batches import mix_seed
-from legato.data.batching.sound_batches import SoundBatches, Waves, sound_batch
+from legato.data.batching.sound_batches import SoundBatches, Waves, sound_batch, written_batch
 from legato.data.cache import cached_tokenizer
 from legato.data.formats.text import Text
 from legato.data.processors import TEXT, Processors
@@ -31,30 +31,36 @@ from legato.data.splits import Encoding, MaxLine, SplitData, TableFormat, ValidS
 from legato.data.text.vocabularies import TokenizerConfig
 from legato.decoding import ctc
 from legato.decoding.options import MAX_BEAMS, MAX_NBEST
-from legato.errors import DataError
+from legato.errors import ConfigError, DataError
 from legato.evaluation.speech import METRICS
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
 from legato.models.model_with_head import HeadSpec
 from legato.models.sound_encoder import SoundConfig
 from legato.nn.losses.ctc import ctc_nll
+from legato.registry import MODELS
 from legato.tasks.base import Answer, Plan, Prediction, Say, TaskJob, penalised
 from legato.tasks.defaults import Defaults, Given
+from legato.tasks.encoder_decoder import TargetTokens, written_loss
 from legato.tasks.sound_data import (
     SoundData,
     SoundReader,
     SoundTask,
     feature_extractor,
+    has_source,
     readable_sounds,
     require_hearing,
+    sound_encoder,
     sound_settings,
     sound_shape,
     sound_training,
 )
 from legato.tasks.speech.language_model import fusion_with
 from legato.tasks.speech.recognizer import Recognizer, outputs_of
+from legato.tasks.speech.writer import LONGEST, Writer
 from legato.training.job import Loss
 
+SMALL: Final = {"layers": 2, "width": 64, "channels": 16}  # of an encoder for sounds that are made
 FUSED: Final = 8  # beams with a language model, where nobody says how many
 
 
@@ -118,10 +124,13 @@ class SpeechJob(TaskJob):
             split: Waves(rows.sounds, extractor.sampling_rate, plan.device, workers=data.workers)
             for split, rows in self.parts.items()
         }
+        self.writes = MODELS.get(plan.model.name).is_encoder_decoder  # with a decoder
         outputs = outputs_of(self.tokenizer, None if plan.writer is None else plan.writer.module.shape)
-        self.blank = outputs - 1
-        spec = {"kind": "ctc", "outputs": outputs}
-        self.head = validate(HeadSpec, {**plan.head.model_dump(), **spec}, "head")
+        self.blank, self.share = outputs - 1, settings.ctc if self.writes else 1.0
+        self.target_tokens = TargetTokens.of(self.tokenizer)
+        if not self.writes:
+            spec = {"kind": "ctc", "outputs": outputs}
+            self.head = validate(HeadSpec, {**plan.head.model_dump(), **spec}, "head")
         self.batches = self._batches(settings)
         counts = ", ".join(
             f"{len(rows):,} {split} ({self.waves[split].seconds / 60:,.1f} min)" for split, rows in self.parts.items()
@@ -151,7 +160,7 @@ class SpeechJob(TaskJob):
         extractor = self.reader.extractor
         fastest = 1 + plan.data.augment.speed
         states = [settings.states_of(extractor.frames(int(count / fastest), padded=False)) for count in waves.lengths]
-        fits = [row for row, ids in enumerate(encoded) if ctc.alignable(states[row], ids)]
+        fits = [row for row, ids in enumerate(encoded) if not self.share or ctc.alignable(states[row], ids)]
         if len(fits) < len(encoded):
             first = min(set(range(len(encoded))).difference(fits))
             needed = ctc.frames_needed(encoded[first])
@@ -164,8 +173,15 @@ class SpeechJob(TaskJob):
             encoded = [encoded[row] for row in fits]
         self._tell_unknown(encoded)
 
+        if self.writes:
+            most = min(LONGEST, plan.model.max_length or LONGEST) - 1
+            encoded = [ids[:most] for ids in encoded]
+
         def make(inputs: Inputs, rows: Sequence[int]) -> Batch:
-            return sound_batch(inputs, [encoded[row] for row in rows])
+            wanted = [encoded[row] for row in rows]
+            if self.writes:
+                return written_batch(inputs, wanted, self.target_tokens.start, self.target_tokens.eos)
+            return sound_batch(inputs, wanted)
 
         return SoundBatches(waves, make, sound_shape(plan, train.source), augmentation=self.reader.changes)
 
@@ -184,14 +200,32 @@ class SpeechJob(TaskJob):
 
     def loss(self, model: SequenceModel, batch: Batch, state: Any) -> Loss:
         assert batch.targets is not None
+        if self.writes:
+            return self._written_loss(model, batch)
         inputs = self.reader.read(batch.inputs)
         output = model(replace(batch, inputs=inputs))
         assert output.logits is not None
         total = ctc_nll(output.logits, model.state_lengths(inputs), batch.targets, self.blank).sum()
         return Loss(penalised(total, output, batch.tokens), total)
 
+    def _written_loss(self, model: SequenceModel, batch: Batch) -> Loss:
+        """(1 − λ) the decoder's and λ CTC's; what is reported is the decoder's."""
+        assert batch.source is not None
+        assert batch.targets is not None
+        targets, source = batch.targets, self.reader.read(batch.source)
+        batch = replace(batch, source=source)
+        output = model(batch)
+        found = written_loss(model, output, batch, self.plan.train.label_smoothing)
+        if output.logits is None or model.source_encoder is None:
+            return found
+        said = targets.masked_fill(targets == self.target_tokens.eos, IGNORE)
+        lengths = model.source_encoder.state_lengths(source)
+        also = ctc_nll(output.logits, lengths, said, self.blank).sum()
+        return Loss((1 - self.share) * found.total + self.share * also, found.reported)
+
     def recognizer(self, model: SequenceModel) -> Recognizer:
-        return Recognizer(model, self.tokenizer, self.reader.extractor)
+        kind = Writer if self.writes else Recognizer
+        return kind(model, self.tokenizer, self.reader.extractor)
 
     def validate(self, model: SequenceModel) -> dict[str, float]:
         scores, _, _ = self.recognizer(model).score(self.parts["valid"], self.waves["valid"])
@@ -236,16 +270,21 @@ class Speech(SoundTask):
 
     @classmethod
     def defaults(cls, given: Given) -> Defaults:
-        require_hearing(given)
+        require_hearing(given, writes=True)
         train = sound_training(given, epochs=10 if given.toy or given.trained else 60, samples=3)
+        writes = has_source(given)
+        if writes:
+            train["label_smoothing"] = 0.1
         data: dict[str, Any] = {}
         model: dict[str, Any] = {}
         if given.toy and not given.trained:
             data = {"sounds": {"count": 2000}, "batch_seconds": 8}
-            model = {"layers": 2, "width": 64, "channels": 16}
+            model = {"layers": 1, "width": 64} if writes else SMALL
         elif not given.trained:
             data = {"augment": {"frequency_masks": 2, "time_masks": 5}}
+        fixed = sound_encoder(given, SMALL) if writes else {}
         return Defaults(
+            fixed=fixed,
             data=data,
             model=model,
             train=train,
@@ -296,6 +335,10 @@ class Speech(SoundTask):
 def _fused(recognizer: Recognizer, given: Any, beams: int | None, about: Mapping[str, Any]) -> int:
     """Put a language model into the search, where one is given; the width of the beam."""
     place, weight, bonus = given.lm, given.lm_weight, given.length_bonus
+    if isinstance(recognizer, Writer):
+        if place is not None:
+            raise ConfigError("a language model is asked in CTC's search, and this model has a decoder; leave out lm")
+        return beams or int(about.get("beams", 1))
     recognizer.fusion = fusion_with(
         place, weight, bonus, recognizer.tokenizer, recognizer.blank + 1, recognizer.model.device
     )
