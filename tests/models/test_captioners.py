@@ -419,7 +419,7 @@ def refused(*words: str, task: str = "translation") -> str:
 @pytest.mark.parametrize("model", ["seq2seq", "transformer"])
 def test_a_model_that_reads_no_pictures_is_no_encoder(model: str) -> None:
     message = refused(f"model={model}", "model.encoder=gru")
-    assert message.startswith("model.encoder: gru reads no pictures; use vit")
+    assert message.startswith("model.encoder: gru reads neither pictures nor sound; use vit")
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,7 @@ from legato.data.batching.sound_batches import Waves
 from legato.decoding import ctc
 from legato.errors import ConfigError, LegatoError
 from legato.tasks.speech import writer as writing
-from legato.tasks.speech.recognizer import Recognizer
-from legato.tasks.speech.writer import Writer
+from legato.tasks.speech.writer import Writer, recognizer_of
 from tiny_runs import weights_digest
 from tiny_sounds import RATE, samples_of, write_sounds
 
@@ -87,7 +86,7 @@ def test_it_learns_to_write_what_is_said(home: Path) -> None:
 
 def test_what_was_found_is_ranked_by_both(home: Path) -> None:
     held = legato.load(home / "joint")
-    recognizer = Recognizer.of(held.loaded)
+    recognizer = recognizer_of(held.loaded)
     assert isinstance(recognizer, Writer)
     samples = samples_of("high low", 5)
     answers = held.predictions([(samples, RATE)], beams=4, nbest=3)[0].answers
@@ -135,7 +134,7 @@ def test_a_long_sound_is_written_in_pieces(home: Path, monkeypatch: pytest.Monke
 
 def test_the_loss_is_that_of_the_decoder(home: Path) -> None:
     data = read_transcripts(str(home / "valid.tsv"))
-    recognizer = Recognizer.of(legato.load(home / "joint").loaded)
+    recognizer = recognizer_of(legato.load(home / "joint").loaded)
     scores, written, _ = recognizer.score(data, Waves(data.sounds, RATE))
     assert scores["loss"] < 0.5
     assert len(written) == len(data)

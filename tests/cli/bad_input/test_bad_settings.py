@@ -100,7 +100,7 @@ def test_reading_both_ways_is_refused_for_language_modelling(train: Any) -> None
     [
         (
             "xy",
-            ("'xy' is no task, recipe or YAML file", "there is captioning, chat, classification", "legato recipes"),
+            ("'xy' is no task, recipe or YAML file", "there is audio-classification, captioning", "legato recipes"),
         ),
         ("lm/ptb-lstn", ("'lm/ptb-lstn' is no task", "'lm/ptb-lstm'")),
         ("no.yaml", ("there is no file no.yaml",)),

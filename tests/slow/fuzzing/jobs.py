@@ -262,7 +262,7 @@ JOBS: Final[dict[str, Job]] = {
         answers=1,
     ),
     "audio-classification": Job(
-        (stock.sounds,),
+        (sounds.sounds,),
         {
             "data.train": "classes.tsv",
             "data.valid": "classes.tsv",

@@ -156,6 +156,12 @@ def _of_sounds() -> Iterator[Scenario]:
         trained = _train("speech", settings, out="run")
         use = ("predict", "run", "sound.wav", "--json")
         yield Scenario(f"use-{name}", use, job.makes, (trained,), covers, texts=1)
+    heard = {f"model.encoder.{key}": value for key, value in HEARING.items()}
+    writing = {**data, "model": "seq2seq", "model.width": 8, "model.layers": 1, "model.encoder": "conformer", **heard}
+    writing |= {"model.encoder.ctc": 0.3}
+    yield Scenario("train-speech-decoder", _train("speech", writing), job.makes, keys=("model.",))
+    use = ("predict", "run", "sound.wav", "--beams", "2", "--timestamps", "--json")
+    yield Scenario("use-speech-decoder", use, job.makes, (_train("speech", writing, out="run"),), texts=1)
     for family in ("parakeet_ctc", "parakeet_encoder"):
         covers, makes = frozenset({f"family:{family}"}), (sounds.sounds, sounds.of_sounds(family))
         if family == "parakeet_ctc":

@@ -75,10 +75,6 @@ class Recognizer:
 
     @classmethod
     def of(cls, loaded: Loaded) -> Recognizer:
-        if loaded.module.is_encoder_decoder:
-            from legato.tasks.speech.writer import Writer
-
-            return Writer(loaded.module, loaded.tokenizer, feature_extractor(loaded))
         shape = loaded.module.shape
         if shape is None or shape.kind != "ctc":
             raise FolderError(f"{loaded.folder} has no head for speech; was it trained for that?")

@@ -57,7 +57,7 @@ from legato.tasks.sound_data import (
 )
 from legato.tasks.speech.language_model import fusion_with
 from legato.tasks.speech.recognizer import Recognizer, outputs_of
-from legato.tasks.speech.writer import LONGEST, Writer
+from legato.tasks.speech.writer import LONGEST, Writer, recognizer_of
 from legato.training.job import Loss
 
 SMALL: Final = {"layers": 2, "width": 64, "channels": 16}  # of an encoder for sounds that are made
@@ -295,7 +295,7 @@ class Speech(SoundTask):
     @classmethod
     def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
         cls.require(data, "test")
-        recognizer = Recognizer.of(loaded)
+        recognizer = recognizer_of(loaded)
         toy, seed = as_trained_toy(data, loaded.about)
         test = data.transcripts(data.test, "test", seed, toy)
         waves = Waves(test.sounds, recognizer.extractor.sampling_rate, loaded.module.device, workers=data.workers)
@@ -305,7 +305,7 @@ class Speech(SoundTask):
 
     @classmethod
     def predict(cls, loaded: Loaded, inputs: Sequence[Any], options: Any) -> list[Prediction]:
-        recognizer = Recognizer.of(loaded)
+        recognizer = recognizer_of(loaded)
         rate = recognizer.extractor.sampling_rate
         made, read = readable_sounds(inputs, rate)
         if read:

@@ -21,6 +21,7 @@ from legato.decoding import SearchOptions, ctc
 from legato.errors import LegatoError
 from legato.evaluation.metrics import DetailTable
 from legato.evaluation.speech import speech_details, speech_scores
+from legato.folders.loaded import Loaded
 from legato.models.source_encoder import sound_settings_of
 from legato.tasks.encoder_decoder import (
     TargetTokens,
@@ -30,6 +31,7 @@ from legato.tasks.encoder_decoder import (
     search_name,
     write_from,
 )
+from legato.tasks.sound_data import feature_extractor
 from legato.tasks.speech.recognizer import WINDOW, Heard, Recognizer, Word
 
 LONGEST: Final = 448  # tokens of a transcript
@@ -147,6 +149,13 @@ class Writer(Recognizer):
         counts = {"sounds": len(waves), "seconds": round(waves.seconds, 1)}
         name = search_name(options) + (f", CTC {self.share:g}" if self.share and beams > 1 else "")
         return {**scores, **counts, "search": name}, written, speech_details(written, data.texts, data.names)
+
+
+def recognizer_of(loaded: Loaded) -> Recognizer:
+    """What a model folder holds: a model that writes with a decoder, or one with a head for CTC."""
+    if not loaded.module.is_encoder_decoder:
+        return Recognizer.of(loaded)
+    return Writer(loaded.module, loaded.tokenizer, feature_extractor(loaded))
 
 
 def _joined(parts: Sequence[tuple[Heard, list[Word]]]) -> tuple[Heard, list[Word]]:
