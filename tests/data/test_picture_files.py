@@ -13,9 +13,10 @@ import pytest
 from PIL import Image
 
 from legato.data.formats.captions import read_captions
-from legato.data.formats.picture_rows import hold_out_pictures, read_labelled_pictures
+from legato.data.formats.picture_rows import read_labelled_pictures
 from legato.data.image.picture_files import as_picture, members_of, name_of, pictures_in
 from legato.data.sources import tables
+from legato.data.splits import hold_out_named
 from legato.errors import DataError
 from legato.tasks.picture_inputs import read_pictures
 from tiny_pictures import class_folders, encoded, pixels, write_jsonl, write_picture, write_tar
@@ -214,7 +215,7 @@ def test_pictures_held_out_take_all_their_captions(tmp_path: Path) -> None:
     for number in range(20):
         write_picture(tmp_path / f"{number}.png", seed=number)
         rows += [{"image": f"{number}.png", "caption": text} for text in ("a", "b")]
-    parts = hold_out_pictures(read_captions(write_jsonl(tmp_path / "t.jsonl", rows)), 0.2)
+    parts = hold_out_named(read_captions(write_jsonl(tmp_path / "t.jsonl", rows)), 0.2, "picture")
     assert sorted(parts["train"].names + parts["valid"].names) == sorted(f"{n}.png" for n in range(20))
     assert parts["valid"].names
     assert {len(each) for part in parts.values() for each in part.captions} == {2}

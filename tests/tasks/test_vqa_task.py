@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import legato
-from legato.data.formats.picture_rows import hold_out_pictures
 from legato.data.formats.visual_questions import questioned_scenes, read_visual_questions, stated_scenes
 from legato.data.image.scenes import ScenesConfig
+from legato.data.splits import hold_out_named
 from legato.errors import ConfigError, DataError, LegatoError
 from legato.registry import TASKS
 from legato.runs.config import check, settings_for
@@ -152,7 +152,7 @@ def test_batches_are_no_less_than_the_rows_and_their_pictures(seeing: Path) -> N
 
 def test_no_picture_is_held_out_and_trained_on() -> None:
     data = questioned_scenes(ScenesConfig(count=40), "train", seed=0)
-    parts = hold_out_pictures(data, 0.2)
+    parts = hold_out_named(data, 0.2, "picture")
     assert set(parts["train"].names).isdisjoint(parts["valid"].names)
     assert len(parts["train"]) + len(parts["valid"]) == len(data)
     assert 2 < len(set(parts["valid"].names)) < 20
@@ -281,7 +281,7 @@ def test_a_bad_row_is_named(line: str, told: str, tmp_path: Path) -> None:
 def test_one_picture_alone_cannot_be_held_out(tmp_path: Path) -> None:
     table = write_questions(tmp_path, count=1)
     with pytest.raises(DataError, match="one picture, too few to hold any out"):
-        hold_out_pictures(read_visual_questions(str(table)), 0.1)
+        hold_out_named(read_visual_questions(str(table)), 0.1, "picture")
 
 
 def test_a_table_without_choices_has_none_to_choose_from(tmp_path: Path) -> None:

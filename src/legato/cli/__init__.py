@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from legato.cli import compare, doctor, embed, evaluate, export, generate, models, predict, recipes, train
+from legato.cli.printing import notes
 from legato.errors import LegatoError, brief, reason_of
 from legato.interrupts import CODE, CTRL_C, Stopped
 from legato.version import __version__
@@ -61,7 +62,8 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # what a terminal cannot show is no reason to stop
     try:
-        code = app(standalone_mode=False)
+        with notes():
+            code = app(standalone_mode=False)
         if code == CODE:  # what typer makes of KeyboardInterrupt
             raise KeyboardInterrupt
         if sys.stdout is not None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from legato.cli.printing import notes, show
+from legato.cli.printing import show
 
 
 def command(
@@ -44,8 +44,7 @@ def command(
     if not isinstance(data, dict):
         raise ConfigError(f"'data' is a group of settings, such as data.test=FILE, not '{brief(data)}'")
     held = load(model, str(given.get("device", "auto")))
-    with notes():
-        scores = held.evaluate(**data)
+    scores = held.evaluate(**data)
     details = scores.pop("details", [])
     if as_json:
         told = [{"title": title, "columns": columns, "rows": rows} for title, columns, rows in details]

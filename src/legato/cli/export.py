@@ -6,8 +6,6 @@ from typing import Annotated
 
 import typer
 
-from legato.cli.printing import notes
-
 
 def command(
     model: Annotated[str, typer.Argument(help="A model folder, a run folder or a name on the hub.")],
@@ -24,5 +22,4 @@ def command(
     """
     from legato.folders.exports import export
 
-    with notes():
-        print(export(model, to, out=out, quantize=quantize, force=force))
+    print(export(model, to, out=out, quantize=quantize, force=force))

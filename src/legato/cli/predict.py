@@ -223,28 +223,13 @@ def command(
         if inputs is not None:
             whole = Texts if own.Input is str else Items
             source, note, names = whole(inputs.texts, inputs.unit), inputs.note, inputs.names
-    saved: list[AttentionFolder | BoxFolder | SubtitleFile] = []
-    if attention is not None:
-        from legato.inspect.pictures import AttentionFolder
-
-        saved.append(AttentionFolder(held, path_of(attention)))
-    if draw is not None:
-        from legato.inspect.picture_folder import BoxFolder
-
-        if not own.any_number:
-            raise DataError(f"{held.folder} is a model for {held.task}, which finds no boxes; leave out --draw")
-        saved.append(BoxFolder(path_of(draw)))
     if srt is not None:
-        from legato.inspect.subtitles import SubtitleFile
-
-        if own.input_name != "sound":
-            raise DataError(f"{held.folder} is a model for {held.task}, which hears nothing; leave out --srt")
-        saved.append(SubtitleFile(path_of(srt)))
         options["timestamps"] = True
     noted = False
     failed: list[str] = []
     number = 0
     with leaving(source), Meter(enabled=not texts) as meter, notes(meter.note):
+        saved = _saving(held, attention, draw, srt)
         predict = _predicting(held, task, options, prompting)
         for block in source.blocks(BLOCK):
             if source.spoilt and not noted:
@@ -281,6 +266,35 @@ def command(
     if failed:
         others = "; the rest is done" if len(failed) < number else ""
         raise DataError(f"{len(failed):,} of {number:,} could not be done{others}")
+
+
+def _saving(
+    held: Model, attention: str | None, draw: str | None, srt: str | None
+) -> list[AttentionFolder | BoxFolder | SubtitleFile]:
+    """What is written beside the answers."""
+    from legato.errors import DataError
+    from legato.input_files import path_of
+    from legato.registry import TASKS
+
+    own = TASKS.get(held.task)
+    saved: list[AttentionFolder | BoxFolder | SubtitleFile] = []
+    if attention is not None:
+        from legato.inspect.pictures import AttentionFolder
+
+        saved.append(AttentionFolder(held, path_of(attention)))
+    if draw is not None:
+        from legato.inspect.picture_folder import BoxFolder
+
+        if not own.any_number:
+            raise DataError(f"{held.folder} is a model for {held.task}, which finds no boxes; leave out --draw")
+        saved.append(BoxFolder(path_of(draw)))
+    if srt is not None:
+        from legato.inspect.subtitles import SubtitleFile
+
+        if own.input_name != "sound":
+            raise DataError(f"{held.folder} is a model for {held.task}, which hears nothing; leave out --srt")
+        saved.append(SubtitleFile(path_of(srt)))
+    return saved
 
 
 def _predicting(

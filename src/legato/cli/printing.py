@@ -92,13 +92,15 @@ def print_note(text: str) -> None:
 
 @contextmanager
 def notes(say: Callable[[str], None] = print_note) -> Iterator[None]:
-    """Warnings as lines of `say`; texts that were cut are counted over all of them, and told once, at the end."""
+    """Warnings as lines of `say`, each once; texts that were cut are counted, and told of at the end."""
     cut: list[TextsCut] = []
+    told: set[str] = set()
 
     def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
         if isinstance(message, TextsCut):
             cut.append(message)
-        else:
+        elif str(message) not in told:  # from another place, too
+            told.add(str(message))
             say(f"legato: note: {message}")
 
     with warnings.catch_warnings():

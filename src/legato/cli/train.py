@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from legato.cli.printing import notes, show_settings
+from legato.cli.printing import show_settings
 
 
 def command(
@@ -46,8 +46,7 @@ def command(
     if keys:
         show_settings(describe_settings(settings_for(what or "lm", given)))
         return
-    with notes():
-        result = train(what, given, quiet=quiet)
+    result = train(what, given, quiet=quiet)
     if as_json:
         figures = {k: v for k, v in vars(result).items() if k != "metrics"}
         print(to_json({**figures, "run": str(result.run), **result.metrics}))

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Annotated, Final, Generic, Literal, TypeVar
+from typing import Annotated, Final, Generic, Literal, Protocol, Self, TypeVar
 
 from pydantic import Field
 
@@ -104,6 +104,30 @@ def by_group(keys: Sequence[str], shares: Mapping[str, float]) -> dict[str, list
             count += sizes[order[0]]
             part_of[order.pop(0)] = part
     return _rows_of(keys, part_of)
+
+
+class NamedRows(Protocol):
+    """Rows with a picture or a sound each."""
+
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def names(self) -> list[str]:
+        """Of the pictures or sounds."""
+        ...
+
+    def select(self, rows: Sequence[int]) -> Self: ...
+
+
+N = TypeVar("N", bound=NamedRows)
+
+
+def hold_out_named(data: N, share: float, what: str) -> dict[str, N]:
+    """The rows without those of a `share` of the pictures or sounds, and these, chosen by a hash of their names."""
+    if len(set(data.names)) < 2:
+        raise DataError(f"{data.source} has one {what}, too few to hold any out; give data.valid")
+    return {part: data.select(rows) for part, rows in by_hash(data.names, {"valid": share}).items()}
 
 
 def _rows_of(keys: Sequence[str], part_of: Mapping[str, str]) -> dict[str, list[int]]:

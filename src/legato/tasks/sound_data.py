@@ -28,19 +28,18 @@ from legato.data.audio.spec_augment import SpecAugment, SpecAugmentConfig
 from legato.data.batching.batch import Inputs
 from legato.data.batching.batches import BatchShape
 from legato.data.batching.sound_batches import FRAME
-from legato.data.sources.files import load_text
-from legato.data.sources.table import Column, Head
-from legato.data.sources.tables import kind_of, read_table, tabbed
-from legato.errors import ConfigError, DataError, FolderError, LegatoError, brief, listed
+from legato.data.sources.named_files import printable
+from legato.data.sources.table import Column
+from legato.errors import ConfigError, FolderError, LegatoError
 from legato.folders.loaded import Loaded
-from legato.input_files import near_path, path_of
 from legato.models.sound_encoder import SoundConfig
 from legato.models.source_encoder import sound_settings_of, source_config
 from legato.registry import MODELS
 from legato.tasks.base import Plan, Prediction, Task
 from legato.tasks.defaults import Given, TrainDefaults
 from legato.tasks.defaults import completed as completed_training
-from legato.tasks.table_inputs import ColumnChoice, TableInputs
+from legato.tasks.file_inputs import FileKind
+from legato.tasks.table_inputs import TableInputs
 
 BATCH: Final = 12_000  # frames of 10 ms: two minutes of sound
 HEARING: Final = "conformer or deepspeech"
@@ -108,72 +107,22 @@ class SoundReader:
         return Inputs(values=frames, lengths=counts)
 
 
-def read_sounds(
-    source: str, trained: Sequence[Column] | None = None, columns: Sequence[Column] | None = None
-) -> TableInputs:
-    """What `predict --file` reads: a sound, a folder or a `.tar` of them, a list of files, or a table."""
-    path = path_of(source)
-    if not path.exists():
-        near = near_path(path) or near_path(path, folder=True)
-        hint = "check the path" if near is None else f"did you mean '{near}'?"
-        raise DataError(f"there is no file or folder {brief(path, 300)}; {hint}")
-    if path.is_dir():
-        found = sounds_in(path)
-        if not found:
-            raise DataError(f"{path} holds no sound; those end in {', '.join(ENDINGS)}")
-        names = [_printable(str(each.relative_to(path))) for each in found]
-        return TableInputs([sound_file(each, name) for each, name in zip(found, names, strict=True)], names=names)
-    if path.suffix.lower() in ENDINGS:
-        return TableInputs([sound_file(path, _printable(source))], unit="sound")
-    if path.suffix.lower() == ".tar":
-        members = list(members_of(path).values())
-        return TableInputs(members, names=[_printable(sound.name) for sound in members], unit="sound")
-    if kind_of(path) == "text":
-        return TableInputs([_beside(line.strip(), path.parent) for line in load_text(path).splitlines()], unit="line")
-    return _table(source, path, trained, columns)
-
-
-def _printable(name: str) -> str:
-    return name.encode("utf-8", "replace").decode("utf-8")
-
-
-def _beside(name: str, folder: Path) -> str:
-    if not name or path_of(name).is_file() or not (folder / name).is_file():
-        return name
-    return str(folder / name)
-
-
-def _table(
-    source: str, path: Path, trained: Sequence[Column] | None, columns: Sequence[Column] | None
-) -> TableInputs:
-    if columns is not None and len(columns) != 1:
-        raise DataError(f"--columns names {len(columns)} columns; name the one of the sounds")
-    choice = ColumnChoice(columns, trained, _guess)
-    table = read_table(source, choice, replace(tabbed(source), binary=1))
-    if not table.lines:
-        raise DataError(f"{table.source} is empty: it holds no rows; give a file that does")
-    finder = SoundFinder(None, path)
-    sounds = [finder.find(value, table.where(row)) for row, value in enumerate(table.columns[0])]
-    note = f"{table.source}: reading {table.shown[0]} as sound" if choice.guessed else ""
-    return TableInputs(sounds, note, unit="row")
-
-
-def _guess(head: Head) -> Sequence[Column]:
-    """The column of sounds by its name, or where there is no other."""
-    if named := AUDIO.find(head.names):
-        return named[:1]
-    if len(head.names) == 1:
-        return [1] if head.separated else head.names
-    raise DataError(
-        f"{head.where} has the columns {listed(head.names)}; say which is the sound: --columns {brief(head.names[0])}"
-    )
+SOUND_FILES: Final = FileKind(
+    "sound",
+    ENDINGS,
+    AUDIO,
+    sound_file,
+    sounds_in,
+    lambda path: list(members_of(path).values()),
+    lambda table: SoundFinder(None, table).find,
+)
 
 
 def name_of(given: Any) -> str:
     """What somebody gives for a sound, in a word."""
     if isinstance(given, Sound):
         return given.name
-    return _printable(str(given)) if isinstance(given, str | Path) else "a sound"
+    return printable(str(given)) if isinstance(given, str | Path) else "a sound"
 
 
 def readable_sounds(given: Sequence[Any], rate: int) -> tuple[list[Prediction], dict[int, Sound]]:
@@ -199,7 +148,7 @@ class SoundTask(Task):
     def read_file(
         cls, source: str, about: Mapping[str, Any], columns: Sequence[Column] | None = None, *, alone: bool = False
     ) -> TableInputs:
-        return read_sounds(source, (about.get("columns") or [])[:1], columns)
+        return SOUND_FILES.read(source, (about.get("columns") or [])[:1], columns)
 
 
 def sound_training(given: Given, *, epochs: int, samples: int) -> TrainDefaults:

@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from legato.data.audio.sound_files import Sound, sound_file, sounds_in
-from legato.data.audio.sound_tables import AUDIO, digest_of_sounds, read_sound_table
+from legato.data.audio.sound_tables import AUDIO, read_sound_table
 from legato.data.audio.toy_sounds import SOUNDS
 from legato.data.digests import sha256_of, sized_columns
 from legato.data.formats.labelled import Labelled
 from legato.data.sources.columns import Role, Roles
 from legato.data.sources.files import FileOptions, resolve_path
+from legato.data.sources.named_files import class_folders, digest_of_files
 from legato.data.sources.table import Column
-from legato.errors import ConfigError, DataError
+from legato.errors import ConfigError
 
 SOUND_LABELS: Final = Roles(
     (AUDIO, Role("label", "label, labels, class, category, speaker, word, target, y")),
@@ -35,7 +36,7 @@ class LabelledSounds(Labelled):
 
     def content_hash(self) -> str:
         labels = [repr(label) for label in self.labels]
-        return sha256_of([*sized_columns((self.texts, labels), self.where), *digest_of_sounds(self.sounds)])
+        return sha256_of([*sized_columns((self.texts, labels), self.where), *digest_of_files(self.sounds)])
 
 
 def read_labelled_sounds(
@@ -67,17 +68,11 @@ def read_labelled_sounds(
 
 def _class_folders(folder: Path) -> LabelledSounds:
     """A folder for each class, with its sounds."""
-    classes = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    if not classes:
-        raise DataError(
-            f"{folder} has no folders in it; put the sounds of each class in one of its own, {folder}/CLASS/*.wav"
-        )
-    found: list[tuple[Sound, str]] = []
-    for place in classes:
-        here = [sound_file(path, str(path.relative_to(folder))) for path in sounds_in(place)]
-        if not here:
-            raise DataError(f"{place} holds no sound, so that class cannot be learned; put some in, or remove it")
-        found += [(sound, place.name) for sound in here]
+
+    def inside(place: Path) -> list[Sound]:
+        return [sound_file(path, str(path.relative_to(folder))) for path in sounds_in(place)]
+
+    found = class_folders(folder, inside, "sound", "*.wav")
     return LabelledSounds(
         source=str(folder),
         texts=[sound.name for sound, _ in found],
@@ -86,5 +81,5 @@ def _class_folders(folder: Path) -> LabelledSounds:
         lines=list(range(1, len(found) + 1)),
         unit="sound",
         columns=["folder"],
-        note=f"{len(classes)} classes, a folder each",
+        note=f"{len({label for _, label in found})} classes, a folder each",
     )

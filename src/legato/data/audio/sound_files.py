@@ -28,6 +28,7 @@ from legato.data.audio.sounds import (
     resampled,
     sound_extent,
 )
+from legato.data.sources.named_files import printable
 from legato.errors import DataError, brief, suggest
 from legato.input_files import near_path, open_file, path_of
 
@@ -107,7 +108,7 @@ def as_sound(given: Any) -> Sound:
         path = path_of(str(given))
         if path.is_dir():
             raise DataError(f"{path} is a folder; give a sound in it")
-        return sound_file(path, str(given).encode("utf-8", "replace").decode("utf-8"))
+        return sound_file(path, printable(str(given)))
     if isinstance(given, bytes):
         return Sound(UNNAMED, data=given)
     if isinstance(given, Mapping):

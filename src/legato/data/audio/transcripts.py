@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from legato.data.audio.sound_files import Sound
-from legato.data.audio.sound_tables import AUDIO, digest_of_sounds, read_sound_table
+from legato.data.audio.sound_tables import AUDIO, read_sound_table
 from legato.data.audio.toy_sounds import SOUNDS, ToySounds, ToySoundsConfig
 from legato.data.digests import sha256_of, sized_columns
 from legato.data.formats.rows import NumberedRows
 from legato.data.formats.text_pairs import tidy
 from legato.data.sources.columns import Role, Roles
 from legato.data.sources.files import FileOptions
+from legato.data.sources.named_files import digest_of_files
 from legato.data.sources.table import Column
-from legato.data.splits import by_hash
 from legato.errors import DataError
 
 TRANSCRIPTS: Final = Roles(
@@ -42,7 +42,7 @@ class Transcripts(NumberedRows):
     by_row: ClassVar[tuple[str, ...]] = ("lines", "sounds", "names", "texts")
 
     def content_hash(self) -> str:
-        return sha256_of([*sized_columns((self.names, self.texts), self.where), *digest_of_sounds(self.sounds)])
+        return sha256_of([*sized_columns((self.names, self.texts), self.where), *digest_of_files(self.sounds)])
 
 
 def read_transcripts(
@@ -84,10 +84,3 @@ def toy_transcripts(config: ToySoundsConfig, split: str, seed: int) -> Transcrip
         columns=["sound"],
         sha256=sha256_of([sounds.digest(), "transcripts"]),
     )
-
-
-def hold_out_sounds(data: Transcripts, share: float) -> dict[str, Transcripts]:
-    """The rows without those of a `share` of the sounds, and these, chosen by a hash of the sound's name."""
-    if len(set(data.names)) < 2:
-        raise DataError(f"{data.source} has one sound, too few to hold any out; give data.valid")
-    return {part: data.select(rows) for part, rows in by_hash(data.names, {"valid": share}).items()}

@@ -21,10 +21,11 @@ from legato.data.digests import sha256_of, sized_columns
 from legato.data.formats.picture_rows import IMAGE, drawn_picture, read_picture_table
 from legato.data.formats.rows import NumberedRows
 from legato.data.formats.text_pairs import tidy
-from legato.data.image.picture_files import Picture, digest_of_pictures
+from legato.data.image.picture_files import Picture
 from legato.data.image.scenes import SCENES, Scenes, ScenesConfig
 from legato.data.sources.columns import Role, Roles
 from legato.data.sources.files import FileOptions
+from legato.data.sources.named_files import digest_of_files
 from legato.data.sources.table import Column
 from legato.errors import DataError, brief
 
@@ -63,7 +64,7 @@ class Boxes(NumberedRows):
 
     def content_hash(self) -> str:
         objects = [json.dumps([labels, boxes]) for labels, boxes in zip(self.labels, self.boxes, strict=True)]
-        return sha256_of([*sized_columns((self.names, objects), self.where), *digest_of_pictures(self.pictures)])
+        return sha256_of([*sized_columns((self.names, objects), self.where), *digest_of_files(self.pictures)])
 
 
 def read_boxes(

@@ -14,11 +14,12 @@ from legato.data.digests import sha256_of, sized_columns
 from legato.data.formats.picture_rows import IMAGE, drawn_picture, read_picture_table
 from legato.data.formats.rows import NumberedRows
 from legato.data.formats.text_pairs import tidy
-from legato.data.image.picture_files import Picture, digest_of_pictures
+from legato.data.image.picture_files import Picture
 from legato.data.image.scene_captions import captions as scene_captions
 from legato.data.image.scenes import SCENES, Scenes, ScenesConfig
 from legato.data.sources.columns import Role, Roles
 from legato.data.sources.files import FileOptions
+from legato.data.sources.named_files import digest_of_files
 from legato.data.sources.table import Column, Table
 from legato.errors import DataError, brief
 
@@ -43,7 +44,7 @@ class Captions(NumberedRows):
 
     def content_hash(self) -> str:
         texts = ["\n".join(each) for each in self.captions]
-        return sha256_of([*sized_columns((self.names, texts), self.where), *digest_of_pictures(self.pictures)])
+        return sha256_of([*sized_columns((self.names, texts), self.where), *digest_of_files(self.pictures)])
 
 
 def read_captions(

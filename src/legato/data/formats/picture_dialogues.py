@@ -29,10 +29,11 @@ from legato.data.formats.dialogues import ANSWER, MESSAGES, PLACE, QUESTION, Dia
 from legato.data.formats.picture_rows import IMAGE, album_of, picture_key, read_picture_table
 from legato.data.formats.text_pairs import tidy
 from legato.data.formats.visual_questions import questioned_scenes
-from legato.data.image.picture_files import Picture, digest_of_pictures
+from legato.data.image.picture_files import Picture
 from legato.data.image.scenes import ScenesConfig
 from legato.data.sources.columns import Role, Roles
 from legato.data.sources.files import FileOptions
+from legato.data.sources.named_files import digest_of_files
 from legato.data.sources.table import Column, Head, Table
 from legato.errors import DataError, brief, listed
 from legato.schema import is_text
@@ -81,7 +82,7 @@ class PictureDialogues(Dialogues):
 
     def content_hash(self) -> str:
         said = (json.dumps(several) + "\n" for several in self.references)
-        return sha256_of([super().content_hash(), *said, *self.names, *digest_of_pictures(self.album()[0])])
+        return sha256_of([super().content_hash(), *said, *self.names, *digest_of_files(self.album()[0])])
 
     def album(self) -> tuple[list[Picture], list[int]]:
         """Every picture once, and for each dialogue the number of its picture there."""

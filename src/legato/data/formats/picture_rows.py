@@ -12,21 +12,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Final, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Final
 
 from legato.data.digests import sha256_of, sized_columns
 from legato.data.formats.labelled import Labelled
 from legato.data.image.clips import PictureClip, clips_in, find_clip
-from legato.data.image.picture_files import Picture, PictureFinder, digest_of_pictures, picture_file, pictures_in
+from legato.data.image.picture_files import Picture, PictureFinder, picture_file, pictures_in
 from legato.data.image.scene_clips import CLIPS, Clips
 from legato.data.image.scenes import SCENES, Scene, Scenes, ScenesConfig
 from legato.data.image.scenes import picture as draw_picture
 from legato.data.sources.columns import Role, Roles
 from legato.data.sources.files import FileOptions, resolve_path
-from legato.data.sources.table import Column, Head, Table
-from legato.data.sources.tables import locate, read_table, tabbed
-from legato.data.splits import by_hash
-from legato.errors import DataError
+from legato.data.sources.named_files import class_folders, digest_of_files, read_naming_table
+from legato.data.sources.table import Column, Table
 
 IMAGE: Final = Role("picture", "image, img, picture, photo, image_path, image_file, file_name, filename, file, path")
 PICTURE_LABELS: Final = Roles(
@@ -47,7 +45,7 @@ class LabelledPictures(Labelled):
 
     def content_hash(self) -> str:
         labels = [repr(label) for label in self.labels]
-        return sha256_of([*sized_columns((self.texts, labels), self.where), *digest_of_pictures(self.pictures)])
+        return sha256_of([*sized_columns((self.texts, labels), self.where), *digest_of_files(self.pictures)])
 
 
 def read_picture_table(
@@ -60,23 +58,10 @@ def read_picture_table(
     find: Callable[[PictureFinder, Any, str], Picture] = PictureFinder.find,
 ) -> tuple[Table, list[Picture], str]:
     """A table, the pictures that `find` has for its first column, and a note of what was guessed."""
-    roles.check(columns)
-    guessed: dict[str, Column] = {}
-
-    def choose(head: Head) -> Sequence[Column]:
-        if columns is not None:
-            return columns
-        guessed.update(roles.by_name(head))
-        return list(guessed.values())
-
-    path = locate(source, files.root)
-    table = read_table(source, choose, replace(tabbed(source, files), binary=1))
-    if not table.lines:
-        raise DataError(f"{table.source} is empty: it holds no rows; give a file that does")
+    table, path, note = read_naming_table(source, files, roles, columns)
     finder = PictureFinder(None if images is None else resolve_path(images, files.root), path)
     pictures = [find(finder, value, table.where(row)) for row, value in enumerate(table.columns[0])]
-    told = " and ".join(f"{column} as {name}" for column, name in zip(table.shown, guessed, strict=False))
-    return table, pictures, f"reading {told}" if guessed else table.note
+    return table, pictures, note
 
 
 def read_labelled_pictures(
@@ -112,21 +97,14 @@ def read_labelled_pictures(
 
 def _class_folders(folder: Path, clips: bool) -> LabelledPictures:
     """A folder for each class, with its pictures; of clips, with a file or a folder for each."""
-    classes = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    if not classes:
-        raise DataError(
-            f"{folder} has no folders in it; put the pictures of each class in one of its own, {folder}/CLASS/*.jpg"
-        )
-    found: list[tuple[Picture, str]] = []
-    unit = "clip" if clips else "picture"
-    for place in classes:
+
+    def inside(place: Path) -> list[Picture]:
         if clips:
-            here: list[Picture] = [replace(clip, name=f"{place.name}/{clip.name}") for clip in clips_in(place)]
-        else:
-            here = [picture_file(path, str(path.relative_to(folder))) for path in pictures_in(place)]
-        if not here:
-            raise DataError(f"{place} holds no {unit}, so that class cannot be learned; put some in, or remove it")
-        found += [(picture, place.name) for picture in here]
+            return [replace(clip, name=f"{place.name}/{clip.name}") for clip in clips_in(place)]
+        return [picture_file(path, str(path.relative_to(folder))) for path in pictures_in(place)]
+
+    unit = "clip" if clips else "picture"
+    found = class_folders(folder, inside, unit, "*.jpg")
     return LabelledPictures(
         source=str(folder),
         texts=[picture.name for picture, _ in found],
@@ -135,7 +113,7 @@ def _class_folders(folder: Path, clips: bool) -> LabelledPictures:
         lines=list(range(1, len(found) + 1)),
         unit=unit,
         columns=["folder"],
-        note=f"{len(classes)} classes, a folder each",
+        note=f"{len({label for _, label in found})} classes, a folder each",
     )
 
 
@@ -173,31 +151,6 @@ def clip_directions(config: ScenesConfig, split: str, seed: int) -> LabelledPict
 
 def _drawn_frames(clips: Clips, number: int) -> Any:
     return clips[number].frames
-
-
-class NamedPictures(Protocol):
-    """Rows with a picture each."""
-
-    @property
-    def source(self) -> str: ...
-
-    @property
-    def names(self) -> list[str]:
-        """Of the pictures."""
-        ...
-
-    def select(self, rows: Sequence[int]) -> Self: ...
-
-
-P = TypeVar("P", bound=NamedPictures)
-
-
-def hold_out_pictures(data: P, share: float) -> dict[str, P]:
-    """The rows without those of a `share` of the pictures, and these, chosen by a hash of the picture's name."""
-    if len(set(data.names)) < 2:
-        raise DataError(f"{data.source} has one picture, too few to hold any out; give data.valid")
-    parts = by_hash(data.names, {"valid": share})
-    return {part: data.select(rows) for part, rows in parts.items()}
 
 
 def picture_key(picture: Picture) -> str:

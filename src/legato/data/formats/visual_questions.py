@@ -19,13 +19,14 @@ from legato.data.digests import sha256_of, sized_columns
 from legato.data.formats.labelled import Labelled
 from legato.data.formats.picture_rows import IMAGE, album_of, drawn_picture, picture_key, read_picture_table
 from legato.data.formats.text_pairs import tidy
-from legato.data.image.picture_files import Picture, digest_of_pictures
+from legato.data.image.picture_files import Picture
 from legato.data.image.scene_questions import TRUE_FALSE, Question
 from legato.data.image.scene_questions import questions as scene_questions
 from legato.data.image.scene_questions import statements as scene_statements
 from legato.data.image.scenes import SCENES, Scene, Scenes, ScenesConfig
 from legato.data.sources.columns import Role, Roles
 from legato.data.sources.files import FileOptions, unify_newlines
+from legato.data.sources.named_files import digest_of_files
 from legato.data.sources.table import Column, Table
 from legato.errors import DataError, brief
 
@@ -59,7 +60,7 @@ class VisualQuestions(Labelled):
     def content_hash(self) -> str:
         labels, choices = ([repr(value) for value in column] for column in (self.labels, self.choices or []))
         columns = sized_columns((self.texts, labels, choices, self.names), self.where)
-        return sha256_of([*columns, *digest_of_pictures(self.album()[0])])
+        return sha256_of([*columns, *digest_of_files(self.album()[0])])
 
     def album(self) -> tuple[list[Picture], list[int]]:
         """Every picture once, and for each question the number of its picture there."""

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from legato.data.image.picture_files import Picture, PictureFinder, as_picture, picture_file, printable
+from legato.data.image.picture_files import Picture, PictureFinder, as_picture, picture_file
 from legato.data.image.pictures import ENDINGS, evenly, read_frames
+from legato.data.sources.named_files import printable
 from legato.errors import DataError
 from legato.input_files import path_of
 

@@ -7,10 +7,9 @@ bytes, or of objects with `bytes` and `path`, as the hub's library keeps picture
 
 from __future__ import annotations
 
-import hashlib
 import io
 import tarfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePath
@@ -19,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from legato.data.image.pictures import ENDINGS, MAX_BYTES, decoded, picture_size, read_picture
+from legato.data.sources.named_files import printable
 from legato.errors import DataError, brief, suggest
 from legato.input_files import near_path, open_file, path_of
 from legato.registry import require_extra
@@ -34,7 +34,6 @@ def _pillow() -> tuple[type, ...]:
 
 
 UNNAMED: Final = "a picture"  # that is no file
-HASHED: Final = 1 << 31  # bytes of all pictures up to which each is hashed; of more, their sizes are
 
 
 @dataclass(frozen=True)
@@ -137,24 +136,10 @@ def name_of(given: Any) -> str:
     return printable(str(given)) if isinstance(given, str | PurePath) else UNNAMED
 
 
-def printable(name: str) -> str:
-    """A file's name with `?` for its bytes that are no UTF-8."""
-    return name.encode("utf-8", "replace").decode("utf-8")
-
-
 def pictures_in(folder: Path) -> list[Path]:
     """The pictures of a folder and of those in it, by name; what begins with a dot is left out."""
     found = (path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS and path.is_file())
     return sorted(path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts))
-
-
-def digest_of_pictures(pictures: Iterable[Picture]) -> Iterator[bytes]:
-    """What names the pictures' content: the hash of each, or its size where they are too many to be read for that."""
-    every = list(pictures)
-    sizes = [len(picture.data) if picture.data is not None else picture.size for picture in every]
-    whole = sum(sizes) <= HASHED
-    for picture, size in zip(every, sizes, strict=True):
-        yield hashlib.sha256(picture.raw()).digest() if whole else size.to_bytes(8, "little")
 
 
 class PictureFinder:

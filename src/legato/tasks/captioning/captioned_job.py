@@ -8,11 +8,10 @@ from pydantic import Field
 
 from legato.data.cache import cached_tokenizer
 from legato.data.formats.captions import Captions, captioned_scenes, read_captions
-from legato.data.formats.picture_rows import hold_out_pictures
 from legato.data.formats.text import Text
 from legato.data.image.scenes import SCENES
 from legato.data.processors import Processors
-from legato.data.splits import completed
+from legato.data.splits import completed, hold_out_named
 from legato.data.text.tokenizers import AnyTokenizer
 from legato.tasks.base import Plan, Say, TaskJob
 from legato.tasks.picture_data import PictureReader, PictureSource, PictureTableData, encoder_processor
@@ -34,7 +33,7 @@ class CaptionedJob(TaskJob):
         data = plan.data
         self.metric = data.metric
         found = data.read(lambda source, split, train: self._read(source, split))
-        self.parts = completed(found, lambda train: hold_out_pictures(train, data.valid_share))
+        self.parts = completed(found, lambda train: hold_out_named(train, data.valid_share, "picture"))
         self.hashes = {split: rows.sha256 for split, rows in self.parts.items()}
         processor = encoder_processor(plan)
         self.processors = Processors(self.make_tokenizer(), others={"image": processor})

@@ -22,12 +22,11 @@ from legato.data.batching.batch import IGNORE, Batch
 from legato.data.batching.batches import mix_seed
 from legato.data.batching.picture_batches import PictureBatches, Pixels
 from legato.data.formats.boxes import Boxes, BoxForm, boxed_scenes, read_boxes
-from legato.data.formats.picture_rows import hold_out_pictures
 from legato.data.image.image_processor import ImageProcessor
 from legato.data.image.picture_files import as_picture
 from legato.data.image.scenes import SCENES
 from legato.data.processors import Processors
-from legato.data.splits import completed
+from legato.data.splits import completed, hold_out_named
 from legato.errors import ConfigError, DataError, brief, listed
 from legato.evaluation.detection import METRICS, Box
 from legato.folders.loaded import Loaded
@@ -87,7 +86,7 @@ class DetectionJob(TaskJob):
         self._check()
         self.metric = data.metric
         found = data.read(lambda source, split, train: self._read(source, split))
-        self.parts = completed(found, lambda train: hold_out_pictures(train, data.valid_share))
+        self.parts = completed(found, lambda train: hold_out_named(train, data.valid_share, "picture"))
         self.hashes = {split: rows.sha256 for split, rows in self.parts.items()}
         for split, rows in self.parts.items():
             if not rows.count:

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from legato.config import Section, validate
 from legato.data.audio.toy_sounds import SOUNDS, ToySoundsConfig
-from legato.data.audio.transcripts import Transcripts, hold_out_sounds, read_transcripts, toy_transcripts
+from legato.data.audio.transcripts import Transcripts, read_transcripts, toy_transcripts
 from legato.data.batching.batch import IGNORE, Batch, Inputs
 from legato.data.batching.batches import mix_seed
 from legato.data.batching.sound_batches import SoundBatches, Waves, sound_batch, written_batch
@@ -27,7 +27,7 @@ from legato.data.cache import cached_tokenizer
 from legato.data.formats.text import Text
 from legato.data.processors import TEXT, Processors
 from legato.data.sources.files import MAX_LINE
-from legato.data.splits import Encoding, MaxLine, SplitData, TableFormat, ValidShare, completed
+from legato.data.splits import Encoding, MaxLine, SplitData, TableFormat, ValidShare, completed, hold_out_named
 from legato.data.text.vocabularies import TokenizerConfig
 from legato.decoding import ctc
 from legato.decoding.options import MAX_BEAMS, MAX_NBEST
@@ -114,7 +114,7 @@ class SpeechJob(TaskJob):
         data, settings = plan.data, sound_settings(plan)
         self.metric = data.metric
         found = data.read(lambda source, split, train: self._read(source, split))
-        self.parts = completed(found, lambda train: hold_out_sounds(train, data.valid_share))
+        self.parts = completed(found, lambda train: hold_out_named(train, data.valid_share, "sound"))
         self.hashes = {split: rows.sha256 for split, rows in self.parts.items()}
         extractor = settings.feature_extractor() if plan.loaded is None else feature_extractor(plan.loaded)
         self.processors = Processors(self._make_tokenizer(), others={"audio": extractor})

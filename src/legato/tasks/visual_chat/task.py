@@ -37,11 +37,10 @@ from legato.data.formats.picture_dialogues import (
     read_picture_dialogues,
     talked_scenes,
 )
-from legato.data.formats.picture_rows import hold_out_pictures
 from legato.data.image.image_processor import ImageProcessor
 from legato.data.image.scenes import SCENES
 from legato.data.processors import TEXT, Processors
-from legato.data.splits import Encoding, SplitData, TableFormat, ValidShare, completed
+from legato.data.splits import Encoding, SplitData, TableFormat, ValidShare, completed, hold_out_named
 from legato.data.text.tokenizers import Tokenizer
 from legato.decoding import SearchOptions
 from legato.decoding.options import MAX_BEAMS, MAX_TOKENS
@@ -226,7 +225,7 @@ class VisualChatJob(TaskJob):
 
     def _hold_out(self, train: PictureDialogues) -> dict[str, PictureDialogues]:
         """A share of the pictures to validate with, each asked once what several captions answer."""
-        parts = dict(hold_out_pictures(train, self.plan.data.valid_share))
+        parts = dict(hold_out_named(train, self.plan.data.valid_share, "picture"))
         return {**parts, "valid": parts["valid"].asked_once()}
 
     def _tokenizer(self) -> Any:

@@ -22,7 +22,6 @@ from legato.data.batching.batch import Batch
 from legato.data.batching.examples import ExampleBatches
 from legato.data.batching.picture_batches import PictureBatches
 from legato.data.cache import cached_tokenizer
-from legato.data.formats.picture_rows import hold_out_pictures
 from legato.data.formats.text import Text
 from legato.data.formats.vector_files import initialise_embedding
 from legato.data.formats.visual_questions import (
@@ -36,7 +35,7 @@ from legato.data.image.scenes import SCENES, ScenesConfig
 from legato.data.processors import TEXT, Processors
 from legato.data.sources.files import resolve_path
 from legato.data.sources.table import Column
-from legato.data.splits import ValidShare
+from legato.data.splits import ValidShare, hold_out_named
 from legato.errors import ConfigError
 from legato.evaluation.vqa import METRICS
 from legato.folders.loaded import Loaded
@@ -130,7 +129,7 @@ class VQAJob(LabelledJob):
         return questions(data.choices, data.statements).read(data, source, split, self.plan.seed)
 
     def hold_out(self, train: Any) -> dict[str, Any]:
-        return hold_out_pictures(train, self.plan.data.valid_share)
+        return hold_out_named(train, self.plan.data.valid_share, "picture")
 
     def read(self, say: Say) -> dict[str, Any]:
         """The rows of each split; of training, those whose answers are learned."""

@@ -1,0 +1,82 @@
+"""Files that a table or folders name, whatever is in them: pictures, sounds."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
+
+from legato.data.sources.columns import Roles
+from legato.data.sources.files import FileOptions
+from legato.data.sources.table import Column, Head, Table
+from legato.data.sources.tables import locate, read_table, tabbed
+from legato.errors import DataError
+
+HASHED: Final = 1 << 31  # bytes of all files up to which each is hashed; of more, their sizes are
+
+T = TypeVar("T")
+
+
+class NamedFile(Protocol):
+    """A file, a part of one, its bytes, or what makes it."""
+
+    @property
+    def data(self) -> bytes | None: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def raw(self) -> bytes: ...
+
+
+def digest_of_files(files: Iterable[NamedFile]) -> Iterator[bytes]:
+    """What names the files' content: the hash of each, or its size where they are too many to be read for that."""
+    every = list(files)
+    sizes = [len(file.data) if file.data is not None else file.size for file in every]
+    whole = sum(sizes) <= HASHED
+    for file, size in zip(every, sizes, strict=True):
+        yield hashlib.sha256(file.raw()).digest() if whole else size.to_bytes(8, "little")
+
+
+def printable(name: str) -> str:
+    """A file's name with `?` for its bytes that are no UTF-8."""
+    return name.encode("utf-8", "replace").decode("utf-8")
+
+
+def read_naming_table(
+    source: str, files: FileOptions, roles: Roles, columns: Sequence[Column] | None
+) -> tuple[Table, Path | None, str]:
+    """A table whose first column names files or holds them, where it lies, and a note of what was guessed."""
+    roles.check(columns)
+    guessed: dict[str, Column] = {}
+
+    def choose(head: Head) -> Sequence[Column]:
+        if columns is not None:
+            return columns
+        guessed.update(roles.by_name(head))
+        return list(guessed.values())
+
+    path = locate(source, files.root)
+    table = read_table(source, choose, replace(tabbed(source, files), binary=1))
+    if not table.lines:
+        raise DataError(f"{table.source} is empty: it holds no rows; give a file that does")
+    told = " and ".join(f"{column} as {name}" for column, name in zip(table.shown, guessed, strict=False))
+    return table, path, f"reading {told}" if guessed else table.note
+
+
+def class_folders(folder: Path, inside: Callable[[Path], list[T]], what: str, like: str) -> list[tuple[T, str]]:
+    """What lies `inside` the folder of each class, with the class; `what` that is, and what its files look `like`."""
+    classes = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if not classes:
+        raise DataError(
+            f"{folder} has no folders in it; put the {what}s of each class in one of its own, {folder}/CLASS/{like}"
+        )
+    found: list[tuple[T, str]] = []
+    for place in classes:
+        here = inside(place)
+        if not here:
+            raise DataError(f"{place} holds no {what}, so that class cannot be learned; put some in, or remove it")
+        found += [(each, place.name) for each in here]
+    return found
