@@ -405,8 +405,7 @@ class Model:
     def check_generates(self) -> None:
         """Refuse a model that does not continue texts."""
         if self.module.is_encoder_decoder:
-            does = "describes pictures" if "image" in self.loaded.processors.others else "turns one text into another"
-            raise LegatoError(f"{self.folder} {does}: use legato predict")
+            raise LegatoError(f"{self.folder} {self.loaded.reads_and_writes}: use legato predict")
         if not self.module.can_generate:
             held = "reads both ways" if self.task in ("lm", "mlm") else f"was trained for {self.task}"
             raise LegatoError(f"{self.folder} holds a model that {held}, so it cannot generate")

@@ -112,6 +112,7 @@ MODELS = Registry(
         "unit": "legato.models.unit:UnitModel",
         "conformer": "legato.models.conformer:ConformerModel",
         "deepspeech": "legato.models.deepspeech:DeepSpeechModel",
+        "whisper": "legato.models.whisper:WhisperModel",
     },
 )
 
@@ -177,5 +178,6 @@ PUBLISHED = Registry(
         "llava": "legato.models.published.llava:Llava",
         "parakeet_ctc": "legato.models.published.parakeet:ParakeetCTC",
         "parakeet_encoder": "legato.models.published.parakeet:ParakeetEncoder",
+        "whisper": "legato.models.published.whisper:Whisper",
     },
 )

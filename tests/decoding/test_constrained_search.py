@@ -49,6 +49,17 @@ def test_suppressed_tokens_are_never_written(kind: str):
 
 
 @pytest.mark.parametrize("kind", ["greedy", "sample", "beam", "beam-sample"])
+def test_tokens_may_be_suppressed_as_the_first_alone(kind: str):
+    unwanted, wanted = {EOS, 1, 2}, {3, 4}
+    free = search(from_seed(10), PROMPTS, options(kind), eos=EOS)
+    assert {token for found in free for hypothesis in found for token in hypothesis.tokens[:1]} & unwanted
+    held = search(from_seed(10), PROMPTS, options(kind), eos=EOS, suppress_first=unwanted)
+    written = [hypothesis.tokens for found in held for hypothesis in found]
+    assert {tokens[0] for tokens in written} <= wanted
+    assert {token for tokens in written for token in tokens[1:]} & unwanted
+
+
+@pytest.mark.parametrize("kind", ["greedy", "sample", "beam", "beam-sample"])
 def test_a_limit_of_its_own_gives_a_prompt_what_it_would_get_alone(kind: str):
     limits = [2 + 3 * number for number in range(len(PROMPTS))]
     together = search(from_seed(10), PROMPTS, options(kind, max_tokens=40), eos=EOS, limits=limits)

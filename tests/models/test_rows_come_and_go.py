@@ -53,19 +53,28 @@ class Written:
     tokens: list[int]
 
 
+def source_of(model: SequenceModel, rows: list[list[int]]) -> Inputs:
+    """Sources as the model reads them: tokens, or of one that hears a frame for each."""
+    tokens = Inputs.of(rows, padding=7)
+    if "audio" not in model.processors:
+        return tokens
+    frames = torch.randn(V, model.config.features, generator=torch.Generator().manual_seed(2)).double()
+    return Inputs(values=frames[tokens.token_ids], lengths=tokens.lengths)
+
+
 def started(model: SequenceModel, rows: list[int], capacity: int = 30) -> tuple[Any, Tensor, list[Written]]:
     """A state that has read these prompts, its logits, and what it holds."""
     inputs = Inputs.of([PROMPTS[row] for row in rows], padding=7)
     memory = None
     if model.is_encoder_decoder:
-        memory = model.encode(Batch(inputs, source=Inputs.of([SOURCES[row] for row in rows], padding=7)))
+        memory = model.encode(Batch(inputs, source=source_of(model, [SOURCES[row] for row in rows])))
     state = model.start(len(rows), capacity, memory)
     return state, model.prefill(inputs, state), [Written(SOURCES[row], list(PROMPTS[row])) for row in rows]
 
 
 def alone(model: SequenceModel, row: Written) -> Tensor:
     """What the whole forward pass over one row says after its last token, (V,)."""
-    source = Inputs(torch.tensor([row.source])) if model.is_encoder_decoder else None
+    source = source_of(model, [row.source]) if model.is_encoder_decoder else None
     return model.readout(model(Batch(Inputs(torch.tensor([row.tokens])), source=source)).hidden[0, -1])
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from legato.nn.positions import Learned, Rotary, Sinusoidal, rotate, sinusoids
+from legato.nn.positions import Learned, Rotary, Sinusoidal, rotate, sinusoids, timescale_sinusoids
 
 
 def close(left: Any, right: Any) -> None:
@@ -28,6 +28,14 @@ def test_sinusoids_are_those_of_hugging_face_s_marian(width: int) -> None:
     marian = pytest.importorskip("transformers.models.marian.modeling_marian")
     theirs = marian.MarianSinusoidalPositionalEmbedding(600, width).create_weight()
     torch.testing.assert_close(sinusoids(600, width), theirs, rtol=0, atol=2e-7)
+
+
+def test_timescales_go_from_one_to_ten_thousand() -> None:
+    table = timescale_sinusoids(20, 6)
+    for place, i in ((0, 0), (1, 0), (7, 1), (19, 2)):
+        angle = place / 10000 ** (i / 2)
+        close(table[place, i].item(), math.sin(angle))
+        close(table[place, 3 + i].item(), math.cos(angle))
 
 
 def test_tables_that_can_be_made_again_are_not_saved() -> None:

@@ -20,7 +20,7 @@ BLOCK = 512  # lines read ahead, so that those of like length can go together
 # What is handed on where it is given: to the model's task, and to prompting for labels.
 OPTIONS = (
     *("beams", "length_penalty", "nbest", "max_tokens", "to", "search", "alignments", "context", "threshold"),
-    *("timestamps", "lm", "lm_weight", "length_bonus"),
+    *("timestamps", "language", "lm", "lm_weight", "length_bonus"),
 )
 PROMPTING = ("labels", "shots", "columns", "template", "normalize", "calibrate")
 
@@ -101,8 +101,13 @@ def command(
     ] = False,
     timestamps: Annotated[
         bool,
-        typer.Option("--timestamps", help="Of a sound, a line for each word: when it begins and ends, the word."),
+        typer.Option(
+            "--timestamps", help="Of a sound, a line for each word (Whisper: passage) and when it begins and ends."
+        ),
     ] = False,
+    language: Annotated[
+        str | None, typer.Option(help="Of a sound, what is spoken, of a model of several: en.", show_default="heard")
+    ] = None,
     srt: Annotated[str | None, typer.Option(help="File that gets the subtitles of a recording.")] = None,
     lm: Annotated[
         str | None,

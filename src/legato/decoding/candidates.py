@@ -77,14 +77,24 @@ class Chooser:
     """Turns logits into candidates, in the way that the options ask for."""
 
     def __init__(
-        self, options: SearchOptions, ends: Sequence[int], suppress: Sequence[int], chance: SearchRandom
+        self,
+        options: SearchOptions,
+        ends: Sequence[int],
+        suppress: Sequence[int],
+        chance: SearchRandom,
+        suppress_first: Sequence[int] = (),
     ) -> None:
         self.options = options
         self.width = options.width
         self.chance = chance
-        # What nobody may write, by whether a hypothesis may end.
-        forbidden = {True: sorted(suppress), False: sorted({*suppress, *ends})}
-        self.forbidden = {may: torch.tensor(tokens, dtype=torch.long) for may, tokens in forbidden.items()}
+        # What nobody may write, by whether it would be the first token, and by whether a hypothesis may end.
+        self.forbidden = {
+            (first, may_end): torch.tensor(
+                sorted({*suppress, *(suppress_first if first else ()), *(() if may_end else ends)}), dtype=torch.long
+            )
+            for first in (True, False)
+            for may_end in (True, False)
+        }
 
     def __call__(
         self,
@@ -94,9 +104,10 @@ class Chooser:
         seen: Tensor | None,  # (G · W, V), wanted where there is a repetition penalty
         allowed: Tensor | None,  # (G · W, V)
         may_end: bool,
+        first: bool = False,
     ) -> Candidates:
         raw = logits.float()
-        forbidden = self.forbidden[may_end].to(raw.device)
+        forbidden = self.forbidden[first, may_end].to(raw.device)
         before = torch.from_numpy(scores).to(raw.device)  # (G, W)
         if seen is None and allowed is None and not self.options.drawn:
             picks = self._taken(raw, before, forbidden)

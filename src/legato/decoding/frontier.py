@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from legato.decoding.candidates import Candidates, Floats, Integers
 from legato.decoding.options import SearchOptions
@@ -29,6 +30,7 @@ from legato.decoding.scores import normalise
 BROKEN = "\ufffd"  # what decoding gives for bytes that are no character
 
 Constraint = Callable[[int, list[int]], Collection[int] | None]
+LogitsProcessor = Callable[[Tensor, list[list[int]]], Tensor]  # of logits (rows, V), and what each row has written
 """From a prompt's number and the tokens generated so far to those allowed next (None: all).
 
 None left ends the hypothesis there.

@@ -25,7 +25,7 @@ from torch import Tensor
 from legato.data.batching.batch import Inputs
 from legato.data.batching.batches import mix_seed
 from legato.decoding.candidates import Chooser, SearchRandom
-from legato.decoding.frontier import Constraint, Frontier, Hypothesis, ranked
+from legato.decoding.frontier import Constraint, Frontier, Hypothesis, LogitsProcessor, ranked
 from legato.decoding.options import SearchOptions
 from legato.decoding.sliding import Sliding
 from legato.errors import LegatoError
@@ -42,10 +42,12 @@ def search(
     eos: int | None,
     stop_tokens: Collection[int] = (),
     suppress: Collection[int] = (),
+    suppress_first: Collection[int] = (),
     limits: Sequence[int] | None = None,
     memory: Any = None,
     sources: Sequence[Sequence[int]] | None = None,
     constraint: Constraint | None = None,
+    processor: LogitsProcessor | None = None,
     text_of: Callable[[Sequence[int]], str] | None = None,
     on_token: Callable[[int, int], None] | None = None,
 ) -> list[list[Hypothesis]]:
@@ -55,9 +57,10 @@ def search(
     them for a while. A stop string, looked for in `text_of(generated tokens)`, ends it and is left in:
     `cut_at_stop` cuts the text. The last tokens alone must read as they do in the whole text, but for a
     space or half a character where they begin. Of the n best of a beam no two have the same text, where `text_of`
-    tells it: the better one counts. Tokens in `suppress` are never written. `limits` are the most
-    tokens of each prompt where they differ; none is above `options.max_tokens`. `memory` is what
-    `model.encode` gave of `sources`, one row a prompt.
+    tells it: the better one counts. Tokens in `suppress` are never written, those in `suppress_first` not as the
+    first. `limits` are the most tokens of each prompt where they differ; none is above `options.max_tokens`. `memory`
+    is what `model.encode` gave of `sources`, one row a prompt. `processor` changes the logits of
+    rows, by what they have written.
 
     `on_token(row, token)` is called as tokens are settled: at each step for a width of 1, where row is
     prompt × nbest + walk; for beams when a prompt is done, with the tokens of its best hypothesis.
@@ -76,7 +79,7 @@ def search(
     most, device = max(limits), model.device
     groups = len(prompts) * options.samples
     seeds = _seeds(prompts, sources, options) if options.drawn else []
-    chooser = Chooser(options, ends, sorted(suppress), SearchRandom(seeds, device))
+    chooser = Chooser(options, ends, sorted(suppress), SearchRandom(seeds, device), sorted(suppress_first))
     frontier = Frontier(np.repeat(limits, options.samples), options, ends, model.vocabulary, on_token, text_of)
 
     # Not inference mode: tables that a model keeps for later, made here, must still serve its training.
@@ -95,6 +98,8 @@ def search(
         for step in range(most):
             may_end = step >= options.min_tokens
             allowed = None if constraint is None else frontier.allowed(constraint, may_end)
+            if processor is not None:
+                logits = processor(logits, [frontier.history(row)[0] for row in range(len(logits))])
             candidates = chooser(
                 logits,
                 frontier.scores,
@@ -102,6 +107,7 @@ def search(
                 seen,
                 None if allowed is None else torch.from_numpy(allowed).to(device),
                 may_end,
+                first=step == 0,
             )
             if (where := frontier.broken(candidates)) is not None:
                 raise not_finite(_module_of(model), where)

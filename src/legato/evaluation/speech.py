@@ -3,13 +3,14 @@
     wer         (substituted + left out + added words) / words of the references, over all of them; as written
     cer         the same of characters, spaces among them
     wer_plain   wer in lower case, without punctuation
+    wer_whisper wer after Whisper's normaliser of English (Radford et al. 2022, appendix C), where it is asked for
 
 They are in percent, and may be above 100. A space is one of any number of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from legato.errors import LegatoError
@@ -20,7 +21,7 @@ from legato.registry import require_extra
 METRICS: Final = (
     *metrics("loss", better="down", headline=True),
     *metrics("wer", "cer", unit="percent", better="down", headline=True, decoded=True),
-    *metrics("wer_plain", unit="percent", better="down", decoded=True),
+    *metrics("wer_plain", "wer_whisper", unit="percent", better="down", decoded=True),
     *metrics("substituted", "left_out", "added", unit="percent", decoded=True, eval_only=True),
     *metrics("words", "sounds", "seconds", "not_alignable"),
 )
@@ -41,8 +42,9 @@ def plain(text: str) -> str:
     return " ".join(caption_words(text))
 
 
-def speech_scores(written: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
-    """`wer`, `cer` and `wer_plain`, each with its `…_signature`, and of which errors `wer` consists.
+def speech_scores(written: Sequence[str], references: Sequence[str], normalizer: str | None = None) -> dict[str, Any]:
+    """`wer`, `cer` and `wer_plain`, each with its `…_signature`, and of which errors `wer` consists; with the
+    `normalizer` "whisper" `wer_whisper`, too.
 
     >>> speech_scores(["go too sleep"], ["go to sleep"])["wer"]  # doctest: +ELLIPSIS
     33.33...
@@ -53,16 +55,11 @@ def speech_scores(written: Sequence[str], references: Sequence[str]) -> dict[str
     said, truth = [spaced(text) for text in written], [spaced(text) for text in references]
     words = jiwer.process_words(truth, said)
     count = max(1, words.hits + words.substitutions + words.deletions)
-    lower_said, lower_truth = [plain(text) for text in said], [plain(text) for text in truth]
-    kept = [row for row, text in enumerate(lower_truth) if text]  # a reference of punctuation alone says nothing
-    lower = (
-        jiwer.process_words([lower_truth[row] for row in kept], [lower_said[row] for row in kept]) if kept else None
-    )
-    version = f"jiwer {_version(jiwer)}"
-    return {
+    version = f"jiwer {_version_of('jiwer')}"
+    scores = {
         "wer": 100 * words.wer,
         "cer": 100 * jiwer.process_characters(truth, said).cer,
-        "wer_plain": 0.0 if lower is None else 100 * lower.wer,
+        "wer_plain": _wer(jiwer, said, truth, plain),
         "substituted": 100 * words.substitutions / count,
         "left_out": 100 * words.deletions / count,
         "added": 100 * words.insertions / count,
@@ -71,12 +68,27 @@ def speech_scores(written: Sequence[str], references: Sequence[str]) -> dict[str
         "cer_signature": f"case:as written|punctuation:as written|spaces:one|by:{version}",
         "wer_plain_signature": f"case:lower|punctuation:none|spaces:one|by:{version}",
     }
+    if normalizer is not None:
+        english = require_extra("bench", "whisper_normalizer.english").EnglishTextNormalizer()
+        scores["wer_whisper"] = _wer(jiwer, said, truth, english)
+        name = f"whisper_normalizer {_version_of('whisper_normalizer')}, English"
+        scores["wer_whisper_signature"] = f"text:{name}|by:{version}"
+    return scores
 
 
-def _version(jiwer: Any) -> str:
+def _wer(jiwer: Any, written: Sequence[str], references: Sequence[str], change: Callable[[str], str]) -> float:
+    """In percent, of texts that are changed before they are compared."""
+    said, truth = [change(text) for text in written], [change(text) for text in references]
+    kept = [row for row, text in enumerate(truth) if text]  # a reference of punctuation alone says nothing
+    if not kept:
+        return 0.0
+    return 100 * float(jiwer.process_words([truth[row] for row in kept], [said[row] for row in kept]).wer)
+
+
+def _version_of(package: str) -> str:
     from importlib.metadata import version
 
-    return version(jiwer.__name__)
+    return version(package)
 
 
 def speech_details(written: Sequence[str], references: Sequence[str], names: Sequence[str]) -> list[DetailTable]:

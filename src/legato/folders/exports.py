@@ -34,6 +34,7 @@ from legato.folders.links import copy_folder, walk
 from legato.folders.loaded import Loaded
 from legato.folders.model_folder import load_model, refusal, save_model
 from legato.folders.processor_files import TARGET
+from legato.folders.special_tokens import prompt_entries
 from legato.folders.steady import read_steadily
 from legato.input_files import open_file, path_of, read_bytes
 from legato.models.model_with_head import body_of
@@ -207,7 +208,14 @@ def _write_merged(loaded: Loaded, folder: Path, target: Path) -> None:
         card = read_bytes(file, MOST_OF_A_CARD, error=FolderError).decode("utf-8", "replace").partition(NOTE)[0]
     about = {name: value for name, value in loaded.about.items() if name not in MADE_ANEW}
     save_model(
-        target, loaded.module, loaded.processors, task=loaded.task, about=about, card=card, start=loaded.first_token
+        target,
+        loaded.module,
+        loaded.processors,
+        task=loaded.task,
+        about=about,
+        card=card,
+        start=loaded.first_token,
+        generation=prompt_entries(loaded.generation),
     )
     for name in BESIDE:
         if (folder / name).is_file():

@@ -24,6 +24,7 @@ class Loaded(HasProcessors):
     task: str
     about: dict[str, Any] = field(default_factory=dict)  # the "legato" key
     first_token: int | None = None  # that writing begins with; left out: the EOS token
+    generation: dict[str, Any] = field(default_factory=dict)  # generation_config.json
     ends: tuple[int, ...] = ()  # the tokens that end a continuation
     chat: ChatTemplate | None = None
     sentences: SentenceEncoder | None = None  # how a text becomes one vector, where the folder says it
@@ -35,6 +36,13 @@ class Loaded(HasProcessors):
     def start(self) -> int:
         """The token that writing begins with."""
         return self.target.eos_id if self.first_token is None else self.first_token
+
+    @property
+    def reads_and_writes(self) -> str:
+        """What an encoder–decoder does, for messages."""
+        others = {"image": "describes pictures", "audio": "writes down what is said"}
+        found = (does for kind, does in others.items() if kind in self.processors.others)
+        return next(found, "turns one text into another")
 
     def put_into(self, model: SequenceModel) -> set[str]:
         """Begin `model` with the folder's weights; what only `model` has stays as it was made: its tensors' names.

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -78,9 +79,13 @@ def save_model(
     about: dict[str, Any],
     card: str,
     start: int | None = None,
+    generation: Mapping[str, Any] = MappingProxyType({}),
     largest: int = LARGEST,
 ) -> None:
-    """Write every file of a model folder into `folder`, which exists; of weights, at most `largest` bytes a file."""
+    """Write every file of a model folder into `folder`, which exists; of weights, at most `largest` bytes a file.
+
+    `start` is the token that writing begins with, and `generation` what else generation_config.json is to say.
+    """
     if isinstance(module, ModelWithHead):
         about = {**about, "head": module.shape.model_dump(mode="json")}
     if processors.has_text and (isinstance(module, ModelWithHead) or about.get("sentences") is not None):
@@ -93,7 +98,7 @@ def save_model(
     adapter = module.adapter
     if adapter is None:
         config, tensors = _written(module, about)
-        named = {name: number for name, number in token_ids.items() if name not in config}
+        named = {name: number for name, number in token_ids.items() if config.get(name) is None}
         write_json(folder / "config.json", {**config, **named, "legato": told})
         save_weights(tensors, folder, largest)
     else:
@@ -109,7 +114,8 @@ def save_model(
     if how is not None and (adapter is None or adapter.name == "lora") and refusal(module) is None:
         save_sentence_encoder(folder, how, module.config.width)
     if module.can_generate and processors.has_text:
-        write_json(folder / "generation_config.json", generation_entries(module, processors.target, token_ids, about))
+        entries = generation_entries(module, processors.target, token_ids, about)
+        write_json(folder / "generation_config.json", {**entries, **generation})
     (folder / "README.md").write_text(card, encoding="utf-8")
 
 
@@ -273,6 +279,7 @@ def _load_model(folder: Path, *, sketched: bool) -> Loaded:
         task,
         about,
         start,
+        said.generation,
         ends,
         chat,
         said.sentences,

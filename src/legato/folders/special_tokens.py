@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import copy
-from typing import Any
+from typing import Any, Final
 
 from legato.data.text.tokenizers import AnyTokenizer
 from legato.models.base import SequenceModel
 from legato.models.published.family import form_of
+
+# What a model of speech is told by generation_config.json: what writing begins with, and what is never written.
+OF_SPEECH: Final = (
+    *("forced_decoder_ids", "lang_to_id", "task_to_id", "is_multilingual", "no_timestamps_token_id"),
+    *("suppress_tokens", "begin_suppress_tokens", "max_initial_timestamp_index", "alignment_heads"),
+)
+
+
+def prompt_entries(generation: Mapping[str, Any]) -> dict[str, Any]:
+    """What of generation_config.json is written again for a model of speech that others made."""
+    return {name: generation[name] for name in OF_SPEECH if generation.get(name) is not None}
 
 
 def generation_entries(

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from legato.data.batching.batch import Batch, Inputs
 from legato.models.base import SequenceModel, Sizes
+from legato.nn.capture import record
 from legato.nn.feedforward import BlockShape
 from legato.nn.kv_cache import KeyValueCache, right_aligned
 from legato.nn.linear import pack
@@ -53,6 +54,15 @@ class CachedModel(SequenceModel):
         opening = state.open(tokens.shape[1], lengths)
         x = self.writer.extend(self.embed_tokens(tokens, opening.at), opening)
         return self.output(x[:, -1])
+
+
+@torch.no_grad()
+def cross_attention_of(model: CachedModel, batch: Batch) -> Tensor:
+    """The cross-attention of the last block that writes, mean over its heads, (B, T, S); zero on padding."""
+    with record() as trace:
+        model(batch)
+    last = f"{model.writer.name}.{len(model.writer.layers) - 1}.cross.weights"
+    return next(found[0] for name, found in trace.items() if name.endswith(last)).mean(1)
 
 
 class DecoderModel(CachedModel):

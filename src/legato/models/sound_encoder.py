@@ -7,7 +7,7 @@ frames is known beforehand (`states_of`), which CTC asks for.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -20,10 +20,37 @@ from legato.models.base import ModelConfig, SequenceModel, Sizes
 from legato.nn.conformer import Subsampling, subsampled
 
 
-class SoundConfig(ModelConfig):
-    """Settings that models of sound begin with."""
+class HearingConfig(ModelConfig):
+    """Settings of a model that reads frames of sound, whatever it makes of them."""
 
     features: int = Field(80, ge=1, le=1024, description="mel filters of a frame")
+    if TYPE_CHECKING:
+
+        @property
+        def subsampling(self) -> int:
+            """Frames that become one state."""
+
+        @property
+        def ctc(self) -> float:
+            """CTC's share of the loss, beside a decoder's."""
+
+    @property
+    def max_frames(self) -> int | None:
+        """The most that a sound may have; None: any number."""
+        return None
+
+    def feature_extractor(self) -> FeatureExtractor:
+        """What reads sounds for such a model where it is trained from nothing."""
+        raise NotImplementedError
+
+    def states_of(self, frames: int) -> int:
+        """How many states are left of so many frames."""
+        raise NotImplementedError
+
+
+class SoundConfig(HearingConfig):
+    """Settings that encoders of sound begin with."""
+
     subsampling: Literal[2, 4, 8] = Field(4, description="frames, of 10 ms, that become one state")
     ctc: float = Field(
         0.0, ge=0, lt=1, description="before a decoder: CTC's share of the loss, and of the scores of what is written"
@@ -31,11 +58,9 @@ class SoundConfig(ModelConfig):
     channels: int = Field(64, ge=1, description="of the convolutions that subsample")
 
     def feature_extractor(self) -> FeatureExtractor:
-        """What reads sounds for such a model where it is trained from nothing."""
         return FeatureExtractor.of_kind(PARAKEET, bins=self.features)
 
     def states_of(self, frames: int) -> int:
-        """How many states are left of so many frames."""
         return subsampled(frames, self.subsampling)
 
 

@@ -28,7 +28,7 @@ from legato.data.processors import TEXT
 from legato.errors import ConfigError
 from legato.models.base import ModelConfig, SequenceModel, Sizes
 from legato.models.image_encoder import ImageConfig, ImageEncoder
-from legato.models.sound_encoder import SoundConfig, SoundEncoder
+from legato.models.sound_encoder import HearingConfig, SoundConfig, SoundEncoder
 from legato.nn.dropout import variational_dropout
 from legato.nn.linear import Linear, xavier
 from legato.registry import MODELS
@@ -78,10 +78,10 @@ def picture_settings(config: ModelConfig) -> ImageConfig | None:
     return next((part for part in parts if isinstance(part, ImageConfig)), None)
 
 
-def sound_settings_of(config: ModelConfig) -> SoundConfig | None:
+def sound_settings_of(config: ModelConfig) -> HearingConfig | None:
     """The settings of what reads sound: a model's own, or those of its encoder; None where it reads none."""
-    found = config if isinstance(config, SoundConfig) else dict(config).get("encoder")
-    return found if isinstance(found, SoundConfig) else None
+    found = config if isinstance(config, HearingConfig) else dict(config).get("encoder")
+    return found if isinstance(found, HearingConfig) else None
 
 
 SourceSetting = Annotated[SerializeAsAny[ModelConfig] | None, ChosenByName(source_config)]

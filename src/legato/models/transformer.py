@@ -25,10 +25,9 @@ from torch import Tensor, nn
 
 from legato.data.batching.batch import Batch
 from legato.models.base import DEEPEST, BlocksConfig, SequenceModel, Sizes
-from legato.models.decoder import CachedModel
+from legato.models.decoder import CachedModel, cross_attention_of
 from legato.models.image_encoder import ImageConfig
 from legato.models.source_encoder import MEANING, SourceEncoder, SourceSetting, processors_with
-from legato.nn.capture import record
 from legato.nn.feedforward import BlockShape
 from legato.nn.kv_cache import KeyValueCache
 from legato.nn.linear import Linear
@@ -163,13 +162,8 @@ class TransformerModel(CachedModel):
     def ctc_logits(self, memory: Memory) -> Tensor | None:
         return self.encoder.ctc_logits(memory.states) if isinstance(self.encoder, SourceEncoder) else None
 
-    @torch.no_grad()
     def align(self, batch: Batch) -> Tensor:
-        """The last block's cross-attention, mean over its heads, (B, T, S); zero on padding."""
-        with record() as trace:
-            self(batch)
-        last = f"decoder.{len(self.decoder.layers) - 1}.cross.weights"
-        return next(found[0] for name, found in trace.items() if name.endswith(last)).mean(1)
+        return cross_attention_of(self, batch)
 
     @property
     def writer(self) -> Stack:

@@ -48,6 +48,7 @@ class BlockShape:
     norm_first: bool = False  # pre-norm
     bias: bool = True
     bias_qkv: bool | None = None  # of queries, keys and values; left out: bias
+    bias_key: bool = True  # of keys, where queries and values have one; it changes no attention weight
     bias_attention: bool | None = None  # of what attention ends with; left out: bias
     head_width: int | None = None  # left out: width / heads
     norm_heads: bool = False  # norms of queries and keys
@@ -80,12 +81,13 @@ class FeedForward(nn.Module):
         xavier(self.outer)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.inner(x)
         if self.gated:
-            gate, up = x.chunk(2, dim=-1)
+            gate, up = self.inner(x).chunk(2, dim=-1)
             x = self.activation(gate) * up
+        elif self.activation is F.gelu:
+            x = self.inner.gelu(x)
         else:
-            x = self.activation(x)
+            x = self.activation(self.inner(x))
         capture("units", x)
         if self.training:
             x = F.dropout(x, self.dropout)

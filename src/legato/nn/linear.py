@@ -13,6 +13,7 @@ It may have low-rank adapters (`nn/lora.py`), which are added to whichever produ
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -46,12 +47,28 @@ class Linear(nn.Linear):
         added: Tensor = self.low_rank(x, self._product(x))
         return added
 
+    def gelu(self, x: Tensor) -> Tensor:
+        """gelu(y), in one pass over y where weights are laid out."""
+        packed = self._ready(x) if self.low_rank is None else None
+        if packed is None:
+            return F.gelu(self(x))
+        return torch.ops.mkldnn._linear_pointwise(x, packed, self.added_bias, "gelu", [], "none")
+
     def _product(self, x: Tensor) -> Tensor:
-        if self.packs and not self.training and not torch.is_grad_enabled() and x.numel() >= FEW * x.shape[-1]:
-            packed = self._laid_out(x)
-            if packed is not None:
-                return torch.ops.mkldnn._linear_pointwise(x, packed, self.bias, "none", [], "")
-        return F.linear(x, self.weight, self.bias)
+        packed = self._ready(x)
+        if packed is None:
+            return F.linear(x, self.weight, self.added_bias)
+        return torch.ops.mkldnn._linear_pointwise(x, packed, self.added_bias, "none", [], "")
+
+    def _ready(self, x: Tensor) -> Tensor | None:
+        """The weights in oneDNN's layout, where these rows are multiplied with them."""
+        used = self.packs and not self.training and not torch.is_grad_enabled() and x.numel() >= FEW * x.shape[-1]
+        return self._laid_out(x) if used else None
+
+    @property
+    def added_bias(self) -> Tensor | None:
+        """What is added to the product, a number for each output."""
+        return self.bias
 
     def _laid_out(self, x: Tensor) -> Tensor | None:
         weight = self.weight
@@ -70,6 +87,21 @@ class Linear(nn.Linear):
     def __getstate__(self) -> dict[str, Any]:
         # The layout cannot be copied or pickled, and need not be.
         return {**self.__dict__, "_packed": None, "_of": None}
+
+
+class PartlyBiased(Linear):
+    """Matrices that are stacked in one, of which those of some `heights` have no bias: no number is kept for them."""
+
+    def __init__(self, inputs: int, heights: Sequence[int], biased: Sequence[bool]) -> None:
+        super().__init__(inputs, sum(heights), bias=False)
+        self.heights, self.biased = tuple(heights), tuple(biased)
+        self.bias = nn.Parameter(torch.zeros(sum(rows for rows, has in zip(heights, biased, strict=True) if has)))
+
+    @property
+    def added_bias(self) -> Tensor | None:
+        held = iter(self.bias.split([rows for rows, has in zip(self.heights, self.biased, strict=True) if has]))
+        parts = zip(self.heights, self.biased, strict=True)
+        return torch.cat([next(held) if has else self.bias.new_zeros(rows) for rows, has in parts])
 
 
 def product_dtype(x: Tensor) -> torch.dtype:

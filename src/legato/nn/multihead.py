@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from legato.nn.attention import fused_attention, written_out_attention
 from legato.nn.capture import capture, capturing
 from legato.nn.feedforward import BlockShape
-from legato.nn.linear import Linear, xavier
+from legato.nn.linear import Linear, PartlyBiased, xavier
 from legato.nn.positions import Rotation, rotate
 
 
@@ -106,6 +106,13 @@ class MultiHead(nn.Module):
         return context.transpose(1, 2)
 
 
+def _stacked(shape: BlockShape, heights: tuple[int, ...], bias: bool, key: int) -> Linear:
+    """Projections of the same input as one matrix; the one at `key` may go without a bias."""
+    if shape.bias_key or not bias:
+        return Linear(shape.width, sum(heights), bias)
+    return PartlyBiased(shape.width, heights, [place != key for place in range(len(heights))])
+
+
 class SelfAttention(MultiHead):
     """Tokens look at one another."""
 
@@ -116,7 +123,7 @@ class SelfAttention(MultiHead):
             raise ValueError(f"{self.kv_heads} key and value heads do not divide {shape.heads} heads")
         own, shared = shape.heads * shape.head_size, self.kv_heads * shape.head_size
         bias = shape.bias if shape.bias_qkv is None else shape.bias_qkv
-        self.qkv = Linear(shape.width, own + 2 * shared, bias)  # W_q over W_k over W_v
+        self.qkv = _stacked(shape, (own, shared, shared), bias, key=1)  # W_q over W_k over W_v
         xavier(self.qkv, own, shared, shared)
         self.query_norm = nn.RMSNorm(shape.head_size, eps=shape.eps) if shape.norm_heads else None
         self.key_norm = nn.RMSNorm(shape.head_size, eps=shape.eps) if shape.norm_heads else None
@@ -151,7 +158,7 @@ class CrossAttention(MultiHead):
         super().__init__(shape, shape.bias)
         own = shape.heads * shape.head_size
         self.query = Linear(shape.width, own, shape.bias)  # W_q
-        self.key_value = Linear(shape.width, 2 * own, shape.bias)  # W_k over W_v
+        self.key_value = _stacked(shape, (own, own), shape.bias, key=0)  # W_k over W_v
         xavier(self.query)
         xavier(self.key_value, own, own)
 

@@ -38,6 +38,20 @@ def sinusoids(length: int, width: int) -> Tensor:
     return table.copy_(torch.cat([angles.sin(), angles.cos()[:, : width // 2]], dim=1))
 
 
+def timescale_sinusoids(length: int, width: int) -> Tensor:
+    """The same with the slowest wave at exactly 1/10000, (length, width): rates 10000^(-i/(D/2 - 1)).
+
+    That is tensor2tensor's table, and Whisper's.
+    """
+    table = torch.empty(length, width)
+    if table.is_meta:
+        return table
+    half = width // 2
+    rates = 10000 ** (-torch.arange(half, dtype=torch.float64) / max(half - 1, 1))  # (D/2,)
+    angles = torch.arange(length, dtype=torch.float64)[:, None] * rates  # (length, D/2)
+    return table.copy_(torch.cat([angles.sin(), angles.cos()], dim=1))
+
+
 FINEST: Final = 64.0  # waves of a side, of the finest
 
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -108,6 +109,8 @@ class TaskJob(HasProcessors, Job):
     head: HeadSpec | None = None  # what is put on the model
     labels: list[str] | None = None  # the names of that head's answers
     use: str  # how to use the model, for its card
+    first_token: int | None = None  # the token that writing begins with; left out: the EOS token
+    generation: Mapping[str, Any] = MappingProxyType({})  # what else generation_config.json says
 
     def __init__(self, plan: Plan, say: Say) -> None:
         """`say` something to the person who trains."""
@@ -158,7 +161,16 @@ class TaskJob(HasProcessors, Job):
         card = self._card(model, printed_scores(self.metrics, metrics, search=self.search))
         about = {"version": __version__, "data": self.hashes, "metrics": metrics}
         about |= {**self.plan.base_info(), **self.about(metrics)}
-        save_model(folder, model, self.processors, task=self.task, about=about, card=card)
+        save_model(
+            folder,
+            model,
+            self.processors,
+            task=self.task,
+            about=about,
+            card=card,
+            start=self.first_token,
+            generation=self.generation,
+        )
 
     def _card(self, model: Any, scores: Mapping[str, str]) -> str:
         """The README of a model folder: what it is, on what it was trained, how well it does, how to use it."""

@@ -20,8 +20,10 @@ from legato.data.batching.batch import IGNORE, Batch, Inputs
 from legato.data.batching.batches import BatchShape, scoring_order
 from legato.data.batching.pair_batches import PairBatches, TokenDraw, collate_pairs
 from legato.data.formats.text_pairs import Pairs, filter_lengths
+from legato.data.processors import TEXT
 from legato.data.text.tokenizers import AnyTokenizer, Ids, Tokenizer
 from legato.decoding import Hypothesis, SearchOptions, search
+from legato.decoding.frontier import LogitsProcessor
 from legato.decoding.options import MAX_BEAMS, MAX_NBEST
 from legato.errors import ConfigError
 from legato.models.base import SequenceModel
@@ -51,15 +53,16 @@ def longest_of(model: SequenceModel) -> int:
 def require_source(model: str, task: str) -> None:
     """Refuse a model without an encoder: first of all, for its settings are not those that the task's models have."""
     if not MODELS.get(model).is_encoder_decoder:
-        known = [name for name in MODELS.names() if _is_encoder_decoder(name)]
+        known = [name for name in MODELS.names() if _reads_source(name)]
         recurrent = MODELS.get(model).Config.network == "recurrent"
         hint = f"; model=seq2seq model.cell={model} is its like" if recurrent else ""
         raise ConfigError(f"model={model} reads no source, which {task} has; use {' or '.join(known)}{hint}")
 
 
-def _is_encoder_decoder(name: str) -> bool:
+def _reads_source(name: str) -> bool:
+    """Whether a model has an encoder, which reads text where nothing else is put in its place."""
     try:
-        return bool(MODELS.get(name).is_encoder_decoder)
+        return bool(MODELS.get(name).is_encoder_decoder and MODELS.get(name).processors == (TEXT,))
     except ConfigError:  # another package's, broken
         return False
 
@@ -79,6 +82,12 @@ class TargetTokens:
     start: int
     eos: int
     suppress: tuple[int, ...] = ()
+    suppress_first: tuple[int, ...] = ()  # not held as the first token
+    forced: tuple[int, ...] = ()  # what stands behind the start and is not searched for
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        return (self.start, *self.forced)
 
     @classmethod
     def of(cls, tokenizer: AnyTokenizer, start: int | None = None) -> TargetTokens:
@@ -191,6 +200,7 @@ def write_from(
     allowed: Sequence[Callable[[list[int]], Any]] | None = None,
     text_of: Callable[[Sequence[int]], str] | None = None,
     memory: Any = None,
+    processor: LogitsProcessor | None = None,
 ) -> list[list[Hypothesis]]:
     """The best hypotheses for each row of `batch.source`, whatever it is, read side by side.
 
@@ -199,15 +209,17 @@ def write_from(
     """
     return search(
         model,
-        [[target_tokens.start]] * len(limits),
+        [target_tokens.prompt] * len(limits),
         options.model_copy(update={"max_tokens": max(limits)}),
         eos=target_tokens.eos,
         suppress=target_tokens.suppress,
+        suppress_first=target_tokens.suppress_first,
         limits=list(limits),
         memory=model.encode(batch) if memory is None else memory,
         sources=sources,
         text_of=text_of,
         constraint=None if allowed is None else lambda prompt, made: allowed[prompt](made),
+        processor=processor,
     )
 
 

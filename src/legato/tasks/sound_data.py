@@ -32,7 +32,7 @@ from legato.data.sources.named_files import printable
 from legato.data.sources.table import Column
 from legato.errors import ConfigError, FolderError, LegatoError
 from legato.folders.loaded import Loaded
-from legato.models.sound_encoder import SoundConfig
+from legato.models.sound_encoder import HearingConfig, SoundConfig
 from legato.models.source_encoder import sound_settings_of, source_config
 from legato.registry import MODELS
 from legato.tasks.base import Plan, Prediction, Task
@@ -43,6 +43,7 @@ from legato.tasks.table_inputs import TableInputs
 
 BATCH: Final = 12_000  # frames of 10 ms: two minutes of sound
 HEARING: Final = "conformer or deepspeech"
+WINDOWS: Final = 16  # sounds in a batch of a model that reads windows
 
 
 class SoundData(Section):
@@ -63,7 +64,7 @@ class SoundData(Section):
     augment: SpecAugmentConfig = SpecAugmentConfig()
 
 
-def sound_settings(plan: Plan) -> SoundConfig:
+def sound_settings(plan: Plan) -> HearingConfig:
     """The settings of the model that is trained, or of its encoder, if that reads sound."""
     found = sound_settings_of(plan.model)
     if found is None:
@@ -81,6 +82,11 @@ def feature_extractor(loaded: Loaded) -> FeatureExtractor:
             f"{loaded.folder}: {found.file} makes frames of {found.bins} features, and the model reads "
             f"{config.features}; use the file that belongs to it"
         )
+    if found.seconds is not None and config.max_frames is not None and found.frames(0) > config.max_frames:
+        raise FolderError(
+            f"{loaded.folder}: {found.file} makes {found.frames(0)} frames of a sound, and the model reads "
+            f"{config.max_frames}; use the file that belongs to it"
+        )
     return found
 
 
@@ -96,15 +102,15 @@ class SoundReader:
         return None if self.augmentation.idle else self.augmentation
 
     def read(self, inputs: Inputs) -> Inputs:
-        """(B, N) samples to (B, T, F) frames."""
+        """(B, N) samples to (B, T, F) frames; of a model that reads windows each is one, silence and all."""
         samples, lengths, draws = inputs.content, inputs.lengths, inputs.draws
         if draws is not None:
             samples, lengths = self.augmentation.change_speed(samples, lengths, draws)
             samples = self.augmentation.change_sound(samples, lengths, draws)
-        frames, counts = self.extractor.extract(samples, lengths, padded=False)
+        frames, counts = self.extractor.extract(samples, lengths)
         if draws is not None:
             frames = self.augmentation.mask_frames(frames, counts, draws)
-        return Inputs(values=frames, lengths=counts)
+        return Inputs(values=frames, lengths=None if self.extractor.is_windowed() else counts)
 
 
 SOUND_FILES: Final = FileKind(
@@ -157,15 +163,20 @@ def sound_training(given: Given, *, epochs: int, samples: int) -> TrainDefaults:
     usual = TrainDefaults(lr=rate, beta2=0.98, schedule="cosine", weight_decay=0.01)
     train = TrainDefaults(samples=samples, **completed_training(given, usual, None, epochs))
     if "batch_rows" not in given.train:
-        train["batch_tokens"] = BATCH
+        if issubclass(given.config, SoundConfig) or has_source(given):
+            train["batch_tokens"] = BATCH
+        else:
+            train["batch_rows"] = WINDOWS
     return train
 
 
 def require_hearing(given: Given, *, writes: bool = False) -> None:
     """Refuse a model that reads no sound, nor has an encoder that may, of a task that `writes`."""
     with_encoder = writes and has_source(given)
-    if not (issubclass(given.config, SoundConfig) or with_encoder):
-        more = " or, with a decoder, transformer or seq2seq" if writes else ""
+    if not writes and issubclass(given.config, HearingConfig) and not issubclass(given.config, SoundConfig):
+        raise ConfigError(f"model={given.model['name']} writes what is said, and nothing else; use {HEARING}")
+    if not (issubclass(given.config, HearingConfig if writes else SoundConfig) or with_encoder):
+        more = " or, with a decoder, whisper, transformer or seq2seq" if writes else ""
         raise ConfigError(f"model={given.model['name']} reads no sound; use {HEARING}{more}")
 
 

@@ -162,6 +162,20 @@ def _of_sounds() -> Iterator[Scenario]:
     yield Scenario("train-speech-decoder", _train("speech", writing), job.makes, keys=("model.",))
     use = ("predict", "run", "sound.wav", "--beams", "2", "--timestamps", "--json")
     yield Scenario("use-speech-decoder", use, job.makes, (_train("speech", writing, out="run"),), texts=1)
+    windows = {"layers": 1, "width": 8, "heads": 2, "features": 8, "source_length": 50, "length": 16}
+    settings = {**data, "model": "whisper", **{f"model.{key}": value for key, value in windows.items()}}
+    settings |= {"train.batch_rows": 4}
+    del settings["data.batch_seconds"]
+    covers = frozenset({"model:whisper"})
+    yield Scenario("train-whisper-model", _train("speech", settings), job.makes, covers=covers, keys=("model.",))
+    use = ("predict", "run", "sound.wav", "--json")
+    yield Scenario("use-whisper", use, job.makes, (_train("speech", settings, out="run"),), covers, texts=1)
+    covers, makes = frozenset({"family:whisper"}), (sounds.sounds, sounds.whisper)
+    use = ("predict", "whisper", "sound.wav", "--timestamps", "--json")
+    yield Scenario("use-published-whisper", use, makes, covers=covers, texts=1)
+    settings = {**data, "from": "whisper", "data.language": "en", "train.batch_rows": 4}
+    del settings["data.batch_seconds"]
+    yield Scenario("train-from-whisper", _train("speech", settings), makes, covers=covers)
     for family in ("parakeet_ctc", "parakeet_encoder"):
         covers, makes = frozenset({f"family:{family}"}), (sounds.sounds, sounds.of_sounds(family))
         if family == "parakeet_ctc":

@@ -14,6 +14,13 @@ def sounds(folder: Path) -> None:
     write_sounds(folder)
 
 
+def whisper(folder: Path) -> None:
+    """A folder of Whisper that writes two languages, without our key."""
+    from tiny_whisper import whisper_folder
+
+    whisper_folder(folder / "whisper", languages=True)
+
+
 def of_sounds(family: str) -> Callable[[Path], None]:
     """A folder of a published family that reads sounds, named after it, without our key."""
 

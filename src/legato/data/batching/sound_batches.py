@@ -145,16 +145,20 @@ class SoundBatches:
         shape: BatchShape,
         *,
         augmentation: SpecAugment | None = None,
+        window: float | None = None,
     ) -> None:
         """`make` gives sounds, and the numbers of their rows, what there is to learn of them.
 
-        A batch has at most `shape.batch_tokens` positions, of 10 ms each, or `shape.batch_rows` sounds.
+        A batch has at most `shape.batch_tokens` positions, of 10 ms each, or `shape.batch_rows` sounds; of a model
+        that reads windows of so many seconds, each sound counts as one.
         """
         if not len(waves):
             raise DataError(f"{shape.name} holds no rows")
         self.waves, self.make, self.augmentation = waves, make, augmentation
         self.hop = max(1, round(FRAME * waves.rate))
         widths = np.maximum(1, -(-waves.lengths // self.hop))
+        if window is not None:
+            widths = np.full_like(widths, round(window / FRAME))
         if shape.batch_rows is None and widths.max() > shape.batch_tokens:
             row = int(widths.argmax())
             raise DataError(
@@ -179,11 +183,13 @@ class SoundBatches:
         return replace(self.make(inputs, rows.tolist()), read=int(self._widths[rows].sum()))
 
 
-def written_batch(sounds: Inputs, targets: Sequence[Sequence[int]], start: int, eos: int) -> Batch:
-    """Sounds that an encoder reads, and what a decoder writes of each: the tokens, and what stands before each."""
-    ids = Inputs.of([[start, *row] for row in targets], padding=eos)
-    width = ids.token_ids.shape[1]
-    wanted = torch.tensor([[*row, eos, *[IGNORE] * (width - len(row) - 1)] for row in targets])
+def written_batch(sounds: Inputs, targets: Sequence[Sequence[int]], prompt: Sequence[int], eos: int) -> Batch:
+    """Sounds that an encoder reads, and what a decoder writes of each behind a prompt: the tokens, and what stands
+    before each."""
+    ids = Inputs.of([[*prompt, *row] for row in targets], padding=eos)
+    width, before = ids.token_ids.shape[1], [IGNORE] * (len(prompt) - 1)
+    made = [[*before, *row, eos] for row in targets]
+    wanted = torch.tensor([[*row, *[IGNORE] * (width - len(row))] for row in made])
     return Batch(ids, wanted, source=sounds, tokens=sum(map(len, targets)) + len(targets))
 
 

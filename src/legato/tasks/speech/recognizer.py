@@ -65,6 +65,7 @@ class Recognizer:
     tokenizer: AnyTokenizer
     extractor: FeatureExtractor
     fusion: ctc.Fusion | None = None  # a language model in the search
+    normalizer: str | None = None  # of one more word error rate
 
     def __post_init__(self) -> None:
         self.blank = self.tokenizer.size if self.model.shape is None else self.model.shape.outputs - 1
@@ -201,7 +202,7 @@ class Recognizer:
                 written[number] = heard[0].text
                 unaligned += not fit
                 total, tokens = (total + loss, tokens + len(ids)) if fit else (total, tokens)
-        scores = {"loss": total / max(1, tokens), **speech_scores(written, data.texts)}
+        scores = {"loss": total / max(1, tokens), **speech_scores(written, data.texts, self.normalizer)}
         counts = {"sounds": len(waves), "seconds": round(waves.seconds, 1)}
         if unaligned:
             counts["not_alignable"] = unaligned

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal
 
+import numpy as np
 from pydantic import Field
 
 from legato.config import Section, validate
@@ -31,17 +32,19 @@ from legato.data.splits import Encoding, MaxLine, SplitData, TableFormat, ValidS
 from legato.data.text.vocabularies import TokenizerConfig
 from legato.decoding import ctc
 from legato.decoding.options import MAX_BEAMS, MAX_NBEST
+from legato.decoding.speech_prompt import SpeechPrompt
 from legato.errors import ConfigError, DataError
 from legato.evaluation.speech import METRICS
 from legato.folders.loaded import Loaded
+from legato.folders.special_tokens import prompt_entries
 from legato.models.base import SequenceModel
 from legato.models.model_with_head import HeadSpec
-from legato.models.sound_encoder import SoundConfig
+from legato.models.sound_encoder import HearingConfig
 from legato.nn.losses.ctc import ctc_nll
 from legato.registry import MODELS
 from legato.tasks.base import Answer, Plan, Prediction, Say, TaskJob, penalised
 from legato.tasks.defaults import Defaults, Given
-from legato.tasks.encoder_decoder import TargetTokens, written_loss
+from legato.tasks.encoder_decoder import written_loss
 from legato.tasks.sound_data import (
     SoundData,
     SoundReader,
@@ -57,10 +60,11 @@ from legato.tasks.sound_data import (
 )
 from legato.tasks.speech.language_model import fusion_with
 from legato.tasks.speech.recognizer import Recognizer, outputs_of
-from legato.tasks.speech.writer import LONGEST, Writer, recognizer_of
+from legato.tasks.speech.writer import LONGEST, Writer, encoded_texts, prompt_of, recognizer_of
 from legato.training.job import Loss
 
 SMALL: Final = {"layers": 2, "width": 64, "channels": 16}  # of an encoder for sounds that are made
+SHORT: Final = {"layers": 2, "width": 64, "heads": 4, "source_length": 250, "length": 64}  # of Whisper for them
 FUSED: Final = 8  # beams with a language model, where nobody says how many
 
 
@@ -82,6 +86,10 @@ class SpeechData(SplitData[str], SoundData):
     )
     lm_weight: float = Field(0.3, ge=0, le=100, description="what its log probabilities are multiplied with")
     length_bonus: float = Field(0.0, ge=-100, le=100, description="added for each token that the search writes")
+    normalizer: Literal["whisper"] | None = Field(
+        None, description="whisper: of scores at the end also WER after Whisper's normaliser of English"
+    )
+    language: str | None = Field(None, description="that is spoken, of a model of several, such as en")
 
     def transcripts(self, source: str, split: str, seed: int, toy: ToySoundsConfig | None = None) -> Transcripts:
         """The sounds and transcripts that `source` names."""
@@ -96,6 +104,7 @@ class SpeechOptions(Section):
     beams: int | None = Field(None, ge=1, le=MAX_BEAMS)
     nbest: int = Field(1, ge=1, le=MAX_NBEST)
     timestamps: bool = False
+    language: str | None = None
     lm: str | None = None
     lm_weight: float = Field(0.3, ge=0, le=100)
     length_bonus: float = Field(0.0, ge=-100, le=100)
@@ -127,7 +136,8 @@ class SpeechJob(TaskJob):
         self.writes = MODELS.get(plan.model.name).is_encoder_decoder  # with a decoder
         outputs = outputs_of(self.tokenizer, None if plan.writer is None else plan.writer.module.shape)
         self.blank, self.share = outputs - 1, settings.ctc if self.writes else 1.0
-        self.target_tokens = TargetTokens.of(self.tokenizer)
+        if self.writes:
+            self.prompt = self._prompt()
         if not self.writes:
             spec = {"kind": "ctc", "outputs": outputs}
             self.head = validate(HeadSpec, {**plan.head.model_dump(), **spec}, "head")
@@ -153,10 +163,26 @@ class SpeechJob(TaskJob):
         config = self.plan.tokenizer if writer is None else TokenizerConfig(name="char")  # an encoder writes nothing
         return cached_tokenizer(config, Text(train.source, train.texts, train.sha256))
 
-    def _batches(self, settings: SoundConfig) -> SoundBatches:
+    def _prompt(self) -> SpeechPrompt:
+        """What the decoder's writing begins with: as a model that others made has it, or the EOS token."""
+        found = self.plan.loaded
+        if found is None or not found.module.is_encoder_decoder:
+            return SpeechPrompt((self.tokenizer.eos_id,))
+        prompt = prompt_of(found, self.plan.data.language)
+        if prompt.languages:
+            raise ConfigError(
+                f"{found.folder} writes {len(prompt.languages)} languages; say which one is spoken, such as "
+                "data.language=en"
+            )
+        self.first_token, self.generation = prompt.tokens[0], prompt_entries(found.generation)
+        return prompt
+
+    def _batches(self, settings: HearingConfig) -> SoundBatches:
         """Those of the training sounds whose transcripts fit into their states."""
+        self._leave_out_longer()
         plan, train, waves = self.plan, self.parts["train"], self.waves["train"]
-        encoded = [[int(token) for token in ids] for ids in self.tokenizer.encode_many(train.texts)]
+        spaced = self.writes and self.prompt.spaced
+        encoded = encoded_texts(self.tokenizer, train.texts, spaced=spaced)
         extractor = self.reader.extractor
         fastest = 1 + plan.data.augment.speed
         states = [settings.states_of(extractor.frames(int(count / fastest), padded=False)) for count in waves.lengths]
@@ -174,16 +200,33 @@ class SpeechJob(TaskJob):
         self._tell_unknown(encoded)
 
         if self.writes:
-            most = min(LONGEST, plan.model.max_length or LONGEST) - 1
+            most = min(LONGEST, plan.model.max_length or LONGEST) - len(self.prompt.tokens)
             encoded = [ids[:most] for ids in encoded]
 
         def make(inputs: Inputs, rows: Sequence[int]) -> Batch:
             wanted = [encoded[row] for row in rows]
             if self.writes:
-                return written_batch(inputs, wanted, self.target_tokens.start, self.target_tokens.eos)
+                return written_batch(inputs, wanted, self.prompt.tokens, self.tokenizer.eos_id)
             return sound_batch(inputs, wanted)
 
-        return SoundBatches(waves, make, sound_shape(plan, train.source), augmentation=self.reader.changes)
+        shape, window = sound_shape(plan, train.source), extractor.seconds
+        return SoundBatches(waves, make, shape, augmentation=self.reader.changes, window=window)
+
+    def _leave_out_longer(self) -> None:
+        """Training sounds that are longer than the windows that the model reads."""
+        window, train, waves = self.reader.extractor.seconds, self.parts["train"], self.waves["train"]
+        if window is None:
+            return
+        fits = np.flatnonzero(waves.lengths <= window * waves.rate).tolist()
+        if len(fits) == len(waves):
+            return
+        first = min(set(range(len(waves))).difference(fits))
+        told = f"{train.where(first)}: {waves.lengths[first] / waves.rate:,.1f} seconds"
+        if not fits:
+            raise DataError(f"every sound is longer than the {window} seconds that this model reads; {told}")
+        left_out = len(waves) - len(fits)
+        self.say(f"note: {left_out:,} sounds are left out, longer than the {window} seconds that are read; {told}")
+        self.parts["train"], self.waves["train"] = train.select(fits), waves.select(fits)
 
     def _tell_unknown(self, encoded: list[list[int]]) -> None:
         unknown = self.tokenizer.unk_id
@@ -218,14 +261,15 @@ class SpeechJob(TaskJob):
         found = written_loss(model, output, batch, self.plan.train.label_smoothing)
         if output.logits is None or model.source_encoder is None:
             return found
-        said = targets.masked_fill(targets == self.target_tokens.eos, IGNORE)
+        said = targets.masked_fill(targets == self.tokenizer.eos_id, IGNORE)
         lengths = model.source_encoder.state_lengths(source)
         also = ctc_nll(output.logits, lengths, said, self.blank).sum()
         return Loss((1 - self.share) * found.total + self.share * also, found.reported)
 
     def recognizer(self, model: SequenceModel) -> Recognizer:
-        kind = Writer if self.writes else Recognizer
-        return kind(model, self.tokenizer, self.reader.extractor)
+        if self.writes:
+            return Writer(model, self.tokenizer, self.reader.extractor, prompt=self.prompt)
+        return Recognizer(model, self.tokenizer, self.reader.extractor)
 
     def validate(self, model: SequenceModel) -> dict[str, float]:
         scores, _, _ = self.recognizer(model).score(self.parts["valid"], self.waves["valid"])
@@ -233,6 +277,7 @@ class SpeechJob(TaskJob):
 
     def score(self, model: SequenceModel, split: str) -> dict[str, Any]:
         recognizer, data = self.recognizer(model), self.plan.data
+        recognizer.normalizer = data.normalizer
         beams = _fused(recognizer, data, data.beams if "beams" in data.model_fields_set else None, self.about({}))
         return recognizer.score(self.parts[split], self.waves[split], beams)[0]
 
@@ -273,13 +318,14 @@ class Speech(SoundTask):
         require_hearing(given, writes=True)
         train = sound_training(given, epochs=10 if given.toy or given.trained else 60, samples=3)
         writes = has_source(given)
-        if writes:
+        whisper = not writes and MODELS.get(str(given.model["name"])).is_encoder_decoder  # all of one piece
+        if writes or (whisper and not given.trained):
             train["label_smoothing"] = 0.1
         data: dict[str, Any] = {}
         model: dict[str, Any] = {}
         if given.toy and not given.trained:
             data = {"sounds": {"count": 2000}, "batch_seconds": 8}
-            model = {"layers": 1, "width": 64} if writes else SMALL
+            model = {"layers": 1, "width": 64} if writes else SHORT if whisper else SMALL
         elif not given.trained:
             data = {"augment": {"frequency_masks": 2, "time_masks": 5}}
         fixed = sound_encoder(given, SMALL) if writes else {}
@@ -295,7 +341,8 @@ class Speech(SoundTask):
     @classmethod
     def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
         cls.require(data, "test")
-        recognizer = recognizer_of(loaded)
+        recognizer = recognizer_of(loaded, data.language)
+        recognizer.normalizer = data.normalizer
         toy, seed = as_trained_toy(data, loaded.about)
         test = data.transcripts(data.test, "test", seed, toy)
         waves = Waves(test.sounds, recognizer.extractor.sampling_rate, loaded.module.device, workers=data.workers)
@@ -305,7 +352,7 @@ class Speech(SoundTask):
 
     @classmethod
     def predict(cls, loaded: Loaded, inputs: Sequence[Any], options: Any) -> list[Prediction]:
-        recognizer = recognizer_of(loaded)
+        recognizer = recognizer_of(loaded, options.language)
         rate = recognizer.extractor.sampling_rate
         made, read = readable_sounds(inputs, rate)
         if read:

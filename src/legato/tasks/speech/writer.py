@@ -4,25 +4,34 @@ Where CTC was learned from the same states (`model.encoder.ctc` = λ; Watanabe e
 ranked by both, and CTC's alignment says when each word was said:
 
     score(y) = (1 − λ) log p_decoder(y | sound) + λ log p_ctc(y | sound)
+
+Whisper reads windows of 30 seconds and may write times itself (`decoding/speech_prompt.py`). Of a longer sound the
+next window begins where what was written of the one before ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from legato.data.audio.transcripts import Transcripts
 from legato.data.batching.batch import Batch, Inputs
 from legato.data.batching.sound_batches import Waves, written_batch
-from legato.decoding import SearchOptions, ctc
-from legato.errors import LegatoError
+from legato.data.text.tokenizers import AnyTokenizer
+from legato.decoding import Hypothesis, SearchOptions, ctc
+from legato.decoding.speech_prompt import SpeechPrompt, Timestamps, segments
+from legato.errors import ConfigError, LegatoError
 from legato.evaluation.metrics import DetailTable
 from legato.evaluation.speech import speech_details, speech_scores
 from legato.folders.loaded import Loaded
 from legato.models.source_encoder import sound_settings_of
+from legato.nn.state import Memory
+from legato.nn.threads import in_threads
 from legato.tasks.encoder_decoder import (
     TargetTokens,
     beam_options,
@@ -36,71 +45,119 @@ from legato.tasks.speech.recognizer import WINDOW, Heard, Recognizer, Word
 
 LONGEST: Final = 448  # tokens of a transcript
 MORE: Final = 10  # tokens that a transcript may have beyond the encoder's states
+KEPT: Final = 1 << 30  # bytes of what the decoder looks at, of windows that are written side by side …
+MOST_ROWS: Final = 128  # … and how many they are at most
+STRIDE: Final = 1.0  # seconds that a window begins behind the one before, at least
 
 
+@dataclass
 class Writer(Recognizer):
     """A model with an encoder of sound and a decoder, and what it takes to use it."""
+
+    prompt: SpeechPrompt | None = None  # what writing begins with; left out: the EOS token
 
     def __post_init__(self) -> None:
         super().__post_init__()
         settings = sound_settings_of(self.model.config)
         self.share: float = 0.0 if settings is None else settings.ctc  # λ
-        self.target_tokens = TargetTokens.of(self.tokenizer)
-        self.longest = min(LONGEST, longest_of(self.model))
+        self.begins = self.prompt or SpeechPrompt((self.tokenizer.eos_id,))
+        self.timed = self.begins.timed(self.model.vocabulary)
+        self.longest = min(LONGEST, longest_of(self.model)) - len(self.begins.tokens) - bool(self.begins.languages)
+        most = None if settings is None else settings.max_frames
+        seconds = WINDOW if most is None else min(WINDOW, most * self.extractor.hop / self.extractor.sampling_rate)
+        self.window: float = self.extractor.seconds or seconds
+        self.rows, self.encoded_rows = self._rows()
+
+    def _rows(self) -> tuple[int, int]:
+        """How many windows are written side by side, and how many of them are read at once."""
+        settings = sound_settings_of(self.model.config)
+        if settings is None or not self.extractor.is_windowed():
+            return MOST_ROWS, MOST_ROWS
+        states, config = settings.states_of(self.extractor.frames(0)), self.model.config
+        layers = getattr(config, "decoder_layers", None) or config.layers
+        row = 2 * 4 * layers * states * config.width
+        if self.model.device.type != "cpu":
+            return max(1, min(MOST_ROWS, 8 * KEPT // row)), MOST_ROWS
+        # Several threads, each with its own. One window at a time leaves what its layers make in the cores' caches.
+        return max(1, min(MOST_ROWS, KEPT // row // torch.get_num_threads())), 1
+
+    def target_tokens(self, prompt: SpeechPrompt, *, timed: bool = False) -> TargetTokens:
+        """What is searched behind a prompt; nothing that is no text, but for times where they are written."""
+        eos, tokenizer = self.tokenizer.eos_id, self.tokenizer
+        beyond = range(tokenizer.size, self.model.vocabulary)
+        if timed:
+            assert prompt.no_timestamps is not None
+            beyond = range(tokenizer.size, prompt.no_timestamps + 1)
+        never = {*prompt.suppress, *(tokenizer.special_ids - {eos}), *beyond}
+        first, *forced = prompt.tokens
+        return TargetTokens(first, eos, tuple(sorted(never)), prompt.suppress_first, tuple(forced))
 
     def pieces(self, waves: Waves) -> Iterator[tuple[list[int], list[float], Tensor, Tensor]]:
         """All sounds, those of like length side by side, longer ones in pieces: their numbers, the seconds at which
         each begins, samples (B, N) and lengths (B,)."""
-        most = int(WINDOW * self.extractor.sampling_rate)
-        for numbers, samples, lengths in waves.scored():
+        most = int(self.window * self.extractor.sampling_rate)
+        for numbers, samples, lengths in self._windows(waves) if self.extractor.is_windowed() else waves.scored():
             if samples.shape[1] <= most:
                 yield numbers, [0.0] * len(numbers), samples, lengths
                 continue
             for number, row, length in zip(numbers, samples, lengths.tolist(), strict=True):
                 parts = list(row[:length].split(most))
                 counts = torch.tensor([len(part) for part in parts])
-                begins = [index * WINDOW for index in range(len(parts))]
+                begins = [index * self.window for index in range(len(parts))]
                 yield [number] * len(parts), begins, torch.nn.utils.rnn.pad_sequence(parts, batch_first=True), counts
+
+    def _windows(self, waves: Waves) -> Iterator[tuple[list[int], Tensor, Tensor]]:
+        """All sounds, of which each becomes a window; longer ones alone."""
+        threads = torch.get_num_threads() if self.model.device.type == "cpu" else 1
+        fit = waves.lengths <= self.window * waves.rate
+        order = [int(number) for number in np.argsort(-waves.lengths, kind="stable")]
+        alone = [number for number in order if not fit[number]]
+        order = [number for number in order if fit[number]]
+        rows = max(1, min(self.rows, -(-len(order) // threads)))
+        parts = [[number] for number in alone] + [order[at : at + rows] for at in range(0, len(order), rows)]
+        for numbers in parts:
+            yield numbers, *waves.take(numbers)
 
     def source(self, samples: Tensor, lengths: Tensor) -> Inputs:
         device = self.model.device
         return self.reader.read(Inputs(values=samples.to(device), lengths=lengths.to(device)))
 
     def transcribe(self, waves: Waves, beams: int = 1, nbest: int = 1, *, words: bool = False) -> list[Any]:
-        if words and not self.share:
+        if words and not self.share and self.timed is None:
             raise LegatoError(
                 "this model writes with a decoder alone, which says no times; train one with model.encoder.ctc=0.3"
             )
+        longer = waves.lengths > self.window * waves.rate
+        sought = [number for number in range(len(waves)) if self.timed is not None and (words or longer[number])]
         made: list[list[Any]] = [[] for _ in range(len(waves))]
-        for numbers, begins, samples, lengths in self.pieces(waves):
-            found = self._written(samples, lengths, max(beams, nbest), nbest, begins if words else None)
+        for number, whole in zip(sought, self._follow(waves.select(sought), beams), strict=True):
+            made[number].append([whole])
+        others = [number for number in range(len(waves)) if not made[number]]
+        pieces = list(self.pieces(waves.select(others))) if others else []
+
+        def write(piece: tuple[list[int], list[float], Tensor, Tensor]) -> list[list[tuple[Heard, list[Word]]]]:
+            _, begins, samples, lengths = piece
+            return self._written(samples, lengths, max(beams, nbest), nbest, begins if words else None)
+
+        for (numbers, *_), found in zip(pieces, in_threads(write, pieces, self.model.device), strict=True):
             for number, answers in zip(numbers, found, strict=True):
-                made[number].append(answers)
+                made[others[number]].append(answers)
         return [parts[0] if len(parts) == 1 else [_joined([part[0] for part in parts])] for parts in made]
+
+    # --- one window ----------------------------------------------------------------------------------
 
     @torch.no_grad()
     def _written(
         self, samples: Tensor, lengths: Tensor, beams: int, nbest: int, begins: Sequence[float] | None
     ) -> list[list[tuple[Heard, list[Word]]]]:
-        source = self.source(samples, lengths)
-        batch = Batch(source, source=source)
-        memory = self.model.encode(batch)
-        counts = memory.lengths
-        assert counts is not None
-        options = SearchOptions() if beams == 1 else beam_options({}, beams, nbest=beams if self.share else nbest)
-        found = write_from(
-            self.model,
-            batch,
-            self.target_tokens,
-            options,
-            limits=[min(self.longest, count + MORE) for count in counts.tolist()],
-            text_of=self.tokenizer.decode,
-            memory=memory,
-        )
+        memory = self._encoded(samples, lengths)
+        found = self._search_in(memory, self.begins, beams, beams if self.share else nbest)
         ranked = [[Heard(self.text(h.tokens), h.tokens, h.logprob, h.score) for h in row] for row in found]
         logits = self.model.ctc_logits(memory)
         if logits is None:
             return [[(heard, []) for heard in row[:nbest]] for row in ranked]
+        counts = memory.lengths
+        assert counts is not None
         log_probs = logits.float().log_softmax(-1)
         made = []
         for row, several in enumerate(ranked):
@@ -118,6 +175,54 @@ class Writer(Recognizer):
             made.append(list(zip(best, times, strict=True)))
         return made
 
+    def _encoded(self, samples: Tensor, lengths: Tensor) -> Memory:
+        parts = []
+        for first in range(0, len(samples), self.encoded_rows):
+            some = slice(first, first + self.encoded_rows)
+            source = self.source(samples[some], lengths[some])
+            parts.append(self.model.encode(Batch(source, source=source)))
+        if len(parts) == 1:
+            return parts[0]
+        return Memory(torch.cat([part.states for part in parts]), None)  # windows, of one length
+
+    def _search_in(
+        self, memory: Memory, prompt: SpeechPrompt, beams: int, nbest: int, *, timed: bool = False
+    ) -> list[list[Hypothesis]]:
+        """The best of what the decoder writes of each row, behind a prompt."""
+        if prompt.languages:
+            return self._in_languages(memory, prompt, beams, nbest, timed=timed)
+        rows, counts = len(memory.states), memory.lengths
+        most = [self.longest] * rows if counts is None else [count + MORE for count in counts.tolist()]
+        tokens = self.target_tokens(prompt, timed=timed)
+        return write_from(
+            self.model,
+            Batch(Inputs(values=memory.states)),
+            tokens,
+            SearchOptions() if beams == 1 else beam_options({}, beams, nbest=nbest),
+            limits=[min(self.longest, each) for each in most],
+            text_of=self.tokenizer.decode,
+            memory=memory,
+            processor=Timestamps(prompt, tokens.eos) if timed else None,
+        )
+
+    def _in_languages(
+        self, memory: Memory, prompt: SpeechPrompt, beams: int, nbest: int, *, timed: bool
+    ) -> list[list[Hypothesis]]:
+        """The same, each row in the language that the model takes it for."""
+        rows = len(memory.states)
+        first = Inputs.of([[prompt.tokens[0]]] * rows, self.model.device)
+        logits = self.model.prefill(first, self.model.start(rows, 1, memory))
+        known = torch.tensor(prompt.languages, device=logits.device)
+        spoken = known[logits[:, known].argmax(-1)].tolist()
+        found: list[list[Hypothesis]] = [[] for _ in range(rows)]
+        for language in sorted(set(spoken)):
+            own = [row for row in range(rows) if spoken[row] == language]
+            part = Memory(memory.states[own], None if memory.lengths is None else memory.lengths[own])
+            results = self._search_in(part, prompt.speaking(language), beams, nbest, timed=timed)
+            for row, result in zip(own, results, strict=True):
+                found[row] = result
+        return found
+
     def _times(
         self, frames: Tensor, count: Tensor, heard: Heard, begins: Sequence[float] | None, row: int
     ) -> list[Word]:
@@ -129,33 +234,107 @@ class Writer(Recognizer):
             for word in self.words(frames, count, heard.tokens)
         ]
 
+    # --- windows that follow one another -------------------------------------------------------------
+
+    @torch.no_grad()
+    def _follow(self, waves: Waves, beams: int) -> list[tuple[Heard, list[Word]]]:
+        """What is said in each sound and when, by the times that the model writes."""
+        read = [_Following(waves.take([number])[0][0], waves.rate) for number in range(len(waves))]
+        while left := [each for each in read if each.at < each.seconds]:
+            for first in range(0, len(left), self.rows):
+                some = left[first : first + self.rows]
+                parts = [each.window(self.window) for each in some]
+                lengths = torch.tensor([len(part) for part in parts])
+                memory = self._encoded(torch.nn.utils.rnn.pad_sequence(parts, batch_first=True), lengths)
+                assert self.timed is not None
+                for each, found in zip(some, self._search_in(memory, self.timed, beams, 1, timed=True), strict=True):
+                    self._take(each, found[0])
+        return [(each.heard(), each.said) for each in read]
+
+    def _take(self, read: _Following, written: Hypothesis) -> None:
+        """Keep what was written of a window, and go on behind it."""
+        assert self.timed is not None
+        assert self.timed.no_timestamps is not None
+        seconds = min(float(self.window), read.seconds - read.at)
+        found, behind = segments(written.tokens, self.timed.no_timestamps + 1, seconds)
+        for start, end, tokens in found:
+            if text := self.text(tokens):
+                last = min(seconds, end)
+                read.said.append(Word(text, read.at + min(start, last), read.at + last))
+                read.tokens += tokens
+        read.logprob += written.logprob
+        read.at += max(STRIDE, behind)
+
+    # --- scores --------------------------------------------------------------------------------------
+
     @torch.no_grad()
     def score(
         self, data: Transcripts, waves: Waves, beams: int = 1
     ) -> tuple[dict[str, Any], list[str], list[DetailTable]]:
-        encoded = [
-            [int(token) for token in ids][: self.longest - 1] for ids in self.tokenizer.encode_many(data.texts)
-        ]
+        encoded = [ids[: self.longest - 1] for ids in self._encoded_texts(data)]
         total, tokens = 0.0, 0
-        for numbers, samples, lengths in waves.scored():
+        for numbers, _, samples, lengths in self.pieces(waves):
+            if len(set(numbers)) < len(numbers):
+                continue  # of a sound that is read in pieces, nobody knows which piece says what
             wanted = [encoded[number] for number in numbers]
             source = self.source(samples, lengths)
-            batch = written_batch(source, wanted, self.target_tokens.start, self.target_tokens.eos)
+            batch = written_batch(source, wanted, self.begins.tokens, self.tokenizer.eos_id)
             total += float(pair_loss(self.model, batch.to(self.model.device)).reported)
             tokens += batch.tokens
         written = [answers[0][0].text for answers in self.transcribe(waves, beams)]
         options = SearchOptions() if beams == 1 else beam_options({}, beams)
-        scores = {"loss": total / max(1, tokens), **speech_scores(written, data.texts)}
+        scores = {"loss": total / max(1, tokens), **speech_scores(written, data.texts, self.normalizer)}
         counts = {"sounds": len(waves), "seconds": round(waves.seconds, 1)}
         name = search_name(options) + (f", CTC {self.share:g}" if self.share and beams > 1 else "")
         return {**scores, **counts, "search": name}, written, speech_details(written, data.texts, data.names)
 
+    def _encoded_texts(self, data: Transcripts) -> list[list[int]]:
+        return encoded_texts(self.tokenizer, data.texts, spaced=self.begins.spaced)
 
-def recognizer_of(loaded: Loaded) -> Recognizer:
+
+@dataclass
+class _Following:
+    """A sound, and what was written of it so far."""
+
+    samples: Tensor
+    rate: int
+    at: float = 0.0  # seconds, where the next window begins
+    said: list[Word] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    logprob: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return len(self.samples) / self.rate
+
+    def window(self, seconds: float) -> Tensor:
+        first = int(self.at * self.rate)
+        return self.samples[first : first + int(seconds * self.rate)]
+
+    def heard(self) -> Heard:
+        return Heard(" ".join(word.text for word in self.said), self.tokens, self.logprob, self.logprob)
+
+
+def encoded_texts(tokenizer: AnyTokenizer, texts: Sequence[str], *, spaced: bool) -> list[list[int]]:
+    """Transcripts as tokens; `spaced`: behind a space, as models learned them."""
+    read = [f" {text}" for text in texts] if spaced else list(texts)
+    return [[int(token) for token in ids] for ids in tokenizer.encode_many(read)]
+
+
+def prompt_of(loaded: Loaded, language: str | None = None) -> SpeechPrompt:
+    """What a model's writing begins with, as its folder says."""
+    where = str(loaded.folder / "generation_config.json")
+    prompt = SpeechPrompt.of(loaded.generation, loaded.start, loaded.tokenizer.id_of, language=language, where=where)
+    return prompt.within(loaded.module.vocabulary, where)
+
+
+def recognizer_of(loaded: Loaded, language: str | None = None) -> Recognizer:
     """What a model folder holds: a model that writes with a decoder, or one with a head for CTC."""
     if not loaded.module.is_encoder_decoder:
+        if language is not None:
+            raise ConfigError("this model writes one language; leave language out")
         return Recognizer.of(loaded)
-    return Writer(loaded.module, loaded.tokenizer, feature_extractor(loaded))
+    return Writer(loaded.module, loaded.tokenizer, feature_extractor(loaded), prompt=prompt_of(loaded, language))
 
 
 def _joined(parts: Sequence[tuple[Heard, list[Word]]]) -> tuple[Heard, list[Word]]:
