@@ -176,3 +176,15 @@ def test_scores_far_below_zero_have_gradients_on_a_gpu(queries: int, keys: int, 
     mask = additive(padding(keys).cuda(), torch.bfloat16) if masked else None
     fused_attention(*inputs, mask).float().square().sum().backward()
     assert all(each.grad is not None and each.grad.isfinite().all() for each in inputs)
+
+
+@torch.no_grad()
+def test_heads_that_lie_apart_in_memory_give_the_same_of_long_sequences() -> None:
+    """On a CPU they are copied side by side first."""
+    from legato.nn.attention import FAR
+
+    qkv = torch.randn(2, FAR + 5, 3, 4, 8)
+    query, key, value = (part.transpose(1, 2) for part in qkv.unbind(2))
+    torch.testing.assert_close(
+        fused_attention(query, key, value), written_out_attention(query, key, value)[0], rtol=1e-5, atol=1e-5
+    )

@@ -159,7 +159,8 @@ class SoundTask(Task):
 
 def sound_training(given: Given, *, epochs: int, samples: int) -> TrainDefaults:
     """Defaults of `train.*` for tasks with sounds, whose batches have so many frames of 10 ms."""
-    rate = 1e-4 if given.trained else 2e-3 if given.recurrent else 1e-3
+    tuned = 1e-4 if given.adapt == "full" else 1e-3
+    rate = tuned if given.trained else 2e-3 if given.recurrent else 1e-3
     usual = TrainDefaults(lr=rate, beta2=0.98, schedule="cosine", weight_decay=0.01)
     train = TrainDefaults(samples=samples, **completed_training(given, usual, None, epochs))
     if "batch_rows" not in given.train:
