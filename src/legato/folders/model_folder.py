@@ -272,19 +272,9 @@ def _load_model(folder: Path, *, sketched: bool) -> Loaded:
                 raise FolderError(f"{file} was written over while the data was read; begin again")
         return read(model)[0]
 
-    return Loaded(
-        folder,
-        module,
-        processors,
-        task,
-        about,
-        start,
-        said.generation,
-        ends,
-        chat,
-        said.sentences,
-        read_into=read_into if sketched else None,
-    )
+    weights = read_into if sketched else None
+    told = (start, said.generation, ends, chat, said.sentences)
+    return Loaded(folder, module, processors, task, about, *told, read_into=weights)
 
 
 @dataclass(frozen=True)
