@@ -25,6 +25,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "mistral": {"name": "llama", "family": "mistral", "window": 4, "kv_heads": 1},
     "transformer-rotary": {"name": "transformer", "positions": "rotary", "window": 5},
     "seq2seq-fed": {"name": "seq2seq", "attention": "mlp", "input_feeding": True, "cell": "gru"},
+    "whisper-of-keys": {"name": "whisper", "source_length": 50},  # the other looks at states
     "seq2seq-none": {"name": "seq2seq", "attention": "none"},
 }
 each = pytest.mark.parametrize("kind", KINDS)

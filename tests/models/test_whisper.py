@@ -212,6 +212,27 @@ def test_cached_logits_equal_uncached_ones_of_sounds_of_different_lengths() -> N
         found = mine.step(chosen, state)
 
 
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("ragged", [False, True])
+@torch.no_grad()
+def test_looking_at_states_is_looking_at_their_keys_and_values(beams: int, ragged: bool) -> None:
+    mine, sounds = ours().double(), frames(3).double()
+    lengths = torch.tensor([20, 7, 12]) if ragged else None
+    memory = mine.encode(Batch(Inputs(tokens(3, 1)), source=Inputs(values=sounds, lengths=lengths)))
+    found = []
+    for looks in (False, True):
+        mine.decoder.looks_at_states = looks
+        state = mine.start(3, 12, memory)
+        logits = [mine.prefill(Inputs(tokens(3, 4)), state)]
+        state.reorder(torch.arange(3).repeat_interleave(beams))
+        logits += [mine.step(tokens(3 * beams, 5)[:, column], state) for column in range(3)]
+        state.reorder(torch.tensor([beams, 0]))
+        logits.append(mine.step(tokens(2, 6)[:, 0], state))
+        found.append(logits)
+    for keys, states in zip(*found, strict=True):
+        torch.testing.assert_close(states, keys, rtol=1e-9, atol=1e-10)
+
+
 # --- sounds ------------------------------------------------------------------------------------------
 
 

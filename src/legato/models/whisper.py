@@ -43,6 +43,9 @@ from legato.nn.state import Memory, Output
 from legato.nn.transformer import Stack, start_normal
 
 STATES_PER_SECOND: Final = 50
+# From so many states on, and up to so many heads, the decoder looks at the states themselves (`nn/transformer.py`).
+LONG: Final = 512
+FEW_HEADS: Final = 8
 
 
 class WhisperConfig(BlocksConfig, HearingConfig):
@@ -153,6 +156,7 @@ class WhisperModel(CachedModel):
         self.embedding = TokenEmbedding(sizes.vocabulary, config.width)
         self.positions = Learned(config.length, config.width)
         self.decoder = Stack("decoder", config.decoder_layers or config.layers, shape, causal=True, cross=True)
+        self.decoder.looks_at_states = config.source_length >= LONG and config.heads <= FEW_HEADS
         self.output = Readout(config.width, sizes.vocabulary)
         start_normal(self, 0.02)
         if config.tied:

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from legato.errors import LegatoError
 from legato.nn.attention import additive, visible
-from legato.nn.multihead import AttentionView, Past, Source
+from legato.nn.multihead import AttentionView, Past, Source, SourceStates
 from legato.nn.positions import At
 from legato.nn.state import SharedMemory
 
@@ -39,7 +39,7 @@ class CacheSlice(NamedTuple):
     at: At
     views: list[AttentionView]  # one a layer
     pasts: list[Past]  # one a layer
-    sources: list[Source] | None
+    sources: Sequence[Source] | Sequence[SourceStates] | None
 
 
 class KeyValueCache:
@@ -56,7 +56,7 @@ class KeyValueCache:
         like: Tensor,
         limit: int | None = None,
         windows: Sequence[int | None] | None = None,
-        sources: list[Source] | None = None,
+        sources: Sequence[Source] | Sequence[SourceStates] | None = None,
     ) -> None:
         """`like` says which device and dtype, `windows` how far each layer sees."""
         self.length = 0
@@ -254,21 +254,30 @@ class KeyValueCache:
 
 
 class Sources:
-    """Keys and values of each source in every layer."""
+    """Keys and values of each source in every layer, or the states that they would be made of, once for all."""
 
-    def __init__(self, layers: list[Source]) -> None:
-        first, mask = layers[0].key, layers[0].mask
-        store = first.new_empty(len(layers), 2, *first.shape)  # (L, 2, G, H, S, K)
-        for kept, layer in zip(store, layers, strict=True):
-            kept[0].copy_(layer.key)
-            kept[1].copy_(layer.value)
-        self._memory = SharedMemory([store], None if mask is None else mask[:, 0, 0] == 0, dim=2)
+    def __init__(self, layers: Sequence[Source] | Sequence[SourceStates]) -> None:
+        self.count, mask = len(layers), layers[0].mask
+        inside = None if mask is None else mask[:, 0, 0] == 0
+        self.layers: list[Any] = list(layers)
+        if isinstance(layers[0], SourceStates):
+            self._memory = SharedMemory([layers[0].states], inside)
+        else:
+            first = layers[0].key
+            store = first.new_empty(len(layers), 2, *first.shape)  # (L, 2, G, H, S, K)
+            for kept, layer in zip(store, self.layers, strict=True):
+                kept[0].copy_(layer.key)
+                kept[1].copy_(layer.value)
+            self._memory = SharedMemory([store], inside, dim=2)
         self._list()
 
     def _list(self) -> None:
         (store,), inside = self._memory.tensors, self._memory.inside
         mask = None if inside is None else additive(inside[:, None, None], store.dtype)
-        self.layers = [Source(layer[0], layer[1], mask) for layer in store.unbind(0)]
+        if isinstance(self.layers[0], SourceStates):
+            self.layers = [SourceStates(store, mask)] * self.count
+        else:
+            self.layers = [Source(layer[0], layer[1], mask) for layer in store.unbind(0)]
 
     def reorder(self, rows: list[int]) -> None:
         if self._memory.reorder(rows):

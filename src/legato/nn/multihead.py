@@ -20,6 +20,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from legato.nn.attention import fused_attention, written_out_attention
@@ -73,6 +74,13 @@ class Source(NamedTuple):
 
     key: Tensor  # (G, H, S, K); the batch's rows are G equal groups, one after the other
     value: Tensor
+    mask: Tensor | None = None  # broadcastable to (G, H, T, S)
+
+
+class SourceStates(NamedTuple):
+    """The same without keys and values: a memory that all layers look at, each with its matrices in the queries."""
+
+    states: Tensor  # (G, S, D)
     mask: Tensor | None = None  # broadcastable to (G, H, T, S)
 
 
@@ -170,9 +178,31 @@ class CrossAttention(MultiHead):
         both = both.unflatten(2, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)  # (2, G, H, S, K)
         return Source(both[0], both[1], mask)
 
-    def forward(self, x: Tensor, source: Source) -> Tensor:
+    def forward(self, x: Tensor, source: Source | SourceStates) -> Tensor:
         rows, length, _ = x.shape  # (B, T, D)
+        if isinstance(source, SourceStates):
+            if not capturing():
+                return self.output(self._look_at_states(x, source))
+            source = self.source(source.states, source.mask)
         # Rows that look at one source are as good as one row with so many queries: keys are read once.
         query = self.query(x).view(len(source.key), -1, self.heads, self.head_width)  # (G, B/G · T, H, K)
         context = self.attend(query, source.key, source.value, source.mask, False, rows)
         return self.output(context.reshape(rows, length, -1))
+
+    def _look_at_states(self, x: Tensor, source: SourceStates) -> Tensor:
+        """The same context with the keys' matrix on the queries' side, and the values' behind the sum:
+
+        q · (W_k m + b) = (W_kᵀ q) · m + q · b          q · b is the same for all m, and a softmax does not see it
+        Σ a_s (W_v m_s + b) = W_v (Σ a_s m_s) + b
+        """
+        rows, length, _ = x.shape  # (B, T, D)
+        heads, width, groups = self.heads, self.head_width, len(source.states)
+        keys, values = self.key_value.weight.view(2, heads, width, -1).unbind()  # (H, K, D) each
+        query = self.query(x).view(-1, heads, width).transpose(0, 1)  # (H, B · T, K)
+        query = (query @ keys).transpose(0, 1).reshape(groups, 1, -1, source.states.shape[-1])  # (G, 1, n · H, D)
+        states = source.states.unsqueeze(1)  # (G, 1, S, D)
+        summed = F.scaled_dot_product_attention(query, states, states, source.mask, scale=width**-0.5)
+        summed = summed.reshape(-1, heads, summed.shape[-1]).transpose(0, 1)  # (H, B · T, D)
+        context = (summed @ values.transpose(1, 2)).transpose(0, 1).reshape(rows, length, -1)
+        bias = self.key_value.added_bias
+        return context if bias is None else context + bias[heads * width :]

@@ -27,7 +27,16 @@ from legato.nn.capture import capture, capturing, scope
 from legato.nn.feedforward import BlockShape, FeedForward, make_norm
 from legato.nn.kv_cache import CacheSlice, KeyValueCache
 from legato.nn.linear import product_dtype
-from legato.nn.multihead import AttentionView, CrossAttention, MultiHead, Packing, Past, SelfAttention, Source
+from legato.nn.multihead import (
+    AttentionView,
+    CrossAttention,
+    MultiHead,
+    Packing,
+    Past,
+    SelfAttention,
+    Source,
+    SourceStates,
+)
 from legato.nn.positions import Rotary
 from legato.nn.readout import Readout, TokenEmbedding, clear_padding
 from legato.nn.state import Memory
@@ -48,7 +57,7 @@ class Block(nn.Module):
         self.feedforward_norm = make_norm(shape)
 
     def forward(
-        self, x: Tensor, look: AttentionView, past: Past | None = None, source: Source | None = None
+        self, x: Tensor, look: AttentionView, past: Past | None = None, source: Source | SourceStates | None = None
     ) -> Tensor:
         """(B, T, D) to (B, T, D)."""
         x = self._around("attention", self.attention, self.attention_norm, x, look, past)
@@ -70,7 +79,8 @@ class Stack(nn.Module):
     `name` is what its captured tensors are called after. With `window` a token sees only those less than
     so far away; a list has one for each layer. With `recompute` a block's inner results are forgotten in training and
     computed again for its gradients, which takes a third more time and far less memory. Without `final_norm` a
-    pre-norm stack leaves what its last block does.
+    pre-norm stack leaves what its last block does. With `looks_at_states` a CPU keeps no keys and values of a memory
+    while tokens are written, but the memory itself: worth it where that is long, heads are few, and texts are short.
     """
 
     def __init__(
@@ -88,6 +98,7 @@ class Stack(nn.Module):
         super().__init__()
         self.name = name
         self.recompute = False
+        self.looks_at_states = False
         self.shape = shape
         self.causal = causal
         self.windows = [window] * layers if window is None or isinstance(window, int) else list(window)
@@ -161,6 +172,16 @@ class Stack(nn.Module):
             states = packing.pack(states)
         return [block.cross.source(states, mask, packing) for block in self.layers]  # type: ignore[union-attr, operator]
 
+    def _looked_at(self, memory: Memory) -> Sequence[Source] | Sequence[SourceStates]:
+        """What is kept of a memory while tokens are written."""
+        adapted = any(block.cross.key_value.low_rank is not None for block in self.layers)  # type: ignore[union-attr]
+        if not self.looks_at_states or adapted or not memory.states.is_cpu:
+            return self.sources(memory)
+        mask = memory.mask
+        if mask is not None:
+            mask = additive(mask[:, None, None], memory.states.dtype)
+        return [SourceStates(memory.states, mask)] * len(self.layers)
+
     def start(
         self, rows: int, capacity: int, *, limit: int | None = None, memory: Memory | None = None
     ) -> KeyValueCache:
@@ -175,7 +196,7 @@ class Stack(nn.Module):
             like=weight.new_empty(0, dtype=product_dtype(weight)),
             limit=limit,
             windows=self.windows,
-            sources=None if memory is None else self.sources(memory),
+            sources=None if memory is None else self._looked_at(memory),
         )
 
     def extend(self, x: Tensor, opening: CacheSlice) -> Tensor:
@@ -189,7 +210,7 @@ class Stack(nn.Module):
         x: Tensor,
         looks: Sequence[AttentionView],
         pasts: Sequence[Past] | None = None,
-        sources: Sequence[Source] | None = None,
+        sources: Sequence[Source] | Sequence[SourceStates] | None = None,
         every: list[Tensor] | None = None,
     ) -> Tensor:
         for index, block in enumerate(self.layers):

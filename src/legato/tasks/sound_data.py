@@ -202,5 +202,6 @@ def sound_encoder(given: Given, small: Mapping[str, Any]) -> dict[str, Any]:
 def sound_shape(plan: Plan, source: str) -> BatchShape:
     """How the training sounds are batched."""
     shape, seconds = plan.batch_shape(source, multiple=1), plan.data.batch_seconds
-    tokens = shape.batch_tokens if seconds is None else max(1, round(seconds / FRAME))
-    return replace(shape, batch_tokens=tokens, fixed_shape=False)
+    if seconds is not None:  # which somebody has said
+        shape = replace(shape, batch_tokens=max(1, round(seconds / FRAME)), batch_rows=None)
+    return replace(shape, fixed_shape=False)
