@@ -172,3 +172,28 @@ def test_a_subtitle_ends_where_it_is_full_or_something_pauses() -> None:
     assert len(made) == 3
     assert len(made[0].split("\n")[2]) <= 84
     assert made[2].split("\n") == ["3", "01:01:01,500 --> 01:01:02,000", "later", ""]
+
+
+def test_partial_results_are_lines_with_their_times(command: Any, runs: Path, sounds: Path) -> None:
+    whole = lines(command("predict", runs / "speech", "more/b.flac"))[0]
+    told = [line.split("\t") for line in lines(command("predict", runs / "speech", "more/b.flac", "--partial"))]
+    assert " ".join(text for _, _, text in told) == whole
+    assert all(float(start) < float(end) for start, end, _ in told)
+
+
+@pytest.mark.parametrize(
+    ("run", "words", "said"),
+    [
+        ("speech", ["a.wav", "more/b.flac"], "--partial is for one recording; name one"),
+        ("speech", ["--file", "list.txt"], "--partial is for one recording; name one"),
+        ("speech", ["note.wav"], "note.wav is no sound"),
+        ("texts", ["fine"], "which writes down no speech; leave out --partial"),
+    ],
+)
+def test_partial_results_are_of_one_recording(
+    command: Any, runs: Path, sounds: Path, run: str, words: list[str], said: str
+) -> None:
+    answer = command("predict", runs / run, *words, "--partial")
+    assert (answer.code, answer.out) == (2, "")
+    assert said in answer.err
+    assert answer.err.count("\n") == 1

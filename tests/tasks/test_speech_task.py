@@ -134,6 +134,10 @@ def test_a_long_sound_is_read_in_windows(home: Path, monkeypatch: pytest.MonkeyP
     tokens, counts = ctc.greedy(parts, torch.tensor([parts.shape[1]]), held.blank)
     text = legato.load(home / "run").predict([(samples.numpy(), RATE)])[0]
     assert text == held.text(tokens[0, : counts[0]].tolist())
+    passages = list(held.passages(samples))
+    assert " ".join(passage.text for passage in passages) == text
+    assert len(passages) > 1
+    assert passages[-1].end == pytest.approx(len(samples) / RATE)
 
 
 @pytest.mark.parametrize(

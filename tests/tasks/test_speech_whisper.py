@@ -17,6 +17,7 @@ from legato.data.batching.sound_batches import Waves
 from legato.errors import ConfigError, DataError, FolderError, LegatoError
 from legato.folders.exports import export
 from legato.folders.model_folder import read_model
+from legato.tasks.speech.task import Speech
 from legato.tasks.speech.writer import Writer, recognizer_of
 from tiny_sounds import RATE, samples_of, write_sound, write_sounds, write_table
 from tiny_whisper import DE, EN, EOS, NO_TIMES, START, TRANSCRIBE, VOCABULARY, whisper_folder
@@ -262,3 +263,27 @@ def test_whisper_classifies_no_sounds(tmp_path: Path) -> None:
         ConfigError, match="model=whisper writes what is said, and nothing else; use conformer or deepspeech"
     ):
         legato.train("audio-classification", **{**QUICK, **TINY, **data, "out": str(tmp_path / "r")})
+
+
+# --- partial results ---------------------------------------------------------------------------------
+
+
+def test_passages_come_while_a_recording_is_read(tmp_path: Path) -> None:
+    whisper_folder(tmp_path)
+    held = legato.load(str(tmp_path), device="cpu")
+    long = {"array": np.concatenate([samples_of("low high", seed) for seed in range(8)]), "sampling_rate": RATE}
+    words = held.predictions([long], timestamps=True)[0].answers[0].more["words"]
+    found = Speech.passages(held.loaded, long)
+    first = next(found)
+    assert first.text == words[0]["word"]
+    assert [tuple(word) for word in (first, *found)] == [(word["word"], word["start"], word["end"]) for word in words]
+
+
+def test_a_model_without_times_gives_a_passage_for_each_window(tmp_path: Path) -> None:
+    data = write_sounds(tmp_path)
+    run = legato.train("speech", **{**QUICK, **TINY, **data, "out": str(tmp_path / "r")}).run
+    held = legato.load(str(run), device="cpu")
+    long = {"array": np.tile(samples_of("low high"), 4), "sampling_rate": RATE}
+    found = list(Speech.passages(held.loaded, long))
+    assert " ".join(word.text for word in found) == held.predict(long)
+    assert all(word.start % 1 == 0 and word.end <= word.start + 1 for word in found)

@@ -105,6 +105,9 @@ def command(
             "--timestamps", help="Of a sound, a line for each word (Whisper: passage) and when it begins and ends."
         ),
     ] = False,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Of one long recording, print what is said while it is read.")
+    ] = False,
     language: Annotated[
         str | None, typer.Option(help="Of a sound, what is spoken, of a model of several: en.", show_default="heard")
     ] = None,
@@ -174,7 +177,8 @@ def command(
     box; --draw saves the pictures with them.
 
     Of a model for speech, each line is what is said in a sound; with --timestamps a line is a word, behind the
-    seconds at which it begins and ends; --srt saves them as subtitles.
+    seconds at which it begins and ends; --srt saves them as subtitles. With --partial a line comes as soon as its
+    part of the recording is read: 30 seconds, or a passage.
 
     A parser splits sentences into words as the Penn Treebank does, punctuation and n't apart; sentences that are
     split so already stay as they are, and brackets are written -LRB- and -RRB-. A tagger splits so, too, unless the
@@ -211,6 +215,9 @@ def command(
     if TASKS.get(held.task).members(held.loaded):
         held, task = held.for_task(task), None
     own = TASKS.get(held.task)
+    if partial:
+        _print_passages(held, texts, language)
+        return
     shown = TASKS.get(task) if task == "classification" else own
     listing = shown.lists_answers or search is not None
     note, names = "", None
@@ -271,6 +278,21 @@ def command(
     if failed:
         others = "; the rest is done" if len(failed) < number else ""
         raise DataError(f"{len(failed):,} of {number:,} could not be done{others}")
+
+
+def _print_passages(held: Model, sounds: list[str] | None, language: str | None) -> None:
+    """What is said in a recording, a line for each piece, while it is read."""
+    from legato.errors import DataError
+    from legato.registry import TASKS
+
+    task = TASKS.get(held.task)
+    if held.task != "speech":
+        raise DataError(f"{held.folder} is a model for {held.task}, which writes down no speech; leave out --partial")
+    if sounds is None or len(sounds) != 1:
+        raise DataError("--partial is for one recording; name one")
+    (sound,) = task.inputs_of(sounds)
+    for text, start, end in task.passages(held.loaded, sound, language):
+        print(f"{start:.2f}\t{end:.2f}\t{text}", flush=True)
 
 
 def _saving(

@@ -105,21 +105,37 @@ class Recognizer:
 
     def windowed(self, samples: Tensor) -> Tensor:
         """Log probabilities (1, T, V + 1) of one long sound (N,), read in windows that overlap."""
+        return torch.cat(list(self._windowed(samples)), dim=1)
+
+    def _windowed(self, samples: Tensor) -> Iterator[Tensor]:
         state = self.extractor.hop * self.subsampling  # samples
         window, margin = (
             int(seconds * self.extractor.sampling_rate) // state * state for seconds in (WINDOW, MARGIN)
         )
-        kept = []
         for start in range(0, len(samples), window):
             first, last = max(0, start - margin), min(len(samples), start + window + margin)
             piece = samples[first:last].unsqueeze(0)
             found, _ = self.log_probs(piece, torch.tensor([piece.shape[1]]))
             before = (start - first) // state
-            here = (
-                found[:, before:] if start + window >= len(samples) else found[:, before : before + window // state]
-            )
-            kept.append(here)
-        return torch.cat(kept, dim=1)
+            yield found[:, before:] if start + window >= len(samples) else found[:, before : before + window // state]
+
+    def passages(self, samples: Tensor) -> Iterator[Word]:
+        """What is said in one sound (N,), window by window, each as soon as it is read; greedy.
+
+        A word that a window may have cut comes with the next.
+        """
+        tokens: list[int] = []
+        told, last, at = 0, self.blank, 0.0
+        for log_probs in self._windowed(samples):
+            path = log_probs[0].argmax(-1).tolist()
+            tokens += [new for old, new in pairwise([last, *path]) if new not in (old, self.blank)]
+            last = path[-1] if path else last
+            end = min(at + WINDOW, len(samples) / self.extractor.sampling_rate)
+            whole = self.tokenizer.decode(tokens)
+            until = len(whole) if end >= len(samples) / self.extractor.sampling_rate else whole.rfind(" ") + 1
+            if text := " ".join(whole[told:until].split()):
+                yield Word(text, at, end)
+            told, at = max(told, until), end
 
     def _read(self, waves: Waves) -> Iterator[tuple[list[int], Tensor, Tensor]]:
         """Log probabilities of all sounds, those of like length side by side."""

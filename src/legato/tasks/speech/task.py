@@ -11,14 +11,16 @@ are characters where nothing else is said.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal
 
 import numpy as np
+import torch
 from pydantic import Field
 
 from legato.config import Section, validate
+from legato.data.audio.sound_files import as_sound
 from legato.data.audio.toy_sounds import SOUNDS, ToySoundsConfig
 from legato.data.audio.transcripts import Transcripts, read_transcripts, toy_transcripts
 from legato.data.batching.batch import IGNORE, Batch, Inputs
@@ -59,7 +61,7 @@ from legato.tasks.sound_data import (
     sound_training,
 )
 from legato.tasks.speech.language_model import fusion_with
-from legato.tasks.speech.recognizer import Recognizer, outputs_of
+from legato.tasks.speech.recognizer import Recognizer, Word, outputs_of
 from legato.tasks.speech.writer import LONGEST, Writer, encoded_texts, prompt_of, recognizer_of
 from legato.training.job import Loss
 
@@ -365,6 +367,16 @@ class Speech(SoundTask):
                     for heard, words in several
                 ]
         return made
+
+    @classmethod
+    def passages(cls, loaded: Loaded, sound: Any, language: str | None = None) -> Iterator[Word]:
+        """What is said in a long recording, piece by piece while it is read: each text, and from when to when.
+
+        >>> for text, start, end in Speech.passages(model.loaded, "lecture.mp3"): ...  # doctest: +SKIP
+        """
+        recognizer = recognizer_of(loaded, language)
+        samples = as_sound(sound).load(recognizer.extractor.sampling_rate)
+        yield from recognizer.passages(torch.from_numpy(samples))
 
     @classmethod
     def show(cls, prediction: Prediction, *, scores: bool = False, alignments: bool = False) -> list[str]:

@@ -251,6 +251,23 @@ class Writer(Recognizer):
                     self._take(each, found[0])
         return [(each.heard(), each.said) for each in read]
 
+    @torch.no_grad()
+    def passages(self, samples: Tensor) -> Iterator[Word]:
+        rate = self.extractor.sampling_rate
+        if self.timed is None:
+            for number, part in enumerate(samples.split(int(self.window * rate))):
+                heard = self._written(part[None], torch.tensor([len(part)]), 1, 1, None)[0][0][0]
+                if heard.text:
+                    begin = number * self.window
+                    yield Word(heard.text, begin, begin + len(part) / rate)
+            return
+        read = _Following(samples, rate)
+        while read.at < read.seconds:
+            part, before = read.window(self.window), len(read.said)
+            memory = self._encoded(part[None], torch.tensor([len(part)]))
+            self._take(read, self._search_in(memory, self.timed, 1, 1, timed=True)[0][0])
+            yield from read.said[before:]
+
     def _take(self, read: _Following, written: Hypothesis) -> None:
         """Keep what was written of a window, and go on behind it."""
         assert self.timed is not None
