@@ -187,6 +187,8 @@ def test_partial_results_are_lines_with_their_times(command: Any, runs: Path, so
         ("speech", ["a.wav", "more/b.flac"], "--partial is for one recording; name one"),
         ("speech", ["--file", "list.txt"], "--partial is for one recording; name one"),
         ("speech", ["note.wav"], "note.wav is no sound"),
+        ("speech", ["a.wav", "--beams", "2"], "--partial prints lines as they come; leave out --beams"),
+        ("speech", ["a.wav", "--json"], "--partial prints lines as they come; leave out --json"),
         ("texts", ["fine"], "which writes down no speech; leave out --partial"),
     ],
 )

@@ -216,7 +216,8 @@ def command(
         held, task = held.for_task(task), None
     own = TASKS.get(held.task)
     if partial:
-        _print_passages(held, texts, language)
+        said = [name for name in called.params if str(called.get_parameter_source(name)).endswith("COMMANDLINE")]
+        _print_passages(held, texts, language, set(said) - {"model", "texts", "partial", "language", "device"})
         return
     shown = TASKS.get(task) if task == "classification" else own
     listing = shown.lists_answers or search is not None
@@ -280,8 +281,8 @@ def command(
         raise DataError(f"{len(failed):,} of {number:,} could not be done{others}")
 
 
-def _print_passages(held: Model, sounds: list[str] | None, language: str | None) -> None:
-    """What is said in a recording, a line for each piece, while it is read."""
+def _print_passages(held: Model, sounds: list[str] | None, language: str | None, others: set[str]) -> None:
+    """What is said in a recording, a line for each piece, while it is read; `others` are options that do nothing."""
     from legato.errors import DataError
     from legato.registry import TASKS
 
@@ -290,6 +291,9 @@ def _print_passages(held: Model, sounds: list[str] | None, language: str | None)
         raise DataError(f"{held.folder} is a model for {held.task}, which writes down no speech; leave out --partial")
     if sounds is None or len(sounds) != 1:
         raise DataError("--partial is for one recording; name one")
+    if others:
+        option = min(others).removeprefix("as_").replace("_", "-")
+        raise DataError(f"--partial prints lines as they come; leave out --{option}")
     (sound,) = task.inputs_of(sounds)
     for text, start, end in task.passages(held.loaded, sound, language):
         print(f"{start:.2f}\t{end:.2f}\t{text}", flush=True)
