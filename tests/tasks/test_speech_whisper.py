@@ -211,6 +211,8 @@ def test_tuning_keeps_the_prompt(tmp_path: Path, adapter: str | None) -> None:
     assert (kept["decoder_start_token_id"], kept["suppress_tokens"]) == (START, [0])
     writer = writer_of(run, "de")
     assert writer.begins.tokens == (START, DE, TRANSCRIBE, NO_TIMES)
+    assert writer_of(run).begins.tokens == writer.begins.tokens  # as it was tuned, where nobody says otherwise
+    assert writer_of(run, "en").begins.tokens == (START, EN, TRANSCRIBE, NO_TIMES)
     assert writer.timed is not None
     merged = Path(export(str(run), "hf", out=str(tmp_path / "e")))
     assert json.loads((merged / "generation_config.json").read_text())["lang_to_id"] == kept["lang_to_id"]
@@ -263,6 +265,33 @@ def test_whisper_classifies_no_sounds(tmp_path: Path) -> None:
         ConfigError, match="model=whisper writes what is said, and nothing else; use conformer or deepspeech"
     ):
         legato.train("audio-classification", **{**QUICK, **TINY, **data, "out": str(tmp_path / "r")})
+
+
+def test_the_n_best_have_no_times(tmp_path: Path) -> None:
+    whisper_folder(tmp_path)
+    with pytest.raises(ConfigError, match="times are written of the best text alone; leave out nbest"):
+        legato.load(str(tmp_path), device="cpu").predictions([sound("low")], timestamps=True, nbest=2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data.language": "de"}, r"data\.language is for a trained model of several languages"),
+        ({"model.length": 1}, r"model\.length=1 leaves no token for what is said"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    data = write_sounds(tmp_path)
+    with pytest.raises(ConfigError, match=message):
+        legato.train("speech", **{**QUICK, **TINY, **data, **changes, "out": str(tmp_path / "r")})
+
+
+def test_a_recording_is_in_the_language_of_its_first_window(tmp_path: Path) -> None:
+    whisper_folder(tmp_path, languages=True)
+    held = legato.load(str(tmp_path), device="cpu")
+    long = {"array": np.concatenate([samples_of("low high", seed) for seed in range(8)]), "sampling_rate": RATE}
+    heard = held.predict([long])[0]
+    assert heard in [held.predict([long], language=language)[0] for language in ("en", "de")]
 
 
 # --- partial results ---------------------------------------------------------------------------------

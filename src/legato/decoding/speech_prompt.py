@@ -152,8 +152,10 @@ class Timestamps:
     Where all times together are more probable than any text, one of them follows.
     """
 
-    def __init__(self, prompt: SpeechPrompt, eos: int) -> None:
+    def __init__(self, prompt: SpeechPrompt, eos: int, never: Sequence[int] = ()) -> None:
+        """Of what is `never` written nothing is more probable than times."""
         assert prompt.no_timestamps is not None
+        self.never = torch.tensor(sorted(never), dtype=torch.long)
         self.plain, self.eos, self.first_at = prompt.no_timestamps, eos, prompt.first_at
 
     @property
@@ -165,6 +167,7 @@ class Timestamps:
         """Logits (rows, V) of what may follow what each row has written."""
         logits = logits.float().clone()
         logits[:, self.plain] = NEVER
+        logits[:, self.never.to(logits.device)] = NEVER
         for scores, tokens in zip(logits, written, strict=True):
             self._restrict(scores, tokens)
         logs = logits.log_softmax(-1)

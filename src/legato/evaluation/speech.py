@@ -69,11 +69,16 @@ def speech_scores(written: Sequence[str], references: Sequence[str], normalizer:
         "wer_plain_signature": f"case:lower|punctuation:none|spaces:one|by:{version}",
     }
     if normalizer is not None:
-        english = require_extra("bench", "whisper_normalizer.english").EnglishTextNormalizer()
+        english = require_normalizer(normalizer).EnglishTextNormalizer()
         scores["wer_whisper"] = _wer(jiwer, said, truth, english)
         name = f"whisper_normalizer {_version_of('whisper_normalizer')}, English"
         scores["wer_whisper_signature"] = f"text:{name}|by:{version}"
     return scores
+
+
+def require_normalizer(name: str | None) -> Any:
+    """The package of a normaliser, or a line that says how to install it; before anything is transcribed."""
+    return None if name is None else require_extra("bench", "whisper_normalizer.english")
 
 
 def _wer(jiwer: Any, written: Sequence[str], references: Sequence[str], change: Callable[[str], str]) -> float:

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from itertools import islice
+from typing import Final, TypeVar
 
 import torch
+
+AHEAD: Final = 4  # pieces for each thread that are taken at once
 
 Piece = TypeVar("Piece")
 Made = TypeVar("Made")
@@ -23,11 +26,14 @@ def in_threads(work: Callable[[Piece], Made], pieces: Iterable[Piece], device: t
     >>> in_threads(len, ["a", "bc"], torch.device("cpu"))
     [1, 2]
     """
-    every, threads = list(pieces), torch.get_num_threads()
-    if device.type != "cpu" or min(threads, len(every)) < 2:
-        return [work(piece) for piece in every]
+    threads, left = torch.get_num_threads(), iter(pieces)
+    if device.type != "cpu" or threads < 2:
+        return [work(piece) for piece in left]
+    made: list[Made] = []
     try:
-        with ThreadPoolExecutor(min(threads, len(every)), initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            return list(pool.map(work, every))
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            while some := list(islice(left, AHEAD * threads)):  # so that few pieces are there at a time
+                made += [work(some[0])] if not made and len(some) == 1 else pool.map(work, some)
+        return made
     finally:
         torch.set_num_threads(threads)  # libraries of matrix products have one number for all threads

@@ -163,7 +163,7 @@ def sound_training(given: Given, *, epochs: int, samples: int) -> TrainDefaults:
     rate = tuned if given.trained else 2e-3 if given.recurrent else 1e-3
     usual = TrainDefaults(lr=rate, beta2=0.98, schedule="cosine", weight_decay=0.01)
     train = TrainDefaults(samples=samples, **completed_training(given, usual, None, epochs))
-    if "batch_rows" not in given.train:
+    if "batch_rows" not in given.train and "batch_tokens" not in given.train:
         if issubclass(given.config, SoundConfig) or has_source(given):
             train["batch_tokens"] = BATCH
         else:

@@ -27,7 +27,7 @@ from torch import Tensor
 from legato.config import validate
 from legato.data.text.word_bytes import vocabulary_bytes
 from legato.errors import ConfigError, FolderError, brief
-from legato.folders.about import check_about, head_shape
+from legato.folders.about import Generation, check_about, head_shape
 from legato.folders.adapters import peft_files
 from legato.folders.adapters.saving import (
     CHANGED,
@@ -58,7 +58,7 @@ from legato.models.published.matrices import Matrix, matrices_of, published_head
 from legato.nn.characters import tell_spelling
 from legato.nn.lora import merge
 from legato.registry import MODELS
-from legato.schema import OPEN, Place, TypedDict, read_json, with_config
+from legato.schema import OPEN, Place, TypedDict, read_json, read_json_if_there, with_config
 
 
 @with_config(OPEN)
@@ -122,7 +122,15 @@ def load_adapter(folder: Path, load_model: Callable[[Path], Loaded], above: tupl
         merged[key] = stacked([merged[key], pair]) if key in merged else pair
     module.eval()
     module.merged = replace(below, pairs=merged, tensors={**below.tensors, **changed})
-    loaded = replace(base, folder=folder, module=module, task=str(about.get("task", base.task)), about=about)
+    said = read_json_if_there(folder / "generation_config.json", Generation, loose=True)
+    loaded = replace(
+        base,
+        folder=folder,
+        module=module,
+        task=str(about.get("task", base.task)),
+        about=about,
+        generation={**base.generation, **said},
+    )
     loaded.bases = (place, *base.bases)
     loaded.digest, loaded.chat = digest, load_chat_template(folder) or base.chat
     if told:  # peft's own folders leave all this to the base

@@ -36,7 +36,7 @@ from legato.decoding import ctc
 from legato.decoding.options import MAX_BEAMS, MAX_NBEST
 from legato.decoding.speech_prompt import SpeechPrompt
 from legato.errors import ConfigError, DataError
-from legato.evaluation.speech import METRICS
+from legato.evaluation.speech import METRICS, require_normalizer
 from legato.folders.loaded import Loaded
 from legato.folders.special_tokens import prompt_entries
 from legato.models.base import SequenceModel
@@ -122,6 +122,7 @@ class SpeechJob(TaskJob):
 
     def __init__(self, plan: Plan, say: Say) -> None:
         super().__init__(plan, say)
+        require_normalizer(plan.data.normalizer)
         data, settings = plan.data, sound_settings(plan)
         self.metric = data.metric
         found = data.read(lambda source, split, train: self._read(source, split))
@@ -140,6 +141,8 @@ class SpeechJob(TaskJob):
         self.blank, self.share = outputs - 1, settings.ctc if self.writes else 1.0
         if self.writes:
             self.prompt = self._prompt()
+        if data.language is not None and not self.generation.get("lang_to_id"):
+            raise ConfigError("data.language is for a trained model of several languages; leave it out")
         if not self.writes:
             spec = {"kind": "ctc", "outputs": outputs}
             self.head = validate(HeadSpec, {**plan.head.model_dump(), **spec}, "head")
@@ -167,16 +170,18 @@ class SpeechJob(TaskJob):
 
     def _prompt(self) -> SpeechPrompt:
         """What the decoder's writing begins with: as a model that others made has it, or the EOS token."""
-        found = self.plan.loaded
+        found, language = self.plan.loaded, self.plan.data.language
         if found is None or not found.module.is_encoder_decoder:
             return SpeechPrompt((self.tokenizer.eos_id,))
-        prompt = prompt_of(found, self.plan.data.language)
+        prompt = prompt_of(found, language)
         if prompt.languages:
             raise ConfigError(
                 f"{found.folder} writes {len(prompt.languages)} languages; say which one is spoken, such as "
                 "data.language=en"
             )
         self.first_token, self.generation = prompt.tokens[0], prompt_entries(found.generation)
+        if language is not None:  # what was learned is what is written where nobody says otherwise
+            self.generation["forced_decoder_ids"] = [list(pair) for pair in enumerate(prompt.tokens[1:], start=1)]
         return prompt
 
     def _batches(self, settings: HearingConfig) -> SoundBatches:
@@ -203,6 +208,8 @@ class SpeechJob(TaskJob):
 
         if self.writes:
             most = min(LONGEST, plan.model.max_length or LONGEST) - len(self.prompt.tokens)
+            if most < 1:
+                raise ConfigError(f"model.length={plan.model.max_length} leaves no token for what is said; raise it")
             encoded = [ids[:most] for ids in encoded]
 
         def make(inputs: Inputs, rows: Sequence[int]) -> Batch:
@@ -219,7 +226,8 @@ class SpeechJob(TaskJob):
         window, train, waves = self.reader.extractor.seconds, self.parts["train"], self.waves["train"]
         if window is None:
             return
-        fits = np.flatnonzero(waves.lengths <= window * waves.rate).tolist()
+        slowest = waves.lengths / (1 - self.plan.data.augment.speed)
+        fits = np.flatnonzero(slowest <= window * waves.rate).tolist()
         if len(fits) == len(waves):
             return
         first = min(set(range(len(waves))).difference(fits))
@@ -326,7 +334,9 @@ class Speech(SoundTask):
         data: dict[str, Any] = {}
         model: dict[str, Any] = {}
         if given.toy and not given.trained:
-            data = {"sounds": {"count": 2000}, "batch_seconds": 8}
+            data = {"sounds": {"count": 2000}}
+            if not whisper and "batch_rows" not in given.train:
+                data["batch_seconds"] = 8
             model = {"layers": 1, "width": 64} if writes else SHORT if whisper else SMALL
         elif not given.trained:
             data = {"augment": {"frequency_masks": 2, "time_masks": 5}}
@@ -343,6 +353,7 @@ class Speech(SoundTask):
     @classmethod
     def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
         cls.require(data, "test")
+        require_normalizer(data.normalizer)
         recognizer = recognizer_of(loaded, data.language)
         recognizer.normalizer = data.normalizer
         toy, seed = as_trained_toy(data, loaded.about)

@@ -65,6 +65,11 @@ class Writer(Recognizer):
         self.longest = min(LONGEST, longest_of(self.model)) - len(self.begins.tokens) - bool(self.begins.languages)
         most = None if settings is None else settings.max_frames
         seconds = WINDOW if most is None else min(WINDOW, most * self.extractor.hop / self.extractor.sampling_rate)
+        if self.longest < 2:
+            raise LegatoError(
+                f"{self.model.config.name} writes up to {longest_of(self.model)} tokens, of which the prompt takes "
+                f"{len(self.begins.tokens)}; nothing is left for what is said"
+            )
         self.window: float = self.extractor.seconds or seconds
         self.rows, self.encoded_rows = self._rows()
 
@@ -104,7 +109,10 @@ class Writer(Recognizer):
                 parts = list(row[:length].split(most))
                 counts = torch.tensor([len(part) for part in parts])
                 begins = [index * self.window for index in range(len(parts))]
-                yield [number] * len(parts), begins, torch.nn.utils.rnn.pad_sequence(parts, batch_first=True), counts
+                together = torch.nn.utils.rnn.pad_sequence(parts, batch_first=True)
+                for first in range(0, len(parts), self.rows):
+                    some = slice(first, first + self.rows)
+                    yield [number] * len(parts[some]), begins[some], together[some], counts[some]
 
     def _windows(self, waves: Waves) -> Iterator[tuple[list[int], Tensor, Tensor]]:
         """All sounds, of which each becomes a window; longer ones alone."""
@@ -129,18 +137,20 @@ class Writer(Recognizer):
             )
         longer = waves.lengths > self.window * waves.rate
         sought = [number for number in range(len(waves)) if self.timed is not None and (words or longer[number])]
+        if words and nbest > 1 and not self.share:
+            raise ConfigError("times are written of the best text alone; leave out nbest")
         made: list[list[Any]] = [[] for _ in range(len(waves))]
         for number, whole in zip(sought, self._follow(waves.select(sought), beams), strict=True):
             made[number].append([whole])
         others = [number for number in range(len(waves)) if not made[number]]
-        pieces = list(self.pieces(waves.select(others))) if others else []
 
-        def write(piece: tuple[list[int], list[float], Tensor, Tensor]) -> list[list[tuple[Heard, list[Word]]]]:
-            _, begins, samples, lengths = piece
-            return self._written(samples, lengths, max(beams, nbest), nbest, begins if words else None)
+        def write(piece: tuple[list[int], list[float], Tensor, Tensor]) -> list[tuple[int, Any]]:
+            numbers, begins, samples, lengths = piece
+            found = self._written(samples, lengths, max(beams, nbest), nbest, begins if words else None)
+            return list(zip(numbers, found, strict=True))
 
-        for (numbers, *_), found in zip(pieces, in_threads(write, pieces, self.model.device), strict=True):
-            for number, answers in zip(numbers, found, strict=True):
+        for found in in_threads(write, self.pieces(waves.select(others)), self.model.device) if others else ():
+            for number, answers in found:
                 made[others[number]].append(answers)
         return [parts[0] if len(parts) == 1 else [_joined([part[0] for part in parts])] for parts in made]
 
@@ -177,8 +187,9 @@ class Writer(Recognizer):
 
     def _encoded(self, samples: Tensor, lengths: Tensor) -> Memory:
         parts = []
-        for first in range(0, len(samples), self.encoded_rows):
-            some = slice(first, first + self.encoded_rows)
+        rows = self.encoded_rows if self.extractor.is_windowed() else len(samples)
+        for first in range(0, len(samples), rows):
+            some = slice(first, first + rows)
             source = self.source(samples[some], lengths[some])
             parts.append(self.model.encode(Batch(source, source=source)))
         if len(parts) == 1:
@@ -202,24 +213,33 @@ class Writer(Recognizer):
             limits=[min(self.longest, each) for each in most],
             text_of=self.tokenizer.decode,
             memory=memory,
-            processor=Timestamps(prompt, tokens.eos) if timed else None,
+            processor=Timestamps(prompt, tokens.eos, tokens.suppress) if timed else None,
         )
 
     def _in_languages(
         self, memory: Memory, prompt: SpeechPrompt, beams: int, nbest: int, *, timed: bool
     ) -> list[list[Hypothesis]]:
         """The same, each row in the language that the model takes it for."""
+        prompts = [prompt.speaking(language) for language in self._spoken(memory, prompt)]
+        return self._by_prompt(memory, prompts, beams, nbest, timed=timed)
+
+    def _spoken(self, memory: Memory, prompt: SpeechPrompt) -> list[int]:
+        """The token of the language of each row, of those that a prompt leaves open."""
         rows = len(memory.states)
         first = Inputs.of([[prompt.tokens[0]]] * rows, self.model.device)
         logits = self.model.prefill(first, self.model.start(rows, 1, memory))
         known = torch.tensor(prompt.languages, device=logits.device)
-        spoken = known[logits[:, known].argmax(-1)].tolist()
-        found: list[list[Hypothesis]] = [[] for _ in range(rows)]
-        for language in sorted(set(spoken)):
-            own = [row for row in range(rows) if spoken[row] == language]
+        return [int(token) for token in known[logits[:, known].argmax(-1)].tolist()]
+
+    def _by_prompt(
+        self, memory: Memory, prompts: Sequence[SpeechPrompt], beams: int, nbest: int, *, timed: bool
+    ) -> list[list[Hypothesis]]:
+        """What is written of each row behind its own prompt."""
+        found: list[list[Hypothesis]] = [[] for _ in prompts]
+        for prompt in dict.fromkeys(prompts):
+            own = [row for row, other in enumerate(prompts) if other == prompt]
             part = Memory(memory.states[own], None if memory.lengths is None else memory.lengths[own])
-            results = self._search_in(part, prompt.speaking(language), beams, nbest, timed=timed)
-            for row, result in zip(own, results, strict=True):
+            for row, result in zip(own, self._search_in(part, prompt, beams, nbest, timed=timed), strict=True):
                 found[row] = result
         return found
 
@@ -239,17 +259,27 @@ class Writer(Recognizer):
     @torch.no_grad()
     def _follow(self, waves: Waves, beams: int) -> list[tuple[Heard, list[Word]]]:
         """What is said in each sound and when, by the times that the model writes."""
-        read = [_Following(waves.take([number])[0][0], waves.rate) for number in range(len(waves))]
-        while left := [each for each in read if each.at < each.seconds]:
-            for first in range(0, len(left), self.rows):
-                some = left[first : first + self.rows]
-                parts = [each.window(self.window) for each in some]
-                lengths = torch.tensor([len(part) for part in parts])
-                memory = self._encoded(torch.nn.utils.rnn.pad_sequence(parts, batch_first=True), lengths)
-                assert self.timed is not None
-                for each, found in zip(some, self._search_in(memory, self.timed, beams, 1, timed=True), strict=True):
-                    self._take(each, found[0])
-        return [(each.heard(), each.said) for each in read]
+        made = []
+        for first in range(0, len(waves), self.rows):
+            numbers = range(first, min(first + self.rows, len(waves)))
+            read = [_Following(waves.take([number])[0][0], waves.rate) for number in numbers]
+            while left := [each for each in read if each.at < each.seconds]:
+                self._read_on(left, beams)
+            made += [(each.heard(), each.said) for each in read]
+        return made
+
+    def _read_on(self, read: Sequence[_Following], beams: int = 1) -> None:
+        """The next window of each of some sounds; a language that is left open is heard in the first."""
+        assert self.timed is not None
+        parts = [each.window(self.window) for each in read]
+        lengths = torch.tensor([len(part) for part in parts])
+        memory = self._encoded(torch.nn.utils.rnn.pad_sequence(parts, batch_first=True), lengths)
+        if self.timed.languages and any(each.prompt is None for each in read):
+            for each, language in zip(read, self._spoken(memory, self.timed), strict=True):
+                each.prompt = each.prompt or self.timed.speaking(language)
+        prompts = [each.prompt or self.timed for each in read]
+        for each, found in zip(read, self._by_prompt(memory, prompts, beams, 1, timed=True), strict=True):
+            self._take(each, found[0])
 
     @torch.no_grad()
     def passages(self, samples: Tensor) -> Iterator[Word]:
@@ -263,9 +293,8 @@ class Writer(Recognizer):
             return
         read = _Following(samples, rate)
         while read.at < read.seconds:
-            part, before = read.window(self.window), len(read.said)
-            memory = self._encoded(part[None], torch.tensor([len(part)]))
-            self._take(read, self._search_in(memory, self.timed, 1, 1, timed=True)[0][0])
+            before = len(read.said)
+            self._read_on([read])
             yield from read.said[before:]
 
     def _take(self, read: _Following, written: Hypothesis) -> None:
@@ -319,6 +348,7 @@ class _Following:
     said: list[Word] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     logprob: float = 0.0
+    prompt: SpeechPrompt | None = None  # with the language that was heard
 
     @property
     def seconds(self) -> float:
