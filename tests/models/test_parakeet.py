@@ -144,7 +144,7 @@ def test_a_body_without_their_head_is_their_encoder(tmp_path: Path) -> None:
     torch.testing.assert_close(load_model(tmp_path).module(inputs).logits, ours(inputs).logits)
 
 
-@pytest.mark.parametrize("changes", [{"features": 12}, {"width": 15, "heads": 3}])
+@pytest.mark.parametrize("changes", [{"features": 12}, {"width": 15, "heads": 3}, {"window": 2}])
 @torch.no_grad()
 def test_what_they_cannot_have_is_saved_as_ours(changes: dict[str, Any], tmp_path: Path) -> None:
     ours = with_ctc(conformer(**changes))

@@ -232,6 +232,26 @@ def test_padding_never_changes_a_row(lengths: list[int], factor: int) -> None:
         assert alone.shape[1] == subsampled(length, factor)
 
 
+@pytest.mark.parametrize("window", [1, 3, 40])
+def test_with_a_window_frames_see_those_near_them(window: int) -> None:
+    torch.manual_seed(0)
+    stack = scrambled(ConformerStack("encoder", 2, SHAPE, 3, window=window))
+    reach = 2 * (window - 1 + 1)  # of two layers, each with its attention and a kernel of 3
+    x = torch.randn(1, 40, D)
+    other = x.clone()
+    other[0, 20] += torch.randn(D)
+    changed = (stack(x) - stack(other)).abs().amax(2)[0] > 1e-6
+    assert changed[20]
+    assert not changed[: max(0, 20 - reach)].any()
+    assert not changed[20 + reach + 1 :].any()
+    if window == 40:
+        whole = scrambled(ConformerStack("encoder", 2, SHAPE, 3))
+        whole.load_state_dict(stack.state_dict())
+        close(stack(x), whole(x))
+    with record():
+        close(stack(x, torch.tensor([30]))[:, :30], stack(x[:, :30]))  # the plain way, with padding
+
+
 def test_in_training_the_norm_is_of_frames_alone_and_follows_them() -> None:
     ours, other = FrameNorm(D), nn.BatchNorm1d(D)
     x = 2 + 3 * torch.randn(B, D, T)

@@ -11,9 +11,10 @@ import torch
 import legato
 from legato.data.audio.transcripts import read_transcripts
 from legato.data.batching.batch import Batch
-from legato.data.batching.sound_batches import Waves
+from legato.data.batching.sound_batches import Waves, written_batch
 from legato.decoding import ctc
 from legato.errors import ConfigError, LegatoError
+from legato.tasks.encoder_decoder import pair_loss
 from legato.tasks.speech import writer as writing
 from legato.tasks.speech.writer import Writer, recognizer_of
 from tiny_runs import weights_digest
@@ -84,7 +85,7 @@ def test_it_learns_to_write_what_is_said(home: Path) -> None:
     assert scores["search"] == "beam 3, CTC 0.3"
 
 
-def test_what_was_found_is_ranked_by_both(home: Path) -> None:
+def test_what_is_written_has_the_score_of_both(home: Path) -> None:
     held = legato.load(home / "joint")
     recognizer = recognizer_of(held.loaded)
     assert isinstance(recognizer, Writer)
@@ -99,7 +100,9 @@ def test_what_was_found_is_ranked_by_both(home: Path) -> None:
     for answer in answers:
         tokens = recognizer.tokenizer.encode(answer.text).tolist()
         said = ctc.log_likelihood(logits.log_softmax(-1), memory.lengths, [tokens], recognizer.blank)
-        assert answer.score == pytest.approx(0.7 * answer.more["logprob"] + 0.3 * float(said), abs=1e-3)
+        batch = written_batch(source, [tokens], recognizer.begins.tokens, recognizer.tokenizer.eos_id)
+        decoder = -float(pair_loss(recognizer.model, batch).reported.detach())
+        assert answer.more["logprob"] == pytest.approx(0.7 * decoder + 0.3 * float(said), abs=1e-3)
 
 
 def test_words_have_times_where_ctc_was_learned(home: Path) -> None:

@@ -83,8 +83,10 @@ class Chooser:
         suppress: Sequence[int],
         chance: SearchRandom,
         suppress_first: Sequence[int] = (),
+        normalised: bool = False,
     ) -> None:
-        self.options = options
+        """`normalised`: what comes are log-probabilities, which need not sum to 1."""
+        self.options, self.normalised = options, normalised
         self.width = options.width
         self.chance = chance
         # What nobody may write, by whether it would be the first token, and by whether a hypothesis may end.
@@ -136,7 +138,8 @@ class Chooser:
         # The sum counts what is forbidden: a score is a probability under the model.
         raw.index_copy_(-1, forbidden, hidden)
         largest = torch.cat([values[:, :1], hidden], dim=-1).amax(-1, keepdim=True)  # (G · W, 1)
-        total = log_sum_exp_(raw, largest)  # (G · W, 1)
+        # 0 of a log-probability, not finite where that is not.
+        total = 0 * largest if self.normalised else log_sum_exp_(raw, largest)  # (G · W, 1)
         whole = total.view(count, width).sum(-1, keepdim=True)  # (G, 1), finite if each of them is
         logprobs = values - total  # (G · W, C)
         if width == 1:
@@ -163,7 +166,7 @@ class Chooser:
         """The same for every option, from the scores of everything."""
         count, width = before.shape
         # Not finite exactly where some logit of the row is NaN or +∞, or all are −∞.
-        total = raw.logsumexp(-1, keepdim=True)  # (G · W, 1)
+        total = 0 * raw.amax(-1, keepdim=True) if self.normalised else raw.logsumexp(-1, keepdim=True)  # (G · W, 1)
         shaped, shaped_total = raw, total
         if seen is not None:
             shaped = repetition_penalty(raw, seen, self.options.repetition_penalty)

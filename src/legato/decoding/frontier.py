@@ -30,11 +30,13 @@ from legato.decoding.scores import normalise
 BROKEN = "\ufffd"  # what decoding gives for bytes that are no character
 
 Constraint = Callable[[int, list[int]], Collection[int] | None]
-LogitsProcessor = Callable[[Tensor, list[list[int]]], Tensor]  # of logits (rows, V), and what each row has written
 """From a prompt's number and the tokens generated so far to those allowed next (None: all).
 
 None left ends the hypothesis there.
 """
+
+LogitsProcessor = Callable[[Tensor, list[list[int]], list[int]], Tensor]
+"""From logits (rows, V), what each row has written and the number of its prompt to other logits."""
 
 
 @dataclass
@@ -98,12 +100,15 @@ class Frontier:
             row = int(step.parents[row])
         return tokens[::-1], logprobs[::-1]
 
+    def prompt_of(self, row: int) -> int:
+        """The number of the prompt that a row continues."""
+        return int(self.groups[row // self.width]) // self.options.samples
+
     def allowed(self, constraint: Constraint, may_end: bool) -> NDArray[np.bool_]:
         """What the constraint leaves each row, (G · W, V). A row left nothing closes."""
         mask = np.ones((self.scores.size, len(self.ends)), dtype=bool)
         for row in self.open_rows():
-            prompt = int(self.groups[row // self.width]) // self.options.samples
-            tokens = constraint(prompt, self.history(row)[0])
+            tokens = constraint(self.prompt_of(row), self.history(row)[0])
             if tokens is None:
                 continue
             mask[row] = False

@@ -48,6 +48,7 @@ def search(
     sources: Sequence[Sequence[int]] | None = None,
     constraint: Constraint | None = None,
     processor: LogitsProcessor | None = None,
+    normalised: bool = False,
     text_of: Callable[[Sequence[int]], str] | None = None,
     on_token: Callable[[int, int], None] | None = None,
 ) -> list[list[Hypothesis]]:
@@ -60,7 +61,7 @@ def search(
     tells it: the better one counts. Tokens in `suppress` are never written, those in `suppress_first` not as the
     first. `limits` are the most tokens of each prompt where they differ; none is above `options.max_tokens`. `memory`
     is what `model.encode` gave of `sources`, one row a prompt. `processor` changes the logits of
-    rows, by what they have written.
+    rows, by what they have written; `normalised`: what it gives are log-probabilities, which need not sum to 1.
 
     `on_token(row, token)` is called as tokens are settled: at each step for a width of 1, where row is
     prompt × nbest + walk; for beams when a prompt is done, with the tokens of its best hypothesis.
@@ -79,7 +80,9 @@ def search(
     most, device = max(limits), model.device
     groups = len(prompts) * options.samples
     seeds = _seeds(prompts, sources, options) if options.drawn else []
-    chooser = Chooser(options, ends, sorted(suppress), SearchRandom(seeds, device), sorted(suppress_first))
+    chooser = Chooser(
+        options, ends, sorted(suppress), SearchRandom(seeds, device), sorted(suppress_first), normalised
+    )
     frontier = Frontier(np.repeat(limits, options.samples), options, ends, model.vocabulary, on_token, text_of)
 
     # Not inference mode: tables that a model keeps for later, made here, must still serve its training.
@@ -99,7 +102,8 @@ def search(
             may_end = step >= options.min_tokens
             allowed = None if constraint is None else frontier.allowed(constraint, may_end)
             if processor is not None:
-                logits = processor(logits, [frontier.history(row)[0] for row in range(len(logits))])
+                written = [frontier.history(row)[0] for row in range(len(logits))]
+                logits = processor(logits, written, [frontier.prompt_of(row) for row in range(len(logits))])
             candidates = chooser(
                 logits,
                 frontier.scores,

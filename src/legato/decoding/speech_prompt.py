@@ -163,7 +163,7 @@ class Timestamps:
         """The token of the time 0."""
         return self.plain + 1
 
-    def __call__(self, logits: Tensor, written: list[list[int]]) -> Tensor:
+    def __call__(self, logits: Tensor, written: list[list[int]], prompts: Sequence[int] = ()) -> Tensor:
         """Logits (rows, V) of what may follow what each row has written."""
         logits = logits.float().clone()
         logits[:, self.plain] = NEVER

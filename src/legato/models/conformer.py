@@ -4,8 +4,8 @@
     h = blocks(√D x)                                 half a feed-forward layer, attention, convolution, another half;
                                                      every state sees every other, and how far off that is
 
-Attention has the relative positions of Transformer-XL, so a sound may be of any length. Hugging Face's library has it
-as Parakeet (`published/parakeet.py`).
+Attention has the relative positions of Transformer-XL, so a sound may be of any length; with a window a state sees
+those near it. Hugging Face's library has it as Parakeet (`published/parakeet.py`), without windows.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ class ConformerConfig(BlocksConfig, SoundConfig):
 
     name: Literal["conformer"] = "conformer"
     kernel: int = Field(15, ge=1, description="states that a convolution sees, an odd number")
+    window: int | None = Field(None, ge=1, description="states see only those less than so far away; left out: all")
     dropout: float = Field(0.1, ge=0, lt=1, description="on what is read and on what each sublayer adds")
     dropout_attention: float = Field(0.1, ge=0, lt=1, description="on attention weights")
     scale_input: bool = Field(True, description="subsampled frames are multiplied by √width")
@@ -71,7 +72,12 @@ class ConformerModel(SoundEncoder):
         super().__init__(config, sizes, config.width)
         self.scale = math.sqrt(config.width) if config.scale_input else 1.0
         self.stack = ConformerStack(
-            "layers", config.layers, config.shape, config.kernel, bias_convolution=config.bias
+            "layers",
+            config.layers,
+            config.shape,
+            config.kernel,
+            window=config.window,
+            bias_convolution=config.bias,
         )
 
     def read(self, batch: Batch, every: list[Tensor] | None = None) -> Tensor:

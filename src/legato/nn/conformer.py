@@ -11,7 +11,8 @@ Notable here:
 
       score(i, j) = ((q_i + u) · k_j + (q_i + v) · W_r r_{i-j}) / √K
 
-  with r the sinusoids of a distance, W_r a matrix of each layer and u, v vectors of each head;
+  with r the sinusoids of a distance, W_r a matrix of each layer and u, v vectors of each head; where there is a
+  window, frames look only at those less than so far away;
 - `ConvolutionModule`: pointwise with a gate (GLU), each channel along time, batch norm, swish, pointwise;
 - `FrameNorm`: batch norm whose averages are of frames and never of padding;
 - `Subsampling`: strided convolutions over time and frequency, depthwise separable after the first (Rekesh et al.
@@ -70,6 +71,7 @@ class FrameView(NamedTuple):
 
     distances: Tensor  # (2T - 1, D), see `relative_sinusoids`
     inside: Tensor | None = None  # (B, T), True where there is a frame; left out: everywhere
+    near: Tensor | None = None  # (T, T), True where a frame sees another; left out: everywhere
 
 
 class RelativeAttention(MultiHead):
@@ -95,6 +97,8 @@ class RelativeAttention(MultiHead):
         bias = shift(by_distance) / math.sqrt(self.head_width)  # (B, H, T, T)
         if view.inside is not None:
             bias = bias.masked_fill(~view.inside[:, None, None], torch.finfo(bias.dtype).min)
+        if view.near is not None:
+            bias = bias.masked_fill(~view.near, torch.finfo(bias.dtype).min)
         query = query + self.content_bias.to(query.dtype).unsqueeze(1)
         dropout = self.dropout if self.training else 0.0
         if self.fused and not capturing():
@@ -193,17 +197,28 @@ class ConformerStack(nn.Module):
     """Blocks one after the other; `name` is what their captured tensors are called after."""
 
     def __init__(
-        self, name: str, layers: int, shape: BlockShape, kernel: int, *, bias_convolution: bool = True
+        self,
+        name: str,
+        layers: int,
+        shape: BlockShape,
+        kernel: int,
+        *,
+        window: int | None = None,
+        bias_convolution: bool = True,
     ) -> None:
         super().__init__()
-        self.name = name
+        self.name, self.window = name, window
         self.layers = nn.ModuleList(ConformerBlock(shape, kernel, bias_convolution) for _ in range(layers))
 
     def forward(self, x: Tensor, lengths: Tensor | None = None, *, every: list[Tensor] | None = None) -> Tensor:
         """Whole sequences (B, T, D), padded on the right. What each block leaves is added to `every`."""
         length, width = x.shape[1:]
         inside = None if lengths is None else torch.arange(length, device=x.device) < lengths[:, None]
-        view = FrameView(relative_sinusoids(length, width, x.device), inside)
+        near = None
+        if self.window is not None and self.window < length:
+            places = torch.arange(length, device=x.device)
+            near = (places[:, None] - places).abs() < self.window
+        view = FrameView(relative_sinusoids(length, width, x.device), inside, near)
         for index, block in enumerate(self.layers):
             with scope(f"{self.name}.{index}"):
                 x = block(x, view)

@@ -201,6 +201,7 @@ def write_from(
     text_of: Callable[[Sequence[int]], str] | None = None,
     memory: Any = None,
     processor: LogitsProcessor | None = None,
+    normalised: bool = False,
 ) -> list[list[Hypothesis]]:
     """The best hypotheses for each row of `batch.source`, whatever it is, read side by side.
 
@@ -220,6 +221,7 @@ def write_from(
         text_of=text_of,
         constraint=None if allowed is None else lambda prompt, made: allowed[prompt](made),
         processor=processor,
+        normalised=normalised,
     )
 
 

@@ -98,6 +98,8 @@ class ParakeetEncoder(Published):
     @classmethod
     def refusal(cls, module: Any) -> str | None:
         config = module.config
+        if config.window is not None:
+            return f"Hugging Face's Parakeet has no window, and this one window={config.window}"
         if config.width % 2:
             return f"Hugging Face's Parakeet has an even width, and this one width={config.width}"
         if config.features % config.subsampling:

@@ -1,7 +1,7 @@
 """A model that writes what is said with a decoder, which looks at the encoder's states (Chan et al. 2016).
 
-Where CTC was learned from the same states (`model.encoder.ctc` = λ; Watanabe et al. 2017), what the search found is
-ranked by both, and CTC's alignment says when each word was said:
+Where CTC was learned from the same states (`model.encoder.ctc` = λ; Watanabe et al. 2017), the search asks both, at
+each token (`decoding/ctc_prefix.py`), and CTC's alignment says when each word was said:
 
     score(y) = (1 − λ) log p_decoder(y | sound) + λ log p_ctc(y | sound)
 
@@ -24,6 +24,8 @@ from legato.data.batching.batch import Batch, Inputs
 from legato.data.batching.sound_batches import Waves, written_batch
 from legato.data.text.tokenizers import AnyTokenizer
 from legato.decoding import Hypothesis, SearchOptions, ctc
+from legato.decoding.ctc_prefix import JointScores
+from legato.decoding.frontier import LogitsProcessor
 from legato.decoding.speech_prompt import SpeechPrompt, Timestamps, segments
 from legato.errors import ConfigError, LegatoError
 from legato.evaluation.metrics import DetailTable
@@ -161,28 +163,19 @@ class Writer(Recognizer):
         self, samples: Tensor, lengths: Tensor, beams: int, nbest: int, begins: Sequence[float] | None
     ) -> list[list[tuple[Heard, list[Word]]]]:
         memory = self._encoded(samples, lengths)
-        found = self._search_in(memory, self.begins, beams, beams if self.share else nbest)
-        ranked = [[Heard(self.text(h.tokens), h.tokens, h.logprob, h.score) for h in row] for row in found]
         logits = self.model.ctc_logits(memory)
-        if logits is None:
-            return [[(heard, []) for heard in row[:nbest]] for row in ranked]
+        said = None if logits is None else logits.float().log_softmax(-1)
+        found = self._search_in(memory, self.begins, beams, nbest, said=said)
+        ranked = [[Heard(self.text(h.tokens), h.tokens, h.logprob, h.score) for h in row] for row in found]
+        if said is None:
+            return [[(heard, []) for heard in row] for row in ranked]
         counts = memory.lengths
         assert counts is not None
-        log_probs = logits.float().log_softmax(-1)
         made = []
         for row, several in enumerate(ranked):
-            frames, count = log_probs[row : row + 1], counts[row : row + 1]
-            many = len(several)
-            said = ctc.log_likelihood(
-                frames.expand(many, -1, -1), count.expand(many), [heard.tokens for heard in several], self.blank
-            )
-            joint = [
-                heard._replace(score=(1 - self.share) * heard.logprob + self.share * also)
-                for heard, also in zip(several, said.tolist(), strict=True)
-            ]
-            best = sorted(joint, key=lambda heard: -heard.score)[:nbest]
-            times = [self._times(frames, count, heard, begins, row) for heard in best]
-            made.append(list(zip(best, times, strict=True)))
+            frames, count = said[row : row + 1], counts[row : row + 1]
+            times = [self._times(frames, count, heard, begins, row) for heard in several]
+            made.append(list(zip(several, times, strict=True)))
         return made
 
     def _encoded(self, samples: Tensor, lengths: Tensor) -> Memory:
@@ -197,14 +190,25 @@ class Writer(Recognizer):
         return Memory(torch.cat([part.states for part in parts]), None)  # windows, of one length
 
     def _search_in(
-        self, memory: Memory, prompt: SpeechPrompt, beams: int, nbest: int, *, timed: bool = False
+        self,
+        memory: Memory,
+        prompt: SpeechPrompt,
+        beams: int,
+        nbest: int,
+        *,
+        timed: bool = False,
+        said: Tensor | None = None,
     ) -> list[list[Hypothesis]]:
-        """The best of what the decoder writes of each row, behind a prompt."""
+        """The best of what the decoder writes of each row, behind a prompt; with what is `said` by CTC, of both."""
         if prompt.languages:
             return self._in_languages(memory, prompt, beams, nbest, timed=timed)
         rows, counts = len(memory.states), memory.lengths
         most = [self.longest] * rows if counts is None else [count + MORE for count in counts.tolist()]
         tokens = self.target_tokens(prompt, timed=timed)
+        processor: LogitsProcessor | None = Timestamps(prompt, tokens.eos, tokens.suppress) if timed else None
+        if said is not None:
+            assert counts is not None
+            processor = JointScores(said, counts, blank=self.blank, eos=tokens.eos, weight=self.share)
         return write_from(
             self.model,
             Batch(Inputs(values=memory.states)),
@@ -213,7 +217,8 @@ class Writer(Recognizer):
             limits=[min(self.longest, each) for each in most],
             text_of=self.tokenizer.decode,
             memory=memory,
-            processor=Timestamps(prompt, tokens.eos, tokens.suppress) if timed else None,
+            processor=processor,
+            normalised=said is not None,
         )
 
     def _in_languages(
@@ -331,7 +336,7 @@ class Writer(Recognizer):
         options = SearchOptions() if beams == 1 else beam_options({}, beams)
         scores = {"loss": total / max(1, tokens), **speech_scores(written, data.texts, self.normalizer)}
         counts = {"sounds": len(waves), "seconds": round(waves.seconds, 1)}
-        name = search_name(options) + (f", CTC {self.share:g}" if self.share and beams > 1 else "")
+        name = search_name(options) + (f", CTC {self.share:g}" if self.share else "")
         return {**scores, **counts, "search": name}, written, speech_details(written, data.texts, data.names)
 
     def _encoded_texts(self, data: Transcripts) -> list[list[int]]:
