@@ -112,7 +112,7 @@ class JointScores:
         return PrefixSums(*(torch.cat(parts) for parts in zip(*found, strict=True)))
 
     def _grown(self, own: PrefixSums, rows: Tensor, last: Tensor, tokens: Tensor) -> PrefixSums:
-        """Of prefixes (N,) of the sounds `rows`, which end in `last`, each with K `tokens` behind it: N · K of them."""
+        """Of prefixes (N,) of sounds `rows` that end in `last`, each with K `tokens` behind it: N · K of them."""
         choices = tokens.shape[1]
         frames = self.log_probs.shape[1]
         said = self.log_probs[rows].gather(2, tokens[:, None].expand(-1, frames, -1)).transpose(1, 2)  # (N, K, T)
