@@ -118,3 +118,32 @@ def test_each_row_has_its_own_speed() -> None:
     assert torch.equal(alone[0, : int(counts[1])], changed[1, : int(counts[1])])
     plain = SpecAugment(SpecAugmentConfig(), seed=1)
     assert plain.change_speed(sound, None, plain.draws(4, 3)) == (sound, None)
+
+
+def test_batches_of_few_shapes_are_filled_up_with_rows_without_a_sound(sounds: list[Sound]) -> None:
+    targets = [[number] * (1 + number % 3) for number in range(len(sounds))]
+    make = lambda inputs, rows: sound_batch(inputs, [targets[row] for row in rows])  # noqa: E731
+    made = SoundBatches(
+        Waves(sounds, RATE),
+        make,
+        BatchShape(3, batch_tokens=350, fixed_shape=True),
+        augmentation=SpecAugment(SpecAugmentConfig(speed=0.1), 1),
+        tokens=[len(row) for row in targets],
+    )
+    shapes, seen = set(), []
+    for step in range(made.steps_per_epoch):
+        batch = made.at(step)
+        inputs = batch.inputs
+        assert inputs.lengths is not None
+        assert batch.targets is not None
+        assert inputs.draws is not None
+        assert batch.fixed_shape
+        shapes.add((inputs.content.shape, inputs.draws.shape, batch.targets.shape))
+        own = inputs.lengths > 0
+        seen += batch.targets[own, 0].tolist()
+        assert (batch.targets[~own] == IGNORE).all()
+        assert not inputs.content[~own].any()
+        assert batch.tokens == int((batch.targets != IGNORE).sum())
+        assert batch.read <= 350
+    assert sorted(seen) == list(range(len(sounds)))
+    assert len(shapes) == len({shape[0][1] for shape in shapes})  # one for each width

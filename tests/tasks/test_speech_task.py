@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,13 @@ import torch
 
 import legato
 from legato.data.audio.transcripts import read_transcripts
+from legato.data.batching.batch import Inputs
 from legato.decoding import ctc
 from legato.errors import ConfigError, DataError, FolderError
-from legato.registry import TASKS
+from legato.registry import MODELS, TASKS
 from legato.runs.config import check, settings_for
-from legato.runs.train import plan_of
+from legato.runs.train import plan_of, with_head
+from legato.tasks.base import Plan
 from legato.tasks.speech import recognizer as recognizing
 from legato.tasks.speech.recognizer import Recognizer
 from tiny_runs import read_metrics, weights_digest
@@ -63,6 +66,40 @@ def settings(folder: Path, **changes: Any) -> dict[str, Any]:
 def prepared(given: dict[str, Any], said: list[str] | None = None) -> Any:
     plan = plan_of(check(settings_for("speech", given)), CPU)
     return TASKS.get("speech").prepare(plan, (said if said is not None else []).append)
+
+
+@pytest.mark.parametrize("name", ["conformer", "deepspeech"])
+def test_rows_that_fill_up_a_batch_change_no_loss_nor_gradient(
+    home: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ordinary = Plan.batch_shape
+    few = lambda plan, source, multiple=8: replace(ordinary(plan, source, multiple), fixed_shape=True)  # noqa: E731
+    monkeypatch.setattr(Plan, "batch_shape", few)
+    changes = {"model": name, "model__dropout": 0, "head__dropout": 0, "data__augment__speed": 0.1}
+    if name == "deepspeech":
+        monkeypatch.delitem(SMALL, "model.heads")
+    else:
+        changes["model__dropout_attention"] = 0
+    job = prepared({**settings(home, **changes), "data.batch_seconds": 5})
+    torch.manual_seed(0)
+    model = with_head(MODELS.get(name)(job.model_config, job.sizes), job, None).train()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))  # biases, too: what is 0 has no direction
+    every = [job.batches.at(step) for step in range(job.batches.steps_per_epoch)]
+    batch = min(every, key=lambda one: int((one.inputs.lengths > 0).sum()))
+    own = int((batch.inputs.lengths > 0).sum())
+    assert own < batch.rows
+    assert job.recordable(batch)
+    inputs = batch.inputs
+    cut = Inputs(values=inputs.content[:own], lengths=inputs.lengths[:own], draws=inputs.draws[:own])
+    found = []
+    for each in (batch, replace(batch, inputs=cut, targets=batch.targets[:own])):
+        model.zero_grad()
+        loss = job.loss(model, each, None)
+        loss.total.backward()
+        found.append([loss.reported.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
 
 
 def test_it_learns_to_write_what_is_said(home: Path) -> None:

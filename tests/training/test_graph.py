@@ -25,6 +25,7 @@ from legato.models.base import Sizes
 from legato.registry import MODELS, TASKS
 from legato.runs.config import check, settings_for
 from legato.runs.run_folder import RunFolder
+from legato.runs.train import with_head
 from legato.tasks.base import Plan
 from legato.tasks.encoder_decoder import pair_loss
 from legato.tasks.lm.job import next_token_loss
@@ -35,13 +36,15 @@ from legato.training.loop import Trainer
 
 TEXT = {"data.train": "builtin:stdlib", "tokenizer": "byte", "data.forget": 0.1}
 PAIRS = {"data.train": "toy:language", "data.toy.length": [3, 30], "data.toy.count": 2000}
+HEAR = ("conformer", "deepspeech")
+SOUNDS = {"data.train": "toy:sounds", "data.sounds.count": 300, "model.layers": 2}
 
 
 def losses(model: str, graph: bool, folder: Path, steps: int = 40) -> tuple[list[float], int]:
     """The loss of each of the first steps, and how many graphs were recorded."""
-    task = "translation" if MODELS.get(model).is_encoder_decoder else "lm"
+    task = MODELS.get(model).usual_task or ("translation" if MODELS.get(model).is_encoder_decoder else "lm")
     settings = {
-        **(TEXT if task == "lm" else PAIRS),
+        **{"lm": TEXT, "translation": PAIRS, "speech": SOUNDS}[task],
         "model": model,
         "model.width": 64,
         "train.graph": graph,
@@ -53,7 +56,8 @@ def losses(model: str, graph: bool, folder: Path, steps: int = 40) -> tuple[list
     plan = Plan(config.data, config.tokenizer, config.model, config.train, 0, device)
     job = TASKS.get(task).prepare(plan, lambda text: None)
     torch.manual_seed(0)
-    module = MODELS.get(model)(config.model, job.sizes).to(device)
+    module = MODELS.get(model)(config.model, job.sizes)
+    module = (module if job.head is None else with_head(module, job, None)).to(device)
     run = RunFolder(folder)
     trainer = Trainer(module, job, config.train, run, seed=0, device=device, display=Display(quiet=True))
     module.train()
@@ -294,7 +298,7 @@ if pytest is not None:
         assert calls == [("begin", (0, 1)), ("end", 3, (0, 1)), *released, ("begin", None)]
 
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
-    @pytest.mark.parametrize("model", ["window", "elman", "gru", "lstm", "seq2seq", "transformer", "gpt2"])
+    @pytest.mark.parametrize("model", ["window", "elman", "gru", "lstm", "seq2seq", "transformer", "gpt2", *HEAR])
     def test_replaying_a_graph_equals_launching_each_kernel(model: str, tmp_path: Path) -> None:
         with_graph, recorded = losses(model, True, tmp_path)
         plain, not_recorded = losses(model, False, tmp_path)

@@ -110,6 +110,8 @@ class SoundReader:
         frames, counts = self.extractor.extract(samples, lengths)
         if draws is not None:
             frames = self.augmentation.mask_frames(frames, counts, draws)
+        if inputs.lengths is not None:
+            counts = counts.masked_fill(inputs.lengths == 0, 0)  # rows that fill up a batch
         return Inputs(values=frames, lengths=None if self.extractor.is_windowed() else counts)
 
 
@@ -199,9 +201,9 @@ def sound_encoder(given: Given, small: Mapping[str, Any]) -> dict[str, Any]:
     return {"encoder": {"name": name, **usual, **said}}
 
 
-def sound_shape(plan: Plan, source: str) -> BatchShape:
-    """How the training sounds are batched."""
+def sound_shape(plan: Plan, source: str, *, fixed: bool = False) -> BatchShape:
+    """How the training sounds are batched; where `fixed` is so, for a GPU in few shapes."""
     shape, seconds = plan.batch_shape(source, multiple=1), plan.data.batch_seconds
     if seconds is not None:  # which somebody has said
         shape = replace(shape, batch_tokens=max(1, round(seconds / FRAME)), batch_rows=None)
-    return replace(shape, fixed_shape=False)
+    return replace(shape, fixed_shape=fixed and shape.fixed_shape)

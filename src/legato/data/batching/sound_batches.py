@@ -30,6 +30,7 @@ from legato.errors import DataError
 KEPT: Final = 1 << 33  # bytes of samples that are kept, where memory has four times as many
 AHEAD: Final = 8  # steps whose sounds are being decoded
 FRAME: Final = 0.01  # seconds that count as one position: those from a frame to the next
+PAD_TO: Final = 100  # positions that widths are multiples of: few of them, so that the memory of one step serves the next
 
 
 class Waves:
@@ -146,11 +147,13 @@ class SoundBatches:
         *,
         augmentation: SpecAugment | None = None,
         window: float | None = None,
+        tokens: Sequence[int] | None = None,
     ) -> None:
         """`make` gives sounds, and the numbers of their rows, what there is to learn of them.
 
         A batch has at most `shape.batch_tokens` positions, of 10 ms each, or `shape.batch_rows` sounds; of a model
-        that reads windows of so many seconds, each sound counts as one.
+        that reads windows of so many seconds, each sound counts as one. With a `fixed_shape`, and how many `tokens`
+        each sound has to learn, there is one shape for each width: empty rows fill it up.
         """
         if not len(waves):
             raise DataError(f"{shape.name} holds no rows")
@@ -165,8 +168,15 @@ class SoundBatches:
                 f"{shape.name}, row {row + 1:,}: {widths[row] * FRAME:,.1f} seconds, more than a batch of "
                 f"{shape.batch_tokens * FRAME:,.1f}; raise data.batch_seconds"
             )
-        self._buckets = Buckets(widths, shape, salt="sounds")
         self._widths = widths
+        self._rows: dict[int, tuple[int, int]] = {}  # of each width: rows, and tokens of the longest target
+        if shape.fixed_shape and tokens is not None and shape.batch_rows is None:
+            widths, counts = rounded(widths, PAD_TO), np.asarray(tokens)
+            self._rows = {
+                int(width): (max(1, shape.batch_tokens // int(width)), max(1, int(counts[widths <= width].max())))
+                for width in np.unique(widths)
+            }
+        self._buckets = Buckets(widths, shape, salt="sounds")
         self.steps_per_epoch = self._buckets.steps_per_epoch
         self.tokens_per_step = (
             shape.batch_tokens if shape.batch_rows is None else int(shape.batch_rows * widths.mean())
@@ -176,11 +186,25 @@ class SoundBatches:
     def at(self, step: int) -> Batch:
         rows = self._buckets.at(step)[1]
         samples, lengths = self._samples(step)
-        # Few widths, so that the memory of one step serves the next.
-        samples = F.pad(samples, (0, int(rounded(samples.shape[1], 100 * self.hop)) - samples.shape[1]))
+        width = int(rounded(samples.shape[1], PAD_TO * self.hop))
+        samples = F.pad(samples, (0, width - samples.shape[1]))
         draws = None if self.augmentation is None else self.augmentation.draws(step, len(rows))
         inputs = Inputs(values=samples, lengths=lengths, draws=draws)
-        return replace(self.make(inputs, rows.tolist()), read=int(self._widths[rows].sum()))
+        batch = replace(self.make(inputs, rows.tolist()), read=int(self._widths[rows].sum()))
+        return _filled(batch, *self._rows[width // self.hop]) if self._rows else batch
+
+
+def _filled(batch: Batch, rows: int, tokens: int) -> Batch:
+    """A batch with so many rows, the last of them without a sound, and targets of so many tokens."""
+    inputs, targets = batch.inputs, batch.targets
+    assert inputs.lengths is not None
+    assert targets is not None
+    more = rows - len(inputs.content)
+    draws = None if inputs.draws is None else F.pad(inputs.draws, (0, 0, 0, more))
+    values, lengths = F.pad(inputs.content, (0, 0, 0, more)), F.pad(inputs.lengths, (0, more))
+    targets = F.pad(targets, (0, tokens - targets.shape[1], 0, more), value=IGNORE)
+    filled = replace(inputs, values=values, lengths=lengths, draws=draws)
+    return replace(batch, inputs=filled, targets=targets, fixed_shape=True)
 
 
 def written_batch(sounds: Inputs, targets: Sequence[Sequence[int]], prompt: Sequence[int], eos: int) -> Batch:

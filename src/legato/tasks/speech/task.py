@@ -218,8 +218,10 @@ class SpeechJob(TaskJob):
                 return written_batch(inputs, wanted, self.prompt.tokens, self.tokenizer.eos_id)
             return sound_batch(inputs, wanted)
 
-        shape, window = sound_shape(plan, train.source), extractor.seconds
-        return SoundBatches(waves, make, shape, augmentation=self.reader.changes, window=window)
+        shape = sound_shape(plan, train.source, fixed=not self.writes)
+        counts = [len(ids) for ids in encoded]
+        changes, window = self.reader.changes, extractor.seconds
+        return SoundBatches(waves, make, shape, augmentation=changes, window=window, tokens=counts)
 
     def _leave_out_longer(self) -> None:
         """Training sounds that are longer than the windows that the model reads."""
@@ -249,7 +251,7 @@ class SpeechJob(TaskJob):
             )
 
     def recordable(self, batch: Batch) -> bool:
-        return False  # CTC's loss asks the device for lengths
+        return batch.fixed_shape
 
     def loss(self, model: SequenceModel, batch: Batch, state: Any) -> Loss:
         assert batch.targets is not None
