@@ -38,8 +38,10 @@ def test_loss_and_gradient_are_those_of_pytorch(seed: int, frames: int, longest:
     )
     found = recordable_ctc(log_probs, lengths, tokens.masked_fill(beyond, blank), counts, blank)
     torch.testing.assert_close(found, wanted)
-    gradients = [torch.autograd.grad((loss * weights).sum(), logits, retain_graph=True)[0] for loss in (found, wanted)]
-    torch.testing.assert_close(*gradients)
+    ours, theirs = (
+        torch.autograd.grad((loss * weights).sum(), logits, retain_graph=True)[0] for loss in (found, wanted)
+    )
+    torch.testing.assert_close(ours, theirs)
 
 
 @pytest.mark.parametrize("recorded", [True, False])

@@ -30,7 +30,7 @@ from legato.errors import DataError
 KEPT: Final = 1 << 33  # bytes of samples that are kept, where memory has four times as many
 AHEAD: Final = 8  # steps whose sounds are being decoded
 FRAME: Final = 0.01  # seconds that count as one position: those from a frame to the next
-PAD_TO: Final = 100  # positions that widths are multiples of: few of them, so that the memory of one step serves the next
+PAD_TO: Final = 100  # positions; widths are multiples of it: few, so that the memory of one step serves the next
 
 
 class Waves:
