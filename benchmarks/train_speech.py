@@ -11,7 +11,7 @@ sound in a batch (`data.batch_seconds`), in the median round, over the same step
 1. a step, fed with samples that were decoded once and kept on the device;
 2. a step, fed by threads that decode the sounds of the next steps, as data that does not fit into memory is;
 3. a step, its batch lying on the device already;
-4. how long kernels run in a step of (1), by PyTorch's profiler.
+4. how long kernels run in a step of (1), by PyTorch's profiler, over the first few of them.
 
 Idle shares: waiting for data is 1 − (3) / (1) and 1 − (3) / (2), and the GPU has no kernel to run for 1 − (4) / (1).
 The last line printed is JSON.
@@ -98,7 +98,7 @@ def measure_batches(options: argparse.Namespace, seconds: float, device: torch.d
             paces["ahead"].append(measure_training(trainer, decoded_ahead(config, device), options))
         busy = None
         if device.type == "cuda":
-            trainer.job.batches, trainer.step = kept, 0
+            trainer.job.batches, trainer.step = kept, options.warm
             busy = busy_seconds(trainer, min(options.steps, PROFILED))
     pace = {name: statistics.median(each) for name, each in paces.items()}
     return {
@@ -144,6 +144,8 @@ def main() -> None:
     parser.add_argument("--warm", type=int, default=10, help="steps before those of a round")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the run")
     options = parser.parse_args()
+    if any(not part.replace(".", "", 1).isdecimal() for part in options.seconds.split(",")):
+        raise SystemExit(f"--seconds: '{options.seconds}' are no numbers with commas between them")
     try:
         measure(options)
     except LegatoError as problem:

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import soundfile
+import soundfile  # type: ignore[import-untyped]
 
 from legato.data.audio.toy_sounds import LEAST_DIGITS, ToySounds, ToySoundsConfig
 

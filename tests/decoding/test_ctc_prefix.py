@@ -99,3 +99,23 @@ def test_only_what_the_decoder_thinks_likely_is_looked_at() -> None:
     assert float(found[0, 1]) == UNLIKELY
     assert float(found[0, 0]) > UNLIKELY
     assert float(found[0, EOS]) > UNLIKELY
+
+
+def test_rows_that_have_ended_cost_nothing_and_others_are_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    log_probs, lengths = frames(6)
+    joint = JointScores(log_probs, lengths, blank=BLANK, eos=EOS, weight=1.0)
+    fresh = JointScores(log_probs, lengths, blank=BLANK, eos=EOS, weight=1.0)
+    logits = torch.zeros(2, 3)
+    wanted = fresh(logits, [[1, 0], [0]], [0, 1])[0]
+    joint(logits, [[], []], [0, 1])
+    joint(logits, [[1], [EOS]], [0, 1])
+    monkeypatch.setattr(joint, "_from_nothing", None)
+    assert joint(logits, [[1, 0], [EOS, 0]], [0, 1])[0] == pytest.approx(wanted, abs=1e-5)
+
+
+def test_what_is_not_finite_stays_so() -> None:
+    log_probs, lengths = frames(7)
+    logits = torch.tensor([[0.0, torch.nan, 0.0], [0.0, 1.0, 0.0]])
+    found = JointScores(log_probs, lengths, blank=BLANK, eos=EOS, weight=0.5)(logits, [[], []], [0, 1])
+    assert found[0].isnan().all()
+    assert found[1].isfinite().all()

@@ -120,7 +120,8 @@ def inside(lengths: Tensor = LENGTHS, length: int = T) -> Tensor:
 
 
 def view(masked: bool = True) -> FrameView:
-    return FrameView(relative_sinusoids(T, D), inside() if masked else None)
+    own = inside() if masked else None
+    return FrameView(relative_sinusoids(T, D), own, None if own is None else own.unsqueeze(1))
 
 
 def their_mask() -> Tensor:

@@ -13,7 +13,7 @@ from legato.data.audio.transcripts import read_transcripts
 from legato.data.batching.batch import Batch
 from legato.data.batching.sound_batches import Waves, written_batch
 from legato.decoding import ctc
-from legato.errors import ConfigError, LegatoError
+from legato.errors import ConfigError, LegatoError, NotFiniteError
 from legato.tasks.encoder_decoder import pair_loss
 from legato.tasks.speech import writer as writing
 from legato.tasks.speech.writer import Writer, recognizer_of
@@ -133,6 +133,42 @@ def test_a_long_sound_is_written_in_pieces(home: Path, monkeypatch: pytest.Monke
     assert times == sorted(times)
     assert found.text.split() == [word["word"] for word in found.more["words"]]
     assert max(times) > 0.45
+
+
+def test_a_long_sound_is_split_evenly_and_has_one_answer(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = legato.load(home / "joint")
+    recognizer = recognizer_of(held.loaded)
+    assert isinstance(recognizer, Writer)
+    samples = torch.from_numpy(samples_of("high low low high", 3))
+    recognizer.window = (len(samples) - 1) / RATE  # so that one sample is left
+    assert [len(part) for part in recognizer._parts(samples)] == [-(-len(samples) // 2), len(samples) // 2]
+    monkeypatch.setattr(writing, "WINDOW", 0.45)
+    with pytest.warns(UserWarning, match=r"more than 0.45 seconds are written piece by piece, and have one answer"):
+        found = held.predictions([(samples.numpy(), RATE)], nbest=2)
+    assert len(found[0].answers) == 1
+
+
+def test_weights_that_are_not_finite_are_said(home: Path) -> None:
+    for name in ("encoder.ctc", "decoder"):
+        held = legato.load(home / "joint")
+        weight = next(each for key, each in held.loaded.module.named_parameters() if name in key)
+        with torch.no_grad():
+            weight.fill_(torch.nan)
+        for beams in (1, 3):
+            with pytest.raises(NotFiniteError):
+                held.predict([(samples_of("low", 8), RATE)], beams=beams)
+
+
+def test_of_sounds_in_pieces_there_is_no_loss(home: Path) -> None:
+    data = read_transcripts(str(home / "valid.tsv"))
+    recognizer = recognizer_of(legato.load(home / "joint").loaded)
+    assert isinstance(recognizer, Writer)
+    longest = float(max(Waves(data.sounds, RATE).lengths)) / RATE
+    found = []
+    for rows in (1, 8):
+        recognizer.window, recognizer.rows = longest - 0.01, rows
+        found.append(recognizer.score(data, Waves(data.sounds, RATE))[0]["loss"])
+    assert found[0] == pytest.approx(found[1])
 
 
 def test_the_loss_is_that_of_the_decoder(home: Path) -> None:

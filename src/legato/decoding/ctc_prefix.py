@@ -79,17 +79,26 @@ class JointScores:
         joint.scatter_(1, tokens, (1 - self.weight) * decoder.gather(1, tokens) + self.weight * begun)
         joint[:, self.eos] = (1 - self.weight) * decoder[:, self.eos] + self.weight * (ended - own.begun)
         # Where CTC has nothing to say of a prefix, −∞ − −∞, nothing follows from it.
-        return joint.nan_to_num(UNLIKELY, neginf=UNLIKELY).clamp(min=UNLIKELY).float().to(logits.device)
+        joint = joint.nan_to_num(UNLIKELY, neginf=UNLIKELY).clamp(min=UNLIKELY)
+        broken = ~decoder.isfinite().all(-1, keepdim=True)
+        return joint.masked_fill(broken, torch.nan).float().to(logits.device)
 
     def _sums_of(self, written: Sequence[Sequence[int]], prompts: Sequence[int]) -> PrefixSums:
         """Those of what each row has written."""
         if not any(written):
             return self._empty(torch.tensor(prompts, device=self.log_probs.device))
-        names = [(prompt, tuple(line)) for prompt, line in zip(prompts, written, strict=True)]
-        if self.sums is None or any(name not in self.known for name in names):
+        if self.sums is None:
             return self._from_nothing(written, prompts)
-        places = torch.tensor([self.known[name] for name in names], device=self.log_probs.device)
-        return PrefixSums(*(each[places] for each in self.sums))
+        names = [(prompt, tuple(line)) for prompt, line in zip(prompts, written, strict=True)]
+        places = torch.tensor([self.known.get(name, 0) for name in names], device=self.log_probs.device)
+        found = PrefixSums(*(each[places] for each in self.sums))
+        # A row that has ended waits for the others, and what is said of it counts for nothing.
+        new = [row for row, name in enumerate(names) if name not in self.known and self.eos not in name[1]]
+        if new:
+            sums = self._from_nothing([written[row] for row in new], [prompts[row] for row in new])
+            for old, made in zip(found, sums, strict=True):
+                old[new] = made
+        return found
 
     def _empty(self, rows: Tensor) -> PrefixSums:
         """Of the prefix without a token."""
@@ -115,11 +124,12 @@ class JointScores:
         """Of prefixes (N,) of sounds `rows` that end in `last`, each with K `tokens` behind it: N · K of them."""
         choices = tokens.shape[1]
         frames = self.log_probs.shape[1]
-        said = self.log_probs[rows].gather(2, tokens[:, None].expand(-1, frames, -1)).transpose(1, 2)  # (N, K, T)
+        places = torch.arange(frames, device=tokens.device)
+        said = self.log_probs[rows[:, None, None], places, tokens[..., None]]  # (N, K, T)
         either = torch.logaddexp(own.nonblank, own.blank)
         again = (tokens == last[:, None])[..., None]  # (N, K, 1)
         before = torch.where(again, own.blank[:, None], either[:, None])  # (N, K, T + 1), φ
-        inside = torch.arange(frames, device=said.device) < self.lengths[rows, None]  # (N, T)
+        inside = places < self.lengths[rows, None]  # (N, T)
         entered = (before[..., :-1] + said).masked_fill(~inside[:, None], LOW)  # (N, K, T)
         nonblank = _recurrence(before, _cumulated(said))
         blank = _recurrence(nonblank, self.silent[rows, None].expand(-1, choices, -1))

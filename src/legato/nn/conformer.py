@@ -71,7 +71,7 @@ class FrameView(NamedTuple):
 
     distances: Tensor  # (2T - 1, D), see `relative_sinusoids`
     inside: Tensor | None = None  # (B, T), True where there is a frame; left out: everywhere
-    near: Tensor | None = None  # (T, T), True where a frame sees another; left out: everywhere
+    seen: Tensor | None = None  # (B, T, T) or as broadcasts to it, True where one sees another; left out: everywhere
 
 
 class RelativeAttention(MultiHead):
@@ -95,10 +95,8 @@ class RelativeAttention(MultiHead):
         far = self.distance(view.distances.to(x.dtype)).view(-1, self.heads, self.head_width)  # (2T - 1, H, K)
         by_distance = (query + self.distance_bias.to(query.dtype).unsqueeze(1)) @ far.permute(1, 2, 0)
         bias = shift(by_distance) / math.sqrt(self.head_width)  # (B, H, T, T)
-        if view.inside is not None:
-            bias = bias.masked_fill(~view.inside[:, None, None], torch.finfo(bias.dtype).min)
-        if view.near is not None:
-            bias = bias.masked_fill(~view.near, torch.finfo(bias.dtype).min)
+        if view.seen is not None:
+            bias = bias.masked_fill(~view.seen.unsqueeze(1), torch.finfo(bias.dtype).min)
         query = query + self.content_bias.to(query.dtype).unsqueeze(1)
         dropout = self.dropout if self.training else 0.0
         if self.fused and not capturing():
@@ -214,11 +212,13 @@ class ConformerStack(nn.Module):
         """Whole sequences (B, T, D), padded on the right. What each block leaves is added to `every`."""
         length, width = x.shape[1:]
         inside = None if lengths is None else torch.arange(length, device=x.device) < lengths[:, None]
-        near = None
+        seen = None if inside is None else inside.unsqueeze(1)  # (B, 1, T)
         if self.window is not None and self.window < length:
             places = torch.arange(length, device=x.device)
-            near = (places[:, None] - places).abs() < self.window
-        view = FrameView(relative_sinusoids(length, width, x.device), inside, near)
+            apart = (places[:, None] - places).abs()  # (T, T)
+            near = (apart < self.window).unsqueeze(0)
+            seen = near if seen is None else (seen & near) | (apart == 0)  # padding at least itself
+        view = FrameView(relative_sinusoids(length, width, x.device), inside, seen)
         for index, block in enumerate(self.layers):
             with scope(f"{self.name}.{index}"):
                 x = block(x, view)

@@ -44,7 +44,7 @@ class Heard(NamedTuple):
 
     text: str
     tokens: list[int]
-    logprob: float  # log p(tokens | sound), over the paths that were kept
+    logprob: float  # log p(tokens | sound), over the paths that were kept; of a decoder and CTC, their weighted sum
     score: float  # what it was ranked by
 
 

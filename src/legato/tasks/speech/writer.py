@@ -11,6 +11,7 @@ next window begins where what was written of the one before ends.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -30,6 +31,7 @@ from legato.decoding.speech_prompt import SpeechPrompt, Timestamps, segments
 from legato.errors import ConfigError, LegatoError
 from legato.evaluation.metrics import DetailTable
 from legato.evaluation.speech import speech_details, speech_scores
+from legato.folders.finite_scores import check_finite
 from legato.folders.loaded import Loaded
 from legato.models.source_encoder import sound_settings_of
 from legato.nn.state import Memory
@@ -48,7 +50,9 @@ from legato.tasks.speech.recognizer import WINDOW, Heard, Recognizer, Word
 LONGEST: Final = 448  # tokens of a transcript
 MORE: Final = 10  # tokens that a transcript may have beyond the encoder's states
 KEPT: Final = 1 << 30  # bytes of what the decoder looks at, of windows that are written side by side …
+TOGETHER: Final = 240.0  # seconds of a long sound whose pieces are written side by side, where those have no one size
 MOST_ROWS: Final = 128  # … and how many they are at most
+LEAST: Final = 0.01  # seconds that are read as a window of their own
 STRIDE: Final = 1.0  # seconds that a window begins behind the one before, at least
 
 
@@ -79,7 +83,7 @@ class Writer(Recognizer):
         """How many windows are written side by side, and how many of them are read at once."""
         settings = sound_settings_of(self.model.config)
         if settings is None or not self.extractor.is_windowed():
-            return MOST_ROWS, MOST_ROWS
+            return max(1, int(TOGETHER // self.window)), MOST_ROWS
         states, config = settings.states_of(self.extractor.frames(0)), self.model.config
         layers = getattr(config, "decoder_layers", None) or config.layers
         row = 2 * 4 * layers * states * config.width
@@ -108,13 +112,18 @@ class Writer(Recognizer):
                 yield numbers, [0.0] * len(numbers), samples, lengths
                 continue
             for number, row, length in zip(numbers, samples, lengths.tolist(), strict=True):
-                parts = list(row[:length].split(most))
+                parts = self._parts(row[:length])
                 counts = torch.tensor([len(part) for part in parts])
-                begins = [index * self.window for index in range(len(parts))]
+                begins = [index * len(parts[0]) / self.extractor.sampling_rate for index in range(len(parts))]
                 together = torch.nn.utils.rnn.pad_sequence(parts, batch_first=True)
                 for first in range(0, len(parts), self.rows):
                     some = slice(first, first + self.rows)
                     yield [number] * len(parts[some]), begins[some], together[some], counts[some]
+
+    def _parts(self, samples: Tensor) -> list[Tensor]:
+        """A long sound (N,) in as few pieces as can be, of one length."""
+        count = -(-len(samples) // int(self.window * self.extractor.sampling_rate))
+        return list(samples.split(-(-len(samples) // max(1, count)))) if len(samples) else [samples]
 
     def _windows(self, waves: Waves) -> Iterator[tuple[list[int], Tensor, Tensor]]:
         """All sounds, of which each becomes a window; longer ones alone."""
@@ -141,6 +150,11 @@ class Writer(Recognizer):
         sought = [number for number in range(len(waves)) if self.timed is not None and (words or longer[number])]
         if words and nbest > 1 and not self.share:
             raise ConfigError("times are written of the best text alone; leave out nbest")
+        if nbest > 1 and longer.any():
+            warnings.warn(
+                f"sounds of more than {self.window:g} seconds are written piece by piece, and have one answer each",
+                stacklevel=2,
+            )
         made: list[list[Any]] = [[] for _ in range(len(waves))]
         for number, whole in zip(sought, self._follow(waves.select(sought), beams), strict=True):
             made[number].append([whole])
@@ -164,6 +178,8 @@ class Writer(Recognizer):
     ) -> list[list[tuple[Heard, list[Word]]]]:
         memory = self._encoded(samples, lengths)
         logits = self.model.ctc_logits(memory)
+        if logits is not None:
+            check_finite(logits, self.model)
         said = None if logits is None else logits.float().log_softmax(-1)
         found = self._search_in(memory, self.begins, beams, nbest, said=said)
         ranked = [[Heard(self.text(h.tokens), h.tokens, h.logprob, h.score) for h in row] for row in found]
@@ -213,7 +229,8 @@ class Writer(Recognizer):
             self.model,
             Batch(Inputs(values=memory.states)),
             tokens,
-            SearchOptions() if beams == 1 else beam_options({}, beams, nbest=nbest),
+            # CTC knows how much there is to say.
+            SearchOptions() if beams == 1 else beam_options({}, beams, 1.0 if said is None else 0.0, nbest),
             limits=[min(self.longest, each) for each in most],
             text_of=self.tokenizer.decode,
             memory=memory,
@@ -268,7 +285,7 @@ class Writer(Recognizer):
         for first in range(0, len(waves), self.rows):
             numbers = range(first, min(first + self.rows, len(waves)))
             read = [_Following(waves.take([number])[0][0], waves.rate) for number in numbers]
-            while left := [each for each in read if each.at < each.seconds]:
+            while left := [each for each in read if each.goes_on]:
                 self._read_on(left, beams)
             made += [(each.heard(), each.said) for each in read]
         return made
@@ -290,14 +307,15 @@ class Writer(Recognizer):
     def passages(self, samples: Tensor) -> Iterator[Word]:
         rate = self.extractor.sampling_rate
         if self.timed is None:
-            for number, part in enumerate(samples.split(int(self.window * rate))):
+            begin = 0
+            for part in self._parts(samples):
                 heard = self._written(part[None], torch.tensor([len(part)]), 1, 1, None)[0][0][0]
                 if heard.text:
-                    begin = number * self.window
-                    yield Word(heard.text, begin, begin + len(part) / rate)
+                    yield Word(heard.text, begin / rate, (begin + len(part)) / rate)
+                begin += len(part)
             return
         read = _Following(samples, rate)
-        while read.at < read.seconds:
+        while read.goes_on:
             before = len(read.said)
             self._read_on([read])
             yield from read.said[before:]
@@ -325,7 +343,7 @@ class Writer(Recognizer):
         encoded = [ids[: self.longest - 1] for ids in self._encoded_texts(data)]
         total, tokens = 0.0, 0
         for numbers, _, samples, lengths in self.pieces(waves):
-            if len(set(numbers)) < len(numbers):
+            if waves.lengths[numbers[0]] > self.window * waves.rate:
                 continue  # of a sound that is read in pieces, nobody knows which piece says what
             wanted = [encoded[number] for number in numbers]
             source = self.source(samples, lengths)
@@ -358,6 +376,11 @@ class _Following:
     @property
     def seconds(self) -> float:
         return len(self.samples) / self.rate
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is more to read than rounding leaves."""
+        return self.seconds - self.at > LEAST
 
     def window(self, seconds: float) -> Tensor:
         first = int(self.at * self.rate)
