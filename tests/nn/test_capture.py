@@ -34,7 +34,7 @@ def test_nothing_is_captured_when_nobody_looks() -> None:
     assert not capturing()
     with record() as trace:
         assert capturing()
-    capture("late", torch.zeros(1))
+    capture("late", torch.zeros(1), "unit")
     stack_of("lstm")(inputs())
     assert not capturing()
     assert not trace
@@ -42,7 +42,7 @@ def test_nothing_is_captured_when_nobody_looks() -> None:
 
 def test_a_scope_stands_before_the_name() -> None:
     with record() as trace, scope("encoder"), scope("3"):
-        capture("weights", torch.ones(1))
+        capture("weights", torch.ones(1), "unit")
     assert list(trace) == ["encoder.3.weights"]
 
 
@@ -50,7 +50,7 @@ def test_a_scope_ends_even_when_its_block_fails() -> None:
     with record() as trace:
         with pytest.raises(ZeroDivisionError), scope("inner"):
             raise ZeroDivisionError
-        capture("outer", torch.ones(1))
+        capture("outer", torch.ones(1), "unit")
     assert list(trace) == ["outer"]
 
 
@@ -63,8 +63,8 @@ def test_recording_ends_even_when_its_block_fails() -> None:
 def test_an_inner_record_leaves_the_outer_one_alone() -> None:
     with record() as outer:
         with record() as inner:
-            capture("a", torch.ones(1))
-        capture("b", torch.ones(1))
+            capture("a", torch.ones(1), "unit")
+        capture("b", torch.ones(1), "unit")
     assert (list(outer), list(inner)) == (["b"], ["a"])
 
 
@@ -179,7 +179,7 @@ def test_each_thread_captures_only_its_own() -> None:
         for _ in range(3):
             seen.append(capturing())
             stack_of("elman")(inputs())
-            capture("stray", torch.ones(1))
+            capture("stray", torch.ones(1), "unit")
             together.wait()
 
     threads = [Thread(target=look, args=("lstm",)), Thread(target=look, args=("gru",)), Thread(target=work)]
@@ -213,7 +213,7 @@ def test_compiled_code_is_one_graph_where_nobody_looks_and_is_seen_where_somebod
     def step(x: Tensor) -> Tensor:
         with scope("lstm"):
             hidden = block.step(x, state)[0]
-            capture("hidden", hidden)
+            capture("hidden", hidden, "row unit")
         return hidden
 
     expected = step(x)

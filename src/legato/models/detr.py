@@ -152,7 +152,7 @@ def detect(
         told = anchors(share_sinusoids(boxes, 2 * grid.shape[-1]))  # E(b), (B, N, D)
         with scope(f"decoder.{number}"):
             query = block(query + told, AttentionView(), None, source)
-            capture("hidden", query)
+            capture("hidden", query, "row position unit")
         states = query if queries.norm is None else queries.norm(query)
         logits, boxes = answers(states, logits, boxes)
         stages.append(Output(states, logits=logits, boxes=to_corners(boxes)))

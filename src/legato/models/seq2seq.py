@@ -218,7 +218,7 @@ class Seq2SeqModel(SequenceModel):
         if isinstance(self.encoder, SourceEncoder):
             states = self.encoder(batch.source)  # (B, S, D)
             with scope("encoder"):
-                capture("memory", states)
+                capture("memory", states, "row position unit")
             lengths = self.encoder.lengths(batch.source)
             mean = pool(states, lengths, "mean")
             begun: CellState = (mean,) * CELLS[self.config.cell].parts
@@ -229,7 +229,7 @@ class Seq2SeqModel(SequenceModel):
             x = self._embedded(batch.source.token_ids, self.source_embedding)  # (S, B, D)
             states, last = self.encoder(x, None, batch.source.lengths)
             states = states.transpose(0, 1)  # (B, S, D)
-            capture("memory", states)
+            capture("memory", states, "row position unit")
         return Seq2SeqMemory(states, batch.source.lengths, self.bridge(last))
 
     def ctc_logits(self, memory: Memory) -> Tensor | None:
@@ -318,8 +318,8 @@ class Seq2SeqModel(SequenceModel):
 
     def _show(self, attentional: Tensor, weights: Tensor | None) -> None:
         if weights is not None:
-            capture("attention.weights", weights)
-        capture("attentional", attentional)
+            capture("attention.weights", weights, "row position source")
+        capture("attentional", attentional, "row position unit")
 
     # --- generation ------------------------------------------------------------------------------------
 

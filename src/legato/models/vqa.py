@@ -156,7 +156,7 @@ class VQAModel(SequenceModel):
         for number, score in enumerate(self.hops, start=1):
             weights = weigh(score(asked.unsqueeze(1), score.keys(places)))  # type: ignore[operator]  # (B, 1, S)
             with scope(f"hop.{number}"):
-                capture("attention.weights", weights[:, 0])
+                capture("attention.weights", weights[:, 0], "row source")
             asked = (weights @ places)[:, 0] + asked
             states.append(asked)
         return states

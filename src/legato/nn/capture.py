@@ -1,12 +1,23 @@
 """Looking inside: one primitive by which a block names what is worth seeing.
 
-A block calls `capture("forget_gate", f)`. Off, which is the rule, `capturing()` is False, the block
+A block calls `capture("forget_gate", f, "row unit")`. Off, which is the rule, `capturing()` is False, the block
 runs its fused kernel and nothing is kept. Inside `record()` the block runs its written-out equations
 and each captured tensor lands in the trace under its full name:
 
     with record() as trace:
         model(batch)
     trace["lstm.0.forget_gate"]        # a list of tensors, one a time step
+    trace.axes["lstm.0.forget_gate"]   # ("row", "unit")
+
+Axes have names:
+
+    row         of the batch
+    position    what the block reads: tokens, patches, frames, what is asked for
+    seen        the same, where it is looked at
+    source      what an encoder has read, where a decoder looks at it
+    head, unit  of attention, of anything else
+
+`record(keep)` keeps what a function of the full name says, so that a large model's trace fits.
 
 A recording belongs to the caller's context (`contextvars`): who looks sees the forward passes of the same thread or
 task, and other threads' run as if nobody looked. Whether anybody in the process looks is a plain variable, which is
@@ -15,15 +26,28 @@ asked first: so it costs nothing where nobody does, and a compiled graph reads n
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from threading import Lock
 
 from torch import Tensor
 
-Trace = dict[str, list[Tensor]]
+
+class Trace(dict[str, list[Tensor]]):
+    """What was captured, by full names, in the order in which it was computed."""
+
+    def __init__(self, keep: Callable[[str], bool] | None = None) -> None:
+        super().__init__()
+        self.keep = keep
+        self.axes: dict[str, tuple[str, ...]] = {}
+
+    def add(self, name: str, tensor: Tensor, axes: str) -> None:
+        if self.keep is not None and not self.keep(name):
+            return
+        self.setdefault(name, []).append(tensor.detach())
+        self.axes[name] = tuple(axes.split())
+
 
 _traces: ContextVar[Trace | None] = ContextVar("trace", default=None)
 _scopes: ContextVar[tuple[str, ...]] = ContextVar("scopes", default=())
@@ -38,10 +62,10 @@ def capturing() -> bool:
     return _anybody and _traces.get() is not None
 
 
-def capture(name: str, tensor: Tensor) -> None:
-    """Keep `tensor` under the current scope's `name`; does nothing when nobody looks."""
+def capture(name: str, tensor: Tensor, axes: str) -> None:
+    """Keep `tensor`, whose dimensions are `axes`, under the current scope's `name`; nothing when nobody looks."""
     if _anybody and (trace := _traces.get()) is not None:
-        trace[".".join([*_scopes.get(), name])].append(tensor.detach())
+        trace.add(".".join([*_scopes.get(), name]), tensor, axes)
 
 
 def scope(name: str) -> AbstractContextManager[None]:
@@ -59,9 +83,9 @@ def _scope(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def record() -> Iterator[Trace]:
-    """Capture everything that the caller runs inside the block."""
-    trace: Trace = defaultdict(list)
+def record(keep: Callable[[str], bool] | None = None) -> Iterator[Trace]:
+    """Capture everything that the caller runs inside the block, or only the names that `keep` says."""
+    trace = Trace(keep)
     before = _traces.set(trace)
     _count(1)
     try:

@@ -103,7 +103,7 @@ class RelativeAttention(MultiHead):
             context = fused_attention(query, key, value, bias, dropout=dropout)
         else:
             weights = (query @ key.transpose(2, 3) / math.sqrt(self.head_width) + bias).softmax(-1)
-            capture("weights", weights)
+            capture("weights", weights, "row head position seen")
             context = F.dropout(weights, dropout, training=dropout > 0) @ value
         return self.output(context.transpose(1, 2).reshape(rows, length, -1))
 
@@ -161,7 +161,7 @@ class ConvolutionModule(nn.Module):
         if view.inside is not None:
             x = x.masked_fill(~view.inside.unsqueeze(2), 0.0)
         x = F.silu(self.norm(self.depthwise(x.transpose(1, 2)), view.inside)).transpose(1, 2)
-        capture("units", x)
+        capture("units", x, "row position unit")
         return self.outer(x)
 
 
@@ -222,7 +222,7 @@ class ConformerStack(nn.Module):
         for index, block in enumerate(self.layers):
             with scope(f"{self.name}.{index}"):
                 x = block(x, view)
-                capture("hidden", x)
+                capture("hidden", x, "row position unit")
             if every is not None:
                 every.append(x)
         return x

@@ -88,7 +88,7 @@ class FeedForward(nn.Module):
             x = self.inner.gelu(x)
         else:
             x = self.activation(self.inner(x))
-        capture("units", x)
+        capture("units", x, "row position unit")
         if self.training:
             x = F.dropout(x, self.dropout)
         return self.outer(x)

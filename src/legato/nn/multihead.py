@@ -17,7 +17,7 @@ Notable here:
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -87,6 +87,8 @@ class SourceStates(NamedTuple):
 class MultiHead(nn.Module):
     """What both attentions share: heads, the way out, the two ways to attend."""
 
+    looks_at: ClassVar[str] = "seen"  # the axis of keys, where weights are captured
+
     def __init__(self, shape: BlockShape, bias: bool) -> None:
         super().__init__()
         if shape.head_width is None and shape.width % shape.heads:
@@ -110,7 +112,7 @@ class MultiHead(nn.Module):
             context, weights = written_out_attention(query, key, value, mask, causal=causal, dropout=dropout)
             if capturing():
                 per_source = weights.unflatten(2, (rows // len(weights), -1))  # (G, H, rows/G, T, S)
-                capture("weights", per_source.transpose(1, 2).flatten(0, 1))  # (B, H, T, S)
+                capture("weights", per_source.transpose(1, 2).flatten(0, 1), f"row head position {self.looks_at}")
         return context.transpose(1, 2)
 
 
@@ -161,6 +163,8 @@ class SelfAttention(MultiHead):
 
 class CrossAttention(MultiHead):
     """Tokens look at a memory."""
+
+    looks_at = "source"
 
     def __init__(self, shape: BlockShape) -> None:
         super().__init__(shape, shape.bias)

@@ -101,7 +101,7 @@ class ElmanCell(Cell):
     def advance(self, from_input: Tensor, state: CellState, recurrent: Tensor) -> CellState:
         (h,) = state
         h = torch.tanh(from_input + F.linear(h, recurrent, self.bias_hh))
-        capture("hidden", h)
+        capture("hidden", h, "row unit")
         return (h,)
 
 
@@ -134,7 +134,7 @@ class GRUCell(Cell):
         n = torch.tanh(x_n + r * h_n)
         h = (1 - z) * n + z * h
         for name, value in (("reset_gate", r), ("update_gate", z), ("candidate", n), ("hidden", h)):
-            capture(name, value)
+            capture(name, value, "row unit")
         return (h,)
 
 
@@ -177,7 +177,7 @@ class LSTMCell(Cell):
         h = o * torch.tanh(c)
         gates = {"forget_gate": f, "input_gate": i, "candidate": g, "output_gate": o}
         for name, value in {**gates, "cell": c, "hidden": h}.items():
-            capture(name, value)
+            capture(name, value, "row unit")
         return h, c
 
     def hold(self, x: Tensor, weight: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:

@@ -221,7 +221,7 @@ class Stack(nn.Module):
                     x = checkpoint(block, x, looks[index], past, source, use_reentrant=False)
                 else:
                     x = block(x, looks[index], past, source)
-                capture("hidden", x)
+                capture("hidden", x, "row position unit")
             if every is not None:
                 every.append(x)
         last: Tensor = x if self.norm is None else self.norm(x)
