@@ -16,6 +16,7 @@ import torch
 from legato.config import validate
 from legato.data.text.tokenizers import AnyTokenizer, StreamDecoder, Tokenizer
 from legato.decoding import Hypothesis, SearchOptions, cut_at_stop, search
+from legato.decoding.emitter import Emitter
 from legato.decoding.sliding import Sliding
 from legato.errors import ConfigError, LegatoError, brief, suggest
 from legato.folders.chat_template import Messages
@@ -28,6 +29,7 @@ from legato.tasks.base import Prediction, Task, member_of
 from legato.training.devices import choose_device
 
 if TYPE_CHECKING:  # imported where they are needed: most models are asked for something else
+    from legato.inspect.trace import Trace
     from legato.tasks.classification.prompting import Prompter
     from legato.tasks.embedding.text_vectors import TextVectors, VectorArray
 
@@ -170,7 +172,7 @@ class Model:
             raise LegatoError(f"one text is written at a time; nbest={options.nbest} needs generate")
         start = self.begin(prompt, options)
         decoder = StreamDecoder(self.tokenizer, after=start)
-        out = _Emitter(options.stop, emit)
+        out = Emitter(options.stop, emit)
 
         def on_token(row: int, token: int) -> None:
             if cancelled():
@@ -251,6 +253,20 @@ class Model:
         found = vectors.tokens(list(texts), batch_size)
         vectors.reader.warn_of_cuts()
         return found
+
+    def trace(self, given: Any, **options: Any) -> Trace:
+        """What the model computes of one input, by names: gates, cells, attention weights, states, guesses.
+
+        >>> trace = model.trace("A dog runs.", layers=[0])                     # doctest: +SKIP
+        >>> trace["lstm.0.forget_gate"].values.shape                           # doctest: +SKIP
+        (5, 256)
+
+        `layers`, `heads` and `only`, a regular expression of names, leave out the rest; `written` is read in place of
+        what an encoder–decoder would write (`inspect/trace.py`).
+        """
+        from legato.inspect.trace import trace_of
+
+        return trace_of(self.loaded, given, **options)
 
     @torch.no_grad()
     def search(self, queries: str | Sequence[str], lines: Sequence[str], nbest: int = 5) -> Any:
@@ -413,29 +429,6 @@ class Model:
 
 def _note(text: str) -> None:
     warnings.warn(text.removeprefix("note: "), stacklevel=3)
-
-
-class _Emitter:
-    """Passes text on, but never the part of a stop string that has begun."""
-
-    def __init__(self, stops: Sequence[str], emit: Any) -> None:
-        self.stops, self.emit = stops, emit
-        self.held, self.done = "", False
-
-    def push(self, text: str) -> None:
-        if self.done:
-            return
-        self.held, self.done = cut_at_stop(self.held + text, self.stops)
-        # How much of the held text might be the start of a stop string.
-        begun = (n for stop in self.stops for n in range(1, len(stop)) if self.held.endswith(stop[:n]))
-        safe = len(self.held) if self.done else len(self.held) - max(begun, default=0)
-        if safe:
-            self.emit(self.held[:safe])
-            self.held = self.held[safe:]
-
-    def finish(self) -> None:
-        if self.held and not self.done:
-            self.emit(self.held)
 
 
 def load(place: str | Path, device: str = "auto") -> Model:
