@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from legato.data.batching.batch import Batch
+
 Kind = Literal["token", "patch", "frame", "query"]
+INPUT, SOURCE, TARGET = "input", "source", "target"  # the streams that parts of a model read
 
 
 @dataclass(frozen=True)
@@ -24,3 +27,12 @@ class Positions:
     @property
     def count(self) -> int:
         return len(self.names)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One input as a model reads it: a batch of one row, and what stands in it."""
+
+    batch: Batch
+    positions: dict[str, Positions] = field(default_factory=dict)  # by stream
+    written: list[str] | None = None  # the token that belongs behind each of the last stream's positions

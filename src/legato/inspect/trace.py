@@ -25,13 +25,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from legato.data.positions import Positions
+from legato.data.positions import INPUT, SOURCE, TARGET, Positions
 from legato.errors import DataError, LegatoError, suggest
 from legato.folders.loaded import Loaded
+from legato.inspect.readings import reading_of, shown_token
 from legato.nn import capture
-from legato.registry import TASKS
 from legato.schema import TypedDict, read_json, write_json
-from legato.tasks.reading import INPUT, SOURCE, TARGET, Reading, shown_token
 
 WEIGHTS, TOLD = "trace.safetensors", "trace.json"
 GUESSES: Final = 5  # tokens at each position
@@ -168,7 +167,7 @@ def trace_of(
     Of a model that writes, what it writes of the input is read back, or what is `written` instead. `layers` and
     `heads` are numbers from 0, `only` a regular expression that names match.
     """
-    reading: Reading = TASKS.get(loaded.task).reading(loaded, given, written)
+    reading = reading_of(loaded, given, written)
     module, batch = loaded.module.eval(), reading.batch.to(loaded.module.device)
     with capture.record(_keeps(layers, only)) as found:
         output = module(batch)

@@ -22,11 +22,12 @@ from legato.data.audio.sounds import is_sound_file
 from legato.data.batching.batches import BatchShape
 from legato.data.batching.examples import Example, scoring_batches
 from legato.data.image.pictures import is_picture_file
+from legato.data.positions import Reading
 from legato.data.processors import TEXT, HasProcessors, Processors
 from legato.data.sources.table import Column
 from legato.data.text.text_reader import parting
 from legato.data.text.tokenizers import AnyTokenizer, TokenizerConfig
-from legato.errors import ConfigError, DataError, LegatoError, brief
+from legato.errors import ConfigError, DataError, brief
 from legato.evaluation.metrics import Metrics, printed_scores
 from legato.folders.finite_scores import check_finite
 from legato.folders.loaded import Loaded
@@ -41,7 +42,6 @@ from legato.training.job import Job
 from legato.version import __version__
 
 if TYPE_CHECKING:  # who asks a model for something needs neither
-    from legato.tasks.reading import Reading
     from legato.tasks.table_inputs import TableInputs
     from legato.training.config import TrainConfig
 
@@ -284,25 +284,9 @@ class Task:
         raise NotImplementedError
 
     @classmethod
-    def reading(cls, loaded: Loaded, given: Any, written: str | None = None) -> Reading:
-        """One input as its model reads it, for somebody who looks inside; `written`: beside that text."""
-        from legato.tasks import reading
-
-        if loaded.processors.others or loaded.module.processors != (TEXT,):
-            raise LegatoError(f"{loaded.folder}: a model of the task {cls.name} is not looked into yet")
-        text = reading.check_text(given)
-        if loaded.module.is_encoder_decoder:
-            if written is None:
-                found = cls.predict(loaded, [text], None if cls.Options is None else cls.Options())[0]
-                if found.problem is not None:
-                    raise DataError(found.problem)
-                written = found.answers[0].text
-            return reading.read_pair(loaded, text, written)
-        if written is not None:
-            raise LegatoError(f"{loaded.folder} reads one text and writes no other; leave out what is written")
-        if loaded.module.can_generate and loaded.module.has_readout:
-            return reading.read_left_to_right(loaded, text)
-        return reading.read_both_ways(loaded, text)
+    def reading(cls, loaded: Loaded, given: Any, written: str | None = None) -> Reading | None:
+        """One input as its model reads it, for who looks inside; None: as any model of text (inspect/readings.py)."""
+        return None
 
     @classmethod
     def show(cls, prediction: Prediction, *, scores: bool = False, alignments: bool = False) -> list[str]:

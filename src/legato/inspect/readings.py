@@ -5,7 +5,6 @@ What writes is looked at while it reads what it has written (or what somebody gi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,22 +12,37 @@ import numpy as np
 from legato.data.batching.batch import Batch, Inputs
 from legato.data.batching.examples import collate_examples
 from legato.data.batching.pair_batches import collate_pairs
-from legato.data.positions import Positions
+from legato.data.positions import INPUT, SOURCE, TARGET, Positions, Reading
+from legato.data.processors import TEXT
 from legato.data.text.tokenizers import AnyTokenizer
-from legato.errors import DataError
+from legato.errors import DataError, LegatoError
 from legato.folders.loaded import Loaded
+from legato.registry import TASKS
+from legato.tasks.embedding.text_vectors import TextVectors
 from legato.tasks.encoder_decoder import TargetTokens, longest_of
 
-INPUT, SOURCE, TARGET = "input", "source", "target"  # the streams that parts of a model read
 
-
-@dataclass(frozen=True)
-class Reading:
-    """A batch of one row."""
-
-    batch: Batch
-    positions: dict[str, Positions] = field(default_factory=dict)  # by stream
-    written: list[str] | None = None  # the token that belongs behind each of the last stream's positions
+def reading_of(loaded: Loaded, given: Any, written: str | None = None) -> Reading:
+    """One input as its model reads it; `written`: beside that text, in place of what the model would write."""
+    task = TASKS.get(loaded.task)
+    own: Reading | None = task.reading(loaded, given, written)
+    if own is not None:
+        return own
+    if loaded.processors.others or loaded.module.processors != (TEXT,):
+        raise LegatoError(f"{loaded.folder}: a model of the task {task.name} is not looked into yet")
+    text = check_text(given)
+    if loaded.module.is_encoder_decoder:
+        if written is None:
+            found = task.predict(loaded, [text], None if task.Options is None else task.Options())[0]
+            if found.problem is not None:
+                raise DataError(found.problem)
+            written = found.answers[0].text
+        return read_pair(loaded, text, written)
+    if written is not None:
+        raise LegatoError(f"{loaded.folder} reads one text and writes no other; leave out what is written")
+    if loaded.module.can_generate and loaded.module.has_readout:
+        return read_left_to_right(loaded, text)
+    return read_both_ways(loaded, text)
 
 
 def named_tokens(tokenizer: AnyTokenizer, ids: Any) -> Positions:
@@ -68,8 +82,6 @@ def read_left_to_right(loaded: Loaded, text: str) -> Reading:
 
 def read_both_ways(loaded: Loaded, text: str) -> Reading:
     """A text as an encoder reads it, between its special tokens."""
-    from legato.tasks.embedding.text_vectors import TextVectors
-
     vectors = TextVectors.of(loaded)
     rows = vectors.rows([text])
     if vectors.reader.cut:
