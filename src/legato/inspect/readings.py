@@ -5,21 +5,32 @@ What writes is looked at while it reads what it has written (or what somebody gi
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
+import torch
 
+from legato.data.audio.sound_files import as_sound
 from legato.data.batching.batch import Batch, Inputs
 from legato.data.batching.examples import collate_examples
 from legato.data.batching.pair_batches import collate_pairs
+from legato.data.batching.sound_batches import written_batch
+from legato.data.image.picture_files import as_picture
 from legato.data.positions import INPUT, SOURCE, TARGET, Positions, Reading
-from legato.data.processors import TEXT
 from legato.data.text.tokenizers import AnyTokenizer
 from legato.errors import DataError, LegatoError
 from legato.folders.loaded import Loaded
+from legato.models.source_encoder import sound_settings_of
 from legato.registry import TASKS
 from legato.tasks.embedding.text_vectors import TextVectors
 from legato.tasks.encoder_decoder import TargetTokens, longest_of
+from legato.tasks.picture_data import image_processor, picture_encoder
+from legato.tasks.sound_data import SoundReader, feature_extractor
+from legato.tasks.speech.recognizer import WINDOW
+from legato.tasks.speech.writer import Writer, encoded_texts, recognizer_of
+
+FILES: Final = ("image-classification", "captioning", "audio-classification", "speech")  # tasks that read one
 
 
 def reading_of(loaded: Loaded, given: Any, written: str | None = None) -> Reading:
@@ -28,21 +39,33 @@ def reading_of(loaded: Loaded, given: Any, written: str | None = None) -> Readin
     own: Reading | None = task.reading(loaded, given, written)
     if own is not None:
         return own
-    if loaded.processors.others or loaded.module.processors != (TEXT,):
+    kinds = set(loaded.processors.others)
+    if kinds not in ({"image"}, {"audio"}, set()) or (kinds and task.name not in FILES):
         raise LegatoError(f"{loaded.folder}: a model of the task {task.name} is not looked into yet")
-    text = check_text(given)
+    if not kinds:
+        check_text(given)
     if loaded.module.is_encoder_decoder:
-        if written is None:
-            found = task.predict(loaded, [text], None if task.Options is None else task.Options())[0]
-            if found.problem is not None:
-                raise DataError(found.problem)
-            written = found.answers[0].text
-        return read_pair(loaded, text, written)
+        text = _predicted(loaded, given) if written is None else written
+        if kinds == {"audio"}:
+            return read_transcribed(loaded, given, text)
+        return read_described(loaded, given, text) if kinds else read_pair(loaded, given, text)
     if written is not None:
-        raise LegatoError(f"{loaded.folder} reads one text and writes no other; leave out what is written")
+        raise LegatoError(f"{loaded.folder} writes no text of what it reads; leave out what is written")
+    if kinds:
+        return read_sound(loaded, given) if kinds == {"audio"} else read_picture(loaded, given)
     if loaded.module.can_generate and loaded.module.has_readout:
-        return read_left_to_right(loaded, text)
-    return read_both_ways(loaded, text)
+        return read_left_to_right(loaded, given)
+    return read_both_ways(loaded, given)
+
+
+def _predicted(loaded: Loaded, given: Any) -> str:
+    """What the model writes of it."""
+    task = TASKS.get(loaded.task)
+    found = task.predict(loaded, [given], None if task.Options is None else task.Options())[0]
+    if found.problem is not None:
+        raise DataError(found.problem)
+    text: str = found.answers[0].text
+    return text
 
 
 def named_tokens(tokenizer: AnyTokenizer, ids: Any) -> Positions:
@@ -53,8 +76,10 @@ def shown_token(tokenizer: AnyTokenizer, index: int) -> str:
     """What a token adds to a text; the name of one that adds nothing, or that is no more than an output."""
     if index >= tokenizer.size:
         return f"<{index}>"
-    if tokenizer.pieces is None or index in tokenizer.special_ids:
+    if index in tokenizer.special_ids:
         return tokenizer.token(index)
+    if tokenizer.pieces is None:
+        return tokenizer.decode([index]) or tokenizer.token(index)
     return tokenizer.pieces[index].decode("utf-8", "replace")
 
 
@@ -101,3 +126,76 @@ def read_pair(loaded: Loaded, text: str, written: str) -> Reading:
     read = named_tokens(target, [tokens.start, *ids])
     streams = {SOURCE: named_tokens(tokenizer, source), TARGET: read}
     return Reading(batch, streams, [*read.names[1:], shown_token(target, tokens.eos)])
+
+
+# --- pictures -----------------------------------------------------------------------------------------
+
+
+def _pictured(loaded: Loaded, given: Any) -> tuple[Inputs, Positions]:
+    """A picture, and the places that its encoder makes of it."""
+    processor, encoder = image_processor(loaded), picture_encoder(loaded.module)
+    assert encoder is not None, "a model with an image processor has what reads pictures"
+    if loaded.about.get("frames"):
+        raise LegatoError(f"{loaded.folder} reads clips, which are not looked into yet")
+    pixels = processor.pixels(as_picture(given).load())
+    grid = encoder.grid(*pixels.shape[:2])
+    places = [f"{row + 1}, {column + 1}" for row in range(grid[0]) for column in range(grid[1])]
+    values = processor.scaled(torch.from_numpy(pixels).unsqueeze(0))
+    return Inputs(values=values), Positions("patch", ("whole",) * encoder.before_grid + tuple(places), grid)
+
+
+def read_picture(loaded: Loaded, given: Any) -> Reading:
+    inputs, places = _pictured(loaded, given)
+    return Reading(Batch(inputs), {INPUT: places})
+
+
+def read_described(loaded: Loaded, given: Any, caption: str) -> Reading:
+    """A picture, and a caption of it."""
+    source, places = _pictured(loaded, given)
+    target = loaded.target
+    tokens = TargetTokens.of(target, loaded.first_token)
+    ids = [int(index) for index in target.encode(caption)[: longest_of(loaded.module) - 1]]
+    return _beside(source, places, target, [tokens.start], ids, tokens.eos)
+
+
+# --- sounds -------------------------------------------------------------------------------------------
+
+
+def _heard(loaded: Loaded, given: Any) -> tuple[Inputs, Positions]:
+    """A sound, and the states that a model makes of it; of a longer one than it reads, the beginning."""
+    extractor, settings = feature_extractor(loaded), sound_settings_of(loaded.module.config)
+    assert settings is not None, "a model with a feature extractor has what reads sound"
+    samples = torch.from_numpy(as_sound(given).load(extractor.sampling_rate))
+    samples = samples[: int((extractor.seconds or WINDOW) * extractor.sampling_rate)].unsqueeze(0)
+    source = SoundReader(extractor).read(Inputs(values=samples, lengths=torch.tensor([samples.shape[1]])))
+    count = settings.states_of(source.content.shape[1])
+    seconds = extractor.hop * settings.subsampling / extractor.sampling_rate
+    names = tuple(f"{number * seconds:.2f} s" for number in range(count))
+    return source, Positions("frame", names, seconds=seconds)
+
+
+def read_sound(loaded: Loaded, given: Any) -> Reading:
+    source, states = _heard(loaded, given)
+    return Reading(Batch(source), {INPUT: states})
+
+
+def read_transcribed(loaded: Loaded, given: Any, text: str) -> Reading:
+    """A sound, and what is said in it."""
+    recognizer = recognizer_of(loaded)
+    assert isinstance(recognizer, Writer)
+    source, states = _heard(loaded, given)
+    prompt, tokenizer = recognizer.begins, recognizer.tokenizer
+    if prompt.languages:
+        memory = loaded.module.encode(Batch(source, source=source).to(loaded.module.device))
+        prompt = prompt.speaking(recognizer._spoken(memory, prompt)[0])
+    ids = encoded_texts(tokenizer, [text], spaced=prompt.spaced)[0][: recognizer.longest - 1]
+    return _beside(source, states, tokenizer, prompt.tokens, ids, tokenizer.eos_id)
+
+
+def _beside(
+    source: Inputs, places: Positions, tokenizer: AnyTokenizer, prompt: Sequence[int], ids: Sequence[int], eos: int
+) -> Reading:
+    """What an encoder reads, and a text that a decoder reads behind a prompt."""
+    batch = written_batch(source, [ids], prompt, eos)
+    read = named_tokens(tokenizer, [*prompt, *ids])
+    return Reading(batch, {SOURCE: places, TARGET: read}, [*read.names[1:], shown_token(tokenizer, eos)])

@@ -25,7 +25,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from legato.data.positions import INPUT, SOURCE, TARGET, Positions
+from legato.data.positions import SOURCE, Positions
 from legato.errors import DataError, LegatoError, suggest
 from legato.folders.loaded import Loaded
 from legato.inspect.readings import reading_of, shown_token
@@ -226,9 +226,9 @@ def _heads(heads: Collection[int], values: Tensor, axes: tuple[str, ...], name: 
 
 def _stream(name: str, positions: Mapping[str, Positions]) -> str:
     """Which of the streams the part of a model reads that captured this."""
-    if SOURCE not in positions:
-        return INPUT
-    return SOURCE if name.startswith("encoder") else TARGET
+    if SOURCE in positions and name.startswith("encoder"):
+        return SOURCE
+    return next(stream for stream in positions if stream != SOURCE)
 
 
 def _guesses(loaded: Loaded, logits: Tensor) -> list[list[tuple[str, float]]]:

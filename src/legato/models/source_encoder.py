@@ -29,6 +29,7 @@ from legato.errors import ConfigError
 from legato.models.base import ModelConfig, SequenceModel, Sizes
 from legato.models.image_encoder import ImageConfig, ImageEncoder
 from legato.models.sound_encoder import HearingConfig, SoundConfig, SoundEncoder
+from legato.nn.capture import scope
 from legato.nn.dropout import variational_dropout
 from legato.nn.linear import Linear, xavier
 from legato.registry import MODELS
@@ -148,7 +149,8 @@ class SourceEncoder(nn.Module):
     def forward(self, source: Inputs | None) -> Tensor:
         if source is None or source.values is None:
             raise ValueError("this model reads pictures or sound; the batch has none")
-        states = encode_pictures(self.model, source)  # (B, S, D')
+        with scope("encoder"):
+            states = encode_pictures(self.model, source)  # (B, S, D')
         states = variational_dropout(states.transpose(0, 1), self.dropout, self.training).transpose(0, 1)
         memory: Tensor = states if self.projection is None else self.projection(states)
         return memory
