@@ -332,7 +332,8 @@ def test_a_look_inside_changes_nothing_and_names_its_parts() -> None:
         "feedforward_2.units": (B, T, 24),
         "hidden": (B, T, D),
     }
-    assert shapes == {f"encoder.{index}.{name}": shape for index in range(2) for name, shape in parts.items()}
+    own = {f"encoder.{index}.{name}": shape for index in range(2) for name, shape in parts.items()}
+    assert shapes == {**own, "encoder.embedded": (B, T, D)}
     weights = trace["encoder.0.attention.weights"][0]
     assert not weights.transpose(2, 3).masked_select(~inside()[:, None, :, None]).any()
     close(weights.sum(-1), torch.ones(B, H, T))

@@ -174,7 +174,8 @@ def test_looking_inside_changes_nothing(name: str) -> None:
         close(run(made, x), before)
     crossed = {"stack.0.cross.weights", "stack.1.cross.weights"} if "cross" in name else set()
     kinds = ("attention.weights", "feedforward.units", "hidden")
-    assert set(trace) == {f"stack.{layer}.{kind}" for layer in range(2) for kind in kinds} | crossed
+    own = {f"stack.{layer}.{kind}" for layer in range(2) for kind in kinds}
+    assert set(trace) == own | crossed | {"stack.embedded"}
     assert trace["stack.0.attention.weights"][0].shape == (B, H, T, T)
     assert trace["stack.1.hidden"][0].shape == (B, T, D)
 

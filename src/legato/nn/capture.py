@@ -37,15 +37,15 @@ from torch import Tensor
 class Trace(dict[str, list[Tensor]]):
     """What was captured, by full names, in the order in which it was computed."""
 
-    def __init__(self, keep: Callable[[str], bool] | None = None) -> None:
+    def __init__(self, keep: Callable[[str], bool] | None = None, *, attached: bool = False) -> None:
         super().__init__()
-        self.keep = keep
+        self.keep, self.attached = keep, attached
         self.axes: dict[str, tuple[str, ...]] = {}
 
     def add(self, name: str, tensor: Tensor, axes: str) -> None:
         if self.keep is not None and not self.keep(name):
             return
-        self.setdefault(name, []).append(tensor.detach())
+        self.setdefault(name, []).append(tensor if self.attached else tensor.detach())
         self.axes[name] = tuple(axes.split())
 
 
@@ -83,9 +83,12 @@ def _scope(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def record(keep: Callable[[str], bool] | None = None) -> Iterator[Trace]:
-    """Capture everything that the caller runs inside the block, or only the names that `keep` says."""
-    trace = Trace(keep)
+def record(keep: Callable[[str], bool] | None = None, *, attached: bool = False) -> Iterator[Trace]:
+    """Capture everything that the caller runs inside the block, or only the names that `keep` says.
+
+    What is `attached` stays in the graph, so that gradients with respect to it can be asked for.
+    """
+    trace = Trace(keep, attached=attached)
     before = _traces.set(trace)
     _count(1)
     try:

@@ -21,7 +21,8 @@ Notable here:
 A row is padded on the right, and padding changes nothing before it.
 
 Captured inside `record()`: `encoder.3.attention.weights` (B, H, T, T), `encoder.3.convolution.units` (B, T, D),
-`encoder.3.feedforward_1.units`, `encoder.3.feedforward_2.units` (B, T, inner) and `encoder.3.hidden` (B, T, D).
+`encoder.3.feedforward_1.units`, `encoder.3.feedforward_2.units` (B, T, inner), `encoder.3.hidden` (B, T, D), and what
+the first block reads, `encoder.embedded`.
 """
 
 from __future__ import annotations
@@ -219,6 +220,8 @@ class ConformerStack(nn.Module):
             near = (apart < self.window).unsqueeze(0)
             seen = near if seen is None else (seen & near) | (apart == 0)  # padding at least itself
         view = FrameView(relative_sinusoids(length, width, x.device), inside, seen)
+        with scope(self.name):
+            capture("embedded", x, "row position unit")
         for index, block in enumerate(self.layers):
             with scope(f"{self.name}.{index}"):
                 x = block(x, view)

@@ -8,7 +8,8 @@ feed-forward layer. An encoder (BERT's, a translation model's) is a stack where 
 other; a decoder (GPT's, LLaMA's, a translation model's) is one where it sees those up to itself.
 
 Captured inside `record()`: `encoder.3.attention.weights`, `decoder.3.cross.weights` (B, H, T, S),
-`encoder.3.feedforward.units` (B, T, inner) and `encoder.3.hidden` (B, T, D).
+`encoder.3.feedforward.units` (B, T, inner), `encoder.3.hidden` (B, T, D), and what the first block reads,
+`encoder.embedded`.
 """
 
 from __future__ import annotations
@@ -213,6 +214,8 @@ class Stack(nn.Module):
         sources: Sequence[Source] | Sequence[SourceStates] | None = None,
         every: list[Tensor] | None = None,
     ) -> Tensor:
+        with scope(self.name):
+            capture("embedded", x, "row position unit")
         for index, block in enumerate(self.layers):
             past = None if pasts is None else pasts[index]
             source = None if sources is None else sources[index]

@@ -1,0 +1,126 @@
+"""How far gradients reach back: ‖∂loss_t / ∂h_s‖ for every s up to t, of a model that predicts the next token.
+
+h_s is the state that a recurrent layer leaves at s, or what the first block of a Transformer reads there. In an
+Elman RNN each step back multiplies by diag(1 − h²) U, so over t − s steps the norm shrinks, or grows, at most by
+
+    (γ_w γ_g)^(t − s)          γ_w = ‖U‖₂, the largest singular value;  γ_g = the largest 1 − h² on the way
+
+(Pascanu et al. 2013). Below 1 it vanishes; above 1 it may explode. The LSTM's cell and the Transformer's attention
+are ways around the product.
+
+>>> found = gradient_through_time(legato.load("runs/elman"), "a b c …")      # doctest: +SKIP
+>>> found.norms[0] / found.norms[-1]                                         # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from legato.errors import LegatoError
+from legato.folders.loaded import Loaded
+from legato.inspect.readings import reading_of
+from legato.nn.capture import Trace, record
+from legato.nn.recurrent import ElmanCell, Layer
+
+HIDDEN: Final = re.compile(r"(?:^|\.)(elman|gru|lstm)\.(\d+)\.hidden$")
+EMBEDDED: Final = re.compile(r"(?:^|\.)embedded$")
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """Of the loss at one position, with respect to the states up to it."""
+
+    name: str  # of the states
+    tokens: tuple[str, ...]  # at the positions 0 to t
+    wanted: str  # the token whose loss it is, behind the last of them
+    loss: float
+    norms: Array  # (t + 1,), ‖∂loss_t / ∂h_s‖; the last is of t itself
+    bound: Array | None  # (t + 1,), the same of t times (γ_w γ_g)^(t − s), of an Elman RNN
+
+    @property
+    def distances(self) -> Array:
+        """t − s."""
+        return np.arange(len(self.norms) - 1, -1, -1).astype(np.float64)
+
+
+def gradient_through_time(model: Any, text: str, *, at: int | None = None, layer: int | None = None) -> Gradients:
+    """Of the token behind position `at`; left out: of the last token. `layer` is a recurrent one, from 0; left out:
+    the last."""
+    loaded: Loaded = model.loaded
+    reading = reading_of(loaded, text)
+    module = loaded.module.eval()
+    if reading.written is None or not module.has_readout or module.is_encoder_decoder:
+        raise LegatoError(
+            f"{loaded.folder} does not predict the next token, so there is no loss at one; give one that does"
+        )
+    places = next(iter(reading.positions.values()))
+    last = places.count - 2  # the last position that a token follows
+    at = last if at is None else at
+    if not 0 <= at <= last:
+        raise LegatoError(f"at={at}: the text has tokens behind the positions 0 to {last}")
+    batch = reading.batch.to(module.device)
+    with torch.enable_grad(), record(_states, attached=True) as trace:
+        logits = module.readout(module(batch).hidden)[0, at]
+        loss = F.cross_entropy(logits.float(), batch.inputs.token_ids[0, at + 1])
+        name, states = _chosen(trace, layer, loaded)
+        found = torch.autograd.grad(loss, states, allow_unused=True)
+    norms = _norms(found, states)[: at + 1]
+    return Gradients(
+        name,
+        places.names[: at + 1],
+        places.names[at + 1],
+        float(loss.detach()),
+        norms,
+        _bound(module, trace, name, norms),
+    )
+
+
+def _states(name: str) -> bool:
+    return HIDDEN.search(name) is not None or EMBEDDED.search(name) is not None
+
+
+def _chosen(trace: Trace, layer: int | None, loaded: Loaded) -> tuple[str, list[Tensor]]:
+    """The states to look at: those of a recurrent layer, or what the first block reads."""
+    layers = {int(found[2]): name for name in trace if (found := HIDDEN.search(name))}
+    if layers:
+        number = max(layers) if layer is None else layer
+        if number not in layers:
+            raise LegatoError(f"{loaded.folder} has the layers 0 to {max(layers)}, and no layer {number}")
+        return layers[number], trace[layers[number]]
+    embedded = next((name for name in trace if EMBEDDED.search(name)), None)
+    if embedded is None or layer is not None:
+        wanted = "states that go from one position to the next" if embedded is None else "no recurrent layer"
+        raise LegatoError(
+            f"{loaded.folder}: {loaded.module.config.name} has {'no ' if embedded is None else ''}{wanted}"
+        )
+    return embedded, trace[embedded]
+
+
+def _norms(found: tuple[Tensor | None, ...], states: list[Tensor]) -> Array:
+    """Norms by position, of a tensor for each step (1, D), or one of all (1, T, D)."""
+    if len(states) == 1 and states[0].dim() == 3:
+        assert found[0] is not None
+        return found[0][0].double().norm(dim=-1).cpu().numpy()
+    zero = torch.zeros((), dtype=torch.double)
+    return torch.stack([zero if each is None else each.double().norm().cpu() for each in found]).numpy()
+
+
+def _bound(module: Any, trace: Trace, name: str, norms: Array) -> Array | None:
+    found = HIDDEN.search(name)
+    if found is None or found[1] != "elman":
+        return None
+    layers = [each for each in module.modules() if isinstance(each, Layer) and isinstance(each.cell, ElmanCell)]
+    weight = layers[int(found[2])].cell.weight_hh.detach().double().cpu()
+    steepest = max(float((1 - state.detach().double().square()).max()) for state in trace[name][: len(norms)])
+    factor = float(torch.linalg.matrix_norm(weight, 2)) * steepest
+    away = np.arange(len(norms) - 1, -1, -1)
+    return norms[-1] * factor**away

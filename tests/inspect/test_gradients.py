@@ -1,0 +1,105 @@
+"""How far gradients reach back: against the chain of matrices, the bound, and another way to the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import legato
+from legato.data.batching.batch import Batch, Inputs
+from legato.errors import LegatoError
+from legato.inspect.gradients import gradient_through_time
+from legato.model import Model
+
+TEXT = "the dog runs and the cat sleeps and the dog eats"
+QUICK: dict[str, Any] = {
+    **{"train.steps": 2, "train.tensorboard": "false", "device": "cpu", "model.width": 16, "tokenizer": "word"},
+    **{"train.batch_tokens": 64, "data.window": 16, "data.valid_share": 0.3, "model.layers": 1, "model.dropout": 0},
+}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
+    folder = tmp_path_factory.mktemp("gradients")
+    (folder / "text.txt").write_text(f"{TEXT}\n" * 40, encoding="utf-8")
+    made = {}
+    for name in ("elman", "gru", "lstm", "gpt2", "window", "bert"):
+        own = {"model": name, "data.train": str(folder / "text.txt")}
+        own |= {"model.heads": 2} if name in ("gpt2", "bert") else {}
+        task = "mlm" if name == "bert" else "lm"
+        legato.train(task, {**QUICK, **own}, out=folder / name, quiet=True)
+        made[name] = legato.load(folder / name, "cpu")
+    return made
+
+
+@pytest.mark.parametrize("name", ["elman", "gru", "lstm", "gpt2"])
+def test_there_is_a_norm_for_each_position_up_to_the_loss(models: dict[str, Model], name: str) -> None:
+    found = gradient_through_time(models[name], TEXT)
+    assert len(found.norms) == len(found.tokens) == len(found.distances)
+    assert (found.norms > 0).all()
+    assert found.distances[-1] == 0
+    assert found.wanted.strip() == "eats"
+    early = gradient_through_time(models[name], TEXT, at=2)
+    assert len(early.norms) == 3
+    assert early.tokens == found.tokens[:3]
+    assert early.wanted == found.tokens[3]
+
+
+def test_an_elman_rnn_has_the_product_of_its_steps_and_stays_below_the_bound(models: dict[str, Model]) -> None:
+    model = models["elman"]
+    found = gradient_through_time(model, TEXT)
+    assert found.bound is not None
+    assert (found.norms <= found.bound * (1 + 1e-6)).all()
+    module = model.loaded.module
+    ids = torch.tensor([model.prompt_ids(TEXT)])
+    with torch.no_grad():
+        hidden = module(Batch(Inputs(ids))).hidden[0]  # the last layer's, and the only one's
+    at = len(found.norms) - 1
+    last = hidden[at].clone().requires_grad_()
+    F.cross_entropy(module.readout(last), ids[0, at + 1]).backward()
+    weight = next(value for key, value in module.named_parameters() if key.endswith("weight_hh")).detach()
+    assert last.grad is not None
+    back, norms = last.grad.double(), [float(last.grad.norm())]
+    for state in hidden[1 : at + 1].flip(0):
+        back = (back * (1 - state.double().square())) @ weight.double()
+        norms.append(float(back.norm()))
+    np.testing.assert_allclose(found.norms, norms[::-1], rtol=1e-3)
+
+
+def test_a_transformer_is_asked_at_what_its_first_block_reads(models: dict[str, Model]) -> None:
+    model = models["gpt2"]
+    found = gradient_through_time(model, TEXT)
+    assert found.name == "decoder.embedded"
+    assert found.bound is None
+    module, ids = model.loaded.module.eval(), torch.tensor([model.prompt_ids(TEXT)])
+    kept: list[torch.Tensor] = []
+
+    def keep(block: Any, given: Any) -> None:
+        given[0].retain_grad()
+        kept.append(given[0])
+
+    stack = next(each for name, each in module.named_modules() if name.endswith("layers.0"))
+    handle = stack.register_forward_pre_hook(keep)
+    at = len(found.norms) - 1
+    F.cross_entropy(module.readout(module(Batch(Inputs(ids))).hidden)[0, at], ids[0, at + 1]).backward()
+    handle.remove()
+    assert kept[0].grad is not None
+    np.testing.assert_allclose(found.norms, kept[0].grad[0].norm(dim=-1)[: at + 1], rtol=1e-3)
+
+
+def test_what_has_no_such_gradient_is_said(models: dict[str, Model], tmp_path: Path) -> None:
+    with pytest.raises(LegatoError, match="does not predict the next token"):
+        gradient_through_time(models["bert"], TEXT)
+    with pytest.raises(LegatoError, match="has no states that go from one position to the next"):
+        gradient_through_time(models["window"], TEXT)
+    with pytest.raises(LegatoError, match="has the layers 0 to 0, and no layer 3"):
+        gradient_through_time(models["lstm"], TEXT, layer=3)
+    with pytest.raises(LegatoError, match="gpt2 has no recurrent layer"):
+        gradient_through_time(models["gpt2"], TEXT, layer=0)
+    with pytest.raises(LegatoError, match=r"at=99: the text has tokens behind the positions 0 to"):
+        gradient_through_time(models["gru"], TEXT, at=99)
