@@ -18,8 +18,16 @@ from legato.model import Model
 
 TEXT = "the dog runs and the cat sleeps and the dog eats"
 QUICK: dict[str, Any] = {
-    **{"train.steps": 2, "train.tensorboard": "false", "device": "cpu", "model.width": 16, "tokenizer": "word"},
-    **{"train.batch_tokens": 64, "data.window": 16, "data.valid_share": 0.3, "model.layers": 1, "model.dropout": 0},
+    "train.steps": 2,
+    "train.tensorboard": "false",
+    "device": "cpu",
+    "model.width": 16,
+    "tokenizer": "word",
+    "train.batch_tokens": 64,
+    "data.window": 16,
+    "data.valid_share": 0.3,
+    "model.layers": 1,
+    "model.dropout": 0,
 }
 
 
