@@ -193,6 +193,7 @@ def test_commas_and_brackets_inside_texts_are_not_counted() -> None:
     assert parse_json(json.dumps([text, "x"]), object, "f.json", most=300) == [text, "x"]
 
 
+@pytest.mark.slow
 def test_the_largest_vocabularies_are_read() -> None:
     words = {f"w{n},": n for n in range(256_000)}
     found = parse_json(json.dumps({"vocab": words, "merges": [["a", "b"]] * 512_000}), dict, "f.json")

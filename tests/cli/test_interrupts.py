@@ -71,7 +71,14 @@ def training(folder: Path, prepare: Callable[..., None] = default_signals, *more
     return process, run, log
 
 
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGHUP, 129), (signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("signum", "code"),
+    [
+        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.slow),
+        (signal.SIGTERM, 143),
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow),
+    ],
+)
 def test_a_signal_loses_no_step(signum: int, code: int, tmp_path: Path) -> None:
     process, run, _ = training(tmp_path)
     wait_for(lambda: len(read_metrics(run)) > STEPS, process)

@@ -137,7 +137,8 @@ def test_coefficients_make_the_published_variants(variant: int, blocks: int, wid
     with torch.device("meta"):
         model = EfficientNetLiteModel(config, Sizes(0))
     assert sum(parameter.numel() for parameter in model.parameters()) / 1e6 == pytest.approx(millions, abs=0.06)
-    theirs = {name: model.state_dict()[our] for our, of in EfficientNetLite.names(model).items() for name in of.names}
+    held = model.state_dict()
+    theirs = {name: held[our] for our, of in EfficientNetLite.names(model).items() for name in of.names}
     entries = EfficientNetLite.entries_of(theirs)
     assert entries is not None
     assert [entries[name] for name in ("width_coefficient", "depth_coefficient", "image_size")] == [*coefficients]

@@ -363,6 +363,7 @@ def test_the_command_ends_with_the_code_of_its_signal_and_says_how_to_go_on(
 # ── compiling ─────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_a_compiled_model_learns_as_the_plain_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Traced and differentiated as always, but not handed to a C++ compiler, which would take half a minute.
     compile_it = torch.nn.Module.compile

@@ -22,6 +22,7 @@ from tiny_runs import finish, read_metrics, small, start, wait_for, weights_dige
 STEPS = 20
 
 # Each is one way for a run to carry something from step to step.
+QUICK = ("adamw with dropout", "gpt2")  # those that are killed in every run of the tests
 KINDS: dict[str, dict[str, Any]] = {
     "adamw with dropout": {"model__dropout": 0.2, "model__dropout_recurrent": 0.2, "train__warmup": 5},
     "asgd": {
@@ -175,7 +176,9 @@ def end_at(place: str, count: int) -> None:
         setattr(home, name, counted(getattr(home, name)))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in KINDS]
+)
 def test_a_run_killed_three_times_ends_with_the_same_bits(kind: str, tmp_path: Path, whole_runs: Any) -> None:
     whole = whole_runs(kind)
     interrupted = Interrupted(kind, tmp_path)
