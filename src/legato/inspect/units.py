@@ -1,0 +1,148 @@
+"""Which unit of a model follows a property of the text: quotes, brackets, indentation (Karpathy et al. 2016).
+
+Units are ranked by their correlation with the property on one text, and the best are asked again on another, which
+did not choose them. Beside them: the best of a model of the same shape that has learned nothing, chosen and asked
+alike, and a linear probe over all units, which says what is there if no unit has it alone.
+
+>>> found = find_units(legato.load("runs/x"), text, held_out)                       # doctest: +SKIP
+>>> found["quote"].best[0], found["quote"].untrained, found["quote"].probe          # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from legato.data.batching.batch import Batch, Inputs
+from legato.data.text.tokenizers import AnyTokenizer, StreamDecoder
+from legato.errors import DataError, LegatoError
+from legato.inspect.text_features import FEATURES, Feature
+from legato.models.base import SequenceModel
+from legato.nn.capture import record
+
+STATES: Final = re.compile(r"(?:^|\.)\d+\.(?:hidden|cell)$")
+CHUNK: Final = 256  # tokens that are read at once
+TOP: Final = 5
+RIDGE: Final = 1e-2  # of the probe, for each token, where units have a spread of 1
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+
+@dataclass(frozen=True)
+class UnitMatch:
+    """A unit, and how well it follows a property."""
+
+    name: str  # of the tensor, such as lstm.1.cell
+    unit: int
+    correlation: float  # on the text that it was chosen by
+    confirmed: float  # on the other one
+
+
+@dataclass(frozen=True)
+class Followed:
+    """What follows one property."""
+
+    best: list[UnitMatch]
+    untrained: UnitMatch  # the best of a model that has learned nothing
+    probe: float  # the correlation of a linear probe over all units, on the text that it was not fitted to
+
+
+@dataclass(frozen=True)
+class Read:
+    """What a model's units were while it read a text."""
+
+    text: str  # as its tokens have it
+    ends: list[int]  # how many characters there are behind each token
+    names: list[tuple[str, int]]  # of the columns
+    values: Array  # (tokens, units)
+
+
+@torch.no_grad()
+def read_units(module: SequenceModel, tokenizer: AnyTokenizer, text: str) -> Read:
+    """Every unit of every layer at each token of a text; a state, where there is one, is carried along."""
+    if not (module.can_generate and module.has_readout):
+        raise LegatoError(
+            f"{module.config.name} does not read from left to right, token by token; give one that does"
+        )
+    ids = [int(index) for index in tokenizer.encode(text)]
+    if len(ids) < 3:
+        raise DataError("the text has fewer than three tokens, of which nothing can be said; give a longer one")
+    decoder, written, ends = StreamDecoder(tokenizer), "", []
+    for index in ids:
+        written += decoder.push(index)
+        ends.append(len(written))
+    parts: dict[str, list[Array]] = {}
+    state: Any = None
+    step = min(CHUNK, module.max_length or CHUNK)
+    for begin in range(0, len(ids), step):
+        batch = Batch(Inputs(torch.tensor([ids[begin : begin + step]], device=module.device)))
+        with record(lambda name: STATES.search(name) is not None) as trace:
+            output = module(batch, state) if module.max_length is None else module(batch)
+        state = output.state
+        for name, tensors in trace.items():
+            whole = torch.cat(tensors) if "position" not in trace.axes[name] else tensors[0][0]
+            parts.setdefault(name, []).append(whole.double().cpu().numpy())
+    if not parts:
+        raise LegatoError(f"{module.config.name} has no states that could follow anything")
+    joined = {name: np.concatenate(each) for name, each in parts.items()}
+    names = [(name, unit) for name, each in joined.items() for unit in range(each.shape[1])]
+    return Read(written, ends, names, np.concatenate(list(joined.values()), axis=1))
+
+
+def find_units(
+    model: Any, text: str, held_out: str, features: Mapping[str, Feature] | None = None, top: int = TOP
+) -> dict[str, Followed]:
+    """The units that follow each property best, of a model that `legato.load` gave; `features` by their names."""
+    module, tokenizer = model.loaded.module.eval(), model.loaded.tokenizer
+    chosen = features or FEATURES
+    trained = [read_units(module, tokenizer, each) for each in (text, held_out)]
+    torch.manual_seed(0)
+    fresh = type(module)(module.config, module.sizes).to(module.device).eval()
+    untrained = [read_units(fresh, tokenizer, each) for each in (text, held_out)]
+    made = {}
+    for name, feature in chosen.items():
+        wanted = [at_tokens(read, feature) for read in trained]
+        if any(each.std() == 0 for each in wanted):
+            continue  # nothing of the kind is in one of the texts
+        made[name] = Followed(
+            best=_ranked(trained, wanted, top),
+            untrained=_ranked(untrained, wanted, 1)[0],
+            probe=_probed(trained, wanted),
+        )
+    if not made:
+        raise DataError(f"the texts have none of {', '.join(chosen)}; give others")
+    return made
+
+
+def at_tokens(read: Read, feature: Feature) -> Array:
+    """A property at the last character of each token."""
+    values = feature(read.text)
+    return np.array([values[max(0, end - 1)] if len(values) else 0.0 for end in read.ends])
+
+
+def correlations(values: Array, wanted: Array) -> Array:
+    """Pearson's, of each column (N, D) with (N,); 0 where a column never changes."""
+    centred, target = values - values.mean(0), wanted - wanted.mean()
+    spread = np.sqrt((centred**2).sum(0) * (target**2).sum())
+    return np.divide(centred.T @ target, spread, out=np.zeros(values.shape[1]), where=spread > 1e-12)
+
+
+def _ranked(reads: list[Read], wanted: list[Array], top: int) -> list[UnitMatch]:
+    found, again = (correlations(read.values, each) for read, each in zip(reads, wanted, strict=True))
+    order = np.argsort(-np.abs(found), kind="stable")[:top]
+    named = ((*reads[0].names[index], float(found[index]), float(again[index])) for index in order)
+    return [UnitMatch(name, unit, here, there) for name, unit, here, there in named]
+
+
+def _probed(reads: list[Read], wanted: list[Array]) -> float:
+    """Ridge regression on the first text, asked on the second."""
+    mean, spread = reads[0].values.mean(0), reads[0].values.std(0) + 1e-8
+    first, second = ((read.values - mean) / spread for read in reads)
+    penalty = RIDGE * len(first) * np.eye(first.shape[1])
+    weights = np.linalg.solve(first.T @ first + penalty, first.T @ (wanted[0] - wanted[0].mean()))
+    return float(correlations((second @ weights)[:, None], wanted[1])[0])

@@ -1,0 +1,139 @@
+"""Which unit follows what: correlations, what is read, what is chosen and confirmed, features of texts."""
+
+from __future__ import annotations
+
+import io
+import tokenize
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import legato
+from legato.errors import DataError, LegatoError
+from legato.inspect import units
+from legato.inspect.text_features import FEATURES, bracket, comment, indentation, matching, quote
+from legato.inspect.units import at_tokens, correlations, find_units, read_units
+from legato.model import Model
+
+CODE = 'def f(a):\n    # a "note"\n    return {"x": [a, \'y\']}  # done\n\nprint("it\\"s")\n'
+QUICK: dict[str, Any] = {
+    "train.steps": 2,
+    "train.tensorboard": "false",
+    "device": "cpu",
+    "model.width": 12,
+    "tokenizer": "char",
+    "train.batch_tokens": 64,
+    "data.window": 16,
+    "data.valid_share": 0.3,
+    "model.layers": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
+    folder = tmp_path_factory.mktemp("units")
+    (folder / "code.txt").write_text(CODE * 20, encoding="utf-8")
+    made = {}
+    for name, more in {"lstm": {}, "elman": {}, "gpt2": {"model.heads": 2}}.items():
+        given = {**QUICK, **more, "model": name, "data.train": str(folder / "code.txt")}
+        legato.train("lm", given, out=folder / name, quiet=True)
+        made[name] = legato.load(folder / name, "cpu")
+    (folder / "w").mkdir()
+    legato.train("lm", {**QUICK, "model": "window", "data.train": str(folder / "code.txt")}, out=folder / "w" / "r")
+    made["window"] = legato.load(folder / "w" / "r", "cpu")
+    return made
+
+
+def test_strings_and_comments_are_pythons_own() -> None:
+    text = Path(io.__file__).read_text(encoding="utf-8")
+    begins = np.cumsum([0, *(len(each) for each in text.splitlines(keepends=True))])
+    found = {tokenize.STRING: np.zeros(len(text)), tokenize.COMMENT: np.zeros(len(text))}
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type in found:
+            first = begins[token.start[0] - 1] + token.start[1]
+            found[token.type][first : begins[token.end[0] - 1] + token.end[1]] = 1
+    assert (quote(text) == found[tokenize.STRING]).mean() > 0.999  # but for letters before a string
+    assert (comment(text) == found[tokenize.COMMENT]).all()
+
+
+def test_features_of_a_text() -> None:
+    assert bracket(")(").tolist() == [0, 1]
+    assert indentation("\ta\n b").tolist() == [8, 8, 8, 1, 1]
+    assert all(len(feature("")) == 0 for feature in FEATURES.values())
+    with pytest.raises(LegatoError, match="is no regular expression"):
+        matching("(")
+
+
+def test_correlations_are_pearsons() -> None:
+    draw = np.random.default_rng(0)
+    values, wanted = draw.normal(size=(50, 3)), draw.normal(size=50)
+    values[:, 2] = 1.5
+    found = correlations(values, wanted)
+    assert found[:2] == pytest.approx([np.corrcoef(values[:, i], wanted)[0, 1] for i in range(2)])
+    assert found[2] == 0
+
+
+@pytest.mark.parametrize("name", ["lstm", "elman"])
+def test_a_state_is_carried_from_chunk_to_chunk(
+    models: dict[str, Model], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = models[name].loaded
+    whole = read_units(held.module, held.tokenizer, CODE)
+    monkeypatch.setattr(units, "CHUNK", 7)
+    parts = read_units(held.module, held.tokenizer, CODE)
+    np.testing.assert_allclose(parts.values, whole.values, atol=1e-5)
+    assert whole.text == CODE
+    assert whole.ends == list(range(1, len(CODE) + 1))
+    kinds = 2 if name == "lstm" else 1  # cells and hidden states
+    assert whole.values.shape == (len(CODE), 2 * kinds * 12)
+    assert len(whole.names) == whole.values.shape[1]
+
+
+def test_a_unit_that_follows_is_found_and_confirmed(
+    models: dict[str, Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = models["lstm"]
+    held = model.loaded
+    read = read_units(held.module, held.tokenizer, CODE * 3)
+    wanted = matching("return")
+    ordinary = units.read_units
+
+    def knowing(module: Any, tokenizer: Any, text: str) -> units.Read:
+        found = ordinary(module, tokenizer, text)
+        if module is held.module:
+            noise = np.random.default_rng(len(text)).normal(size=len(found.ends))
+            found.values[:, 7] = -at_tokens(found, wanted) + 0.05 * noise
+        return found
+
+    monkeypatch.setattr(units, "read_units", knowing)
+    found = find_units(model, CODE * 3, CODE * 2, {"return": wanted})["return"]
+    first = found.best[0]
+    assert (first.name, first.unit) == read.names[7]
+    assert first.correlation < -0.95
+    assert first.confirmed < -0.95
+    assert abs(found.untrained.correlation) < 0.9
+    assert found.probe > 0.9
+    assert len(found.best) == units.TOP
+
+
+def test_every_feature_is_looked_for_and_those_that_are_not_there_are_left_out(models: dict[str, Model]) -> None:
+    found = find_units(models["gpt2"], CODE, CODE * 2)
+    assert set(found) == set(FEATURES)
+    again = find_units(models["gpt2"], CODE, CODE * 2)
+    assert again == found  # whatever was drawn before
+    assert "quote" not in find_units(models["elman"], "a(b)\n c = d\n", "(x)\n  y\n")
+    with pytest.raises(DataError, match="the texts have none of digit"):
+        find_units(models["elman"], "a(b)", "(xy)", {"digit": matching("[0-9]")})
+
+
+def test_what_follows_nothing_is_said(models: dict[str, Model]) -> None:
+    held = models["window"].loaded
+    with pytest.raises(LegatoError, match="window has no states that could follow anything"):
+        read_units(held.module, held.tokenizer, CODE)
+    lstm = models["lstm"].loaded
+    with pytest.raises(DataError, match="fewer than three tokens"):
+        read_units(lstm.module, lstm.tokenizer, "a")
+    assert torch.is_grad_enabled()
