@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from legato.cli import compare, doctor, embed, evaluate, export, generate, models, predict, recipes, train
+from legato.cli import compare, doctor, embed, evaluate, export, generate, inspect, models, predict, recipes, train
 from legato.cli.printing import notes
 from legato.errors import LegatoError, brief, reason_of
 from legato.interrupts import CODE, CTRL_C, Stopped
@@ -44,7 +44,7 @@ def root(
     pass
 
 
-for _verb in (train, evaluate, generate, predict, embed, export, compare, models, recipes, doctor):
+for _verb in (train, evaluate, generate, predict, embed, inspect, export, compare, models, recipes, doctor):
     app.command("eval" if _verb is evaluate else _verb.__name__.rpartition(".")[2])(_verb.command)
 
 

@@ -26,7 +26,8 @@ from pydantic import Field
 from torch import Tensor
 
 from legato.data.positions import SOURCE, Positions
-from legato.errors import DataError, LegatoError, suggest
+from legato.errors import DataError, LegatoError, reason_of, suggest
+from legato.folders.finite_scores import check_finite
 from legato.folders.loaded import Loaded
 from legato.inspect.readings import reading_of, shown_token
 from legato.nn import capture
@@ -116,9 +117,7 @@ class Trace(Mapping[str, Captured]):
 
     def save(self, folder: str | Path) -> None:
         place = Path(folder)
-        place.mkdir(parents=True, exist_ok=True)
         values = {name: np.ascontiguousarray(each.values) for name, each in self.tensors.items()}
-        safetensors.numpy.save_file(values, place / WEIGHTS)
         told = {
             "model": self.model,
             "tensors": {name: {"axes": each.axes, "stream": each.stream} for name, each in self.tensors.items()},
@@ -127,7 +126,12 @@ class Trace(Mapping[str, Captured]):
             "shares": [[share for _, share in each] for each in self.guesses],
             "written": self.written,
         }
-        write_json(place / TOLD, told)
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            safetensors.numpy.save_file(values, place / WEIGHTS)
+            write_json(place / TOLD, told)
+        except (OSError, safetensors.SafetensorError) as problem:
+            raise DataError(f"the trace cannot be saved to {place}: {reason_of(problem)}") from None
 
     @classmethod
     def load(cls, folder: str | Path) -> Trace:
@@ -171,6 +175,7 @@ def trace_of(
     module, batch = loaded.module.eval(), reading.batch.to(loaded.module.device)
     with capture.record(_keeps(layers, only)) as found:
         output = module(batch)
+    check_finite(output.hidden, module)
     tensors = {}
     for name, steps in found.items():
         values, axes = _joined(name, steps, found.axes[name])

@@ -36,7 +36,9 @@ ASKED_FOR: Final = frozenset(
         *("model.layers", "model.highways", "head.lstm"),
     }
 )
-WRITES: Final = frozenset({"out", "--out", "--attention", "--draw", "--srt"})  # which name a place to write to
+WRITES: Final = frozenset(
+    {"out", "--out", "--attention", "--draw", "--srt", "--save"}
+)  # which name a place to write to
 PLACE: Final = re.compile(r"(?P<target>\S+)=(?P<kind>[\w.-]+)#(?P<seed>\d+)")
 
 

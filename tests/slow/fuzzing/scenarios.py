@@ -329,6 +329,19 @@ def _of_formats() -> Iterator[Scenario]:
         texts="texts.txt",
     )
     yield Scenario(
+        "inspect-decoder",
+        ("inspect", "gpt2", "some words and some words", "--layers", "0", "--json"),
+        (stock.published("gpt2"),),
+        options=True,
+    )
+    yield Scenario(
+        "inspect-encoder",
+        ("inspect", "bert", "some words", "--heads", "0", "--save", "traced"),
+        (stock.sentence_encoder,),
+        own=("traced",),
+        options=True,
+    )
+    yield Scenario(
         "embed-sentences",
         ("embed", "bert", "--file", "texts.txt", "--json"),
         (stock.sentence_encoder, stock.texts),
