@@ -209,28 +209,28 @@ def test_a_run_killed_after_random_times_ends_with_the_same_bits(seed: int, tmp_
     ("place", "count"),
     [
         ("a checkpoint's file", 1),  # before there is any checkpoint
-        ("a checkpoint's file", 5),
-        ("a checkpoint's file", 8),
-        ("a checkpoint's file", 20),
+        pytest.param("a checkpoint's file", 5, marks=pytest.mark.slow),
+        pytest.param("a checkpoint's file", 8, marks=pytest.mark.slow),
+        pytest.param("a checkpoint's file", 20, marks=pytest.mark.slow),
         ("a checkpoint's manifest", 9),
         ("a model's file", 1),
-        ("a model's file", 2),
+        pytest.param("a model's file", 2, marks=pytest.mark.slow),
         ("a rename", 1),  # of the first checkpoint
-        ("a rename", 3),  # of the second checkpoint, after best
+        pytest.param("a rename", 3, marks=pytest.mark.slow),  # of the second checkpoint, after best
         ("an exchange", 1),  # of best
-        ("an exchange", 3),
+        pytest.param("an exchange", 3, marks=pytest.mark.slow),
         ("one of two renames", 4),  # best has stepped aside, its successor has not come
-        ("one of two renames", 5),
-        ("one of two renames", 11),
+        pytest.param("one of two renames", 5, marks=pytest.mark.slow),
+        pytest.param("one of two renames", 11, marks=pytest.mark.slow),
         ("a removal", 1),
-        ("a removal", 2),
-        ("a removal", 3),
+        pytest.param("a removal", 2, marks=pytest.mark.slow),
+        pytest.param("a removal", 3, marks=pytest.mark.slow),
         ("a file's replacement", 1),
-        ("a file's replacement", 2),
-        ("a file's replacement", 3),
-        ("a file's replacement", 4),  # result.json itself
+        pytest.param("a file's replacement", 2, marks=pytest.mark.slow),
+        pytest.param("a file's replacement", 3, marks=pytest.mark.slow),
+        pytest.param("a file's replacement", 4, marks=pytest.mark.slow),  # result.json itself
         ("a sync", 2),
-        ("a sync", 6),
+        pytest.param("a sync", 6, marks=pytest.mark.slow),
         ("the last word", 1),
     ],
 )
