@@ -16,6 +16,8 @@ import torch
 from legato.data.batching.batch import Batch, Inputs
 from legato.data.batching.picture_batches import _Ahead
 from tiny_pictures import TINY_CAPTIONER, captioned
+from tiny_sounds import SMALL as SMALL_SPEECH
+from tiny_sounds import write_sounds
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
@@ -157,3 +159,23 @@ def test_a_number_of_workers_is_a_number(pictures: ModuleType, monkeypatch: pyte
     monkeypatch.setattr("sys.argv", ["picture_pipeline.py", "--workers", "usual,many"])
     with pytest.raises(SystemExit, match="'many' is neither a number nor 'usual'"):
         pictures.main()
+
+
+def test_training_on_sounds_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    speech = benchmark("train_speech")
+    given = {**write_sounds(tmp_path, 4), **SMALL_SPEECH}
+    words = [f"--set={key}={value}" for key, value in given.items() if key != "data.batch_seconds"]
+    counts = ["--seconds=3,5", "--steps=2", "--warm=1", "--rounds=1", "--device=cpu", "--recipe=speech"]
+    monkeypatch.setattr("sys.argv", ["train_speech.py", *counts, *words])
+    speech.main()
+    figures = json.loads(capsys.readouterr().out.splitlines()[-1])["batches"]
+    assert list(figures) == ["3", "5"]
+    for one in figures.values():
+        assert one["sound_per_second"] == pytest.approx(1000 * one["sound_per_step"] / one["kept_ms"], rel=0.01)
+        assert one["idle_percent"] is None  # there is no GPU to be idle
+    monkeypatch.setattr("sys.argv", ["train_speech.py", "--seconds", "many"])
+    with pytest.raises(SystemExit, match="'many' are no numbers with commas between them"):
+        speech.main()
