@@ -45,7 +45,7 @@ def test_loss_and_gradient_are_those_of_pytorch(seed: int, frames: int, longest:
 
 
 @pytest.mark.parametrize("recorded", [True, False])
-def test_rows_without_frames_count_for_nothing(recorded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_without_frames_count_for_nothing(recorded: bool) -> None:
     logits = torch.randn(3, 5, 3, generator=torch.Generator().manual_seed(1), requires_grad=True)
     targets = torch.tensor([[0, 1], [IGNORE, IGNORE], [0, IGNORE]])
     lengths = torch.tensor([5, 0, 0])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
 from legato.data.batching.batch import Batch
+from legato.data.text.tokenizers import AnyTokenizer
 
 Kind = Literal["token", "patch", "frame", "query"]
 INPUT, SOURCE, TARGET = "input", "source", "target"  # the streams that parts of a model read
@@ -36,3 +38,19 @@ class Reading:
     batch: Batch
     positions: dict[str, Positions] = field(default_factory=dict)  # by stream
     written: list[str] | None = None  # the token that belongs behind each of the last stream's positions
+
+
+def named_tokens(tokenizer: AnyTokenizer, ids: Iterable[int]) -> Positions:
+    """Tokens, each by what it adds to a text."""
+    return Positions("token", tuple(shown_token(tokenizer, int(index)) for index in ids))
+
+
+def shown_token(tokenizer: AnyTokenizer, index: int) -> str:
+    """What a token adds to a text; the name of one that adds nothing, or that is no more than an output."""
+    if index >= tokenizer.size:
+        return f"<{index}>"
+    if index in tokenizer.special_ids:
+        return tokenizer.token(index)
+    if tokenizer.pieces is None:
+        return tokenizer.decode([index]) or tokenizer.token(index)
+    return tokenizer.pieces[index].decode("utf-8", "replace")

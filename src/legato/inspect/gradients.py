@@ -26,7 +26,7 @@ from torch import Tensor
 from legato.errors import LegatoError
 from legato.folders.loaded import Loaded
 from legato.inspect.readings import reading_of
-from legato.nn.capture import Trace, record
+from legato.nn.capture import Recording, record
 from legato.nn.recurrent import ElmanCell, Layer
 
 HIDDEN: Final = re.compile(r"(?:^|\.)(elman|gru|lstm)\.(\d+)\.hidden$")
@@ -88,7 +88,7 @@ def _states(name: str) -> bool:
     return HIDDEN.search(name) is not None or EMBEDDED.search(name) is not None
 
 
-def _chosen(trace: Trace, layer: int | None, loaded: Loaded) -> tuple[str, list[Tensor]]:
+def _chosen(trace: Recording, layer: int | None, loaded: Loaded) -> tuple[str, list[Tensor]]:
     """The states to look at: those of a recurrent layer, or what the first block reads."""
     layers = {int(found[2]): name for name in trace if (found := HIDDEN.search(name))}
     if layers:
@@ -114,7 +114,7 @@ def _norms(found: tuple[Tensor | None, ...], states: list[Tensor]) -> Array:
     return torch.stack([zero if each is None else each.double().norm().cpu() for each in found]).numpy()
 
 
-def _bound(module: Any, trace: Trace, name: str, norms: Array) -> Array | None:
+def _bound(module: Any, trace: Recording, name: str, norms: Array) -> Array | None:
     found = HIDDEN.search(name)
     if found is None or found[1] != "elman":
         return None

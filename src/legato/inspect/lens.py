@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from legato.data.positions import Positions
+from legato.data.positions import Positions, shown_token
 from legato.errors import LegatoError
 from legato.folders.loaded import Loaded
-from legato.inspect.readings import reading_of, shown_token
+from legato.inspect.readings import reading_of
 from legato.nn.capture import record
 from legato.nn.transformer import Stack
 
@@ -53,8 +53,7 @@ def logit_lens(model: Any, given: Any, *, written: str | None = None) -> Lens:
     with record(lambda name: name.endswith((".hidden", "embedded"))) as trace:
         module(reading.batch.to(module.device))
     names = [f"{stack.name}.embedded", *(f"{stack.name}.{layer}.hidden" for layer in range(len(stack.layers)))]
-    kept = {name.removeprefix("body."): each[0] for name, each in trace.items()}
-    states = torch.stack([next(each for key, each in kept.items() if key.endswith(name))[0] for name in names])
+    states = torch.stack([trace[name][0][0] for name in names])  # (L + 1, T, D)
     if stack.norm is not None:
         states = stack.norm(states)
     logs = module.readout(states).float().log_softmax(-1).cpu()  # (L + 1, T, V)

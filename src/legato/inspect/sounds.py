@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from legato.data.audio.sound_files import as_sound
-from legato.data.batching.batch import Batch, Inputs
-from legato.data.batching.sound_batches import sound_batch, written_batch
+from legato.data.batching.batch import IGNORE, Batch
 from legato.errors import LegatoError
-from legato.tasks.speech.recognizer import WINDOW, Word
+from legato.folders.loaded import Loaded
+from legato.inspect.readings import reading_of
+from legato.models.base import SequenceModel
+from legato.tasks.speech.recognizer import Word
 from legato.tasks.speech.writer import Writer, recognizer_of
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
@@ -43,57 +44,47 @@ class SoundMaps:
 @torch.no_grad()
 def sound_maps(model: Any, sound: Any) -> SoundMaps:
     """`sound` is a file, or samples with their rate; greedy."""
-    if model.loaded.task != "speech":
-        raise LegatoError(f"{model.loaded.folder} writes nothing of what is said; give a model of the task speech")
-    recognizer = recognizer_of(model.loaded)
-    extractor, module = recognizer.extractor, recognizer.model
-    seconds = recognizer.window if isinstance(recognizer, Writer) else WINDOW
-    whole = torch.from_numpy(as_sound(sound).load(extractor.sampling_rate))
-    samples = whole[: int(seconds * extractor.sampling_rate)].unsqueeze(0).to(module.device)
-    lengths = torch.tensor([samples.shape[1]], device=module.device)
-    source = recognizer.reader.read(Inputs(values=samples, lengths=lengths))
+    loaded: Loaded = model.loaded
+    if loaded.task != "speech":
+        raise LegatoError(f"{loaded.folder} writes nothing of what is said; give a model of the task speech")
+    recognizer, module = recognizer_of(loaded), loaded.module
+    reading = reading_of(loaded, sound)
+    batch = reading.batch.to(module.device)
     attention: Array | None = None
     if isinstance(recognizer, Writer):
-        tokens, said, attention = _written(recognizer, source)
+        source, logits = batch.source, module.ctc_logits(module.encode(batch))
+        assert batch.targets is not None
+        *tokens, _ = (int(token) for token in batch.targets[0] if token != IGNORE)  # and the end
+        attention = _looks(module, batch, len(tokens))
     else:
-        logits = module(sound_batch(source, [[]])).logits
-        assert logits is not None
-        said = logits.float().log_softmax(-1)
-        counts = module.state_lengths(source)
-        assert counts is not None
-        tokens = recognizer._search(said, counts, 1, 1)[0][0].tokens
+        source, logits = batch.inputs, module(batch).logits
+    assert source is not None
+    said = None if logits is None else logits.float().log_softmax(-1)
     words = []
     if said is not None:
-        words = recognizer.words(said, torch.tensor([said.shape[1]], device=said.device), tokens)
-    ids = recognizer.tokenizer
-    hop = extractor.hop / extractor.sampling_rate
+        count = torch.tensor([said.shape[1]], device=said.device)
+        if not isinstance(recognizer, Writer):
+            tokens = recognizer._search(said, count, 1, 1)[0][0].tokens
+        words = recognizer.words(said, count, tokens)
+    extractor, names = recognizer.extractor, recognizer.tokenizer
     return SoundMaps(
         frames=source.content[0].float().cpu().numpy(),
-        seconds_of_frame=hop,
+        seconds_of_frame=extractor.hop / extractor.sampling_rate,
         seconds_of_state=recognizer.seconds_of_state,
         text=recognizer.text(tokens),
-        tokens=[ids.token(token) for token in tokens],
-        names=[*(ids.token(token) for token in range(recognizer.blank)), ""],
+        tokens=[names.token(token) for token in tokens],
+        names=[*(names.token(token) for token in range(recognizer.blank)), ""],
         said=None if said is None else said[0].exp().cpu().numpy(),
         words=words,
         attention=attention,
     )
 
 
-def _written(recognizer: Writer, source: Inputs) -> tuple[list[int], torch.Tensor | None, Array | None]:
-    """The tokens that a decoder writes, what CTC says beside it, and where the decoder looks."""
-    module = recognizer.model
-    memory = module.encode(Batch(source, source=source))
-    logits = module.ctc_logits(memory)
-    said = None if logits is None else logits.float().log_softmax(-1)
-    prompt = recognizer.begins
-    if prompt.languages:
-        prompt = prompt.speaking(recognizer._spoken(memory, prompt)[0])
-    tokens = recognizer._search_in(memory, prompt, 1, 1, said=said)[0][0].tokens
-    batch = written_batch(source, [tokens], prompt.tokens, recognizer.tokenizer.eos_id).to(module.device)
+def _looks(module: SequenceModel, batch: Batch, count: int) -> Array | None:
+    """Where a decoder looks when it writes each of the last tokens but the end; None: it has no attention."""
     try:
         weights = module.align(batch)[0].float().cpu().numpy()
-    except LegatoError:  # a decoder without attention
-        return tokens, said, None
-    first = len(prompt.tokens) - 1
-    return tokens, said, weights[first : first + len(tokens)]
+    except LegatoError:
+        return None
+    found: Array = weights[-count - 1 : -1]
+    return found

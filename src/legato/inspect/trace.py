@@ -25,11 +25,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from legato.data.positions import SOURCE, Positions
+from legato.data.positions import SOURCE, Positions, shown_token
 from legato.errors import DataError, LegatoError, reason_of, suggest
 from legato.folders.finite_scores import check_finite
 from legato.folders.loaded import Loaded
-from legato.inspect.readings import reading_of, shown_token
+from legato.inspect.readings import reading_of
 from legato.nn import capture
 from legato.schema import TypedDict, read_json, write_json
 
@@ -131,7 +131,7 @@ class Trace(Mapping[str, Captured]):
             safetensors.numpy.save_file(values, place / WEIGHTS)
             write_json(place / TOLD, told)
         except (OSError, safetensors.SafetensorError) as problem:
-            raise DataError(f"the trace cannot be saved to {place}: {reason_of(problem)}") from None
+            raise DataError(f"the trace cannot be saved to {place}: {reason_of(problem) or problem}") from None
 
     @classmethod
     def load(cls, folder: str | Path) -> Trace:
@@ -212,11 +212,8 @@ def _joined(name: str, steps: list[Tensor], axes: tuple[str, ...]) -> tuple[Tens
     """What was captured of the batch's one row, the steps of a recurrent layer side by side."""
     rows = [step.select(axes.index("row"), 0).float().cpu() for step in steps]
     left = tuple(axis for axis in axes if axis != "row")
-    if "position" in left or "source" in left:
-        whole = (
-            rows[0] if len(rows) == 1 else torch.cat(rows, dim=left.index("position") if "position" in left else 0)
-        )
-        return whole, left
+    if "position" in left:
+        return torch.cat(rows, dim=left.index("position")), left
     whole = torch.stack(rows)
     return (whole.flip(0) if REVERSE in name else whole), ("position", *left)
 

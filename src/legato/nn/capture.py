@@ -34,7 +34,7 @@ from threading import Lock
 from torch import Tensor
 
 
-class Trace(dict[str, list[Tensor]]):
+class Recording(dict[str, list[Tensor]]):
     """What was captured, by full names, in the order in which it was computed."""
 
     def __init__(self, keep: Callable[[str], bool] | None = None, *, attached: bool = False) -> None:
@@ -49,7 +49,7 @@ class Trace(dict[str, list[Tensor]]):
         self.axes[name] = tuple(axes.split())
 
 
-_traces: ContextVar[Trace | None] = ContextVar("trace", default=None)
+_traces: ContextVar[Recording | None] = ContextVar("trace", default=None)
 _scopes: ContextVar[tuple[str, ...]] = ContextVar("scopes", default=())
 _anybody = False  # whether somebody in the process records
 _open = 0  # how many do
@@ -83,12 +83,12 @@ def _scope(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def record(keep: Callable[[str], bool] | None = None, *, attached: bool = False) -> Iterator[Trace]:
+def record(keep: Callable[[str], bool] | None = None, *, attached: bool = False) -> Iterator[Recording]:
     """Capture everything that the caller runs inside the block, or only the names that `keep` says.
 
     What is `attached` stays in the graph, so that gradients with respect to it can be asked for.
     """
-    trace = Trace(keep, attached=attached)
+    trace = Recording(keep, attached=attached)
     before = _traces.set(trace)
     _count(1)
     try:

@@ -285,7 +285,10 @@ class Task:
 
     @classmethod
     def reading(cls, loaded: Loaded, given: Any, written: str | None = None) -> Reading | None:
-        """One input as its model reads it, for who looks inside; None: as any model of text (inspect/readings.py)."""
+        """One input as its model reads it, for who looks inside; `written` is what a decoder reads.
+
+        None: it reads nothing but text, and as any model does (inspect/readings.py).
+        """
         return None
 
     @classmethod

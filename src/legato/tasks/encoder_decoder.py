@@ -19,7 +19,9 @@ from legato.config import Section, validate
 from legato.data.batching.batch import IGNORE, Batch, Inputs
 from legato.data.batching.batches import BatchShape, scoring_order
 from legato.data.batching.pair_batches import PairBatches, TokenDraw, collate_pairs
+from legato.data.batching.sound_batches import written_batch
 from legato.data.formats.text_pairs import Pairs, filter_lengths
+from legato.data.positions import SOURCE, TARGET, Positions, Reading, named_tokens, shown_token
 from legato.data.processors import TEXT
 from legato.data.text.tokenizers import AnyTokenizer, Ids, Tokenizer
 from legato.decoding import Hypothesis, SearchOptions, search
@@ -230,6 +232,15 @@ def align(model: SequenceModel, source: Ids, target: Sequence[int], target_token
     """How much each target token, and the end, looks at each source token: (T + 1, S)."""
     batch = collate_pairs([source], [np.asarray(target, dtype=np.int32)], target_tokens.start, target_tokens.eos)
     return model.align(batch.to(model.device))[0].float().cpu()
+
+
+def written_reading(
+    source: Inputs, places: Positions, tokenizer: AnyTokenizer, prompt: Sequence[int], ids: Sequence[int], eos: int
+) -> Reading:
+    """What an encoder reads, and the tokens that a decoder reads behind a prompt, for who looks inside."""
+    read = named_tokens(tokenizer, [*prompt, *ids])
+    streams = {SOURCE: places, TARGET: read}
+    return Reading(written_batch(source, [ids], prompt, eos), streams, [*read.names[1:], shown_token(tokenizer, eos)])
 
 
 class EncoderDecoderJob(TaskJob):

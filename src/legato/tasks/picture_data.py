@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, TypeVar
 
+import torch
 from pydantic import Field
 
 from legato.config import Section
@@ -18,6 +19,7 @@ from legato.data.image.image_processor import ImageProcessor
 from legato.data.image.picture_files import PICTURE_TYPES, Picture, as_picture, name_of
 from legato.data.image.scene_clips import CLIPS
 from legato.data.image.scenes import SCENES, ScenesConfig
+from legato.data.positions import Positions
 from legato.data.sources.files import MAX_LINE
 from legato.data.sources.table import Column
 from legato.data.splits import Encoding, MaxLine, SplitData, TableFormat, ValidShare
@@ -107,6 +109,19 @@ def image_processor(loaded: Loaded) -> ImageProcessor:
 def picture_encoder(model: SequenceModel) -> ImageEncoder | None:
     """The part of a model that reads pictures, which may be all of it."""
     return next((part for part in model.modules() if isinstance(part, ImageEncoder)), None)
+
+
+def placed_picture(loaded: Loaded, given: Any) -> tuple[Inputs, Positions]:
+    """A picture as a model reads it, and the places that its encoder makes of it."""
+    processor, encoder = image_processor(loaded), picture_encoder(loaded.module)
+    assert encoder is not None, "a model with an image processor has what reads pictures"
+    if loaded.about.get("frames"):
+        raise LegatoError(f"{loaded.folder} reads clips, which are not looked into yet")
+    pixels = processor.pixels(as_picture(given).load())
+    grid = encoder.grid(*pixels.shape[:2])
+    places = [f"{row + 1}, {column + 1}" for row in range(grid[0]) for column in range(grid[1])]
+    values = processor.scaled(torch.from_numpy(pixels).unsqueeze(0))
+    return Inputs(values=values), Positions("patch", ("whole",) * encoder.before_grid + tuple(places), grid)
 
 
 def encoder_processor(plan: Plan) -> ImageProcessor:

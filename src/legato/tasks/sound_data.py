@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import numpy as np
+import torch
 from pydantic import Field
 
 from legato.config import Section
@@ -28,6 +29,7 @@ from legato.data.audio.spec_augment import SpecAugment, SpecAugmentConfig
 from legato.data.batching.batch import Inputs
 from legato.data.batching.batches import BatchShape
 from legato.data.batching.sound_batches import FRAME
+from legato.data.positions import Positions
 from legato.data.sources.named_files import printable
 from legato.data.sources.table import Column
 from legato.errors import ConfigError, FolderError, LegatoError
@@ -113,6 +115,19 @@ class SoundReader:
         if inputs.lengths is not None:
             counts = counts.masked_fill(inputs.lengths == 0, 0)  # rows that fill up a batch
         return Inputs(values=frames, lengths=None if self.extractor.is_windowed() else counts)
+
+
+def framed_sound(loaded: Loaded, given: Any, most: float | None = None) -> tuple[Inputs, Positions]:
+    """A sound as a model reads it, and the states that it makes of it: one window, or the first `most` seconds."""
+    extractor, settings = feature_extractor(loaded), sound_settings_of(loaded.module.config)
+    assert settings is not None, "a model with a feature extractor has what reads sound"
+    samples = torch.from_numpy(as_sound(given).load(extractor.sampling_rate))
+    seconds = extractor.seconds or most
+    samples = samples[: None if seconds is None else int(seconds * extractor.sampling_rate)].unsqueeze(0)
+    source = SoundReader(extractor).read(Inputs(values=samples, lengths=torch.tensor([samples.shape[1]])))
+    each = extractor.hop * settings.subsampling / extractor.sampling_rate
+    count = settings.states_of(source.content.shape[1])
+    return source, Positions("frame", tuple(f"{number * each:.2f} s" for number in range(count)), seconds=each)
 
 
 SOUND_FILES: Final = FileKind(

@@ -24,6 +24,7 @@ from legato.data.batching.batch import Batch, Inputs
 from legato.data.batching.examples import Example, collate_examples
 from legato.data.batching.sound_batches import SoundBatches, Waves
 from legato.data.formats.labels import Labels
+from legato.data.positions import INPUT, Reading
 from legato.data.processors import Processors
 from legato.evaluation.classification import METRICS, classification_details
 from legato.evaluation.metrics import DetailTable
@@ -40,6 +41,7 @@ from legato.tasks.sound_data import (
     SoundReader,
     SoundTask,
     feature_extractor,
+    framed_sound,
     readable_sounds,
     require_hearing,
     sound_settings,
@@ -193,3 +195,8 @@ class AudioClassification(SoundTask):
     @classmethod
     def predict(cls, loaded: Loaded, inputs: Sequence[Any], options: Any) -> list[Prediction]:
         return SoundClassifier.of(loaded).predict(inputs, options.nbest)
+
+    @classmethod
+    def reading(cls, loaded: Loaded, given: Any, written: str | None = None) -> Reading:
+        source, states = framed_sound(loaded, given)
+        return Reading(Batch(source), {INPUT: states})

@@ -19,6 +19,7 @@ from pydantic import Field
 from legato.data.batching.batch import Batch
 from legato.data.batching.batches import mix_seed
 from legato.data.batching.picture_batches import PictureBatches, Pixels
+from legato.data.positions import Reading
 from legato.data.processors import TEXT
 from legato.decoding import SearchOptions
 from legato.decoding.options import MAX_BEAMS, MAX_TOKENS
@@ -31,8 +32,16 @@ from legato.tasks.captioning.captioned_job import CAPTIONED, CaptionedData, Capt
 from legato.tasks.captioning.captioner import Captioner, caption_examples, caption_text
 from legato.tasks.defaults import Defaults, Given, TrainDefaults
 from legato.tasks.defaults import completed as completed_training
-from legato.tasks.encoder_decoder import BeamOptions, TargetTokens, beam_options, pair_loss, require_source
-from legato.tasks.picture_data import PictureTask, encoder_model, positions_of, readable, scenes_about
+from legato.tasks.encoder_decoder import (
+    BeamOptions,
+    TargetTokens,
+    beam_options,
+    longest_of,
+    pair_loss,
+    require_source,
+    written_reading,
+)
+from legato.tasks.picture_data import PictureTask, encoder_model, placed_picture, positions_of, readable, scenes_about
 from legato.training.job import Loss
 
 
@@ -177,3 +186,10 @@ class Captioning(PictureTask):
                     Answer(captioner.text(h), h.score, {"logprob": h.logprob, "finished": h.finished}) for h in best
                 ]
         return made
+
+    @classmethod
+    def reading(cls, loaded: Loaded, given: Any, written: str | None = None) -> Reading:
+        source, places = placed_picture(loaded, given)
+        tokens = TargetTokens.of(loaded.target, loaded.first_token)
+        ids = [int(index) for index in loaded.target.encode(written or "")[: longest_of(loaded.module) - 1]]
+        return written_reading(source, places, loaded.target, [tokens.start], ids, tokens.eos)

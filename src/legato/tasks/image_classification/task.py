@@ -34,6 +34,7 @@ from legato.data.formats.picture_rows import (
 )
 from legato.data.image.scene_clips import CLIPS
 from legato.data.image.scenes import SCENES
+from legato.data.positions import INPUT, Reading
 from legato.data.processors import Processors
 from legato.errors import ConfigError
 from legato.evaluation.classification import METRICS
@@ -53,6 +54,7 @@ from legato.tasks.picture_data import (
     PictureTask,
     encoder_model,
     encoder_processor,
+    placed_picture,
     positions_of,
     scene_settings,
     scenes_about,
@@ -213,3 +215,8 @@ class ImageClassification(PictureTask):
     @classmethod
     def predict(cls, loaded: Loaded, inputs: Sequence[Any], options: Any) -> list[Prediction]:
         return PictureClassifier.of(loaded).predict(inputs, options.nbest)
+
+    @classmethod
+    def reading(cls, loaded: Loaded, given: Any, written: str | None = None) -> Reading:
+        inputs, places = placed_picture(loaded, given)
+        return Reading(Batch(inputs), {INPUT: places})

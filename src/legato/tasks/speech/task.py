@@ -28,6 +28,7 @@ from legato.data.batching.batches import mix_seed
 from legato.data.batching.sound_batches import SoundBatches, Waves, sound_batch, written_batch
 from legato.data.cache import cached_tokenizer
 from legato.data.formats.text import Text
+from legato.data.positions import Reading
 from legato.data.processors import TEXT, Processors
 from legato.data.sources.files import MAX_LINE
 from legato.data.splits import Encoding, MaxLine, SplitData, TableFormat, ValidShare, completed, hold_out_named
@@ -61,6 +62,7 @@ from legato.tasks.sound_data import (
     sound_training,
 )
 from legato.tasks.speech.language_model import fusion_with
+from legato.tasks.speech.reading import speech_reading
 from legato.tasks.speech.recognizer import Recognizer, Word, outputs_of
 from legato.tasks.speech.writer import LONGEST, Writer, encoded_texts, prompt_of, recognizer_of
 from legato.training.job import Loss
@@ -380,6 +382,10 @@ class Speech(SoundTask):
                     for heard, words in several
                 ]
         return made
+
+    @classmethod
+    def reading(cls, loaded: Loaded, given: Any, written: str | None = None) -> Reading:
+        return speech_reading(loaded, given, written)
 
     @classmethod
     def passages(cls, loaded: Loaded, sound: Any, language: str | None = None) -> Iterator[Word]:

@@ -242,16 +242,17 @@ class Writer(Recognizer):
         self, memory: Memory, prompt: SpeechPrompt, beams: int, nbest: int, *, timed: bool
     ) -> list[list[Hypothesis]]:
         """The same, each row in the language that the model takes it for."""
-        prompts = [prompt.speaking(language) for language in self._spoken(memory, prompt)]
-        return self._by_prompt(memory, prompts, beams, nbest, timed=timed)
+        return self._by_prompt(memory, self.spoken(memory, prompt), beams, nbest, timed=timed)
 
-    def _spoken(self, memory: Memory, prompt: SpeechPrompt) -> list[int]:
-        """The token of the language of each row, of those that a prompt leaves open."""
+    def spoken(self, memory: Memory, prompt: SpeechPrompt) -> list[SpeechPrompt]:
+        """The prompt of each row, in the language that the model takes it for where that is left open."""
+        if not prompt.languages:
+            return [prompt] * len(memory.states)
         rows = len(memory.states)
         first = Inputs.of([[prompt.tokens[0]]] * rows, self.model.device)
         logits = self.model.prefill(first, self.model.start(rows, 1, memory))
         known = torch.tensor(prompt.languages, device=logits.device)
-        return [int(token) for token in known[logits[:, known].argmax(-1)].tolist()]
+        return [prompt.speaking(int(token)) for token in known[logits[:, known].argmax(-1)].tolist()]
 
     def _by_prompt(
         self, memory: Memory, prompts: Sequence[SpeechPrompt], beams: int, nbest: int, *, timed: bool
@@ -296,9 +297,9 @@ class Writer(Recognizer):
         parts = [each.window(self.window) for each in read]
         lengths = torch.tensor([len(part) for part in parts])
         memory = self._encoded(torch.nn.utils.rnn.pad_sequence(parts, batch_first=True), lengths)
-        if self.timed.languages and any(each.prompt is None for each in read):
-            for each, language in zip(read, self._spoken(memory, self.timed), strict=True):
-                each.prompt = each.prompt or self.timed.speaking(language)
+        if any(each.prompt is None for each in read):
+            for each, prompt in zip(read, self.spoken(memory, self.timed), strict=True):
+                each.prompt = each.prompt or prompt
         prompts = [each.prompt or self.timed for each in read]
         for each, found in zip(read, self._by_prompt(memory, prompts, beams, 1, timed=True), strict=True):
             self._take(each, found[0])
