@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: venv demo test slow lint format clean
+.PHONY: venv demo test slow lint format studio clean
 
 venv: $(READY)
 
@@ -31,6 +31,14 @@ lint: $(READY)
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The page that reports and the studio are, built again from studio/; needs Node 20 and npm. What is built is committed.
+studio: studio/node_modules/.ready
+	cd studio && npm run --silent check && npm run --silent test && npm run --silent build
+
+studio/node_modules/.ready: studio/package-lock.json
+	cd studio && npm install --no-save --no-audit --no-fund --silent
+	touch studio/node_modules/.ready
 
 clean:
 	rm -rf $(VENV) build dist

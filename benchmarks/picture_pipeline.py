@@ -28,49 +28,36 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
-from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
+from recipe_runs import (
+    Held,
+    about,
+    measure_training,
+    model_of,
+    prepare_device,
+    recipe_parser,
+    run_benchmark,
+    run_settings,
+    trainer_of,
+)
 from sides import finish
 from torch import Tensor
 
-from legato.config import split_words
 from legato.data.batching import picture_batches
 from legato.data.batching.batch import Batch
 from legato.data.batching.batches import Batches
-from legato.errors import LegatoError
-from legato.models.base import SequenceModel
-from legato.registry import MODELS, TASKS
-from legato.runs.config import RunConfig, check, settings_for
-from legato.runs.run_folder import RunFolder
-from legato.runs.train import plan_of, with_head
-from legato.tasks.base import Plan
-from legato.training.devices import choose_device, describe
-from legato.training.display import Display
-from legato.training.graph import own_stream
-from legato.training.loop import Trainer
-from legato.training.optimizers import freeze_parts, rated_parts
+from legato.registry import TASKS
+from legato.runs.config import check, settings_for
+from legato.runs.train import plan_of
+from legato.training.devices import describe
 
 USUAL = "usual"
-
-
-class Held:
-    """Batches that lie on the device, by their steps."""
-
-    def __init__(self, batches: Batches, count: int, device: torch.device) -> None:
-        self.steps_per_epoch, self.tokens_per_step = batches.steps_per_epoch, batches.tokens_per_step
-        self.held = [batches.at(step).to(device) for step in range(count)]
-
-    def at(self, step: int) -> Batch:
-        return self.held[step]
 
 
 class Alone(NamedTuple):
@@ -84,25 +71,6 @@ def pixels_in(batch: Batch) -> Tensor:
     """The pictures of a batch, whatever the model reads them as."""
     values = [part.values for part in (batch.source, batch.images, batch.inputs) if part is not None]
     return next(pixels for pixels in values if pixels is not None)
-
-
-def model_of(config: RunConfig, plan: Plan, job: Any, device: torch.device) -> SequenceModel:
-    """The model of a run, before its first step."""
-    if config.adapt.name != "full":
-        raise SystemExit(f"adapt={config.adapt.name} is not measured here; leave it out")
-    torch.manual_seed(config.seed)
-    model: SequenceModel = MODELS.get(config.model.name)(job.model_config, job.sizes)
-    if plan.loaded is not None:
-        plan.loaded.put_into(model)
-    for part, loaded in plan.parts.items():
-        loaded.put_into(model.parts[part])
-    if job.head is not None:
-        model = with_head(model, job, plan.loaded)
-    job.initialise(model)
-    for tower, rate in rated_parts(model, config.train):
-        tower.requires_grad_(rate > 0)
-    freeze_parts(model, config.train.frozen)
-    return model.to(device).train()
 
 
 def pipeline(recipe: str, settings: Mapping[str, Any], workers: str, device: torch.device) -> Batches:
@@ -131,31 +99,10 @@ def measure_alone(batches: Batches, first: Batch, options: argparse.Namespace, d
     return Alone(waited, count / (time.perf_counter() - started))
 
 
-def measure_training(trainer: Trainer, batches: Batches, options: argparse.Namespace) -> float:
-    """Seconds a step of Legato's own loop, with the reports that it makes."""
-    trainer.job.batches, trainer.step = batches, 0
-    started = mark = time.monotonic()
-    for step in range(options.warm + options.steps):
-        if step == options.warm:
-            finish(trainer.device)
-            started = time.monotonic()
-        trainer._update()
-        if trainer.step % trainer.config.log_every == 0:
-            mark = trainer._report(mark)
-    finish(trainer.device)
-    return (time.monotonic() - started) / options.steps
-
-
 def measure(options: argparse.Namespace) -> None:
-    device = choose_device(options.device)
-    settings: dict[str, Any] = {"device": options.device}
-    settings |= {} if options.root is None else {"data.root": options.root}
-    settings |= {} if options.encoder is None else {"from.encoder": options.encoder}
-    settings |= split_words(options.set)
+    device = prepare_device(options.device)
+    settings = run_settings(options, {} if options.encoder is None else {"from.encoder": options.encoder})
     config = check(settings_for(options.recipe, settings))
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-        torch.set_float32_matmul_precision("high")
     names = options.workers.split(",")
     count = options.warm + options.steps
 
@@ -168,9 +115,7 @@ def measure(options: argparse.Namespace) -> None:
     own: dict[str, list[float]] = {name: [] for name in names}
     fed: dict[str, list[float]] = {name: [] for name in names}
     alone: dict[str, list[Alone]] = {name: [] for name in names}
-    with tempfile.TemporaryDirectory() as folder, own_stream(device) if device.type == "cuda" else nullcontext():
-        run = RunFolder(Path(folder))
-        trainer = Trainer(model, job, config.train, run, seed=config.seed, device=device, display=Display(quiet=True))
+    with trainer_of(config, model, job, device) as trainer:
         held = Held(usual, count, device)
         for _ in range(2 if device.type == "cuda" else 1):  # shapes are recorded when they come a second time
             measure_training(trainer, held, options)
@@ -208,32 +153,22 @@ def measure(options: argparse.Namespace) -> None:
         }
         spread = f"{shares[0]:6.1f} to {shares[-1]:6.1f}"
         print(f"{name:10s}{1000 * step:10.2f}{share:7.1f}%   {spread}{speed:12,.0f}{each:12,.0f}")
-    about = {"benchmark": "picture_pipeline", **vars(options), "device": describe(device), "cores": os.cpu_count()}
-    about |= {"torch": torch.__version__, "batch_rows": len(pixels), "graphs": len(trainer.graphs)}
-    print(json.dumps({**about, "prepared_seconds": round(prepared, 2), "own_ms": round(1000 * pace, 3), **figures}))
+    run: dict[str, Any] = {"batch_rows": len(pixels), "graphs": len(trainer.graphs)}
+    run |= {"prepared_seconds": round(prepared, 2), "own_ms": round(1000 * pace, 3)}
+    print(json.dumps({**about("picture_pipeline", options, device), **run, **figures}))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--recipe", default="captioning/flickr8k-lstm-attention", help="or a task, or a YAML file")
-    parser.add_argument("--root", help="folder of the data that the recipe names (data.root)")
+    parser = recipe_parser(__doc__, recipe="captioning/flickr8k-lstm-attention", steps=100, warm=20)
     parser.add_argument("--encoder", help="an image encoder to begin with (from.encoder)")
-    parser.add_argument("--device", default="auto", help="cpu or cuda")
     parser.add_argument(
         "--workers", default="usual,2,4,8,16", help="numbers of them, or 'usual', with commas between"
     )
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=100, help="in a round")
-    parser.add_argument("--warm", type=int, default=20, help="steps before those of a round")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the run")
     options = parser.parse_args()
     for name in options.workers.split(","):
         if name != USUAL and not name.isdecimal():
             raise SystemExit(f"--workers: '{name}' is neither a number nor '{USUAL}'")
-    try:
-        measure(options)
-    except LegatoError as problem:
-        raise SystemExit(str(problem)) from None
+    run_benchmark(measure, options)
 
 
 if __name__ == "__main__":

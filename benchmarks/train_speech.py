@@ -21,31 +21,32 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
-import tempfile
-from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
-from picture_pipeline import Held, measure_training, model_of
+from recipe_runs import (
+    Held,
+    about,
+    measure_training,
+    model_of,
+    prepare_device,
+    recipe_parser,
+    run_benchmark,
+    run_settings,
+    trainer_of,
+)
 from sides import finish
 from torch.profiler import ProfilerActivity, profile
 
-from legato.config import split_words
 from legato.data.batching import sound_batches
 from legato.data.batching.batches import Batches
 from legato.data.batching.sound_batches import FRAME
-from legato.errors import LegatoError
 from legato.registry import TASKS
 from legato.runs.config import RunConfig, check, settings_for
-from legato.runs.run_folder import RunFolder
 from legato.runs.train import plan_of
-from legato.training.devices import choose_device, describe
-from legato.training.display import Display
-from legato.training.graph import own_stream
+from legato.training.devices import describe
 from legato.training.loop import Trainer
 
 PROFILED = 8  # steps: the profiler takes longer to tell than they take
@@ -77,18 +78,14 @@ def decoded_ahead(config: RunConfig, device: torch.device) -> Batches:
 
 
 def measure_batches(options: argparse.Namespace, seconds: float, device: torch.device) -> dict[str, Any]:
-    settings: dict[str, Any] = {"device": options.device, "data.batch_seconds": seconds}
-    settings |= {} if options.root is None else {"data.root": options.root}
-    config = check(settings_for(options.recipe, {**settings, **split_words(options.set)}))
+    config = check(settings_for(options.recipe, run_settings(options, {"data.batch_seconds": seconds})))
     plan = plan_of(config, device)
     job = TASKS.get(config.task).prepare(plan, lambda text: None)
     model = model_of(config, plan, job, device)
     count = options.warm + options.steps
     kept: Batches = job.batches
     paces: dict[str, list[float]] = {"kept": [], "ahead": [], "held": []}
-    with tempfile.TemporaryDirectory() as folder, own_stream(device) if device.type == "cuda" else nullcontext():
-        run = RunFolder(Path(folder))
-        trainer = Trainer(model, job, config.train, run, seed=config.seed, device=device, display=Display(quiet=True))
+    with trainer_of(config, model, job, device) as trainer:
         held = Held(kept, count, device)
         read = sum(held.at(step).read or 0 for step in range(options.warm, count)) * FRAME / options.steps
         measure_training(trainer, held, options)
@@ -115,10 +112,7 @@ def measure_batches(options: argparse.Namespace, seconds: float, device: torch.d
 
 
 def measure(options: argparse.Namespace) -> None:
-    device = choose_device(options.device)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-        torch.set_float32_matmul_precision("high")
+    device = prepare_device(options.device)
     print(f"{options.recipe}, {describe(device)}; idle: the GPU has nothing to do; waits: for sounds")
     print(f"{'seconds':>8s}{'ms a step':>11s}{'sound s/s':>11s}{'idle':>8s}{'waits':>8s}", end="")
     print(f"{'decoded ahead: s/s':>20s}{'waits':>8s}", flush=True)
@@ -129,27 +123,16 @@ def measure(options: argparse.Namespace) -> None:
         print(f"{seconds:>8s}{one['kept_ms']:11.2f}{one['sound_per_second']:11,.0f}{idle:>8s}", end="")
         print(f"{one['waiting_percent']:7.1f}%{one['sound_per_second_ahead']:20,.0f}", end="")
         print(f"{one['waiting_percent_ahead']:7.1f}%", flush=True)
-    about = {"benchmark": "train_speech", **vars(options), "device": describe(device), "cores": os.cpu_count()}
-    print(json.dumps({**about, "torch": torch.__version__, "batches": figures}))
+    print(json.dumps({**about("train_speech", options, device), "batches": figures}))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--recipe", default="speech/an4-conformer", help="or a task, or a YAML file")
-    parser.add_argument("--root", help="folder of the data that the recipe names (data.root)")
-    parser.add_argument("--device", default="auto", help="cpu or cuda")
+    parser = recipe_parser(__doc__, recipe="speech/an4-conformer", steps=50, warm=10)
     parser.add_argument("--seconds", default="60,240", help="of sound in a batch, with commas between")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=50, help="in a round")
-    parser.add_argument("--warm", type=int, default=10, help="steps before those of a round")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the run")
     options = parser.parse_args()
     if any(not part.replace(".", "", 1).isdecimal() for part in options.seconds.split(",")):
         raise SystemExit(f"--seconds: '{options.seconds}' are no numbers with commas between them")
-    try:
-        measure(options)
-    except LegatoError as problem:
-        raise SystemExit(str(problem)) from None
+    run_benchmark(measure, options)
 
 
 if __name__ == "__main__":

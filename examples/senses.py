@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import sys
 
-import torch
-
 import legato
-from legato.data.batching.examples import collate_examples
 from legato.errors import LegatoError
+from legato.inspect.senses import word_senses
 
 # A word, twice in one sense and once in another.
 SENSES = {
@@ -24,18 +22,6 @@ SENSES = {
 }
 
 
-@torch.no_grad()
-def vector(model: legato.Model, sentence: str, word: str) -> torch.Tensor:
-    """The last layer's state of a word in a sentence."""
-    words = sentence.split()
-    row = model.module.config.text_reader(model.tokenizer).words(words)
-    assert row.positions is not None
-    place = row.positions[words.index(word)]
-    if row.ids[place] == model.tokenizer.unk_id:
-        raise SystemExit(f"{model.folder} does not know '{word}'")
-    return model.module.states(collate_examples([row]).to(model.device))[-1][0, place]
-
-
 def main(places: list[str]) -> None:
     if not places:
         raise SystemExit("give models: python examples/senses.py runs/w MODEL")
@@ -43,9 +29,8 @@ def main(places: list[str]) -> None:
     print("cosine of a word with itself, in the same sense and in another")
     for word, sentences in SENSES.items():
         for place, model in models.items():
-            first, same, other = (vector(model, sentence, word) for sentence in sentences)
-            alike, apart = (float(torch.cosine_similarity(first, found, dim=0)) for found in (same, other))
-            print(f"{word:>8}  same {alike:.2f}  other {apart:.2f}  {place}")
+            cosines = word_senses(model, word, sentences).cosines
+            print(f"{word:>8}  same {cosines[0, 1]:.2f}  other {cosines[0, 2]:.2f}  {place}")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "legato"
 # From the top down; rooms on one line are equals and may know each other.
 ROOMS = [
     {"cli", "__main__"},
+    {"serving"},
     {"__init__", "model", "sklearn"},
     {"inspect"},
     {"runs"},

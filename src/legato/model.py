@@ -262,7 +262,8 @@ class Model:
         (5, 256)
 
         `layers`, `heads` and `only`, a regular expression of names, leave out the rest; `written` is read in place of
-        what an encoder–decoder would write (`inspect/trace.py`).
+        what an encoder–decoder would write; `task` is one of several that a model has. What is given is what
+        `predict` takes; of a model to talk to about pictures, a picture and a question (`inspect/trace.py`).
         """
         from legato.inspect.trace import trace_of
 

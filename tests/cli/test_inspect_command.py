@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 import legato
 from legato.inspect.trace import Trace
+from tiny_tasks import tiny
 
 QUICK: dict[str, Any] = {"train.steps": 2, "train.tensorboard": "false", "device": "cpu", "model.width": 16}
 
@@ -74,3 +77,57 @@ def test_what_cannot_be_is_said_in_a_line(runs: Path, command: Any, words: tuple
     assert answer.code == 2
     assert said in answer.err
     assert answer.err.count("\n") == 1
+
+
+def test_one_of_several_tasks_is_inspected(command: Any, tmp_path: Path) -> None:
+    legato.train("unit", tiny("unit", tmp_path / "data", train__steps=1), out=tmp_path / "run", quiet=True)
+    run, picture = tmp_path / "run", tmp_path / "data" / "0.png"
+    told = command("inspect", run, f"{picture}\twhat colour is it?", "--task", "colours").out
+    assert "<Trace of unit on 5 patches (image), 4 patches (grid), 4 patches and 7 tokens (source)" in told
+    assert "where it looks (decoder.0.cross.weights)" in told
+    assert "query 2" in command("inspect", run, picture, "--task", "boxes").out
+    for words, said in (
+        ([picture], "say which task; it has colours, boxes, films"),
+        ([picture, "--task", "none"], "there is no task 'none'"),
+        ([picture, "--task", "colours"], "has no question; write one behind it"),
+        (["what colour is it?", "--task", "colours"], "has no picture; name one before it"),
+        (["a gem", "--task", "boxes"], "is no file, and this model reads pictures, not text"),
+        ([picture, "--task", "films"], "is a picture, and this model reads text; give it one"),
+    ):
+        answer = command("inspect", run, *words)
+        assert answer.code == 2
+        assert said in answer.err
+        assert answer.err.count("\n") == 1
+
+
+def report_in(page: Path) -> dict[str, Any]:
+    found = re.search(
+        r'<script type="application/json" id="report">(.*?)</script>', page.read_text(), flags=re.DOTALL
+    )
+    assert found is not None
+    told: dict[str, Any] = json.loads(found[1])
+    return told
+
+
+def test_a_report_is_one_page_and_of_a_run_it_has_the_run(runs: Path, command: Any, tmp_path: Path) -> None:
+    page = tmp_path / "folder" / "dog.html"
+    answer = command("inspect", runs / "lstm", "the dog", "--html", page, "--json")
+    assert [table["title"] for table in json.loads(answer.out)["tables"]][:1] == ["what is inside"]
+    told = report_in(page)
+    assert told["given"] == "the dog"
+    assert {"map", "cells", "run"} <= set(told["views"])
+    rows = [json.loads(line) for line in (runs / "lstm" / "metrics.jsonl").open()]
+    assert told["views"]["run"]["rows"] == rows
+    shutil.copytree(runs / "lstm" / "best", tmp_path / "alone")
+    command("inspect", tmp_path / "alone", "the dog", "--html", page)
+    assert "run" not in report_in(page)["views"]
+    (tmp_path / "file").write_text("x")
+    refused = command("inspect", runs / "lstm", "the dog", "--html", tmp_path / "file" / "x.html")
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert "the report cannot be written to" in refused.err
+
+
+def test_a_text_is_needed_where_there_is_no_page_to_type_one_into(runs: Path, command: Any) -> None:
+    answer = command("inspect", runs / "lstm")
+    assert answer.code == 2
+    assert answer.err == "legato: Invalid value for TEXT: a text is needed, or --serve, where one can be typed\n"

@@ -9,40 +9,21 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from tiny_models import HEADS
 
-import legato
 from legato.data.batching.batch import Batch, Inputs
 from legato.errors import LegatoError
 from legato.inspect.gradients import gradient_through_time
 from legato.model import Model
 
 TEXT = "the dog runs and the cat sleeps and the dog eats"
-QUICK: dict[str, Any] = {
-    "train.steps": 2,
-    "train.tensorboard": "false",
-    "device": "cpu",
-    "model.width": 16,
-    "tokenizer": "word",
-    "train.batch_tokens": 64,
-    "data.window": 16,
-    "data.valid_share": 0.3,
-    "model.layers": 1,
-    "model.dropout": 0,
+TRAINING_TEXT = f"{TEXT}\n" * 40
+ONE_LAYER = {"model.layers": 1, "model.dropout": 0}
+RUNS: dict[str, dict[str, Any]] = {
+    **{name: {"task": "lm", "model": name, **ONE_LAYER} for name in ("elman", "gru", "lstm", "window")},
+    "gpt2": {"task": "lm", "model": "gpt2", **ONE_LAYER, **HEADS},
+    "bert": {"task": "mlm", "model": "bert", **ONE_LAYER, **HEADS},
 }
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
-    folder = tmp_path_factory.mktemp("gradients")
-    (folder / "text.txt").write_text(f"{TEXT}\n" * 40, encoding="utf-8")
-    made = {}
-    for name in ("elman", "gru", "lstm", "gpt2", "window", "bert"):
-        own = {"model": name, "data.train": str(folder / "text.txt")}
-        own |= {"model.heads": 2} if name in ("gpt2", "bert") else {}
-        task = "mlm" if name == "bert" else "lm"
-        legato.train(task, {**QUICK, **own}, out=folder / name, quiet=True)
-        made[name] = legato.load(folder / name, "cpu")
-    return made
 
 
 @pytest.mark.parametrize("name", ["elman", "gru", "lstm", "gpt2"])

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tiny_models import HEADS
 
-import legato
 from legato.data.batching.batch import Batch, Inputs
 from legato.errors import LegatoError
 from legato.inspect.lens import logit_lens
@@ -16,41 +16,17 @@ from legato.inspect.positions import dot_products, position_table, rotation, sin
 from legato.model import Model
 
 TEXT = "the dog runs and the cat sleeps"
-QUICK: dict[str, Any] = {
-    "train.steps": 2,
-    "train.tensorboard": "false",
-    "device": "cpu",
-    "model.width": 16,
-    "model.layers": 2,
-    "model.heads": 2,
+TRAINING_TEXT = f"{TEXT}\n" * 40
+BLOCKS: dict[str, dict[str, Any]] = {
+    "gpt2": {"task": "lm", "model": "gpt2", "model.layers": 2, **HEADS},
+    "bert": {"task": "mlm", "model": "bert", "model.layers": 2, **HEADS},
+    "llama": {"task": "lm", "model": "llama", "model.layers": 2, **HEADS},
+    "transformer": {"task": "translation", "model": "transformer", "model.layers": 2, **HEADS},
 }
-RUNS: dict[str, dict[str, Any]] = {
-    "gpt2": {"task": "lm", "model": "gpt2"},
-    "bert": {"task": "mlm", "model": "bert"},
-    "llama": {"task": "lm", "model": "llama"},
-    "transformer": {"task": "translation", "model": "transformer"},
-}
+RUNS = {**BLOCKS, "lstm": {"task": "lm", "model": "lstm", "model.layers": 2}}
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
-    folder = tmp_path_factory.mktemp("lens")
-    (folder / "text.txt").write_text(f"{TEXT}\n" * 40, encoding="utf-8")
-    text = {"data.train": str(folder / "text.txt"), "data.valid_share": 0.3, "tokenizer": "word"}
-    text |= {"train.batch_tokens": 64, "data.window": 16}
-    made = {}
-    for name, given in RUNS.items():
-        data = {"data.train": "toy:language", "data.toy.count": 50} if given["task"] == "translation" else text
-        own = {key: value for key, value in given.items() if key != "task"}
-        legato.train(given["task"], {**QUICK, **data, **own}, out=folder / name, quiet=True)
-        made[name] = legato.load(folder / name, "cpu")
-    lstm = {key: value for key, value in QUICK.items() if key != "model.heads"}
-    legato.train("lm", {**lstm, **text, "model": "lstm"}, out=folder / "lstm", quiet=True)
-    made["lstm"] = legato.load(folder / "lstm", "cpu")
-    return made
-
-
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", BLOCKS)
 def test_the_last_layer_says_what_the_model_says(models: dict[str, Model], name: str) -> None:
     lens = logit_lens(models[name], "a b" if name == "transformer" else TEXT)
     count = lens.positions.count
@@ -72,6 +48,21 @@ def test_it_is_the_models_own_readout(models: dict[str, Model]) -> None:
     assert lens.ranks is not None
     own = shares[:-1].gather(1, ids[0, 1:, None])
     np.testing.assert_array_equal(lens.ranks[-1], (shares[:-1] > own).sum(-1) + 1)
+
+
+def test_the_likeliest_tokens_come_in_order_and_a_stretch_at_a_time(
+    models: dict[str, Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lens = logit_lens(models["gpt2"], TEXT)
+    assert lens.top_shares.shape == (3, lens.positions.count, 3)
+    assert (np.diff(lens.top_shares) <= 0).all()
+    assert lens.guesses == [[place[0] for place in row] for row in lens.top]
+    np.testing.assert_array_equal(lens.shares, lens.top_shares[..., 0])
+    monkeypatch.setattr("legato.inspect.lens.AT_ONCE", 1)
+    again = logit_lens(models["gpt2"], TEXT)
+    assert again.top == lens.top
+    for name in ("top_shares", "entropies", "agreement", "distances", "ranks"):
+        np.testing.assert_allclose(getattr(again, name), getattr(lens, name), rtol=1e-4, atol=1e-6)
 
 
 def test_a_model_without_blocks_is_refused(models: dict[str, Model]) -> None:

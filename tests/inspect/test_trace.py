@@ -8,39 +8,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tiny_models import HEADS
 
-import legato
 from legato.data.batching.batch import Batch, Inputs
 from legato.errors import DataError, LegatoError
 from legato.inspect.trace import Trace
 from legato.model import Model
 
-QUICK: dict[str, Any] = {"train.steps": 2, "train.tensorboard": "false", "device": "cpu", "model.width": 16}
-ATTENDS = {"model.layers": 2, "model.heads": 2}
-TEXT = "the dog runs and the cat sleeps\n" * 60
+TRAINING_TEXT = "the dog runs and the cat sleeps\n" * 60
 RUNS: dict[str, dict[str, Any]] = {
-    "lstm": {"task": "lm", "model": "lstm", "model.layers": 2, "train.batch_tokens": 64, "data.window": 16},
-    "gpt2": {"task": "lm", "model": "gpt2", **ATTENDS, "train.batch_tokens": 64, "data.window": 16},
-    "bert": {"task": "mlm", "model": "bert", **ATTENDS, "train.batch_tokens": 64, "data.window": 16},
-    "both": {"task": "mlm", "model": "lstm", "model.layers": 1, "train.batch_tokens": 64, "data.window": 16},
+    "lstm": {"task": "lm", "model": "lstm", "model.layers": 2},
+    "gpt2": {"task": "lm", "model": "gpt2", "model.layers": 2, **HEADS},
+    "bert": {"task": "mlm", "model": "bert", "model.layers": 2, **HEADS},
+    "both": {"task": "mlm", "model": "lstm", "model.layers": 1},
     "seq2seq": {"task": "translation", "model": "seq2seq", "model.layers": 1},
-    "transformer": {"task": "translation", "model": "transformer", **ATTENDS},
+    "transformer": {"task": "translation", "model": "transformer", "model.layers": 2, **HEADS},
 }
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
-    folder = tmp_path_factory.mktemp("traced")
-    (folder / "text.txt").write_text(TEXT, encoding="utf-8")
-    made = {}
-    for name, given in RUNS.items():
-        data = {"data.train": str(folder / "text.txt"), "data.valid_share": 0.3, "tokenizer": "word"}
-        if given["task"] == "translation":
-            data = {"data.train": "toy:language", "data.toy.count": 50}
-        settings = {**QUICK, **data, **{key: value for key, value in given.items() if key != "task"}}
-        legato.train(given["task"], settings, out=folder / name, quiet=True)
-        made[name] = legato.load(folder / name, "cpu")
-    return made
 
 
 def same(left: Trace, right: Trace) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiny_models import QUICK
 
 import legato
 from legato.errors import DataError, LegatoError
@@ -14,7 +15,6 @@ from legato.inspect.trace import Trace
 from tiny_sounds import RATE, SMALL, samples_of, write_sounds
 from tiny_whisper import whisper_folder
 
-QUICK: dict[str, Any] = {"train.steps": 2, "train.tensorboard": "false", "device": "cpu"}
 EYES = {"name": "vit", "layers": 2, "width": 16, "heads": 2, "image": 32, "patch": 8}
 SCENES = {"data.train": "toy:scenes", "data.scenes.count": 20, "data.scenes.valid_count": 4, "train.batch_rows": 4}
 SOUND = (samples_of("high low", 5), RATE)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tiny_models import HEADS
 
-import legato
 from legato.errors import DataError, LegatoError
 from legato.inspect import units
 from legato.inspect.text_features import FEATURES, bracket, comment, indentation, matching, quote
@@ -19,32 +19,12 @@ from legato.inspect.units import at_tokens, correlations, find_units, read_units
 from legato.model import Model
 
 CODE = 'def f(a):\n    # a "note"\n    return {"x": [a, \'y\']}  # done\n\nprint("it\\"s")\n'
-QUICK: dict[str, Any] = {
-    "train.steps": 2,
-    "train.tensorboard": "false",
-    "device": "cpu",
-    "model.width": 12,
-    "tokenizer": "char",
-    "train.batch_tokens": 64,
-    "data.window": 16,
-    "data.valid_share": 0.3,
-    "model.layers": 2,
+TRAINING_TEXT = CODE * 20
+SMALL = {"task": "lm", "tokenizer": "char", "model.layers": 2, "model.width": 12}
+RUNS: dict[str, dict[str, Any]] = {
+    **{name: {**SMALL, "model": name} for name in ("lstm", "elman", "window")},
+    "gpt2": {**SMALL, "model": "gpt2", **HEADS},
 }
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
-    folder = tmp_path_factory.mktemp("units")
-    (folder / "code.txt").write_text(CODE * 20, encoding="utf-8")
-    made = {}
-    for name, more in {"lstm": {}, "elman": {}, "gpt2": {"model.heads": 2}}.items():
-        given = {**QUICK, **more, "model": name, "data.train": str(folder / "code.txt")}
-        legato.train("lm", given, out=folder / name, quiet=True)
-        made[name] = legato.load(folder / name, "cpu")
-    (folder / "w").mkdir()
-    legato.train("lm", {**QUICK, "model": "window", "data.train": str(folder / "code.txt")}, out=folder / "w" / "r")
-    made["window"] = legato.load(folder / "w" / "r", "cpu")
-    return made
 
 
 def test_strings_and_comments_are_pythons_own() -> None:

@@ -173,11 +173,16 @@ def test_looking_inside_changes_nothing(name: str) -> None:
     with record() as trace:
         close(run(made, x), before)
     crossed = {"stack.0.cross.weights", "stack.1.cross.weights"} if "cross" in name else set()
-    kinds = ("attention.weights", "feedforward.units", "hidden")
+    looks = ("queries", "keys", "values", "weights")
+    kinds = (*(f"attention.{kind}" for kind in looks), "feedforward.units", "hidden")
     own = {f"stack.{layer}.{kind}" for layer in range(2) for kind in kinds}
     assert set(trace) == own | crossed | {"stack.embedded"}
     assert trace["stack.0.attention.weights"][0].shape == (B, H, T, T)
     assert trace["stack.1.hidden"][0].shape == (B, T, D)
+    query, key, value, weights = (trace[f"stack.1.attention.{kind}"][0] for kind in looks)
+    assert query.shape == key.shape == value.shape == (B, H, T, D // H)
+    scores = (query @ key.transpose(-2, -1) / (D // H) ** 0.5).masked_fill(weights == 0, float("-inf"))
+    close(scores.softmax(-1), weights)
 
 
 def test_only_the_causal_see_nothing_ahead() -> None:

@@ -79,20 +79,27 @@ def test_the_same_vector_stands_for_a_word_in_every_text(run: Path) -> None:
     assert np.array_equal(model.embed("boat"), model.embed("boat boat"))
 
 
-def test_senses_share_one_vector_here_and_have_two_where_context_counts(run: Path) -> None:
+def test_senses_share_one_vector_here_and_have_two_where_context_counts(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     example = Path(__file__).parents[2] / "examples" / "senses.py"
     spec = importlib.util.spec_from_file_location("senses", example)
     assert spec is not None
     assert spec.loader is not None
     senses = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(senses)
-    types = legato.load(run, "cpu")
-    assert torch.equal(senses.vector(types, "boat fish", "fish"), senses.vector(types, "cow fish hay", "fish"))
-    torch.manual_seed(0)
-    types.module = BertModel(BertConfig(layers=1, width=8, heads=2), types.module.sizes).eval()
-    assert not torch.allclose(senses.vector(types, "boat fish", "fish"), senses.vector(types, "cow fish hay", "fish"))
-    with pytest.raises(SystemExit, match="does not know 'die'"):
+    with pytest.raises(LegatoError, match="does not know 'die'"):
         senses.main([str(run)])
+    types = legato.load(run, "cpu")
+    monkeypatch.setattr(senses.legato, "load", lambda place: types)
+    three = ("boat fish", "wave fish sail", "cow fish hay")
+    monkeypatch.setattr(senses, "SENSES", {"fish": three})
+    capsys.readouterr()
+    senses.main(["types"])
+    assert "same 1.00  other 1.00  types" in capsys.readouterr().out
+    torch.manual_seed(0)
+    types.loaded.module = BertModel(BertConfig(layers=1, width=8, heads=2), types.module.sizes).eval()
+    assert senses.word_senses(types, "fish", three).cosines.min() < 0.9999
 
 
 def test_a_run_resumes_to_the_same_bits(corpus: Path, tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from torch import Tensor
 
 from legato.decoding.scores import best
 from legato.errors import DataError, LegatoError, NotFiniteError
+from legato.nn.losses.ctc import label_states, may_skip_blank
 
 LOW: Final = float("-inf")
 NextTokens = Callable[[list[list[int]]], Tensor]  # N prefixes to log probabilities of what follows each, (N, V)
@@ -126,10 +127,8 @@ def align(log_probs: Tensor, lengths: Tensor, tokens: Sequence[Sequence[int]], b
                 f"row {row}: {len(wanted)} tokens take {frames_needed(wanted)} frames at least, and there are "
                 f"{frames}; leave the row out, or subsample its frames less"
             )
-    states = padded.new_full((len(padded), 2 * padded.shape[1] + 1), blank)  # (B, S)
-    states[:, 1::2] = padded
-    skips = states != blank
-    skips[:, 2:] &= states[:, 2:] != states[:, :-2]
+    states = label_states(padded, blank)  # (B, S)
+    skips = may_skip_blank(states, blank)
     emitted = log_probs.float().gather(2, states.unsqueeze(1).expand(-1, log_probs.shape[1], -1))  # (B, T, S)
     inside = _inside(log_probs, lengths)  # (B, T)
     # Before the first frame a path stands in the first blank: it may stay there or go to the first token.

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from legato.data.batching.batch import Inputs
 from legato.data.batching.batches import mix_seed
-from legato.decoding.candidates import Chooser, SearchRandom
+from legato.decoding.candidates import Candidates, Chooser, SearchRandom
 from legato.decoding.frontier import Constraint, Frontier, Hypothesis, LogitsProcessor, ranked
 from legato.decoding.options import SearchOptions
 from legato.decoding.sliding import Sliding
@@ -32,6 +32,16 @@ from legato.errors import LegatoError
 from legato.folders.finite_scores import not_finite
 from legato.nn.pooling import inside
 from legato.nn.state import Generates
+
+
+class SearchObserver(Protocol):
+    """Sees every step of a search, and changes nothing (inspect/decoding_tree.py)."""
+
+    def scored(self, logits: Tensor, forbidden: Tensor, frontier: Frontier) -> None:
+        """Before candidates are chosen: logits (G · W, V), not to be kept, and the tokens that nobody may write."""
+
+    def advanced(self, candidates: Candidates, frontier: Frontier) -> None:
+        """After what ended has closed and the rest has become the next frontier."""
 
 
 def search(
@@ -51,6 +61,7 @@ def search(
     normalised: bool = False,
     text_of: Callable[[Sequence[int]], str] | None = None,
     on_token: Callable[[int, int], None] | None = None,
+    observer: SearchObserver | None = None,
 ) -> list[list[Hypothesis]]:
     """The best continuations of each prompt, best first.
 
@@ -64,7 +75,8 @@ def search(
     rows, by what they have written; `normalised`: what it gives are log-probabilities, which need not sum to 1.
 
     `on_token(row, token)` is called as tokens are settled: at each step for a width of 1, where row is
-    prompt × nbest + walk; for beams when a prompt is done, with the tokens of its best hypothesis.
+    prompt × nbest + walk; for beams when a prompt is done, with the tokens of its best hypothesis. `observer` sees
+    every step.
 
     What is drawn depends on `options.seed`, the prompt (and its source) and the number of the walk, and on nothing
     else in the batch.
@@ -104,6 +116,8 @@ def search(
             if processor is not None:
                 written = [frontier.history(row)[0] for row in range(len(logits))]
                 logits = processor(logits, written, [frontier.prompt_of(row) for row in range(len(logits))])
+            if observer is not None:
+                observer.scored(logits, chooser.forbidden[step == 0, may_end], frontier)
             candidates = chooser(
                 logits,
                 frontier.scores,
@@ -116,6 +130,8 @@ def search(
             if (where := frontier.broken(candidates)) is not None:
                 raise not_finite(_module_of(model), where)
             frontier.advance(candidates)
+            if observer is not None:
+                observer.advanced(candidates, frontier)
             if text_of is not None and options.stop:
                 frontier.close_at_stop(text_of)
             frontier.close_spent()

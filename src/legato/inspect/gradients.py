@@ -62,7 +62,7 @@ def gradient_through_time(model: Any, text: str, *, at: int | None = None, layer
         raise LegatoError(
             f"{loaded.folder} does not predict the next token, so there is no loss at one; give one that does"
         )
-    places = next(iter(reading.positions.values()))
+    places = list(reading.positions.values())[-1]
     last = places.count - 2  # the last position that a token follows
     at = last if at is None else at
     if not 0 <= at <= last:
@@ -96,7 +96,7 @@ def _chosen(trace: Recording, layer: int | None, loaded: Loaded) -> tuple[str, l
         if number not in layers:
             raise LegatoError(f"{loaded.folder} has the layers 0 to {max(layers)}, and no layer {number}")
         return layers[number], trace[layers[number]]
-    embedded = next((name for name in trace if EMBEDDED.search(name)), None)
+    embedded = next((name for name in reversed(trace) if EMBEDDED.search(name)), None)  # of what writes
     if embedded is None or layer is not None:
         wanted = "states that go from one position to the next" if embedded is None else "no recurrent layer"
         raise LegatoError(

@@ -49,20 +49,22 @@ def head_measures(trace: Trace) -> list[HeadMeasures]:
     for name, captured in trace.items():
         if not name.endswith("weights") or "position" not in captured.axes:
             continue
-        weights = captured.values if "head" in captured.axes else captured.values[None]  # (H, T, S)
+        axes, weights = captured.axes, captured.values
+        weights = np.moveaxis(weights, axes.index("head"), 0) if "head" in axes else weights[None]  # (H, …, T, S)
         places = trace.positions_of(name, "position")
         tokens = places.names if places is not None and places.kind == "token" else ()
-        own = captured.axes[-1] == "seen"
+        own = axes[-1] == "seen"
         made += [_measured(name, head, each, tokens, own=own) for head, each in enumerate(weights)]
     return made
 
 
 def _measured(name: str, head: int, weights: Array, tokens: Sequence[str], *, own: bool) -> HeadMeasures:
+    """Of weights (T, S), or (N, T, S) of the N frames of a clip."""
     logs = np.log(np.where(weights > 0, weights, 1))
     entropy = float(-(weights * logs).sum(-1).mean())
     if not own:
         return HeadMeasures(name, head, entropy)
-    count = len(weights)
+    count = weights.shape[-1]
     places = np.arange(count)
     distance = float((weights * np.abs(places[:, None] - places)).sum(-1).mean())
     later = places[1:]
@@ -72,10 +74,10 @@ def _measured(name: str, head: int, weights: Array, tokens: Sequence[str], *, ow
         head,
         entropy,
         distance,
-        previous=float(weights[later, later - 1].mean()) if count > 1 else None,
-        first=float(weights[later, 0].mean()) if count > 1 else None,
-        itself=float(weights[places, places].mean()),
-        induction=float(np.mean([weights[i, js].sum() for i, js in followed.items()])) if followed else None,
+        previous=float(weights[..., later, later - 1].mean()) if count > 1 else None,
+        first=float(weights[..., later, 0].mean()) if count > 1 else None,
+        itself=float(weights[..., places, places].mean()),
+        induction=float(np.mean([weights[..., i, js].sum() for i, js in followed.items()])) if followed else None,
     )
 
 

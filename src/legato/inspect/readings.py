@@ -1,21 +1,25 @@
 """One input as its model reads it, with what stands at each position: what looking inside begins with.
 
 What writes is looked at while it reads what it has written (or what somebody gives instead), so one pass shows all.
-A task that reads more than text says itself how (`Task.reading`).
+A task that reads more than text says itself how (`Task.reading`), and a model what its parts see of that
+(`SequenceModel.streams`, `stream_positions`).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from legato.data.audio.sounds import is_sound_file
 from legato.data.batching.batch import Batch, Inputs
-from legato.data.batching.examples import collate_examples
-from legato.data.positions import INPUT, Reading, named_tokens
+from legato.data.image.pictures import is_picture_file
+from legato.data.positions import INPUT, Reading, named_tokens, row_reading
+from legato.data.processors import TEXT
 from legato.errors import DataError, LegatoError
 from legato.folders.loaded import Loaded
 from legato.registry import TASKS
 from legato.tasks.embedding.text_vectors import TextVectors
-from legato.tasks.encoder_decoder import TargetTokens, longest_of, written_reading
+from legato.tasks.encoder_decoder import text_reading
 
 
 def reading_of(loaded: Loaded, given: Any, written: str | None = None) -> Reading:
@@ -23,21 +27,26 @@ def reading_of(loaded: Loaded, given: Any, written: str | None = None) -> Readin
     task, module = TASKS.get(loaded.task), loaded.module
     if written is not None and not module.is_encoder_decoder:
         raise LegatoError(f"{loaded.folder} writes no text of what it reads; leave out what is written")
-    reads_text = not loaded.processors.others
+    reads_text = task.processors == (TEXT,)
     if reads_text:
         check_text(given)
     if written is None and module.is_encoder_decoder:
         written = _predicted(loaded, given)
-    own: Reading | None = task.reading(loaded, given, written)
-    if own is not None:
-        return own
-    if not reads_text:
-        raise LegatoError(f"{loaded.folder}: a model of the task {task.name} is not looked into yet")
+    reading: Reading | None = task.reading(loaded, given, written)
+    if reading is None:
+        if not reads_text:
+            raise LegatoError(f"{loaded.folder}: the task {task.name} does not say how its models read one input")
+        reading = _read_text(loaded, given, written or "")
+    return replace(reading, positions=module.stream_positions(reading.positions))
+
+
+def _read_text(loaded: Loaded, text: str, written: str) -> Reading:
+    module = loaded.module
     if module.is_encoder_decoder:
-        return read_pair(loaded, given, written or "")
+        return read_pair(loaded, text, written)
     if module.can_generate and module.has_readout:
-        return read_left_to_right(loaded, given)
-    return read_both_ways(loaded, given)
+        return read_left_to_right(loaded, text)
+    return read_both_ways(loaded, text)
 
 
 def _predicted(loaded: Loaded, given: Any) -> str:
@@ -53,6 +62,9 @@ def _predicted(loaded: Loaded, given: Any) -> str:
 def check_text(given: Any) -> None:
     if not isinstance(given, str):
         raise DataError(f"this model reads text, and {type(given).__name__} is none")
+    kind = "picture" if is_picture_file(given) else "sound" if is_sound_file(given) else None
+    if kind is not None:
+        raise DataError(f"{given} is a {kind}, and this model reads text; give it one")
     if not given.strip():
         raise DataError("there is no text to look at; give one")
 
@@ -77,16 +89,11 @@ def read_both_ways(loaded: Loaded, text: str) -> Reading:
     rows = vectors.rows([text])
     if vectors.reader.cut:
         check_length(loaded, len(loaded.tokenizer.encode(text)))
-    batch = collate_examples(rows, pad=loaded.tokenizer.eos_id)
-    return Reading(batch, {INPUT: named_tokens(loaded.tokenizer, rows[0].ids)})
+    return row_reading(rows[0], loaded.tokenizer, vectors.reader.padding)
 
 
 def read_pair(loaded: Loaded, text: str, written: str) -> Reading:
     """A source, and what is written of it, as an encoder and a decoder read them."""
-    tokenizer, target = loaded.tokenizer, loaded.target
-    source = [*(int(index) for index in tokenizer.encode(text)), tokenizer.eos_id]
+    source = [*(int(index) for index in loaded.tokenizer.encode(text)), loaded.tokenizer.eos_id]
     check_length(loaded, len(source))
-    ids = [int(index) for index in target.encode(written)[: longest_of(loaded.module) - 1]]
-    tokens = TargetTokens.of(target, loaded.first_token)
-    read = named_tokens(tokenizer, source)
-    return written_reading(Inputs.of([source]), read, target, [tokens.start], ids, tokens.eos)
+    return text_reading(loaded, source, written)

@@ -66,18 +66,19 @@ def _heads(trace: Trace) -> Table:
 
 
 def _alignment(trace: Trace) -> Table:
-    """Where most of a decoder's attention lies for each token that it writes."""
-    columns = ("written", "looks at", "weight")
+    """Where most of a decoder's attention lies for each token that it writes, or for each query."""
     names = [name for name, each in trace.items() if each.axes[-2:] == ("position", "source")]
-    if not names or trace.written is None:
+    columns = ("query" if trace.written is None else "written", "looks at", "weight")
+    if not names:
         return Table("where it looks", columns, [])
     captured = trace[names[-1]]
     weights = captured.values if captured.values.ndim == 2 else captured.values.mean(0)  # (T, S)
-    source = trace.positions_of(names[-1], "source")
+    source, queries = (trace.positions_of(names[-1], axis) for axis in ("source", "position"))
     assert source is not None
+    assert queries is not None
     rows = [
         [_shown(token), _shown(source.names[int(row.argmax())]), float(row.max())]
-        for token, row in zip(trace.written, weights, strict=False)
+        for token, row in zip(queries.names if trace.written is None else trace.written, weights, strict=False)
     ]
     return Table(f"where it looks ({names[-1]})", columns, rows[:MOST])
 

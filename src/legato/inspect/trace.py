@@ -8,7 +8,10 @@
     trace.save("traces/dog")                    # trace.safetensors and trace.json
 
 `position` and `seen` are positions of the stream that a part of the model reads (`Captured.stream`), `source` those
-of the encoder's. Names and axes are those of `nn/capture.py`; a recurrent layer's steps are positions here.
+of what is looked at, `frame` those of a clip. Names and axes are those of `nn/capture.py`; a recurrent layer's steps
+are positions here. A model says which stream each of its parts reads (`SequenceModel.streams`): "input", or "source"
+and "target" of what writes; "image" is a picture beside a text, "grid" its patches alone, "query" what looks at them.
+`Positions.patches` are the positions that are patches of a picture, which may stand among tokens.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 import numpy as np
 import safetensors.numpy
@@ -25,18 +28,19 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from legato.data.positions import SOURCE, Positions, shown_token
+from legato.data.positions import INPUT, SOURCE, Kind, Positions, Reading, shown_token
 from legato.errors import DataError, LegatoError, reason_of, suggest
 from legato.folders.finite_scores import check_finite
 from legato.folders.loaded import Loaded
 from legato.inspect.readings import reading_of
 from legato.nn import capture
 from legato.schema import TypedDict, read_json, write_json
+from legato.tasks.base import member_of
 
 WEIGHTS, TOLD = "trace.safetensors", "trace.json"
 GUESSES: Final = 5  # tokens at each position
 NUMBER: Final = re.compile(r"(?:^|\.)(\d+)(?=\.)")  # of a layer, in a name
-REVERSE: Final = ".reverse."  # in the names of what reads from the end
+BACKWARD: Final = re.compile(r"(?:^|\.)(?:reverse|backward)\.")  # in the names of what reads from the end
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -60,9 +64,10 @@ class CapturedEntry(TypedDict):
 class PositionsEntry(TypedDict):
     """Of trace.json: a stream."""
 
-    kind: Literal["token", "patch", "frame", "query"]
+    kind: Kind
     names: list[str]
     grid: Annotated[list[int], Field(min_length=2, max_length=2)] | None
+    before: int
     seconds: float | None
 
 
@@ -106,14 +111,26 @@ class Trace(Mapping[str, Captured]):
         return len(self.tensors)
 
     def __repr__(self) -> str:
-        read = ", ".join(f"{each.count} {each.kind}s" for each in self.positions.values())
+        named = len(self.positions) > 1
+        read = ", ".join(f"{places} ({name})" if named else str(places) for name, places in self.positions.items())
         return f"<Trace of {self.model['name']} on {read}: {len(self)} tensors>"
 
     def positions_of(self, name: str, axis: str) -> Positions | None:
         """What stands along an axis of a tensor; None: nothing that has names."""
-        if axis not in ("position", "seen", "source"):
-            return None
-        return self.positions.get(SOURCE if axis == "source" else self[name].stream)
+        own = self[name].stream
+        stream = {"position": own, "seen": own, "source": SOURCE, "frame": INPUT}.get(axis)
+        return None if stream is None else self.positions.get(stream)
+
+    def of_frame(self, number: int) -> Trace:
+        """Of a clip, the same without the axis `frame`: what was computed of one of them, counted from 0."""
+        tensors = {}
+        for name, each in self.tensors.items():
+            values, axes = each.values, each.axes
+            if "frame" in axes:
+                values = np.asarray(values.take(number, axis=axes.index("frame")))
+                axes = tuple(axis for axis in axes if axis != "frame")
+            tensors[name] = Captured(values, axes, each.stream)
+        return Trace(self.model, tensors, self.positions, self.guesses, self.written)
 
     def save(self, folder: str | Path) -> None:
         place = Path(folder)
@@ -148,7 +165,7 @@ class Trace(Mapping[str, Captured]):
             for name, each in told["tensors"].items()
         }
         positions = {
-            name: Positions(each["kind"], tuple(each["names"]), _grid(each["grid"]), each["seconds"])
+            name: Positions(each["kind"], tuple(each["names"]), _grid(each["grid"]), each["before"], each["seconds"])
             for name, each in told["positions"].items()
         }
         pairs = zip(told["guesses"], told["shares"], strict=False)
@@ -156,11 +173,11 @@ class Trace(Mapping[str, Captured]):
         return cls(told["model"], tensors, positions, guesses, told["written"])
 
 
-@torch.no_grad()
 def trace_of(
     loaded: Loaded,
     given: Any,
     *,
+    task: str | None = None,
     written: str | None = None,
     layers: Collection[int] | None = None,
     heads: Collection[int] | None = None,
@@ -168,10 +185,24 @@ def trace_of(
 ) -> Trace:
     """What a model computes of one input: a text, or what else its task reads.
 
-    Of a model that writes, what it writes of the input is read back, or what is `written` instead. `layers` and
-    `heads` are numbers from 0, `only` a regular expression that names match.
+    Of a model that writes, what it writes of the input is read back, or what is `written` instead; of one of several
+    tasks, it is asked one `task`. `layers` and `heads` are numbers from 0, `only` a regular expression that names
+    match.
     """
-    reading = reading_of(loaded, given, written)
+    loaded = member_of(loaded, task)
+    return traced(loaded, reading_of(loaded, given, written), layers=layers, heads=heads, only=only)
+
+
+@torch.no_grad()
+def traced(
+    loaded: Loaded,
+    reading: Reading,
+    *,
+    layers: Collection[int] | None = None,
+    heads: Collection[int] | None = None,
+    only: str | None = None,
+) -> Trace:
+    """The same of what was made ready to be read."""
     module, batch = loaded.module.eval(), reading.batch.to(loaded.module.device)
     with capture.record(_keeps(layers, only)) as found:
         output = module(batch)
@@ -181,7 +212,7 @@ def trace_of(
         values, axes = _joined(name, steps, found.axes[name])
         if heads is not None and "head" in axes:
             values = values.index_select(axes.index("head"), torch.tensor(_heads(heads, values, axes, name)))
-        tensors[name] = Captured(values.numpy(), axes, _stream(name, reading.positions))
+        tensors[name] = Captured(values.numpy(), axes, stream_of(name, module.streams))
     guesses = []
     if module.has_readout and reading.written is not None:
         guesses = _guesses(loaded, module.readout(output.hidden)[0])
@@ -215,7 +246,7 @@ def _joined(name: str, steps: list[Tensor], axes: tuple[str, ...]) -> tuple[Tens
     if "position" in left:
         return torch.cat(rows, dim=left.index("position")), left
     whole = torch.stack(rows)
-    return (whole.flip(0) if REVERSE in name else whole), ("position", *left)
+    return (whole.flip(0) if BACKWARD.search(name) else whole), ("position", *left)
 
 
 def _heads(heads: Collection[int], values: Tensor, axes: tuple[str, ...], name: str) -> list[int]:
@@ -226,11 +257,15 @@ def _heads(heads: Collection[int], values: Tensor, axes: tuple[str, ...], name: 
     return chosen
 
 
-def _stream(name: str, positions: Mapping[str, Positions]) -> str:
-    """Which of the streams the part of a model reads that captured this."""
-    if SOURCE in positions and name.startswith("encoder"):
-        return SOURCE
-    return next(stream for stream in positions if stream != SOURCE)
+def stream_of(name: str, streams: Mapping[str, str]) -> str:
+    """Which stream the part of a model reads that captured this, as `SequenceModel.streams` has them.
+
+    >>> stream_of("encoder.0.hidden", {"encoder": "source", "": "target"})
+    'source'
+    """
+    words = name.split(".")
+    beginnings = (".".join(words[:count]) for count in range(len(words), -1, -1))
+    return next(streams[beginning] for beginning in beginnings if beginning in streams)
 
 
 def _guesses(loaded: Loaded, logits: Tensor) -> list[list[tuple[str, float]]]:

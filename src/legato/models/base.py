@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from legato.config import Section
 from legato.data.batching.batch import Batch, Inputs
+from legato.data.positions import INPUT, SOURCE, TARGET, Positions
 from legato.data.processors import TEXT
 from legato.data.text.any_tokenizer import AnyTokenizer
 from legato.data.text.text_reader import TextReader
@@ -247,6 +248,18 @@ class SequenceModel(nn.Module):
         every: list[Tensor] = []
         self.read(batch, every)
         return every
+
+    @property
+    def streams(self) -> Mapping[str, str]:
+        """Which stream each part of it reads (data/positions.py), by how the names begin that the part captures.
+
+        The longest beginning counts, in whole words between dots; the empty one is for all others.
+        """
+        return {"encoder": SOURCE, "": TARGET} if self.is_encoder_decoder else {"": INPUT}
+
+    def stream_positions(self, read: Mapping[str, Positions]) -> dict[str, Positions]:
+        """What stands at the positions of every stream, given those of the batch; for most, those are all."""
+        return dict(read)
 
     @property
     def token_table(self) -> nn.Module | None:

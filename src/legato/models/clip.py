@@ -9,12 +9,14 @@ The vision tower is a ViT whose patches have no bias and which has a norm before
 reads pictures (`model.vision=resnet`), with the vector that a head for classes would read; the text tower is a causal
 Transformer. Classes that it was never trained for are told apart by their names, read in a template such as
 "a photo of a {}". Its names in Hugging Face's folders are in `published/clip.py`.
+
+What is seen of it (nn/capture.py): `vision.encoder.0.attention.weights`, `text.encoder.0.attention.weights`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 import torch
@@ -25,12 +27,14 @@ from torch import Tensor, nn
 from legato.config import ChosenByName
 from legato.data.batching.batch import Batch, Inputs
 from legato.data.image.image_processor import ImageProcessor
+from legato.data.positions import IMAGE, INPUT
 from legato.data.processors import TEXT
 from legato.errors import LegatoError, brief
 from legato.models.base import BlocksConfig, ModelConfig, SequenceModel, Sizes
 from legato.models.image_encoder import ImageConfig, ImageEncoder
 from legato.models.source_encoder import encode_pictures, image_config
 from legato.models.vit import PatchEmbedding, PatchesConfig
+from legato.nn.capture import scope
 from legato.nn.feedforward import BlockShape
 from legato.nn.linear import Linear
 from legato.nn.losses.contrast import contrast
@@ -119,7 +123,7 @@ class CLIPVision(ImageEncoder):
         width = config.width
         self.patches = PatchEmbedding(width, config.image, config.patch, bias=False)
         self.norm_before = nn.LayerNorm(width, eps=config.eps)
-        self.stack = Stack("vision", config.layers, _shape(config), causal=False, final_norm=False)
+        self.stack = Stack("encoder", config.layers, _shape(config), causal=False, final_norm=False)
         self.norm = nn.LayerNorm(width, eps=config.eps)
         start_normal(self, 0.02)
         nn.init.normal_(self.patches.projection.weight, std=0.02)
@@ -168,7 +172,7 @@ class CLIPText(SequenceModel):
         super().__init__(config, sizes)
         self.embedding = TokenEmbedding(sizes.vocabulary, config.width)
         self.positions = Learned(config.length, config.width)
-        self.stack = Stack("text", config.layers, _shape(config), causal=True)
+        self.stack = Stack("encoder", config.layers, _shape(config), causal=True)
         start_normal(self, max(0.02, config.width**-0.5))  # else a text's EOS token hardly differs from another's
         nn.init.normal_(self.positions.weight, std=0.01)
 
@@ -230,12 +234,18 @@ class CLIPModel(SequenceModel):
         return {"vision": self.vision, "text": self.text}
 
     @property
+    def streams(self) -> Mapping[str, str]:
+        return {"vision": IMAGE, "text": INPUT}
+
+    @property
     def token_table(self) -> nn.Module | None:
         return self.text.embedding
 
     def read(self, batch: Batch, every: list[Tensor] | None = None) -> Tensor:
         """The states of pictures, where the inputs are such, or else of texts."""
-        return (self.text if batch.inputs.values is None else self.vision).read(batch, every)
+        part = "text" if batch.inputs.values is None else "vision"
+        with scope(part):
+            return self.parts[part].read(batch, every)
 
     def forward(self, batch: Batch, state: Any = None) -> Output:
         """Of pairs, their vectors (B, 2, E), the picture's first, and the logits (B, B); of one side, its states."""
@@ -246,12 +256,14 @@ class CLIPModel(SequenceModel):
 
     def image_vectors(self, inputs: Inputs) -> Tensor:
         """Pictures as vectors of length one, (B, E)."""
-        hidden = encode_pictures(self.vision, inputs)
+        with scope("vision"):
+            hidden = encode_pictures(self.vision, inputs)
         return F.normalize(self.vision_projection(self.vision.vectors(hidden)), dim=-1)
 
     def text_vectors(self, inputs: Inputs) -> Tensor:
         """Texts as vectors of length one, (B, E)."""
-        hidden = self.text.read(Batch(inputs))
+        with scope("text"):
+            hidden = self.text.read(Batch(inputs))
         return F.normalize(self.text_projection(self.text.pooled(hidden, inputs)), dim=-1)
 
     def logits(self, images: Tensor, texts: Tensor) -> Tensor:

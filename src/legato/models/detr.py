@@ -20,13 +20,14 @@ anew. No gradient flows from a block to what was said before it, nor to the stat
 P are sines and cosines of both shares, E an MLP of those of all four. Small things need a fine grid: an encoder whose
 places stand for 8 or 16 pixels.
 
-What is seen of it (nn/capture.py): `encoder.0.attention.weights`, `decoder.0.cross.weights` (B, H, N, S), over the
-grid row by row.
+What is seen of it (nn/capture.py): `encoder.…` of what reads the picture, `grid.0.attention.weights`,
+`decoder.0.cross.weights` (B, H, N, S), over the grid row by row.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any, ClassVar, Final, Literal
 
@@ -37,6 +38,7 @@ from torch import Tensor, nn
 
 from legato.data.batching.batch import Batch
 from legato.data.image.image_processor import Side
+from legato.data.positions import INPUT, QUERY, SOURCE, Positions, numbered
 from legato.errors import ConfigError
 from legato.models.base import DEEPEST, BlocksConfig, ModelConfig, SequenceModel, Sizes
 from legato.models.image_encoder import ImageEncoder
@@ -183,7 +185,7 @@ class DETRModel(SequenceModel):
         width = config.width
         shape = BlockShape(width, config.heads, config.inner, norm_first=True, dropout=config.dropout)
         self.encoder = SourceEncoder(config.encoder, width)
-        self.places = Stack("encoder", config.encoder_layers, shape, causal=False)
+        self.places = Stack("grid", config.encoder_layers, shape, causal=False)
         self.queries = Stack("decoder", config.layers, shape, causal=False, cross=True)
         self.anchors = MLP(2 * width, width, width)  # E, of four sines
         self.proposals = BoxPredictor(width, sizes.vocabulary, -math.log((1 - PRIOR) / PRIOR))  # C', B'
@@ -196,6 +198,14 @@ class DETRModel(SequenceModel):
             if config.encoder is None
             else MODELS.get(config.encoder.name).processors_of(config.encoder)
         )
+
+    @property
+    def streams(self) -> Mapping[str, str]:
+        return {"encoder": INPUT, "grid": SOURCE, "": QUERY}
+
+    def stream_positions(self, read: Mapping[str, Positions]) -> dict[str, Positions]:
+        grid = read[INPUT].only_patches()
+        return {**read, SOURCE: grid, QUERY: numbered("query", min(self.config.queries, grid.count))}
 
     @property
     def source_encoder(self) -> SequenceModel | None:

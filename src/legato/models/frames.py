@@ -9,11 +9,15 @@
 
 A clip is a sequence of pictures, as a text is one of words: a head reads the last state, or the mean. One frame says
 nothing of what moves; whoever tells left from right has compared two.
+
+What is seen of it (nn/capture.py): `encoder.encoder.0.attention.weights`, with an axis of frames, and then what reads
+those: `lstm.0.hidden`, or `frames.0.attention.weights`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -21,10 +25,12 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from legato.data.batching.batch import Batch, Inputs
+from legato.data.positions import IMAGE, INPUT
 from legato.errors import LegatoError
 from legato.models.base import DEEPEST, ModelConfig, SequenceModel, Sizes
 from legato.models.image_encoder import ImageEncoder
 from legato.models.source_encoder import EncoderSetting, encode_pictures
+from legato.nn.capture import frames, scope
 from legato.nn.dropout import variational_dropout
 from legato.nn.feedforward import BlockShape
 from legato.nn.linear import Linear, xavier
@@ -97,6 +103,10 @@ class FramesModel(SequenceModel):
             )
 
     @property
+    def streams(self) -> Mapping[str, str]:
+        return {"encoder": IMAGE, "": INPUT}
+
+    @property
     def source_encoder(self) -> SequenceModel | None:
         return self.encoder
 
@@ -118,7 +128,8 @@ class FramesModel(SequenceModel):
             raise LegatoError(
                 f"a clip of {clips.shape[1]} frames is too long: this model goes up to {self.max_length}"
             )
-        places = encode_pictures(self.encoder, Inputs(values=clips.flatten(0, 1)))  # (B · N, S, D')
+        with scope("encoder"), frames(clips.shape[1]):
+            places = encode_pictures(self.encoder, Inputs(values=clips.flatten(0, 1)))  # (B · N, S, D')
         if places.shape[1] != self.places:
             raise LegatoError(
                 f"frames of {clips.shape[3]} × {clips.shape[4]} pixels have {places.shape[1]} places, and this model "

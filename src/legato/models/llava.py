@@ -11,10 +11,14 @@ image tokens, in order, are the patches of all of its pictures, in order. The vi
 pictures, the language model any decoder; the two-layer projector and the last layer but one are those of version 1.5
 (Liu et al. 2024, "Improved Baselines with Visual Instruction Tuning"). Its names in Hugging Face's folders are in
 `published/llava.py`.
+
+What is seen of it (nn/capture.py): `vision.encoder.0.attention.weights`, and of the language model as by itself,
+`decoder.0.attention.weights`, over words and patches.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -25,6 +29,7 @@ from torch import Tensor, nn
 from legato.config import ChosenByName
 from legato.data.batching.batch import Batch, Inputs
 from legato.data.image.image_processor import ImageProcessor
+from legato.data.positions import IMAGE, INPUT
 from legato.data.processors import TEXT
 from legato.errors import ConfigError, LegatoError
 from legato.models.base import ModelConfig, SequenceModel, Sizes
@@ -34,6 +39,7 @@ from legato.models.decoder import DecoderModel
 from legato.models.image_encoder import ConvolutionalConfig, ImageConfig, ImageEncoder
 from legato.models.llama import LlamaConfig
 from legato.models.source_encoder import encode_pictures, image_config, is_frozen
+from legato.nn.capture import scope
 from legato.nn.feedforward import ACTIVATIONS
 from legato.nn.linear import Linear, xavier
 from legato.nn.pooling import inside
@@ -170,6 +176,10 @@ class LlavaModel(SequenceModel):
         return {"vision": self.vision, "text": self.text}
 
     @property
+    def streams(self) -> Mapping[str, str]:
+        return {"vision": IMAGE, "": INPUT}
+
+    @property
     def token_table(self) -> nn.Module | None:
         return self.text.token_table
 
@@ -207,7 +217,8 @@ class LlavaModel(SequenceModel):
             return None
         if batch.image_rows is None:
             raise ValueError("images need the rows that they belong to")
-        states = encode_pictures(self.vision, batch.images, self.config.chosen_layer)
+        with scope("vision"):
+            states = encode_pictures(self.vision, batch.images, self.config.chosen_layer)
         if not self.config.whole:
             states = states[:, self.vision.before_grid :]
         return PatchVectors(self.projector(states), batch.image_rows)

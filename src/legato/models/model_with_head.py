@@ -12,6 +12,7 @@ Face's library has are saved under its names (models/published/heads.py).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Literal, cast
 
 import torch
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 
 from legato.config import Section
 from legato.data.batching.batch import Batch, Inputs
+from legato.data.positions import Positions
 from legato.errors import ConfigError
 from legato.models.base import SequenceModel
 from legato.nn.linear import Linear
@@ -110,6 +112,13 @@ class ModelWithHead(SequenceModel):
     @property
     def parts(self) -> dict[str, SequenceModel]:
         return self.body.parts
+
+    @property
+    def streams(self) -> Mapping[str, str]:
+        return self.body.streams
+
+    def stream_positions(self, read: Mapping[str, Positions]) -> dict[str, Positions]:
+        return self.body.stream_positions(read)
 
     @property
     def tag_crf(self) -> CRF | None:

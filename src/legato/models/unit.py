@@ -16,13 +16,15 @@ what batches have: so a convolutional encoder keeps the running averages of each
 
 Which tasks there are, `tasks`, is said by the data (`tasks/unit/`), and stands in the folder's config.json.
 
-What is seen of it (nn/capture.py): `encoder.0.attention.weights`, `decoder.0.cross.weights` (B, H, N, S), over the
-grid row by row, then over the text.
+What is seen of it (nn/capture.py): `encoder.…` of what reads the picture, `grid.0.attention.weights`,
+`text.encoder.0.attention.weights`, `decoder.0.cross.weights` (B, H, N, S), over the grid row by row, then over the
+text.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Final, Literal
 
@@ -34,6 +36,7 @@ from torch import Tensor, nn
 from legato.config import ChosenByName, Section
 from legato.data.batching.batch import Batch, Inputs
 from legato.data.image.image_processor import Side
+from legato.data.positions import GRID, IMAGE, INPUT, QUERY, SOURCE, Positions, numbered
 from legato.data.processors import TEXT
 from legato.data.text.any_tokenizer import AnyTokenizer
 from legato.data.text.text_reader import TextReader
@@ -44,6 +47,7 @@ from legato.models.encoder import EncoderConfig, EncoderModel
 from legato.models.image_encoder import ImageEncoder
 from legato.models.model_with_head import MOST_OUTPUTS, HeadSpec
 from legato.models.source_encoder import SourceEncoder
+from legato.nn.capture import scope
 from legato.nn.convolution import OwnStatistics
 from legato.nn.feedforward import BlockShape
 from legato.nn.linear import Linear, xavier
@@ -160,7 +164,7 @@ class UnitModel(SequenceModel):
         self.kinds = nn.Parameter(SPREAD * torch.randn(2, width))  # e_v, e_t
         if config.encoder is not None:
             self.encoder = SourceEncoder(config.encoder, width)
-            self.places = Stack("encoder", config.encoder_layers, shape, causal=False)
+            self.places = Stack("grid", config.encoder_layers, shape, causal=False)
             self.anchors = MLP(2 * width, width, width)
         if config.text is not None:
             heads = dict.fromkeys(config.text.pretraining_heads, False)
@@ -193,6 +197,10 @@ class UnitModel(SequenceModel):
     @property
     def token_table(self) -> nn.Module | None:
         return None if self.text is None else self.text.token_table
+
+    @property
+    def streams(self) -> Mapping[str, str]:
+        return {"encoder": IMAGE, "grid": GRID, "text": INPUT, "": QUERY}
 
     def smallest_batch(self) -> Batch:
         return next(iter(self.parts.values())).smallest_batch()
@@ -228,7 +236,8 @@ class UnitModel(SequenceModel):
         if self.text is None or self.of_text is None:
             raise LegatoError("this model has no part that reads text")
         texts: Inputs = batch.inputs
-        read = self.of_text(self.text.read(Batch(texts))) + self.kinds[1]  # (B, T, D)
+        with scope("text"):
+            read = self.of_text(self.text.read(Batch(texts))) + self.kinds[1]  # (B, T, D)
         if seen is None:
             return Memory(read, texts.lengths)
         lengths = None if texts.lengths is None else texts.lengths + seen.shape[1]
@@ -291,6 +300,22 @@ class TaskModel(SequenceModel):
     @classmethod
     def processors_of(cls, config: Any) -> tuple[str, ...]:
         return UnitModel.processors_of(config)
+
+    @property
+    def streams(self) -> Mapping[str, str]:
+        return self.model.streams
+
+    def stream_positions(self, read: Mapping[str, Positions]) -> dict[str, Positions]:
+        """Queries look at the grid of a picture, which may be the only input, and then at the text."""
+        task = self.model.config.tasks[self.name]
+        image = read.get(IMAGE, read[INPUT] if read[INPUT].grid is not None else None)
+        if image is None:
+            return {**read, SOURCE: read[INPUT], QUERY: numbered("query", 1)}
+        grid = image.only_patches()
+        found = {IMAGE: image, GRID: grid, SOURCE: grid}
+        if IMAGE in read:
+            found |= {INPUT: read[INPUT], SOURCE: grid.followed_by(read[INPUT])}
+        return {**found, QUERY: numbered("query", min(task.queries, grid.count) if self.detects else 1)}
 
     def forward(self, batch: Batch, state: Any = None) -> Output:
         output: Output = self.model(replace(batch, task=self.name))

@@ -16,12 +16,14 @@
     blind       u = tanh(U q + d), or q: the same without the picture. What it answers right, the words of the
                 question give away; it is what the others have to beat.
 
-What is seen of it (nn/capture.py): `hop.1.attention.weights` (B, S), over the grid row by row.
+What is seen of it (nn/capture.py): `question.lstm.0.hidden`, `hop.1.attention.weights` (B, S), over the grid row by
+row.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -30,6 +32,7 @@ from pydantic import Field, field_validator, model_validator
 from torch import Tensor, nn
 
 from legato.data.batching.batch import Batch
+from legato.data.positions import IMAGE, INPUT, QUERY, SOURCE, Positions
 from legato.data.processors import TEXT
 from legato.models.base import DEEPEST, CellsConfig, ModelConfig, SequenceModel, Sizes
 from legato.models.source_encoder import EncoderSetting, SourceEncoder, processors_with
@@ -109,6 +112,15 @@ class VQAModel(SequenceModel):
     @property
     def source_encoder(self) -> SequenceModel | None:
         return None if self.encoder is None else self.encoder.model
+
+    @property
+    def streams(self) -> Mapping[str, str]:
+        return {"question": INPUT, "encoder": IMAGE, "": QUERY}
+
+    def stream_positions(self, read: Mapping[str, Positions]) -> dict[str, Positions]:
+        """What looks is the question, as one vector; at the grid, where there is a picture."""
+        seen = {SOURCE: read[IMAGE].only_patches()} if IMAGE in read else {}
+        return {**read, **seen, QUERY: Positions("query", ("question",))}
 
     def default_head(self, plain: bool) -> dict[str, Any]:
         return {"pool": "first", "inner": "tanh" if plain and self.config.attention == "none" else "none"}

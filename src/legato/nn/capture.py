@@ -16,6 +16,7 @@ Axes have names:
     seen        the same, where it is looked at
     source      what an encoder has read, where a decoder looks at it
     head, unit  of attention, of anything else
+    frame       of a clip, each of which its block reads as a row of its own (`frames`)
 
 `record(keep)` keeps what a function of the full name says, so that a large model's trace fits.
 
@@ -53,6 +54,7 @@ _traces: ContextVar[Recording | None] = ContextVar("trace", default=None)
 _scopes: ContextVar[tuple[str, ...]] = ContextVar("scopes", default=())
 _anybody = False  # whether somebody in the process records
 _open = 0  # how many do
+_frames: ContextVar[int | None] = ContextVar("frames", default=None)
 _lock = Lock()
 _UNNAMED = nullcontext()
 
@@ -65,6 +67,9 @@ def capturing() -> bool:
 def capture(name: str, tensor: Tensor, axes: str) -> None:
     """Keep `tensor`, whose dimensions are `axes`, under the current scope's `name`; nothing when nobody looks."""
     if _anybody and (trace := _traces.get()) is not None:
+        if (count := _frames.get()) is not None:
+            tensor = tensor.unflatten(axes.split().index("row"), (-1, count))
+            axes = axes.replace("row", "row frame")
         trace.add(".".join([*_scopes.get(), name]), tensor, axes)
 
 
@@ -80,6 +85,20 @@ def _scope(name: str) -> Iterator[None]:
         yield
     finally:
         _scopes.reset(before)
+
+
+def frames(count: int) -> AbstractContextManager[None]:
+    """What is captured inside has as rows the `count` frames of each row, which get an axis of their own."""
+    return _framed(count) if capturing() else _UNNAMED
+
+
+@contextmanager
+def _framed(count: int) -> Iterator[None]:
+    before = _frames.set(count)
+    try:
+        yield
+    finally:
+        _frames.reset(before)
 
 
 @contextmanager

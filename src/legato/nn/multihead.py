@@ -157,6 +157,12 @@ class SelfAttention(MultiHead):
         else:
             past.new.copy_(key_value)
             key, value = past.key, past.value
+        if capturing() and past is None:
+            serves = heads // self.kv_heads
+            named = {"queries": query.transpose(1, 2), "keys": key, "values": value}
+            for name, each in named.items():  # (B, H, T, K); a key may serve several queries
+                shown = each if name == "queries" else each.repeat_interleave(serves, 1)
+                capture(name, shown, "row head position unit")
         context = self.attend(query, key, value, look.mask, look.causal, rows).reshape(rows, length, -1)
         return self.output(context if look.packing is None else look.packing.pack(context))
 

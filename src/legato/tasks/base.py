@@ -287,6 +287,7 @@ class Task:
     def reading(cls, loaded: Loaded, given: Any, written: str | None = None) -> Reading | None:
         """One input as its model reads it, for who looks inside; `written` is what a decoder reads.
 
+        Its positions are those of the batch; what the model's parts see of them, the model says (`stream_positions`).
         None: it reads nothing but text, and as any model does (inspect/readings.py).
         """
         return None

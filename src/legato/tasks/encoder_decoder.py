@@ -28,6 +28,7 @@ from legato.decoding import Hypothesis, SearchOptions, search
 from legato.decoding.frontier import LogitsProcessor
 from legato.decoding.options import MAX_BEAMS, MAX_NBEST
 from legato.errors import ConfigError
+from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
 from legato.nn.losses.vocabulary import smoothed_nll
 from legato.nn.state import Output
@@ -241,6 +242,14 @@ def written_reading(
     read = named_tokens(tokenizer, [*prompt, *ids])
     streams = {SOURCE: places, TARGET: read}
     return Reading(written_batch(source, [ids], prompt, eos), streams, [*read.names[1:], shown_token(tokenizer, eos)])
+
+
+def text_reading(loaded: Loaded, source: Sequence[int], written: str) -> Reading:
+    """The tokens of a source, and of a text that is written of it."""
+    target, tokens = loaded.target, TargetTokens.of(loaded.target, loaded.first_token)
+    ids = [int(index) for index in target.encode(written)[: longest_of(loaded.module) - 1]]
+    read = named_tokens(loaded.tokenizer, source)
+    return written_reading(Inputs.of([source]), read, target, [tokens.start], ids, tokens.eos)
 
 
 class EncoderDecoderJob(TaskJob):

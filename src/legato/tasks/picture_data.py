@@ -19,7 +19,7 @@ from legato.data.image.image_processor import ImageProcessor
 from legato.data.image.picture_files import PICTURE_TYPES, Picture, as_picture, name_of
 from legato.data.image.scene_clips import CLIPS
 from legato.data.image.scenes import SCENES, ScenesConfig
-from legato.data.positions import Positions
+from legato.data.positions import Positions, named_patches
 from legato.data.sources.files import MAX_LINE
 from legato.data.sources.table import Column
 from legato.data.splits import Encoding, MaxLine, SplitData, TableFormat, ValidShare
@@ -111,17 +111,15 @@ def picture_encoder(model: SequenceModel) -> ImageEncoder | None:
     return next((part for part in model.modules() if isinstance(part, ImageEncoder)), None)
 
 
-def placed_picture(loaded: Loaded, given: Any) -> tuple[Inputs, Positions]:
-    """A picture as a model reads it, and the places that its encoder makes of it."""
+def placed_picture(loaded: Loaded, given: Any, frames: int | None = None) -> tuple[Inputs, Positions]:
+    """A picture as a model reads it, and the places that its encoder makes of it; with `frames`, a clip of so many,
+    and the places of each frame."""
     processor, encoder = image_processor(loaded), picture_encoder(loaded.module)
     assert encoder is not None, "a model with an image processor has what reads pictures"
-    if loaded.about.get("frames"):
-        raise LegatoError(f"{loaded.folder} reads clips, which are not looked into yet")
-    pixels = processor.pixels(as_picture(given).load())
-    grid = encoder.grid(*pixels.shape[:2])
-    places = [f"{row + 1}, {column + 1}" for row in range(grid[0]) for column in range(grid[1])]
+    picture = as_picture(given) if frames is None else as_clip(given)
+    pixels = pixels_of(picture, processor, frames)  # (H, W, 3), or (N, H, W, 3)
     values = processor.scaled(torch.from_numpy(pixels).unsqueeze(0))
-    return Inputs(values=values), Positions("patch", ("whole",) * encoder.before_grid + tuple(places), grid)
+    return Inputs(values=values), named_patches(encoder.grid(*pixels.shape[-3:-1]), encoder.before_grid)
 
 
 def encoder_processor(plan: Plan) -> ImageProcessor:

@@ -37,8 +37,9 @@ ASKED_FOR: Final = frozenset(
     }
 )
 WRITES: Final = frozenset(
-    {"out", "--out", "--attention", "--draw", "--srt", "--save"}
+    {"out", "--out", "--attention", "--draw", "--srt", "--save", "--html"}
 )  # which name a place to write to
+SERVES: Final = frozenset({"--serve"})  # what goes on until somebody stops it
 PLACE: Final = re.compile(r"(?P<target>\S+)=(?P<kind>[\w.-]+)#(?P<seed>\d+)")
 
 
@@ -280,7 +281,8 @@ def _options(scenario: Scenario) -> dict[str, str]:
         if parameter.param_type_name == "option":
             shape = "flag" if parameter.is_flag else ""
             for name in (*parameter.opts, *parameter.secondary_opts):
-                found[f"option:{name}"] = shape or (parameter.help or "")
+                if name not in SERVES:
+                    found[f"option:{name}"] = shape or (parameter.help or "")
     return found
 
 

@@ -336,9 +336,9 @@ def _of_formats() -> Iterator[Scenario]:
     )
     yield Scenario(
         "inspect-encoder",
-        ("inspect", "bert", "some words", "--heads", "0", "--save", "traced"),
+        ("inspect", "bert", "some words", "--heads", "0", "--save", "traced", "--html", "report.html"),
         (stock.sentence_encoder,),
-        own=("traced",),
+        own=("traced", "report.html"),
         options=True,
     )
     yield Scenario(

@@ -186,7 +186,11 @@ class SoundBatches:
     def at(self, step: int) -> Batch:
         rows = self._buckets.at(step)[1]
         samples, lengths = self._samples(step)
-        width = int(rounded(samples.shape[1], PAD_TO * self.hop))
+        if self._rows:  # the widths were known before; what is decoded may have a sample more
+            width = int(rounded(self._widths[rows].max(), PAD_TO)) * self.hop
+            samples, lengths = samples[:, :width], lengths.clamp(max=width)
+        else:
+            width = int(rounded(samples.shape[1], PAD_TO * self.hop))
         samples = F.pad(samples, (0, width - samples.shape[1]))
         draws = None if self.augmentation is None else self.augmentation.draws(step, len(rows))
         inputs = Inputs(values=samples, lengths=lengths, draws=draws)

@@ -108,6 +108,10 @@ def as_picture(given: Any) -> Picture:
         if given.shape[2:] == (3,):
             return Picture(UNNAMED, draw=lambda: given)
         given = require_extra("vision", "PIL.Image").fromarray(given)
+    if not isinstance(given, PICTURE_TYPES):
+        raise DataError(
+            f"{brief(repr(given))} is no picture; give a file's name, its bytes, pixels or Pillow's Image"
+        )
     return Picture(UNNAMED, draw=lambda: decoded(given, UNNAMED))
 
 

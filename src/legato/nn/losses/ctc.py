@@ -27,6 +27,28 @@ from legato.data.batching.batch import IGNORE
 LOW: Final = float("-inf")
 
 
+def label_states(tokens: Tensor, blank: int) -> Tensor:
+    """Tokens (B, N) with a blank before, between and behind them, (B, 2N + 1).
+
+    >>> label_states(torch.tensor([[3, 3, 5]]), blank=0)
+    tensor([[0, 3, 0, 3, 0, 5, 0]])
+    """
+    states = tokens.new_full((len(tokens), 2 * tokens.shape[1] + 1), blank)
+    states[:, 1::2] = tokens
+    return states
+
+
+def may_skip_blank(states: Tensor, blank: int) -> Tensor:
+    """Which states (B, S) follow the one before last, too: tokens other than that one.
+
+    >>> may_skip_blank(torch.tensor([[0, 3, 0, 3, 0, 5, 0]]), blank=0).int()
+    tensor([[0, 1, 0, 0, 0, 1, 0]], dtype=torch.int32)
+    """
+    skips = states != blank
+    skips[:, 2:] &= states[:, 2:] != states[:, :-2]
+    return skips
+
+
 def ctc_nll(logits: Tensor, lengths: Tensor | None, targets: Tensor, blank: int) -> Tensor:
     """−log p(y | x) of each row, (B,): logits (B, T, V) of which `lengths` (B,) are a row's, targets (B, N) with
     IGNORE behind each row's. 0 where so many frames cannot say the targets."""
@@ -67,8 +89,7 @@ class RecordableCTC(torch.autograd.Function):
     ) -> Tensor:
         rows, frames, _ = log_probs.shape
         lengths, counts = lengths.unsqueeze(1), counts.unsqueeze(1)  # (B, 1)
-        states = tokens.new_full((rows, 2 * tokens.shape[1] + 1), blank)  # (B, S)
-        states[:, 1::2] = tokens
+        states = label_states(tokens, blank)  # (B, S)
         times = torch.arange(frames, device=log_probs.device)  # (T,)
         places = torch.arange(states.shape[1], device=log_probs.device)  # (S,)
         from_end = (lengths - 1 - times).clamp(min=0)  # (B, T), each row backwards
@@ -109,9 +130,7 @@ class RecordableCTC(torch.autograd.Function):
 def _alphas(emitted: Tensor, states: Tensor, blank: int) -> Tensor:
     """log α (T, B, S) of log probabilities (T, B, S) of `states` (B, S)."""
     frames, rows, count = emitted.shape
-    skips = states != blank
-    skips[:, 2:] &= states[:, 2:] != states[:, :-2]
-    jump = torch.zeros_like(emitted[0]).masked_fill(~skips, LOW)  # (B, S)
+    jump = torch.zeros_like(emitted[0]).masked_fill(~may_skip_blank(states, blank), LOW)  # (B, S)
     padded = torch.full((frames, rows, count + 2), LOW, device=emitted.device, dtype=emitted.dtype)
     padded[0, :, 2:4] = emitted[0, :, :2]
     for t in range(1, frames):

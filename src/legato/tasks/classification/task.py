@@ -25,14 +25,15 @@ from legato.data.cache import cached_tokenizer
 from legato.data.formats.labelled import Labelled, read_labelled
 from legato.data.formats.text import Text
 from legato.data.formats.vector_files import initialise_embedding
+from legato.data.positions import Reading, row_reading
 from legato.data.sources.files import resolve_path
 from legato.data.sources.table import Column
-from legato.errors import ConfigError
+from legato.errors import ConfigError, DataError
 from legato.evaluation.classification import METRICS, Baseline
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
 from legato.tasks.base import Prediction, Say, Task, as_trained
-from legato.tasks.classification.classifier import Classifier, check_parts, rows_of
+from legato.tasks.classification.classifier import Classifier, check_parts, parts_of, rows_of
 from legato.tasks.classification.labelled_job import LabelledData, LabelledJob
 from legato.tasks.defaults import Defaults, Given, row_training, scratch_model, scratch_tokenizer
 from legato.tasks.table_inputs import TableInputs, read_inputs
@@ -187,3 +188,14 @@ class Classification(Task):
     @classmethod
     def predict(cls, loaded: Loaded, inputs: Sequence[str], options: Any) -> list[Prediction]:
         return Classifier.of(loaded).predict(inputs, options.nbest)
+
+    @classmethod
+    def reading(cls, loaded: Loaded, given: Any, written: str | None = None) -> Reading:
+        classifier = Classifier.of(loaded)
+        reader = classifier.reader
+        parts, problem = parts_of(given, classifier.pair)
+        if problem is not None:
+            raise DataError(problem)
+        rows = reader.texts(parts) if len(parts) == 1 else reader.pairs([(parts[0], parts[1])])
+        reader.warn_of_cuts()
+        return row_reading(rows[0], loaded.tokenizer, reader.padding)

@@ -25,6 +25,7 @@ from legato.data.formats.boxes import Boxes, BoxForm, boxed_scenes, read_boxes
 from legato.data.image.image_processor import ImageProcessor
 from legato.data.image.picture_files import as_picture
 from legato.data.image.scenes import SCENES
+from legato.data.positions import INPUT, Reading
 from legato.data.processors import Processors
 from legato.data.splits import completed, hold_out_named
 from legato.errors import ConfigError, DataError, brief, listed
@@ -42,6 +43,7 @@ from legato.tasks.picture_data import (
     PictureTask,
     encoder_model,
     encoder_processor,
+    placed_picture,
     positions_of,
     readable,
     scenes_about,
@@ -266,6 +268,11 @@ class Detection(PictureTask):
                 sure = [box for box in boxes if box.score >= options.threshold]
                 made[number].answers = [_answer(box) for box in sure[: options.nbest]]
         return made
+
+    @classmethod
+    def reading(cls, loaded: Loaded, given: Any, written: str | None = None) -> Reading:
+        inputs, places = placed_picture(loaded, given)
+        return Reading(Batch(inputs), {INPUT: places})
 
     @classmethod
     def columns(cls, answer: Answer, scores: bool, alignments: bool) -> list[str]:

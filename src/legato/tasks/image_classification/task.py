@@ -34,7 +34,7 @@ from legato.data.formats.picture_rows import (
 )
 from legato.data.image.scene_clips import CLIPS
 from legato.data.image.scenes import SCENES
-from legato.data.positions import INPUT, Reading
+from legato.data.positions import IMAGE, INPUT, Reading, numbered
 from legato.data.processors import Processors
 from legato.errors import ConfigError
 from legato.evaluation.classification import METRICS
@@ -218,5 +218,8 @@ class ImageClassification(PictureTask):
 
     @classmethod
     def reading(cls, loaded: Loaded, given: Any, written: str | None = None) -> Reading:
-        inputs, places = placed_picture(loaded, given)
-        return Reading(Batch(inputs), {INPUT: places})
+        frames = loaded.about.get("frames")
+        inputs, places = placed_picture(loaded, given, frames)
+        if frames is None:
+            return Reading(Batch(inputs), {INPUT: places})
+        return Reading(Batch(inputs), {IMAGE: places, INPUT: numbered("frame", frames)})

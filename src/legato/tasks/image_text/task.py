@@ -23,6 +23,7 @@ from legato.config import Section
 from legato.data.batching.batch import Batch
 from legato.data.batching.batches import mix_seed
 from legato.data.batching.picture_batches import PictureBatches, Pixels
+from legato.data.positions import Reading
 from legato.data.processors import TEXT
 from legato.data.text.text_reader import with_eos
 from legato.data.text.tokenizers import AnyTokenizer, Tokenizer
@@ -36,6 +37,7 @@ from legato.tasks.captioning.captioned_job import CAPTIONED, CaptionedData, Capt
 from legato.tasks.classification.prompting import listed_labels
 from legato.tasks.defaults import Defaults, Given, row_training
 from legato.tasks.image_text.matcher import LABEL, Matcher, owners, pair_keys
+from legato.tasks.image_text.reading import pair_reading
 from legato.tasks.picture_data import PictureTask, encoder_model, positions_of, scenes_about
 from legato.training.job import Loss
 
@@ -215,6 +217,10 @@ class ImageText(PictureTask):
                 "--search with a file of texts or a folder of pictures"
             )
         return matcher.classify(inputs, options.labels, options.template, options.nbest or 1)
+
+    @classmethod
+    def reading(cls, loaded: Loaded, given: Any, written: str | None = None) -> Reading:
+        return pair_reading(loaded, given)
 
     @classmethod
     def columns(cls, answer: Answer, scores: bool, alignments: bool) -> list[str]:

@@ -85,7 +85,7 @@ class MaskFiller:
         read: dict[int, Array] = {}
         for number, text in enumerate(texts):
             ids = self.reader.read(text)
-            problem = self._problem(ids)
+            problem = self.problem(ids)
             if problem is None:
                 read[number] = ids
             else:
@@ -97,7 +97,8 @@ class MaskFiller:
                 found[number].answers = answers
         return found
 
-    def _problem(self, ids: Array) -> str | None:
+    def problem(self, ids: Array) -> str | None:
+        """Why nothing can be guessed, if so."""
         if self.reader.mask not in ids:
             return 'the text hides nothing: write <mask> for a word, as in "He ate the cake <mask> the fork."'
         max_length = self.model.max_length

@@ -25,6 +25,7 @@ from legato.data.batching.masking import Frame, MaskedWindows, Masker, fixed_bat
 from legato.data.batching.sentence_pairs import DocumentSentences, SentencePairs, draw_pairs, pair_batch
 from legato.data.cache import cached_ids, cached_tokenizer
 from legato.data.formats.text import Text
+from legato.data.positions import INPUT, Reading, named_tokens
 from legato.data.text.tokenizers import AnyTokenizer
 from legato.errors import ConfigError, DataError
 from legato.evaluation.lm import safe_exp
@@ -34,7 +35,7 @@ from legato.models.base import ModelConfig, SequenceModel
 from legato.registry import MODELS
 from legato.tasks.base import Plan, Prediction, Say, Task, TaskJob, as_trained, penalised
 from legato.tasks.defaults import Defaults, Given, TrainDefaults, completed
-from legato.tasks.mlm.fill_mask import MaskFiller
+from legato.tasks.mlm.fill_mask import WRITTEN, MaskFiller
 from legato.tasks.text_data import TextData, read_split, read_splits
 from legato.training.job import Loss
 
@@ -283,6 +284,19 @@ class MaskedLanguageModelling(Task):
         if loaded.tokenizer.mask_id is None:
             raise DataError(f"{loaded.folder}: its tokenizer has no mask, so nothing can be hidden")
         return MaskFiller(loaded.module, loaded.tokenizer).predict(inputs, options.nbest)
+
+    @classmethod
+    def reading(cls, loaded: Loaded, given: Any, written: str | None = None) -> Reading | None:
+        """A text in which something is hidden; others are read as any text is."""
+        if loaded.tokenizer.mask_id is None or not any(mask in given for mask in WRITTEN):
+            return None
+        filler = MaskFiller(loaded.module, loaded.tokenizer)
+        ids = filler.reader.read(given)
+        problem = filler.problem(ids)
+        if problem is not None:
+            raise DataError(problem)
+        inputs = filler.frame.rows([ids])
+        return Reading(Batch(inputs), {INPUT: named_tokens(loaded.tokenizer, inputs.token_ids[0].tolist())})
 
     @classmethod
     def show(cls, prediction: Prediction, *, scores: bool = False, alignments: bool = False) -> list[str]:

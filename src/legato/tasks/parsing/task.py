@@ -29,6 +29,7 @@ from legato.data.formats.labels import note_of_unseen
 from legato.data.formats.text import Text
 from legato.data.formats.text_pairs import tidy
 from legato.data.formats.trees import WORD, Tree, Treebank, clean, escape, fill, flatten, read_trees, skeleton
+from legato.data.positions import Reading
 from legato.data.processors import Processors
 from legato.data.splits import SplitData, ValidShare, by_order, completed
 from legato.data.text.tokenizers import AnyTokenizer, Ids, Tokenizer, TokenizerConfig
@@ -52,6 +53,7 @@ from legato.tasks.encoder_decoder import (
     mean_loss,
     require_source,
     search_name,
+    text_reading,
 )
 
 
@@ -314,3 +316,12 @@ class Parsing(Task):
         parser = Parser(loaded.module, loaded.tokenizer, loaded.target)
         search = beam_options(loaded.about, options.beams, options.length_penalty, options.nbest)
         return parser.predict(inputs, search)
+
+    @classmethod
+    def reading(cls, loaded: Loaded, given: Any, written: str | None = None) -> Reading:
+        parser, words = Parser(loaded.module, loaded.tokenizer, loaded.target), split_words(tidy(given))
+        ids = parser.source_ids(_escaped(words))
+        problem = parser.too_long(words, ids)
+        if problem is not None:
+            raise DataError(problem)
+        return text_reading(loaded, ids.tolist(), written or "")

@@ -106,7 +106,7 @@ class Answerer:
         asked: list[tuple[Prediction, str]] = []
         for prediction in predictions:
             try:
-                question, around = _parts_of(prediction.input, context)
+                question, around = parts_of(prediction.input, context)
                 made = self.reader.windows([(question, around)])
             except DataError as problem:
                 prediction.problem = str(problem)
@@ -162,7 +162,8 @@ def _best_once(spans: list[Candidate]) -> list[Candidate]:
     return list(kept.values())
 
 
-def _parts_of(text: str, context: str | None) -> tuple[str, str]:
+def parts_of(text: str, context: str | None = None) -> tuple[str, str]:
+    """A question, and the text in which its answer is: `context`, or what stands behind the question and a tab."""
     question, tab, behind = text.partition("\t")
     if tab and context is not None:
         raise DataError("the question brings a context behind its tab, and another one is given; leave one out")

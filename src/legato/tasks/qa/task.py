@@ -30,6 +30,7 @@ from legato.data.formats.question_splits import split_questions, told_shared
 from legato.data.formats.questions import AnswerSpan, Question, QuestionFiles, Questions, read_questions
 from legato.data.formats.strays import few
 from legato.data.formats.text import Text
+from legato.data.positions import Reading, row_reading
 from legato.data.sources.files import SPLITS
 from legato.data.sources.table import Column
 from legato.data.splits import Encoding, SplitData, ValidShare
@@ -47,6 +48,7 @@ from legato.tasks.qa.answerer import (
     answer_scores,
     choose_threshold,
     details_of,
+    parts_of,
     span_losses,
 )
 from legato.tasks.table_inputs import TableInputs, read_inputs
@@ -349,3 +351,11 @@ class QuestionAnswering(Task):
     def predict(cls, loaded: Loaded, inputs: Sequence[str], options: Any) -> list[Prediction]:
         answerer = _answerer_of(loaded, QuestionData())
         return answerer.predict(inputs, options.context, loaded.about.get("threshold"), options.nbest)
+
+    @classmethod
+    def reading(cls, loaded: Loaded, given: Any, written: str | None = None) -> Reading:
+        reader = _answerer_of(loaded, QuestionData()).reader
+        windows = reader.windows([parts_of(given)])
+        if len(windows) > 1:
+            raise DataError(f"the text is read in {len(windows)} windows, and one is looked at; shorten it")
+        return row_reading(windows[0].row, loaded.tokenizer, reader.padding)

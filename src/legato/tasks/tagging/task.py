@@ -29,6 +29,7 @@ from legato.data.digests import sha256_of
 from legato.data.formats.tag_schemes import OUTSIDE, Scheme, convert, guess_scheme, kind_of, labels_of, transitions
 from legato.data.formats.text import Text
 from legato.data.formats.vector_files import initialise_embedding, read_vectors
+from legato.data.positions import Reading, row_reading
 from legato.data.sources.files import resolve_path
 from legato.data.text.tokenizers import Tokenizer
 from legato.errors import ConfigError, DataError, FolderError, suggest
@@ -52,7 +53,7 @@ from legato.tasks.tagging.tagging_data import (
     told_repairs,
     unseen_note,
 )
-from legato.tasks.tagging.word_splitting import Splitting, splitting_of
+from legato.tasks.tagging.word_splitting import Splitting, splitting_of, word_places
 from legato.training.job import Loss
 
 
@@ -329,3 +330,12 @@ class Tagging(Task):
     @classmethod
     def predict(cls, loaded: Loaded, inputs: Sequence[str], options: Any) -> list[Prediction]:
         return tagger_of(loaded).predict(inputs)
+
+    @classmethod
+    def reading(cls, loaded: Loaded, given: Any, written: str | None = None) -> Reading:
+        tagger = tagger_of(loaded)
+        words = [given[start:end] for start, end in word_places(given, tagger.splitting)]
+        ((_, row), *more) = tagger.read([words])[0]
+        if more:
+            raise DataError(f"the text is read in {1 + len(more)} windows, and one is looked at; shorten it")
+        return row_reading(row, loaded.tokenizer, tagger.reader.padding)

@@ -24,6 +24,7 @@ from legato.data.cache import cached_tokenizer
 from legato.data.digests import sha256_of
 from legato.data.formats.text import Text
 from legato.data.formats.text_pairs import Pairs, clean, hold_out_pairs, read_pairs
+from legato.data.positions import Reading
 from legato.data.processors import Processors
 from legato.data.sources.files import MAX_LINE
 from legato.data.sources.toys import TOY, ToyConfig, toy_rows
@@ -46,6 +47,7 @@ from legato.tasks.encoder_decoder import (
     beam_options,
     longest_of,
     require_source,
+    text_reading,
 )
 from legato.tasks.table_inputs import TableInputs
 from legato.tasks.translation.translator import NAMED, Translator, tag_token, tags_of
@@ -310,6 +312,11 @@ class Translation(Task):
     def predict(cls, loaded: Loaded, inputs: Sequence[str], options: Any) -> list[Prediction]:
         translator = Translator(loaded.module, loaded.tokenizer, loaded.target, loaded.start)
         return translator.predict(inputs, options, loaded.about)
+
+    @classmethod
+    def reading(cls, loaded: Loaded, given: Any, written: str | None = None) -> Reading:
+        translator = Translator(loaded.module, loaded.tokenizer, loaded.target, loaded.start)
+        return text_reading(loaded, translator.read(given).tolist(), written or "")
 
     @classmethod
     def columns(cls, answer: Answer, scores: bool, alignments: bool) -> list[str]:

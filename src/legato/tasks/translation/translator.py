@@ -127,17 +127,25 @@ class Translator:
                 predictions[index].answers = [Answer("", 0.0)]  # nothing to say of nothing
                 continue
             try:  # one bad line does not stop the others
-                self._require_tag(tag)
-                ids, max_length = self.source_ids(said, tag), longest_of(self.model)
-                if len(ids) > max_length:
-                    raise DataError(f"{len(ids):,} tokens, more than the model's {max_length:,}; split the text")
-                sources[index] = ids
+                sources[index] = self._tagged_ids(said, tag)
             except LegatoError as problem:
                 predictions[index].problem = str(problem)
         found = self.translate(list(sources.values()), search, options.max_tokens)
         for (index, ids), hypotheses in zip(sources.items(), found, strict=True):
             predictions[index].answers = [self._answer(ids, h, options.alignments) for h in hypotheses]
         return predictions
+
+    def read(self, text: str) -> Ids:
+        """A text as the encoder reads it, which may begin with the tag of a language."""
+        tag, said = self._split_tag(tidy(text), None)
+        return self._tagged_ids(said, tag)
+
+    def _tagged_ids(self, said: str, tag: str | None) -> Ids:
+        self._require_tag(tag)
+        ids, max_length = self.source_ids(said, tag), longest_of(self.model)
+        if len(ids) > max_length:
+            raise DataError(f"{len(ids):,} tokens, more than the model's {max_length:,}; split the text")
+        return ids
 
     def _require_tag(self, tag: str | None) -> None:
         if tag is None and self.tags:

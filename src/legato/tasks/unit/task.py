@@ -22,6 +22,7 @@ from legato.data.batching.batch import Batch
 from legato.data.cache import cached_tokenizer
 from legato.data.image.image_processor import ImageProcessor
 from legato.data.image.scenes import SCENES
+from legato.data.positions import Reading
 from legato.data.processors import Processors
 from legato.errors import ConfigError, FolderError, brief, suggest
 from legato.evaluation.metrics import Metric, metric_of
@@ -280,8 +281,16 @@ class Unit(Task):
 
     @classmethod
     def predict(cls, loaded: Loaded, inputs: Sequence[Any], options: Any) -> list[Prediction]:
+        raise cls._several(loaded)
+
+    @classmethod
+    def reading(cls, loaded: Loaded, given: Any, written: str | None = None) -> Reading:
+        raise cls._several(loaded)
+
+    @classmethod
+    def _several(cls, loaded: Loaded) -> ConfigError:
         known = ", ".join(loaded.about.get("tasks", {}))
-        raise ConfigError(f"{loaded.folder} has the tasks {known}; ask one of them: --task NAME, or for_task(NAME)")
+        return ConfigError(f"{loaded.folder} has the tasks {known}; ask one of them: --task NAME, or for_task(NAME)")
 
 
 def _text_model(given: Given) -> dict[str, Any]:

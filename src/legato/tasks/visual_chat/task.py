@@ -39,6 +39,7 @@ from legato.data.formats.picture_dialogues import (
 )
 from legato.data.image.image_processor import ImageProcessor
 from legato.data.image.scenes import SCENES
+from legato.data.positions import Reading
 from legato.data.processors import TEXT, Processors
 from legato.data.splits import Encoding, SplitData, TableFormat, ValidShare, completed, hold_out_named
 from legato.data.text.tokenizers import Tokenizer
@@ -71,6 +72,7 @@ from legato.tasks.visual_chat.picture_talk import (
     refuse_spelt,
     write_answers,
 )
+from legato.tasks.visual_chat.reading import talk_reading
 from legato.training.job import Loss
 
 PAD_TO = 32  # few shapes on a GPU
@@ -337,3 +339,7 @@ class VisualChat(Task):
         places = [f"{test.pictures[row].name}, {test.place(row)}" for row in chosen]
         scores |= {**dialogue_scores(written, references), "search": search_name(options)}
         return {**told, **scores, "details": dialogue_details(written, references, places)}
+
+    @classmethod
+    def reading(cls, loaded: Loaded, given: Any, written: str | None = None) -> Reading:
+        return talk_reading(loaded, given)

@@ -18,7 +18,7 @@ from legato.data.formats.labels import UNSEEN, Labels
 from legato.data.formats.text_pairs import tidy
 from legato.data.formats.visual_questions import VisualQuestions
 from legato.data.image.image_processor import ImageProcessor
-from legato.data.image.picture_files import Picture, as_picture
+from legato.data.image.picture_files import UNNAMED, Picture, as_picture
 from legato.data.image.pictures import ENDINGS
 from legato.data.text.text_reader import TextReader
 from legato.errors import LegatoError, brief
@@ -148,15 +148,12 @@ class PictureAnswerer(Classifier):
         return scores, [*answer_details(said, data.labels), worst]
 
     def predict(self, texts: Sequence[Any], nbest: int = 1) -> list[Prediction]:
-        """The answer to each: a picture and a question, and perhaps a list of choices; or the first two in a text,
-        with a tab between them.
-        """
+        """The answer to each, as `asked_of` says what that may be."""
         made, rows, pictures = [], {}, []
         for number, given in enumerate(texts):
-            parts = given.split("\t", 1) if isinstance(given, str) else list(given)
-            made.append(Prediction("\t".join(map(_shown, parts[:2]))))
+            made.append(Prediction("\t".join(map(_shown, _parts(given)[:2]))))
             try:
-                picture, question, choices = _asked(parts)
+                picture, question, choices = asked_of(given)
                 if self.processor is not None:
                     pixels = self.processor.pixels(as_picture(picture).load())
                     pictures.append(Picture(made[number].input, draw=pixels.view))
@@ -179,8 +176,17 @@ class PictureAnswerer(Classifier):
         return row
 
 
-def _asked(parts: Sequence[Any]) -> tuple[Any, str, Sequence[str]]:
-    """A picture, a question and choices, of what somebody gives."""
+def _parts(given: Any) -> list[Any]:
+    if isinstance(given, str):
+        return list(given.split("\t", 1))
+    return list(given) if isinstance(given, tuple | list) else [given]
+
+
+def asked_of(given: Any) -> tuple[Any, str, Sequence[str]]:
+    """A picture, a question and choices, of what somebody gives: a picture and a question, and perhaps a list of
+    choices; or the first two in a text, with a tab between them.
+    """
+    parts = _parts(given)
     if len(parts) == 1:
         raise LegatoError(_alone(parts[0]))
     if len(parts) not in (2, 3) or not isinstance(parts[1], str):
@@ -200,7 +206,8 @@ def _alone(given: Any) -> str:
     """What is missing beside a picture, or beside a question."""
     if isinstance(given, str) and not names_picture(given):
         return f"the question '{brief(given)}' has no picture; name one before it: photo.jpg \"{brief(given)}\""
-    return f'the picture {_shown(given)} has no question; write one behind it: photo.jpg "What is on the table?"'
+    picture = "the picture" if _shown(given) == UNNAMED else f"the picture {_shown(given)}"
+    return f'{picture} has no question; write one behind it: photo.jpg "What is on the table?"'
 
 
 def names_picture(text: str) -> bool:
@@ -211,7 +218,7 @@ def names_picture(text: str) -> bool:
 def _shown(given: Any) -> str:
     if isinstance(given, Picture):
         return given.name
-    return str(given) if isinstance(given, str | Path) else "a picture"
+    return str(given) if isinstance(given, str | Path) else UNNAMED
 
 
 def paired(texts: Sequence[str]) -> list[str]:

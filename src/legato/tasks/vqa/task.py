@@ -32,6 +32,7 @@ from legato.data.formats.visual_questions import (
     stated_scenes,
 )
 from legato.data.image.scenes import SCENES, ScenesConfig
+from legato.data.positions import Reading
 from legato.data.processors import TEXT, Processors
 from legato.data.sources.files import resolve_path
 from legato.data.sources.table import Column
@@ -56,6 +57,7 @@ from legato.tasks.picture_data import (
 )
 from legato.tasks.table_inputs import TableInputs
 from legato.tasks.vqa.answerer import PictureAnswerer, answer_name, paired, question_rows
+from legato.tasks.vqa.reading import question_reading
 from legato.training.job import Loss
 
 
@@ -259,3 +261,7 @@ class VQA(Task):
     @classmethod
     def predict(cls, loaded: Loaded, inputs: Sequence[Any], options: Any) -> list[Prediction]:
         return PictureAnswerer.of(loaded).predict(inputs, options.nbest)
+
+    @classmethod
+    def reading(cls, loaded: Loaded, given: Any, written: str | None = None) -> Reading:
+        return question_reading(loaded, given)

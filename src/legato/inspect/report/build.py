@@ -1,0 +1,57 @@
+"""A report of one input of one model, with every view that the model has.
+
+report_of(legato.load("runs/x"), "A dog runs.").write_html("dog.html")
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from legato.folders.loaded import Loaded
+from legato.inspect.readings import reading_of
+from legato.inspect.report.analysis_views import gradient_view, layers_view, lens_view, positions_view
+from legato.inspect.report.backdrops import add_backdrops
+from legato.inspect.report.page import Report
+from legato.inspect.report.trace_views import Costs, alignment_view, attention_view, cells_view, head_view, map_view
+from legato.inspect.report.tree_view import tree_view
+from legato.inspect.trace import Trace, traced
+
+MOST_TOKENS: Final = 512  # of an input whose lens and gradients are looked at as well: they cost several passes
+
+
+def report_of(
+    model: Any, given: Any, *, written: str | None = None, task: str | None = None, **options: Any
+) -> Report:
+    """What the studio draws of a model, which `legato.load` gave; `options` are those of `model.trace`."""
+    model = model.for_task(task)
+    loaded: Loaded = model.loaded
+    reading = reading_of(loaded, given, written)
+    with Costs(loaded.module) as costs:
+        trace = traced(loaded, reading, **options)
+    report = trace_report(trace, given if isinstance(given, str) else "")
+    add_backdrops(report, loaded, reading)
+    report.views["map"] = map_view(loaded, costs)
+    more = {"layers": layers_view(report, trace, model=model), "positions": positions_view(report, model)}
+    more["tree"] = tree_view(loaded, given)
+    if list(reading.positions.values())[-1].count <= MOST_TOKENS:
+        more["lens"] = lens_view(report, model, given, written, reading=reading)
+        if not loaded.module.is_encoder_decoder:  # whose loss is not of what it reads
+            more["gradient"] = gradient_view(report, {str(trace.model["name"]): model}, given)
+    report.views |= {name: view for name, view in more.items() if view is not None}
+    return report
+
+
+def trace_report(trace: Trace, given: str = "") -> Report:
+    """What can be drawn of a trace alone."""
+    report = Report.of_trace(trace, given)
+    if any("frame" in each.axes for each in trace.values()):
+        trace = trace.of_frame(0)  # of a clip, the first
+    attention = attention_view(report, trace)
+    views = {
+        "attention": attention,
+        "alignment": alignment_view(attention),
+        "head": head_view(report, trace, attention),
+        "cells": cells_view(report, trace),
+    }
+    report.views |= {name: view for name, view in views.items() if view is not None}
+    return report

@@ -1,0 +1,137 @@
+"""A report: what the studio draws, as JSON beside compressed arrays, and as one HTML file that needs nothing else.
+
+    report = report_of(model, "A dog runs.")
+    report.write_html("dog.html")
+
+The studio is one page, built from `studio/` (TypeScript, Svelte) and kept here as studio.html. A report goes into it:
+the JSON, and each array as base64 of its deflated bytes. Numbers are uint8, spread between two ends, or float16.
+What the page shows of a text is set as text, and its policy allows no script but its own.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from legato.errors import DataError, reason_of
+from legato.inspect.trace import Trace
+from legato.output_files import replacing_file
+
+VERSION: Final = 1
+PLACE: Final = "<!--report-->"  # in the page, where a report goes
+LEVEL: Final = 6  # of compression
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """An array as it travels."""
+
+    dtype: Literal["u8", "f16"]
+    shape: tuple[int, ...]
+    low: float
+    high: float
+    power: float
+    blob: bytes
+
+    def told(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if name != "blob"}
+
+
+@dataclass
+class Report:
+    """What the studio draws of one input of one model."""
+
+    title: str
+    given: str
+    model: dict[str, str | int]
+    streams: dict[str, dict[str, Any]] = field(default_factory=dict)
+    written: list[str] | None = None
+    guesses: list[list[tuple[str, float]]] = field(default_factory=list)
+    views: dict[str, Any] = field(default_factory=dict)
+    arrays: list[Kept] = field(default_factory=list)
+
+    @classmethod
+    def of_trace(cls, trace: Trace, given: str) -> Report:
+        streams = {name: asdict(places) for name, places in trace.positions.items()}
+        name = str(trace.model["name"])
+        return cls(f"{name} on {given}", given, trace.model, streams, trace.written, trace.guesses)
+
+    def whole(self, values: Array, low: float | None = None, high: float | None = None, power: float = 1.0) -> int:
+        """Keep numbers as bytes: q of 0 to 255 means low + (high − low) (q / 255)^power; its number is given back."""
+        found = np.nan_to_num(np.asarray(values, dtype=np.float64), nan=0.0, posinf=1e30, neginf=-1e30)
+        low = float(found.min(initial=0.0)) if low is None else low
+        high = float(found.max(initial=0.0)) if high is None else high
+        share = np.clip((found - low) / ((high - low) or 1.0), 0, 1)
+        if power != 1:
+            share **= 1 / power
+        return self._keep("u8", np.round(share * 255).astype(np.uint8), low, high, power)
+
+    def signed(self, values: Array, most: float | None = None) -> int:
+        """Keep numbers around 0 as bytes."""
+        found = np.nan_to_num(np.asarray(values, dtype=np.float64), nan=0.0, posinf=1e30, neginf=-1e30)
+        top = float(np.abs(found).max(initial=0.0)) if most is None else most
+        return self.whole(found, -(top or 1.0), top or 1.0)
+
+    def halves(self, values: Array) -> int:
+        """Keep numbers as float16."""
+        found = np.nan_to_num(np.asarray(values, dtype=np.float32)).clip(-65504, 65504).astype("<f2")
+        return self._keep("f16", found, 0.0, 0.0, 1.0)
+
+    def _keep(self, dtype: Literal["u8", "f16"], values: Array, low: float, high: float, power: float) -> int:
+        blob = zlib.compress(np.ascontiguousarray(values).tobytes(), LEVEL)
+        self.arrays.append(Kept(dtype, values.shape, low, high, power, blob))
+        return len(self.arrays) - 1
+
+    def told(self) -> dict[str, Any]:
+        """All but the arrays' bytes."""
+        return {
+            "version": VERSION,
+            "title": self.title,
+            "given": self.given,
+            "model": self.model,
+            "streams": self.streams,
+            "written": self.written,
+            "guesses": self.guesses,
+            "views": self.views,
+            "arrays": [each.told() for each in self.arrays],
+        }
+
+    def html(self) -> str:
+        """One page with everything in it."""
+        parts = [f'<script type="application/json" id="report">{_inside(self.told())}</script>']
+        for number, each in enumerate(self.arrays):
+            text = base64.b64encode(each.blob).decode("ascii")
+            parts.append(f'<script type="text/plain" id="blob-{number}">{text}</script>')
+        before, _, after = studio_page().partition(PLACE)
+        return before + "\n".join(parts) + after
+
+    def write_html(self, path: str | Path) -> None:
+        place = Path(path)
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with replacing_file(place) as fresh:
+                fresh.write_text(self.html(), "utf-8")
+        except OSError as problem:
+            raise DataError(f"the report cannot be written to {place}: {reason_of(problem) or problem}") from None
+
+
+def _inside(told: Any) -> str:
+    """JSON that no tag can end: a token may be </script>."""
+    text = json.dumps(told, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+@cache
+def studio_page() -> str:
+    """The studio, as it is built: a page without a report."""
+    return files("legato.inspect.report").joinpath("studio.html").read_text("utf-8")

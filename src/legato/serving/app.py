@@ -1,0 +1,132 @@
+"""The application that everything served is mounted on, and the guard before it.
+
+    app = make_app(8765)
+    app.include_router(studio_routes(studio))
+
+Any page that a browser shows can make it ask a server on this machine. So only requests that name this server are
+answered: a `Host` of this machine with the server's port (a foreign name that leads here is refused: DNS rebinding),
+and an `Origin`, where there is one, that is the server's own. Nothing allows another origin to read an answer.
+
+Whatever goes wrong is one line of JSON, {"error": …}: 4xx for what was asked, 5xx for a fault of ours.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from legato.errors import LegatoError, brief, reason_of
+from legato.schema import to_json
+
+NAMES: Final = ("localhost", "127.0.0.1", "[::1]")  # of this machine, as its own browser calls it
+HEADERS: Final[Mapping[str, str]] = {  # where a route sets none of its own
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+class Refusal(LegatoError):
+    """A request that is not answered, and the HTTP status that says so."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def make_app(port: int) -> FastAPI:
+    """An application with no routes, for a server that listens on `port` of this machine alone."""
+    app = FastAPI(title="Legato", openapi_url=None, docs_url=None, redoc_url=None)
+    app.add_exception_handler(LegatoError, _refused)
+    app.add_exception_handler(HTTPException, _no_route)
+    app.add_exception_handler(RequestValidationError, _misread)
+    app.add_middleware(Guard, port=port)
+    return app
+
+
+def json_response(value: Any, status: int = 200) -> Response:
+    """JSON that every browser reads: numbers that are not finite are null."""
+    return Response(to_json(value), status, media_type="application/json")
+
+
+def error_response(status: int, line: str) -> Response:
+    return json_response({"error": line}, status)
+
+
+class Guard:
+    """Refuses who does not name this server, adds the headers, and lets no exception out."""
+
+    def __init__(self, app: ASGIApp, port: int) -> None:
+        self.app = app
+        self.hosts = frozenset(f"{name}:{port}" for name in NAMES)
+        if port == 80:  # which browsers leave out
+            self.hosts |= frozenset(NAMES)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":  # there is nothing else here
+            return await self.app(scope, receive, send)
+        begun = False
+
+        async def answer(message: Message) -> None:
+            nonlocal begun
+            if message["type"] == "http.response.start":
+                begun = True
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        refusal = self.refusal(Headers(scope=scope))
+        if refusal is not None:
+            return await error_response(403, refusal)(scope, receive, answer)
+        try:
+            await self.app(scope, receive, answer)
+        except Exception as problem:
+            if begun:
+                raise
+            await _explained(problem)(scope, receive, answer)
+
+    def refusal(self, headers: Headers) -> str | None:
+        """Why a request with these headers is not answered; None: it is."""
+        hosts, origins = headers.getlist("host"), headers.getlist("origin")
+        if len(hosts) != 1 or hosts[0].lower() not in self.hosts:
+            return f"this server answers to {' and '.join(sorted(self.hosts))} only"
+        if origins and [origin.lower() for origin in origins] != [f"http://{hosts[0].lower()}"]:
+            return "this server answers its own pages only"
+        return None
+
+
+def _explained(problem: Exception) -> Response:
+    reason = reason_of(problem)
+    if reason is not None:
+        return error_response(400, reason)
+    line = f"this is a fault of ours: {type(problem).__name__}: {brief(problem, 300)}"
+    print(f"legato: {line}", file=sys.stderr, flush=True)
+    return error_response(500, line)
+
+
+async def _refused(request: Request, problem: Exception) -> Response:
+    return error_response(problem.status if isinstance(problem, Refusal) else 400, str(problem))
+
+
+async def _no_route(request: Request, problem: Exception) -> Response:
+    status = problem.status_code if isinstance(problem, HTTPException) else 500
+    said = {404: f"there is nothing at {brief(request.url.path)}", 405: f"{request.method} is not for this address"}
+    return error_response(status, said.get(status, brief(problem, 200)))
+
+
+async def _misread(request: Request, problem: Exception) -> Response:
+    """What of the address does not fit: its first mistake."""
+    assert isinstance(problem, RequestValidationError)
+    first = problem.errors()[0]
+    return error_response(400, f"{'.'.join(map(str, first['loc'][1:]))}: {first['msg']}")

@@ -1,0 +1,28 @@
+/** The views, in the order of the tabs. A view is shown where the report has what it draws. */
+
+import type { Component } from "svelte";
+import type { Data } from "../lib/report";
+import Alignment from "./Alignment.svelte";
+import Atlas from "./Atlas.svelte";
+import Cells from "./Cells.svelte";
+import Head from "./Head.svelte";
+import Map from "./Map.svelte";
+import Run from "./Run.svelte";
+import Tree from "./Tree.svelte";
+
+export interface View {
+  name: string; // in the report, in the address
+  title: string;
+  about: string;
+  component: Component<{ data: Data }>;
+}
+
+export const VIEWS: View[] = [
+  { name: "map", title: "Model", about: "What it is made of: shapes, parameters and cost of each part.", component: Map },
+  { name: "run", title: "Run", about: "The course of training, as metrics.jsonl has it; click to choose a validation.", component: Run },
+  { name: "cells", title: "Cells and gates", about: "The text, coloured by one unit; units ranked by what they follow.", component: Cells },
+  { name: "alignment", title: "Alignment", about: "Where a decoder looks for each token that it writes.", component: Alignment },
+  { name: "attention", title: "Attention", about: "Every head of every layer; choose one to see its weights.", component: Atlas },
+  { name: "head", title: "One head", about: "Queries, keys, scores, softmax and sum, worked through.", component: Head },
+  { name: "tree", title: "Decoding", about: "The search, step by step: what was considered, kept and pruned.", component: Tree },
+];

@@ -1,0 +1,3 @@
+"""The command line, as the tests of it have it."""
+
+from cli.conftest import command as command

@@ -1,0 +1,209 @@
+"""Reports in a browser: each view of each kind of model draws, from a file, with no network and without an error.
+
+They need Debian's Chromium (or another), which Playwright drives; without one they are skipped.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import legato
+from legato.data.audio.feature_extractor import FeatureExtractor
+from legato.data.image.image_processor import ImageProcessor
+from legato.data.processors import Processors
+from legato.folders.loaded import Loaded
+from legato.inspect.report.build import report_of
+from legato.inspect.report.page import Report
+from legato.model import Model
+from random_models import SMALL, made
+from tiny_pictures import pixels, word_tokenizer
+from tiny_sounds import RATE, samples_of
+from tiny_tasks import tiny
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+
+TEXT = "a red dog saw a cat and a red dog"
+PICTURE, SOUND = pixels("red"), (samples_of("high low", 5), RATE)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+class Page:
+    """A page without a network, and what it complained of."""
+
+    def __init__(self, browser: Any, **options: Any) -> None:
+        sizes = {"viewport": {"width": 1280, "height": 800}, **options}
+        self.page = browser.new_context(offline=True, **sizes).new_page()
+        self.problems: list[str] = []
+        self.asked: list[str] = []
+        self.page.on("console", lambda said: said.type == "error" and self.problems.append(said.text))
+        self.page.on("pageerror", lambda problem: self.problems.append(str(problem)))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+
+    def open(self, file: Path, address: str = "") -> Any:
+        self.page.goto("about:blank")
+        self.asked.clear()
+        self.page.goto(f"file://{file}{address}")
+        self.page.wait_for_selector("main h1")
+        return self.page
+
+    def settle(self) -> None:
+        """Until nothing is on its way."""
+        self.page.wait_for_function("!document.querySelector('main p.quiet')?.textContent?.startsWith('…')")
+        self.page.wait_for_timeout(60)
+
+    def clean(self, file: Path) -> None:
+        assert self.problems == []
+        outside = [url for url in self.asked if not url.startswith((f"file://{file}", "data:", "blob:"))]
+        assert outside == []
+
+
+def drawn(page: Any) -> list[int]:
+    """How many colours each canvas has."""
+    return page.evaluate(
+        """() => [...document.querySelectorAll('main canvas')].map((canvas) => {
+            const {data} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+            const found = new Set();
+            for (let i = 0; i < data.length; i += 4) found.add(data[i] << 16 | data[i + 1] << 8 | data[i + 2]);
+            return found.size;
+        })"""
+    )
+
+
+def random_model(name: str, task: str) -> Model:
+    tokenizer = word_tokenizer()
+    module = made(name, tokenizer.size)
+    side = SMALL["image"]
+    kinds = {"image": ImageProcessor((side, side)), "audio": FeatureExtractor(bins=SMALL["features"])}
+    others = {kind: kinds[kind] for kind in module.processors_of(module.config) if kind in kinds}
+    loaded = Loaded(Path(name), module, Processors(tokenizer, others=others), task, {})
+    return Model(loaded, torch.device("cpu"))
+
+
+def trained(task: str, folder: Path) -> Model:
+    legato.train(task, tiny(task, folder / "data", train__steps=1), out=folder / "run", quiet=True)
+    return legato.load(folder / "run", "cpu")
+
+
+KINDS: dict[str, tuple[Any, Any, set[str]]] = {  # how a model is made, what it reads, the views that it must have
+    "lstm": (lambda folder: trained("lm", folder), "the dog runs", {"map", "cells", "gradient"}),
+    "gpt2": (lambda _: random_model("gpt2", "lm"), TEXT, {"map", "cells", "attention", "lens", "head", "layers"}),
+    "bert": (lambda _: random_model("bert", "mlm"), TEXT, {"map", "attention", "head", "lens", "positions"}),
+    "transformer": (lambda _: random_model("transformer", "translation"), TEXT, {"alignment", "attention", "tree"}),
+    "seq2seq": (lambda folder: trained("translation", folder), "the dog runs", {"alignment", "cells", "tree"}),
+    "captioner": (lambda folder: trained("captioning", folder), PICTURE, {"alignment", "cells"}),
+    "vit": (lambda folder: trained("image-classification", folder), PICTURE, {"attention", "map"}),
+    "conformer": (lambda folder: trained("speech", folder), SOUND, {"attention", "map"}),
+    "whisper": (lambda _: random_model("whisper", "speech"), SOUND, {"attention", "alignment"}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_view_draws_without_a_network_and_without_an_error(kind: str, browser: Any, tmp_path: Path) -> None:
+    make, given, wanted = KINDS[kind]
+    model = make(tmp_path)
+    options = {"written": "a cat"} if kind == "whisper" else {}
+    report = report_of(model, given, **options)
+    assert wanted <= set(report.views)
+    file = tmp_path / "report.html"
+    report.write_html(file)
+    held = Page(browser)
+    page = held.open(file)
+    names = page.locator("nav button").count()
+    assert names == len(report.views)
+    for dark in (False, True):
+        for number in range(names):
+            page.locator("nav button").nth(number).click()
+            held.settle()
+            assert page.locator(".problem").count() == 0
+            assert all(count > 1 for count in drawn(page))
+        if not dark:
+            page.keyboard.press("d")
+    held.clean(file)
+
+
+def test_what_a_text_says_is_never_run(browser: Any, tmp_path: Path) -> None:
+    report = report_of(random_model("gpt2", "lm"), TEXT)
+    nasty = ["<script>window.ran = 1</script>", "</script><img src=x onerror='window.ran = 1'>", "\u2028&amp;"]
+    names = list(report.streams["input"]["names"])
+    report.streams["input"]["names"] = [*nasty, *names[len(nasty) :]]
+    report.given = nasty[1]
+    report.written = [*nasty, *(report.written or [])[len(nasty) :]]
+    report.guesses = [[(nasty[0], 0.5), (nasty[1], 0.5)] for _ in report.guesses]
+    file = tmp_path / "report.html"
+    report.write_html(file)
+    held = Page(browser)
+    page = held.open(file)
+    for number in range(page.locator("nav button").count()):
+        page.locator("nav button").nth(number).click()
+        held.settle()
+    assert page.evaluate("window.ran") is None
+    assert page.locator("header .given").text_content() == nasty[1]
+    held.clean(file)
+
+
+@pytest.mark.parametrize(
+    "address", ["#view=nothing&head=-1", "#%%%=%&position=99999999999", "#view=attention&head=999"]
+)
+def test_an_address_with_nonsense_in_it(address: str, browser: Any, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    report_of(random_model("gpt2", "lm"), TEXT).write_html(file)
+    held = Page(browser)
+    page = held.open(file, address)
+    held.settle()
+    assert page.locator(".problem").count() == 0
+    held.clean(file)
+
+
+def test_what_is_chosen_is_in_the_address_and_opens_again(browser: Any, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    report_of(random_model("gpt2", "lm"), TEXT).write_html(file)
+    held = Page(browser)
+    page = held.open(file, "#view=attention")
+    held.settle()
+    page.locator("main canvas").first.click(position={"x": 160, "y": 20})
+    held.settle()
+    assert "layer=decoder.0.attention.weights" in page.url
+    again = Page(browser)
+    other = again.open(file, page.url[page.url.index("#") :])
+    again.settle()
+    assert other.locator("main h2").first.text_content() == "decoder.0.attention.weights, head 0"
+    again.clean(file)
+
+
+def test_a_picture_is_saved_as_png_and_as_svg(browser: Any, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    report_of(random_model("gpt2", "lm"), TEXT).write_html(file)
+    held = Page(browser)
+    page = held.open(file, "#view=attention")
+    held.settle()
+    for name, begins in (("PNG", b"\x89PNG"), ("SVG", b"<svg ")):
+        with page.expect_download() as saving:
+            page.get_by_role("button", name=name).first.click()
+        saving.value.save_as(tmp_path / name)
+        assert (tmp_path / name).read_bytes().startswith(begins)
+    held.clean(file)
+
+
+def test_a_page_without_a_report_says_what_writes_one(browser: Any, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    Report("", "", {"name": "nothing", "task": "lm", "folder": "", "parameters": 0}).write_html(file)
+    held = Page(browser)
+    held.page.goto(f"file://{file}")
+    held.page.wait_for_selector(".problem")
+    assert held.problems == []
