@@ -263,11 +263,15 @@ class Model:
 
         `layers`, `heads` and `only`, a regular expression of names, leave out the rest; `written` is read in place of
         what an encoder–decoder would write; `task` is one of several that a model has. What is given is what
-        `predict` takes; of a model to talk to about pictures, a picture and a question (`inspect/trace.py`).
+        `predict` takes; of a model to talk to about pictures, a picture and a question (`inspect/trace.py`). In a
+        notebook a trace shows itself as the studio does.
         """
+        from legato.inspect.report.build import notebook_html
         from legato.inspect.trace import trace_of
 
-        return trace_of(self.loaded, given, **options)
+        trace = trace_of(self.loaded, given, **options)
+        trace.shown_by = notebook_html
+        return trace
 
     @torch.no_grad()
     def search(self, queries: str | Sequence[str], lines: Sequence[str], nbest: int = 5) -> Any:

@@ -23,7 +23,7 @@ from legato.inspect.pictures import mean_attention_distance, position_similarity
 from legato.inspect.positions import dot_products, position_table, sinusoidal_table
 from legato.inspect.probes import Probes
 from legato.inspect.readings import reading_of
-from legato.inspect.report import build
+from legato.inspect.report import analysis_views, build
 from legato.inspect.report.analysis_views import (
     gradient_view,
     grid_distances,
@@ -88,6 +88,7 @@ def test_the_lens_travels_as_it_is(models: dict[str, Model], name: str) -> None:
     view = lens_view(report, models[name], text)
     assert view is not None
     assert view["names"] == list(lens.positions.names)
+    assert view["count"] == len(view["names"])
     top = whole(report, view["top"]).astype(int)
     assert [[[view["tokens"][i] for i in place] for place in row] for row in top.tolist()] == lens.top
     np.testing.assert_allclose(array(report, view["shares"]), lens.top_shares, atol=1e-3)
@@ -105,6 +106,17 @@ def test_a_reading_at_hand_is_not_read_again(models: dict[str, Model]) -> None:
     reading = reading_of(model.loaded, "a b", "x")
     assert lens_view(one, model, "a b", "x") == lens_view(other, model, None, reading=reading)
     assert one.arrays == other.arrays
+
+
+def test_a_large_lens_is_of_the_first_positions(models: dict[str, Model], monkeypatch: pytest.MonkeyPatch) -> None:
+    report, lens = a_report(), logit_lens(models["gpt2"], TEXT)
+    monkeypatch.setattr(analysis_views, "MOST_LOGITS", 1)
+    view = lens_view(report, models["gpt2"], TEXT)
+    assert view is not None
+    assert (view["names"], view["count"]) == (list(lens.positions.names[:2]), lens.positions.count)
+    np.testing.assert_allclose(array(report, view["shares"]), lens.top_shares[:, :2], atol=1e-3)
+    assert lens.ranks is not None
+    np.testing.assert_array_equal(whole(report, view["ranks"]), lens.ranks[:, :1])
 
 
 def test_what_has_no_lens_has_no_view_and_what_cannot_be_read_is_said(models: dict[str, Model]) -> None:
@@ -317,4 +329,4 @@ def test_a_report_has_what_its_model_has(models: dict[str, Model], monkeypatch: 
     assert has["bert"] & own == {"lens", "layers", "positions"}
     assert has["lstm"] & own == {"gradient"}
     monkeypatch.setattr(build, "MOST_TOKENS", 3)
-    assert set(build.report_of(models["gpt2"], TEXT).views) & own == {"layers", "positions"}
+    assert set(build.report_of(models["gpt2"], TEXT).views) & own == {"lens", "layers", "positions"}

@@ -61,8 +61,9 @@ def logit_lens(model: Any, given: Any, *, written: str | None = None) -> Lens:
 
 
 @torch.no_grad()
-def lens_of(loaded: Loaded, reading: Reading) -> Lens:
-    """The same of what was made ready to be read."""
+def lens_of(loaded: Loaded, reading: Reading, most: int | None = None) -> Lens:
+    """The same of what was made ready to be read; with `most` of the first positions alone, whose logits are no more
+    than that in all layers together."""
     module = loaded.module.eval()
     if not module.has_readout:
         raise LegatoError(f"{loaded.folder}: {module.config.name} has no words that it guesses")
@@ -72,11 +73,18 @@ def lens_of(loaded: Loaded, reading: Reading) -> Lens:
     states = next((found for each in stacks if (found := _states(each, trace, hidden)) is not None), None)
     if states is None:
         raise LegatoError(f"{loaded.folder}: {module.config.name} has no blocks to look between")
-    followed = None if reading.written is None else reading.batch.inputs.token_ids[0, 1:]  # (T − 1,)
-    ids, shares, entropies, distances, ranks = _measured(module, states, followed)
+    size = len(states) * module.readout(states[:1, :1]).shape[-1]  # logits of a position
+    places = list(reading.positions.values())[-1]
+    if most is not None and size * places.count > most:
+        states = states[:, : max(2, most // size)]
+        places = Positions(places.kind, places.names[: states.shape[1]])
+    followed = None
+    if reading.written is not None:
+        followed = reading.batch.inputs.token_ids[0, 1 : states.shape[1]]  # (T − 1,)
+    ids, shares, entropies, distances, ranks = _measured(module, states, followed, max(1, AT_ONCE // size))
     texts = {index: shown_token(loaded.target, index) for index in set(ids.flatten().tolist())}
     return Lens(
-        list(reading.positions.values())[-1],
+        places,
         [[[texts[index] for index in place] for place in row] for row in ids.tolist()],
         shares.double().numpy(),
         entropies.double().numpy(),
@@ -97,11 +105,9 @@ def _states(stack: Stack, trace: Recording, hidden: Tensor) -> Tensor | None:
     return states if states.shape[1:] == hidden.shape and torch.allclose(states[-1], hidden, 1e-2, 1e-2) else None
 
 
-def _measured(module: Any, states: Tensor, followed: Tensor | None) -> tuple[Tensor, ...]:
-    """Of states (L + 1, T, D), a stretch of positions at a time: tokens and shares (L + 1, T, ≤ 3), entropies and
+def _measured(module: Any, states: Tensor, followed: Tensor | None, step: int) -> tuple[Tensor, ...]:
+    """Of states (L + 1, T, D), `step` positions at a time: tokens and shares (L + 1, T, ≤ 3), entropies and
     distances (L + 1, T), ranks (L + 1, T − 1); all on the CPU."""
-    logits = module.readout(states[:, :1])
-    step = max(1, AT_ONCE // (len(states) * logits.shape[-1]))
     found = []
     for start in range(0, states.shape[1], step):
         logs = module.readout(states[:, start : start + step]).float().log_softmax(-1)  # (L + 1, ≤ step, V)

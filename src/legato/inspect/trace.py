@@ -17,7 +17,7 @@ and "target" of what writes; "image" is a picture beside a text, "grid" its patc
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -95,6 +95,10 @@ class Trace(Mapping[str, Captured]):
     ) -> None:
         self.model, self.tensors, self.positions = dict(model), dict(tensors), dict(positions)
         self.guesses, self.written = guesses, written
+        self.shown_by: Callable[[Trace], str] | None = None  # what makes HTML of it, for a notebook
+
+    def _repr_html_(self) -> str | None:
+        return None if self.shown_by is None else self.shown_by(self)
 
     def __getitem__(self, name: str) -> Captured:
         if name not in self.tensors:

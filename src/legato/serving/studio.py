@@ -130,7 +130,8 @@ class Studio:
         self._check(model, text, written, prefix)
         if prefix:
             text, written = _with_prefix(model, text, prefix)
-        report = report_of(model, text, written=written, layers=question.get("layers"))
+        forced = prefix if prefix and written is not None else None  # a continuation has it in its text already
+        report = report_of(model, text, written=written, prefix=forced, layers=question.get("layers"))
         number = secrets.token_hex(8)
         with self._keeping:
             self._reports[number] = report

@@ -294,7 +294,10 @@ class Trainer:
             shown = {name: value for name, value in metrics.items() if not known or metric_of(known, name).headline}
             told = "  ".join(map(" ".join, printed_scores(known, shown, ".4g", self.job.search).items()))
             self.display.tell(f"valid at step {self.step}: {told}" + ("  (best)" if gain else ""))
-            for text in self.job.samples(self.model, self.config.samples):
+            texts = self.job.samples(self.model, self.config.samples)
+            if texts:
+                self.run.log(self.step, "samples", {"texts": texts})
+            for text in texts:
                 self.display.say("  | " + text.replace("\n", "\n  | "))
             if gain:
                 with replacing(self.run.best) as folder:

@@ -20,9 +20,10 @@ from legato.data.positions import PLURALS, Positions, Reading
 from legato.errors import LegatoError
 from legato.inspect.gradients import Gradients, gradient_through_time
 from legato.inspect.heads import head_measures
-from legato.inspect.lens import lens_of, logit_lens
+from legato.inspect.lens import lens_of
 from legato.inspect.positions import dot_products
 from legato.inspect.probes import Probes
+from legato.inspect.readings import reading_of
 from legato.inspect.report.page import Report
 from legato.inspect.trace import Captured, Trace
 from legato.models.encoder import EncoderModel
@@ -32,6 +33,7 @@ from legato.nn.conformer import RelativeAttention, relative_sinusoids
 from legato.nn.pooling import ScalarMix
 from legato.nn.positions import Learned, Rotary, Sinusoidal
 
+MOST_LOGITS: Final = 1 << 27  # that a lens computes: seconds
 MOST_NUMBERS: Final = 1 << 18  # bytes of a table of positions that a report holds
 MOST_POSITIONS: Final = 512  # of a table; it has products of all pairs
 MOST_GRIDS: Final = 14  # patches of a side whose likeness to all others is drawn
@@ -67,10 +69,12 @@ def _numbers(report: Report, values: Array) -> int:
 def lens_view(
     report: Report, model: Any, given: Any, written: str | None = None, *, reading: Reading | None = None
 ) -> View | None:
-    """What each layer would say at each position; `reading` is what `given` was made, where that is at hand."""
-    lens = _if_any(
-        lambda: logit_lens(model, given, written=written) if reading is None else lens_of(model.loaded, reading)
-    )
+    """What each layer would say at each position, of as many as are quickly computed.
+
+    `reading` is what `given` was made, where that is at hand.
+    """
+    read = reading_of(model.loaded, given, written) if reading is None else reading
+    lens = _if_any(partial(lens_of, model.loaded, read, MOST_LOGITS))
     if lens is None:
         return None
     tokens = sorted({token for row in lens.top for place in row for token in place})
@@ -78,6 +82,7 @@ def lens_view(
     top = [[[numbers[token] for token in place] for place in row] for row in lens.top]
     return {
         "names": list(lens.positions.names),
+        "count": list(read.positions.values())[-1].count,
         "tokens": tokens,
         "top": _numbers(report, np.array(top)),
         "shares": report.halves(lens.top_shares),

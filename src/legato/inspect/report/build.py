@@ -5,6 +5,7 @@ report_of(legato.load("runs/x"), "A dog runs.").write_html("dog.html")
 
 from __future__ import annotations
 
+from html import escape
 from typing import Any, Final
 
 from legato.folders.loaded import Loaded
@@ -16,13 +17,22 @@ from legato.inspect.report.trace_views import Costs, alignment_view, attention_v
 from legato.inspect.report.tree_view import tree_view
 from legato.inspect.trace import Trace, traced
 
-MOST_TOKENS: Final = 512  # of an input whose lens and gradients are looked at as well: they cost several passes
+MOST_TOKENS: Final = 512  # of an input whose gradients are looked at as well
 
 
 def report_of(
-    model: Any, given: Any, *, written: str | None = None, task: str | None = None, **options: Any
+    model: Any,
+    given: Any,
+    *,
+    written: str | None = None,
+    task: str | None = None,
+    prefix: str | None = None,
+    **options: Any,
 ) -> Report:
-    """What the studio draws of a model, which `legato.load` gave; `options` are those of `model.trace`."""
+    """What the studio draws of a model, which `legato.load` gave; `options` are those of `model.trace`.
+
+    `prefix` is what the texts of the decoding tree begin with.
+    """
     model = model.for_task(task)
     loaded: Loaded = model.loaded
     reading = reading_of(loaded, given, written)
@@ -32,11 +42,11 @@ def report_of(
     add_backdrops(report, loaded, reading)
     report.views["map"] = map_view(loaded, costs)
     more = {"layers": layers_view(report, trace, model=model), "positions": positions_view(report, model)}
-    more["tree"] = tree_view(loaded, given)
-    if list(reading.positions.values())[-1].count <= MOST_TOKENS:
-        more["lens"] = lens_view(report, model, given, written, reading=reading)
-        if not loaded.module.is_encoder_decoder:  # whose loss is not of what it reads
-            more["gradient"] = gradient_view(report, {str(trace.model["name"]): model}, given)
+    more["tree"] = tree_view(loaded, given, prefix=prefix)
+    more["lens"] = lens_view(report, model, given, written, reading=reading)
+    short = list(reading.positions.values())[-1].count <= MOST_TOKENS
+    if short and not loaded.module.is_encoder_decoder:  # whose loss is not of what it reads
+        more["gradient"] = gradient_view(report, {str(trace.model["name"]): model}, given)
     report.views |= {name: view for name, view in more.items() if view is not None}
     return report
 
@@ -55,3 +65,10 @@ def trace_report(trace: Trace, given: str = "") -> Report:
     }
     report.views |= {name: view for name, view in views.items() if view is not None}
     return report
+
+
+def notebook_html(trace: Trace) -> str:
+    """The studio as the output of a notebook's cell: a page of its own inside of the notebook's."""
+    page = escape(trace_report(trace).html(), quote=True)
+    style = "width: 100%; height: 720px; border: 1px solid #8884; border-radius: 6px"
+    return f'<iframe sandbox="allow-scripts allow-downloads" style="{style}" srcdoc="{page}"></iframe>'
