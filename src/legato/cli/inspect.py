@@ -30,6 +30,9 @@ def command(
     html: Annotated[
         str | None, typer.Option(help="A file that gets the report: one page, which needs no network.")
     ] = None,
+    beside: Annotated[
+        list[str] | None, typer.Option(help="With --html, a model whose gradients are drawn beside; may be repeated.")
+    ] = None,
     serve: Annotated[
         bool, typer.Option("--serve", help="Show the studio in a browser, at an address of this machine.")
     ] = False,
@@ -55,7 +58,8 @@ def command(
     --serve answers on this machine alone, until Ctrl-C. Of a run folder it also shows the run, while it trains, too.
     """
     if serve:
-        alone = {"--heads": heads, "--only": only, "--save": save, "--html": html, "--json": as_json or None}
+        alone = {"--heads": heads, "--only": only, "--save": save, "--html": html}
+        alone |= {"--json": "" if as_json else None, "--beside": "" if beside else None}
         _refuse([name for name, value in alone.items() if value is not None], "goes without --serve")
         _numbers(layers, "layers")
         named = {"text": given, "written": written, "layers": layers}
@@ -63,6 +67,8 @@ def command(
         _serve(model, device, task, asked, port, no_browser)
         return
     _refuse(["--port"] * (port is not None) + ["--no-browser"] * no_browser, "is for --serve")
+    if beside and html is None:
+        _refuse(["--beside"], "is for --html")
     if given is None:
         raise typer.BadParameter("a text is needed, or --serve, where one can be typed", param_hint="TEXT")
     from legato.input_files import path_of
@@ -77,6 +83,19 @@ def command(
     tables = summary(trace)
     if save is not None:
         trace.save(path_of(save))
+    if html is not None:
+        from legato.inspect.report.build import report_of
+        from legato.inspect.report.run_view import run_of, run_view
+
+        others: dict[str, Any] = {}
+        for name in beside or []:
+            other = load(name, device)
+            kind = str(other.module.config.name)
+            others[name if kind in others or kind == trace.model["name"] else kind] = other
+        report, run = report_of(held, given, beside=others, **options), run_of(model)
+        if run is not None:
+            report.views["run"] = run_view(run)
+        report.write_html(path_of(html))
     if as_json:
         told = [{"title": table.title, "columns": table.columns, "rows": table.rows} for table in tables]
         print(to_json({"model": str(held.folder), **trace.model, "tables": told}))
@@ -84,14 +103,6 @@ def command(
         print(f"{held.folder}: {trace!r}")
         for table in tables:
             _print_table(table)
-    if html is not None:
-        from legato.inspect.report.build import report_of
-        from legato.inspect.report.run_view import run_of, run_view
-
-        report, run = report_of(held, given, **options), run_of(model)
-        if run is not None:
-            report.views["run"] = run_view(run)
-        report.write_html(path_of(html))
 
 
 def _print_table(table: Any) -> None:

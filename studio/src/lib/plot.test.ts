@@ -10,6 +10,7 @@ test("ticks are round numbers, and the axis ends at them", () => {
   expect(linear(0.03, 0.92, 5)).toMatchObject({ low: 0, high: 1, ticks: [0, 0.2, 0.4, 0.6000000000000001, 0.8, 1] });
   expect(linear(0, 1).told(0.2)).toBe("0.2");
   expect(linear(0, 0.1).told(0.02)).toBe("0.02");
+  expect(linear(0, 12).ticks.map(linear(0, 12).told)).toEqual(["0.0", "2.5", "5.0", "7.5", "10.0", "12.5"]);
   expect(linear(3, 3).high).toBeGreaterThan(3);
   expect(counted(102, 10).ticks.at(-1)).toBe(100);
   const axis = powers(-33.4, 0.3);

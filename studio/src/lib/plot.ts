@@ -47,8 +47,8 @@ export function linear(low: number, high: number, count = 5, ends = true, told?:
   const [first, last] = ends ? [Math.floor(low / each + 1e-9), Math.ceil(high / each - 1e-9)] : [Math.ceil(low / each - 1e-9), Math.floor(high / each + 1e-9)];
   const ticks = Array.from({ length: Math.max(0, last - first + 1) }, (_, i) => (first + i) * each);
   const digits = Math.max(0, -Math.floor(Math.log10(each) + 1e-9));
-  const precise = each * 10 ** digits - Math.round(each * 10 ** digits) > 1e-6 ? digits + 1 : digits;
-  return { low: ends ? first * each : low, high: ends ? last * each : high, ticks, told: told ?? ((value) => value.toFixed(precise)) };
+  const precise = Math.abs(each * 10 ** digits - Math.round(each * 10 ** digits)) > 1e-6 ? digits + 1 : digits;
+  return { low: ends ? first * each : low, high: ends ? last * each : high, ticks, told: told ?? ((value) => value.toFixed(precise).replace("-", "−")) };
 }
 
 /** Whole numbers from 0 to the last, of which some are written. */

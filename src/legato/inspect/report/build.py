@@ -5,6 +5,7 @@ report_of(legato.load("runs/x"), "A dog runs.").write_html("dog.html")
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import escape
 from typing import Any, Final
 
@@ -27,11 +28,13 @@ def report_of(
     written: str | None = None,
     task: str | None = None,
     prefix: str | None = None,
+    beside: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Report:
     """What the studio draws of a model, which `legato.load` gave; `options` are those of `model.trace`.
 
-    `prefix` is what the texts of the decoding tree begin with.
+    `prefix` is what the texts of the decoding tree begin with; gradients of the models `beside`, by their names, are
+    drawn with its own.
     """
     model = model.for_task(task)
     loaded: Loaded = model.loaded
@@ -46,7 +49,7 @@ def report_of(
     more["lens"] = lens_view(report, model, given, written, reading=reading)
     short = list(reading.positions.values())[-1].count <= MOST_TOKENS
     if short and not loaded.module.is_encoder_decoder:  # whose loss is not of what it reads
-        more["gradient"] = gradient_view(report, {str(trace.model["name"]): model}, given)
+        more["gradient"] = gradient_view(report, {str(trace.model["name"]): model, **(beside or {})}, given)
     report.views |= {name: view for name, view in more.items() if view is not None}
     return report
 
