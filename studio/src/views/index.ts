@@ -27,10 +27,10 @@ export const VIEWS: View[] = [
   { name: "cells", title: "Cells and gates", about: "The text, coloured by one unit; units ranked by what they follow.", component: Cells },
   { name: "gradient", title: "Gradient", about: "How far back a loss reaches: the gradient at each earlier token.", component: Gradient },
   { name: "alignment", title: "Alignment", about: "Where a decoder looks for each token that it writes.", component: Alignment },
+  { name: "tree", title: "Decoding", about: "The search, step by step: what was considered, kept and pruned.", component: Tree },
   { name: "attention", title: "Attention", about: "Every head of every layer; choose one to see its weights.", component: Atlas },
   { name: "lens", title: "Lens", about: "What each layer would say if it were the last.", component: Lens },
   { name: "layers", title: "Layers", about: "How states change from layer to layer, and what each layer knows.", component: Layers },
   { name: "positions", title: "Positions", about: "How the model knows where a token stands.", component: Positions },
   { name: "head", title: "One head", about: "Queries, keys, scores, softmax and sum, worked through.", component: Head },
-  { name: "tree", title: "Decoding", about: "The search, step by step: what was considered, kept and pruned.", component: Tree },
 ];
