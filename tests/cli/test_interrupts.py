@@ -149,6 +149,7 @@ def test_ctrl_c_before_the_first_step_is_one_line(tmp_path: Path) -> None:
     assert log.read_text() == "legato: interrupted\n"
 
 
+@pytest.mark.slow
 def test_a_run_whose_terminal_has_gone_saves_its_work(tmp_path: Path) -> None:
     run = tmp_path / "run"
     settings = words(small(tmp_path, **LONG, train__log_every=1))

@@ -39,6 +39,7 @@ def test_training_from_a_shell_leaves_a_run_that_can_be_evaluated(home: Path, tm
     assert "bits per byte" in evaluated.stdout
 
 
+@pytest.mark.slow
 def test_training_goes_on_to_its_end_when_nobody_reads_what_it_says(home: Path, tmp_path: Path) -> None:
     settings = " ".join(words(small(home, train__steps=3)))
     trained = piped(f"train lm {settings} out={tmp_path}/run --json 2>&1 | true")

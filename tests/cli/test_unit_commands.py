@@ -86,6 +86,7 @@ def test_questions_are_learned_and_answered_without_pictures(tmp_path: Path, com
     assert answer.err.endswith("data.tasks.boxes has pictures to read; name what reads it: model.encoder=resnet\n")
 
 
+@pytest.mark.slow
 def test_models_of_as_many_parameters_are_compared_task_by_task(tmp_path: Path, command: Any) -> None:
     given = settings_for("unit", tiny("unit", tmp_path, train__steps=1, train__validate_every=1))
     given["model"].pop("width")

@@ -218,6 +218,7 @@ def test_the_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     assert cache_folder() == Path.home() / ".cache" / "legato"
 
 
+@pytest.mark.slow
 def test_two_processes_may_make_the_same_file_at_once(tmp_path: Path) -> None:
     text = text_of(tmp_path, "some words " * 5000)
     script = (

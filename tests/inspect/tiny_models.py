@@ -11,7 +11,7 @@ from legato.model import Model
 
 QUICK: dict[str, Any] = {"train.steps": 2, "train.tensorboard": "false", "device": "cpu"}
 LINES: dict[str, Any] = {"data.valid_share": 0.3, "data.window": 16, "train.batch_tokens": 64, "tokenizer": "word"}
-PAIRS: dict[str, Any] = {"data.train": "toy:language", "data.toy.count": 50}
+PAIRS: dict[str, Any] = {"data.train": "toy:language", "data.toy.count": 50, "data.toy.valid_count": 5}
 HEADS = {"model.heads": 2}
 
 

@@ -159,6 +159,7 @@ def test_a_recurrent_model_takes_a_line_of_any_length(command: Any, home: Path) 
 # ── the shell ─────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_early_ends_it_quietly(home: Path, tmp_path: Path) -> None:
     (tmp_path / "many.en").write_text(f"{DOG}\n" * 1500)
     line = f'"{sys.executable}" -m legato predict "{home}/recurrent" --file "{tmp_path}/many.en" --beams 1 | head -1'
@@ -175,6 +176,7 @@ def test_standard_input_that_is_closed_is_said(home: Path) -> None:
     assert ended.stderr == "legato: there is no text, and standard input is closed; give a text or --file\n"
 
 
+@pytest.mark.slow
 def test_somebody_who_types_gets_each_answer_at_once_and_may_leave_by_an_interrupt(home: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "legato", "predict", str(home / "t")],

@@ -23,7 +23,8 @@ from legato.inspect.text_features import FEATURES
 from legato.inspect.trace import Trace
 
 THUMB: Final = 24  # rows and columns of a small picture of a matrix
-MOST_CELLS: Final = 6 << 20  # numbers of units that a report holds
+MOST_CELLS: Final = 6 << 20  # numbers of gates and cells that a report holds …
+MOST_STATES: Final = 3 << 19  # … and of other states
 MOST_HEADS: Final = 300_000  # numbers of queries, keys and values
 POWER: Final = 2.0  # weights of attention are many small ones: bytes are spread by their roots
 GATES: Final = ("gate", "update", "reset")
@@ -116,13 +117,13 @@ def cells_view(report: Report, trace: Trace) -> View | None:
     """Units at each position: gates and cells of what recurs first, then states, as many as fit."""
     names = [name for name, each in trace.items() if each.axes == ("position", "unit")]
     names.sort(key=lambda name: ("units" in name, not _recurs(name)))  # stable: layers in their order
-    tensors, left, room = [], [], MOST_CELLS
+    tensors, left, room = [], [], {True: MOST_CELLS, False: MOST_STATES}
     for name in names:
         values = trace[name].values
-        if values.size > room:
+        if values.size > room[_recurs(name)]:
             left.append(name)
             continue
-        room -= values.size
+        room[_recurs(name)] -= values.size
         gate = any(word in name.rsplit(".", 1)[-1] for word in GATES)
         most = 1.0 if gate else float(np.quantile(np.abs(values), 0.999)) or 1.0
         kept = report.whole(values, 0.0, 1.0) if gate else report.signed(values, most)
@@ -142,7 +143,8 @@ def cells_view(report: Report, trace: Trace) -> View | None:
 
 
 def _recurs(name: str) -> bool:
-    return name.rsplit(".", 1)[-1] in ("cell", "candidate") or any(word in name for word in GATES)
+    own = name.rsplit(".", 1)[-1]
+    return own in ("cell", "candidate") or any(word in own for word in GATES)
 
 
 def _features(report: Report, trace: Trace) -> dict[str, Any]:
