@@ -7,7 +7,8 @@ where the vanishing gradient shows. Last, three models learn to translate a smal
 word order differs from its source's: one has to squeeze each sentence into a state of fixed size, one
 looks back at the source by attention, and one is made of attention alone. At the end an LSTM learns to say what is on
 small drawn pictures, and a picture of where it looked for each word is saved; and a Conformer to write down
-the digits that sounds tell.
+the digits that sounds tell. It ends with a report that opens in a browser: how far gradients reach, and where the
+translator with attention looks.
 
     python examples/demo.py [--out FOLDER]
 """
@@ -31,14 +32,17 @@ from legato.data.audio.toy_sounds import SOUNDS, ToySounds, ToySoundsConfig
 from legato.data.image.scenes import Scenes, ScenesConfig
 from legato.data.image.scenes import picture as draw_scene
 from legato.inspect.pictures import attention_maps, attention_sheet
+from legato.inspect.report.analysis_views import gradient_view
+from legato.inspect.report.build import report_of
 from legato.interrupts import Stopped
 from legato.runs.compare import Comparison, table_of
 
 MODELS = ["window", "elman", "gru", "lstm"]
 DISTANCES = (5, 20, 80)
+ATTENTIVE = "LSTM with attention"
 TRANSLATORS = {
     "LSTM, no attention": {"model": "seq2seq", "model.attention": "none", "model.width": 96},
-    "LSTM with attention": {"model": "seq2seq", "model.attention": "bilinear", "model.width": 96},
+    ATTENTIVE: {"model": "seq2seq", "model.attention": "bilinear", "model.width": 96},
     "Transformer": {"model": "transformer", "model.width": 64, "model.layers": 2},
 }
 LENGTHS = (3, 6, 9, 12)
@@ -200,10 +204,24 @@ def show_heard(run: Path, tell: Callable[[str], None]) -> None:
     tell("Of the first: " + ", ".join(f"{word['word']} at {word['start']:.2f} s" for word in words))
 
 
+def show_inside(
+    remembered: Comparison, translator: Path, asked: str, page: Path, tell: Callable[[str], None]
+) -> None:
+    """A report: where a translator looks, and how far each model's gradient reaches back on one question."""
+    letters = [chr(ord("A") + number % 8) for number in range(0, 7 * max(DISTANCES), 7)]
+    question = " ".join(["c", *letters, "?", "=", "c"])
+    models = {entry.label: legato.load(entry.results[0].run) for entry in remembered.entries}
+    report = report_of(legato.load(translator), asked)
+    report.views["gradient"] = gradient_view(report, models, question)
+    report.write_html(page)
+    tell(f"How far their gradients reach, and where the translator looks: open {page} in a browser.")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, help="keep the runs here; left out: a temporary folder")
     parser.add_argument("--picture", type=Path, default=Path("attended.png"), help="of where the last model looked")
+    parser.add_argument("--report", type=Path, default=Path("demo.html"), help="of what is inside of some of them")
     options = parser.parse_args()
     console = Console(highlight=False)
     started = time.monotonic()
@@ -227,7 +245,7 @@ def main() -> None:
         console.print(table)
         console.print(
             "Guessing is right in 12%. The window cannot look that far; the Elman RNN could, but its gradient "
-            "vanishes on the way; gates let the GRU and the LSTM keep what matters."
+            f"vanishes on the way (see Gradient in {options.report}); gates let the GRU and the LSTM keep what matters."
         )
         console.print("\nTraining three models to translate an invented language with another word order …")
         table = Table("sentences without a mistake", *[f"{length} words" for length in LENGTHS])
@@ -246,6 +264,8 @@ def main() -> None:
         show_attended(describe(out / "captioning", console.print), options.picture, console.print)
         console.print("\nTraining a Conformer to write down digits that tones and chirps tell …")
         show_heard(listen(out / "speech", console.print), console.print)
+        console.print()
+        show_inside(remembered, runs[ATTENTIVE], asked, options.report, console.print)
     console.print(f"\n{time.monotonic() - started:.0f} seconds. Next: legato train lm data.train=YOUR.txt model=lstm")
 
 
