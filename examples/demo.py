@@ -244,8 +244,8 @@ def main() -> None:
             table.add_row(entry.label, *cells)
         console.print(table)
         console.print(
-            "Guessing is right in 12%. The window cannot look that far; the Elman RNN could, but its gradient vanishes "
-            f"on the way (see Gradient in {options.report}); gates let the GRU and the LSTM keep what matters."
+            "Guessing is right in 12%. The window cannot look that far; the Elman RNN could, but its gradient "
+            f"vanishes on the way (see Gradient in {options.report}); gates let GRU and LSTM keep what matters."
         )
         console.print("\nTraining three models to translate an invented language with another word order …")
         table = Table("sentences without a mistake", *[f"{length} words" for length in LENGTHS])
