@@ -120,6 +120,7 @@ def test_all_cuts_made_together_are_those_made_one_by_one(p: float) -> None:
             assert dropout._cuts.gather(np.array([number * dropout.variants + variant])).tolist() == expected
 
 
+@pytest.mark.slow
 def test_a_merge_is_dropped_as_often_as_asked() -> None:
     tokenizer = Tokenizer.train(TokenizerConfig(name="bpe", size=258), ["ab ab ab"])
     whole = [len(encoded(tokenizer, "ab", 0.3, seed)) == 1 for seed in range(1500)]

@@ -245,6 +245,7 @@ def test_a_parquet_file_whose_one_text_is_named_often_is_refused(rows: int | Non
     assert "which no text does" in refused(lambda: read_table(path, ["text"]))
 
 
+@pytest.mark.slow
 def test_a_parquet_file_of_very_many_rows_of_nothing_is_refused(tmp_path: Path) -> None:
     import pyarrow
 
@@ -294,6 +295,7 @@ def test_texts_that_are_written_as_differences_are_read(
     assert read_table(path, ["text"]).columns == [tags]
 
 
+@pytest.mark.slow
 def test_a_long_text_that_differences_repeat_is_refused_while_it_is_read(tmp_path: Path) -> None:
     import pyarrow
 

@@ -188,6 +188,7 @@ def test_a_larger_picture_shows_the_same_scene() -> None:
             assert np.abs(np.array(one.box) * 2 - np.array(other.box)).max() <= 2
 
 
+@pytest.mark.slow
 def test_no_scene_of_one_split_is_one_of_another_whatever_the_seed() -> None:
     def contents(split: str, seed: int) -> set[Any]:
         rows = Scenes(ScenesConfig(count=4000, valid_count=4000, test_count=4000, most_shapes=1), split, seed)

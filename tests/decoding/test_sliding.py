@@ -79,6 +79,7 @@ def test_a_model_that_looks_back_a_little_never_notices(search_by: str) -> None:
         assert written(sliding, prompts, **options) == written(plain, prompts, **options)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(
     st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=3 * LONGEST), min_size=2, max_size=5),

@@ -150,6 +150,7 @@ def drawn(model: Any, given: Any) -> None:
         assert report.arrays[tensor["values"]].shape == (count, tensor["units"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", all_tasks())
 def test_everything_in_a_trace_has_a_name(task: str, tmp_path: Path) -> None:
     legato.train(task, tiny(task, tmp_path / "data", train__steps=1), out=tmp_path / "run", quiet=True)
