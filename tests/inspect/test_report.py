@@ -72,6 +72,9 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match=r"the report cannot be written to .*file.x\.html"):
         Report("", "", MODEL).write_html(tmp_path / "file" / "x.html")
+    for folder in (".", "..", "/", tmp_path):
+        with pytest.raises(DataError, match="which is a folder"):
+            Report("", "", MODEL).write_html(folder)
 
 
 def test_block_means_keep_the_mean_of_even_blocks() -> None:

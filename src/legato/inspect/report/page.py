@@ -117,6 +117,8 @@ class Report:
 
     def write_html(self, path: str | Path) -> None:
         place = Path(path)
+        if not place.name or place.is_dir():
+            raise DataError(f"the report cannot be written to {place}, which is a folder; name a file in it")
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
             with replacing_file(place) as fresh:
