@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiny_models import made_once
 
 import legato
 from legato.data.image.picture_files import Picture
@@ -21,7 +22,7 @@ from legato.model import Model
 from legato.nn.capture import record
 from tiny_clips import animated, frames_of, write_clips
 from tiny_pictures import SIDE, encoded, pixels, talking_model, write_picture
-from tiny_tasks import VIT, tiny
+from tiny_tasks import VIT
 
 PICTURE = pixels("red")
 ASKED = (PICTURE, "what colour is it?")
@@ -42,29 +43,22 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
 ENCODER = ("model.encoder", "model.encoder.")
 
 
+def changed(name: str, folder: Path, given: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a run, where an example's are not all of them."""
+    if name == "blind":
+        given = {key: value for key, value in given.items() if not key.startswith(ENCODER)}
+    if name == "boxes":
+        given = {key: value for key, value in given.items() if key.split(".")[-1] not in _RESNET}
+    if name == "clips":
+        clips = str(write_clips(folder / "clips"))
+        given = {key: value for key, value in given.items() if key.removeprefix("model.") not in VIT}
+        given |= {"data.train": clips, "data.valid": clips, "model.width": 8}
+    return given
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Model]:
-    """A model of RUNS, made once."""
-    held: dict[str, Model] = {}
-
-    def made(name: str) -> Model:
-        if name not in held:
-            task, changes = RUNS[name]
-            folder = tmp_path_factory.mktemp(name)
-            given = tiny(task, folder / "data", train__steps=1, **changes)
-            if name == "blind":
-                given = {key: value for key, value in given.items() if not key.startswith(ENCODER)}
-            if name == "boxes":
-                given = {key: value for key, value in given.items() if key.split(".")[-1] not in _RESNET}
-            if name == "clips":
-                clips = str(write_clips(folder / "clips"))
-                given = {key: value for key, value in given.items() if key.removeprefix("model.") not in VIT}
-                given |= {"data.train": clips, "data.valid": clips, "model.width": 8}
-            legato.train(task, given, out=folder / "run", quiet=True)
-            held[name] = legato.load(folder / "run", "cpu")
-        return held[name]
-
-    return made
+    return made_once(tmp_path_factory, RUNS, changed)
 
 
 _RESNET = ("stem", "embedding", "widths", "depths")

@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiny_models import made_once
 
-import legato
 from legato.errors import DataError, LegatoError
 from legato.inspect.trace import stream_of
 from legato.model import Model
 from legato.nn.capture import record
 from tiny_pictures import pixels, write_picture
 from tiny_sounds import write_sounds
-from tiny_tasks import tiny
 
 SHAPE = {"model__layers": 1, "model__heads": 2}
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -31,28 +30,21 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+def changed(name: str, folder: Path, given: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a run, where an example's are not all of them."""
+    if name == "pairs":
+        rows = [f"the dog {word}\tit {word} and ran\t{word}\n" for word in ("barks", "sleeps") * 8]
+        (folder / "pairs.tsv").write_text("first\tsecond\tlabel\n" + "".join(rows))
+        given |= {"data.train": str(folder / "pairs.tsv"), "data.valid": str(folder / "pairs.tsv")}
+        given["data.columns"] = ["first", "second", "label"]
+    if name == "languages":
+        given |= {f"data.{part}": str(folder / "data" / file) for part, file in PARTS.items()}
+    return given
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Model]:
-    """A model of RUNS, made once."""
-    held: dict[str, Model] = {}
-
-    def made(name: str) -> Model:
-        if name not in held:
-            task, changes = RUNS[name]
-            folder = tmp_path_factory.mktemp(name)
-            given = tiny(task, folder / "data", train__steps=1, **changes)
-            if name == "pairs":
-                rows = [f"the dog {word}\tit {word} and ran\t{word}\n" for word in ("barks", "sleeps") * 8]
-                (folder / "pairs.tsv").write_text("first\tsecond\tlabel\n" + "".join(rows))
-                given |= {"data.train": str(folder / "pairs.tsv"), "data.valid": str(folder / "pairs.tsv")}
-                given["data.columns"] = ["first", "second", "label"]
-            if name == "languages":
-                given |= {f"data.{part}": str(folder / "data" / file) for part, file in PARTS.items()}
-            legato.train(task, given, out=folder / "run", quiet=True)
-            held[name] = legato.load(folder / "run", "cpu")
-        return held[name]
-
-    return made
+    return made_once(tmp_path_factory, RUNS, changed)
 
 
 PARTS = {"train": "train.{}", "valid": "val.{}"}

@@ -40,7 +40,8 @@ def test_strings_and_comments_are_pythons_own() -> None:
 
 
 def test_features_of_a_text() -> None:
-    assert bracket(")(").tolist() == [0, 1]
+    assert bracket(")([a)").tolist() == [0, 1, 1, 1, 0]
+    assert quote("don't").sum() == 0
     assert indentation("\ta\n b").tolist() == [8, 8, 8, 1, 1]
     assert all(len(feature("")) == 0 for feature in FEATURES.values())
     with pytest.raises(LegatoError, match="is no regular expression"):
@@ -85,7 +86,7 @@ def test_a_unit_that_follows_is_found_and_confirmed(
         found = ordinary(module, tokenizer, text)
         if module is held.module:
             noise = np.random.default_rng(len(text)).normal(size=len(found.ends))
-            found.values[:, 7] = -at_tokens(found, wanted) + 0.05 * noise
+            found.values[:, 7] = -at_tokens(found.text, found.ends, wanted) + 0.05 * noise
         return found
 
     monkeypatch.setattr(units, "read_units", knowing)

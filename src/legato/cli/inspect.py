@@ -79,11 +79,9 @@ def command(
     held = load(model, device).for_task(task)
     options: dict[str, Any] = {"written": written, "only": only}
     options |= {"layers": _numbers(layers, "layers"), "heads": _numbers(heads, "heads")}
-    trace = held.trace(given, **options)
-    tables = summary(trace)
-    if save is not None:
-        trace.save(path_of(save))
-    if html is not None:
+    if html is None:
+        trace = held.trace(given, **options)
+    else:
         from legato.inspect.report.build import report_of
         from legato.inspect.report.run_view import run_of, run_view
 
@@ -91,11 +89,16 @@ def command(
         for name in beside or []:
             other = load(name, device)
             kind = str(other.module.config.name)
-            others[name if kind in others or kind == trace.model["name"] else kind] = other
+            others[name if kind in others or kind == held.module.config.name else kind] = other
         report, run = report_of(held, given, beside=others, **options), run_of(model)
         if run is not None:
             report.views["run"] = run_view(run)
         report.write_html(path_of(html))
+        assert report.trace is not None
+        trace = report.trace
+    tables = summary(trace)
+    if save is not None:
+        trace.save(path_of(save))
     if as_json:
         told = [{"title": table.title, "columns": table.columns, "rows": table.rows} for table in tables]
         print(to_json({"model": str(held.folder), **trace.model, "tables": told}))

@@ -31,9 +31,10 @@ from legato.decoding.candidates import Candidates
 from legato.decoding.frontier import Frontier, Hypothesis, ranked
 from legato.decoding.options import MAX_BEAMS
 from legato.decoding.scores import best
+from legato.decoding.search_start import SearchStart
 from legato.errors import ConfigError, DataError, brief
 from legato.folders.loaded import Loaded
-from legato.inspect.search_start import SearchStart, search_start
+from legato.inspect.search_start import search_start
 
 Strategy = Literal["beam", "greedy", "sample"]
 CANDIDATES: Final = 4  # of each open hypothesis

@@ -1,57 +1,28 @@
 """What a search of one input begins with, as the model's own task searches: for who looks at the search itself.
 
-The input is read as for every other look inside (`inspect/readings.py`). What a task's search has beyond that is told
-here: a limit, a constraint, tokens that are never written, CTC's say. Tests hold both searches equal.
+The input is read as for every other look inside (`inspect/readings.py`). What a search has beyond that (a limit,
+a constraint, tokens that are never written, CTC's say) the task says itself (`Task.search_start`). Tests hold both
+searches equal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 
-from legato.data.formats.text_pairs import tidy
-from legato.data.formats.trees import WORD, escape, fill, flatten
-from legato.data.text.tokenizers import AnyTokenizer, StreamDecoder
-from legato.decoding.ctc_prefix import JointScores
-from legato.decoding.frontier import LogitsProcessor
+from legato.data.text.tokenizers import StreamDecoder
 from legato.decoding.options import MAX_TOKENS
-from legato.decoding.tree_constraint import TreeConstraint
-from legato.errors import DataError, LegatoError
+from legato.decoding.search_start import SearchStart
+from legato.errors import LegatoError
 from legato.folders.loaded import Loaded
 from legato.inspect.readings import reading_of
-from legato.tasks.captioning.captioner import Captioner
+from legato.registry import TASKS
 from legato.tasks.encoder_decoder import TargetTokens, beam_options
-from legato.tasks.parsing.task import Parser, split_words
-from legato.tasks.speech.writer import MORE, Writer, encoded_texts, recognizer_of
 from legato.tasks.translation.translator import Translator
 
 STEPS: Final = 24  # tokens that a language model goes on for, where nobody says
-
-
-@dataclass(frozen=True)
-class SearchStart:
-    """What a search of one input begins with, as its task searches."""
-
-    model: Any
-    prompt: list[int]
-    tokenizer: AnyTokenizer  # of what is written
-    limit: int  # the most tokens
-    usual: int  # how many there are where nobody says
-    ends: tuple[int, ...]
-    written: Callable[[Sequence[int]], str]  # tokens as the task's answer
-    encoded: Callable[[str], list[int]]  # a text to begin with as tokens
-    length_penalty: float = 1.0
-    memory: Any = None
-    source: list[int] | None = None  # its tokens, where it has any
-    suppress: tuple[int, ...] = ()
-    suppress_first: tuple[int, ...] = ()
-    allowed: Callable[[list[int]], Collection[int]] | None = None  # what may follow
-    processor: LogitsProcessor | None = None
-    normalised: bool = False
-    text_of: Callable[[Sequence[int]], str] | None = None  # by which the search tells that two read the same
 
 
 def writes_tokens(loaded: Loaded) -> bool:
@@ -130,58 +101,5 @@ def _from_source(loaded: Loaded, given: Any) -> SearchStart:
         suppress=tokens.suppress,
         text_of=target.decode,
     )
-    others = {"captioning": _of_picture, "parsing": _of_sentence, "speech": _of_sound}
-    return others[loaded.task](start, loaded, given) if loaded.task in others else start
-
-
-def _of_picture(start: SearchStart, loaded: Loaded, given: Any) -> SearchStart:
-    longest = Captioner.of(loaded).longest
-    return replace(start, limit=longest, usual=longest)
-
-
-def _of_sentence(start: SearchStart, loaded: Loaded, given: str) -> SearchStart:
-    parser = Parser(loaded.module, loaded.tokenizer, loaded.target)
-    words = [escape(word) for word in split_words(tidy(given))]
-    limit = parser.limit(len(words))
-    rules = TreeConstraint(parser.opens, parser.closes, parser.word, parser.target_tokens.eos, limit)
-
-    def written(tokens: Sequence[int]) -> str:
-        symbols = [parser.target.token(index) for index in tokens]
-        try:
-            return " ".join(flatten(fill(symbols, words)))
-        except DataError:  # not yet a tree
-            left = iter(words)
-            return " ".join(next(left, symbol) if symbol == WORD else symbol for symbol in symbols)
-
-    def encoded(prefix: str) -> list[int]:
-        symbols = (symbol if symbol[0] in "()" else WORD for symbol in prefix.split())
-        found = [parser.target.id_of(symbol) for symbol in symbols]
-        return [-1 if index is None else index for index in found]
-
-    allowed = rules.for_sentence(len(words))
-    return replace(start, limit=limit, usual=limit, written=written, encoded=encoded, allowed=allowed, text_of=None)
-
-
-def _of_sound(start: SearchStart, loaded: Loaded, given: Any) -> SearchStart:
-    writer = recognizer_of(loaded)
-    assert isinstance(writer, Writer), "an encoder–decoder of sound writes with its decoder"
-    prompt = replace(writer.begins, tokens=tuple(start.prompt), languages=())
-    tokens = writer.target_tokens(prompt)
-    counts, logits = start.memory.lengths, loaded.module.ctc_logits(start.memory)
-    limit = writer.longest if counts is None else min(writer.longest, int(counts[0]) + MORE)
-    found = replace(
-        start,
-        limit=limit,
-        usual=limit,
-        written=writer.text,
-        encoded=lambda prefix: encoded_texts(writer.tokenizer, [prefix], spaced=prompt.spaced)[0],
-        suppress=tokens.suppress,
-        suppress_first=tokens.suppress_first,
-        length_penalty=1.0,
-        text_of=writer.tokenizer.decode,
-    )
-    if logits is None:
-        return found
-    said = logits.float().log_softmax(-1)
-    joint = JointScores(said, counts, blank=writer.blank, eos=tokens.eos, weight=writer.share)
-    return replace(found, processor=joint, normalised=True, length_penalty=0.0)
+    found: SearchStart = TASKS.get(loaded.task).search_start(loaded, given, start)
+    return found

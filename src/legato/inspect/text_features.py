@@ -1,8 +1,8 @@
 """Properties of a text at each of its characters: what a unit of a model may follow.
 
-    quote         1 inside quotation marks, in code by Python's rules, else between one " and the next
-    comment       1 from # to the end of the line, in code
-    bracket       how many brackets are open
+    quote         1 inside quotation marks, by Python's rules; an apostrophe is none
+    comment       1 from # to the end of the line
+    bracket       how many brackets are open that something closes
     indentation   spaces before the line's first other character; a tab counts for eight
     line          how far into its line a character is
 
@@ -24,14 +24,16 @@ Feature = Callable[[str], Array]
 
 TAB: Final = 8
 LONG: Final = 60  # characters of a line beyond which its place counts no further
-# A string of Python's, from its first mark to its last; or a comment. What is not closed ends with its line.
+CLOSED: Final = {")": "(", "]": "[", "}": "{"}
+# A string of Python's, from its first mark to its last; or a comment. A " that is not closed ends with its line; a '
+# that is not, or that stands behind a letter (but for a prefix such as b or rf), is an apostrophe.
 STRINGS: Final = re.compile(
     r"(?P<comment>#[^\n]*)"
     r'|(?P<quote>"""(?:\\.|[^\\])*?(?:"""|\Z)'
     r"|'''(?:\\.|[^\\])*?(?:'''|\Z)"
     r'|"(?:\\.|[^"\\\n])*"?'
-    r"|'(?:\\.|[^'\\\n])*'?)",
-    re.DOTALL,
+    r"|(?:(?<!\w)|(?<=(?<!\w)[bfrtu])|(?<=(?<!\w)[bfrt]{2}))'(?:\\.|[^'\\\n])*')",
+    re.DOTALL | re.IGNORECASE,
 )
 
 
@@ -61,15 +63,20 @@ def comment(text: str) -> Array:
 
 def bracket(text: str) -> Array:
     """
-    >>> bracket("(a[b])").tolist()
-    [1.0, 1.0, 2.0, 2.0, 1.0, 0.0]
+    >>> bracket("(a[b]) ) :(").tolist()
+    [1.0, 1.0, 2.0, 2.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
     """
-    steps = np.array([(letter in "([{") - (letter in ")]}") for letter in text], dtype=np.float64)
-    depth, made = 0.0, np.zeros(len(text))
-    for place, step in enumerate(steps):
-        depth = max(0.0, depth + step)  # what was never opened closes nothing
-        made[place] = depth
-    return made
+    steps, opened = np.zeros(len(text)), list[int]()
+    for place, letter in enumerate(text):
+        if letter in CLOSED.values():
+            opened.append(place)
+        elif letter in CLOSED:
+            while opened and text[opened[-1]] != CLOSED[letter]:
+                opened.pop()  # nothing closes it
+            if opened:
+                steps[opened.pop()] += 1
+                steps[place] -= 1
+    return np.cumsum(steps)
 
 
 def indentation(text: str) -> Array:

@@ -11,7 +11,7 @@ alike, and a linear probe over all units, which says what is there if no unit ha
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -27,6 +27,7 @@ from legato.nn.capture import record
 
 STATES: Final = re.compile(r"(?:^|\.)\d+\.(?:hidden|cell)$")
 CHUNK: Final = 256  # tokens that are read at once
+STRETCH: Final = 4096  # tokens of a text that are read in a row; a longer text is cut, and its parts are read together
 TOP: Final = 5
 RIDGE: Final = 1e-2  # of the probe, for each token, where units have a spread of 1
 
@@ -76,20 +77,24 @@ def read_units(module: SequenceModel, tokenizer: AnyTokenizer, text: str) -> Rea
     for index in ids:
         written += decoder.push(index)
         ends.append(len(written))
+    rows = max(1, len(ids) // STRETCH)
+    length = -(-len(ids) // rows)
+    laid = torch.tensor(ids + [0] * (rows * length - len(ids)), device=module.device).view(rows, length)
     parts: dict[str, list[Array]] = {}
     state: Any = None
     step = min(CHUNK, module.max_length or CHUNK)
-    for begin in range(0, len(ids), step):
-        batch = Batch(Inputs(torch.tensor([ids[begin : begin + step]], device=module.device)))
+    for begin in range(0, length, step):
+        batch = Batch(Inputs(laid[:, begin : begin + step]))
         with record(lambda name: STATES.search(name) is not None) as trace:
             output = module(batch, state) if module.max_length is None else module(batch)
         state = output.state
         for name, tensors in trace.items():
-            whole = torch.cat(tensors) if "position" not in trace.axes[name] else tensors[0][0]
+            whole = torch.stack(tensors, dim=1) if "position" not in trace.axes[name] else tensors[0]
             parts.setdefault(name, []).append(whole.double().cpu().numpy())
     if not parts:
         raise LegatoError(f"{module.config.name} has no states that could follow anything")
-    joined = {name: np.concatenate(each) for name, each in parts.items()}
+    joined = {name: np.concatenate(each, axis=1) for name, each in parts.items()}
+    joined = {name: each.reshape(-1, each.shape[-1])[: len(ids)] for name, each in joined.items()}
     names = [(name, unit) for name, each in joined.items() for unit in range(each.shape[1])]
     return Read(written, ends, names, np.concatenate(list(joined.values()), axis=1))
 
@@ -106,7 +111,7 @@ def find_units(
     untrained = [read_units(fresh, tokenizer, each) for each in (text, held_out)]
     made = {}
     for name, feature in chosen.items():
-        wanted = [at_tokens(read, feature) for read in trained]
+        wanted = [at_tokens(read.text, read.ends, feature) for read in trained]
         if any(each.std() == 0 for each in wanted):
             continue  # nothing of the kind is in one of the texts
         made[name] = Followed(
@@ -119,10 +124,10 @@ def find_units(
     return made
 
 
-def at_tokens(read: Read, feature: Feature) -> Array:
-    """A property at the last character of each token."""
-    values = feature(read.text)
-    return np.array([values[max(0, end - 1)] if len(values) else 0.0 for end in read.ends])
+def at_tokens(text: str, ends: Sequence[int], feature: Feature) -> Array:
+    """A property at the last character of each token, given how many characters there are behind each."""
+    values = feature(text)
+    return np.array([values[max(0, end - 1)] if len(values) else 0.0 for end in ends])
 
 
 def correlations(values: Array, wanted: Array) -> Array:

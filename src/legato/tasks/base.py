@@ -27,6 +27,7 @@ from legato.data.processors import TEXT, HasProcessors, Processors
 from legato.data.sources.table import Column
 from legato.data.text.text_reader import parting
 from legato.data.text.tokenizers import AnyTokenizer, TokenizerConfig
+from legato.decoding.search_start import SearchStart
 from legato.errors import ConfigError, DataError, brief
 from legato.evaluation.metrics import Metrics, printed_scores
 from legato.folders.finite_scores import check_finite
@@ -291,6 +292,12 @@ class Task:
         None: it reads nothing but text, and as any model does (inspect/readings.py).
         """
         return None
+
+    @classmethod
+    def search_start(cls, loaded: Loaded, given: Any, start: SearchStart) -> SearchStart:
+        """What its encoder–decoder's search of one input begins with, for who looks at the search: `start` has what
+        all have, and a task adds what its own search has beside that."""
+        return start
 
     @classmethod
     def show(cls, prediction: Prediction, *, scores: bool = False, alignments: bool = False) -> list[str]:

@@ -26,6 +26,7 @@ from legato.data.audio.sound_files import (
 from legato.data.audio.sound_tables import AUDIO
 from legato.data.audio.sounds import ENDINGS
 from legato.data.audio.spec_augment import SpecAugment, SpecAugmentConfig
+from legato.data.audio.toy_sounds import SOUNDS, ToySoundsConfig
 from legato.data.batching.batch import Inputs
 from legato.data.batching.batches import BatchShape
 from legato.data.batching.sound_batches import FRAME
@@ -222,3 +223,18 @@ def sound_shape(plan: Plan, source: str, *, fixed: bool = False) -> BatchShape:
     if seconds is not None:  # which somebody has said
         shape = replace(shape, batch_tokens=max(1, round(seconds / FRAME)), batch_rows=None)
     return replace(shape, fixed_shape=fixed and shape.fixed_shape)
+
+
+def toy_about(plan: Plan) -> dict[str, Any]:
+    """What a folder remembers of the sounds that its model was trained on, so that others are made to test it."""
+    if plan.data.train != SOUNDS:
+        return {}
+    return {"toy": {"settings": plan.data.sounds.model_dump(mode="json"), "seed": plan.seed}}
+
+
+def as_trained_toy(data: Any, about: Mapping[str, Any]) -> tuple[ToySoundsConfig, int]:
+    """The settings and the seed of made sounds as they were in training, but for what `data` says."""
+    told = about.get("toy", {})
+    given = data.sounds.model_dump(include=data.sounds.model_fields_set)
+    known = {key: value for key, value in told.get("settings", {}).items() if key in ToySoundsConfig.model_fields}
+    return ToySoundsConfig(**{**known, **given}), int(told.get("seed", 0))

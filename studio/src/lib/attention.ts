@@ -1,6 +1,6 @@
 /** The layers of attention that a report holds. */
 
-import type { ArrayRef, Report } from "./report";
+import type { ArrayRef, Numbers, Report } from "./report";
 import { special } from "./tokens";
 
 export interface Layer {
@@ -26,6 +26,20 @@ export interface Measured {
 export interface Attention {
   layers: Layer[];
   measures: Measured[];
+}
+
+/** What is drawn of weights of queries (rows) on keys (columns), as a matrix or as lines. */
+export interface Drawn {
+  name: string; // of the file that is saved
+  label: string;
+  weights: Numbers; // (T, S)
+  rows: readonly string[];
+  columns: readonly string[];
+  row?: number | null; // those chosen
+  column?: number | null;
+  onchoose?: (row: number | null, column: number | null) => void;
+  rowNumbers?: readonly number[]; // those shown, where some are left out
+  columnNumbers?: readonly number[];
 }
 
 export function names(report: Report, stream: string): string[] {

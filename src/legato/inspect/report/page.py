@@ -59,12 +59,13 @@ class Report:
     guesses: list[list[tuple[str, float]]] = field(default_factory=list)
     views: dict[str, Any] = field(default_factory=dict)
     arrays: list[Kept] = field(default_factory=list)
+    trace: Trace | None = None  # what it was made of
 
     @classmethod
     def of_trace(cls, trace: Trace, given: str) -> Report:
         streams = {name: asdict(places) for name, places in trace.positions.items()}
         name = str(trace.model["name"])
-        return cls(f"{name} on {given}", given, trace.model, streams, trace.written, trace.guesses)
+        return cls(f"{name} on {given}", given, trace.model, streams, trace.written, trace.guesses, trace=trace)
 
     def whole(self, values: Array, low: float | None = None, high: float | None = None, power: float = 1.0) -> int:
         """Keep numbers as bytes: q of 0 to 255 means low + (high − low) (q / 255)^power; its number is given back."""

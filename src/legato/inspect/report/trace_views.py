@@ -7,6 +7,7 @@ the kind.
 from __future__ import annotations
 
 from dataclasses import asdict
+from itertools import accumulate
 from operator import itemgetter
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from legato.inspect.heads import head_measures
 from legato.inspect.report.page import Report
 from legato.inspect.text_features import FEATURES
 from legato.inspect.trace import Trace
+from legato.inspect.units import at_tokens
 
 THUMB: Final = 24  # rows and columns of a small picture of a matrix
 MOST_CELLS: Final = 6 << 20  # numbers of gates and cells that a report holds …
@@ -153,16 +155,9 @@ def _features(report: Report, trace: Trace) -> dict[str, Any]:
     for stream, places in trace.positions.items():
         if places.kind != "token":
             continue
-        text, ends = "", []
-        for token in places.names:
-            text += token
-            ends.append(len(text))
-        found = {}
-        for name, feature in FEATURES.items():
-            values = feature(text)
-            at = np.array([values[max(0, end - 1)] if len(values) else 0.0 for end in ends], dtype=np.float32)
-            if at.std() > 0:
-                found[name] = at
+        text, ends = "".join(places.names), list(accumulate(map(len, places.names)))
+        known = {name: at_tokens(text, ends, feature) for name, feature in FEATURES.items()}
+        found = {name: values for name, values in known.items() if values.std() > 0}
         if found:
             made[stream] = {"names": list(found), "values": report.halves(np.stack(list(found.values())))}
     return made

@@ -23,6 +23,7 @@ from legato.data.positions import Reading
 from legato.data.processors import TEXT
 from legato.decoding import SearchOptions
 from legato.decoding.options import MAX_BEAMS, MAX_TOKENS
+from legato.decoding.search_start import SearchStart
 from legato.evaluation.captioning import METRICS
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
@@ -193,3 +194,8 @@ class Captioning(PictureTask):
         tokens = TargetTokens.of(loaded.target, loaded.first_token)
         ids = [int(index) for index in loaded.target.encode(written or "")[: longest_of(loaded.module) - 1]]
         return written_reading(source, places, loaded.target, [tokens.start], ids, tokens.eos)
+
+    @classmethod
+    def search_start(cls, loaded: Loaded, given: Any, start: SearchStart) -> SearchStart:
+        longest = Captioner.of(loaded).longest
+        return replace(start, limit=longest, usual=longest)

@@ -35,6 +35,7 @@ from legato.data.splits import SplitData, ValidShare, by_order, completed
 from legato.data.text.tokenizers import AnyTokenizer, Ids, Tokenizer, TokenizerConfig
 from legato.decoding import Hypothesis, SearchOptions
 from legato.decoding.options import MAX_BEAMS
+from legato.decoding.search_start import SearchStart
 from legato.decoding.tree_constraint import TreeConstraint
 from legato.errors import DataError
 from legato.evaluation.parsing import BRACKET_SIGNATURE, METRICS, bracket_scores
@@ -325,3 +326,28 @@ class Parsing(Task):
         if problem is not None:
             raise DataError(problem)
         return text_reading(loaded, ids.tolist(), written or "")
+
+    @classmethod
+    def search_start(cls, loaded: Loaded, given: Any, start: SearchStart) -> SearchStart:
+        parser = Parser(loaded.module, loaded.tokenizer, loaded.target)
+        words = _escaped(split_words(tidy(given)))
+        limit = parser.limit(len(words))
+        rules = TreeConstraint(parser.opens, parser.closes, parser.word, parser.target_tokens.eos, limit)
+
+        def written(tokens: Sequence[int]) -> str:
+            symbols = [parser.target.token(index) for index in tokens]
+            try:
+                return " ".join(flatten(fill(symbols, words)))
+            except DataError:  # not yet a tree
+                left = iter(words)
+                return " ".join(next(left, symbol) if symbol == WORD else symbol for symbol in symbols)
+
+        def encoded(prefix: str) -> list[int]:
+            symbols = (symbol if symbol[0] in "()" else WORD for symbol in prefix.split())
+            found = [parser.target.id_of(symbol) for symbol in symbols]
+            return [-1 if index is None else index for index in found]
+
+        allowed = rules.for_sentence(len(words))
+        return replace(
+            start, limit=limit, usual=limit, written=written, encoded=encoded, allowed=allowed, text_of=None
+        )

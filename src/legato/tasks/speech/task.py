@@ -35,6 +35,7 @@ from legato.data.splits import Encoding, MaxLine, SplitData, TableFormat, ValidS
 from legato.data.text.vocabularies import TokenizerConfig
 from legato.decoding import ctc
 from legato.decoding.options import MAX_BEAMS, MAX_NBEST
+from legato.decoding.search_start import SearchStart
 from legato.decoding.speech_prompt import SpeechPrompt
 from legato.errors import ConfigError, DataError
 from legato.evaluation.speech import METRICS, require_normalizer
@@ -52,6 +53,7 @@ from legato.tasks.sound_data import (
     SoundData,
     SoundReader,
     SoundTask,
+    as_trained_toy,
     feature_extractor,
     has_source,
     readable_sounds,
@@ -60,9 +62,10 @@ from legato.tasks.sound_data import (
     sound_settings,
     sound_shape,
     sound_training,
+    toy_about,
 )
 from legato.tasks.speech.language_model import fusion_with
-from legato.tasks.speech.reading import speech_reading
+from legato.tasks.speech.reading import speech_reading, speech_search_start
 from legato.tasks.speech.recognizer import Recognizer, Word, outputs_of
 from legato.tasks.speech.writer import LONGEST, Writer, encoded_texts, prompt_of, recognizer_of
 from legato.training.job import Loss
@@ -388,6 +391,10 @@ class Speech(SoundTask):
         return speech_reading(loaded, given, written)
 
     @classmethod
+    def search_start(cls, loaded: Loaded, given: Any, start: SearchStart) -> SearchStart:
+        return speech_search_start(loaded, start)
+
+    @classmethod
     def passages(cls, loaded: Loaded, sound: Any, language: str | None = None) -> Iterator[Word]:
         """What is said in a long recording, piece by piece while it is read: each text, and from when to when.
 
@@ -428,18 +435,3 @@ def _timed(words: Sequence[Any], wanted: bool) -> dict[str, Any]:
     if not wanted:
         return {}
     return {"words": [{"word": word.text, "start": word.start, "end": word.end} for word in words]}
-
-
-def toy_about(plan: Plan) -> dict[str, Any]:
-    """What a folder remembers of the sounds that its model was trained on, so that others are made to test it."""
-    if plan.data.train != SOUNDS:
-        return {}
-    return {"toy": {"settings": plan.data.sounds.model_dump(mode="json"), "seed": plan.seed}}
-
-
-def as_trained_toy(data: Any, about: Mapping[str, Any]) -> tuple[ToySoundsConfig, int]:
-    """The settings and the seed of made sounds as they were in training, but for what `data` says."""
-    told = about.get("toy", {})
-    given = data.sounds.model_dump(include=data.sounds.model_fields_set)
-    known = {key: value for key, value in told.get("settings", {}).items() if key in ToySoundsConfig.model_fields}
-    return ToySoundsConfig(**{**known, **given}), int(told.get("seed", 0))
