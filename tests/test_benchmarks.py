@@ -179,3 +179,15 @@ def test_training_on_sounds_is_measured(
     monkeypatch.setattr("sys.argv", ["train_speech.py", "--seconds", "many"])
     with pytest.raises(SystemExit, match="'many' are no numbers with commas between them"):
         speech.main()
+
+
+def test_what_capture_costs_where_nobody_looks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = ["--models", "lstm,gpt2", "--width", "8", "--layers", "1", "--rows", "1", "--length", "4", "--steps", "1"]
+    monkeypatch.setattr("sys.argv", ["capture_off.py", *small])
+    monkeypatch.setattr("timeit.repeat", lambda way, number, repeat: [1.0])
+    benchmark("capture_off").main()
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    assert [row["model"] for row in rows] == ["lstm", "gpt2"]
+    assert all(row["calls"]["capturing"] > 0 for row in rows)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 
 import legato
 from legato.inspect.trace import Trace
+from reports import reports_in
 from tiny_tasks import tiny
 
 QUICK: dict[str, Any] = {"train.steps": 2, "train.tensorboard": "false", "device": "cpu", "model.width": 16}
@@ -100,27 +100,18 @@ def test_one_of_several_tasks_is_inspected(command: Any, tmp_path: Path) -> None
         assert answer.err.count("\n") == 1
 
 
-def report_in(page: Path) -> dict[str, Any]:
-    found = re.search(
-        r'<script type="application/json" id="report">(.*?)</script>', page.read_text(), flags=re.DOTALL
-    )
-    assert found is not None
-    told: dict[str, Any] = json.loads(found[1])
-    return told
-
-
 def test_a_report_is_one_page_and_of_a_run_it_has_the_run(runs: Path, command: Any, tmp_path: Path) -> None:
     page = tmp_path / "folder" / "dog.html"
     answer = command("inspect", runs / "lstm", "the dog", "--html", page, "--json")
     assert [table["title"] for table in json.loads(answer.out)["tables"]][:1] == ["what is inside"]
-    told = report_in(page)
+    (told,) = reports_in(page)
     assert told["given"] == "the dog"
     assert {"map", "cells", "run"} <= set(told["views"])
     rows = [json.loads(line) for line in (runs / "lstm" / "metrics.jsonl").open()]
     assert told["views"]["run"]["rows"] == rows
     shutil.copytree(runs / "lstm" / "best", tmp_path / "alone")
     command("inspect", tmp_path / "alone", "the dog", "--html", page)
-    assert "run" not in report_in(page)["views"]
+    assert "run" not in reports_in(page)[0]["views"]
     (tmp_path / "file").write_text("x")
     refused = command("inspect", runs / "lstm", "the dog", "--html", tmp_path / "file" / "x.html")
     assert (refused.code, refused.err.count("\n")) == (2, 1)

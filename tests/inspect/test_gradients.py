@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ import torch.nn.functional as F
 from tiny_models import HEADS
 
 from legato.data.batching.batch import Batch, Inputs
-from legato.errors import LegatoError
+from legato.errors import ConfigError, LegatoError
 from legato.inspect.gradients import gradient_through_time
 from legato.model import Model
+from legato.nn.recurrent import LSTMCell
 
 TEXT = "the dog runs and the cat sleeps and the dog eats"
 TRAINING_TEXT = f"{TEXT}\n" * 40
@@ -58,6 +60,64 @@ def test_an_elman_rnn_has_the_product_of_its_steps_and_stays_below_the_bound(mod
         back = (back * (1 - state.double().square())) @ weight.double()
         norms.append(float(back.norm()))
     np.testing.assert_allclose(found.norms, norms[::-1], rtol=1e-3)
+
+
+def written_out(model: Model) -> tuple[Any, list[torch.Tensor], list[torch.Tensor], torch.Tensor]:
+    """An LSTM by its equations, one step after the other: its cell, all h, all c, and the text's tokens."""
+    module: Any = model.loaded.module.eval()
+    cell, ids = module.stack.layers[0][0].cell, torch.tensor(model.prompt_ids(TEXT))
+    hidden, cells = [], []
+    state = cell.start(1)
+    for x in module.embedding(ids):
+        gates = cell.weight_ih @ x + cell.bias_ih + cell.weight_hh @ state[0][0] + cell.bias_hh
+        i, f, g, o = gates.chunk(4)
+        c = f.sigmoid() * state[1][0] + i.sigmoid() * g.tanh()
+        h = o.sigmoid() * c.tanh()
+        state = (h[None], c[None])
+        hidden.append(h)
+        cells.append(c)
+    return module, hidden, cells, ids
+
+
+def test_of_an_lstm_there_are_two_states_to_ask_at(models: dict[str, Model]) -> None:
+    model = models["lstm"]
+    found = {of: gradient_through_time(model, TEXT, of=of) for of in ("hidden", "cell")}
+    assert (found["hidden"].name, found["cell"].name) == ("lstm.0.hidden", "lstm.0.cell")
+    module, hidden, cells, ids = written_out(model)
+    at = len(found["cell"].norms) - 1
+    loss = F.cross_entropy(module.readout(hidden[at]), ids[at + 1])
+    assert found["cell"].loss == found["hidden"].loss == pytest.approx(loss.item(), rel=1e-5)
+    for of, states in (("hidden", hidden), ("cell", cells)):
+        back = torch.autograd.grad(loss, states[: at + 1], retain_graph=True)
+        np.testing.assert_allclose(found[of].norms, [float(each.norm()) for each in back], rtol=1e-3)
+        assert found[of].bound is None
+
+
+def test_a_cell_that_forgets_nothing_hands_its_gradient_on(models: dict[str, Model]) -> None:
+    """With open forget gates and no word of h in any gate, ∂c_t / ∂c_s = 1; nothing comes back through h."""
+    model = copy.deepcopy(models["lstm"])
+    cell: Any = next(part for part in model.module.modules() if isinstance(part, LSTMCell))
+    with torch.no_grad():
+        cell.weight_hh.zero_()
+        cell.bias_ih[cell.width : 2 * cell.width] = 50.0
+    kept, lost = (gradient_through_time(model, TEXT, of=of) for of in ("cell", "hidden"))
+    np.testing.assert_allclose(kept.norms, kept.norms[-1], rtol=1e-4)
+    assert (lost.norms[:-1] == 0).all()
+    assert lost.norms[-1] > 0
+
+
+def test_what_has_no_cell_is_refused_in_a_line(models: dict[str, Model]) -> None:
+    for name in ("elman", "gru", "gpt2", "window"):
+        with pytest.raises(
+            LegatoError, match=f"{name} has no cell, which only an LSTM has; leave out of=cell"
+        ) as said:
+            gradient_through_time(models[name], TEXT, of="cell")
+        assert "\n" not in str(said.value)
+    with pytest.raises(LegatoError, match="has the layers 0 to 0, and no layer 3"):
+        gradient_through_time(models["lstm"], TEXT, layer=3, of="cell")
+    anything: Any = "gates"
+    with pytest.raises(ConfigError, match="of='gates': the states are hidden and cell"):
+        gradient_through_time(models["lstm"], TEXT, of=anything)
 
 
 def test_a_transformer_is_asked_at_what_its_first_block_reads(models: dict[str, Model]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import zlib
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from legato.errors import DataError
-from legato.inspect.report.page import Report, studio_page
+from legato.inspect.report.page import Report, page_of, studio_page
 from legato.inspect.report.trace_views import block_means
 
 MODEL: dict[str, str | int] = {"name": "gpt2", "task": "lm", "folder": "x", "parameters": 3}
@@ -72,9 +73,21 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match=r"the report cannot be written to .*file.x\.html"):
         Report("", "", MODEL).write_html(tmp_path / "file" / "x.html")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match="which is no regular file"):
+        Report("", "", MODEL).write_html(tmp_path / "pipe")
     for folder in (".", "..", "/", tmp_path):
         with pytest.raises(DataError, match="which is a folder"):
             Report("", "", MODEL).write_html(folder)
+
+
+def test_a_page_of_several_reports_keeps_their_arrays_apart() -> None:
+    reports = [Report(name, name, MODEL) for name in ("first", "second")]
+    for number, report in enumerate(reports):
+        report.halves(np.full(3, float(number)))
+    page = page_of(reports)
+    assert re.findall(r' id="((?:report|blob)[-\d]*)"', page) == ["report", "blob-0", "report-1", "blob-1-0"]
+    assert page_of(reports[:1]) == reports[0].html()
 
 
 def test_block_means_keep_the_mean_of_even_blocks() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import zlib
 from pathlib import Path
 from types import SimpleNamespace
@@ -240,6 +241,31 @@ def test_gradients_of_several_models_on_one_input(models: dict[str, Model]) -> N
     assert gradient_view(a_report(), {"bert": models["bert"]}, TEXT) is None
 
 
+def test_an_lstm_has_a_line_for_its_cell(models: dict[str, Model]) -> None:
+    report = a_report()
+    view = gradient_view(report, {"runs/x": models["lstm"], "gpt2": models["gpt2"]}, TEXT)
+    assert view is not None
+    assert [line["name"] for line in view["lines"]] == ["runs/x", "runs/x, cell", "gpt2"]
+    hidden, cell, _ = view["lines"]
+    assert (hidden["states"], cell["states"]) == ("lstm.0.hidden", "lstm.0.cell")
+    found = gradient_through_time(models["lstm"], TEXT, of="cell")
+    np.testing.assert_allclose(10 ** array(report, cell["norms"]), found.norms, rtol=0.02)
+
+
+def test_a_gradient_that_is_gone_is_a_gap(models: dict[str, Model]) -> None:
+    """Not 10⁰, which would be a large one."""
+    model = copy.deepcopy(models["elman"])
+    with torch.no_grad():
+        next(value for name, value in model.module.named_parameters() if name.endswith("weight_hh")).zero_()
+    report = a_report()
+    view = gradient_view(report, {"elman": model}, TEXT)
+    assert view is not None
+    (line,) = view["lines"]
+    powers = array(report, line["norms"])
+    assert np.isnan(powers[:-1]).all()
+    assert np.isfinite(powers[-1])
+
+
 # --- layers -------------------------------------------------------------------------------------------
 
 
@@ -308,7 +334,9 @@ def test_probes_and_mixes_are_beside_the_states(models: dict[str, Model]) -> Non
     accuracy, control = np.array([0.5, 0.75, 0.625]), np.array([0.5, 0.25, 0.25])
     weights, mixes = np.array([0.25, 0.25, 0.5]), np.array([0.5, 0.75, 1.0])
     probes = Probes(["a", "b"], (20, 10), 0, 0.5, accuracy, control, mixes, 0.5, weights)
-    view = layers_view(report, models["lstm"].trace(TEXT), {"tags": probes}, holding(mix))
+    model = copy.deepcopy(models["lstm"])
+    model.loaded.module.mix = mix
+    view = layers_view(report, model.trace(TEXT), {"tags": probes}, model)
     assert view is not None
     (found,), (own,) = view["probes"], view["mixes"]
     assert (found["task"], found["labels"], found["examples"], found["baseline"]) == ("tags", 2, [20, 10], 0.5)

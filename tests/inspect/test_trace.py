@@ -12,6 +12,8 @@ from tiny_models import HEADS
 
 from legato.data.batching.batch import Batch, Inputs
 from legato.errors import DataError, LegatoError
+from legato.inspect.report.analysis_views import layers_view
+from legato.inspect.report.page import Report
 from legato.inspect.trace import Trace
 from legato.model import Model
 
@@ -114,6 +116,22 @@ def test_layers_heads_and_names_are_chosen(models: dict[str, Model]) -> None:
         model.trace("the dog", heads=[2])
     with pytest.raises(LegatoError, match="is no regular expression"):
         model.trace("the dog", only="(")
+    with pytest.raises(LegatoError, match=r"has nothing of that name, or in these layers; it has .*lstm.0.cell"):
+        models["lstm"].trace("the dog", only="attention")
+    with pytest.raises(LegatoError, match=r"has nothing of that name, or in these layers; it has .* and \d+ more"):
+        model.trace("the dog", layers=[7], only=r"\d\.")
+    with pytest.raises(LegatoError, match=r"has no attention there, whose heads could be chosen; it has .*cell"):
+        models["lstm"].trace("the dog", heads=[0])
+
+
+def test_a_trace_of_another_model_is_told_from_ones_own(models: dict[str, Model], tmp_path: Path) -> None:
+    models["lstm"].trace("the dog").save(tmp_path / "t")
+    trace = Trace.load(tmp_path / "t")
+    trace.check_model(models["lstm"].loaded)
+    with pytest.raises(LegatoError, match=r"the trace is of .*lstm.*, another model than .*gpt2.*; trace this one"):
+        trace.check_model(models["gpt2"].loaded)
+    with pytest.raises(LegatoError, match="another model"):
+        layers_view(Report.of_trace(trace, ""), trace, model=models["gpt2"])
 
 
 def test_what_cannot_be_looked_at_is_refused_in_a_line(models: dict[str, Model]) -> None:

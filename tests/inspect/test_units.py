@@ -118,3 +118,28 @@ def test_what_follows_nothing_is_said(models: dict[str, Model]) -> None:
     with pytest.raises(DataError, match="fewer than three tokens"):
         read_units(lstm.module, lstm.tokenizer, "a")
     assert torch.is_grad_enabled()
+
+
+def test_documents_are_read_each_from_its_beginning(models: dict[str, Model]) -> None:
+    documents = ["x = ''' never closed\n" * 3, CODE * 2]
+    found = find_units(models["lstm"], documents, [CODE * 2, CODE])
+    held = models["lstm"].loaded
+    reads = [read_units(held.module, held.tokenizer, each) for each in documents]
+    values = np.concatenate([read.values for read in reads])
+    wanted = np.concatenate([quote(each) for each in documents])
+    best = found["quote"].best[0]
+    place = reads[0].names.index((best.name, best.unit))
+    assert best.correlation == pytest.approx(correlations(values, wanted)[place])
+    with pytest.raises(DataError, match="no document"):
+        find_units(models["lstm"], [], [CODE])
+
+
+def test_a_long_text_is_read_in_stretches(models: dict[str, Model], monkeypatch: pytest.MonkeyPatch) -> None:
+    held = models["lstm"].loaded
+    monkeypatch.setattr(units, "STRETCH", 20)
+    text = (CODE * 4)[:89]
+    read = read_units(held.module, held.tokenizer, text)  # four rows of 23, the last one filled up
+    assert read.values.shape[0] == len(read.ends) == 89
+    for begin in (0, 23, 46, 69):
+        part = read_units(held.module, held.tokenizer, text[begin : begin + 19])
+        assert np.allclose(read.values[begin : begin + 19], part.values, atol=1e-6)

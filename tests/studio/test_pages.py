@@ -5,19 +5,19 @@ They need Debian's Chromium (or another), which Playwright drives; without one t
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from chromium import CHROMIUM, Page, drawn
 
 import legato
 from legato.data.audio.feature_extractor import FeatureExtractor
 from legato.data.image.image_processor import ImageProcessor
 from legato.data.processors import Processors
 from legato.folders.loaded import Loaded
+from legato.inspect.report import trace_views
 from legato.inspect.report.build import report_of
 from legato.inspect.report.page import Report
 from legato.model import Model
@@ -26,63 +26,10 @@ from tiny_pictures import pixels, word_tokenizer
 from tiny_sounds import RATE, samples_of
 from tiny_tasks import tiny
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 
 TEXT = "a red dog saw a cat and a red dog"
 PICTURE, SOUND = pixels("red"), (samples_of("high low", 5), RATE)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield found
-        found.close()
-
-
-class Page:
-    """A page without a network, and what it complained of."""
-
-    def __init__(self, browser: Any, **options: Any) -> None:
-        sizes = {"viewport": {"width": 1280, "height": 800}, **options}
-        self.page = browser.new_context(offline=True, **sizes).new_page()
-        self.problems: list[str] = []
-        self.asked: list[str] = []
-        self.page.on("console", lambda said: said.type == "error" and self.problems.append(said.text))
-        self.page.on("pageerror", lambda problem: self.problems.append(str(problem)))
-        self.page.on("request", lambda request: self.asked.append(request.url))
-
-    def open(self, file: Path, address: str = "") -> Any:
-        self.page.goto("about:blank")
-        self.asked.clear()
-        self.page.goto(f"file://{file}{address}")
-        self.page.wait_for_selector("main h1")
-        return self.page
-
-    def settle(self) -> None:
-        """Until nothing is on its way."""
-        self.page.wait_for_function("!document.querySelector('main p.quiet')?.textContent?.startsWith('…')")
-        self.page.wait_for_timeout(60)
-
-    def clean(self, file: Path) -> None:
-        assert self.problems == []
-        outside = [url for url in self.asked if not url.startswith((f"file://{file}", "data:", "blob:"))]
-        assert outside == []
-
-
-def drawn(page: Any) -> list[int]:
-    """How many colours each canvas has."""
-    return page.evaluate(
-        """() => [...document.querySelectorAll('main canvas')].map((canvas) => {
-            const {data} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
-            const found = new Set();
-            for (let i = 0; i < data.length; i += 4) found.add(data[i] << 16 | data[i + 1] << 8 | data[i + 2]);
-            return found.size;
-        })"""
-    )
 
 
 def random_model(name: str, task: str) -> Model:
@@ -108,6 +55,7 @@ KINDS: dict[str, tuple[Any, Any, set[str]]] = {  # how a model is made, what it 
     "seq2seq": (lambda folder: trained("translation", folder), "the dog runs", {"alignment", "cells", "tree"}),
     "captioner": (lambda folder: trained("captioning", folder), PICTURE, {"alignment", "cells"}),
     "vit": (lambda folder: trained("image-classification", folder), PICTURE, {"attention", "map"}),
+    "detr": (lambda folder: trained("detection", folder), PICTURE, {"alignment", "positions"}),
     "conformer": (lambda folder: trained("speech", folder), SOUND, {"attention", "map"}),
     "whisper": (lambda _: random_model("whisper", "speech"), SOUND, {"attention", "alignment"}),
 }
@@ -133,6 +81,37 @@ def test_every_view_draws_without_a_network_and_without_an_error(kind: str, brow
         held.settle()
         assert page.locator(".problem").count() == 0
         assert all(count > 1 for count in drawn(page))
+    held.clean(file)
+
+
+def test_a_notebook_shows_a_trace_without_an_error(browser: Any, tmp_path: Path) -> None:
+    cell = random_model("gpt2", "lm").trace(TEXT)._repr_html_()
+    file = tmp_path / "notebook.html"
+    file.write_text(f'<!doctype html><meta charset="utf-8"><main><h1>A notebook</h1>{cell}</main>', "utf-8")
+    held = Page(browser)
+    page = held.open(file)
+    shown = page.frames[1]
+    shown.wait_for_selector("main h1")
+    for number in range(shown.locator("nav button").count()):
+        shown.locator("nav button").nth(number).click()
+        page.wait_for_timeout(100)
+        assert shown.locator(".problem").count() == 0
+        assert all(count > 1 for count in drawn(shown))
+    held.clean(file)
+
+
+def test_units_that_are_all_too_large_are_named(
+    browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for most in ("MOST_CELLS", "MOST_STATES"):
+        monkeypatch.setattr(trace_views, most, 1)
+    file = tmp_path / "report.html"
+    report_of(random_model("gpt2", "lm"), TEXT).write_html(file)
+    held = Page(browser)
+    page = held.open(file, "#view=cells")
+    held.settle()
+    assert "Left out, for their size: decoder.embedded" in (page.locator("main").text_content() or "")
+    assert page.locator("main canvas").count() == 0
     held.clean(file)
 
 

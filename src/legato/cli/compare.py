@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -17,6 +18,12 @@ def command(
             help="YAML files or recipes to compare; or one task and key=value settings, lists meaning one run each."
         ),
     ],
+    html: Annotated[
+        str | None,
+        typer.Option(
+            help="A file that gets a report: the runs beside one another, in one page that needs no network."
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show the table only.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON instead of the table.")] = False,
 ) -> None:
@@ -24,10 +31,12 @@ def command(
 
     [dim]legato compare lm "model=\\[elman,gru,lstm]" data.train=A.txt data.valid=B.txt train.steps=500[/dim]
     [dim]legato compare A.yaml B.yaml "seed=[1,2,3]" out=runs/ab[/dim]
+    [dim]legato compare A.yaml B.yaml out=runs/ab --html ab.html[/dim]
 
     Widths are chosen so that every model has nearly as many parameters as the first one at its own
     width, unless model.width is set or match=none. "seed=[1,2,3]" repeats each and shows mean ± spread.
-    The table, learning curves and every run are kept under out=….
+    The table, learning curves and every run are kept under out=…. With --html losses, scores, rates and norms of all
+    runs are drawn over their steps, or over the tokens that they read, and beside them the parts of each model.
     """
     from legato.config import split_words
     from legato.runs.compare import compare, table_of
@@ -36,10 +45,31 @@ def command(
     names = [word for word in what if "=" not in word]
     if not names:
         raise ConfigError("what should be compared? name a task, or recipes or YAML files")
-    comparison = compare(names, split_words(word for word in what if "=" in word), quiet=quiet or as_json)
+    settings = split_words(word for word in what if "=" in word)
+    page = None if html is None else _page(html, settings.get("out"))
+    comparison = compare(names, settings, quiet=quiet or as_json)
     if as_json:
         print(to_json(comparison.summary()))
-        return
-    columns, rows, caption = table_of(comparison)
-    show(columns, rows, caption=caption, right=range(1, len(columns)))
-    print(f"curves: {comparison.plot}\nruns and figures: {comparison.out}")
+    else:
+        columns, rows, caption = table_of(comparison)
+        show(columns, rows, caption=caption, right=range(1, len(columns)))
+        print(f"curves: {comparison.plot}\nruns and figures: {comparison.out}")
+    if page is not None:  # last: whatever becomes of it, the figures are said
+        from legato.inspect.report.comparison import comparison_report
+
+        comparison_report(comparison).write_html(page)
+        if not as_json:
+            print(f"report: {page}")
+
+
+def _page(html: str, out: Any) -> Path:
+    """Where the report goes, looked at before anything is trained."""
+    from legato.input_files import path_of
+    from legato.inspect.report.page import checked_place
+
+    page = checked_place(path_of(html))
+    if out:
+        runs = path_of(str(out), error=ConfigError).absolute()
+        if page.absolute() in (runs, *runs.parents):
+            raise ConfigError(f"--html {page} would lie where out={out} makes a folder; name a file in it")
+    return page

@@ -82,14 +82,11 @@ def command(
     if html is None:
         trace = held.trace(given, **options)
     else:
-        from legato.inspect.report.build import report_of
+        from legato.inspect.report.build import named_apart, report_of
         from legato.inspect.report.run_view import run_of, run_view
 
-        others: dict[str, Any] = {}
-        for name in beside or []:
-            other = load(name, device)
-            kind = str(other.module.config.name)
-            others[name if kind in others or kind == held.module.config.name else kind] = other
+        loaded = {name: load(name, device) for name in dict.fromkeys(beside or [])}
+        others = named_apart(str(held.module.config.name), loaded)
         report, run = report_of(held, given, beside=others, **options), run_of(model)
         if run is not None:
             report.views["run"] = run_view(run)

@@ -12,6 +12,7 @@ from legato.cli.printing import notes
 if TYPE_CHECKING:
     from legato.inspect.picture_folder import BoxFolder
     from legato.inspect.pictures import AttentionFolder
+    from legato.inspect.report.predictions import PredictionPage
     from legato.inspect.subtitles import SubtitleFile
     from legato.model import Model
     from legato.tasks.base import Prediction
@@ -132,6 +133,13 @@ def command(
     draw: Annotated[
         str | None, typer.Option(help="Folder that gets each picture with the boxes that were found in it.")
     ] = None,
+    html: Annotated[
+        str | None,
+        typer.Option(
+            help="File that gets a report of what is written: alignments, the search, the tree of a parser; of the "
+            "first 8, of which the page shows the one that is chosen in it."
+        ),
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON a text.")] = False,
 ) -> None:
@@ -140,6 +148,7 @@ def command(
     [dim]legato predict runs/t "A dog runs." "Two men sit."[/dim]
     [dim]legato predict runs/t --file sentences.txt --beams 5 > translations.txt[/dim]
     [dim]cat sentences.txt | legato predict runs/t --nbest 3 --scores[/dim]
+    [dim]legato predict runs/t "A dog runs." --alignments --html dog.html[/dim]
     [dim]legato predict runs/c --file reviews.tsv[/dim]
     [dim]legato predict runs/i photo.jpg[/dim]
     [dim]legato predict runs/i --file photos/ --attention looked/[/dim]
@@ -179,6 +188,9 @@ def command(
     Of a model for speech, each line is what is said in a sound; with --timestamps a line is a word, behind the
     seconds at which it begins and ends; --srt saves them as subtitles. With --partial a line comes as soon as its
     part of the recording is read: 30 seconds, or a passage.
+
+    With --html, what a model with a decoder writes is drawn in one page, which needs no network, as legato inspect
+    does: where it looked for each token, its search as a tree (as wide as --beams), and the tree that a parser wrote.
 
     A parser splits sentences into words as the Penn Treebank does, punctuation and n't apart; sentences that are
     split so already stay as they are, and brackets are written -LRB- and -RRB-. A tagger splits so, too, unless the
@@ -243,6 +255,8 @@ def command(
     number = 0
     with leaving(source), Meter(enabled=not texts) as meter, notes(meter.note):
         saved = _saving(held, attention, draw, srt)
+        if html is not None:
+            saved.append(_page(held, html, options))
         predict = _predicting(held, task, options, prompting)
         for block in source.blocks(BLOCK):
             if source.spoilt and not noted:
@@ -301,14 +315,14 @@ def _print_passages(held: Model, sounds: list[str] | None, language: str | None,
 
 def _saving(
     held: Model, attention: str | None, draw: str | None, srt: str | None
-) -> list[AttentionFolder | BoxFolder | SubtitleFile]:
+) -> list[AttentionFolder | BoxFolder | SubtitleFile | PredictionPage]:
     """What is written beside the answers."""
     from legato.errors import DataError
     from legato.input_files import path_of
     from legato.registry import TASKS
 
     own = TASKS.get(held.task)
-    saved: list[AttentionFolder | BoxFolder | SubtitleFile] = []
+    saved: list[AttentionFolder | BoxFolder | SubtitleFile | PredictionPage] = []
     if attention is not None:
         from legato.inspect.pictures import AttentionFolder
 
@@ -326,6 +340,18 @@ def _saving(
             raise DataError(f"{held.folder} is a model for {held.task}, which hears nothing; leave out --srt")
         saved.append(SubtitleFile(path_of(srt)))
     return saved
+
+
+def _page(held: Model, html: str, options: dict[str, Any]) -> PredictionPage:
+    """The report of what is predicted with these options."""
+    from legato.errors import DataError
+    from legato.input_files import path_of
+    from legato.inspect.report.predictions import PredictionPage
+
+    if held.task == "speech" and "language" in options:
+        raise DataError("--html draws how a sound is heard by itself; leave out --language, or --html")
+    drawn = ("beams", "nbest", "length_penalty", "max_tokens", "to", "alignments")
+    return PredictionPage(held, path_of(html), **{name: options[name] for name in drawn if name in options})
 
 
 def _predicting(

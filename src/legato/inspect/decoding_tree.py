@@ -102,6 +102,7 @@ def decoding_tree(
     strategy: Strategy = "beam",
     width: int = 4,
     nbest: int = 1,
+    length_penalty: float | None = None,
     steps: int | None = None,
     temperature: float = 1.0,
     seed: int = 0,
@@ -110,7 +111,8 @@ def decoding_tree(
 ) -> DecodingTree:
     """A search of a model, which `legato.load` gave, on one input: a text, or what else its task reads.
 
-    A beam search is `width` hypotheses wide, and looks for the `nbest` of them; a sample is `nbest` walks from one
+    A beam search is `width` hypotheses wide, and looks for the `nbest` of them, by scores that are log p / length to
+    the power of `length_penalty`, left out: of what the model's folder says; a sample is `nbest` walks from one
     root, drawn with `temperature` and `seed`. `steps` are the most tokens, left out: as many as the task allows, and
     24 where a language model goes on. Of what was pruned, the tree has the best `candidates` of each hypothesis.
     `prefix` is what the search has to begin with: a text, or tokens.
@@ -124,7 +126,8 @@ def decoding_tree(
     most = min(start.limit, start.usual if steps is None else steps)
     forced = _prefix_ids(start, loaded, prefix, most)
     asked: dict[str, Any] = {"search": strategy, "nbest": nbest, "max_tokens": most, "seed": seed}
-    asked |= {"length_penalty": start.length_penalty, "beams": width if strategy == "beam" else None}
+    asked |= {"length_penalty": start.length_penalty if length_penalty is None else length_penalty}
+    asked |= {"beams": width if strategy == "beam" else None}
     options = validate(SearchOptions, {**asked, "temperature": temperature})
     recorder = _Recorder(start, candidates)
     search(

@@ -8,31 +8,38 @@ Elman RNN each step back multiplies by diag(1 − h²) U, so over t − s steps 
 (Pascanu et al. 2013). Below 1 it vanishes; above 1 it may explode. The LSTM's cell and the Transformer's attention
 are ways around the product.
 
+An LSTM hands on two states, and h_s = o_s ∘ tanh(c_s) is made of the other. So ∂loss_t / ∂h_s is what comes back
+through the gates alone, c_s being held, and `of="cell"` asks for ∂loss_t / ∂c_s, what comes back by both ways: along
+the cell each step multiplies by the forget gate, and by little else.
+
 >>> found = gradient_through_time(legato.load("runs/elman"), "a b c …")      # doctest: +SKIP
 >>> found.norms[0] / found.norms[-1]                                         # doctest: +SKIP
+>>> gradient_through_time(legato.load("runs/lstm"), "a b c …", of="cell")    # doctest: +SKIP
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from legato.errors import LegatoError
+from legato.errors import ConfigError, LegatoError, brief
 from legato.folders.loaded import Loaded
 from legato.inspect.readings import reading_of
 from legato.nn.capture import Recording, record
 from legato.nn.recurrent import ElmanCell, Layer
 
 HIDDEN: Final = re.compile(r"(?:^|\.)(elman|gru|lstm)\.(\d+)\.hidden$")
+CELL: Final = re.compile(r"(?:^|\.)(lstm)\.(\d+)\.cell$")
 EMBEDDED: Final = re.compile(r"(?:^|\.)embedded$")
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
+State = Literal["hidden", "cell"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +50,7 @@ class Gradients:
     tokens: tuple[str, ...]  # at the positions 0 to t
     wanted: str  # the token whose loss it is, behind the last of them
     loss: float
-    norms: Array  # (t + 1,), ‖∂loss_t / ∂h_s‖; the last is of t itself
+    norms: Array  # (t + 1,), ‖∂loss_t / ∂h_s‖, or ‖∂loss_t / ∂c_s‖; the last is of t itself
     bound: Array | None  # (t + 1,), the same of t times (γ_w γ_g)^(t − s), of an Elman RNN
 
     @property
@@ -52,10 +59,14 @@ class Gradients:
         return np.arange(len(self.norms) - 1, -1, -1).astype(np.float64)
 
 
-def gradient_through_time(model: Any, text: str, *, at: int | None = None, layer: int | None = None) -> Gradients:
+def gradient_through_time(
+    model: Any, text: str, *, at: int | None = None, layer: int | None = None, of: State = "hidden"
+) -> Gradients:
     """Of the token behind position `at`; left out: of the last token. `layer` is a recurrent one, from 0; left out:
-    the last."""
+    the last. `of` is the state that is looked at: what each model hands on as `hidden`, or an LSTM's `cell`."""
     loaded: Loaded = model.loaded
+    if of not in get_args(State):
+        raise ConfigError(f"of='{brief(str(of), 40)}': the states are {' and '.join(get_args(State))}")
     reading = reading_of(loaded, text)
     module = loaded.module.eval()
     if reading.written is None or not module.has_readout or module.is_encoder_decoder:
@@ -71,7 +82,7 @@ def gradient_through_time(model: Any, text: str, *, at: int | None = None, layer
     with torch.enable_grad(), record(_states, attached=True) as trace:
         logits = module.readout(module(batch).hidden)[0, at]
         loss = F.cross_entropy(logits.float(), batch.inputs.token_ids[0, at + 1])
-        name, states = _chosen(trace, layer, loaded)
+        name, states = _chosen(trace, layer, loaded, of)
         found = torch.autograd.grad(loss, states, allow_unused=True)
     norms = _norms(found, states)[: at + 1]
     return Gradients(
@@ -85,17 +96,22 @@ def gradient_through_time(model: Any, text: str, *, at: int | None = None, layer
 
 
 def _states(name: str) -> bool:
-    return HIDDEN.search(name) is not None or EMBEDDED.search(name) is not None
+    return any(kind.search(name) is not None for kind in (HIDDEN, CELL, EMBEDDED))
 
 
-def _chosen(trace: Recording, layer: int | None, loaded: Loaded) -> tuple[str, list[Tensor]]:
+def _chosen(trace: Recording, layer: int | None, loaded: Loaded, of: State) -> tuple[str, list[Tensor]]:
     """The states to look at: those of a recurrent layer, or what the first block reads."""
-    layers = {int(found[2]): name for name in trace if (found := HIDDEN.search(name))}
+    kind = CELL if of == "cell" else HIDDEN
+    layers = {int(found[2]): name for name in trace if (found := kind.search(name))}
     if layers:
         number = max(layers) if layer is None else layer
         if number not in layers:
             raise LegatoError(f"{loaded.folder} has the layers 0 to {max(layers)}, and no layer {number}")
         return layers[number], trace[layers[number]]
+    if of == "cell":
+        raise LegatoError(
+            f"{loaded.folder}: {loaded.module.config.name} has no cell, which only an LSTM has; leave out of=cell"
+        )
     embedded = next((name for name in reversed(trace) if EMBEDDED.search(name)), None)  # of what writes
     if embedded is None or layer is not None:
         wanted = "states that go from one position to the next" if embedded is None else "no recurrent layer"

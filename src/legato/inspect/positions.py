@@ -6,16 +6,25 @@ The sinusoidal code has, for every distance k, one matrix that takes any positio
 
 so relative position is linear in it (Vaswani et al. 2017, section 3.5), and P(s) · P(t) depends on t − s alone. A
 learned table need not be so, which its dot products show.
+
+A place in a picture has two numbers, so DETR and UniT give it two codes of half the width each (Carion et al. 2020,
+appendix): P(r, c) = [waves of c; waves of r], and P(r, c) · P(r', c') is the sum of both codes' products.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
+from torch import nn
 
 from legato.errors import LegatoError
+from legato.folders.loaded import Loaded
+from legato.models.detr import DETRModel, cells_of, place_waves
+from legato.models.image_encoder import ImageEncoder
+from legato.models.unit import UnitModel
 from legato.nn.positions import Learned, Sinusoidal, sinusoids
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -65,3 +74,55 @@ def rotation(distance: int, width: int) -> Array:
     made[places, half + places] = np.sin(angles)
     made[half + places, places] = -np.sin(angles)
     return made
+
+
+# --- places in a picture ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GridWaves:
+    """The waves that are added to the places of a grid: P(r, c) = [columns[c]; rows[r]]."""
+
+    columns: Array  # (columns, D/2): sines, then cosines, of where each lies across the picture
+    rows: Array  # (rows, D/2): the same of where each lies down the picture
+
+    def table(self) -> Array:
+        """P, (rows, columns, D)."""
+        shape = len(self.rows), len(self.columns), self.rows.shape[1]
+        across, down = np.broadcast_to(self.columns, shape), np.broadcast_to(self.rows[:, None], shape)
+        return np.concatenate([across, down], axis=-1)
+
+
+def grid_waves(model: Any, size: tuple[int, int] | None = None) -> GridWaves:
+    """The waves of a model, which `legato.load` gave, that looks at places of a picture (DETR, UniT).
+
+    They are those of a picture of this height and width, in pixels; left out: of what its pictures are brought to.
+    """
+    loaded: Loaded = model.loaded
+    for part in loaded.module.modules():
+        if has_grid_waves(part):
+            return waves_of_grid(part, size or picture_size(loaded, part))
+    raise LegatoError(f"{loaded.folder}: {loaded.module.config.name} adds no waves to the places of a picture")
+
+
+def has_grid_waves(part: nn.Module) -> TypeGuard[DETRModel | UnitModel]:
+    """Whether a part of a model adds waves to the places of a picture."""
+    return isinstance(part, DETRModel | UnitModel) and part.source_encoder is not None
+
+
+def waves_of_grid(part: DETRModel | UnitModel, size: tuple[int, int]) -> GridWaves:
+    """Those of a picture of this height and width, in pixels."""
+    encoder, width = part.source_encoder, part.config.width
+    assert isinstance(encoder, ImageEncoder)
+    cells = cells_of(encoder, *size, torch.device("cpu"))
+    table = place_waves(cells, width).unflatten(0, encoder.grid(*size)).double().numpy()  # (rows, columns, D)
+    half = 2 * (width // 4)  # what is left over of a width is 0
+    return GridWaves(table[0, :, :half], table[:, 0, half : 2 * half])
+
+
+def picture_size(loaded: Loaded, part: DETRModel | UnitModel) -> tuple[int, int]:
+    """Height and width that all pictures are brought to; where each keeps its own, the encoder's."""
+    processor, encoder = loaded.processors.others.get("image"), part.source_encoder
+    assert isinstance(encoder, ImageEncoder)
+    side: int = encoder.config.image
+    return getattr(processor, "shape", None) or (side, side)

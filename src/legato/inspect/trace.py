@@ -39,6 +39,7 @@ from legato.tasks.base import member_of
 
 WEIGHTS, TOLD = "trace.safetensors", "trace.json"
 GUESSES: Final = 5  # tokens at each position
+MOST_NAMES: Final = 12  # in a message
 NUMBER: Final = re.compile(r"(?:^|\.)(\d+)(?=\.)")  # of a layer, in a name
 BACKWARD: Final = re.compile(r"(?:^|\.)(?:reverse|backward)\.")  # in the names of what reads from the end
 
@@ -154,6 +155,14 @@ class Trace(Mapping[str, Captured]):
         except (OSError, safetensors.SafetensorError) as problem:
             raise DataError(f"the trace cannot be saved to {place}: {reason_of(problem) or problem}") from None
 
+    def check_model(self, loaded: Loaded) -> None:
+        """Raise LegatoError where the trace is another model's."""
+        given = _about(loaded)
+        if any(self.model.get(entry) != given[entry] for entry in ("name", "parameters")):
+            raise LegatoError(
+                f"the trace is of {self.model.get('folder')}, another model than {given['folder']}; trace this one"
+            )
+
     @classmethod
     def load(cls, folder: str | Path) -> Trace:
         place = Path(folder)
@@ -211,6 +220,7 @@ def traced(
     with capture.record(_keeps(layers, only)) as found:
         output = module(batch)
     check_finite(output.hidden, module)
+    _check_chosen(loaded, found, heads)
     tensors = {}
     for name, steps in found.items():
         values, axes = _joined(name, steps, found.axes[name])
@@ -220,9 +230,13 @@ def traced(
     guesses = []
     if module.has_readout and reading.written is not None:
         guesses = _guesses(loaded, module.readout(output.hidden)[0])
-    about: dict[str, str | int] = {"name": module.config.name, "task": loaded.task, "folder": str(loaded.folder)}
-    about["parameters"] = sum(parameter.numel() for parameter in module.parameters())
-    return Trace(about, tensors, reading.positions, guesses, reading.written)
+    return Trace(_about(loaded), tensors, reading.positions, guesses, reading.written)
+
+
+def _about(loaded: Loaded) -> dict[str, str | int]:
+    parameters = sum(parameter.numel() for parameter in loaded.module.parameters())
+    name, task = loaded.module.config.name, loaded.task
+    return {"name": name, "task": task, "folder": str(loaded.folder), "parameters": parameters}
 
 
 def _grid(found: list[int] | None) -> tuple[int, int] | None:
@@ -241,6 +255,16 @@ def _keeps(layers: Collection[int] | None, only: str | None) -> Any:
         return inside and (wanted is None or wanted.search(name) is not None)
 
     return keeps
+
+
+def _check_chosen(loaded: Loaded, found: capture.Recording, heads: Collection[int] | None) -> None:
+    """Who chooses what is not there is told what is."""
+    known = list(found.met)
+    has = ", ".join(known[:MOST_NAMES]) + (f" and {len(known) - MOST_NAMES} more" if len(known) > MOST_NAMES else "")
+    if known and not found:
+        raise LegatoError(f"{loaded.folder} has nothing of that name, or in these layers; it has {has}")
+    if heads is not None and not any("head" in axes for axes in found.axes.values()):
+        raise LegatoError(f"{loaded.folder} has no attention there, whose heads could be chosen; it has {has}")
 
 
 def _joined(name: str, steps: list[Tensor], axes: tuple[str, ...]) -> tuple[Tensor, tuple[str, ...]]:

@@ -27,7 +27,7 @@ from legato.nn.capture import record
 
 STATES: Final = re.compile(r"(?:^|\.)\d+\.(?:hidden|cell)$")
 CHUNK: Final = 256  # tokens that are read at once
-STRETCH: Final = 4096  # tokens of a text that are read in a row; a longer text is cut, and its parts are read together
+STRETCH: Final = 4096  # tokens that are read in a row; a longer text is cut, and its parts are read side by side
 TOP: Final = 5
 RIDGE: Final = 1e-2  # of the probe, for each token, where units have a spread of 1
 
@@ -100,23 +100,36 @@ def read_units(module: SequenceModel, tokenizer: AnyTokenizer, text: str) -> Rea
 
 
 def find_units(
-    model: Any, text: str, held_out: str, features: Mapping[str, Feature] | None = None, top: int = TOP
+    model: Any,
+    text: str | Sequence[str],
+    held_out: str | Sequence[str],
+    features: Mapping[str, Feature] | None = None,
+    top: int = TOP,
 ) -> dict[str, Followed]:
-    """The units that follow each property best, of a model that `legato.load` gave; `features` by their names."""
+    """The units that follow each property best, of a model that `legato.load` gave; `features` by their names.
+
+    A text may be several documents: each is read from its beginning, and what one leaves open is not in the next.
+    """
     module, tokenizer = model.loaded.module.eval(), model.loaded.tokenizer
     chosen = features or FEATURES
-    trained = [read_units(module, tokenizer, each) for each in (text, held_out)]
+    texts = [[each] if isinstance(each, str) else list(each) for each in (text, held_out)]
+    if not all(texts):
+        raise DataError("there is no document in one of the texts; give at least one to each")
     torch.manual_seed(0)
     fresh = type(module)(module.config, module.sizes).to(module.device).eval()
-    untrained = [read_units(fresh, tokenizer, each) for each in (text, held_out)]
-    made = {}
+    reads = [[read_units(module, tokenizer, document) for document in each] for each in texts]
+    trained = [np.concatenate([read.values for read in each]) for each in reads]
+    untrained = [
+        np.concatenate([read_units(fresh, tokenizer, document).values for document in each]) for each in texts
+    ]
+    names, made = reads[0][0].names, {}
     for name, feature in chosen.items():
-        wanted = [at_tokens(read.text, read.ends, feature) for read in trained]
+        wanted = [np.concatenate([at_tokens(read.text, read.ends, feature) for read in each]) for each in reads]
         if any(each.std() == 0 for each in wanted):
             continue  # nothing of the kind is in one of the texts
         made[name] = Followed(
-            best=_ranked(trained, wanted, top),
-            untrained=_ranked(untrained, wanted, 1)[0],
+            best=_ranked(names, trained, wanted, top),
+            untrained=_ranked(names, untrained, wanted, 1)[0],
             probe=_probed(trained, wanted),
         )
     if not made:
@@ -137,17 +150,17 @@ def correlations(values: Array, wanted: Array) -> Array:
     return np.divide(centred.T @ target, spread, out=np.zeros(values.shape[1]), where=spread > 1e-12)
 
 
-def _ranked(reads: list[Read], wanted: list[Array], top: int) -> list[UnitMatch]:
-    found, again = (correlations(read.values, each) for read, each in zip(reads, wanted, strict=True))
+def _ranked(names: list[tuple[str, int]], values: list[Array], wanted: list[Array], top: int) -> list[UnitMatch]:
+    found, again = (correlations(*each) for each in zip(values, wanted, strict=True))
     order = np.argsort(-np.abs(found), kind="stable")[:top]
-    named = ((*reads[0].names[index], float(found[index]), float(again[index])) for index in order)
+    named = ((*names[index], float(found[index]), float(again[index])) for index in order)
     return [UnitMatch(name, unit, here, there) for name, unit, here, there in named]
 
 
-def _probed(reads: list[Read], wanted: list[Array]) -> float:
+def _probed(values: list[Array], wanted: list[Array]) -> float:
     """Ridge regression on the first text, asked on the second."""
-    mean, spread = reads[0].values.mean(0), reads[0].values.std(0) + 1e-8
-    first, second = ((read.values - mean) / spread for read in reads)
+    mean, spread = values[0].mean(0), values[0].std(0) + 1e-8
+    first, second = ((each - mean) / spread for each in values)
     penalty = RIDGE * len(first) * np.eye(first.shape[1])
     weights = np.linalg.solve(first.T @ first + penalty, first.T @ (wanted[0] - wanted[0].mean()))
     return float(correlations((second @ weights)[:, None], wanted[1])[0])

@@ -137,6 +137,9 @@ class CLIPVision(ImageEncoder):
     def grid(self, height: int, width: int) -> tuple[int, int]:
         return self.patches.grid(height, width)
 
+    def learned_positions(self) -> Tensor:
+        return self.patches.learned()
+
     def read(self, batch: Batch, every: list[Tensor] | None = None) -> Tensor:
         """(B, 1 + N, D); what each block leaves, without a norm after the last."""
         x = self.norm_before(self.patches(self.pixels_of(batch.inputs)))

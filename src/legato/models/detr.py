@@ -127,6 +127,11 @@ def cells_of(encoder: ImageEncoder, height: int, width: int, device: torch.devic
     return torch.stack((across, down, *sides), dim=-1).flatten(0, 1)
 
 
+def place_waves(cells: Tensor, width: int) -> Tensor:
+    """P of the cells (S, 4), (S, D): waves of where each lies across the picture, then of where it lies down it."""
+    return share_sinusoids(cells[:, :2], width)
+
+
 def detect(
     grid: Tensor,
     cells: Tensor,
@@ -230,7 +235,7 @@ class DETRModel(SequenceModel):
         model = self.encoder.model
         pixels = batch.inputs.content
         cells = self.cells(pixels.shape[-2], pixels.shape[-1], pixels.device)  # (S, 4)
-        positions = share_sinusoids(cells[:, :2], self.config.width)  # P, (S, D)
+        positions = place_waves(cells, self.config.width)  # P, (S, D)
         memory = self.encoder(batch.inputs)[:, model.before_grid :] + positions
         if self.config.encoder_layers:
             memory = self.places(memory)

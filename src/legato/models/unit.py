@@ -42,7 +42,7 @@ from legato.data.text.any_tokenizer import AnyTokenizer
 from legato.data.text.text_reader import TextReader
 from legato.errors import ConfigError, LegatoError
 from legato.models.base import DEEPEST, ModelConfig, SequenceModel, Sizes
-from legato.models.detr import MLP, PRIOR, BoxPredictor, QueriesConfig, cells_of, detect
+from legato.models.detr import MLP, PRIOR, BoxPredictor, QueriesConfig, cells_of, detect, place_waves
 from legato.models.encoder import EncoderConfig, EncoderModel
 from legato.models.image_encoder import ImageEncoder
 from legato.models.model_with_head import MOST_OUTPUTS, HeadSpec
@@ -51,7 +51,6 @@ from legato.nn.capture import scope
 from legato.nn.convolution import OwnStatistics
 from legato.nn.feedforward import BlockShape
 from legato.nn.linear import Linear, xavier
-from legato.nn.positions import share_sinusoids
 from legato.nn.state import Memory, Output
 from legato.nn.transformer import Stack
 from legato.registry import MODELS
@@ -248,7 +247,7 @@ class UnitModel(SequenceModel):
         if self.encoder is None or self.places is None:
             raise LegatoError("this model has no part that reads pictures")
         pixels, model = pictures.content, self.encoder.model
-        positions = share_sinusoids(self._cells(pixels)[:, :2], self.config.width)
+        positions = place_waves(self._cells(pixels), self.config.width)
         states = self.statistics[number].applied(self.encoder, pictures)  # type: ignore[operator]
         states = states[:, model.before_grid :] + positions
         return self.places(states) if self.config.encoder_layers else states, positions

@@ -87,11 +87,15 @@ class PatchEmbedding(nn.Module):
             raise LegatoError(f"a picture of {height} × {width} pixels is no patches of {self.patch} pixels")
         return height // self.patch, width // self.patch
 
+    def learned(self) -> Tensor:
+        """The positions of the patches as they were learned, without that of the whole: (rows, columns, D)."""
+        return self.positions[1:].unflatten(0, (self.side, self.side))
+
     def positions_of(self, rows: int, columns: int) -> Tensor:
         """The positions of a grid, and of the whole before them: (1 + rows · columns, D)."""
         if (rows, columns) == (self.side, self.side):
             return self.positions
-        learned = self.positions[1:].view(1, self.side, self.side, -1).permute(0, 3, 1, 2)
+        learned = self.learned().permute(2, 0, 1).unsqueeze(0)  # (1, D, rows, columns)
         stretched = F.interpolate(learned, size=(rows, columns), mode="bicubic", align_corners=False)
         return torch.cat([self.positions[:1], stretched.flatten(2)[0].t()])
 
@@ -145,8 +149,7 @@ class ViTModel(ImageEncoder):
         return F.dropout(self.patches(self.pixels_of(inputs)), self.config.dropout, self.training)
 
     def learned_positions(self) -> Tensor:
-        side = self.config.image // self.config.patch
-        return self.patches.positions[self.before_grid :].unflatten(0, (side, side))
+        return self.patches.learned()
 
     def read(self, batch: Batch, every: list[Tensor] | None = None) -> Tensor:
         x = self.embed(batch.inputs)

@@ -42,8 +42,10 @@ class Recording(dict[str, list[Tensor]]):
         super().__init__()
         self.keep, self.attached = keep, attached
         self.axes: dict[str, tuple[str, ...]] = {}
+        self.met: dict[str, None] = {}  # every name, kept or not
 
     def add(self, name: str, tensor: Tensor, axes: str) -> None:
+        self.met[name] = None
         if self.keep is not None and not self.keep(name):
             return
         self.setdefault(name, []).append(tensor if self.attached else tensor.detach())

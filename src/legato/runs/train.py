@@ -51,6 +51,7 @@ RESUMABLE = (
     "train.checkpoint_every",
     "train.keep",
     "train.log_every",
+    "train.layers_every",
     "train.patience",
     "train.samples",
     "train.tensorboard",

@@ -246,10 +246,14 @@ def written_reading(
 
 def text_reading(loaded: Loaded, source: Sequence[int], written: str) -> Reading:
     """The tokens of a source, and of a text that is written of it."""
+    return ids_reading(loaded, source, [int(index) for index in loaded.target.encode(written)])
+
+
+def ids_reading(loaded: Loaded, source: Sequence[int], ids: Sequence[int]) -> Reading:
+    """The tokens of a source, and those that are written of it, as many as the model reads."""
     target, tokens = loaded.target, TargetTokens.of(loaded.target, loaded.first_token)
-    ids = [int(index) for index in target.encode(written)[: longest_of(loaded.module) - 1]]
-    read = named_tokens(loaded.tokenizer, source)
-    return written_reading(Inputs.of([source]), read, target, [tokens.start], ids, tokens.eos)
+    read, most = named_tokens(loaded.tokenizer, source), longest_of(loaded.module) - 1
+    return written_reading(Inputs.of([source]), read, target, [tokens.start], ids[:most], tokens.eos)
 
 
 class EncoderDecoderJob(TaskJob):

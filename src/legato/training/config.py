@@ -83,6 +83,9 @@ class TrainConfig(Section):
     checkpoint_every: int | None = Field(None, ge=1, description="steps; left out: as validate_every")
     keep: int = Field(2, ge=1, description="checkpoints kept besides best and last")
     log_every: int = Field(20, ge=1, description="steps between reports")
+    layers_every: int = Field(
+        0, ge=0, description="steps between figures of each layer (gradient norm, update/weights); 0: none"
+    )
     patience: int = Field(0, ge=0, description="stop after this many validations without gain; 0 never stops")
     samples: int = Field(1, ge=0, le=10_000, description="texts written at each validation")
     tensorboard: bool = Field(True, description="write TensorBoard events")

@@ -59,6 +59,7 @@ from legato.training.display import Display, Report, memory_used
 from legato.training.divergence import NotFinite, Watch, first_bad_module
 from legato.training.graph import AT_ONCE, MOST, WARM, StepGraph, failure_reason, own_stream, shape_of
 from legato.training.job import Job, Run
+from legato.training.layer_figures import LayerFigures
 from legato.training.optimizers import Average, make_optimizer, optimizer_tensors, restore_optimizer
 from legato.training.schedules import Schedule, resolve_steps
 
@@ -97,6 +98,7 @@ class Trainer:
         self.graphs: dict[Hashable, StepGraph] = {}
         self._met: set[Hashable] = set()  # shapes of the ordinary steps so far
         self._trainable = [p for p in model.parameters() if p.requires_grad]
+        self._layers = LayerFigures(model, config.layers_every)
         if config.recompute:
             recompute_blocks(model)
         if config.compile:
@@ -169,6 +171,9 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["share"]
         reported, batch = self._gradients(self.step)
+        looking = self._layers.due(self.step + 1)
+        if looking:
+            self._layers.before()
         norm = torch.nn.utils.clip_grad_norm_(self._trainable, self.config.clip or math.inf)
         self.optimizer.step()
         self._warm[batch.task] += 1
@@ -179,6 +184,9 @@ class Trainer:
         self.progress.tokens += batch.read
         self.step += 1
         self.watch.see(self.step, reported, norm, batch.tokens)
+        if looking:
+            self.watch.check()  # what is not finite is no figure
+            self.run.log(self.step, "layers", dict(self._layers.after()))
 
     # ── the run ───────────────────────────────────────────────────────────────────────────────
 

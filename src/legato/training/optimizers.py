@@ -33,7 +33,9 @@ from legato.training.adapt import head_parameters
 from legato.training.config import TrainConfig
 from legato.training.muon import Muon
 
-_LAYER: Final = re.compile(r".*?\b(?:layers|stages)\.(\d+)\.")
+LAYER: Final = re.compile(
+    r"(.*?\b(?:layers|stages)\.(\d+))\."
+)  # a parameter's name: its layer, and the layer's number
 
 
 def make_optimizer(model: SequenceModel, config: TrainConfig, device: torch.device) -> torch.optim.Optimizer:
@@ -67,7 +69,7 @@ def _matrices_of_layers(model: SequenceModel) -> set[str]:
     inside = {
         name
         for name, parameter in model.named_parameters()
-        if parameter.dim() in (2, 4) and _LAYER.match(name) and id(parameter) not in tables
+        if parameter.dim() in (2, 4) and LAYER.match(name) and id(parameter) not in tables
     }
     if not any(parameter.requires_grad for name, parameter in model.named_parameters() if name in inside):
         raise ConfigError(
@@ -129,7 +131,7 @@ def freeze_parts(model: SequenceModel, names: Sequence[str]) -> None:
 
 def _depths(names: list[str], model: str) -> tuple[dict[str, int], int]:
     """The layer of each parameter, from 1; 0 for what lies below the first. And the number of what lies above."""
-    numbered = [int(found[1]) + 1 if (found := _LAYER.match(name)) else None for name in names]
+    numbered = [int(found[2]) + 1 if (found := LAYER.match(name)) else None for name in names]
     top = max((number for number in numbered if number is not None), default=0)
     if not top:
         raise ConfigError(f"train.layer_decay is for models of layers, and model={model} has none")

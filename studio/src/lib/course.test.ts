@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { figures, line, logarithms, nearest, smoothed, thinned, told, type Row } from "./course";
+import { byLayer, figures, line, logarithms, nearest, overTokens, smoothed, thinned, titleOf, told, type Row } from "./course";
 
 const ROWS: Row[] = [
   { step: 10, kind: "train", loss: 2.5, lr: 0.001, tokens: 640 },
@@ -53,4 +53,29 @@ test("numbers of an axis, and one of logarithms", () => {
   expect(axis.ticks.map(axis.told)).toEqual(["1.5", "2", "3", "5", "7"]);
   expect(logarithms(0, 0).ticks.length).toBeGreaterThan(0);
   expect(logarithms(-12, 0).ticks.length).toBeLessThan(10);
+});
+
+test("the same line over the tokens that were read", () => {
+  expect(overTokens(line(ROWS, "train", "loss"), 63.96)).toEqual([{ step: 640, value: 2.5 }, { step: 1919, value: 1.7976931348623157 }]);
+  expect(overTokens([], 64)).toEqual([]);
+});
+
+test("figures have names above their charts", () => {
+  expect(["lr", "bits_per_byte"].map(titleOf)).toEqual(["Learning rate", "bits per byte"]);
+});
+
+test("figures of layers, by what is measured", () => {
+  const rows: Row[] = [
+    { step: 5, kind: "layers", "gradient/embedding": 1, "gradient/stack.layers.0": 2, "update/embedding": 0.25 },
+    { step: 10, kind: "layers", "gradient/embedding": 3, "gradient/stack.layers.0": null, "update/embedding": 0.5 },
+    { step: 10, kind: "train", loss: 4 },
+  ];
+  expect(byLayer(rows)).toEqual([
+    {
+      measure: "gradient",
+      layers: [{ name: "embedding", points: [{ step: 5, value: 1 }, { step: 10, value: 3 }] }, { name: "stack.layers.0", points: [{ step: 5, value: 2 }] }],
+    },
+    { measure: "update", layers: [{ name: "embedding", points: [{ step: 5, value: 0.25 }, { step: 10, value: 0.5 }] }] },
+  ]);
+  expect(byLayer([])).toEqual([]);
 });

@@ -2,7 +2,7 @@
 
 import type { Axis } from "./plot";
 
-/** A step, a kind (train, valid, samples) and figures, as they are in the file. */
+/** A step, a kind (train, valid, layers, samples) and figures, as they are in the file. */
 export interface Row {
   step: number;
   kind: string;
@@ -18,6 +18,32 @@ export interface RunView {
   every?: number; // of the rows of training, each so-many-th is here
   rows?: Row[]; // left out: a server has them
 }
+
+/** One of several runs that are compared. */
+export interface ComparedRun extends RunView {
+  name: string;
+  entry: number; // what it is a run of: those that differ in their seeds alone are of one
+  tokens_per_step: number;
+  rows: Row[];
+}
+
+export interface RunsView {
+  runs: ComparedRun[];
+  table: { columns: string[]; rows: string[][]; caption: string }; // a row an entry
+}
+
+const TITLES: Record<string, string> = {
+  loss: "Loss", lr: "Learning rate", norm: "Gradient norm", tokens_per_second: "Tokens a second", perplexity: "Perplexity",
+  gradient: "Gradient norm of each layer", update: "Update / weights of each layer",
+};
+
+/** What a figure is called above its chart. */
+export function titleOf(figure: string): string {
+  return TITLES[figure] ?? figure.replace(/_/g, " ");
+}
+
+export const MEANS = [1, 3, 5, 11, 21, 51, 101, 201]; // rows that a smoothed line is the mean of
+export const STEADY = new Set(["lr"]); // what has no noise to smooth
 
 export interface Point {
   step: number;
@@ -42,6 +68,28 @@ export function line(rows: readonly Row[], kind: string, figure: string): Point[
     if (row.kind === kind && typeof value === "number") found.push({ step: row.step, value });
   }
   return found;
+}
+
+/** A measure of each layer over the steps (rows of the kind `layers`, figures such as gradient/stack.layers.0). */
+export interface LayerLines {
+  measure: string;
+  layers: { name: string; points: Point[] }[];
+}
+
+export function byLayer(rows: readonly Row[]): LayerLines[] {
+  const found = new Map<string, LayerLines>();
+  for (const figure of figures(rows, "layers")) {
+    const [measure, ...rest] = figure.split("/");
+    const lines = found.get(measure!) ?? { measure: measure!, layers: [] };
+    lines.layers.push({ name: rest.join("/"), points: line(rows, "layers", figure) });
+    found.set(measure!, lines);
+  }
+  return [...found.values()];
+}
+
+/** The same over what was read: tokens in place of steps. */
+export function overTokens(points: readonly Point[], tokensPerStep: number): Point[] {
+  return points.map(({ step, value }) => ({ step: Math.round(step * tokensPerStep), value }));
 }
 
 /** Means of so many rows, each in the middle of its own; of fewer at the ends, where the line is not to lag behind. */

@@ -15,6 +15,7 @@ test("halves", () => {
   expect(half(0xc000)).toBe(-2);
   expect(half(0x0001)).toBeCloseTo(2 ** -24, 30);
   expect(half(0x7c00)).toBe(Infinity);
+  expect(half(0x7e00)).toBeNaN(); // where there is no number
 });
 
 test("a part, and the mean of parts", () => {

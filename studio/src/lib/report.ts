@@ -28,6 +28,7 @@ export interface Report {
   streams: Record<string, Stream>;
   written: string[] | null;
   guesses: [string, number][][];
+  opens?: string | null; // the view that is shown first; else the first that there is
   views: Record<string, unknown>; // by the names of the views (views/index.ts)
   arrays: ArrayEntry[];
 }
@@ -101,15 +102,21 @@ export class Data {
   }
 }
 
-/** The report inside of this page; null: the page has none, a server does. */
-export function embedded(): Source | null {
-  const told = document.getElementById("report");
-  if (!told) return null;
-  const report = JSON.parse(told.textContent ?? "") as Report;
+/** The reports inside of this page, "report", "report-1", …; none: a server has them. */
+export function embedded(): Source[] {
+  const found: Source[] = [];
+  for (let which = ""; ; which = `-${found.length}`) {
+    const told = document.getElementById(`report${which}`);
+    if (!told) return found;
+    found.push(sourceOf(JSON.parse(told.textContent ?? "") as Report, which));
+  }
+}
+
+function sourceOf(report: Report, which: string): Source {
   return {
     report,
     async blob(index) {
-      const text = document.getElementById(`blob-${index}`)?.textContent;
+      const text = document.getElementById(`blob${which}-${index}`)?.textContent;
       if (text == null) throw new Error(`the file has no array ${index}`);
       const binary = atob(text);
       const bytes = new Uint8Array(binary.length);

@@ -7,6 +7,7 @@ const DARKNESS = matchMedia("(prefers-color-scheme: dark)");
 
 class Chosen {
   view = $state("");
+  input = $state(0); // which of a page's reports
   position = $state<number | null>(null); // of the stream that a model writes to, or reads
   source = $state<number | null>(null); // of what an encoder reads
   layer = $state<string | null>(null); // the name of a tensor
@@ -32,6 +33,7 @@ class Chosen {
       return value !== null && /^\d{1,6}$/.test(value) ? Number(value) : null;
     };
     this.view = told.get("view") ?? "";
+    this.input = whole("input") ?? 0;
     this.position = whole("position");
     this.source = whole("source");
     this.layer = told.get("layer");
@@ -51,6 +53,7 @@ class Chosen {
   get address(): string {
     const told = new URLSearchParams();
     if (this.view) told.set("view", this.view);
+    if (this.input) told.set("input", String(this.input));
     if (this.position !== null) told.set("position", String(this.position));
     if (this.source !== null) told.set("source", String(this.source));
     if (this.layer !== null) told.set("layer", this.layer);

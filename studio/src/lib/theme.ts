@@ -57,6 +57,11 @@ export function amount(theme: Theme, share: number): number {
   return between(theme.dark ? UP_DARK : UP_LIGHT, share);
 }
 
+/** One of many lines in their order, from 0 to 1: a colour that stands out from the paper. */
+export function shade(theme: Theme, share: number): string {
+  return `#${amount(theme, 0.35 + 0.6 * share).toString(16).padStart(6, "0")}`;
+}
+
 /** Of −1 to 1: below and above 0, orange and blue. */
 export function signed(theme: Theme, value: number): number {
   return between(theme.dark ? LOW_DARK : LOW_LIGHT, (value + 1) / 2);

@@ -12,6 +12,7 @@ import Lens from "./Lens.svelte";
 import Map from "./Map.svelte";
 import Positions from "./Positions.svelte";
 import Run from "./Run.svelte";
+import Runs from "./Runs.svelte";
 import Tree from "./Tree.svelte";
 
 export interface View {
@@ -24,6 +25,7 @@ export interface View {
 export const VIEWS: View[] = [
   { name: "map", title: "Model", about: "What it is made of: shapes, parameters and cost of each part.", component: Map },
   { name: "run", title: "Run", about: "The course of training, as metrics.jsonl has it; click to choose a validation.", component: Run },
+  { name: "runs", title: "Runs", about: "The courses of several runs beside one another: each figure is a chart, each run a line.", component: Runs },
   { name: "cells", title: "Cells and gates", about: "The text, coloured by one unit; units ranked by what they follow.", component: Cells },
   { name: "gradient", title: "Gradient", about: "How far back a loss reaches: the gradient at each earlier token.", component: Gradient },
   { name: "alignment", title: "Alignment", about: "Where a decoder looks for each token that it writes.", component: Alignment },

@@ -397,9 +397,22 @@ def _of_verbs() -> Iterator[Scenario]:
         keys=("data.", "model.name", "seed", "out"),
         options=True,
     )
-    yield Scenario("compare-files", ("compare", "a.yaml", "b.yaml", "out=out", "--json"), (stock.recipe,))
+    yield Scenario(
+        "compare-files",
+        ("compare", "a.yaml", "b.yaml", "out=out", "--html", "report.html", "--json"),
+        (stock.recipe,),
+        own=("out", "report.html"),
+    )
     yield Scenario("train-recipe", ("train", "a.yaml", "out=out", "--json"), (stock.recipe,))
     pairs = {**JOBS["translation"].settings}
+    yield Scenario(
+        "predict-drawn",
+        ("predict", "run", "a big dog", "--beams", "2", "--alignments", "--html", "report.html"),
+        (stock.pairs,),
+        (_train("translation", pairs, out="run"),),
+        own=("report.html",),
+        texts=1,
+    )
     yield Scenario(
         "export-ctranslate2",
         ("export", "run", "--to", "ctranslate2", "--out", "out", "--quantize", "int8"),

@@ -21,7 +21,7 @@ from legato.errors import LegatoError
 from legato.inspect.gradients import Gradients, gradient_through_time
 from legato.inspect.heads import head_measures
 from legato.inspect.lens import lens_of
-from legato.inspect.positions import dot_products
+from legato.inspect.positions import GridWaves, dot_products, has_grid_waves, picture_size, waves_of_grid
 from legato.inspect.probes import Probes
 from legato.inspect.readings import reading_of
 from legato.inspect.report.page import Report
@@ -32,6 +32,7 @@ from legato.models.whisper import FrameEncoder
 from legato.nn.conformer import RelativeAttention, relative_sinusoids
 from legato.nn.pooling import ScalarMix
 from legato.nn.positions import Learned, Rotary, Sinusoidal
+from legato.nn.recurrent import LSTMCell
 
 MOST_LOGITS: Final = 1 << 27  # that a lens computes: seconds
 MOST_NUMBERS: Final = 1 << 18  # bytes of a table of positions that a report holds
@@ -96,8 +97,11 @@ def lens_view(
 # --- codes of positions -------------------------------------------------------------------------------
 
 
-def positions_view(report: Report, model: Any) -> View | None:
-    """Every code of positions that a model has: tables, turns, likeness of patches, scores of distances."""
+def positions_view(report: Report, model: Any, size: tuple[int, int] | None = None) -> View | None:
+    """Every code of positions that a model has: tables, turns, likeness of patches, scores of distances.
+
+    `size` is the height and width of the picture that is read; left out: of what pictures are brought to.
+    """
     module: nn.Module = model.loaded.module
     codes: list[View] = []
     relative: list[tuple[str, RelativeAttention]] = []
@@ -113,7 +117,10 @@ def positions_view(report: Report, model: Any) -> View | None:
         elif isinstance(part, Learned):
             codes.append(_learned(report, name, part.weight[unused.get(part, 0) :]))
         elif isinstance(part, PatchEmbedding):
-            codes.append(_patches(report, name, part.positions[1:].unflatten(0, (part.side, part.side))))
+            codes.append(_patches(report, name, part.learned()))
+        elif has_grid_waves(part):
+            found = waves_of_grid(part, size or picture_size(model.loaded, part))
+            codes.append(_grid(report, f"{name}.grid".removeprefix("."), found))
         elif isinstance(part, RelativeAttention):
             relative.append((name, part))
     if relative:
@@ -169,16 +176,27 @@ def _patches(report: Report, name: str, table: Tensor) -> View:
     """Of learned positions (rows, columns, D): how like each is to all others, of as many as can be drawn."""
     rows, columns = table.shape[:2]
     found = _array(table).reshape(rows * columns, -1)
-    picked = [np.arange(side)[(step := -(-side // MOST_GRIDS)) // 2 :: step] for side in (rows, columns)]
-    places = (picked[0][:, None] * columns + picked[1]).ravel()
+    drawn = _drawn(rows, columns)
+    places = np.add.outer(np.array(drawn["rows"]) * columns, drawn["columns"]).ravel()
     cosines = dot_products(found, cosine=True)[places]  # (n, N)
+    return {"name": name, "kind": "patches", **drawn, "cosines": report.signed(cosines, 1.0)}
+
+
+def _drawn(rows: int, columns: int) -> View:
+    """A grid, and which of its rows and columns are drawn."""
+    picked = [np.arange(side)[(step := -(-side // MOST_GRIDS)) // 2 :: step].tolist() for side in (rows, columns)]
+    return {"grid": [rows, columns], "rows": picked[0], "columns": picked[1]}
+
+
+def _grid(report: Report, name: str, waves: GridWaves) -> View:
+    """Waves along both sides of a picture's grid; how alike two places are is the mean of both sides' cosines."""
+    across, down = report.halves(waves.columns), report.halves(waves.rows)
     return {
         "name": name,
-        "kind": "patches",
-        "grid": [rows, columns],
-        "rows": picked[0].tolist(),
-        "columns": picked[1].tolist(),
-        "cosines": report.signed(cosines, 1.0),
+        "kind": "grid",
+        **_drawn(len(waves.rows), len(waves.columns)),
+        "across": across,
+        "down": down,
     }
 
 
@@ -203,14 +221,19 @@ def _relative(report: Report, layers: list[tuple[str, RelativeAttention]]) -> Vi
 
 
 def gradient_view(report: Report, models: Mapping[str, Any], given: Any) -> View | None:
-    """How far the gradient of the last token's loss reaches back, of each of some models on one input."""
+    """How far the gradient of the last token's loss reaches back, of each of some models on one input.
+
+    An LSTM has another line for its cell, which is the state that it keeps things in.
+    """
     lines, left = [], []
     for name, model in models.items():
         found = _if_any(partial(gradient_through_time, model, given))
         if found is None:
             left.append(name)
-        else:
-            lines.append(_line(report, name, found))
+            continue
+        lines.append(_line(report, name, found))
+        if any(isinstance(part, LSTMCell) for part in model.loaded.module.modules()):
+            lines.append(_line(report, f"{name}, cell", gradient_through_time(model, given, of="cell")))
     return {"lines": lines, "left": left} if lines else None
 
 
@@ -229,7 +252,7 @@ def _line(report: Report, name: str, found: Gradients) -> View:
         "tokens": list(found.tokens),
         "wanted": found.wanted,
         "loss": found.loss,
-        "norms": report.halves(powers),
+        "norms": report.halves(powers, gaps=True),
         "factor": None if bound is None or len(bound) < 2 or not some[-1] else float(bound[-2] / bound[-1]),
     }
 
@@ -244,6 +267,8 @@ def layers_view(
 
     `probes` are of some tasks, by their names; `model` is asked for the weights of mixes that it has learned.
     """
+    if model is not None:
+        trace.check_model(model.loaded)
     far = _distances(report, trace)
     prefixes = [name.removesuffix("embedded") for name in trace if name.endswith("embedded")]
     stacks = [_stack(report, trace, prefix, far) for prefix in prefixes]

@@ -21,9 +21,7 @@ Array = np.ndarray[Any, np.dtype[np.float32]]
 
 def add_backdrops(report: Report, loaded: Loaded, reading: Reading) -> None:
     """Give the streams of patches their picture (H, W, 3), those of frames their spectrogram (T, F)."""
-    values = _values(reading)
-    picture = next((each for each in values if each.ndim == 3 and len(each) == 3), None)
-    sound = next((each for each in values if each.ndim == 2), None)
+    picture, sound = picture_in(reading), next((each for each in _values(reading) if each.ndim == 2), None)
     pixels = None if picture is None else report.whole(_pixels(loaded, picture), 0, 255)
     frames = None if sound is None else report.whole(_frames(sound), 0, 255)
     for name, places in reading.positions.items():
@@ -31,6 +29,12 @@ def add_backdrops(report: Report, loaded: Loaded, reading: Reading) -> None:
             report.streams[name]["pixels"] = pixels
         if places.kind == "frame" and frames is not None:
             report.streams[name]["frames"] = frames
+
+
+def picture_in(reading: Reading) -> Array | None:
+    """The picture (3, H, W) that a model reads, alone or beside a text; of a clip (N, 3, H, W), the first."""
+    pictures = (each[0] if each.ndim == 4 else each for each in _values(reading))
+    return next((each for each in pictures if each.ndim == 3 and len(each) == 3), None)
 
 
 def _values(reading: Reading) -> list[Array]:

@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any, Final
 
+from legato.data.positions import Reading
+from legato.errors import LegatoError
 from legato.folders.loaded import Loaded
 from legato.inspect.readings import reading_of
 from legato.inspect.report.analysis_views import gradient_view, layers_view, lens_view, positions_view
-from legato.inspect.report.backdrops import add_backdrops
+from legato.inspect.report.backdrops import add_backdrops, picture_in
 from legato.inspect.report.page import Report
 from legato.inspect.report.trace_views import Costs, alignment_view, attention_view, cells_view, head_view, map_view
 from legato.inspect.report.tree_view import tree_view
@@ -29,12 +31,13 @@ def report_of(
     task: str | None = None,
     prefix: str | None = None,
     beside: Mapping[str, Any] | None = None,
+    search: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Report:
     """What the studio draws of a model, which `legato.load` gave; `options` are those of `model.trace`.
 
-    `prefix` is what the texts of the decoding tree begin with; gradients of the models `beside`, by their names, are
-    drawn with its own.
+    `prefix` is what the texts of the decoding tree begin with, `search` what else is asked of it (`tree_view`: its
+    width, nbest, …); gradients of the models `beside`, by their names, are drawn with its own.
     """
     model = model.for_task(task)
     loaded: Loaded = model.loaded
@@ -44,14 +47,48 @@ def report_of(
     report = trace_report(trace, given if isinstance(given, str) else "")
     add_backdrops(report, loaded, reading)
     report.views["map"] = map_view(loaded, costs)
-    more = {"layers": layers_view(report, trace, model=model), "positions": positions_view(report, model)}
-    more["tree"] = tree_view(loaded, given, prefix=prefix)
+    picture = picture_in(reading)
+    size = None if picture is None else picture.shape[1:]
+    more = {"layers": layers_view(report, trace, model=model), "positions": positions_view(report, model, size)}
+    more["tree"] = tree_view(loaded, given, prefix=prefix, **(search or {}))
     more["lens"] = lens_view(report, model, given, written, reading=reading)
-    short = list(reading.positions.values())[-1].count <= MOST_TOKENS
-    if short and not loaded.module.is_encoder_decoder:  # whose loss is not of what it reads
-        more["gradient"] = gradient_view(report, {str(trace.model["name"]): model, **(beside or {})}, given)
+    more["gradient"] = _gradients(report, model, given, reading, beside or {})
     report.views |= {name: view for name, view in more.items() if view is not None}
     return report
+
+
+def _gradients(
+    report: Report, model: Any, given: Any, reading: Reading, beside: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """How far gradients reach back in a model, and in others beside it; that there is nothing to draw is said to who
+    names others."""
+    loaded: Loaded = model.loaded
+    count = list(reading.positions.values())[-1].count
+    if loaded.module.is_encoder_decoder:
+        why = f"{loaded.folder} does not predict the next token of what it reads"
+    elif count > MOST_TOKENS:
+        why = f"the text has {count:,} tokens, and gradients are drawn of {MOST_TOKENS} at most"
+    else:
+        view = gradient_view(report, {str(loaded.module.config.name): model, **beside}, given)
+        if view is not None:
+            return view
+        why = "none of the models predicts the next token"
+    if beside:
+        raise LegatoError(f"{why}, so there is no gradient to draw others beside; leave them out")
+    return None
+
+
+def named_apart(own: str, others: Mapping[str, Any]) -> dict[str, Any]:
+    """Models by names that tell them from each other and from the one called `own`, given by what was asked for.
+
+    One is called as its kind, or what was asked for where another is of that kind.
+    """
+    named: dict[str, Any] = {}
+    for asked, model in others.items():
+        words = (str(model.module.config.name), asked, str(model.folder))
+        numbered = (f"{asked} ({number})" for number in range(2, len(others) + 4))
+        named[next(word for word in (*words, *numbered) if word != own and word not in named)] = model
+    return named
 
 
 def trace_report(trace: Trace, given: str = "") -> Report:

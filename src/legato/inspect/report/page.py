@@ -5,6 +5,7 @@
 
 The studio is one page, built from `studio/` (TypeScript, Svelte) and kept here as studio.html. A report goes into it:
 the JSON, and each array as base64 of its deflated bytes. Numbers are uint8, spread between two ends, or float16.
+A page may hold several reports, of which it shows the one that is chosen (`page_of`).
 What the page shows of a text is set as text, and its policy allows no script but its own.
 """
 
@@ -12,7 +13,9 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import zlib
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -49,7 +52,7 @@ class Kept:
 
 @dataclass
 class Report:
-    """What the studio draws of one input of one model."""
+    """What the studio draws: of one input of one model, or of several runs."""
 
     title: str
     given: str
@@ -60,6 +63,7 @@ class Report:
     views: dict[str, Any] = field(default_factory=dict)
     arrays: list[Kept] = field(default_factory=list)
     trace: Trace | None = None  # what it was made of
+    opens: str | None = None  # the view that is shown first; None: the first that there is
 
     @classmethod
     def of_trace(cls, trace: Trace, given: str) -> Report:
@@ -83,10 +87,10 @@ class Report:
         top = float(np.abs(found).max(initial=0.0)) if most is None else most
         return self.whole(found, -(top or 1.0), top or 1.0)
 
-    def halves(self, values: Array) -> int:
-        """Keep numbers as float16."""
-        found = np.nan_to_num(np.asarray(values, dtype=np.float32)).clip(-65504, 65504).astype("<f2")
-        return self._keep("f16", found, 0.0, 0.0, 1.0)
+    def halves(self, values: Array, *, gaps: bool = False) -> int:
+        """Keep numbers as float16; NaN as 0, or with `gaps` as it is."""
+        found = np.nan_to_num(np.asarray(values, dtype=np.float32), nan=np.nan if gaps else 0.0)
+        return self._keep("f16", found.clip(-65504, 65504).astype("<f2"), 0.0, 0.0, 1.0)
 
     def _keep(self, dtype: Literal["u8", "f16"], values: Array, low: float, high: float, power: float) -> int:
         blob = zlib.compress(np.ascontiguousarray(values).tobytes(), LEVEL)
@@ -103,29 +107,63 @@ class Report:
             "streams": self.streams,
             "written": self.written,
             "guesses": self.guesses,
+            "opens": self.opens,
             "views": self.views,
             "arrays": [each.told() for each in self.arrays],
         }
 
     def html(self) -> str:
         """One page with everything in it."""
-        parts = [f'<script type="application/json" id="report">{_inside(self.told())}</script>']
-        for number, each in enumerate(self.arrays):
-            text = base64.b64encode(each.blob).decode("ascii")
-            parts.append(f'<script type="text/plain" id="blob-{number}">{text}</script>')
-        before, _, after = studio_page().partition(PLACE)
-        return before + "\n".join(parts) + after
+        return page_of([self])
 
     def write_html(self, path: str | Path) -> None:
-        place = Path(path)
+        write_page(path, [self])
+
+
+def page_of(reports: Sequence[Report]) -> str:
+    """One page with everything in it; of several reports it shows one at a time."""
+    parts = []
+    for number, report in enumerate(reports):
+        which = f"-{number}" if number else ""
+        parts.append(f'<script type="application/json" id="report{which}">{_inside(report.told())}</script>')
+        for index, each in enumerate(report.arrays):
+            text = base64.b64encode(each.blob).decode("ascii")
+            parts.append(f'<script type="text/plain" id="blob{which}-{index}">{text}</script>')
+    before, _, after = studio_page().partition(PLACE)
+    return before + "\n".join(parts) + after
+
+
+def write_page(path: str | Path, reports: Sequence[Report]) -> None:
+    """Write the page of these reports; folders above it that are missing are made."""
+    place = checked_place(path)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with replacing_file(place) as fresh:
+            fresh.write_text(page_of(reports), "utf-8")
+    except OSError as problem:
+        raise _unwritable(place, problem) from None
+
+
+def checked_place(path: str | Path) -> Path:
+    """Where a page can be written, as far as can be seen: asked before what takes long, refused in a line."""
+    place = Path(path)
+    try:
         if not place.name or place.is_dir():
             raise DataError(f"the report cannot be written to {place}, which is a folder; name a file in it")
-        try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with replacing_file(place) as fresh:
-                fresh.write_text(self.html(), "utf-8")
-        except OSError as problem:
-            raise DataError(f"the report cannot be written to {place}: {reason_of(problem) or problem}") from None
+        if place.exists() and not place.is_file():
+            raise DataError(f"the report cannot be written to {place}, which is no regular file; name another place")
+        above = next(folder for folder in place.absolute().parents if folder.exists())
+        if not above.is_dir():
+            raise DataError(f"the report cannot be written to {place}: {above} is no folder; name another place")
+    except OSError as problem:
+        raise _unwritable(place, problem) from None
+    if not os.access(above, os.W_OK):
+        raise DataError(f"the report cannot be written to {place}: {above} may not be written to; name another place")
+    return place
+
+
+def _unwritable(place: Path, problem: OSError) -> DataError:
+    return DataError(f"the report cannot be written to {place}: {reason_of(problem) or problem}")
 
 
 def _inside(told: Any) -> str:

@@ -2,7 +2,7 @@
 
     report.views["run"] = run_view(run_of("runs/x"))
 
-A row is a step, a kind (train, valid) and figures. They stay JSON: bytes and float16 would not be the file's numbers.
+A row is a step, a kind (train, valid, layers) and figures. They stay JSON: float16 would not be the file's numbers.
 Rows of the kind `samples` have texts that the model wrote, {"step": 500, "kind": "samples", "texts": […]}, and belong
 to the validation of the same step. Nothing here writes to a run.
 """
@@ -82,8 +82,8 @@ def read_rows(run: Path, after: int = 0, file: str = "", most: int = CHUNK) -> R
     return Rows(rows, name, begin, begin + whole, bool(whole) and begin + len(text) < found.st_size)
 
 
-def run_view(run: Path) -> dict[str, Any]:
-    """A run as a file shows it; of very many rows of training, some."""
+def run_view(run: Path, most: int = MOST_ROWS) -> dict[str, Any]:
+    """A run as a file shows it; of very many rows of training, `most`."""
     rows: list[Row] = []
     part = read_rows(run)
     while part.rows or part.more:
@@ -91,9 +91,11 @@ def run_view(run: Path) -> dict[str, Any]:
         if not part.more:
             break
         part = read_rows(run, part.after, part.file)
-    training = [number for number, row in enumerate(rows) if row["kind"] == "train"]
-    every = max(1, math.ceil(len(training) / MOST_ROWS))
-    left = set(training) - set(training[::-1][::every])  # the last one stays
+    every, left = 1, set[int]()
+    for kind in ("train", "layers"):
+        numbers = [number for number, row in enumerate(rows) if row["kind"] == kind]
+        every = max(every, each := max(1, math.ceil(len(numbers) / most)))
+        left |= set(numbers) - set(numbers[::-1][::each])  # the last one stays
     return {**about_run(run), "every": every, "rows": [row for number, row in enumerate(rows) if number not in left]}
 
 

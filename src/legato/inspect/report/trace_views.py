@@ -127,19 +127,18 @@ def cells_view(report: Report, trace: Trace) -> View | None:
             continue
         room[_recurs(name)] -= values.size
         gate = any(word in name.rsplit(".", 1)[-1] for word in GATES)
-        most = 1.0 if gate else float(np.quantile(np.abs(values), 0.999)) or 1.0
-        kept = report.whole(values, 0.0, 1.0) if gate else report.signed(values, most)
+        # A gate is a share; anything else a share of its unit's largest, which may be a hundred times another's.
+        most = np.where((largest := np.abs(values).max(0)) > 0, largest, 1.0)
         tensors.append(
             {
                 "name": name,
                 "stream": trace[name].stream,
                 "units": values.shape[1],
-                "values": kept,
-                "low": 0.0 if gate else -most,
-                "high": most,
+                "values": report.whole(values, 0.0, 1.0) if gate else report.signed(values / most, 1.0),
+                "scales": None if gate else report.halves(most),
             }
         )
-    if not tensors:
+    if not names:
         return None
     return {"tensors": tensors, "left": left, "features": _features(report, trace)}
 
@@ -167,7 +166,11 @@ def _features(report: Report, trace: Trace) -> dict[str, Any]:
 
 
 class Costs(TorchDispatchMode):
-    """Operations and outputs of each part while a model runs, by the part's name."""
+    """Operations and outputs of each part while a model runs, by the part's name.
+
+    What a part does counts for all that it is a part of, whoever called it: a readout is asked for from outside of
+    the model, keys of what is looked at are made before the layer that looks.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -201,9 +204,13 @@ class Costs(TorchDispatchMode):
             found = 2 * args[0].numel() * out.shape[-1]
         else:
             found = 0 if count is None else int(count(*args, **(kwargs or {}), out_val=out))
-        for name in set(self._inside) if found else ():
+        for name in self._running() if found else ():
             self.operations[name] = self.operations.get(name, 0) + found
         return out
+
+    def _running(self) -> set[str]:
+        """The parts that run, and those that they are parts of; the whole is always one of them."""
+        return {"", *(above for name in self._inside for above in accumulate(name.split("."), "{}.{}".format))}
 
 
 def map_view(loaded: Loaded, costs: Costs | None = None) -> View:

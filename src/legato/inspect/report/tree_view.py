@@ -23,6 +23,8 @@ def tree_view(
     given: Any,
     *,
     width: int | None = None,
+    nbest: int = 1,
+    length_penalty: float | None = None,
     samples: int = SAMPLES,
     steps: int | None = None,
     temperature: float = 1.0,
@@ -32,14 +34,16 @@ def tree_view(
 ) -> View | None:
     """A beam search, a greedy one and some samples, and the parse of what is one; None where nothing is written.
 
-    `width` left out is that of `predict`: what the model's folder says, or 4. `prefix` is what each begins with.
+    `width` left out is that of `predict`: what the model's folder says, or 4, and no less than `nbest`. `prefix` is
+    what each begins with.
     """
     if not writes_tokens(loaded):
         return None
     usual = MOST_STEPS if loaded.module.is_encoder_decoder else STEPS
     shared: dict[str, Any] = {"steps": usual if steps is None else steps, "candidates": candidates, "prefix": prefix}
-    wide = beam_options(loaded.about).width if width is None else width
-    beam = decoding_tree(loaded, given, strategy="beam", width=wide, **shared)
+    shared["length_penalty"] = length_penalty
+    wide = beam_options(loaded.about, width, nbest=nbest).width
+    beam = decoding_tree(loaded, given, strategy="beam", width=wide, nbest=nbest, **shared)
     greedy = decoding_tree(loaded, given, strategy="greedy", **shared)
     drawn = decoding_tree(
         loaded, given, strategy="sample", nbest=samples, temperature=temperature, seed=seed, **shared

@@ -37,7 +37,7 @@ from legato.decoding import Hypothesis, SearchOptions
 from legato.decoding.options import MAX_BEAMS
 from legato.decoding.search_start import SearchStart
 from legato.decoding.tree_constraint import TreeConstraint
-from legato.errors import DataError
+from legato.errors import DataError, brief
 from legato.evaluation.parsing import BRACKET_SIGNATURE, METRICS, bracket_scores
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
@@ -50,11 +50,11 @@ from legato.tasks.encoder_decoder import (
     batches_of,
     beam_options,
     decode,
+    ids_reading,
     longest_of,
     mean_loss,
     require_source,
     search_name,
-    text_reading,
 )
 
 
@@ -181,6 +181,12 @@ class Parser:
             sources, targets = [list(side) for side in zip(*known, strict=True)]
             scores["loss"] = mean_loss(self.model, batches_of(sources, targets, self.target_tokens))
         return scores
+
+    def symbol_ids(self, text: str) -> list[int]:
+        """The ids of a tree, or of its beginning, as `predict` writes it, words as `WORD`; −1: no symbol."""
+        symbols = (symbol if symbol[0] in "()" else WORD for symbol in text.split())
+        found = [self.target.id_of(symbol) for symbol in symbols]
+        return [-1 if index is None else index for index in found]
 
     def target_ids(self, tree: Tree) -> Ids | None:
         """The skeleton's ids; None where it has a label that the model does not know."""
@@ -325,7 +331,11 @@ class Parsing(Task):
         problem = parser.too_long(words, ids)
         if problem is not None:
             raise DataError(problem)
-        return text_reading(loaded, ids.tolist(), written or "")
+        symbols = parser.symbol_ids(written or "")
+        if -1 in symbols:
+            unknown = (written or "").split()[symbols.index(-1)]
+            raise DataError(f"'{brief(unknown)}' is no bracket that {loaded.folder} writes; leave it out")
+        return ids_reading(loaded, ids.tolist(), symbols)
 
     @classmethod
     def search_start(cls, loaded: Loaded, given: Any, start: SearchStart) -> SearchStart:
@@ -342,12 +352,7 @@ class Parsing(Task):
                 left = iter(words)
                 return " ".join(next(left, symbol) if symbol == WORD else symbol for symbol in symbols)
 
-        def encoded(prefix: str) -> list[int]:
-            symbols = (symbol if symbol[0] in "()" else WORD for symbol in prefix.split())
-            found = [parser.target.id_of(symbol) for symbol in symbols]
-            return [-1 if index is None else index for index in found]
-
         allowed = rules.for_sentence(len(words))
         return replace(
-            start, limit=limit, usual=limit, written=written, encoded=encoded, allowed=allowed, text_of=None
+            start, limit=limit, usual=limit, written=written, encoded=parser.symbol_ids, allowed=allowed, text_of=None
         )

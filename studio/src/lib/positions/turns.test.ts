@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { likeness, rotation, rotationError, some } from "./turns";
+import { cosines, likeness, rotation, rotationError, some } from "./turns";
 
 const RATES = [1, 0.1, 0.01];
 const LENGTH = 40;
@@ -27,6 +27,12 @@ test("one matrix takes every position as far", () => {
 test("likeness depends on the distance alone", () => {
   const row = (t: number): Float32Array => table.values.subarray(t * 6, (t + 1) * 6);
   for (const t of [0, 11]) expect(row(t).reduce((sum, value, i) => sum + value * row(t + 7)[i]!, 0) / 3).toBeCloseTo(likeness(RATES, 7), 5);
+});
+
+test("cosines of all pairs are those of their distances", () => {
+  const found = cosines(table);
+  for (const [s, t] of [[0, 0], [3, 10], [39, 2]] as const) expect(found[s * LENGTH + t]).toBeCloseTo(likeness(RATES, Math.abs(s - t)), 5);
+  expect(Array.from(cosines({ shape: [2, 2], values: Float32Array.from([3, 0, 0, 2]) }))).toEqual([1, 0, 0, 1]);
 });
 
 test("some of many, with both ends", () => {

@@ -44,6 +44,20 @@ export function likeness(rates: ArrayLike<number>, distance: number): number {
   return sum / Math.max(1, rates.length);
 }
 
+/** cos(P(s), P(t)) of all pairs of a table (T, D), whose rows are not 0: T × T. */
+export function cosines(table: Numbers): Float32Array {
+  const [rows, columns] = table.shape as [number, number];
+  const made = new Float32Array(rows * rows);
+  const at = (s: number, t: number): number => {
+    let sum = 0;
+    for (let i = 0; i < columns; i++) sum += table.values[s * columns + i]! * table.values[t * columns + i]!;
+    return sum;
+  };
+  const lengths = Float32Array.from({ length: rows }, (_, s) => Math.sqrt(at(s, s)) || 1);
+  for (let s = 0; s < rows; s++) for (let t = 0; t < rows; t++) made[s * rows + t] = at(s, t) / (lengths[s]! * lengths[t]!);
+  return made;
+}
+
 /** Some of so many, evenly, with the first and the last. */
 export function some(count: number, most: number): number[] {
   const taken = Math.min(count, most);
