@@ -181,7 +181,8 @@ def test_a_finer_grid_has_the_places_of_the_coarse_one(published: Path, size: tu
         while number > -(-count * finer // 32):
             kept, number = kept[1 - number % 2 :: 2], -(-number // 2)
         places.append(kept)
-    torch.testing.assert_close(found[:, places[0]][:, :, places[1]], expected, rtol=1e-4, atol=1e-5)
+    # Where strides differ, so may the way a convolution is computed: on some machines one rounds ten times more.
+    torch.testing.assert_close(found[:, places[0]][:, :, places[1]], expected, rtol=1e-4, atol=1e-4)
     assert expected.std() > 0.01
 
 
