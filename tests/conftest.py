@@ -12,6 +12,8 @@ settings.register_profile("untimed", deadline=None)  # a busy machine is no fail
 settings.load_profile("untimed")
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before the library is imported, which looks once
+# The CPU kernels are compiled once for all tests, and not anew for each cache.
+os.environ.setdefault("LEGATO_KERNELS", str(Path(__file__).parent.parent / ".pytest_cache" / "kernels"))
 
 
 @pytest.fixture(autouse=True)

@@ -191,3 +191,25 @@ def test_what_capture_costs_where_nobody_looks(
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
     assert [row["model"] for row in rows] == ["lstm", "gpt2"]
     assert all(row["calls"]["capturing"] > 0 for row in rows)
+
+
+def test_the_start_of_commands_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = benchmark("start")
+    asked = {start.ALONE: ["-c", "pass"], start.FLOOR: ["-c", "pass"], "--version": ["-m", "legato", "--version"]}
+    monkeypatch.setattr(start, "trained", lambda folder: {})
+    monkeypatch.setattr(start, "commands", lambda runs: asked)
+    monkeypatch.setattr("sys.argv", ["start.py", "--rounds", "1"])
+    start.main()
+    printed = capsys.readouterr().out.splitlines()
+    figures = json.loads(printed[-1])["seconds"]
+    assert list(figures) == list(asked)
+    assert [line.partition("  ")[0] for line in printed[1:-1]] == list(asked)
+    for one in figures.values():
+        assert one["ours"] == pytest.approx(one["cpu"] - one["torch"], abs=0.002)
+
+
+def test_the_start_of_a_command_that_fails_is_no_figure() -> None:
+    with pytest.raises(SystemExit, match=r"-c import nothing_of_the_kind failed: Traceback"):
+        benchmark("start").measure(["-c", "import nothing_of_the_kind"], {})

@@ -24,6 +24,7 @@ PROJECT = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_t
         ("retrieval", ["lancedb", "pypdf", "psycopg"]),
         ("ray", ["ray"]),
         ("export", ["ctranslate2"]),
+        ("gguf", ["gguf"]),
         ("docs", ["mkdocs"]),
     ],
 )

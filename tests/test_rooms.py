@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "legato"
 ROOMS = [
     {"cli", "__main__"},
     {"serving"},
-    {"__init__", "model", "sklearn"},
+    {"__init__", "loading", "model", "sklearn"},
     {"inspect"},
     {"runs"},
     {"tasks"},
@@ -25,6 +25,7 @@ ROOMS = [
     {"recipes"},
     {"config"},
     {"registry"},
+    {"plain_yaml"},
     {"schema"},
     {"sandbox"},
     {"input_files", "output_files"},

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from legato import schema
+from legato import plain_yaml, schema
 from legato.errors import ConfigError, FolderError, LegatoError, brief, suggest
+from legato.plain_yaml import parse_yaml
 from legato.schema import (
     OPEN,
     TypedDict,
     fields_of,
     fit,
     parse_json,
-    parse_yaml,
     read_json,
     read_json_if_there,
     with_config,
@@ -157,7 +157,7 @@ def test_merge_keys_are_refused_before_they_are_carried_out(monkeypatch: pytest.
 def test_values_that_aliases_multiply_are_counted_before_they_are_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[object] = []
     real = schema._problem
-    monkeypatch.setattr(schema, "MAX_YAML_VALUES", 1000)
+    monkeypatch.setattr(plain_yaml, "MAX_VALUES", 1000)
     monkeypatch.setattr(schema, "_problem", lambda value, finite: looked.append(value) or real(value, finite))
     wide = "a: &a [" + "~," * 900 + "]\nb: [" + "*a," * 900 + "]"
     with pytest.raises(ConfigError, match=r"s\.yaml holds more than 1,000 values"):

@@ -25,14 +25,15 @@ __all__ = ["LegatoError", "Model", "__version__", "compare", "load", "train"]
 
 if TYPE_CHECKING:
     from legato.errors import LegatoError
-    from legato.model import Model, load
+    from legato.loading import load
+    from legato.model import Model
     from legato.runs.compare import compare
     from legato.runs.train import train
 
 _HOMES = {
     "LegatoError": "legato.errors",
     "Model": "legato.model",
-    "load": "legato.model",
+    "load": "legato.loading",
     "train": "legato.runs.train",
     "compare": "legato.runs.compare",
 }

@@ -13,7 +13,6 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
-import yaml
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
@@ -21,7 +20,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from legato.errors import ConfigError, brief, suggest
 from legato.input_files import read_bytes
-from legato.schema import is_text, parse_yaml
+from legato.schema import is_text
 
 # `model=lstm` is short for `model.name=lstm`.
 SHORT_SECTIONS = ("model", "model.encoder", "model.vision", "model.text", "tokenizer", "adapt")
@@ -143,6 +142,8 @@ def parse_value(text: str) -> Any:
     (['a.en', 'a.de'], None, '1e-3')
     """
     if text.startswith(("[", "{")):
+        from legato.plain_yaml import parse_yaml
+
         try:
             return parse_yaml(text, object, "it")
         except ConfigError as problem:
@@ -214,6 +215,8 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """A settings file as a dictionary, with short forms (`model: lstm`) spelled out."""
+    from legato.plain_yaml import parse_yaml
+
     loaded = parse_yaml(read_bytes(path, MAX_FILE, error=ConfigError), object, str(path))
     if not isinstance(loaded, dict):
         raise ConfigError(f"{path} holds no settings; it should be a YAML mapping such as 'task: lm'")
@@ -222,6 +225,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 def to_yaml(settings: Mapping[str, Any]) -> str:
     """What `read_yaml` reads."""
+    import yaml
+
     text: str = yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True)
     if (size := len(text.encode("utf-8", "surrogatepass"))) > MAX_FILE:
         raise ConfigError(f"the settings have {size:,} bytes, and can have {MAX_FILE:,}; shorten their longest list")

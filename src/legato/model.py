@@ -7,7 +7,6 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,11 +21,9 @@ from legato.errors import ConfigError, LegatoError, brief, suggest
 from legato.folders.chat_template import Messages
 from legato.folders.finite_scores import finite_scores
 from legato.folders.loaded import Loaded
-from legato.folders.model_folder import read_model
 from legato.models.base import count_parameters
 from legato.registry import TASKS
 from legato.tasks.base import Prediction, Task, member_of
-from legato.training.devices import choose_device
 
 if TYPE_CHECKING:  # imported where they are needed: most models are asked for something else
     from legato.inspect.trace import Trace
@@ -434,14 +431,3 @@ class Model:
 
 def _note(text: str) -> None:
     warnings.warn(text.removeprefix("note: "), stacklevel=3)
-
-
-def load(place: str | Path, device: str = "auto") -> Model:
-    """A model from a model folder, a run folder (its `best`, or `last`), or by its name on the hub.
-
-    >>> legato.load("org/name@revision")                                # doctest: +SKIP
-    """
-    chosen = choose_device(device)
-    if chosen.type == "cuda":
-        torch.cuda.set_device(chosen)
-    return Model(read_model(place), chosen)

@@ -1,4 +1,4 @@
-"""JSON and YAML from elsewhere: one reader, whose callers say what should be in it.
+"""JSON and YAML from elsewhere (YAML in `plain_yaml.py`): one reader, whose callers say what should be in it.
 
 Everything that a file, a recipe or an argument says in JSON or YAML passes here. What comes back has been held to
 
@@ -27,12 +27,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Required, TypeVar, get_type_hints, overload
 
-import yaml
 from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
 from pydantic import with_config as with_config
 from typing_extensions import TypedDict as TypedDict  # pydantic takes the standard one from Python 3.12 on
 
-from legato.errors import ConfigError, FolderError, LegatoError, brief
+from legato.errors import FolderError, LegatoError, brief
 from legato.input_files import read_bytes
 
 T = TypeVar("T")
@@ -54,8 +53,6 @@ MAX_BYTES: Final = 1 << 24  # of a JSON file that is no data, where its reader s
 MAX_VOCABULARY: Final = 1 << 28  # of one with an entry for each token or tensor; the largest are a tenth of it
 MAX_DEPTH: Final = 64
 MAX_VALUES: Final = 10_000_000  # in all; a vocabulary has up to four for each token
-MAX_YAML_NODES: Final = 1 << 15  # as they are written, which takes long to read
-MAX_YAML_VALUES: Final = 100_000  # aliases make many of few
 MAX_KEY: Final = 4096  # characters in the name of an entry
 MAX_DIGITS: Final = 400  # of a number, as it is written
 LARGEST: Final = 2**63 - 1
@@ -109,7 +106,7 @@ def parse_json(
     try:
         whole = _rounded_number if loose else _whole_number
         value = json.loads(text, parse_int=whole, parse_constant=constant)
-    except _OutOfRange as problem:
+    except OutOfRange as problem:
         raise error(f"{where}: {problem}") from None
     except UnicodeDecodeError:
         raise error(f"{where} is not UTF-8 text") from None
@@ -125,20 +122,6 @@ def _is_more_than(most: int, text: bytes | str) -> bool:
     raw = text.encode("utf-8", "replace") if isinstance(text, str) else text
     marks = (b",", b"[", b"{")
     return sum(map(raw.count, marks)) > most and sum(map(TEXTS.sub(b"", raw).count, marks)) > most
-
-
-def parse_yaml(text: bytes | str, schema: type[T], where: str) -> T:
-    """A YAML text as a `schema`."""
-    try:
-        value = yaml.load(text, Loader=_PlainLoader)
-    except _OutOfRange as problem:
-        raise ConfigError(f"{where}: {problem}") from None
-    except RecursionError:
-        raise ConfigError(f"{where} is not readable YAML: it is nested too deeply") from None
-    except (yaml.YAMLError, ValueError, TypeError, OverflowError) as problem:  # the library's, and what it lets by
-        raise ConfigError(f"{where} is not readable YAML: {brief(problem, 300)}") from None
-    check_values(value, where, most=MAX_YAML_VALUES, error=ConfigError)
-    return fit(value, schema, where, error=ConfigError)
 
 
 def to_json(value: Any, *, indent: int | None = None, ensure_ascii: bool = True, default: Any = None) -> str:
@@ -291,14 +274,14 @@ def _at(path: tuple[str, ...]) -> str:
     return f": '{brief('.'.join(path), 100)}'" if path else ""
 
 
-class _OutOfRange(Exception):
+class OutOfRange(Exception):
     """A number that no field of ours could hold."""
 
 
 def _whole_number(digits: str) -> int:
     # Python's own limit on digits is a setting of the process, and its message speaks of it.
     if len(digits) > MAX_DIGITS:
-        raise _OutOfRange(f"{brief(digits)} is too large a number")
+        raise OutOfRange(f"{brief(digits)} is too large a number")
     return int(digits)
 
 
@@ -309,7 +292,7 @@ def _rounded_number(digits: str) -> int | float:
     try:
         return float(number)
     except OverflowError:
-        raise _OutOfRange(f"{brief(digits)} is too large a number") from None
+        raise OutOfRange(f"{brief(digits)} is too large a number") from None
 
 
 def is_text(text: str) -> bool:
@@ -321,55 +304,3 @@ def is_text(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-class _PlainLoader(yaml.SafeLoader):
-    """YAML's safe loader without dates, sets, pairs and bytes: those stay the texts that they are written as.
-
-    What is long or deep is refused while it is read: the library is slow, and merge keys, which it carries out before
-    anybody can look, make many entries of few.
-    """
-
-    def __init__(self, stream: Any) -> None:
-        super().__init__(stream)
-        self._nodes = self._depth = 0
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        self._nodes += 1
-        self._depth += 1
-        if self._nodes > MAX_YAML_NODES:
-            raise _OutOfRange(f"it holds more than {MAX_YAML_NODES:,} values; shorten its longest list")
-        if self._depth > MAX_DEPTH + 1:
-            raise _OutOfRange("it is nested too deeply")
-        node = super().compose_node(parent, index)
-        self._depth -= 1
-        return node
-
-    def flatten_mapping(self, node: Any) -> None:
-        for key, _ in node.value:
-            if key.tag == "tag:yaml.org,2002:merge":
-                line = key.start_mark.line + 1
-                raise _OutOfRange(f"line {line}: the merge key << is not read; write the entries out")
-        super().flatten_mapping(node)
-
-
-_TEXT_TAGS: Final = ("timestamp", "binary", "omap", "pairs", "set")
-_PlainLoader.yaml_implicit_resolvers = {
-    letter: [(tag, pattern) for tag, pattern in known if not tag.endswith(_TEXT_TAGS)]
-    for letter, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-
-
-def _construct_int(loader: _PlainLoader, node: yaml.ScalarNode) -> Any:
-    if len(node.value) > MAX_DIGITS:
-        raise _OutOfRange(f"{brief(node.value)} is too large a number")
-    return loader.construct_yaml_int(node)
-
-
-def _refuse_tag(loader: _PlainLoader, node: yaml.Node) -> Any:
-    raise _OutOfRange(f"line {node.start_mark.line + 1}: the tag {brief(node.tag)} is not read; write a plain value")
-
-
-_PlainLoader.add_constructor("tag:yaml.org,2002:int", _construct_int)
-for _tag in _TEXT_TAGS:
-    _PlainLoader.add_constructor(f"tag:yaml.org,2002:{_tag}", _refuse_tag)

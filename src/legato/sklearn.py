@@ -21,7 +21,8 @@ import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 
 from legato.errors import ConfigError, DataError
-from legato.model import Model, load
+from legato.loading import load
+from legato.model import Model
 from legato.tasks.embedding.text_vectors import TextVectors, VectorArray
 
 _loaded = lru_cache(maxsize=2)(load)

@@ -11,6 +11,7 @@ import yaml
 
 import legato
 from legato.runs.config import check
+from refusals import is_one_line
 from tiny_runs import small, words
 
 
@@ -30,6 +31,15 @@ def test_comparing_models_keeps_parameters_near_and_tokens_equal(command: Any, h
     assert all(entry["valid.bits_per_byte"]["spread"] > 0 for entry in kept["entries"])
     assert (tmp_path / "c" / "compare.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "c" / "lstm-seed2" / "best" / "model.safetensors").exists()
+
+
+def test_a_seed_that_is_named_twice_is_refused_before_anything_trains(
+    command: Any, home: Path, tmp_path: Path
+) -> None:
+    settings = {k: v for k, v in small(home, train__steps=1).items() if k != "model"}
+    asked = ("compare", "lm", "model=[elman,lstm]", "seed=[1,2,1]", *words(settings), f"out={tmp_path}/c")
+    is_one_line(command(*asked), "seed=[1, 2, 1] has 1 more than once; each repeat needs a seed of its own")
+    assert not (tmp_path / "c").exists()
 
 
 def test_comparing_settings_files_names_them(command: Any, home: Path, tmp_path: Path) -> None:

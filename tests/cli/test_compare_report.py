@@ -42,6 +42,7 @@ def test_the_page_has_every_run_the_table_and_the_models(command: Any, home: Pat
     table = told["views"]["runs"]["table"]
     assert [row[0] for row in table["rows"]] == ["elman", "lstm"]
     assert len(table["columns"]) == len(table["rows"][0])
+    assert table["caption"].splitlines()[-1].startswith("The table has the scores of each run's best model")
     sizes = [entry["parameters"]["mean"] for entry in json.loads((out / "compare.json").read_text())["entries"]]
     models = told["views"]["map"]["models"]
     assert [(model["name"], model["root"]["parameters"]) for model in models] == list(

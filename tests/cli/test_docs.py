@@ -37,6 +37,13 @@ def test_pictures_of_the_docs_are_small_and_shown() -> None:
         assert picture.name in shown
 
 
+def test_the_views_are_called_as_their_tabs_are() -> None:
+    tabs = re.findall(r'title: "([^"]+)"', (ROOT / "studio" / "src" / "views" / "index.ts").read_text("utf-8"))
+    page = (ROOT / "docs" / "inspect.md").read_text("utf-8")
+    (table,) = re.findall(r"\| view \| what it shows \|\n\|.*\n((?:\|.*\n)+)", page)
+    assert [row.split("|")[1].strip() for row in table.splitlines()] == tabs
+
+
 def test_paths_in_the_guide_are_there() -> None:
     named = re.findall(r"`((?:src|tests|examples)/[\w/.]+)`", GUIDE)
     assert named

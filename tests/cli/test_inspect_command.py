@@ -11,6 +11,7 @@ import pytest
 
 import legato
 from legato.inspect.trace import Trace
+from refusals import is_one_line
 from reports import reports_in
 from tiny_tasks import tiny
 
@@ -66,6 +67,7 @@ def test_a_trace_is_saved_and_parts_are_chosen(runs: Path, command: Any, tmp_pat
     [
         ((" ",), "there is no text to look at; give one"),
         (("the dog", "--layers", "a"), "--layers 'a': numbers from 0 with commas between them are wanted"),
+        (("the dog", "--layers", "1,99"), "has the layers 0 to 1, and not 99"),
         (("the dog", "--heads", "7"), "has the heads 0 to 1, and not all of [7]"),
         (("the dog", "--only", "("), "is no regular expression"),
         (("the dog", "--written", "x"), "leave out what is written"),
@@ -116,6 +118,21 @@ def test_a_report_is_one_page_and_of_a_run_it_has_the_run(runs: Path, command: A
     refused = command("inspect", runs / "lstm", "the dog", "--html", tmp_path / "file" / "x.html")
     assert (refused.code, refused.err.count("\n")) == (2, 1)
     assert "the report cannot be written to" in refused.err
+
+
+def test_a_place_for_a_report_is_looked_at_before_the_model_is(runs: Path, command: Any, tmp_path: Path) -> None:
+    shutil.copytree(runs / "lstm" / "best", tmp_path / "broken")
+    (tmp_path / "broken" / "model.safetensors").write_bytes(b"")  # which whoever reads it says
+    (tmp_path / "file").write_text("x")
+    for place, said in ((tmp_path, "which is a folder"), (tmp_path / "file" / "x.html", "is no folder")):
+        is_one_line(command("inspect", tmp_path / "broken", "the dog", "--html", place), said)
+
+
+def test_a_token_that_cannot_be_seen_has_a_sign(command: Any, home: Path) -> None:
+    told = json.loads(command("inspect", home / "run", "a dog", "--json").out)
+    (said,) = [table for table in told["tables"] if table["title"] == "what it would say"]
+    assert "␣" in [row[1] for row in said["rows"]]
+    assert all(cell.strip() for row in said["rows"] for cell in row if isinstance(cell, str))
 
 
 def test_a_text_is_needed_where_there_is_no_page_to_type_one_into(runs: Path, command: Any) -> None:

@@ -197,10 +197,10 @@ def interrupt_in(home: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "home", "name"),
     [
-        (["predict", "x", "text"], "legato.model", "read_model"),
-        (["generate", "x", "text"], "legato.model", "read_model"),
-        (["eval", "x", "data.test=y"], "legato.model", "read_model"),
-        (["embed", "x", "text"], "legato.model", "read_model"),
+        (["predict", "x", "text"], "legato.loading", "read_model"),
+        (["generate", "x", "text"], "legato.loading", "read_model"),
+        (["eval", "x", "data.test=y"], "legato.loading", "read_model"),
+        (["embed", "x", "text"], "legato.loading", "read_model"),
         (["export", "x", "--to", "hf"], "legato.folders.exports", "find_model"),
         (["compare", "lm", "model=[elman,lstm]", "data.train=x"], "legato.runs.compare", "_all_prepared"),
         (["doctor"], "legato.runs.doctor", "diagnose"),

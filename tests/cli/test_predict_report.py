@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 import legato
 from legato.inspect.report.predictions import MOST
+from legato.tasks.translation import translator
 from refusals import ends_in_one_line, is_one_line
 from reports import reports_in
 from tiny_tasks import tiny
@@ -22,6 +24,7 @@ TEXT = "a dog runs and a man sings"
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("predicted")
     tasks = {"pairs": "translation", "trees": "parsing", "texts": "classification", "pictures": "captioning"}
+    tasks["lines"] = "lm"
     for name, task in tasks.items():
         legato.train(task, tiny(task, folder / f"{name}-data"), out=folder / name, quiet=True)
     tagged = tiny("translation", folder / "many-data", data__directions=["en-de", "de-en"])
@@ -118,6 +121,39 @@ def test_what_cannot_be_drawn_is_refused_in_a_line(
     is_one_line(command("predict", runs / run, TEXT, "--html", tmp_path / place), said)
 
 
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ((), "is a model for lm, which generates: use legato generate"),
+        (
+            ("--task", "classification", "--labels", "good,bad"),
+            "how likely each label is, and nothing is written",
+        ),
+    ],
+)
+def test_what_a_language_model_does_instead_is_said(
+    more: tuple[str, ...], said: str, runs: Path, command: Any, tmp_path: Path
+) -> None:
+    refused = command("predict", runs / "lines", TEXT, *more, "--html", tmp_path / "p.html")
+    is_one_line(refused, said)
+    if not more:
+        assert refused.err == command("predict", runs / "lines", TEXT).err
+
+
+@pytest.mark.parametrize("texts", [(TEXT,), (TEXT, " ")])
+def test_why_no_report_was_written_is_said(
+    texts: tuple[str, ...], runs: Path, command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(translator, "longest_of", lambda model: 3)
+    answer = command("predict", runs / "pairs", *texts, "--html", tmp_path / "p.html")
+    assert answer.code == 2
+    last = answer.err.splitlines()[-1]
+    assert re.fullmatch(
+        r"legato: no report was written: \d+ tokens, more than the model's 3; split the text", last
+    ), last
+    assert not (tmp_path / "p.html").exists()
+
+
 def test_where_there_is_no_text_no_report_is_written(
     runs: Path, command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,7 +162,7 @@ def test_where_there_is_no_text_no_report_is_written(
     ends_in_one_line(
         command("predict", runs / "pairs", "--html", page), "there is nothing to draw, so", "give a text"
     )
-    assert (
-        "no report was written: nothing could be read" in command("predict", runs / "pairs", " ", "--html", page).err
+    ends_in_one_line(
+        command("predict", runs / "pairs", " ", "--html", page), "no report was written: the text is empty"
     )
     assert not page.exists()

@@ -182,7 +182,7 @@ def test_what_hugging_face_lacks_is_named(name: str, export: Any, tmp_path: Path
     ("words", "part"),
     [
         (("--to", "ctranslate"), "no form 'ctranslate' to export to; did you mean 'ctranslate2'?"),
-        (("--to", "onnx"), "no form 'onnx' to export to; there is ctranslate2, hf"),
+        (("--to", "onnx"), "no form 'onnx' to export to; there is ctranslate2, gguf, hf"),
         (("--to", "hf", "--quantize", "int8"), "--quantize is for ctranslate2"),
         (("--to", "ctranslate2", "--quantize", "int9"), "int9 is not a valid quantization type"),
         ((), "Missing option '--to'"),

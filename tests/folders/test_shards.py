@@ -13,8 +13,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from legato.errors import FolderError
+from legato.folders.file_names import WEIGHTS
 from legato.folders.model_folder import load_model
-from legato.folders.shards import INDEX, WEIGHTS, load_weights, save_weights
+from legato.folders.shards import INDEX, load_weights, save_weights
 from legato.models.base import Sizes
 from legato.models.gpt2 import GPT2Config, GPT2Model
 from legato.models.published.gpt2 import GPT2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +121,9 @@ def test_layers_heads_and_names_are_chosen(models: dict[str, Model]) -> None:
     with pytest.raises(LegatoError, match=r"has nothing of that name, or in these layers; it has .*lstm.0.cell"):
         models["lstm"].trace("the dog", only="attention")
     with pytest.raises(LegatoError, match=r"has nothing of that name, or in these layers; it has .* and \d+ more"):
-        model.trace("the dog", layers=[7], only=r"\d\.")
+        model.trace("the dog", layers=[1], only="none")
+    with pytest.raises(LegatoError, match=r"gpt2\S* has the layers 0 to 1, and not 7, 99$"):
+        model.trace("the dog", layers=[99, 1, 7])
     with pytest.raises(LegatoError, match=r"has no attention there, whose heads could be chosen; it has .*cell"):
         models["lstm"].trace("the dog", heads=[0])
 
@@ -132,6 +136,22 @@ def test_a_trace_of_another_model_is_told_from_ones_own(models: dict[str, Model]
         trace.check_model(models["gpt2"].loaded)
     with pytest.raises(LegatoError, match="another model"):
         layers_view(Report.of_trace(trace, ""), trace, model=models["gpt2"])
+
+
+def test_a_trace_of_other_weights_of_the_same_shape_is_another_models(
+    models: dict[str, Model], tmp_path: Path
+) -> None:
+    loaded = models["lstm"].loaded
+    other = replace(loaded, module=copy.deepcopy(loaded.module))
+    with torch.no_grad():
+        next(other.module.parameters()).add_(1e-3)
+    models["lstm"].trace("the dog").save(tmp_path / "t")
+    trace = Trace.load(tmp_path / "t")
+    trace.check_model(replace(loaded, module=copy.deepcopy(loaded.module)))
+    with pytest.raises(LegatoError, match="another model"):
+        trace.check_model(other)
+    del trace.model["weights"]  # as traces were saved before
+    trace.check_model(other)
 
 
 def test_what_cannot_be_looked_at_is_refused_in_a_line(models: dict[str, Model]) -> None:

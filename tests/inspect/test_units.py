@@ -41,6 +41,8 @@ def test_strings_and_comments_are_pythons_own() -> None:
 
 def test_features_of_a_text() -> None:
     assert bracket(")([a)").tolist() == [0, 1, 1, 1, 0]
+    assert bracket("(it's :] fine)").tolist() == [*[1] * 13, 0]
+    assert bracket("([)]").tolist() == [1, 1, 0, 0]
     assert quote("don't").sum() == 0
     assert indentation("\ta\n b").tolist() == [8, 8, 8, 1, 1]
     assert all(len(feature("")) == 0 for feature in FEATURES.values())
@@ -132,6 +134,13 @@ def test_documents_are_read_each_from_its_beginning(models: dict[str, Model]) ->
     assert best.correlation == pytest.approx(correlations(values, wanted)[place])
     with pytest.raises(DataError, match="no document"):
         find_units(models["lstm"], [], [CODE])
+
+
+def test_documents_that_are_too_short_are_passed_over(models: dict[str, Model]) -> None:
+    found = find_units(models["lstm"], ["", CODE * 2, "ab"], [CODE, ""])
+    assert found == find_units(models["lstm"], [CODE * 2], [CODE])
+    with pytest.raises(DataError, match="no document of three tokens or more in one of the texts"):
+        find_units(models["lstm"], [CODE], ["", "ab"])
 
 
 def test_a_long_text_is_read_in_stretches(models: dict[str, Model], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from legato.nn.threads import in_threads
+from legato.nn.kernels.threads import in_threads
 
 CPU = torch.device("cpu")
 

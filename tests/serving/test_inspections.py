@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,6 +55,18 @@ def test_a_report_and_its_arrays_are_those_of_the_model(client: TestClient, runs
     for index in (len(report.arrays), -1, 10**30):
         error_of(client.get(f"/api/reports/{number}/arrays/{index}"), 404)
     error_of(client.get(f"/api/reports/{number}/arrays/x"), 400)
+
+
+def test_of_a_report_that_is_kept_the_trace_is_not(runs: Path) -> None:
+    shown = Studio(runs / "lstm", "cpu")
+    asked = client_of(shown).post("/api/inspect", json={"text": "dog"})
+    assert [(number, report.trace) for number, report in shown._reports.items()] == [(asked.json()["id"], None)]
+
+
+def test_layers_that_a_model_does_not_have_are_refused(runs: Path) -> None:
+    asked = client_of(Studio(runs / "gpt2", "cpu"))
+    refused = asked.post("/api/inspect", json={"text": "dog", "layers": [0, 99]})
+    assert re.search(r"gpt2.* has the layers 0( to \d)?, and not 99$", error_of(refused, 400))
 
 
 def test_only_the_last_reports_are_kept(client: TestClient) -> None:

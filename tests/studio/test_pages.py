@@ -17,7 +17,7 @@ from legato.data.audio.feature_extractor import FeatureExtractor
 from legato.data.image.image_processor import ImageProcessor
 from legato.data.processors import Processors
 from legato.folders.loaded import Loaded
-from legato.inspect.report import trace_views
+from legato.inspect.report import build, trace_views
 from legato.inspect.report.build import report_of
 from legato.inspect.report.page import Report
 from legato.model import Model
@@ -113,6 +113,91 @@ def test_units_that_are_all_too_large_are_named(
     assert "Left out, for their size: decoder.embedded" in (page.locator("main").text_content() or "")
     assert page.locator("main canvas").count() == 0
     held.clean(file)
+
+
+def test_tokens_that_read_the_same_are_all_told(browser: Any, tmp_path: Path) -> None:
+    report = report_of(random_model("gpt2", "lm"), TEXT)
+    report.guesses = [[("\ufffd", 0.5), ("\ufffd", 0.3), ("a", 0.2)] for _ in report.guesses]  # bytes of characters
+    file = tmp_path / "report.html"
+    report.write_html(file)
+    held = Page(browser)
+    page = held.open(file, "#view=cells&position=1")
+    held.settle()
+    assert page.locator(".problem").count() == 0
+    assert page.locator(".guess").all_text_contents() == ["\ufffd 0.50", "\ufffd 0.30", "a 0.20"]
+    held.clean(file)
+
+
+def test_models_of_one_name_have_each_their_gradient(browser: Any, tmp_path: Path) -> None:
+    report = report_of(random_model("gpt2", "lm"), TEXT)
+    report.views["gradient"]["lines"] *= 2  # a folder may be called as the cell of another model is
+    file = tmp_path / "report.html"
+    report.write_html(file)
+    held = Page(browser)
+    page = held.open(file, "#view=gradient&position=1")
+    held.settle()
+    assert page.locator(".problem").count() == 0
+    assert page.locator("tbody tr").count() == 2
+    held.clean(file)
+
+
+def test_why_a_long_text_has_no_gradient_is_said(
+    browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "MOST_TOKENS", 8)
+    file = tmp_path / "report.html"
+    report_of(random_model("gpt2", "lm"), TEXT).write_html(file)
+    held = Page(browser)
+    page = held.open(file)
+    told = page.locator("nav .absent").all_text_contents()
+    assert told == ["no Gradient: the text has 11 tokens, and gradients are drawn of 8 at most"]
+    held.clean(file)
+
+
+@pytest.fixture(scope="module")
+def boxes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a model that detects boxes."""
+    folder = tmp_path_factory.mktemp("boxes")
+    report_of(trained("detection", folder), PICTURE).write_html(folder / "report.html")
+    return folder / "report.html"
+
+
+def test_what_looks_without_writing_are_queries(browser: Any, boxes: Path) -> None:
+    held = Page(browser)
+    page = held.open(boxes, "#view=alignment")
+    held.settle()
+    assert page.locator(".about").text_content() == "Where a decoder looks for each query."
+    assert page.locator("main canvas").get_attribute("aria-label") == "Where in the picture each query looks"
+    held.clean(boxes)
+
+
+def saved_svg(page: Any, label: str, place: Path) -> str:
+    with page.expect_download() as saving:
+        figure = page.locator("figure", has=page.get_by_label(label))
+        figure.get_by_role("button", name="SVG").click()
+    saving.value.save_as(place)
+    return place.read_text(encoding="utf-8")
+
+
+def test_rows_and_columns_of_a_grid_count_from_1(browser: Any, boxes: Path) -> None:
+    held = Page(browser)
+    page = held.open(boxes, "#view=positions")
+    held.settle()
+    for what in ("column", "row"):
+        section = page.locator("section", has=page.get_by_label(f"The waves of each {what}"))
+        section.locator("canvas").hover(position={"x": 42, "y": 24})
+        assert (section.locator(".told").text_content() or "").strip().startswith("(1, 0) ")
+    held.clean(boxes)
+
+
+def test_the_chosen_patch_has_a_frame_of_two_tones(browser: Any, boxes: Path, tmp_path: Path) -> None:
+    held = Page(browser)
+    page = held.open(boxes, "#view=positions")
+    held.settle()
+    for label in ("The chosen patch alone", "For each patch a small picture"):
+        drawn_frame = saved_svg(page, label, tmp_path / "grid.svg")
+        assert all(f'stroke="{tone}"' in drawn_frame for tone in ("#1d2129", "#fbfaf7"))  # ink and paper
+    held.clean(boxes)
 
 
 def test_what_a_text_says_is_never_run(browser: Any, tmp_path: Path) -> None:

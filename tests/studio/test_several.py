@@ -49,6 +49,29 @@ def test_runs_lie_beside_one_another(browser: Any, tmp_path: Path) -> None:
     every_view_draws(held, page)
     page.keyboard.press("1")
     assert page.locator("main h2").all_text_contents() == ["elman", "lstm"]
+    assert page.locator("main .head span").all_text_contents() == [
+        "part",
+        "class",
+        "parameters",
+        "",
+    ]  # nothing was read
+    held.clean(file)
+
+
+def test_runs_of_one_name_are_drawn_each(browser: Any, tmp_path: Path) -> None:
+    settings = {**small(tmp_path, train__steps=2), "model": ["elman", "lstm"], "train.samples": 1}
+    report = comparison_report(legato.compare("lm", settings, out=tmp_path / "c", quiet=True))
+    for run in report.views["runs"]["runs"]:
+        run["name"] = "elman"
+    file = tmp_path / "c.html"
+    report.write_html(file)
+    held = Page(browser)
+    page = held.open(file)
+    held.settle()
+    assert page.locator(".problem").count() == 0
+    assert page.locator("[data-figure='train.loss'] [data-series]").count() == 2
+    assert page.locator("pre.sample").count() == 2
+    assert "so their last ones may differ" in (page.locator("main .caption").text_content() or "")
     held.clean(file)
 
 

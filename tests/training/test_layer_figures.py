@@ -46,6 +46,23 @@ def test_figures_are_those_of_all_parameters_of_a_layer() -> None:
     assert found["gradient/unused"] == found["update/unused"] == 0
 
 
+def test_a_layer_of_zeros_has_no_share_that_it_moved_by() -> None:
+    tower = Tower()
+    for parameter in tower.layers[1].parameters():
+        nn.init.zeros_(parameter)
+    optimizer, figures = torch.optim.SGD(tower.parameters(), lr=0.1), LayerFigures(tower, every=1)
+    rows = []
+    for _ in range(2):
+        x = tower.layers[1](tower.layers[0](tower.embedding(torch.ones(5, 3))))
+        x.sum().backward()
+        figures.before()
+        optimizer.step()
+        rows.append(figures.after())
+    assert "update/layers.1" not in rows[0]
+    assert rows[0]["gradient/layers.1"] > 0
+    assert 0 < rows[1]["update/layers.1"] < 10
+
+
 def parts(tower: Tower) -> dict[str, nn.Module]:
     return {"embedding": tower.embedding, "layers.0": tower.layers[0], "layers.1": tower.layers[1]}
 

@@ -1,30 +1,82 @@
 """The command line: one file per verb. It parses, prints and exits; the work is done elsewhere.
 
-Nothing here imports PyTorch before a verb needs it, so `legato --help` answers at once.
+Nothing here imports PyTorch before a verb needs it, so `legato --help` answers at once. A verb's own file is
+imported, and its options are read off its function, when the verb is asked for.
 """
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 import sys
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
 
-from legato.cli import compare, doctor, embed, evaluate, export, generate, inspect, models, predict, recipes, train
 from legato.cli.printing import notes
 from legato.errors import LegatoError, brief, reason_of
 from legato.interrupts import CODE, CTRL_C, Stopped
 from legato.version import __version__
 
+VERBS: Final = {  # each with its file, in the order of the help
+    "train": "legato.cli.train",
+    "eval": "legato.cli.evaluate",
+    "generate": "legato.cli.generate",
+    "predict": "legato.cli.predict",
+    "embed": "legato.cli.embed",
+    "inspect": "legato.cli.inspect",
+    "export": "legato.cli.export",
+    "compare": "legato.cli.compare",
+    "models": "legato.cli.models",
+    "recipes": "legato.cli.recipes",
+    "doctor": "legato.cli.doctor",
+}
+STYLE: Final[dict[str, Any]] = {
+    "add_completion": False,
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": "rich",
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+}
+
+
+@cache
+def _verb(name: str) -> Any:
+    """A verb as typer makes it of the function `command` in its file."""
+    alone = typer.Typer(**STYLE)
+    alone.command(name)(importlib.import_module(VERBS[name]).command)
+    return typer.main.get_command(alone)
+
+
+class _Verbs(Mapping[str, Any]):
+    """The verbs, each made when it is asked for: most of the time that all take is for their options."""
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in VERBS:
+            raise KeyError(name)
+        return _verb(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(VERBS)
+
+    def __len__(self) -> int:
+        return len(VERBS)
+
+
+class _Group(TyperGroup):
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.commands: Any = _Verbs()
+
+
 app = typer.Typer(
     name="legato",
+    cls=_Group,
     help="Train, compare and use sequence models, from the recurrent network to the Transformer.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
+    **STYLE,
 )
 
 
@@ -42,10 +94,6 @@ def root(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     pass
-
-
-for _verb in (train, evaluate, generate, predict, embed, inspect, export, compare, models, recipes, doctor):
-    app.command("eval" if _verb is evaluate else _verb.__name__.rpartition(".")[2])(_verb.command)
 
 
 def main() -> None:

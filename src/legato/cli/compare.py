@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from legato.cli.imports import importing
 from legato.cli.printing import show
 from legato.errors import ConfigError
 
@@ -39,13 +40,14 @@ def command(
     runs are drawn over their steps, or over the tokens that they read, and beside them the parts of each model.
     """
     from legato.config import split_words
-    from legato.runs.compare import compare, table_of
     from legato.schema import to_json
 
     names = [word for word in what if "=" not in word]
     if not names:
         raise ConfigError("what should be compared? name a task, or recipes or YAML files")
     settings = split_words(word for word in what if "=" in word)
+    with importing():
+        from legato.runs.compare import compare, table_of
     page = None if html is None else _page(html, settings.get("out"))
     comparison = compare(names, settings, quiet=quiet or as_json)
     if as_json:

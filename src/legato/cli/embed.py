@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from legato.cli.imports import importing
 from legato.cli.printing import notes
+from legato.cli.widths import Dtype, Quantize
+
+if TYPE_CHECKING:
+    from legato.tasks.embedding.embed_files import Vectors
 
 
 def command(
-    model: Annotated[str, typer.Argument(help="A model folder, a run folder or a name on the hub.")],
+    model: Annotated[str, typer.Argument(help="A model folder, a run folder, a GGUF file or a name on the hub.")],
     texts: Annotated[
         list[str] | None, typer.Argument(metavar="[TEXT]...", help="Texts; left out: --file, or standard input.")
     ] = None,
@@ -37,6 +42,8 @@ def command(
     out: Annotated[str | None, typer.Option(help="A file .npy, .npz, .jsonl or .tsv; left out: printed.")] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Texts side by side.")] = 32,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    dtype: Dtype = "float32",
+    quantize: Quantize = None,
     as_json: Annotated[
         bool,
         typer.Option("--json", help="Print one line of JSON a text; with --out, one that says what was written."),
@@ -58,12 +65,8 @@ def command(
     """
     from legato.cli.lines import Lines, Meter, Texts
     from legato.errors import DataError
-    from legato.model import load
+    from legato.folders.finding import check_place
     from legato.schema import to_json
-    from legato.tasks.embedding.embed_files import Vectors, embed_to_file, embedded, ending_of
-    from legato.tasks.embedding.picture_vectors import PictureVectors
-    from legato.tasks.embedding.text_vectors import TextVectors
-    from legato.tasks.picture_inputs import read_pictures
 
     if texts and file is not None:
         raise DataError("give texts or --file, not both")
@@ -71,10 +74,18 @@ def command(
         raise DataError("give texts or --image, not both")
     if image and (layers != "last" or pool is not None):
         raise DataError("--layers and --pool are for texts; leave them out with --image")
+    check_place(model)
+    with importing():
+        from legato.loading import load
+        from legato.tasks.embedding.embed_files import embed_to_file, embedded, ending_of
+        from legato.tasks.embedding.text_vectors import TextVectors
     ending = None if out is None else ending_of(out, pool)
     many: list[Any]
     if image:
-        held = load(model, device)
+        from legato.tasks.embedding.picture_vectors import PictureVectors
+        from legato.tasks.picture_inputs import read_pictures
+
+        held = load(model, device, dtype=dtype, quantize=quantize)
         vectors: Vectors = PictureVectors.of(held.loaded, normalise=bool(normalize))
         many = [picture for place in image for picture in read_pictures(place).texts]
     else:
@@ -89,7 +100,7 @@ def command(
                 raise DataError(f"{where} {number} is empty, and nothing has no vector; remove it")
         if not many:
             raise DataError(f"{file or 'standard input'} holds no text; give at least one line")
-        held = load(model, device)
+        held = load(model, device, dtype=dtype, quantize=quantize)
         vectors = TextVectors.of(held.loaded, layers=layers, pool=pool, normalize=normalize)
     with Meter(enabled=not texts, printed=out is None) as meter, notes(meter.note):
         if out is not None:

@@ -6,13 +6,17 @@ from typing import Annotated, Any
 
 import typer
 
+from legato.cli.imports import importing
 from legato.cli.printing import show
+
+KEYS = ("data", "device", "dtype", "quantize")
 
 
 def command(
-    model: Annotated[str, typer.Argument(help="A model folder, a run folder or a name on the hub.")],
+    model: Annotated[str, typer.Argument(help="A model folder, a run folder, a GGUF file or a name on the hub.")],
     settings: Annotated[
-        list[str] | None, typer.Argument(help="key=value settings: data.test=FILE, data.root, device …")
+        list[str] | None,
+        typer.Argument(help="key=value settings: data.test=FILE, data.root, device, dtype, quantize …"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON.")] = False,
 ) -> None:
@@ -32,18 +36,22 @@ def command(
     from legato.config import parse_words
     from legato.errors import ConfigError, brief, suggest
     from legato.evaluation.metrics import metric_of, printed_scores
-    from legato.model import load
+    from legato.folders.finding import check_place
     from legato.registry import TASKS
     from legato.schema import to_json
 
     given = parse_words(settings or [])
     for key in given:
-        if key not in ("data", "device"):
-            raise ConfigError(f"unknown key '{brief(key)}'; {suggest(key, ['data', 'device'])}")
+        if key not in KEYS:
+            raise ConfigError(f"unknown key '{brief(key)}'; {suggest(key, KEYS)}")
     data = given.get("data", {})
     if not isinstance(data, dict):
         raise ConfigError(f"'data' is a group of settings, such as data.test=FILE, not '{brief(data)}'")
-    held = load(model, str(given.get("device", "auto")))
+    check_place(model)
+    with importing():
+        from legato.loading import load
+    width = {key: str(given[key]) for key in ("dtype", "quantize") if given.get(key) is not None}
+    held = load(model, str(given.get("device", "auto")), **width)
     scores = held.evaluate(**data)
     details = scores.pop("details", [])
     if as_json:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from legato.cli.imports import importing
 from legato.cli.printing import print_note
+from legato.cli.widths import Dtype, Quantize
 from legato.errors import ConfigError, DataError, LegatoError, brief
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 def command(
     called: typer.Context,
-    model: Annotated[str, typer.Argument(help="A model folder, a run folder or a name on the hub.")],
+    model: Annotated[str, typer.Argument(help="A model folder, a run folder, a GGUF file or a name on the hub.")],
     prompt: Annotated[
         str | None,
         typer.Argument(
@@ -54,6 +56,8 @@ def command(
     seed: Annotated[int, typer.Option(help="Same seed and prompt, same text, alone or among others.")] = 0,
     scores: Annotated[bool, typer.Option("--scores", help="Show each text's score.")] = False,
     device: Annotated[str, typer.Option()] = "auto",
+    dtype: Dtype = "float32",
+    quantize: Quantize = None,
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON a prompt.")] = False,
 ) -> None:
     """Continue a text.
@@ -65,8 +69,7 @@ def command(
     [dim]legato generate runs/v --chat "Describe the picture." --image photo.jpg[/dim]
     """
     from legato.config import validate
-    from legato.decoding import SearchOptions
-    from legato.model import load
+    from legato.folders.finding import check_place
     from legato.schema import to_json
 
     if system is not None and not chat:
@@ -74,9 +77,13 @@ def command(
     image = images[0] if images else None
     if images and len(images) > 1:
         raise ConfigError(f"a dialogue is about one picture, and there are {len(images)}; give --image once")
+    check_place(model)
+    with importing():
+        from legato.decoding import SearchOptions
+        from legato.loading import load
     given = {name: called.params[name] for name in SearchOptions.model_fields}
     options = validate(SearchOptions, {**given, "stop": [text.replace("\\n", "\n") for text in stop or []]})
-    held = load(model, device)
+    held = load(model, device, dtype=dtype, quantize=quantize)
     held.check_generates()
     if image is not None and "image" not in held.loaded.processors.others:
         raise ConfigError(f"{held.folder} reads no pictures; leave out --image")

@@ -6,11 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
+from legato.cli.imports import importing
 from legato.cli.printing import show
+from legato.cli.widths import Dtype, Quantize
 
 
 def command(
-    model: Annotated[str, typer.Argument(help="A model folder, a run folder or a name on the hub.")],
+    model: Annotated[str, typer.Argument(help="A model folder, a run folder, a GGUF file or a name on the hub.")],
     given: Annotated[
         str | None,
         typer.Argument(
@@ -41,6 +43,8 @@ def command(
     ] = None,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="With --serve, open none.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    dtype: Dtype = "float32",
+    quantize: Quantize = None,
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON with the same tables.")] = False,
 ) -> None:
     """Look inside: what a model computes of one text, picture or sound.
@@ -60,6 +64,7 @@ def command(
     if serve:
         alone = {"--heads": heads, "--only": only, "--save": save, "--html": html}
         alone |= {"--json": "" if as_json else None, "--beside": "" if beside else None}
+        alone |= {"--dtype": None if dtype == "float32" else dtype, "--quantize": quantize}
         _refuse([name for name, value in alone.items() if value is not None], "goes without --serve")
         _numbers(layers, "layers")
         named = {"text": given, "written": written, "layers": layers}
@@ -71,26 +76,32 @@ def command(
         _refuse(["--beside"], "is for --html")
     if given is None:
         raise typer.BadParameter("a text is needed, or --serve, where one can be typed", param_hint="TEXT")
+    from legato.folders.finding import check_place
     from legato.input_files import path_of
-    from legato.inspect.summary import summary
-    from legato.model import load
     from legato.schema import to_json
 
-    held = load(model, device).for_task(task)
+    for place in (model, *(beside or [])):
+        check_place(place)
+    with importing():
+        from legato.inspect.report.page import checked_place
+        from legato.inspect.summary import summary
+        from legato.loading import load
+    page = None if html is None else checked_place(path_of(html))  # before what takes long
+    held = load(model, device, dtype=dtype, quantize=quantize).for_task(task)
     options: dict[str, Any] = {"written": written, "only": only}
     options |= {"layers": _numbers(layers, "layers"), "heads": _numbers(heads, "heads")}
-    if html is None:
+    if page is None:
         trace = held.trace(given, **options)
     else:
         from legato.inspect.report.build import named_apart, report_of
         from legato.inspect.report.run_view import run_of, run_view
 
-        loaded = {name: load(name, device) for name in dict.fromkeys(beside or [])}
+        loaded = {name: load(name, device, dtype=dtype, quantize=quantize) for name in dict.fromkeys(beside or [])}
         others = named_apart(str(held.module.config.name), loaded)
         report, run = report_of(held, given, beside=others, **options), run_of(model)
         if run is not None:
             report.views["run"] = run_view(run)
-        report.write_html(path_of(html))
+        report.write_html(page)
         assert report.trace is not None
         trace = report.trace
     tables = summary(trace)

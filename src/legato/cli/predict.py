@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from legato.cli.imports import importing
 from legato.cli.printing import notes
+from legato.cli.widths import Dtype, Quantize
 
 if TYPE_CHECKING:
     from legato.inspect.picture_folder import BoxFolder
@@ -28,7 +30,7 @@ PROMPTING = ("labels", "shots", "columns", "template", "normalize", "calibrate")
 
 def command(
     called: typer.Context,
-    model: Annotated[str, typer.Argument(help="A model folder, a run folder or a name on the hub.")],
+    model: Annotated[str, typer.Argument(help="A model folder, a run folder, a GGUF file or a name on the hub.")],
     texts: Annotated[
         list[str] | None,
         typer.Argument(
@@ -141,6 +143,8 @@ def command(
         ),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
+    dtype: Dtype = "float32",
+    quantize: Quantize = None,
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON a text.")] = False,
 ) -> None:
     """Translate, parse, classify, guess hidden words, …: one answer a text, in order.
@@ -201,20 +205,26 @@ def command(
     beginning of a longer text, as classifiers do, a note says how many were cut.
     """
     from legato.cli.lines import Items, Lines, Meter, Texts, leaving
-    from legato.data.audio.sounds import is_sound_file
-    from legato.data.image.pictures import is_picture_file
     from legato.data.sources.files import load_text
     from legato.errors import DataError
+    from legato.folders.finding import check_place
     from legato.input_files import path_of
-    from legato.model import load
     from legato.registry import TASKS
     from legato.schema import to_json
-    from legato.tasks.table_inputs import is_table
 
     if texts and file is not None:
         raise DataError("give texts or --file, not both")
     source: Texts | Items | Lines = Texts(texts) if texts else Lines(None if file in (None, "-") else file)
-    table = file is not None and is_table(file)
+    check_place(model)
+    with importing():
+        from legato.data.audio.sounds import is_sound_file
+        from legato.data.image.pictures import is_picture_file
+        from legato.loading import load
+    table = False
+    if file is not None:
+        from legato.tasks.table_inputs import is_table
+
+        table = is_table(file)
     single = texts is not None and len(texts) == 1  # whose problem the last line says
     given = {name: value for name, value in called.params.items() if value is not None and value is not False}
     if context is not None:
@@ -223,13 +233,18 @@ def command(
     if table and shots is None and given.pop("columns", None) is not None:
         named = [int(name) if name.isdecimal() else name for name in str(columns).split(",")]
     options, prompting = ({name: given[name] for name in names if name in given} for names in (OPTIONS, PROMPTING))
-    held = load(model, device)
+    held = load(model, device, dtype=dtype, quantize=quantize)
     if TASKS.get(held.task).members(held.loaded):
         held, task = held.for_task(task), None
     own = TASKS.get(held.task)
     if partial:
         said = [name for name in called.params if str(called.get_parameter_source(name)).endswith("COMMANDLINE")]
-        _print_passages(held, texts, language, set(said) - {"model", "texts", "partial", "language", "device"})
+        _print_passages(
+            held,
+            texts,
+            language,
+            set(said) - {"model", "texts", "partial", "language", "device", "dtype", "quantize"},
+        )
         return
     shown = TASKS.get(task) if task == "classification" else own
     listing = shown.lists_answers or search is not None
@@ -255,9 +270,9 @@ def command(
     number = 0
     with leaving(source), Meter(enabled=not texts) as meter, notes(meter.note):
         saved = _saving(held, attention, draw, srt)
-        if html is not None:
-            saved.append(_page(held, html, options))
         predict = _predicting(held, task, options, prompting)
+        if html is not None:
+            saved.append(_page(held, html, task, options))
         for block in source.blocks(BLOCK):
             if source.spoilt and not noted:
                 noted = True
@@ -342,12 +357,17 @@ def _saving(
     return saved
 
 
-def _page(held: Model, html: str, options: dict[str, Any]) -> PredictionPage:
+def _page(held: Model, html: str, task: str | None, options: dict[str, Any]) -> PredictionPage:
     """The report of what is predicted with these options."""
     from legato.errors import DataError
     from legato.input_files import path_of
     from legato.inspect.report.predictions import PredictionPage
 
+    if task not in (None, held.task):  # prompting
+        raise DataError(
+            f"--task {task} asks {held.folder} how likely each label is, and nothing is written token by token; "
+            "leave out --html"
+        )
     if held.task == "speech" and "language" in options:
         raise DataError("--html draws how a sound is heard by itself; leave out --language, or --html")
     drawn = ("beams", "nbest", "length_penalty", "max_tokens", "to", "alignments")

@@ -14,17 +14,16 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="JSON.")] = False,
 ) -> None:
     """List the recipes with the scores to expect, or print one as YAML."""
-    import yaml
-
+    from legato.config import to_yaml
     from legato.errors import ConfigError, brief, suggest
-    from legato.runs.config import find_recipe, list_recipes
+    from legato.runs.recipes import find_recipe, list_recipes
     from legato.schema import to_json
 
     if name is not None:
         recipe = find_recipe(name)
         if recipe is None:
             raise ConfigError(f"there is no recipe '{brief(name)}'; {suggest(name, list_recipes())}")
-        print(to_json(recipe) if as_json else yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True), end="")
+        print(to_json(recipe) if as_json else to_yaml(recipe), end="")
         return
     recipes = {known: find_recipe(known) or {} for known in list_recipes()}
     if as_json:
@@ -41,7 +40,7 @@ def _expectations(recipe: dict[str, Any]) -> str:
     """The figures that a recipe promises, as `legato train` prints them."""
     from legato.evaluation.metrics import metric_of
     from legato.registry import TASKS
-    from legato.runs.config import Expectation
+    from legato.runs.recipes import Expectation
 
     lines, known = [], TASKS.get(recipe["task"]).metrics
     for name, promise in recipe.get("expect", {}).items():

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from legato.cli.imports import importing
 from legato.cli.printing import show_settings
 
 
@@ -34,8 +35,7 @@ def command(
     seed device. `legato train lm --keys` lists every one with its default and meaning.
     """
     from legato.config import split_words
-    from legato.runs.config import describe_settings, settings_for
-    from legato.runs.train import train
+    from legato.runs.recipes import settings_for
     from legato.schema import to_json
 
     words = list(settings or [])
@@ -43,8 +43,12 @@ def command(
         words.insert(0, what)
         what = None
     given = split_words(words)
+    asked = settings_for(what or "lm" if keys else what, given)  # a task or recipe that there is not is refused now
+    with importing():
+        from legato.runs.config import describe_settings
+        from legato.runs.train import train
     if keys:
-        show_settings(describe_settings(settings_for(what or "lm", given)))
+        show_settings(describe_settings(asked))
         return
     result = train(what, given, quiet=quiet)
     if as_json:

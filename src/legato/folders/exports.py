@@ -2,7 +2,9 @@
 
 `hf`            a folder that `transformers` loads as it is; our own folders already are, where it has the
                 architecture, so this checks and copies; of an adapter it writes the whole model, merged
+`legato`        a folder of our own form, with its weights in int8 or int4 (quantized.py)
 `ctranslate2`   the folder of CTranslate2, a C++ engine for encoder–decoder Transformers (needs its package)
+`gguf`          a file that llama.cpp reads, of a GPT-2 or LLaMA (needs the package gguf; gguf/writing.py)
 `vectors`       a text file of the vectors of words, in word2vec's form
 """
 
@@ -30,10 +32,12 @@ from legato.errors import ConfigError, FolderError, LegatoError, suggest
 from legato.folders.adapters.saving import NOTE
 from legato.folders.atomic import clear_errors, replacing
 from legato.folders.finding import find_model, hub_name, is_adapter
+from legato.folders.gguf.writing import check_quantize, export_gguf
 from legato.folders.links import copy_folder, walk
 from legato.folders.loaded import Loaded
 from legato.folders.model_folder import load_model, refusal, save_model
 from legato.folders.processor_files import TARGET
+from legato.folders.quantized import check_width, make_narrow, width_of
 from legato.folders.special_tokens import prompt_entries
 from legato.folders.steady import read_steadily
 from legato.input_files import open_file, path_of, read_bytes
@@ -46,7 +50,8 @@ from legato.registry import require_extra
 from legato.schema import MAX_VOCABULARY, TEXTS, TypedDict, parse_json, read_json, write_json
 
 CONSTANTS: Final = re.compile(rb"NaN|Infinity")
-FORMS = ("hf", "ctranslate2", "vectors")
+FORMS = ("hf", "legato", "ctranslate2", "gguf", "vectors")
+FILES = {"gguf": ".gguf", "vectors": "-vectors.txt"}  # the forms that are a file, and how its name ends
 MADE_ANEW = ("task", "head", "tokens", "processors")  # what saving a model says of it by itself
 BESIDE = ("chat_template.jinja",)  # what a folder may also have, and a merged one then, too
 RECORD = ".legato-export.json"  # which files an export wrote
@@ -70,11 +75,17 @@ class ExportRecord(TypedDict):
 def export(
     place: str | Path, to: str, *, out: str | Path | None = None, quantize: str | None = None, force: bool = False
 ) -> Path:
-    """Write the model behind `place` in the form `to`; the folder that was written."""
+    """Write the model behind `place` in the form `to`; the folder, or the file, that was written."""
     if to not in FORMS:
         raise ConfigError(f"there is no form '{to}' to export to; {suggest(to, FORMS)}")
-    if quantize is not None and to != "ctranslate2":
-        raise ConfigError(f"--quantize is for ctranslate2; leave it out for {to}")
+    if quantize is not None and to in ("hf", "vectors"):
+        raise ConfigError(f"--quantize is for legato, ctranslate2 and gguf; leave it out for {to}")
+    if to == "legato":
+        if quantize is None:
+            raise ConfigError("--to legato writes quantised weights; say which: --quantize int8 or --quantize int4")
+        check_width(quantize)
+    if to == "gguf":
+        check_quantize(quantize)
     folder = find_model(place)
     target = path_of(out, error=FolderError) if out is not None else _beside(place, to)
     with clear_errors(target, every=True):
@@ -84,10 +95,18 @@ def export(
     with clear_errors(target, every=True):
         for base in loaded.bases:
             _refuse_loss(target, base, "a base of the adapter")
+        if to != "legato" and (held := width_of(body_of(loaded.module))) is not None:
+            raise FolderError(f"{folder} holds {held} weights, which only Legato reads so; export the original model")
         if to == "vectors":
             _export_vectors(loaded, target)
+        elif to == "gguf":
+            export_gguf(loaded, target, quantize)
         elif to == "hf":
             _export_hugging_face(loaded, folder, target)
+        elif to == "legato":
+            make_narrow(loaded.module, str(quantize), folder)
+            with _writing(target) as fresh:
+                _write_whole(loaded, folder, fresh)
         else:
             _export_ctranslate2(loaded, target, quantize)
     return target
@@ -102,12 +121,12 @@ def _refuse_loss(target: Path, folder: Path, what: str) -> None:
 
 
 def _refuse_place(target: Path, to: str, force: bool) -> None:
-    there, meant = ("folder", "file") if to == "vectors" else ("file", "folder")
+    there, meant = ("folder", "file") if to in FILES else ("file", "folder")
     if target.exists() and target.is_dir() == (there == "folder"):
         raise FolderError(f"{target} is a {there}; give --out the name of a {meant}")
     if target.exists() and not force:
         raise FolderError(f"{target} is there already; give another --out, or --force to write over it")
-    if to == "vectors":
+    if to in FILES:
         if os.path.lexists(target) and not target.is_file():
             raise FolderError(f"{target} is a pipe, a device or a link to nothing; give --out the name of a file")
         return
@@ -140,13 +159,13 @@ def _others(target: Path, written: Collection[str]) -> Iterator[Path]:
 
 def _beside(given: str | Path, to: str) -> Path:
     """Where an export goes that nobody named: `runs/t-hf` for `runs/t`, `name-hf` for `org/name` on the hub."""
-    ending = "vectors.txt" if to == "vectors" else to
+    ending = FILES.get(to, f"-{to}")
     place = path_of(given, error=FolderError)
     asked = None if place.exists() else hub_name(given)
     if asked is not None:
-        return Path(f"{asked[0].rpartition('/')[2]}-{ending}")
+        return Path(asked[0].rpartition("/")[2] + ending)
     named = place if place.name not in ("", "..") else place.resolve()  # '.' has a name, too
-    return named.with_name(f"{named.name}-{ending}")
+    return named.with_name((named.stem if named.is_file() else named.name) + ending)
 
 
 def _export_hugging_face(loaded: Loaded, folder: Path, target: Path) -> None:
@@ -154,8 +173,8 @@ def _export_hugging_face(loaded: Loaded, folder: Path, target: Path) -> None:
     if reason is not None:
         raise LegatoError(f"{folder} cannot be a folder that transformers loads: {reason}")
     with _writing(target) as fresh:
-        if is_adapter(folder):
-            _write_merged(loaded, folder, fresh)
+        if is_adapter(folder) or folder.is_file():
+            _write_whole(loaded, folder, fresh)
         else:
             read_steadily(folder, lambda at: _copy(at, fresh))
     if note := head_note(loaded.module, f"the body in {target}"):
@@ -201,8 +220,8 @@ def _writing(target: Path) -> Iterator[Path]:
         write_json(fresh / RECORD, {"files": {path.relative_to(fresh).as_posix(): _digest(path) for path in files}})
 
 
-def _write_merged(loaded: Loaded, folder: Path, target: Path) -> None:
-    """An adapter and its base as one model."""
+def _write_whole(loaded: Loaded, folder: Path, target: Path) -> None:
+    """An adapter and its base as one model, or what a GGUF file holds."""
     file, card = folder / "README.md", ""
     if file.is_file():
         card = read_bytes(file, MOST_OF_A_CARD, error=FolderError).decode("utf-8", "replace").partition(NOTE)[0]

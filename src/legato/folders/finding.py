@@ -1,8 +1,10 @@
-"""Which folder a name means: a model's own, a run's best model, or one from the Hugging Face hub.
+"""Which folder a name means: a model's own, a run's best model, or one from the Hugging Face hub; or a GGUF file.
 
 A name on the hub is `org/name`, or `org/name@revision`. What a model needs is downloaded once, into the cache that
 all of Hugging Face's libraries share (`HF_HOME` moves it), and read from there when the hub cannot be reached or
 `HF_HUB_OFFLINE=1` is set. Pickles and code are never fetched.
+
+Nothing here imports PyTorch, so that a slip in a name is told at once.
 """
 
 from __future__ import annotations
@@ -15,9 +17,9 @@ from typing import Final
 from legato.data.sources.hub_access import offline_where_unreachable
 from legato.errors import FolderError
 from legato.folders.atomic import OLD
+from legato.folders.file_names import MODULES, WEIGHTS
 from legato.folders.links import leads_out
-from legato.folders.sentence_encoder import MODULES
-from legato.folders.shards import WEIGHTS
+from legato.folders.steady import find_and_read
 from legato.input_files import near_path, path_of
 
 # A folder's files that are read here; `*` goes into subfolders, where sentence encoders keep some of theirs.
@@ -38,12 +40,47 @@ def is_adapter(folder: Path) -> bool:
 
 
 def find_model(place: str | Path) -> Path:
-    """The model folder behind a path: the folder itself, or a run's `best`, or its `last`; else a hub name's."""
+    """The model folder behind a path: the folder itself, or a run's `best`, or its `last`; else a hub name's.
+
+    A GGUF file is a whole model, and stands for itself.
+    """
+    folder = _place_here(place)
+    if folder is not None and folder.is_file():
+        from legato.folders.gguf.header import is_gguf
+
+        if is_gguf(folder):
+            return folder
+        raise FolderError(f"{folder} is no model folder, nor a GGUF file")
+    return _model_in(fetch(place) if folder is None else folder)
+
+
+def check_place(place: str | Path) -> None:
+    """Refuse a place where no model is, before anything takes long; the hub is not asked, and no file is opened."""
+
+    def look() -> Path:
+        folder = _place_here(place)
+        if folder is None:
+            _hub_model(place)
+        elif not folder.is_file():
+            _model_in(folder)
+        return path
+
+    path = path_of(place, error=FolderError)
+    find_and_read(path, look, lambda found: None)
+
+
+def _place_here(place: str | Path) -> Path | None:
+    """The folder or file at a path, or what a kill between two renames left of it; None where there is none."""
     folder = path_of(place, error=FolderError)
+    if folder.exists():
+        return folder
     aside = folder.with_name(f"{OLD}{folder.name}") if folder.name else folder
-    if not folder.exists():
-        folder = aside if aside.is_dir() else fetch(place)
-    # A kill between two renames leaves the best model under its other name until the run is resumed.
+    return aside if aside.is_dir() else None
+
+
+def _model_in(folder: Path) -> Path:
+    """The folder itself, or the one of a run's models that is asked for."""
+    # Such a kill leaves the best model under its other name until the run is resumed.
     for candidate in (folder, folder / "best", folder / f"{OLD}best", folder / "last", folder / f"{OLD}last"):
         if (candidate / "config.json").exists() or (candidate / MODULES).exists() or is_adapter(candidate):
             if leads_out(candidate, folder):
@@ -53,7 +90,9 @@ def find_model(place: str | Path) -> Path:
         return folder
     if (folder / "config.yaml").exists():
         raise FolderError(f"{folder} is a run that has not saved a model yet")
-    raise FolderError(f"{folder} is no model folder: it has no config.json")
+    files = sorted(file.name for file in folder.glob("*.gguf"))
+    inside = f"; {files[0]} in it is a model by itself: name that file" if files else ""
+    raise FolderError(f"{folder} is no model folder: it has no config.json{inside}")
 
 
 def hub_name(place: str | Path) -> tuple[str, str | None] | None:
@@ -68,11 +107,16 @@ def hub_name(place: str | Path) -> tuple[str, str | None] | None:
     return found["name"], found["revision"]
 
 
-def fetch(place: str | Path) -> Path:
-    """The folder of the model that `place` names on the hub, downloaded or from the cache."""
+def _hub_model(place: str | Path) -> tuple[str, str | None, str]:
+    """The model and the revision to ask the hub for, and what is here that may be meant instead."""
     asked = hub_name(place)
-    near = near_path(path_of(place, error=FolderError), folder=True)
+    path = path_of(place, error=FolderError)
+    file = path.suffix.lower() == ".gguf"
+    near = near_path(path, folder=not file)
     meant = "" if near is None else f"; did you mean '{near}'?"
+    if file:
+        meant = meant or "; one on the hub has to be fetched first: hf download ORG/NAME FILE.gguf"
+        raise FolderError(f"there is no file {place}{meant}")
     if asked is None:
         raise FolderError(f"there is no folder {place}{meant}")
     name, revision = asked
@@ -80,10 +124,16 @@ def fetch(place: str | Path) -> Path:
     if "/" in name and Path(first).is_dir():  # a slip in `runs/x` should not go out to the hub
         unasked = meant or f"; since {first} is a folder here, the hub was not asked"
         raise FolderError(f"there is no folder {place}{unasked}")
+    return name, revision, meant
+
+
+def fetch(place: str | Path) -> Path:
+    """The folder of the model that `place` names on the hub, downloaded or from the cache."""
+    name, revision, meant = _hub_model(place)
     from huggingface_hub import snapshot_download
 
-    # So should not a slip in the name of a folder that is here; but what was fetched once is no slip.
-    slip = near is not None and revision is None
+    # A slip in the name of a folder that is here should not, either; but what was fetched once is no slip.
+    slip = bool(meant) and revision is None
     try:
         with offline_where_unreachable() if not slip else nullcontext():
             found = snapshot_download(
@@ -97,7 +147,8 @@ def fetch(place: str | Path) -> Path:
     if not any(folder.rglob("*.safetensors")):
         raise FolderError(
             f"{place} on the hub has no safetensors; its weights may be pickles, which are refused since they may "
-            f"run any code: try another revision, such as {name}@refs/pr/1, or another model"
+            f"run any code: try another revision, such as {name}@refs/pr/1, or another model; of GGUF files fetch "
+            f"one and name it: hf download {name} FILE.gguf"
         )
     return folder
 

@@ -8,7 +8,8 @@ source.spm, target.spm, vocab.json      instead of those in published Marian fol
 generation_config.json
 README.md              the model card
 
-Some weights are published alone, and their tensors' names tell what config.json would (`Published.entries_of`).
+Some weights are published alone, and their tensors' names tell what config.json would (`Published.entries_of`). A
+GGUF file, which has all of that in it, is read where a folder is (gguf/).
 Published folders may also have a chat template (`chat_template.py`) and be sentence encoders (`sentence_encoder.py`).
 """
 
@@ -30,9 +31,12 @@ from legato.data.processors import TEXT, Processor, Processors
 from legato.data.text.text_reader import TextReader
 from legato.data.text.tokenizers import Tokenizer
 from legato.data.text.word_bytes import vocabulary_bytes
-from legato.errors import ConfigError, FolderError, brief
+from legato.errors import ConfigError, FolderError
+from legato.folders import quantized
 from legato.folders.about import Generation, check_about, head_shape
 from legato.folders.chat_template import load_chat_template
+from legato.folders.checks import check_vocabularies, refuse_what_we_lack
+from legato.folders.file_names import WEIGHTS
 from legato.folders.finding import find_model, is_adapter
 from legato.folders.links import refuse_links_out
 from legato.folders.loaded import Loaded
@@ -43,7 +47,7 @@ from legato.folders.sentence_encoder import (
     save_sentence_encoder,
     sentences_of,
 )
-from legato.folders.shards import LARGEST, WEIGHTS, load_weights, save_weights, stamps_of, weights_name
+from legato.folders.shards import LARGEST, load_weights, save_weights, stamps_of, weights_name
 from legato.folders.special_tokens import (
     ends_of_ours,
     generation_defaults,
@@ -59,14 +63,14 @@ from legato.models.base import ModelConfig, SequenceModel, Sizes
 from legato.models.building import MOST_TENSORS, built, limited, sketch
 from legato.models.model_with_head import HeadSpec, ModelWithHead, body_of
 from legato.models.published.entries import Entries, OwnEntries, Setting
-from legato.models.published.family import Published, described, form_of
+from legato.models.published.family import PREFIX, Published, described, form_named, form_of
 from legato.models.published.heads import PublishedHead, read_head, write_head
 from legato.nn.characters import tell_spelling
 from legato.registry import MODELS, PUBLISHED
 from legato.schema import fit, read_json, read_json_if_there, write_json
 
-PREFIX = "legato-"
 HEAD = "head."  # before the names of the tensors of a task's head, where no published form has it
+SIZES = ("vocab_size", "source_vocab_size")
 IDS = ("decoder_start_token_id", "eos_token_id", "pad_token_id", "bos_token_id", "forced_eos_token_id")
 
 
@@ -154,15 +158,16 @@ def refusal(module: SequenceModel) -> str | None:
 
 def _written(module: SequenceModel, about: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The entries of config.json and the tensors, in the most widely known form that the model has."""
+    narrow = quantized.entries_of(module)
     if isinstance(module, ModelWithHead):
-        known = write_head(module, about)
+        known = None if narrow else write_head(module, about)
         if known is not None:
             return known
         config, tensors = _written(module.body, about)
         head = {HEAD + name: tensor for name, tensor in weights_of(module).items() if not name.startswith("body.")}
         return config, {**tensors, **head}
     form = form_of(module)
-    if form is not None:
+    if form is not None and not narrow:
         form = form.without_head()
         config, tensors = form.save(module)
         return {"model_type": form.model_type, "architectures": [form.architecture], **config}, tensors
@@ -171,16 +176,18 @@ def _written(module: SequenceModel, about: dict[str, Any]) -> tuple[dict[str, An
     sizes = {"vocab_size": module.vocabulary}
     if module.sizes.source is not None:
         sizes["source_vocab_size"] = module.sizes.source
-    return {**own, **sizes, **settings}, weights_of(module)
+    return {**own, **sizes, **settings, **narrow}, weights_of(module)
 
 
-def read_model(place: str | Path, *, sketched: bool = False) -> Loaded:
-    """The model behind a path (`find_model`), even while a run replaces it.
+def read_model(
+    place: str | Path, *, sketched: bool = False, dtype: torch.dtype = torch.float32, quantize: str | None = None
+) -> Loaded:
+    """The model behind a path (`find_model`), even while a run replaces it; its weights in `dtype`, or narrower.
 
     `sketched`: its body has shapes only, and `Loaded.put_into` reads the weights into the model that trains. Of an
     adapter all is read, since it is added to its base.
     """
-    read = partial(_load, sketched=sketched)
+    read = partial(_load, sketched=sketched, dtype=dtype, quantize=quantize)
     return find_and_read(path_of(place, error=FolderError), lambda: find_model(place), read)
 
 
@@ -190,6 +197,10 @@ def read_config(place: str | Path) -> ModelConfig:
 
 
 def _read_config(folder: Path) -> ModelConfig:
+    if folder.is_file():
+        from legato.folders.gguf.loading import read_gguf_config
+
+        return read_gguf_config(folder)
     refuse_links_out(folder)
     if is_adapter(folder):
         from legato.folders.adapters.loading import adapter_config
@@ -205,9 +216,14 @@ def load_model(folder: Path) -> Loaded:
     return read_steadily(folder, _load)
 
 
-def _load(folder: Path, *, sketched: bool = False) -> Loaded:
+def _load(
+    folder: Path, *, sketched: bool = False, dtype: torch.dtype = torch.float32, quantize: str | None = None
+) -> Loaded:
     try:
-        loaded = _load_model(folder, sketched=sketched)
+        with quantized.made_in(dtype):
+            loaded = _load_model(folder, sketched=sketched)
+        if quantize is not None:
+            quantized.make_narrow(loaded.module, quantize, folder)
     except (MemoryError, RuntimeError) as problem:
         if isinstance(problem, MemoryError) or "allocate" in str(problem):
             raise FolderError(
@@ -219,6 +235,10 @@ def _load(folder: Path, *, sketched: bool = False) -> Loaded:
 
 
 def _load_model(folder: Path, *, sketched: bool) -> Loaded:
+    if folder.is_file():
+        from legato.folders.gguf.loading import load_gguf  # most models are folders
+
+        return load_gguf(folder, sketched=sketched)
     if is_adapter(folder):
         from legato.folders.adapters.loading import load_adapter  # most folders hold a whole model
 
@@ -226,12 +246,14 @@ def _load_model(folder: Path, *, sketched: bool) -> Loaded:
     refuse_links_out(folder)
     said = _read_entries(folder)
     folder, config, about = said.folder, said.config, said.about
+    if sketched and config.get("quantization_config") is not None:
+        raise FolderError(f"{folder} holds quantised weights, which cannot be trained; take the original model")
     processors = load_processors(folder, said.processors, said.default_processors, about)
     chat = load_chat_template(folder)
 
     def check(sizes: Sizes) -> None:
         if processors.has_text and sizes.vocabulary:  # else only a head knows tokens, and its task asks
-            _check_vocabularies(folder, sizes, processors, exact=not said.published)
+            check_vocabularies(folder, sizes, processors, exact=not said.published)
 
     tensors, stamps = load_weights(folder), stamps_of(folder)
 
@@ -310,15 +332,20 @@ class _Entries:
     @property
     def processors(self) -> tuple[str, ...]:
         """The kinds of processors that the model reads with."""
-        kind: str = self.config["model_type"]
-        if kind in PUBLISHED:
-            read: tuple[str, ...] = PUBLISHED.get(kind).processors()
-            return read
-        return self.model.processors_of(self.own_settings())
+        form = form_named(self.config["model_type"])
+        return self.model.processors_of(self.own_settings()) if form is None else form.processors()
 
     def own_settings(self) -> ModelConfig:
         """The settings of a model that only we have."""
-        skipped = ("model_type", "architectures", "is_encoder_decoder", "vocab_size", "source_vocab_size", *IDS)
+        skipped = (
+            "quantization_config",
+            "model_type",
+            "architectures",
+            "is_encoder_decoder",
+            "vocab_size",
+            "source_vocab_size",
+            *IDS,
+        )
         settings = {key: value for key, value in self.config.items() if key not in skipped}
         fit(settings, dict[str, Setting], str(self.folder / "config.json"))
         name = self.config["model_type"].removeprefix(PREFIX)
@@ -330,8 +357,8 @@ class _Entries:
     @property
     def default_processors(self) -> Mapping[str, Processor]:
         """What it reads with where the folder does not say it."""
-        kind: str = self.config["model_type"]
-        return PUBLISHED.get(kind).default_processors(self.config) if kind in PUBLISHED else {}
+        form = form_named(self.config["model_type"])
+        return {} if form is None else form.default_processors(self.config)
 
 
 def _read_entries(folder: Path) -> _Entries:
@@ -350,12 +377,13 @@ def _read_entries(folder: Path) -> _Entries:
     kind = config.get("model_type")
     if kind is None:
         raise FolderError(f"{file} names no model_type")
-    if kind in PUBLISHED or kind.startswith(PREFIX):  # its entries are what the family that it names has
-        config = fit(config, PUBLISHED.get(kind).Entries if kind in PUBLISHED else OwnEntries, str(file))
+    form = form_named(kind)
+    if form is not None or kind.startswith(PREFIX):  # its entries are what the family that it names has
+        config = fit(config, OwnEntries if form is None else form.Entries, str(file))
     generation: dict[str, Any] = {**read_json_if_there(folder / "generation_config.json", Generation, loose=True)}
     told = config.pop("legato", None)
     about = generation_defaults(config, generation) if told is None else check_about(told, file)
-    _refuse_what_we_lack(folder, kind, config)
+    refuse_what_we_lack(folder, kind, config)
     sentences = sentences or sentences_of(about, file)
     return _Entries(folder, config, generation, about, told is not None, head_shape(about, file), sentences)
 
@@ -370,9 +398,9 @@ def _read_body(
     theirs = None
     if not of_head and (head is not None or said.sentences is None):
         theirs = read_head(kind, config, tensors, str(folder), head, said.about.get("labels"))
-    if kind not in PUBLISHED:
+    form = form_named(kind)
+    if form is None:
         return _load_own(said, tensors, check, into), of_head, theirs
-    form: type[Published] = PUBLISHED.get(kind)
     of_body = (config, tensors) if theirs is None else (theirs.config, theirs.body)
     module = form.load(*of_body, str(folder), into)
     check(module.sizes)
@@ -384,24 +412,6 @@ def _with_head(body: SequenceModel, shape: HeadSpec, tensors: dict[str, Any], fo
     inside = {f"body.{name}": tensor for name, tensor in weights_of(module.body).items()}
     put_weights(module, {**inside, **tensors}, str(folder / weights_name(folder)))
     return module
-
-
-def _refuse_what_we_lack(folder: Path, kind: str, config: dict[str, Any]) -> None:
-    """Before gigabytes are read."""
-    own_code = "comes with code of its own (auto_map), which is never run"
-    if kind in PUBLISHED:
-        if config.get("auto_map"):
-            raise FolderError(f"{folder} {own_code}; Legato would take it for a plain {kind}, which it may not be")
-        if config.get("quantization_config"):
-            raise FolderError(
-                f"{folder} holds quantised weights, which Legato does not read; take the original model"
-            )
-        return
-    if kind.startswith(PREFIX) and kind.removeprefix(PREFIX) in MODELS:
-        return
-    known = ", ".join([*PUBLISHED.names(), *(PREFIX + name for name in MODELS.names())])
-    brings = f" and {own_code}" if config.get("auto_map") else ""
-    raise FolderError(f"{folder} holds a '{brief(kind)}', which Legato does not have{brings}; it has {known}")
 
 
 def _usual_task(module: SequenceModel) -> str:
@@ -428,16 +438,13 @@ def _load_own(
             module.drop_readout()
         return module
 
-    module = built(make, tensors, lambda plan: check_weights(plan, tensors, where), str(folder), into=into)
+    narrow = config.get("quantization_config")
+
+    def check_plan(plan: SequenceModel) -> None:
+        check_weights(plan, tensors, where)
+
+    module = built(make, tensors, check_plan, str(folder), into=into, drawn=narrow is None)
+    if narrow is not None:
+        quantized.hold(module, tensors, narrow, folder)
     put_weights(module, tensors, where)
     return module
-
-
-def _check_vocabularies(folder: Path, sizes: Sizes, processors: Processors, *, exact: bool) -> None:
-    """Refuse a tokenizer of another model. Ours fit exactly; others pad their embeddings."""
-    read, written = sizes.source or sizes.vocabulary, sizes.vocabulary
-    for held, size in ((processors.target, written), (processors.tokenizer, read)):
-        if held.size > size:
-            raise FolderError(f"{folder}: the tokenizer has {held.size} tokens, the model only {size}")
-        if exact and held.size < size:
-            raise FolderError(f"{folder}: the tokenizer has {held.size} tokens, the model {size}; it is another's")

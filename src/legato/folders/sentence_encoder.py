@@ -23,11 +23,11 @@ from torch import Tensor
 
 from legato.data.text.published_tokenizers import TokenizerSettings
 from legato.errors import FolderError, brief
+from legato.folders.file_names import MODULES
 from legato.models.published.entries import Flag, Size
 from legato.nn.pooling import pool
 from legato.schema import OPEN, Place, TypedDict, read_json, read_json_if_there, with_config, write_json
 
-MODULES: Final = "modules.json"
 POOL_OF_MODE: Final = {"cls": "first", "lasttoken": "last", "max": "max", "mean": "mean"}  # in nn/pooling.py
 MODES: Final = tuple(POOL_OF_MODE)
 TYPES: Final = "sentence_transformers.models."

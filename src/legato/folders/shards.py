@@ -13,15 +13,15 @@ from pathlib import Path
 from torch import Tensor
 
 from legato.errors import FolderError, brief
+from legato.folders.file_names import WEIGHTS
 from legato.folders.weights import load_tensors, save_tensors
 from legato.schema import MAX_VOCABULARY, OPEN, Place, TypedDict, read_json, with_config
 
-WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 LARGEST = 5 * 10**9  # bytes in a file
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")  # how others keep weights
 # Other libraries' own weights, which are no pickles of PyTorch.
-ELSEWHERE = {"tf_model.h5": "TensorFlow", "flax_model.msgpack": "Flax", "*.gguf": "llama.cpp"}
+ELSEWHERE = {"tf_model.h5": "TensorFlow", "flax_model.msgpack": "Flax"}
 
 
 @with_config(OPEN)
@@ -125,4 +125,6 @@ def _why_none(folder: Path) -> str:
     for pattern, library in ELSEWHERE.items():
         for file in sorted(folder.glob(pattern)):
             return f"{lacks}; its {file.name} is {library}'s: save the model again as safetensors"
+    for file in sorted(folder.glob("*.gguf")):
+        return f"{lacks}; its {file.name} is a model by itself: name that file"
     return lacks

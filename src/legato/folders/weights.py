@@ -108,7 +108,8 @@ def put_weights(module: nn.Module, tensors: dict[str, Tensor], where: str) -> No
     """Copy `tensors` into `module`; anything missing, left over or of another shape is named."""
     check_weights(module, tensors, where)
     for name, target in weights_of(module).items():
-        target.copy_(tensors[name])
+        if target is not tensors[name] and target.data_ptr() != tensors[name].data_ptr():
+            target.copy_(tensors[name])
 
 
 def check_weights(module: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:

@@ -84,5 +84,11 @@ def _alignment(trace: Trace) -> Table:
 
 
 def _shown(token: str) -> str:
-    """A token in one line, with what cannot be seen."""
-    return repr(token)[1:-1] if token.strip() != token or not token.isprintable() else token
+    """A token in one line, with what cannot be seen: a space has the studio's sign.
+
+    >>> _shown(" "), _shown(" a"), _shown("1, 2")
+    ('␣', '␣a', '1, 2')
+    """
+    if token.strip() == token and token.isprintable():
+        return token or "∅"
+    return repr(token)[1:-1].replace(" ", "␣")

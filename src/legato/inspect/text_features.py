@@ -2,7 +2,7 @@
 
     quote         1 inside quotation marks, by Python's rules; an apostrophe is none
     comment       1 from # to the end of the line
-    bracket       how many brackets are open that something closes
+    bracket       how many brackets are open that something closes; what closes none is passed over
     indentation   spaces before the line's first other character; a tab counts for eight
     line          how far into its line a character is
 
@@ -12,6 +12,7 @@ or 1 where a regular expression of one's own matches.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -65,17 +66,20 @@ def bracket(text: str) -> Array:
     """
     >>> bracket("(a[b]) ) :(").tolist()
     [1.0, 1.0, 2.0, 2.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+    >>> bracket("(:])").tolist()
+    [1.0, 1.0, 1.0, 0.0]
     """
-    steps, opened = np.zeros(len(text)), list[int]()
+    steps, opened, left = np.zeros(len(text)), list[int](), Counter[str]()
     for place, letter in enumerate(text):
         if letter in CLOSED.values():
             opened.append(place)
-        elif letter in CLOSED:
-            while opened and text[opened[-1]] != CLOSED[letter]:
-                opened.pop()  # nothing closes it
-            if opened:
-                steps[opened.pop()] += 1
-                steps[place] -= 1
+            left[letter] += 1
+        elif letter in CLOSED and left[CLOSED[letter]]:  # else it closes nothing
+            while text[opened[-1]] != CLOSED[letter]:
+                left[text[opened.pop()]] -= 1  # nothing closes it
+            left[CLOSED[letter]] -= 1
+            steps[opened.pop()] += 1
+            steps[place] -= 1
     return np.cumsum(steps)
 
 

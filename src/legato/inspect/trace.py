@@ -26,8 +26,9 @@ import numpy as np
 import safetensors.numpy
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
+from legato.data.digests import sha256_of
 from legato.data.positions import INPUT, SOURCE, Kind, Positions, Reading, shown_token
 from legato.errors import DataError, LegatoError, reason_of, suggest
 from legato.folders.finite_scores import check_finite
@@ -40,6 +41,7 @@ from legato.tasks.base import member_of
 WEIGHTS, TOLD = "trace.safetensors", "trace.json"
 GUESSES: Final = 5  # tokens at each position
 MOST_NAMES: Final = 12  # in a message
+DIGESTED: Final = 32  # numbers of each tensor, by which a model is known again
 NUMBER: Final = re.compile(r"(?:^|\.)(\d+)(?=\.)")  # of a layer, in a name
 BACKWARD: Final = re.compile(r"(?:^|\.)(?:reverse|backward)\.")  # in the names of what reads from the end
 
@@ -158,7 +160,8 @@ class Trace(Mapping[str, Captured]):
     def check_model(self, loaded: Loaded) -> None:
         """Raise LegatoError where the trace is another model's."""
         given = _about(loaded)
-        if any(self.model.get(entry) != given[entry] for entry in ("name", "parameters")):
+        known = ("name", "parameters", *(["weights"] if "weights" in self.model else []))  # older traces have none
+        if any(self.model.get(entry) != given[entry] for entry in known):
             raise LegatoError(
                 f"the trace is of {self.model.get('folder')}, another model than {given['folder']}; trace this one"
             )
@@ -220,7 +223,7 @@ def traced(
     with capture.record(_keeps(layers, only)) as found:
         output = module(batch)
     check_finite(output.hidden, module)
-    _check_chosen(loaded, found, heads)
+    _check_chosen(loaded, found, layers, heads)
     tensors = {}
     for name, steps in found.items():
         values, axes = _joined(name, steps, found.axes[name])
@@ -235,8 +238,20 @@ def traced(
 
 def _about(loaded: Loaded) -> dict[str, str | int]:
     parameters = sum(parameter.numel() for parameter in loaded.module.parameters())
-    name, task = loaded.module.config.name, loaded.task
-    return {"name": name, "task": task, "folder": str(loaded.folder), "parameters": parameters}
+    name, task, weights = loaded.module.config.name, loaded.task, weights_digest(loaded.module)
+    return {"name": name, "task": task, "folder": str(loaded.folder), "parameters": parameters, "weights": weights}
+
+
+@torch.no_grad()
+def weights_digest(module: nn.Module) -> str:
+    """What tells a model from another of its shape: a hash of some numbers of each tensor, evenly taken.
+
+    It is made at every look, so it reads a few of them, where the digest of an adapter's base reads all.
+    """
+    named = sorted(module.state_dict().items())
+    taken = [each.flatten()[:: max(1, each.numel() // DIGESTED)].float() for _, each in named]
+    values = torch.cat(taken).cpu().numpy()
+    return sha256_of([*(f"{name} {tuple(each.shape)}\n" for name, each in named), values.tobytes()])[:16]
 
 
 def _grid(found: list[int] | None) -> tuple[int, int] | None:
@@ -250,21 +265,47 @@ def _keeps(layers: Collection[int] | None, only: str | None) -> Any:
         raise LegatoError(f"'{only}' is no regular expression: {problem}") from None
 
     def keeps(name: str) -> bool:
-        number = NUMBER.search(name)
-        inside = layers is None or number is None or int(number[1]) in layers
+        number = _layer(name)
+        inside = layers is None or number is None or number in layers
         return inside and (wanted is None or wanted.search(name) is not None)
 
     return keeps
 
 
-def _check_chosen(loaded: Loaded, found: capture.Recording, heads: Collection[int] | None) -> None:
+def _layer(name: str) -> int | None:
+    """The number of the layer that captured this; None outside of layers."""
+    found = NUMBER.search(name)
+    return None if found is None else int(found[1])
+
+
+def _check_chosen(
+    loaded: Loaded, found: capture.Recording, layers: Collection[int] | None, heads: Collection[int] | None
+) -> None:
     """Who chooses what is not there is told what is."""
     known = list(found.met)
+    numbers = {number for name in known if (number := _layer(name)) is not None}
+    if missing := sorted(set(layers or ()) - numbers):
+        there = f"the layers {_ranges(numbers)}" if numbers else "no layers that have numbers"
+        raise LegatoError(f"{loaded.folder} has {there}, and not {', '.join(map(str, missing[:MOST_NAMES]))}")
     has = ", ".join(known[:MOST_NAMES]) + (f" and {len(known) - MOST_NAMES} more" if len(known) > MOST_NAMES else "")
     if known and not found:
         raise LegatoError(f"{loaded.folder} has nothing of that name, or in these layers; it has {has}")
     if heads is not None and not any("head" in axes for axes in found.axes.values()):
         raise LegatoError(f"{loaded.folder} has no attention there, whose heads could be chosen; it has {has}")
+
+
+def _ranges(numbers: Collection[int]) -> str:
+    """
+    >>> _ranges({0, 1, 2, 4})
+    '0 to 2, 4'
+    """
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1] = [runs[-1][0], number]
+        else:
+            runs.append([number])
+    return ", ".join(" to ".join(map(str, run)) for run in runs)
 
 
 def _joined(name: str, steps: list[Tensor], axes: tuple[str, ...]) -> tuple[Tensor, tuple[str, ...]]:

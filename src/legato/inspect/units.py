@@ -29,6 +29,7 @@ STATES: Final = re.compile(r"(?:^|\.)\d+\.(?:hidden|cell)$")
 CHUNK: Final = 256  # tokens that are read at once
 STRETCH: Final = 4096  # tokens that are read in a row; a longer text is cut, and its parts are read side by side
 TOP: Final = 5
+FEWEST: Final = 3  # tokens of a document
 RIDGE: Final = 1e-2  # of the probe, for each token, where units have a spread of 1
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -71,7 +72,7 @@ def read_units(module: SequenceModel, tokenizer: AnyTokenizer, text: str) -> Rea
             f"{module.config.name} does not read from left to right, token by token; give one that does"
         )
     ids = [int(index) for index in tokenizer.encode(text)]
-    if len(ids) < 3:
+    if len(ids) < FEWEST:
         raise DataError("the text has fewer than three tokens, of which nothing can be said; give a longer one")
     decoder, written, ends = StreamDecoder(tokenizer), "", []
     for index in ids:
@@ -109,12 +110,14 @@ def find_units(
     """The units that follow each property best, of a model that `legato.load` gave; `features` by their names.
 
     A text may be several documents: each is read from its beginning, and what one leaves open is not in the next.
+    Those of fewer than three tokens are passed over.
     """
     module, tokenizer = model.loaded.module.eval(), model.loaded.tokenizer
     chosen = features or FEATURES
-    texts = [[each] if isinstance(each, str) else list(each) for each in (text, held_out)]
+    given = [[each] if isinstance(each, str) else list(each) for each in (text, held_out)]
+    texts = [[document for document in each if len(tokenizer.encode(document)) >= FEWEST] for each in given]
     if not all(texts):
-        raise DataError("there is no document in one of the texts; give at least one to each")
+        raise DataError("there is no document of three tokens or more in one of the texts; give at least one to each")
     torch.manual_seed(0)
     fresh = type(module)(module.config, module.sizes).to(module.device).eval()
     reads = [[read_units(module, tokenizer, document) for document in each] for each in texts]

@@ -24,7 +24,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 # What is left out where no parameter is drawn. PyTorch's `trunc_normal_` draws until all lies inside its bounds,
 # which numbers that nobody draws may never do: a model that is read from files does without it.
-DRAWING: Final = ("normal_", "uniform_", "xavier_uniform_", "kaiming_uniform_")
+DRAWING: Final = ("normal_", "uniform_", "xavier_uniform_", "kaiming_uniform_", "mul_")
 MAKING: Final = ("empty", "zeros", "ones", "full", "rand", "randn", "eye", "empty_strided")
 SPARE: Final = 256  # tensors of a model that its file may lack: tied ones, tables of positions, a readout not kept
 SPARE_NUMBERS: Final = 1 << 26  # … and numbers in them

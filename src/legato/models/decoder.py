@@ -14,8 +14,9 @@ from torch import Tensor
 
 from legato.data.batching.batch import Batch, Inputs
 from legato.models.base import SequenceModel, Sizes
-from legato.nn.capture import record
+from legato.nn.capture import capturing, record
 from legato.nn.feedforward import BlockShape
+from legato.nn.kernels.decoder import decoder_step
 from legato.nn.kv_cache import KeyValueCache, right_aligned
 from legato.nn.linear import pack
 from legato.nn.positions import At, Learned, Rotary
@@ -38,7 +39,9 @@ class CachedModel(SequenceModel):
     def start(self, rows: int, capacity: int, memory: Memory | None = None) -> KeyValueCache:
         pack(self.writer, self.output)
         with torch.no_grad():
-            return self.writer.start(rows, capacity, limit=self.max_length, memory=memory)
+            state = self.writer.start(rows, capacity, limit=self.max_length, memory=memory)
+            state.kernel = decoder_step(self.writer, self.output)
+            return state
 
     def prefill(self, inputs: Inputs, state: KeyValueCache) -> Tensor:
         if inputs.lengths is None:
@@ -46,7 +49,14 @@ class CachedModel(SequenceModel):
         return self._extend(right_aligned(inputs.token_ids, inputs.lengths), state, inputs.lengths)
 
     def step(self, tokens: Tensor, state: KeyValueCache) -> Tensor:
-        return self._extend(tokens.unsqueeze(1), state)
+        kernel = None if capturing() else state.kernel
+        place = None if kernel is None else state.open_column()
+        if kernel is None or place is None:
+            return self._extend(tokens.unsqueeze(1), state)
+        with torch.no_grad():
+            x = self.embed_tokens(tokens.unsqueeze(1), place.at)
+            rotary = self.writer.rotary
+            return kernel(x, place, None if rotary is None else rotary(place.at))
 
     @torch.no_grad()  # a cache holds no history of gradients
     def _extend(self, tokens: Tensor, state: KeyValueCache, lengths: Tensor | None = None) -> Tensor:

@@ -46,7 +46,7 @@ from legato.models.source_encoder import EncoderSetting, SourceEncoder
 from legato.nn.boxes import to_corners
 from legato.nn.capture import capture, scope
 from legato.nn.feedforward import BlockShape
-from legato.nn.linear import Linear, xavier
+from legato.nn.linear import Linear, as_wide_as, xavier
 from legato.nn.multihead import AttentionView
 from legato.nn.positions import share_sinusoids
 from legato.nn.state import Memory, Output
@@ -156,7 +156,8 @@ def detect(
     sources = queries.sources(Memory(grid + positions.to(grid.dtype)))
     for number, (block, source) in enumerate(zip(queries.layers, sources, strict=True)):
         logits, boxes = logits.detach(), boxes.detach()
-        told = anchors(share_sinusoids(boxes, 2 * grid.shape[-1]))  # E(b), (B, N, D)
+        waves = as_wide_as(answers.classes.weight, share_sinusoids(boxes, 2 * grid.shape[-1]))
+        told = anchors(waves)  # E(b), (B, N, D)
         with scope(f"decoder.{number}"):
             query = block(query + told, AttentionView(), None, source)
             capture("hidden", query, "row position unit")
@@ -236,6 +237,7 @@ class DETRModel(SequenceModel):
         pixels = batch.inputs.content
         cells = self.cells(pixels.shape[-2], pixels.shape[-1], pixels.device)  # (S, 4)
         positions = place_waves(cells, self.config.width)  # P, (S, D)
+        positions = as_wide_as(self.answers.classes.weight, positions)
         memory = self.encoder(batch.inputs)[:, model.before_grid :] + positions
         if self.config.encoder_layers:
             memory = self.places(memory)

@@ -50,7 +50,7 @@ from legato.models.source_encoder import SourceEncoder
 from legato.nn.capture import scope
 from legato.nn.convolution import OwnStatistics
 from legato.nn.feedforward import BlockShape
-from legato.nn.linear import Linear, xavier
+from legato.nn.linear import Linear, as_wide_as, xavier
 from legato.nn.state import Memory, Output
 from legato.nn.transformer import Stack
 from legato.registry import MODELS
@@ -249,6 +249,7 @@ class UnitModel(SequenceModel):
         pixels, model = pictures.content, self.encoder.model
         positions = place_waves(self._cells(pixels), self.config.width)
         states = self.statistics[number].applied(self.encoder, pictures)  # type: ignore[operator]
+        positions = as_wide_as(next(self.places.parameters()), positions)
         states = states[:, model.before_grid :] + positions
         return self.places(states) if self.config.encoder_layers else states, positions
 

@@ -23,7 +23,7 @@ from legato.errors import LegatoError
 from legato.models.base import BlocksConfig, ModelConfig, Sizes
 from legato.models.image_encoder import ImageConfig, ImageEncoder
 from legato.nn.feedforward import BlockShape
-from legato.nn.linear import Linear
+from legato.nn.linear import Linear, as_wide_as
 from legato.nn.positions import share_sinusoids
 from legato.nn.transformer import Stack, start_normal
 
@@ -77,7 +77,7 @@ class PatchEmbedding(nn.Module):
     def forward(self, pixels: Tensor) -> Tensor:
         """The whole's vector and one for each patch, row by row of the grid: (B, 1 + N, D)."""
         self.grid(*pixels.shape[2:])
-        grid = self.projection(pixels)  # (B, D, H / P, W / P)
+        grid = self.projection(as_wide_as(self.projection.weight, pixels))  # (B, D, H / P, W / P)
         x = torch.cat([self.whole.expand(len(grid), 1, -1), grid.flatten(2).transpose(1, 2)], 1)
         return x + self.positions_of(*grid.shape[2:])
 

@@ -35,7 +35,7 @@ from legato.models.decoder import CachedModel, cross_attention_of
 from legato.models.sound_encoder import HearingConfig
 from legato.nn.feedforward import BlockShape
 from legato.nn.kv_cache import KeyValueCache
-from legato.nn.linear import pack
+from legato.nn.linear import as_wide_as, pack
 from legato.nn.pooling import inside
 from legato.nn.positions import At, Learned, timescale_sinusoids
 from legato.nn.readout import Readout, TokenEmbedding
@@ -115,6 +115,7 @@ class FrameEncoder(nn.Module):
 
     def forward(self, frames: Tensor, lengths: Tensor | None) -> Memory:
         # What a convolution finds outside of a sound is zero, whether the frames end there or the sound does.
+        frames = as_wide_as(self.first.weight, frames)
         x = F.gelu(self.first(_only(frames, lengths).transpose(1, 2))).transpose(1, 2)  # (B, T, D)
         x = F.gelu(self.second(_only(x, lengths).transpose(1, 2))).transpose(1, 2)  # (B, S, D)
         x = F.dropout(x + self.positions[: x.shape[1]], self.dropout, self.training)

@@ -38,7 +38,7 @@ from legato.nn.attention import fused_attention
 from legato.nn.capture import capture, capturing, scope
 from legato.nn.convolution import BatchNorm
 from legato.nn.feedforward import BlockShape, FeedForward, make_norm
-from legato.nn.linear import Linear, xavier
+from legato.nn.linear import Linear, as_wide_as, xavier
 from legato.nn.multihead import MultiHead
 
 Count = TypeVar("Count", int, Tensor)
@@ -263,7 +263,7 @@ class Subsampling(nn.Module):
 
     def forward(self, frames: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """(B, T, F) and (B,) to (B, ⌈T / factor⌉, D) and (B,)."""
-        x, lengths = self._clear(frames.unsqueeze(1), lengths)  # (B, 1, T, F)
+        x, lengths = self._clear(as_wide_as(self.first.weight, frames).unsqueeze(1), lengths)  # (B, 1, T, F)
         x, lengths = self._clear(self.first(x).relu(), lengths, 2)  # (B, C, T/2, F/2)
         for depthwise, pointwise in zip(self.depthwise, self.pointwise, strict=True):
             x, lengths = self._clear(pointwise(depthwise(x)).relu(), lengths, 2)

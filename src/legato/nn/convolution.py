@@ -20,6 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from legato.nn.linear import as_wide_as
+
 Padding = Literal["symmetric", "same"]
 STATISTICS: Final = ("running_mean", "running_var")
 FOLLOWED: Final = 0.01  # share of a sort's averages that a step adds to the network's own
@@ -121,7 +123,7 @@ class Convolution(nn.Module):
         """(B, C, H, W) to (B, C′, ⌈H / stride⌉, ⌈W / stride⌉)."""
         if self.pads:
             x = same_padding(x, self.convolution.kernel_size[0], self.convolution.stride[0])
-        x = self.norm(self.convolution(x))
+        x = self.norm(self.convolution(as_wide_as(self.convolution.weight, x)))
         return x if self.activation is None else self.activation(x)
 
 

@@ -42,6 +42,17 @@ class CacheSlice(NamedTuple):
     sources: Sequence[Source] | Sequence[SourceStates] | None
 
 
+class CacheColumn(NamedTuple):
+    """A column made ready for one new token a row, as the CPU kernels see it (kernels/decoder.py)."""
+
+    at: At  # where the tokens stand in their rows
+    column: int
+    firsts: Tensor | None  # (B,) int32, the first column of each row that has a token; None: 0
+    keys_values: Tensor  # (L, 2, B, H, capacity, K)
+    sources: Tensor | None  # (L, 2, G, H, S, K)
+    source_lengths: Tensor | None  # (G,) int32
+
+
 class KeyValueCache:
     """A `State` (nn/state.py) for `rows` sequences of at most `limit` tokens, in `capacity` columns."""
 
@@ -64,6 +75,7 @@ class KeyValueCache:
         self.limit = limit
         self.windows = [None] * layers if windows is None else list(windows)
         self.sources = None if sources is None else Sources(sources)
+        self.kernel: Any = None  # what takes a step on a CPU (kernels/decoder.py)
         self.waiting: Any = None  # what a model is to take in beside the tokens of the prompts: pictures
         self._store = like.new_empty(layers, 2, rows, heads, capacity, head_width)
         self._longest = 0  # tokens in the longest row; where ragged, at least that
@@ -75,6 +87,7 @@ class KeyValueCache:
         self._positions: Tensor | None = None  # (B, capacity)
         self._counts = torch.empty(0)  # (B,), tokens in each row
         self._padding = torch.empty(0)  # (B, capacity), what a mask adds at each column
+        self._firsts: Tensor | None = None  # (B,) int32, see `CacheColumn`; made when it is wanted
 
     @property
     def rows(self) -> int:
@@ -102,10 +115,9 @@ class KeyValueCache:
         else:
             views = {window: self._even_view(start, stop, window) for window in set(self.windows)}
         self.length = stop
-        if self._numbers is not None:
-            fresh = np.arange(self._next_number, self._next_number + self.rows)
-            self._numbers[:, start:stop] = fresh[:, None]
-            self._next_number += self.rows
+        self._number(start, stop)
+        if lengths is not None:
+            self._firsts = None
         taken = self._store[:, :, :, :, :stop]
         layers = [views[window] for window in self.windows]
         pasts = []
@@ -115,6 +127,39 @@ class KeyValueCache:
             key, value = stored.unbind(0) if first == 0 else stored[:, :, :, first:].unbind(0)
             pasts.append(Past(stored[:, :, :, start:], key, value))
         return CacheSlice(at, layers, pasts, None if self.sources is None else self.sources.layers)
+
+    def open_column(self) -> CacheColumn | None:
+        """Take one more, for the CPU kernels; None where these cannot read what is there, and nothing is taken."""
+        if self.sources is not None and self.sources.lengths is None:
+            return None
+        firsts = None
+        if self._positions is not None:
+            if self._firsts is None:
+                self._firsts = (self._positions[:, : self.length] != NOTHING).int().argmax(1).int()
+                if bool((self._firsts + self._counts != self.length).any()):
+                    self._firsts = None  # there are holes
+            if self._firsts is None:
+                return None
+            firsts = self._firsts
+        start = self.length
+        if start >= self.capacity:
+            raise ValueError(f"this cache has {self.capacity} columns; {start + 1} were asked for")
+        self._stay_below_limit(1, None)
+        at: At = slice(start, start + 1)
+        if self._positions is not None:
+            at = self._place(start, start + 1, None)
+        self.length = start + 1
+        self._number(start, start + 1)
+        sources = None if self.sources is None else self.sources.store
+        return CacheColumn(
+            at, start, firsts, self._store, sources, None if self.sources is None else self.sources.lengths
+        )
+
+    def _number(self, start: int, stop: int) -> None:
+        if self._numbers is not None:
+            fresh = np.arange(self._next_number, self._next_number + self.rows)
+            self._numbers[:, start:stop] = fresh[:, None]
+            self._next_number += self.rows
 
     def _even_view(self, start: int, stop: int, window: int | None) -> AttentionView:
         """What new columns see where every row has a token in each column."""
@@ -147,6 +192,7 @@ class KeyValueCache:
         if self._numbers is not None:
             self._numbers = self._numbers[listed]
         self._store = self._store[:, :, :wanted]
+        self._firsts = None
         if self._positions is not None:
             self._positions, self._counts, self._padding = (
                 part[rows] for part in (self._positions, self._counts, self._padding)
@@ -186,6 +232,7 @@ class KeyValueCache:
         if not 0 <= length <= self.length:
             raise ValueError(f"this cache holds {self.length} columns; it cannot go to {length}")
         self.length = length
+        self._firsts = None
         self._longest = min(self._longest, length)
         if self._positions is not None:
             self._counts = (self._positions[:, :length] != NOTHING).sum(1)
@@ -221,6 +268,7 @@ class KeyValueCache:
     def _become_ragged(self, positions: Tensor) -> None:
         empty = positions[:, : self.length] == NOTHING  # (B, S)
         self._positions = positions
+        self._firsts = None
         self._counts = self.length - empty.sum(1)
         self._padding = self._store.new_zeros(self.rows, -(-self.capacity // 8) * 8)  # see `additive` for the 8
         self._padding[:, : self.length].masked_fill_(empty, torch.finfo(self._padding.dtype).min)
@@ -271,8 +319,17 @@ class Sources:
             self._memory = SharedMemory([store], inside, dim=2)
         self._list()
 
+    @property
+    def store(self) -> Tensor:
+        return self._memory.tensors[0]
+
     def _list(self) -> None:
         (store,), inside = self._memory.tensors, self._memory.inside
+        self.lengths: Tensor | None = None  # (G,) int32, where keys and values are kept on a CPU
+        if store.is_cpu and not isinstance(self.layers[0], SourceStates):
+            self.lengths = torch.full((store.shape[2],), store.shape[4], dtype=torch.int32)
+            if inside is not None:
+                self.lengths = inside.sum(1, dtype=torch.int32)  # tokens come before padding
         mask = None if inside is None else additive(inside[:, None, None], store.dtype)
         if isinstance(self.layers[0], SourceStates):
             self.layers = [SourceStates(store, mask)] * self.count

@@ -111,6 +111,11 @@ def product_dtype(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(kind) if autocast else x.dtype
 
 
+def as_wide_as(weight: Tensor, x: Tensor) -> Tensor:
+    """What comes from outside, a picture or a sound, in the dtype of the weights that it meets first."""
+    return x if x.is_meta or torch.is_autocast_enabled(x.device.type) else x.to(weight.dtype)
+
+
 def pack(*modules: nn.Module) -> None:
     """Say that the linear layers inside will meet the same weights many times."""
     if not torch.backends.mkldnn.is_available():

@@ -26,6 +26,7 @@ from torch.utils.checkpoint import checkpoint
 from legato.nn.attention import additive, visible
 from legato.nn.capture import capture, capturing, scope
 from legato.nn.feedforward import BlockShape, FeedForward, make_norm
+from legato.nn.kernels.decoder import forget
 from legato.nn.kv_cache import CacheSlice, KeyValueCache
 from legato.nn.linear import product_dtype
 from legato.nn.multihead import (
@@ -118,6 +119,10 @@ class Stack(nn.Module):
         ends += [module.outer for module in self.modules() if isinstance(module, FeedForward)]
         for end in ends:
             end.weight.mul_(len(ends) ** -0.5)
+
+    def train(self, mode: bool = True) -> Stack:
+        forget(self)
+        return super().train(mode)
 
     def forward(
         self,

@@ -188,8 +188,11 @@ def _compare(
     names = [what] if isinstance(what, str) else list(what)
     display = Display(quiet)
     entries = _entries(names, given)
-    for seed in seeds:  # before the data is read
-        check({**dump(entries[0].config), "seed": seed})
+    checked = [check({**dump(entries[0].config), "seed": seed}).seed for seed in seeds]  # before the data is read
+    if repeated := [seed for number, seed in enumerate(checked) if seed in checked[:number]]:
+        raise ConfigError(
+            f"seed={brief(seeds)} has {repeated[0]} more than once; each repeat needs a seed of its own"
+        )
     _same_data(entries)
     prepared = _all_prepared(entries)
     _same_budget(entries, [each.tokens for each in prepared], [each.rows for each in prepared])

@@ -6,66 +6,29 @@ They come from a task's name, a recipe or a YAML file, with `key=value` words la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
-from importlib import resources
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from pydantic import Field, SerializeAsAny, model_validator
+from pydantic import Field, SerializeAsAny
 
-from legato.config import (
-    ELSEWHERE,
-    MAX_SEED,
-    Described,
-    Section,
-    describe,
-    merge,
-    nested,
-    parse_words,
-    read_yaml,
-    validate,
-)
+from legato.config import ELSEWHERE, MAX_SEED, Described, Section, describe, merge, validate
 from legato.data.processors import TEXT
 from legato.data.text.tokenizers import TokenizerConfig
 from legato.errors import ConfigError, brief, suggest
 from legato.folders.model_folder import read_config
-from legato.input_files import path_of
 from legato.models.base import ModelConfig, SequenceModel
 from legato.models.model_with_head import HeadConfig
 from legato.registry import MODELS, TASKS
+from legato.runs.recipes import Expectation
+from legato.runs.recipes import find_recipe as find_recipe
+from legato.runs.recipes import list_recipes as list_recipes
+from legato.runs.recipes import settings_for as settings_for
 from legato.tasks.defaults import Defaults, Given
 from legato.training.adapt import AdaptConfig
 from legato.training.config import TrainConfig
 
-if TYPE_CHECKING:
-    from legato.evaluation.metrics import Metric
-
-RECIPES: Final = Path(str(resources.files("legato"))) / "recipes"
 TO_BE_NAMED: Final = "???"  # what a recipe has where its user must say something
-
-
-class Expectation(Section):
-    """A figure that a recipe promises: a bound, and what was measured when it was written."""
-
-    at_most: float | None = None
-    at_least: float | None = None
-    measured: float | None = None
-
-    @model_validator(mode="after")
-    def _is_bounded(self) -> Expectation:
-        if self.at_most is None and self.at_least is None:
-            raise ValueError("an expectation has a bound; write at_most or at_least")
-        return self
-
-    def met(self, value: float) -> bool:
-        return (self.at_most is None or value <= self.at_most) and (self.at_least is None or value >= self.at_least)
-
-    def bound(self, metric: Metric) -> str:
-        """The bound as it is printed."""
-        if self.at_most is not None:
-            return f"≤ {metric.printed(self.at_most):g}"
-        return f"≥ {metric.printed(self.at_least or 0.0):g}"
 
 
 class RunConfig(Section):
@@ -345,33 +308,6 @@ def describe_settings(settings: Mapping[str, Any]) -> list[Described]:
     rows = [row._replace(default=str(chosen.get(row.key, row.default))) for row in rows]
     top = [(key, RunConfig.model_fields[key]) for key in ("start_from", "seed", "device", "out")]
     return rows + [Described(field.alias or key, str(field.default), field.description or "") for key, field in top]
-
-
-def settings_for(what: str | None, words: Iterable[str] | Mapping[str, Any] = ()) -> dict[str, Any]:
-    """The unchecked settings of a task's name, a recipe or a YAML file, with `words` laid over them."""
-    over = nested(words) if isinstance(words, Mapping) else parse_words(words)
-    if what is None:
-        return over
-    if what in TASKS:
-        return merge({"task": what}, over)
-    recipe = find_recipe(what)
-    if recipe is not None:
-        return merge(recipe, over)
-    if what.endswith((".yaml", ".yml")):
-        return merge(read_yaml(path_of(what, error=ConfigError)), over)
-    near = suggest(what, [*TASKS.names(), *list_recipes()])
-    if not near.startswith("did you mean"):
-        near = f"{suggest(what, TASKS.names())}; legato recipes lists the recipes"
-    raise ConfigError(f"'{brief(what)}' is no task, recipe or YAML file; {near}")
-
-
-def list_recipes() -> list[str]:
-    """The names of the recipes in the package, such as `lm/ptb-lstm`."""
-    return sorted(f"{file.parent.name}/{file.stem}" for file in RECIPES.glob("*/*.yaml"))
-
-
-def find_recipe(name: str) -> dict[str, Any] | None:
-    return read_yaml(RECIPES / f"{name}.yaml") if name in list_recipes() else None
 
 
 def dump(config: RunConfig) -> dict[str, Any]:

@@ -31,7 +31,11 @@ NEEDED = (
     "jinja2",
 )
 # What only some commands need, and which.
-OPTIONAL = {"ctranslate2": "legato export --to ctranslate2", "transformers": "tests and benchmarks"}
+OPTIONAL = {
+    "ctranslate2": "legato export --to ctranslate2",
+    "gguf": "legato export --to gguf",
+    "transformers": "tests and benchmarks",
+}
 
 
 @dataclass

@@ -37,7 +37,8 @@ from legato.inspect.report.build import report_of
 from legato.inspect.report.page import Kept, Report, studio_page
 from legato.inspect.report.run_view import about_run, read_rows, run_of
 from legato.inspect.report.trace_views import map_view
-from legato.model import Model, load
+from legato.loading import load
+from legato.model import Model
 from legato.registry import TASKS
 from legato.schema import TypedDict, parse_json, with_config
 from legato.serving.app import Refusal, json_response
@@ -132,6 +133,7 @@ class Studio:
             text, written = _with_prefix(model, text, prefix)
         forced = prefix if prefix and written is not None else None  # a continuation has it in its text already
         report = report_of(model, text, written=written, prefix=forced, layers=question.get("layers"))
+        report.trace = None  # which is larger than all that is drawn of it
         number = secrets.token_hex(8)
         with self._keeping:
             self._reports[number] = report

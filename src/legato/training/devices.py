@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Final
 
 import torch
 from torch import Tensor
 
-from legato.errors import CheckpointError, ConfigError, DeviceError, brief
+from legato.errors import CheckpointError, ConfigError, DeviceError, brief, suggest
 
 
 def choose_device(name: str = "auto") -> torch.device:
@@ -34,10 +37,47 @@ def choose_device(name: str = "auto") -> torch.device:
     return device
 
 
+DTYPES: Final = {
+    **dict.fromkeys(("float32", "fp32", "float"), torch.float32),
+    **dict.fromkeys(("bfloat16", "bf16"), torch.bfloat16),
+    **dict.fromkeys(("float16", "fp16", "half"), torch.float16),
+}
+
+
+def choose_dtype(name: str, device: torch.device) -> torch.dtype:
+    """The width of weights that is meant; `auto` is bf16 where the device multiplies it fast, else float32."""
+    if name == "auto":
+        return torch.bfloat16 if multiplies_bf16(device) else torch.float32
+    if name not in DTYPES:
+        raise ConfigError(f"dtype={brief(name)}: {suggest(name, ('auto', 'float32', 'bfloat16', 'float16'))}")
+    dtype = DTYPES[name]
+    if dtype == torch.bfloat16 and device.type == "cuda" and not multiplies_bf16(device):
+        raise DeviceError(f"dtype={name}, but {describe(device)} has no bf16; use dtype=float16 or float32")
+    return dtype
+
+
+def multiplies_bf16(device: torch.device) -> bool:
+    """Whether bf16 products are fast there: CUDA from Ampere on, and CPUs with instructions for them."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    return device.type == "cpu" and bool(_instructions() & {"amx_bf16", "avx512_bf16", "bf16"})
+
+
+@functools.cache
+def _instructions() -> frozenset[str]:
+    """What the processor says that it can do, where it says it to everybody: on Linux."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return frozenset()
+    told = [line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features"))]
+    return frozenset(word for words in told[:1] for word in words)
+
+
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[None]:
     """bf16 on a GPU that has it, float32 elsewhere; `precision` may insist on either."""
     if precision == "auto":
-        precision = "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "float32"
+        precision = "bf16" if device.type == "cuda" and multiplies_bf16(device) else "float32"
     if precision == "float32":
         return nullcontext()
     return torch.autocast(device.type, torch.bfloat16)

@@ -2,7 +2,8 @@
 
     gradient   ‖∂L/∂θ‖         of all the layer's parameters together, before clipping
     update     ‖Δθ‖ / ‖θ‖      about 1e-3 where training goes well; far below it a layer hardly learns, far above it
-                               a layer is thrown about
+                               a layer is thrown about; left out where ‖θ‖ is 0, as at the first step of a layer
+                               that begins with zeros
 
 Both are taken around the optimiser's step, so whether forward and backward were recorded as a CUDA graph makes no
 difference, nor does it to the step whether anybody looks. A look costs a copy of the trained weights, some passes
@@ -55,19 +56,19 @@ class LayerFigures:
 
     @torch.no_grad()
     def after(self) -> dict[str, float]:
-        """Behind the optimiser's step; `gradient/LAYER` and `update/LAYER`."""
-        updates = []
+        """Behind the optimiser's step; `gradient/LAYER` and `update/LAYER`, of layers that are not all 0."""
+        sizes, moves = [], []
         for some, old in zip(self.layers.values(), self._weights, strict=True):
-            size = _norm(old, like=some[0]).clamp_min(1e-12)
+            sizes.append(_norm(old, like=some[0]))
             torch._foreach_sub_(old, [parameter.detach() for parameter in some])
-            updates.append(_norm(old, like=some[0]) / size)
+            moves.append(_norm(old, like=some[0]))
         self._weights = []
-        rows = torch.stack([torch.stack(self._gradients), torch.stack(updates)]).tolist()
-        return {
-            f"{kind}/{layer}": value
-            for kind, row in zip(("gradient", "update"), rows, strict=True)
-            for layer, value in zip(self.layers, row, strict=True)
-        }
+        gradients, sized, moved = torch.stack([torch.stack(row) for row in (self._gradients, sizes, moves)]).tolist()
+        figures = {f"gradient/{layer}": value for layer, value in zip(self.layers, gradients, strict=True)}
+        for layer, size, move in zip(self.layers, sized, moved, strict=True):
+            if size != 0:  # a norm that is not finite stays one
+                figures[f"update/{layer}"] = move / size
+        return figures
 
 
 def _norm(tensors: Iterable[Tensor], like: Tensor) -> Tensor:

@@ -75,7 +75,10 @@ test("figures of layers, by what is measured", () => {
       measure: "gradient",
       layers: [{ name: "embedding", points: [{ step: 5, value: 1 }, { step: 10, value: 3 }] }, { name: "stack.layers.0", points: [{ step: 5, value: 2 }] }],
     },
-    { measure: "update", layers: [{ name: "embedding", points: [{ step: 5, value: 0.25 }, { step: 10, value: 0.5 }] }] },
+    {
+      measure: "update", // which a layer of zeros has none of: it keeps its place, and so its colour
+      layers: [{ name: "embedding", points: [{ step: 5, value: 0.25 }, { step: 10, value: 0.5 }] }, { name: "stack.layers.0", points: [] }],
+    },
   ]);
   expect(byLayer([])).toEqual([]);
 });

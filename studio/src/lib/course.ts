@@ -76,15 +76,14 @@ export interface LayerLines {
   layers: { name: string; points: Point[] }[];
 }
 
+/** Every measure has all layers, in one order: those that it is not taken of have no points. */
 export function byLayer(rows: readonly Row[]): LayerLines[] {
-  const found = new Map<string, LayerLines>();
-  for (const figure of figures(rows, "layers")) {
-    const [measure, ...rest] = figure.split("/");
-    const lines = found.get(measure!) ?? { measure: measure!, layers: [] };
-    lines.layers.push({ name: rest.join("/"), points: line(rows, "layers", figure) });
-    found.set(measure!, lines);
-  }
-  return [...found.values()];
+  const named = figures(rows, "layers").map((figure) => [figure.split("/", 1)[0]!, figure.slice(figure.indexOf("/") + 1)] as const);
+  const [measures, layers] = [new Set(named.map(([measure]) => measure)), new Set(named.map(([, layer]) => layer))];
+  return [...measures].map((measure) => ({
+    measure,
+    layers: [...layers].map((name) => ({ name, points: line(rows, "layers", `${measure}/${name}`) })),
+  }));
 }
 
 /** The same over what was read: tokens in place of steps. */

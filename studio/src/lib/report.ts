@@ -30,6 +30,7 @@ export interface Report {
   guesses: [string, number][][];
   opens?: string | null; // the view that is shown first; else the first that there is
   views: Record<string, unknown>; // by the names of the views (views/index.ts)
+  absent?: Record<string, string>; // why this input has none of that name
   arrays: ArrayEntry[];
 }
 

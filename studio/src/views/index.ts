@@ -1,7 +1,7 @@
 /** The views, in the order of the tabs. A view is shown where the report has what it draws. */
 
 import type { Component } from "svelte";
-import type { Data } from "../lib/report";
+import type { Data, Report } from "../lib/report";
 import Alignment from "./Alignment.svelte";
 import Atlas from "./Atlas.svelte";
 import Cells from "./Cells.svelte";
@@ -18,7 +18,7 @@ import Tree from "./Tree.svelte";
 export interface View {
   name: string; // in the report, in the address
   title: string;
-  about: string;
+  about: string | ((report: Report) => string);
   component: Component<{ data: Data }>;
 }
 
@@ -28,7 +28,7 @@ export const VIEWS: View[] = [
   { name: "runs", title: "Runs", about: "The courses of several runs beside one another: each figure is a chart, each run a line.", component: Runs },
   { name: "cells", title: "Cells and gates", about: "The text, coloured by one unit; units ranked by what they follow.", component: Cells },
   { name: "gradient", title: "Gradient", about: "How far back a loss reaches: the gradient at each earlier token.", component: Gradient },
-  { name: "alignment", title: "Alignment", about: "Where a decoder looks for each token that it writes.", component: Alignment },
+  { name: "alignment", title: "Alignment", about: (report) => `Where a decoder looks for each ${report.written === null ? "query" : "token that it writes"}.`, component: Alignment },
   { name: "tree", title: "Decoding", about: "The search, step by step: what was considered, kept and pruned.", component: Tree },
   { name: "attention", title: "Attention", about: "Every head of every layer; choose one to see its weights.", component: Atlas },
   { name: "lens", title: "Lens", about: "What each layer would say if it were the last.", component: Lens },

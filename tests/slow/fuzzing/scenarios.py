@@ -427,6 +427,20 @@ def _of_verbs() -> Iterator[Scenario]:
         (_train("word2vec", JOBS["word2vec"].settings, out="run"),),
         own=("out.txt",),
     )
+    yield Scenario(
+        "export-gguf",
+        ("export", "gpt2", "--to", "gguf", "--out", "out.gguf", "--quantize", "q8_0"),
+        (made,),
+        own=("out.gguf",),
+        options=True,
+    )
+    file = (stock.gguf_model,)
+    yield Scenario(
+        "generate-gguf", ("generate", "model.gguf", "the cat", "--max-tokens", "5", "--chat", "--json"), file, texts=1
+    )
+    yield Scenario("export-gguf-hf", ("export", "model.gguf", "--to", "hf", "--out", "out"), file)
+    tuned = {**TEXT, "data.window": 16, "train.batch_tokens": 64, "from": "model.gguf", "adapt": "lora"}
+    yield Scenario("adapt-gguf", _train("lm", tuned), (*file, stock.text), reads="model.gguf")
     yield Scenario("models", options=True, words=("models", "lstm", "--json"))
     yield Scenario("recipes", options=True, words=("recipes", "lm/ptb-lstm", "--json"))
     yield Scenario("doctor", options=True, words=("doctor", "--json"))

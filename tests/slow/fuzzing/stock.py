@@ -354,6 +354,15 @@ def sharded(folder: Path) -> None:
     (made / "special_tokens_map.json").write_text(json.dumps({"eos_token": {"content": "<|endoftext|>"}}))
 
 
+def gguf_model(folder: Path) -> None:
+    """A model in one file."""
+    from legato.folders.exports import export
+
+    published("llama")(folder)
+    export(folder / "llama", "gguf", out=folder / "model.gguf", quantize="q8_0")
+    shutil.rmtree(folder / "llama")
+
+
 def sentence_encoder(folder: Path) -> None:
     """A sentence encoder with BERT's vocabulary as a file of words."""
     published("bert")(folder)

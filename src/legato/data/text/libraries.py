@@ -43,6 +43,13 @@ MAX_PREFIX: Final = 8  # characters before what goes on with a word; published o
 ESCAPED: Final = re.compile(rb"\\u00[4-7]")
 _WORDS: Final = r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _ENDINGS: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
+LLAMA3_WORDS: Final = _ENDINGS + _WORDS  # GPT-4's, too
+QWEN2_WORDS: Final = _ENDINGS + _WORDS.replace("{1,3}", "", 1)
+_UPPER, _LOWER = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
+TEKKEN_WORDS: Final = (  # Mistral's later ones: a word ends before a capital
+    rf"[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}]*[{_LOWER}]+|[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}]+[{_LOWER}]*|"
+    r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 KNOWN: Final = frozenset(
     {
         r"[\s\S]",  # ours: char
@@ -51,8 +58,9 @@ KNOWN: Final = frozenset(
         " {2,}",  # sentencepiece's, as XLM-R, T5 and Marian have them
         r"[0-9][0-9][0-9]",  # Falcon
         r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",  # GPT-2
-        _ENDINGS + _WORDS,  # GPT-4, LLaMA 3
-        _ENDINGS + _WORDS.replace("{1,3}", "", 1),  # Qwen 2 and 3
+        LLAMA3_WORDS,
+        QWEN2_WORDS,  # Qwen 3's, too
+        TEKKEN_WORDS,
     }
 )
 

@@ -60,10 +60,13 @@ def report_of(
 def _gradients(
     report: Report, model: Any, given: Any, reading: Reading, beside: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """How far gradients reach back in a model, and in others beside it; that there is nothing to draw is said to who
-    names others."""
+    """How far gradients reach back in a model, and in others beside it.
+
+    That there is nothing to draw is said to who names others; that it is for the text alone, in the report.
+    """
     loaded: Loaded = model.loaded
     count = list(reading.positions.values())[-1].count
+    predicts = reading.written is not None and loaded.module.has_readout and not loaded.module.is_encoder_decoder
     if loaded.module.is_encoder_decoder:
         why = f"{loaded.folder} does not predict the next token of what it reads"
     elif count > MOST_TOKENS:
@@ -73,6 +76,10 @@ def _gradients(
         if view is not None:
             return view
         why = "none of the models predicts the next token"
+        if predicts and count < 2:
+            why = "the text has one token, and a loss is of one that follows another"
+    if predicts and not 1 < count <= MOST_TOKENS:
+        report.absent["gradient"] = why
     if beside:
         raise LegatoError(f"{why}, so there is no gradient to draw others beside; leave them out")
     return None

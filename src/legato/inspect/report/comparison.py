@@ -20,6 +20,10 @@ from legato.runs.train import Result
 
 LONGEST_NAME: Final = 60  # characters at the top of the page
 LEAST_ROWS: Final = 400  # of training, of each of many runs
+SCORED: Final = (
+    "The table has the scores of each run's best model, taken once training was done; the charts have those of the "
+    "validations on the way, so their last ones may differ."
+)
 
 View = dict[str, Any]
 
@@ -38,7 +42,8 @@ def comparison_report(comparison: Comparison) -> Report:
         raise DataError(
             f"{comparison.out}: its runs have left neither metrics nor models, so there is nothing to draw"
         )
-    columns, rows, caption = table_of(comparison)
+    columns, rows, told = table_of(comparison)
+    caption = "\n".join(part for part in (told, SCORED) if part)
     labels = ", ".join(entry.label for entry in entries)
     name = labels if len(labels) <= LONGEST_NAME else f"{len(entries)} compared"
     about: dict[str, str | int] = {"name": name, "task": entries[0].config.task, "folder": str(comparison.out)}

@@ -61,6 +61,7 @@ class Report:
     written: list[str] | None = None
     guesses: list[list[tuple[str, float]]] = field(default_factory=list)
     views: dict[str, Any] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)  # why this input has no view of that name
     arrays: list[Kept] = field(default_factory=list)
     trace: Trace | None = None  # what it was made of
     opens: str | None = None  # the view that is shown first; None: the first that there is
@@ -109,6 +110,7 @@ class Report:
             "guesses": self.guesses,
             "opens": self.opens,
             "views": self.views,
+            "absent": self.absent,
             "arrays": [each.told() for each in self.arrays],
         }
 

@@ -45,6 +45,8 @@ class PredictionPage:
     ) -> None:
         """`model` is what `legato.load` gave, the options are those of its predictions."""
         self.model, self.path, self.to = model, checked_place(path), to
+        if TASKS.get(model.task).Options is None:
+            model.predictions([])  # which says what it is for instead
         if not model.module.is_encoder_decoder:
             raise DataError(
                 f"{model.folder} is a model for {model.task}, which writes nothing token by token; leave out --html, "
@@ -63,15 +65,22 @@ class PredictionPage:
         drawn = len(self.reports)
         for given, prediction in zip(inputs, predictions, strict=True):
             self.count += 1
-            if len(self.reports) < MOST and prediction.answers and prediction.input.strip():
-                try:
-                    self.reports.append(self._report(given, prediction))
-                except LegatoError as problem:
-                    self.problem = self.problem or str(problem)
+            if len(self.reports) == MOST:
+                continue
+            try:
+                self.reports.append(self._report(given, prediction))
+            except LegatoError as problem:
+                self.problem = self.problem or str(problem)
         if len(self.reports) > drawn:
             write_page(self.path, self.reports)
 
     def _report(self, given: Any, prediction: Prediction) -> Report:
+        if prediction.problem is not None:
+            raise DataError(prediction.problem)
+        if not prediction.input.strip():
+            raise DataError("the text is empty; give one that has words")
+        if not prediction.answers:
+            raise DataError("nothing was written of it")
         answer = prediction.answers[0]
         report = report_of(self.model, self._tagged(given), written=answer.text, search=self.search)
         report.given = report.given or prediction.input
@@ -90,7 +99,7 @@ class PredictionPage:
         if self.count == 0:
             raise DataError(f"there is nothing to draw, so {self.path} was not written; give a text")
         if not self.reports:
-            return f"no report was written: {self.problem or 'nothing could be read'}"
+            raise DataError(f"no report was written: {self.problem}")
         drawn, unit = len(self.reports), TASKS.get(self.model.task).input_name
         said = (
             f"{drawn} {unit}{'' if drawn == 1 else 's'}"

@@ -36,6 +36,7 @@ from legato.nn.readout import Readout, TokenEmbedding
 from legato.registry import PUBLISHED
 from legato.schema import fit
 
+PREFIX: Final = "legato-"  # before the names of models that only we have, where config.json says which it is
 QA: Final = "qa_outputs"
 CLASSES: Final = {  # how the names of their classes with a task's head end
     "classes": "ForSequenceClassification",
@@ -295,6 +296,14 @@ def described(tensors: Mapping[str, Tensor]) -> dict[str, Any] | None:
     """What config.json would say of weights that are published without one; None where no family knows them."""
     found = (PUBLISHED.get(family).entries_of(tensors) for family in PUBLISHED.names())
     return next((entries for entries in found if entries is not None), None)
+
+
+def form_named(model_type: str) -> type[Published] | None:
+    """The published form that config.json names; None for what has none, such as a model that only we have."""
+    if model_type.startswith(PREFIX) or model_type not in PUBLISHED:
+        return None
+    form: type[Published] = PUBLISHED.get(model_type)
+    return form
 
 
 def form_of(module: SequenceModel) -> type[Published] | None:

@@ -29,9 +29,8 @@ from legato.errors import ConfigError, FolderError
 from legato.models.base import SequenceModel
 from legato.models.building import limited
 from legato.models.model_with_head import BODY, HeadSpec, ModelWithHead
-from legato.models.published.family import QA, HeadNames, Published, class_prefix, form_of
+from legato.models.published.family import QA, HeadNames, Published, class_prefix, form_named, form_of
 from legato.models.published.tensor_names import From, Names, from_hf, to_hf
-from legato.registry import PUBLISHED
 
 PROBLEMS: Final = {  # our kinds of labels, and what config.json calls them
     "classes": "single_label_classification",
@@ -196,7 +195,7 @@ def read_head(
     `shape` and `labels` are what our own key says of it. Where the rest of config.json says otherwise, somebody has
     trained the model on with another library, which leaves that key as it was.
     """
-    form: type[Published] | None = PUBLISHED.get(model_type) if model_type in PUBLISHED else None
+    form = form_named(model_type)
     family = None if form is None else form.heads
     kind = None if family is None else _kind_of(config, family)
     if form is None or family is None or kind is None:

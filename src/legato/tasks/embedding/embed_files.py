@@ -12,17 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from legato.data.image.picture_files import name_of
 from legato.errors import ConfigError, DataError, brief
 from legato.input_files import path_of
 from legato.output_files import replacing_file
 from legato.schema import to_json
-from legato.tasks.embedding.picture_vectors import PictureVectors
 from legato.tasks.embedding.text_vectors import TOKENS, TextVectors, VectorArray
+
+if TYPE_CHECKING:  # texts need nothing of what reads pictures
+    from legato.tasks.embedding.picture_vectors import PictureVectors
+
+    Vectors = TextVectors | PictureVectors
 
 BLOCK: Final = 8192  # texts sorted by length together
 ENDINGS: Final = (".npy", ".npz", ".jsonl", ".tsv")
@@ -30,7 +33,6 @@ ENDINGS: Final = (".npy", ".npz", ".jsonl", ".tsv")
 Done = Callable[[int], None]
 Row = tuple[str, list[str] | None, VectorArray]
 """A text, or a picture's name, and its vector (D,); or a text's tokens, too, and a vector for each of them (T, D)."""
-Vectors = TextVectors | PictureVectors
 
 
 def ending_of(out: str, pool: str | None = None) -> str:
@@ -91,6 +93,15 @@ def _key(vectors: Vectors) -> str:
     return "text" if isinstance(vectors, TextVectors) else "image"
 
 
+def _name(vectors: Vectors, given: Any) -> str:
+    """A text itself, or a picture's name."""
+    if isinstance(vectors, TextVectors):
+        return str(given)
+    from legato.data.image.picture_files import name_of
+
+    return name_of(given)
+
+
 def _warn(vectors: Vectors) -> None:
     if isinstance(vectors, TextVectors):
         vectors.reader.warn_of_cuts()
@@ -106,7 +117,7 @@ def _rows(
         else:
             found = ((None, vector) for vector in vectors.embed(block, batch_size, done))
         for text, (tokens, numbers) in zip(block, found, strict=True):
-            yield name_of(text) if isinstance(vectors, PictureVectors) else text, tokens, numbers
+            yield _name(vectors, text), tokens, numbers
 
 
 def _write_matrix(file: Path, rows: Iterator[Row], shape: tuple[int, int], key: str, *, as_npy: bool) -> None:

@@ -34,8 +34,8 @@ from legato.evaluation.speech import speech_details, speech_scores
 from legato.folders.finite_scores import check_finite
 from legato.folders.loaded import Loaded
 from legato.models.source_encoder import sound_settings_of
+from legato.nn.kernels.threads import in_threads
 from legato.nn.state import Memory
-from legato.nn.threads import in_threads
 from legato.tasks.encoder_decoder import (
     TargetTokens,
     beam_options,

@@ -1,0 +1,286 @@
+// What Python calls: plain functions of plain data (nn/kernels/library.py).
+#include <omp.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <vector>
+
+#include "products.h"
+#include "stack.h"
+
+namespace {
+
+struct Share {
+    int64_t first, last;
+};
+
+// What is this thread's of so many things.
+INLINE Share share_of(int64_t count) {
+    const int64_t threads = omp_get_num_threads(), me = omp_get_thread_num();
+    return {count * me / threads, count * (me + 1) / threads};
+}
+
+// All threads wait for each other: awake for some microseconds, since they come at about the same time, and then in
+// turn with whatever else wants the processor.
+class Barrier {
+  public:
+    void wait() {
+        const int phase = passed.load(std::memory_order_relaxed);
+        if (arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == omp_get_num_threads()) {
+            arrived.store(0, std::memory_order_relaxed);
+            passed.store(phase + 1, std::memory_order_release);
+            return;
+        }
+        for (int turns = 0; passed.load(std::memory_order_acquire) == phase; turns++) {
+            if (turns > AWAKE) sched_yield();
+#if defined(__aarch64__)
+            else asm volatile("isb");
+#elif defined(__x86_64__)
+            else __builtin_ia32_pause();
+#endif
+        }
+    }
+
+  private:
+    static constexpr int AWAKE = 4000;
+    std::atomic<int> arrived{0}, passed{0};
+};
+
+// Room that a thread keeps between calls.
+struct Room {
+    std::vector<float> floats;
+    std::vector<int8_t> bytes;
+    size_t taken_floats = 0, taken_bytes = 0;
+
+    Rows rows(int64_t count, int64_t columns) {
+        const int64_t groups = columns / GROUP + 1;
+        return {count, columns, some(count * columns), codes(count * columns), some(count * groups), some(count * groups)};
+    }
+    // First all that is wanted is counted, then it is given: nothing moves after that.
+    float* some(int64_t count) {
+        taken_floats += (count + 15) / 16 * 16;
+        return floats.size() >= taken_floats ? floats.data() + taken_floats - (count + 15) / 16 * 16 : nullptr;
+    }
+    int8_t* codes(int64_t count) {
+        taken_bytes += (count + 63) / 64 * 64;
+        return bytes.size() >= taken_bytes ? bytes.data() + taken_bytes - (count + 63) / 64 * 64 : nullptr;
+    }
+};
+
+Workspace laid_out(Room& room, const Stack& stack, const Step& step, int threads) {
+    room.taken_floats = room.taken_bytes = 0;
+    const int64_t rows = step.rows, heads = (int64_t)stack.heads * stack.head_width;
+    int64_t longest = step.column + 1;
+    if (stack.cross)
+        for (int64_t i = 0; i < rows / step.rows_of_source; i++)
+            longest = std::max<int64_t>(longest, step.source_lengths[i]);
+    longest = (longest + 31) / 16 * 16;
+    Workspace w;
+    w.x = room.rows(rows, stack.width);
+    w.normed = room.rows(rows, stack.width);
+    w.context = room.rows(rows, heads);
+    w.units = room.rows(rows, stack.units);
+    w.qkv = room.some(rows * (stack.heads + 2 * stack.kv_heads) * stack.head_width + 64);
+    w.inner = room.some(rows * stack.units * (stack.gated ? 2 : 1) + 64);
+    w.added = room.some(rows * stack.width + 64);
+    w.scores = room.some(threads * longest);
+    w.longest = longest;
+    return w;
+}
+
+// What every thread does, with barriers where all must have finished.
+class Walk {
+  public:
+    Walk(const Stack& stack, const Step& step, Workspace& work, Barrier& barrier)
+        : stack(stack), step(step), work(work), barrier(barrier) {}
+
+    void run() {
+        each_row([&](int64_t row) {
+            std::copy_n(step.embedded + row * stack.width, stack.width, work.x.floats + row * stack.width);
+            ready(stack.blocks[0].attention_norm, stack.blocks[0].qkv, row);
+        });
+        for (int32_t layer = 0; layer < stack.layers; layer++) {
+            const Block& block = stack.blocks[layer];
+            self_attention(block, layer);
+            if (stack.cross) {
+                after(block.attention_norm, block.cross_norm, block.query);
+                cross_attention(block, layer);
+                after(block.cross_norm, block.feedforward_norm, block.inner);
+            } else {
+                after(block.attention_norm, block.feedforward_norm, block.inner);
+            }
+            feed_forward(block);
+            const bool last = layer + 1 == stack.layers;
+            after(block.feedforward_norm, last ? stack.norm : stack.blocks[layer + 1].attention_norm,
+                  last ? stack.readout : stack.blocks[layer + 1].qkv);
+        }
+        product(stack.readout, input(), step.logits, stack.readout.rows, NONE);
+    }
+
+  private:
+    const Stack& stack;
+    const Step& step;
+    Workspace& work;
+    Barrier& barrier;
+
+    template <typename Do>
+    void each_row(Do act) {
+        const Share mine = share_of(step.rows);
+        for (int64_t row = mine.first; row < mine.last; row++) act(row);
+        barrier.wait();
+    }
+
+    void product(const Matrix& w, const Rows& x, float* y, int64_t stride, int32_t activation) {
+        const Share mine = share_of(w.rows / PANEL);
+        multiply(w, x, y, stride, activation, mine.first, mine.last);
+        barrier.wait();
+    }
+
+    // What sublayers read: x with the norm before it, or x itself where norms come after.
+    Rows& input() { return stack.norm_first ? work.normed : work.x; }
+
+    // A row of x is complete: its norm, and its bytes where a narrow matrix reads it.
+    void ready(const Norm& norm, const Matrix& reader, int64_t row) {
+        const int64_t width = stack.width;
+        if (stack.norm_first) {
+            if (norm.kind != NO_NORM)
+                normalise(norm, work.x.floats + row * width, work.normed.floats + row * width, width);
+            else
+                std::copy_n(work.x.floats + row * width, width, work.normed.floats + row * width);
+        }
+        if (narrow(reader)) narrow_down(input(), row, 0, width / GROUP);
+    }
+
+    // A sublayer has left what is to be added.
+    void after(const Norm& own, const Norm& next, const Matrix& reader) {
+        const int64_t width = stack.width;
+        each_row([&](int64_t row) {
+            float *x = work.x.floats + row * width, *added = work.added + row * width;
+            for (int64_t i = 0; i < width; i++) x[i] += added[i];
+            if (!stack.norm_first) normalise(own, x, x, width);
+            ready(next, reader, row);
+        });
+    }
+
+    void self_attention(const Block& block, int32_t layer) {
+        const int64_t size = stack.head_width, serves = stack.heads / stack.kv_heads;
+        const int64_t stride = (stack.heads + 2 * stack.kv_heads) * size;
+        product(block.qkv, input(), work.qkv, block.qkv.rows, NONE);
+        float* scores = work.scores + omp_get_thread_num() * work.longest;
+        const Share mine = share_of(step.rows * stack.kv_heads);
+        for (int64_t item = mine.first; item < mine.last; item++) {
+            const int64_t row = item / stack.kv_heads, head = item % stack.kv_heads;
+            float* query = work.qkv + row * stride + head * serves * size;
+            float* key = work.qkv + row * stride + (stack.heads + head) * size;
+            const float* value = key + stack.kv_heads * size;
+            if (block.key_norm.kind != NO_NORM) normalise(block.key_norm, key, key, size);
+            if (step.cos) rotate(key, step.cos + row * size, step.sin + row * size, size);
+            const int64_t at = layer * step.cache.layer + row * step.cache.row + head * step.cache.head;
+            std::copy_n(key, size, step.cache.keys + at + step.column * size);
+            std::copy_n(value, size, step.cache.values + at + step.column * size);
+            int64_t first = step.first ? step.first[row] : 0;
+            if (block.window) first = std::max<int64_t>(first, step.column + 1 - block.window);
+            for (int64_t i = 0; i < serves; i++, query += size) {
+                if (block.query_norm.kind != NO_NORM) normalise(block.query_norm, query, query, size);
+                if (step.cos) rotate(query, step.cos + row * size, step.sin + row * size, size);
+                attend(query, step.cache.keys + at + first * size, step.cache.values + at + first * size,
+                       step.column + 1 - first, size, scores,
+                       work.context.floats + (row * stack.heads + head * serves + i) * size);
+            }
+        }
+        barrier.wait();
+        leave(block.attention_output, work.context);
+    }
+
+    void cross_attention(const Block& block, int32_t layer) {
+        const int64_t size = stack.head_width, stride = stack.heads * size;
+        product(block.query, input(), work.qkv, stride, NONE);
+        float* scores = work.scores + omp_get_thread_num() * work.longest;
+        const Share mine = share_of(step.rows * stack.heads);
+        for (int64_t item = mine.first; item < mine.last; item++) {
+            const int64_t row = item / stack.heads, head = item % stack.heads, source = row / step.rows_of_source;
+            const int64_t at = layer * step.sources.layer + source * step.sources.row + head * step.sources.head;
+            attend(work.qkv + row * stride + head * size, step.sources.keys + at, step.sources.values + at,
+                   step.source_lengths[source], size, scores, work.context.floats + row * stride + head * size);
+        }
+        barrier.wait();
+        leave(block.cross_output, work.context);
+    }
+
+    void feed_forward(const Block& block) {
+        const int64_t units = stack.units;
+        float* inner = stack.gated ? work.inner : work.units.floats;
+        product(block.inner, input(), inner, block.inner.rows, stack.gated ? NONE : stack.activation);
+        if (stack.gated) {
+            const int64_t pieces = (units + PANEL - 1) / PANEL;
+            const Share mine = share_of(step.rows * pieces);
+            for (int64_t item = mine.first; item < mine.last; item++) {
+                const int64_t row = item / pieces, i = item % pieces * PANEL, count = std::min<int64_t>(PANEL, units - i);
+                const float* from = inner + row * 2 * units + i;
+                float gate[PANEL] = {}, up[PANEL] = {};
+                std::copy_n(from, count, gate);
+                std::copy_n(from + units, count, up);
+                UNROLL for (int v = 0; v < PANEL; v += WIDE)
+                    store(gate + v, activated(load(gate + v), stack.activation) * load(up + v));
+                std::copy_n(gate, count, work.units.floats + row * units + i);
+            }
+        barrier.wait();
+        }
+        leave(block.outer, work.units);
+    }
+
+    // A sublayer's last product.
+    void leave(const Matrix& w, Rows& x) {
+        if (narrow(w)) {
+            const int64_t groups = x.columns / GROUP;
+            const Share mine = share_of(step.rows * groups);
+            for (int64_t i = mine.first; i < mine.last; i++) narrow_down(x, i / groups, i % groups, i % groups + 1);
+        barrier.wait();
+        }
+        product(w, x, work.added, w.rows, NONE);
+    }
+};
+
+}  // namespace
+
+extern "C" {
+
+int32_t legato_vector_bytes() { return LEGATO_BYTES; }
+
+// y (rows, N) = f(x (rows, K) Wᵀ + b)
+void legato_linear(const Matrix* w, const float* x, int64_t rows, float* y, int32_t activation, int32_t threads) {
+    const int64_t columns = w->columns, groups = columns / GROUP;
+    static thread_local std::vector<int8_t> codes;
+    static thread_local std::vector<float> scales;
+    Rows given{rows, columns, const_cast<float*>(x), nullptr, nullptr, nullptr};
+    if (narrow(*w)) {
+        codes.resize(rows * columns);
+        scales.resize(2 * rows * groups);
+        given.codes = codes.data();
+        given.scales = scales.data();
+        given.sums = scales.data() + rows * groups;
+    }
+#pragma omp parallel num_threads(threads)
+    {
+        if (narrow(*w)) {
+            const Share mine = share_of(rows * groups);
+            for (int64_t i = mine.first; i < mine.last; i++) narrow_down(given, i / groups, i % groups, i % groups + 1);
+#pragma omp barrier
+        }
+        const Share mine = share_of(w->rows / PANEL);
+        multiply(*w, given, y, w->rows, activation, mine.first, mine.last);
+    }
+}
+
+void legato_step(const Stack* stack, const Step* step, int32_t threads) {
+    static thread_local Room room;
+    laid_out(room, *stack, *step, threads);
+    room.floats.resize(std::max(room.floats.size(), room.taken_floats));
+    room.bytes.resize(std::max(room.bytes.size(), room.taken_bytes));
+    Workspace work = laid_out(room, *stack, *step, threads);
+    Barrier barrier;
+#pragma omp parallel num_threads(threads)
+    Walk(*stack, *step, work, barrier).run();
+}
+}

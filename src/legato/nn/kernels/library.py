@@ -1,0 +1,193 @@
+"""The C++ library of CPU kernels (`cpu/`): compiled once for this machine, where there is a compiler.
+
+What it has are plain functions of plain data, so that no header of PyTorch's is needed and compiling takes seconds.
+It is made when it is first wanted and kept in the cache folder, under a name that tells its sources, the compiler and
+the processor. Without a compiler, or with `LEGATO_KERNELS=off`, there is none: everything then runs on PyTorch's own
+operators, and a note says so once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Final
+
+log = logging.getLogger(__name__)
+
+SOURCES: Final = Path(__file__).with_name("cpu")
+FLAGS: Final = (
+    *("-std=c++17", "-O3", "-march=native", "-shared", "-fPIC", "-fopenmp"),
+    *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros"),
+)
+COMPILERS: Final = ("g++", "c++")  # clang's C++ lacks some of GCC's ways to write vectors
+PATIENCE: Final = 300  # seconds that a compiler may take
+
+
+class Matrix(ctypes.Structure):
+    """A matrix that lies ready for products (cpu/products.h)."""
+
+    _fields_ = (
+        ("kind", ctypes.c_int32),
+        ("rows", ctypes.c_int32),
+        ("columns", ctypes.c_int32),
+        ("minimums", ctypes.c_int32),
+        ("data", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        ("table", ctypes.c_void_p),
+        ("factor", ctypes.c_float),
+        ("unused", ctypes.c_int32),
+    )
+
+
+class Norm(ctypes.Structure):
+    _fields_ = (
+        ("kind", ctypes.c_int32),
+        ("eps", ctypes.c_float),
+        ("weight", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+    )
+
+
+class Block(ctypes.Structure):
+    """A block of a decoder (cpu/stack.h)."""
+
+    NORMS: Final = ("attention_norm", "cross_norm", "feedforward_norm", "query_norm", "key_norm")
+    MATRICES: Final = ("qkv", "attention_output", "query", "cross_output", "inner", "outer")
+    _fields_ = (
+        *((name, Norm) for name in NORMS),
+        *((name, Matrix) for name in MATRICES),
+        ("window", ctypes.c_int64),
+    )
+
+
+class Stack(ctypes.Structure):
+    SIZES: Final = (
+        *("layers", "width", "heads", "kv_heads", "head_width", "units"),
+        *("activation", "gated", "norm_first", "cross"),
+    )
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in SIZES),
+        ("norm", Norm),
+        ("blocks", ctypes.POINTER(Block)),
+        ("readout", Matrix),
+    )
+
+
+class Columns(ctypes.Structure):
+    """Where keys and values are."""
+
+    _fields_ = (
+        ("keys", ctypes.c_void_p),
+        ("values", ctypes.c_void_p),
+        ("layer", ctypes.c_int64),
+        ("row", ctypes.c_int64),
+        ("head", ctypes.c_int64),
+    )
+
+
+class Step(ctypes.Structure):
+    _fields_ = (
+        ("rows", ctypes.c_int64),
+        ("column", ctypes.c_int64),
+        ("first", ctypes.c_void_p),
+        ("cos", ctypes.c_void_p),
+        ("sin", ctypes.c_void_p),
+        ("cache", Columns),
+        ("sources", Columns),
+        ("rows_of_source", ctypes.c_int64),
+        ("source_lengths", ctypes.c_void_p),
+        ("embedded", ctypes.c_void_p),
+        ("logits", ctypes.c_void_p),
+    )
+
+
+class Library:
+    """The compiled functions."""
+
+    def __init__(self, file: Path) -> None:
+        handle = ctypes.CDLL(str(file))
+        self.linear = handle.legato_linear
+        self.linear.argtypes = [
+            *(ctypes.POINTER(Matrix), ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p),
+            *(ctypes.c_int32, ctypes.c_int32),
+        ]
+        self.linear.restype = None
+        self.step = handle.legato_step
+        self.step.argtypes = [ctypes.POINTER(Stack), ctypes.POINTER(Step), ctypes.c_int32]
+        self.step.restype = None
+
+
+@functools.cache
+def library() -> Library | None:
+    """The kernels of this machine's processor, compiled where they are not yet; None where there can be none."""
+    if os.environ.get("LEGATO_KERNELS") == "off":
+        return None
+    compiler = next((found for name in COMPILERS if (found := shutil.which(name))), None)
+    if compiler is None:
+        log.info("there is no C++ compiler (g++): PyTorch's operators do what Legato's own kernels would do faster")
+        return None
+    try:
+        file = _folder() / f"kernels-{_key(compiler)}.so"
+        if not file.exists():
+            _compile(compiler, file)
+        return Library(file)
+    except (OSError, subprocess.SubprocessError, AttributeError) as problem:
+        told = getattr(problem, "stderr", None) or str(problem)
+        log.warning("Legato's CPU kernels could not be made, so PyTorch's operators are used: %s", _first_line(told))
+        return None
+
+
+def _folder() -> Path:
+    own = os.environ.get("LEGATO_KERNELS")
+    if own:
+        return Path(own)
+    cache = os.environ.get("LEGATO_CACHE")
+    if cache:
+        return Path(cache).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "legato"
+
+
+def _key(compiler: str) -> str:
+    """What the library depends on, as one name."""
+    told = hashlib.sha256()
+    for source in sorted(SOURCES.iterdir()):
+        if source.suffix in (".h", ".cpp"):
+            told.update(source.read_bytes())
+    version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=PATIENCE).stdout
+    told.update(version + " ".join(FLAGS).encode() + platform.machine().encode())
+    told.update("".join(sorted(_instructions())).encode())
+    return told.hexdigest()[:24]
+
+
+def _instructions() -> set[str]:
+    """What the processor says that it can do, and its model."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return {platform.processor()}
+    kept = ("flags", "Features", "model name", "CPU part", "CPU implementer")
+    return {line for line in lines if line.startswith(kept)}
+
+
+def _compile(compiler: str, file: Path) -> None:
+    """Under another name first: two processes may do this at the same time."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=file.parent) as place:
+        made = Path(place) / file.name
+        command = [compiler, *FLAGS, str(SOURCES / "kernels.cpp"), "-o", str(made)]
+        subprocess.run(command, capture_output=True, check=True, timeout=PATIENCE)
+        os.replace(made, file)
+
+
+def _first_line(told: str | bytes) -> str:
+    text = told.decode("utf-8", "replace") if isinstance(told, bytes) else told
+    lines = [line for line in text.splitlines() if "error" in line] or text.splitlines() or [""]
+    return lines[0][:300]

@@ -1,0 +1,126 @@
+"""Folders of quantised weights, and models read into other widths."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import legato
+from legato.errors import ConfigError, FolderError
+from legato.folders.exports import export
+from legato.folders.model_folder import read_model
+from legato.nn.quantized import QuantizedLinear, is_quantized
+from legato.runs.train import train
+from tiny_tasks import tiny
+
+WIDE = {"model": "llama", "model.layers": 2, "model.width": 32, "model.heads": 2, "tokenizer": "char"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("models")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LEGATO_CACHE", str(place / "cache"))
+        train("lm", {**tiny("lm", place), **WIDE}, out=place / "run")
+    return place / "run" / "best"
+
+
+@torch.no_grad()
+def hidden(model: legato.Model) -> torch.Tensor:
+    return model.module(model.module.smallest_batch()).hidden.float()
+
+
+@pytest.mark.parametrize("width", ["int8", "int4"])
+def test_a_quantised_folder_is_what_quantising_gives(folder: Path, width: str, tmp_path: Path) -> None:
+    written = export(folder, "legato", out=tmp_path / width, quantize=width)
+    kept, made, plain = legato.load(written), legato.load(folder, quantize=width), legato.load(folder)
+    torch.testing.assert_close(hidden(kept), hidden(made), rtol=0, atol=0)
+    assert not torch.equal(hidden(kept), hidden(plain))
+    assert is_quantized(kept.module)
+    assert kept.generate("a", max_tokens=5) == made.generate("a", max_tokens=5)
+    assert legato.load(written, quantize=width).module.embedding.blocks.equal(kept.module.embedding.blocks)
+    config = json.loads((written / "config.json").read_text())
+    bits = 8 if width == "int8" else 4
+    assert config["quantization_config"] == {"quant_method": "legato", "bits": bits, "group_size": 32}
+    sizes = [sum(file.stat().st_size for file in place.glob("*.safetensors")) for place in (written, folder)]
+    assert sizes[0] < sizes[1] / 2
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "bf16", "float16", "half"])
+def test_weights_are_read_into_their_width(folder: Path, dtype: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = legato.load(folder, "cpu", dtype=dtype)
+    wanted = torch.bfloat16 if dtype.startswith("b") else torch.float16
+    assert {parameter.dtype for parameter in model.module.parameters()} == {wanted}
+    torch.testing.assert_close(hidden(model), hidden(legato.load(folder)), rtol=0.05, atol=0.05)
+    assert torch.get_default_dtype() == torch.float32
+    assert isinstance(model.generate("a", max_tokens=3), str)
+
+
+def test_what_a_width_cannot_be_is_said(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="quantize=int3: did you mean 'int8'"):
+        legato.load(folder, quantize="int3")
+    with pytest.raises(ConfigError, match="dtype=double: there is auto, bfloat16, float16, float32"):
+        legato.load(folder, dtype="double")
+    written = export(folder, "legato", out=tmp_path / "q", quantize="int8")
+    with pytest.raises(FolderError, match="holds int8 weights, which cannot become int4"):
+        legato.load(written, quantize="int4")
+    with pytest.raises(FolderError, match="holds int8 weights, which only Legato reads so"):
+        export(written, "hf", out=tmp_path / "h")
+    with pytest.raises(ConfigError, match="say which: --quantize int8 or --quantize int4"):
+        export(folder, "legato", out=tmp_path / "h")
+    with pytest.raises(FolderError, match="holds quantised weights, which cannot be trained"):
+        read_model(written, sketched=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"quant_method": "gptq"}, "quantised by 'gptq', which Legato does not read"),
+        ({"group_size": 64}, "should say bits 8 or 4, in groups of 32"),
+        ({"bits": 3}, "should say bits 8 or 4, in groups of 32"),
+    ],
+)
+def test_what_config_json_says_of_widths_is_checked(
+    folder: Path, change: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    written = export(folder, "legato", out=tmp_path / "q", quantize="int8")
+    config = json.loads((written / "config.json").read_text())
+    config["quantization_config"] |= change
+    (written / "config.json").write_text(json.dumps(config))
+    with pytest.raises(FolderError, match=told):
+        legato.load(written)
+
+
+def test_blocks_that_do_not_fit_are_named(folder: Path, tmp_path: Path) -> None:
+    written = export(folder, "legato", out=tmp_path / "q", quantize="int8")
+    file = written / "model.safetensors"
+    tensors = load_file(file)
+    name = next(name for name in tensors if name.endswith("qkv.blocks"))
+    tensors[name] = tensors[name][:, :, 1:].contiguous()
+    save_file(tensors, file)
+    with pytest.raises(FolderError, match=r"qkv\.blocks' is"):
+        legato.load(written)
+    del tensors[name]
+    save_file(tensors, file)
+    with pytest.raises(FolderError, match="lacks the tensor"):
+        legato.load(written)
+
+
+def test_a_model_without_such_matrices_is_refused(tmp_path: Path) -> None:
+    train("lm", tiny("lm", tmp_path), out=tmp_path / "run")
+    with pytest.raises(ConfigError, match="has no matrix that could be so"):
+        legato.load(tmp_path / "run", quantize="int8")
+
+
+def test_a_layer_knows_its_width(folder: Path) -> None:
+    model = legato.load(folder, quantize="int4")
+    layers = [part for part in model.module.modules() if isinstance(part, QuantizedLinear)]
+    assert {layer.bits for layer in layers} == {4, 8}  # tables of tokens have 8

@@ -1,0 +1,181 @@
+"""One token through a decoder: the C++ step against the modules it stands for."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from legato.config import validate
+from legato.data.batching.batch import Inputs
+from legato.models.base import Sizes
+from legato.nn.capture import record
+from legato.nn.feedforward import ACTIVATIONS
+from legato.nn.kernels.decoder import NUMBERS, decoder_step
+from legato.nn.kernels.library import library
+from legato.nn.quantized import quantize_layers
+from legato.nn.state import Memory
+from legato.registry import MODELS
+
+V = 50
+SMALL = {"layers": 2, "width": 32, "heads": 4, "length": 64, "dropout": 0.0}
+KINDS: dict[str, dict[str, Any]] = {
+    "gpt2": {"name": "gpt2"},
+    "gpt2 relu": {"name": "gpt2", "activation": "relu"},
+    "gpt2 silu": {"name": "gpt2", "activation": "silu"},
+    "gpt2 gelu": {"name": "gpt2", "activation": "gelu"},
+    "llama": {"name": "llama"},
+    "llama with shared keys": {"name": "llama", "kv_heads": 2},
+    "llama with a window": {"name": "llama", "family": "mistral", "window": 4},
+    "qwen3": {"name": "llama", "family": "qwen3", "head_width": 16},
+    "transformer": {"name": "transformer"},
+    "transformer pre-norm": {"name": "transformer", "norm": "pre"},
+}
+
+pytestmark = pytest.mark.skipif(library() is None, reason="needs a C++ compiler")
+
+
+def made(kind: str, **more: Any) -> Any:
+    name = KINDS[kind]["name"]
+    model: Any = MODELS.get(name)
+    known = model.Config.model_fields
+    given = {key: value for key, value in {**SMALL, **KINDS[kind], **more}.items() if key in known}
+    torch.manual_seed(0)
+    module = model(validate(model.Config, given), Sizes(V)).eval()
+    with torch.no_grad():
+        for parameter in module.parameters():  # biases and norms that a fresh model has at 0 and 1
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return module
+
+
+def memory_of(model: Any, rows: int) -> Memory | None:
+    if not model.is_encoder_decoder:
+        return None
+    return Memory(torch.randn(rows, 7, 32), torch.tensor([7, 3, 5][:rows]))
+
+
+def walk(model: Any, kernel: bool, prompts: list[list[int]], *, orders: dict[int, list[int]] | None = None) -> Tensor:
+    """Logits after the prompts and after each of some steps, of all rows."""
+    torch.manual_seed(1)
+    memory, found = memory_of(model, len(prompts)), []
+    with torch.no_grad():
+        state = model.start(len(prompts), 30, memory)
+        assert state.kernel is not None
+        if not kernel:
+            state.kernel = None
+        model.prefill(Inputs.of(prompts, "cpu"), state)
+        for step in range(8):
+            if orders and step in orders:
+                state.reorder(torch.tensor(orders[step]))
+            tokens = torch.tensor([(7 * step + 3 * row) % V for row in range(state.rows)])
+            found.append(model.step(tokens, state))
+        assert state.length == max(map(len, prompts)) + 8
+    return torch.cat(found)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "prompts",
+    [[[1, 2, 3]], [[1, 2, 3], [4, 5, 6]], [[1, 2, 3, 4, 5], [6], [7, 8, 9]]],
+    ids=["one row", "even rows", "ragged rows"],
+)
+def test_a_step_is_what_the_modules_do(kind: str, prompts: list[list[int]]) -> None:
+    model = made(kind)
+    torch.testing.assert_close(walk(model, True, prompts), walk(model, False, prompts), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama with shared keys", "transformer"])
+def test_beams_move_multiply_and_leave(kind: str) -> None:
+    model, orders = made(kind), {0: [0, 0, 0, 1, 1, 1], 3: [2, 0, 1, 3, 3, 5], 5: [3, 4, 5]}
+    prompts = [[1, 2, 3], [4, 5]]
+    found, expected = (walk(model, kernel, prompts, orders=orders) for kernel in (True, False))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_rows_that_join_are_read_from_where_they_begin() -> None:
+    model = made("llama")
+    found = []
+    for kernel in (True, False):
+        with torch.no_grad():
+            states = [model.start(1, 30) for _ in range(2)]
+            for state, prompt in zip(states, ([1, 2, 3, 4, 5, 6], [7, 8]), strict=True):
+                model.prefill(Inputs.of([prompt], "cpu"), state)
+            states[0].join(states[1])
+            states[0].kernel = states[0].kernel if kernel else None
+            found.append(torch.cat([model.step(torch.tensor([step, step + 1]), states[0]) for step in range(4)]))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+
+
+def test_going_back_and_on_is_going_on() -> None:
+    model = made("gpt2")
+    with torch.no_grad():
+        state = model.start(2, 30)
+        model.prefill(Inputs.of([[1, 2, 3], [4]], "cpu"), state)
+        first = model.step(torch.tensor([5, 6]), state)
+        model.step(torch.tensor([7, 8]), state)
+        state.rewind(3)
+        torch.testing.assert_close(model.step(torch.tensor([5, 6]), state), first)
+
+
+def test_changed_weights_are_seen() -> None:
+    model = made("gpt2")
+    before = walk(model, True, [[1, 2]])
+    with torch.no_grad():
+        model.stack.layers[1].feedforward.outer.weight.mul_(2)
+    after = walk(model, True, [[1, 2]])
+    assert not torch.allclose(before, after)
+    torch.testing.assert_close(after, walk(model, False, [[1, 2]]), rtol=1e-4, atol=1e-5)
+    model.train()
+    model.stack.layers[0].attention.qkv.weight.data.zero_()  # uncounted, as a fused optimiser changes weights
+    model.eval()
+    torch.testing.assert_close(walk(model, True, [[1, 2]]), walk(model, False, [[1, 2]]), rtol=1e-4, atol=1e-5)
+
+
+def test_who_looks_inside_sees_the_modules() -> None:
+    model = made("gpt2")
+    with torch.no_grad():
+        state = model.start(1, 10)
+        model.prefill(Inputs.of([[1, 2]], "cpu"), state)
+        with record() as trace:
+            model.step(torch.tensor([3]), state)
+    assert any(name.endswith("attention.weights") for name in trace)
+
+
+def test_adapters_hooks_training_and_odd_sizes_take_the_modules() -> None:
+    model = made("gpt2")
+    assert decoder_step(model.writer, model.output) is not None
+    hook = model.stack.layers[0].feedforward.outer.register_forward_hook(lambda *_: None)
+    assert decoder_step(model.writer, model.output) is None
+    hook.remove()
+    assert decoder_step(model.train().writer, model.output) is None
+    assert decoder_step(model.eval().double().writer, model.output) is None
+    odd = made("gpt2", width=36)
+    assert decoder_step(odd.writer, odd.output) is None
+
+
+def test_every_activation_is_known() -> None:
+    assert set(ACTIVATIONS) <= set(NUMBERS)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama with shared keys", "transformer"])
+@pytest.mark.parametrize("width", ["int8", "int4"])
+def test_a_step_of_narrow_weights_is_what_their_modules_do(kind: str, width: str) -> None:
+    model = made(kind, heads=2, width=64, feedforward=96) if kind != "transformer" else made(kind)
+    quantize_layers(model, width)
+    prompts = [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+    found, expected = walk(model, True, prompts), walk(model, False, prompts)
+    # The last bits of an activation may decide which of two codes it gets.
+    assert (found - expected).norm() < 0.01 * expected.norm()
+
+
+def test_a_copy_has_a_step_of_its_own() -> None:
+    model = made("gpt2")
+    walk(model, True, [[1]])
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other.output.weight.zero_()
+    assert not walk(other, True, [[1]]).any()
+    assert walk(model, True, [[1]]).any()
