@@ -183,7 +183,7 @@ def test_what_hugging_face_lacks_is_named(name: str, export: Any, tmp_path: Path
     [
         (("--to", "ctranslate"), "no form 'ctranslate' to export to; did you mean 'ctranslate2'?"),
         (("--to", "onnx"), "no form 'onnx' to export to; there is ctranslate2, gguf, hf"),
-        (("--to", "hf", "--quantize", "int8"), "--quantize is for ctranslate2"),
+        (("--to", "hf", "--quantize", "int8"), "--quantize is for legato, ctranslate2 and gguf"),
         (("--to", "ctranslate2", "--quantize", "int9"), "int9 is not a valid quantization type"),
         ((), "Missing option '--to'"),
     ],

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from legato.cli.imports import importing
 from legato.cli.printing import show, show_settings
 from legato.errors import LegatoError
 
@@ -20,13 +21,15 @@ def command(
     from legato.schema import to_json
 
     if name is None:
-        rows = {known: _summary(known) for known in MODELS.names()}
+        with importing():
+            rows = {known: _summary(known) for known in MODELS.names()}
         if as_json:
             print(to_json(rows))
         else:
             show(("model", "what it is"), rows.items())
         return
-    section = MODELS.get(name).Config
+    with importing():
+        section = MODELS.get(name).Config
     if as_json:
         fields = {key: field for key, field in section.model_fields.items() if key != "name"}
         defaults = {key: field.get_default(call_default_factory=True) for key, field in fields.items()}

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from legato.cli.imports import importing
 from legato.cli.printing import show
 
 
@@ -29,10 +30,11 @@ def command(
     if as_json:
         print(to_json(recipes))
         return
-    rows = [
-        (known, recipe.get("about", ""), _expectations(recipe), recipe.get("hardware", ""))
-        for known, recipe in recipes.items()
-    ]
+    with importing():  # their tasks, which know how their figures are printed
+        rows = [
+            (known, recipe.get("about", ""), _expectations(recipe), recipe.get("hardware", ""))
+            for known, recipe in recipes.items()
+        ]
     show(("recipe", "what it is", "expect", "measured on"), rows)
 
 

@@ -187,7 +187,7 @@ def read_model(
     `sketched`: its body has shapes only, and `Loaded.put_into` reads the weights into the model that trains. Of an
     adapter all is read, since it is added to its base.
     """
-    read = partial(_load, sketched=sketched, dtype=dtype, quantize=quantize)
+    read = partial(_load, sketched=sketched, narrow=True, dtype=dtype, quantize=quantize)
     return find_and_read(path_of(place, error=FolderError), lambda: find_model(place), read)
 
 
@@ -217,11 +217,11 @@ def load_model(folder: Path) -> Loaded:
 
 
 def _load(
-    folder: Path, *, sketched: bool = False, dtype: torch.dtype = torch.float32, quantize: str | None = None
+    folder: Path, *, sketched: bool = False, narrow: bool = False, dtype: Any = None, quantize: str | None = None
 ) -> Loaded:
     try:
-        with quantized.made_in(dtype):
-            loaded = _load_model(folder, sketched=sketched)
+        with quantized.made_in(dtype or torch.float32):
+            loaded = _load_model(folder, sketched=sketched, narrow=narrow and quantize is None)
         if quantize is not None:
             quantized.make_narrow(loaded.module, quantize, folder)
     except (MemoryError, RuntimeError) as problem:
@@ -234,11 +234,11 @@ def _load(
     return loaded
 
 
-def _load_model(folder: Path, *, sketched: bool) -> Loaded:
+def _load_model(folder: Path, *, sketched: bool, narrow: bool) -> Loaded:
     if folder.is_file():
         from legato.folders.gguf.loading import load_gguf  # most models are folders
 
-        return load_gguf(folder, sketched=sketched)
+        return load_gguf(folder, sketched=sketched, narrow=narrow)
     if is_adapter(folder):
         from legato.folders.adapters.loading import load_adapter  # most folders hold a whole model
 

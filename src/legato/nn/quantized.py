@@ -344,15 +344,28 @@ def quantize_layers(module: nn.Module, width: str) -> int:
 
 def hold_layers(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Give a model the narrow matrices among a file's tensors. What does not fit is a ValueError."""
-    tables = dict[int, QuantizedWeight]()
-    names = {id(child): name for name, child in module.named_modules()}
-    for parent, name, layer, kind in _narrowed(module):
-        before, number = names[id(layer)] + ".", id(layer.weight)
-        if before + "blocks" in tensors:
-            parts = {part: tensors.get(before + part) for part in HELD}
-            tables[number] = _checked(before, layer.weight.shape, parts)
-        if number in tables:
-            setattr(parent, name, kind(layer, tables[number]))
+    found = {}
+    for name, layer in module.named_modules():
+        if f"{name}.blocks" in tensors and isinstance(layer, Linear | TokenEmbedding):
+            parts = {part: tensors.get(f"{name}.{part}") for part in HELD}
+            found[name] = _checked(f"{name}.", layer.weight.shape, parts)
+    hold_weights(module, found)
+
+
+def hold_weights(module: nn.Module, weights: Mapping[str, QuantizedWeight]) -> list[str]:
+    """Give layers of these names narrow matrices, and those that are tied to them the same: which took one."""
+    names = {id(layer): name for name, layer in module.named_modules()}
+    layers = _narrowed(module)
+    tables, taken = dict[int, QuantizedWeight](), []
+    for _, _, layer, _ in layers:
+        name = names[id(layer)]
+        if name in weights:
+            tables[id(layer.weight)] = weights[name]
+            taken.append(name)
+    for parent, name, layer, kind in layers:
+        if id(layer.weight) in tables:
+            setattr(parent, name, kind(layer, tables[id(layer.weight)]))
+    return taken
 
 
 def _checked(name: str, shape: torch.Size, parts: Mapping[str, Tensor | None]) -> QuantizedWeight:

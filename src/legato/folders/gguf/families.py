@@ -22,6 +22,7 @@ from legato.config import validate
 from legato.errors import ConfigError, FolderError, LegatoError, brief
 from legato.folders.gguf.blocks import check_tensors, read_tensor
 from legato.folders.gguf.header import Header
+from legato.folders.gguf.narrow import narrow_matrix
 from legato.models.base import ModelConfig, SequenceModel, Sizes
 from legato.models.building import built
 from legato.models.gpt2 import GPT2Model
@@ -30,6 +31,7 @@ from legato.models.published.family import Published
 from legato.models.published.gpt2 import GPT2
 from legato.models.published.llama import Llama
 from legato.models.published.tensor_names import Names, matched
+from legato.nn.quantized import hold_weights
 
 EMBEDDING, POSITIONS, READOUT = "token_embd.weight", "position_embd.weight", "output.weight"
 SLOWED: Final = "rope_freqs.weight"
@@ -241,9 +243,17 @@ def _llama3(factors: Tensor, theta: float, length: int) -> dict[str, Any] | None
 
 
 def load_module(
-    header: Header, architecture: Architecture, config: ModelConfig, into: SequenceModel | None = None
+    header: Header,
+    architecture: Architecture,
+    config: ModelConfig,
+    into: SequenceModel | None = None,
+    *,
+    narrow: bool = False,
 ) -> SequenceModel:
-    """The model of a file, read `into` another if one is given; of a sketch, shapes alone."""
+    """The model of a file, read `into` another if one is given; of a sketch, shapes alone.
+
+    `narrow`: matrices that are packed in the file stay so.
+    """
     names, where = architecture.names, str(header.path)
     shapes = {
         name: torch.empty(tensor.shape, device="meta") for name, tensor in header.tensors.items() if name != SLOWED
@@ -255,8 +265,29 @@ def load_module(
     sizes = Sizes(header.tensors[EMBEDDING].shape[0])
     module = built(lambda: architecture.Model(config, sizes), shapes, check, where, drawn=False, into=into)
     check(module)
-    _fill(module, names.names(module), header, architecture)
+    ours = dict(names.names(module))
+    if narrow:
+        for name in _hold(module, ours, header, architecture):
+            del ours[name]
+    _fill(module, ours, header, architecture)
     return module
+
+
+def _hold(module: SequenceModel, names: Names, header: Header, architecture: Architecture) -> list[str]:
+    """Give a module the matrices that the file has packed: their names."""
+
+    def ordered(name: str, rows: Tensor) -> Tensor:
+        turned = architecture.turned and name.endswith(TURNED)
+        return halves_apart(rows, head_width(module)) if turned else rows
+
+    found, tensors = {}, module.state_dict()
+    for name, source in names.items():
+        layer, _, part = name.rpartition(".")
+        if part == "weight" and not source.turned and tensors[name].dim() == 2:
+            packed = narrow_matrix(header, source.names, len(tensors[name]), ordered)
+            if packed is not None:
+                found[layer] = packed
+    return [f"{name}.weight" for name in hold_weights(module, found)]
 
 
 @torch.no_grad()

@@ -16,8 +16,8 @@ from legato.models.base import ModelConfig, SequenceModel
 from legato.models.building import MOST_TENSORS, sketch
 
 
-def load_gguf(path: Path, *, sketched: bool = False) -> Loaded:
-    """The model in a file; `sketched`: its shapes, and `Loaded.put_into` reads the weights."""
+def load_gguf(path: Path, *, sketched: bool = False, narrow: bool = False) -> Loaded:
+    """The model in a file; `sketched`: its shapes, and `Loaded.put_into` reads the weights; `narrow`: as they lie."""
     header = read_header(path)
     architecture, config = families.read_config(header)  # first, since it says what the file is
     try:
@@ -29,7 +29,7 @@ def load_gguf(path: Path, *, sketched: bool = False) -> Loaded:
         raise FolderError(f"{path}: the tokenizer has {tokenizer.size} tokens, the model only {rows}")
 
     def read(into: SequenceModel | None = None) -> SequenceModel:
-        return families.load_module(header, architecture, config, into)
+        return families.load_module(header, architecture, config, into, narrow=narrow and not sketched)
 
     module = sketch(read, MOST_TENSORS) if sketched else read()
     module.eval()
