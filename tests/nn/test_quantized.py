@@ -215,3 +215,15 @@ def test_weights_that_were_steps_above_minimums_stay_what_they_are() -> None:
     assert found.minimums
     assert off_by(found.dequantize(), weight) < 1e-3
     assert not quantize(torch.randn(32, 64), 4).minimums
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("rows", [1, 4])
+@torch.no_grad()
+def test_what_is_not_finite_is_not_hidden(bad: float, rows: int) -> None:
+    layer = Linear(64, 32)
+    narrow, x = QuantizedLinear(layer, quantize(layer.weight, 8)), torch.randn(rows, 64)
+    x[0, 40] = bad
+    found = narrow(x)
+    assert not found[0].isfinite().any()
+    assert found[1:].isfinite().all()

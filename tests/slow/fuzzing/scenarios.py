@@ -438,6 +438,16 @@ def _of_verbs() -> Iterator[Scenario]:
     yield Scenario(
         "generate-gguf", ("generate", "model.gguf", "the cat", "--max-tokens", "5", "--chat", "--json"), file, texts=1
     )
+    words = ("generate", "narrow", "the cat", "--max-tokens", "5", "--json")
+    yield Scenario("generate-narrow", words, (stock.narrow_model,), texts=1)
+    yield Scenario(
+        "generate-int8",
+        ("generate", "llama", "the cat", "--max-tokens", "5", "--quantize", "int8"),
+        (stock.wide_model,),
+        texts=1,
+    )
+    words = ("export", "llama", "--to", "legato", "--out", "out", "--quantize", "int4")
+    yield Scenario("export-narrow", words, (stock.wide_model,), options=True)
     yield Scenario("export-gguf-hf", ("export", "model.gguf", "--to", "hf", "--out", "out"), file)
     tuned = {**TEXT, "data.window": 16, "train.batch_tokens": 64, "from": "model.gguf", "adapt": "lora"}
     yield Scenario("adapt-gguf", _train("lm", tuned), (*file, stock.text), reads="model.gguf")

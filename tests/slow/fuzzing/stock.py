@@ -363,6 +363,22 @@ def gguf_model(folder: Path) -> None:
     shutil.rmtree(folder / "llama")
 
 
+def wide_model(folder: Path) -> None:
+    """A model whose matrices are large enough to be quantised."""
+    from tiny_adapted import published_folder
+
+    published_folder(folder / "llama", "llama", **{**SMALL, "width": 32, "heads": 2})
+
+
+def narrow_model(folder: Path) -> None:
+    """Quantised weights."""
+    from legato.folders.exports import export
+
+    wide_model(folder)
+    export(folder / "llama", "legato", out=folder / "narrow", quantize="int4")
+    shutil.rmtree(folder / "llama")
+
+
 def sentence_encoder(folder: Path) -> None:
     """A sentence encoder with BERT's vocabulary as a file of words."""
     published("bert")(folder)

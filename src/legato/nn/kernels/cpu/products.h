@@ -58,13 +58,17 @@ static void narrow_down(Rows& x, int64_t row, int64_t first, int64_t last) {
     for (int64_t g = first; g < last; g++) {
         const float* numbers = from + g * GROUP;
         Floats most = all(0.f), parts[GROUP / WIDE];
+        Ints missing = Ints{};
         UNROLL for (int i = 0; i < GROUP / WIDE; i++) {
             parts[i] = load(numbers + i * WIDE);
             most = larger(most, larger(parts[i], -parts[i]));
+            missing |= parts[i] != parts[i];
         }
         float largest = 0;
         UNROLL for (int i = 0; i < WIDE; i++) largest = most[i] > largest ? most[i] : largest;
-        const float scale = largest / 127.f, inverse = largest > 0 ? 127.f / largest : 0.f;
+        const float inverse = largest > 0 ? 127.f / largest : 0.f;
+        float scale = largest / 127.f;
+        UNROLL for (int i = 0; i < WIDE; i++) scale = missing[i] ? NAN : scale;  // which 8 bits do not have
         int8_t* codes = x.codes + row * x.columns + g * GROUP;
         Ints total = Ints{};
         UNROLL for (int i = 0; i < GROUP / WIDE; i++) {
