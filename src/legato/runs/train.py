@@ -28,6 +28,7 @@ from legato.models.building import refuse_too_large, within_memory
 from legato.models.model_with_head import HeadConfig, ModelWithHead, body_of, refuse_blind, resolved
 from legato.models.published.heads import head_note
 from legato.nn.characters import tell_spelling
+from legato.nn.quantized import is_quantized
 from legato.registry import MODELS, TASKS
 from legato.runs.config import RunConfig, check, dump, flat, part_inside, settings_for
 from legato.runs.provenance import began_with_folders_pool, refuse_other_data, warn_of_other_device, write_provenance
@@ -192,6 +193,8 @@ def _read_part(place: str, part: str) -> Loaded:
     if inside is None:
         return read_model(place, sketched=True)
     loaded = read_model(place)
+    if is_quantized(loaded.module):
+        raise FolderError(f"{place} holds quantised weights, which cannot be trained; take the original model")
     return replace(loaded, module=body_of(loaded.module).parts[inside])
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Final
 
 import torch
 from torch import Tensor
 
 from legato.errors import CheckpointError, ConfigError, DeviceError, brief, suggest
+from legato.nn.kernels.library import processor
 
 
 def choose_device(name: str = "auto") -> torch.device:
@@ -60,18 +59,8 @@ def multiplies_bf16(device: torch.device) -> bool:
     """Whether bf16 products are fast there: CUDA from Ampere on, and CPUs with instructions for them."""
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
-    return device.type == "cpu" and bool(_instructions() & {"amx_bf16", "avx512_bf16", "bf16"})
-
-
-@functools.cache
-def _instructions() -> frozenset[str]:
-    """What the processor says that it can do, where it says it to everybody: on Linux."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return frozenset()
-    told = [line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features"))]
-    return frozenset(word for words in told[:1] for word in words)
+    words = {word for line in processor() for word in line.split()}
+    return device.type == "cpu" and bool(words & {"amx_bf16", "avx512_bf16", "bf16"})
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[None]:

@@ -25,7 +25,7 @@ from legato.nn.readout import Readout
 
 Stack = Any  # nn/transformer.py's, which asks for its step here
 CacheColumn = Any  # nn/kv_cache.py's
-NUMBERS: Final = {"none": 0, "relu": 1, "gelu": 2, "gelu-tanh": 3, "quick-gelu": 4, "silu": 5, "swiglu": 5}
+NUMBERS: Final = {"relu": 1, "gelu": 2, "gelu-tanh": 3, "quick-gelu": 4, "silu": 5, "swiglu": 5}
 
 
 class DecoderStep:

@@ -11,16 +11,14 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
-import logging
 import os
 import platform
 import shutil
 import subprocess
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Final
-
-log = logging.getLogger(__name__)
 
 SOURCES: Final = Path(__file__).with_name("cpu")
 FLAGS: Final = (
@@ -132,7 +130,7 @@ def library() -> Library | None:
         return None
     compiler = next((found for name in COMPILERS if (found := shutil.which(name))), None)
     if compiler is None:
-        log.info("there is no C++ compiler (g++): PyTorch's operators do what Legato's own kernels would do faster")
+        _tell("there is no C++ compiler (g++): PyTorch's operators do what Legato's own kernels would do faster")
         return None
     try:
         file = _folder() / f"kernels-{_key(compiler)}.so"
@@ -141,18 +139,19 @@ def library() -> Library | None:
         return Library(file)
     except (OSError, subprocess.SubprocessError, AttributeError) as problem:
         told = getattr(problem, "stderr", None) or str(problem)
-        log.warning("Legato's CPU kernels could not be made, so PyTorch's operators are used: %s", _first_line(told))
+        _tell(f"Legato's CPU kernels could not be made, so PyTorch's operators are used: {_first_line(told)}")
         return None
 
 
+def _tell(note: str) -> None:
+    warnings.warn(note, stacklevel=3)
+
+
 def _folder() -> Path:
+    from legato.data.cache import cache_folder  # which knows tokenizers, too
+
     own = os.environ.get("LEGATO_KERNELS")
-    if own:
-        return Path(own)
-    cache = os.environ.get("LEGATO_CACHE")
-    if cache:
-        return Path(cache).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "legato"
+    return Path(own) if own else cache_folder()
 
 
 def _key(compiler: str) -> str:
@@ -163,18 +162,19 @@ def _key(compiler: str) -> str:
             told.update(source.read_bytes())
     version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=PATIENCE).stdout
     told.update(version + " ".join(FLAGS).encode() + platform.machine().encode())
-    told.update("".join(sorted(_instructions())).encode())
+    told.update("".join(processor()).encode())
     return told.hexdigest()[:24]
 
 
-def _instructions() -> set[str]:
-    """What the processor says that it can do, and its model."""
+@functools.cache
+def processor() -> tuple[str, ...]:
+    """What the processor says of itself, where it says it to everybody: on Linux."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return {platform.processor()}
+        return (platform.processor(),)
     kept = ("flags", "Features", "model name", "CPU part", "CPU implementer")
-    return {line for line in lines if line.startswith(kept)}
+    return tuple(sorted({line for line in lines if line.startswith(kept)}))
 
 
 def _compile(compiler: str, file: Path) -> None:

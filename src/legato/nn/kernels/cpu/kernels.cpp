@@ -225,7 +225,7 @@ class Walk {
                     store(gate + v, activated(load(gate + v), stack.activation) * load(up + v));
                 std::copy_n(gate, count, work.units.floats + row * units + i);
             }
-        barrier.wait();
+            barrier.wait();
         }
         leave(block.outer, work.units);
     }
@@ -236,7 +236,7 @@ class Walk {
             const int64_t groups = x.columns / GROUP;
             const Share mine = share_of(step.rows * groups);
             for (int64_t i = mine.first; i < mine.last; i++) narrow_down(x, i / groups, i % groups, i % groups + 1);
-        barrier.wait();
+            barrier.wait();
         }
         product(w, x, work.added, w.rows, NONE);
     }
@@ -245,8 +245,6 @@ class Walk {
 }  // namespace
 
 extern "C" {
-
-int32_t legato_vector_bytes() { return LEGATO_BYTES; }
 
 // y (rows, N) = f(x (rows, K) Wᵀ + b)
 void legato_linear(const Matrix* w, const float* x, int64_t rows, float* y, int32_t activation, int32_t threads) {
