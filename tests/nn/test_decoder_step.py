@@ -179,3 +179,15 @@ def test_a_copy_has_a_step_of_its_own() -> None:
         other.output.weight.zero_()
     assert not walk(other, True, [[1]]).any()
     assert walk(model, True, [[1]]).any()
+
+
+def test_columns_between_which_a_row_has_none_take_the_modules() -> None:
+    model, found = made("llama"), []
+    for kernel in (True, False):
+        with torch.no_grad():
+            state = model.start(2, 30)
+            for prompts in ([[1, 2, 3], [4]], [[5], [6, 7, 8]]):  # the second leaves a hole in the first row
+                model.prefill(Inputs.of(prompts, "cpu"), state)
+            state.kernel = state.kernel if kernel else None
+            found.append(torch.cat([model.step(torch.tensor([step, step + 1]), state) for step in range(3)]))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
