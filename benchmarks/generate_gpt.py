@@ -1,7 +1,8 @@
-"""Generating with GPT-2: Legato and `transformers.generate`, the same weights and prompts, side by side.
+"""Generating with GPT-2: Legato, `transformers.generate`, CTranslate2 and llama.cpp, the same weights and prompts.
 
     python benchmarks/generate_gpt.py [--device cuda] [--layers 12] [--width 768] [--rounds 5]
     python benchmarks/generate_gpt.py --sides legato,legato-int8,legato-int4,huggingface --batch 8
+    python benchmarks/generate_gpt.py --sides legato,ctranslate2,legato-int8,ctranslate2-int8,llama.cpp-q8_0 --batch 8
     python benchmarks/generate_gpt.py --layers 2 --width 64 --tokens 16 --rounds 2
 
 GPT-2 of the 124M size with random weights (the readout is not the embedding here, which would write one token for
@@ -9,7 +10,10 @@ ever) writes `--tokens` tokens greedily: after one prompt of 16 tokens, and afte
 batch. Measured: from token numbers to token numbers, prompts taken in and a cache filled. Not measured: loading,
 the first call. In float32 `legato` and `huggingface` must write the same tokens, but where the two best logits lie
 within rounding of each other, or the script fails; in bf16 it says how many texts are the same. `legato-int8` and
-`legato-int4` are the same model, quantised. The last line printed is JSON. Needs the peer: pip install -e ".[bench]"
+`legato-int4` are the same model, quantised; so are CTranslate2's and llama.cpp's (its GGUF files are written by us,
+of the same weights; it runs in the environment of `--peers`, see `peers.py`). A side's share of the machine is of
+what it could write if it read its weights once a step, as fast as PyTorch reads them (`machine.py`). The last line
+printed is JSON. Needs the peers: pip install -e ".[bench]"
 """
 
 from __future__ import annotations
@@ -18,13 +22,16 @@ import argparse
 import json
 import random
 import statistics
+import sys
 import tempfile
 import time
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpt_sides import VOCABULARY, read_ours, read_theirs, write_model
+from gpt_sides import VOCABULARY, read_ours, read_theirs, write_ctranslate2, write_gguf, write_model
+from machine import Limits, limits_side
+from peers import PeerSide
 from sides import Side, choose_sides, run_apart, versions
 
 # Legato and its peer are imported by the process that needs them.
@@ -133,17 +140,60 @@ def huggingface_side(folder: Path, shape: Shape) -> Any:
     return timed(write, shape)
 
 
+def ctranslate2_side(folder: Path, shape: Shape, width: str = "float32") -> Any:
+    import ctranslate2
+
+    twin = folder.with_name("ctranslate2")
+    model = ctranslate2.Generator(
+        str(twin), device=shape.device, compute_type=width, intra_threads=shape.threads, inter_threads=1
+    )
+
+    def write(prompts: Ids) -> Ids:
+        found = model.generate_batch(
+            [[f"t{number}" for number in prompt] for prompt in prompts],
+            max_length=shape.tokens,
+            min_length=shape.tokens,
+            sampling_topk=1,
+            include_prompt_in_result=False,
+        )
+        return [list(each.sequences_ids[0]) for each in found]
+
+    return timed(write, shape)
+
+
+def bytes_of(name: str, layers: int, width: int) -> float:
+    """What a side reads at each step: the matrices, and the readout."""
+    numbers = layers * 12 * width**2 + VOCABULARY * width
+    if name.endswith(("int8", "q8_0")):
+        return 34 / 32 * numbers
+    if name.endswith(("int4", "q4_0")):
+        return 18 / 32 * layers * 12 * width**2 + 34 / 32 * VOCABULARY * width
+    return 4.0 * numbers
+
+
 SIDES: dict[str, Any] = {
     "legato": legato_side,
     "legato-int8": partial(legato_side, quantize="int8"),
     "legato-int4": partial(legato_side, quantize="int4"),
     "huggingface": huggingface_side,
+    "ctranslate2": ctranslate2_side,
+    "ctranslate2-int8": partial(ctranslate2_side, width="int8"),
 }
+LLAMA_CPP = {f"llama.cpp-{width}": width for width in ("f32", "q8_0", "q4_0")}
+
+
+def start(name: str, folder: Path, shape: Shape, peers: str) -> Any:
+    if name not in LLAMA_CPP:
+        return Side(SIDES[name], folder, shape)
+    file = folder.with_name(f"{LLAMA_CPP[name]}.gguf")
+    run_apart(write_gguf, folder, file, LLAMA_CPP[name])
+    return PeerSide(peers, "llama_cpp", {"file": str(file), "threads": shape.threads, "tokens": shape.tokens})
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--sides", default="legato,huggingface", help=f"of {', '.join(SIDES)}")
+    parser.add_argument("--sides", default="legato,huggingface", help=f"of {', '.join((*SIDES, *LLAMA_CPP))}")
+    parser.add_argument("--peers", default=sys.executable, help="the Python that has llama-cpp-python")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--layers", type=int, default=12)
@@ -154,7 +204,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2, help="of a CPU")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    chosen = choose_sides(options.sides, SIDES)
+    chosen = choose_sides(options.sides, (*SIDES, *LLAMA_CPP))
     shape = Shape(options.device, options.dtype, options.threads, options.tokens)
     spread = [round(4 + 60 * i / max(options.batch - 1, 1)) for i in range(options.batch)]
     random.Random(options.seed).shuffle(spread)
@@ -163,8 +213,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "model"
         run_apart(write_model, folder, options.layers, options.width, 1024, False, options.seed)
-        sides = {name: Side(SIDES[name], folder, shape) for name in chosen}
-        print(f"{'':12s}{'':13s}{'tokens/s':>10s}   {'from':>7s} to", flush=True)
+        if any(name.startswith("ctranslate2") for name in chosen):
+            run_apart(write_ctranslate2, folder)
+        limits: Limits = Side(limits_side, options.threads)(None)
+        print(limits.tell(), flush=True)
+        sides = {name: start(name, folder, shape, options.peers) for name in chosen}
+        print(f"{'':12s}{'':18s}{'tokens/s':>10s}   {'from':>7s} to {'':7s} of the limit", flush=True)
         for title, lengths in (("batch 1", [16]), (f"batch {options.batch}", spread)):
             prompts = prompts_of(lengths, options.seed)
             written = {name: side(prompts)[1] for name, side in sides.items()}  # also warms up
@@ -174,10 +228,17 @@ def main() -> None:
                     seconds[name].append(side(prompts)[0])
             count = len(prompts) * options.tokens
             speeds = {name: count / statistics.median(values) for name, values in seconds.items()}
+            weights = {name: bytes_of(name, options.layers, options.width) for name in sides}
+            shares: dict[str, float] = {}
             for number, (name, values) in enumerate(seconds.items()):
                 apart = f"{count / max(values):7,.0f} to {count / min(values):7,.0f}"
-                print(f"{title if number == 0 else '':12s}{name:13s}{speeds[name]:10,.0f}   {apart}", flush=True)
-            figures[title] = {"tokens_per_second": {name: round(speed, 1) for name, speed in speeds.items()}}
+                share = shares[name] = speeds[name] / len(prompts) * weights[name] / limits.read
+                line = f"{title if number == 0 else '':12s}{name:18s}{speeds[name]:10,.0f}   {apart}  {share:8.0%}"
+                print(line, flush=True)
+            figures[title] = {
+                "tokens_per_second": {name: round(speed, 1) for name, speed in speeds.items()},
+                "share": {name: round(share, 3) for name, share in shares.items()},
+            }
             if {"legato", "huggingface"} <= set(chosen):
                 both = list(zip(prompts, written["legato"], written["huggingface"], strict=True))
                 equal = sum(ours == theirs for _, ours, theirs in both)
@@ -192,7 +253,8 @@ def main() -> None:
                 print(f", {ties} but for a tie" if ties else "", flush=True)
                 same &= equal + ties == len(prompts)
                 figures[title] |= {"legato_over": round(ratio, 3), "equal": equal, "ties": ties}
-    print(json.dumps({"benchmark": "generate_gpt", **vars(options), "versions": versions(), **figures}))
+    about = {"benchmark": "generate_gpt", **vars(options), "versions": versions(), "limits": limits.figures()}
+    print(json.dumps({**about, **figures}))
     if options.dtype == "float32" and not same:
         raise SystemExit("the texts differ, so this is no comparison")
 

@@ -45,3 +45,42 @@ def read_theirs(folder: Path) -> Any:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     return transformers.GPT2LMHeadModel.from_pretrained(folder)
+
+
+def write_ctranslate2(folder: Path) -> None:
+    """The same model for CTranslate2, beside it. Its tokens are `t0`, `t1` and so on."""
+    import ctranslate2
+    import tokenizers
+    import transformers
+
+    target = folder.with_name("ctranslate2")
+    names = {f"t{number}": number for number in range(VOCABULARY)}
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel(names, unk_token="t0"))
+    ends = {"unk_token": "t0", "bos_token": "t0", "eos_token": "t0"}
+    transformers.PreTrainedTokenizerFast(tokenizer_object=words, **ends).save_pretrained(folder)
+    ctranslate2.converters.TransformersConverter(str(folder)).convert(str(target))
+    config = json.loads((target / "config.json").read_text(encoding="utf-8"))
+    (target / "config.json").write_text(json.dumps({**config, "unk_token": "t0"}), encoding="utf-8")
+
+
+def write_gguf(folder: Path, file: Path, quantize: str) -> None:
+    """The same model for llama.cpp."""
+    import gguf
+
+    from legato.folders.gguf.families import architecture_for, entries_of, tensors_of
+    from legato.folders.gguf.writing import QUANTIZED, _write
+
+    model = read_ours(folder)
+    architecture = architecture_for(model)
+    entries = {
+        **entries_of(model, architecture),
+        "general.type": "model",
+        "general.file_type": QUANTIZED[quantize],
+        **({"general.quantization_version": 2} if quantize.startswith("q") else {}),
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.tokens": [f"t{number}" for number in range(VOCABULARY)],
+        "tokenizer.ggml.merges": ["t 1"],
+        "tokenizer.ggml.bos_token_id": 0,
+        "tokenizer.ggml.eos_token_id": 0,
+    }
+    _write(gguf, file, architecture.name, entries, tensors_of(model, architecture), quantize)

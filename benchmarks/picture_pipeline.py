@@ -153,7 +153,7 @@ def measure(options: argparse.Namespace) -> None:
         }
         spread = f"{shares[0]:6.1f} to {shares[-1]:6.1f}"
         print(f"{name:10s}{1000 * step:10.2f}{share:7.1f}%   {spread}{speed:12,.0f}{each:12,.0f}")
-    run: dict[str, Any] = {"batch_rows": len(pixels), "graphs": len(trainer.graphs)}
+    run: dict[str, Any] = {"batch_rows": len(pixels), "graphs": len(trainer.recordings.graphs)}
     run |= {"prepared_seconds": round(prepared, 2), "own_ms": round(1000 * pace, 3)}
     print(json.dumps({**about("picture_pipeline", options, device), **run, **figures}))
 

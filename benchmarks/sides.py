@@ -135,9 +135,12 @@ def timed(make_steps: Callable[[int], None], device: Any, loss: float) -> Callab
 
 
 def legato_steps(
-    model: Any, job: Any, device: Any, compiled: bool, batch: Mapping[str, int]
+    model: Any, job: Any, device: Any, compiled: bool | str, batch: Mapping[str, int]
 ) -> Callable[[int], None]:
-    """Legato's own loop, with the reports that it makes; `batch` is what settings say of a batch's size."""
+    """Legato's own loop, with the reports that it makes; `batch` is what settings say of a batch's size.
+
+    `compiled` is what `train.compile` is set to.
+    """
     from legato.runs.run_folder import RunFolder
     from legato.training.config import TrainConfig
     from legato.training.display import Display
@@ -202,7 +205,7 @@ def add_rounds(parser: argparse.ArgumentParser, sides: Iterable[str]) -> None:
     """The options of what is measured, and how often."""
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=20, help="in a round")
-    parser.add_argument("--warm", type=int, default=8, help="steps before the first round")
+    parser.add_argument("--warm", type=int, default=16, help="steps before the first round")
     parser.add_argument("--threads", type=int, default=2, help="of a CPU")
     parser.add_argument("--sides", default=",".join(sides), help="which of them, with commas between")
     parser.add_argument("--seed", type=int, default=0)

@@ -7,8 +7,10 @@ GPT-2 of the 124M size, from random weights on random tokens, without dropout: f
 clipped to a norm of 1, and AdamW with decay on matrices, in every step. On a GPU the products are bf16 under
 autocast and the weights float32; on a CPU all is float32. The sides:
 
-- *legato*: Legato's own loop with the checks and reports that it makes, its steps replayed as a CUDA graph;
+- *legato*: Legato's own loop with the checks and reports that it makes, no setting but the model's and the batch's:
+  steps replayed as a CUDA graph and, since the run is long, compiled by `train.compile=auto` among the first;
 - *legato compiled*: the same with `train.compile=true`;
+- *legato plain*: the same with `train.compile=false`;
 - *huggingface*: a plain loop as short as it gets around `GPT2LMHeadModel`, model and loss compiled together by
   `torch.compile`, fused AdamW.
 
@@ -48,7 +50,7 @@ def batches_of(shape: Shape) -> Any:
     return Windows(ids, WindowShape(rows=shape.batch, window=shape.length, seed=shape.seed, device=shape.device))
 
 
-def legato_side(folder: Path, shape: Shape, compiled: bool) -> Any:
+def legato_side(folder: Path, shape: Shape, compiled: bool | str) -> Any:
     import torch
 
     from legato.tasks.lm.job import next_token_loss
@@ -95,8 +97,9 @@ def huggingface_side(folder: Path, shape: Shape, compiled: bool) -> Any:
 
 
 SIDES = {
-    "legato": (legato_side, False),
+    "legato": (legato_side, "auto"),
     "legato compiled": (legato_side, True),
+    "legato plain": (legato_side, False),
     "huggingface": (huggingface_side, True),
 }
 

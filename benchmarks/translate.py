@@ -1,6 +1,7 @@
 """Translating on a CPU: Legato, Hugging Face Marian and CTranslate2 with the same weights, side by side.
 
     python benchmarks/translate.py [--rounds 7] [--threads 2] [--layers 6] [--width 512]
+    python benchmarks/translate.py --sides legato,ctranslate2,legato-int8,ctranslate2-int8
 
 A Transformer of the base size with 32,000 subwords and random weights is saved in our folder, which
 `transformers` loads as it is, and exported to CTranslate2. All three then translate the same 16 sentences of
@@ -14,7 +15,9 @@ A Transformer of the base size with 32,000 subwords and random weights is saved 
 
 Measured: encoding and the search, from token numbers (for CTranslate2: token names) to token numbers. Not
 measured: tokenisation, loading, the first call. Output tokens are those of the best hypothesis, without the end
-mark. Greedy outputs must be the same in all three, or the script fails; of beam outputs it tells how many are.
+mark. Greedy outputs in float32 must be the same, or the script fails; of beam outputs and of 8 bits it tells how
+many are. `-int8` has weights and activations of 8 bits. A side's share of the machine counts the operations of its
+matrices for every hypothesis, and is of what PyTorch multiplies in float32 (`machine.py`).
 
 Each side runs in a process of its own, so that none meets another's threads or settings, and rounds of all
 sides alternate, so that a change of clock or of load meets all alike. The last line printed is JSON. Needs the
@@ -24,19 +27,20 @@ peers: pip install -e ".[bench]"
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib.util
 import json
-import multiprocessing
 import os
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from machine import Limits, limits_side
+from sides import Side, choose_sides, run_apart
 
 # Legato and its peers are imported by the process that needs them.
 
@@ -132,7 +136,7 @@ def sentences(seed: int) -> Ids:
 Translate = Callable[[Request], Ids]
 
 
-def legato_side(folder: Path, sources: Ids, threads: int, device: str) -> Translate:
+def legato_side(folder: Path, sources: Ids, threads: int, device: str, quantize: str | None = None) -> Translate:
     import numpy as np
     import torch
 
@@ -143,6 +147,10 @@ def legato_side(folder: Path, sources: Ids, threads: int, device: str) -> Transl
     torch.set_num_threads(threads)
     loaded = load_model(folder)
     model = loaded.module.to(device)
+    if quantize is not None:
+        from legato.nn.quantized import quantize_layers
+
+        quantize_layers(model, quantize)
     writing = TargetTokens.of(loaded.target, loaded.start)
     arrays = [np.array(source, dtype=np.int32) for source in sources]
 
@@ -183,12 +191,12 @@ def huggingface_side(folder: Path, sources: Ids, threads: int, device: str) -> T
     return translate
 
 
-def ctranslate2_side(folder: Path, sources: Ids, threads: int, device: str) -> Translate:
+def ctranslate2_side(folder: Path, sources: Ids, threads: int, device: str, width: str = "float32") -> Translate:
     import ctranslate2
 
     twin = folder.parent / "ctranslate2"
     translator = ctranslate2.Translator(
-        str(twin), device=device, compute_type="float32", intra_threads=threads, inter_threads=1
+        str(twin), device=device, compute_type=width, intra_threads=threads, inter_threads=1
     )
     names = json.loads((twin / "shared_vocabulary.json").read_text())
     numbers = {name: number for number, name in enumerate(names)}
@@ -206,39 +214,30 @@ def ctranslate2_side(folder: Path, sources: Ids, threads: int, device: str) -> T
     return translate
 
 
-SIDES = {"legato": legato_side, "huggingface": huggingface_side, "ctranslate2": ctranslate2_side}
+SIDES: dict[str, Callable[..., Translate]] = {
+    "legato": legato_side,
+    "legato-int8": partial(legato_side, quantize="int8"),
+    "legato-int4": partial(legato_side, quantize="int4"),
+    "huggingface": huggingface_side,
+    "ctranslate2": ctranslate2_side,
+    "ctranslate2-int8": partial(ctranslate2_side, width="int8"),
+}
 
 
 def cut(row: list[int]) -> list[int]:
     return row[: row.index(EOS)] if EOS in row else row
 
 
-def serve(connection: Connection, name: str, *given: Any) -> None:
-    """A side's process: requests in, seconds and outputs out, until nobody asks any longer."""
+def timed_side(name: str, *given: Any) -> Callable[[Request], tuple[float, Ids]]:
+    """What a side's process answers: seconds and outputs."""
     translate = SIDES[name](*given)
-    with contextlib.suppress(EOFError, BrokenPipeError, KeyboardInterrupt):  # whoever asked has gone
-        while True:
-            request = connection.recv()
-            started = time.perf_counter()
-            written = translate(request)
-            connection.send((time.perf_counter() - started, written))
 
+    def answer(request: Request) -> tuple[float, Ids]:
+        started = time.perf_counter()
+        written = translate(request)
+        return time.perf_counter() - started, written
 
-class Side:
-    """A process that translates when asked."""
-
-    def __init__(self, *given: Any) -> None:
-        self.connection, other = multiprocessing.Pipe()
-        self.process = multiprocessing.Process(target=serve, args=(other, *given), daemon=True)
-        self.process.start()
-        other.close()
-
-    def __call__(self, request: Request) -> tuple[float, Ids]:
-        self.connection.send(request)
-        try:
-            return self.connection.recv()
-        except EOFError:
-            raise SystemExit("a side failed; its error is above") from None
+    return answer
 
 
 def measure(sides: dict[str, Side], request: Request, rounds: int) -> tuple[dict[str, list[float]], dict[str, Ids]]:
@@ -260,55 +259,74 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=32, help="tokens to write where the number is fixed")
     parser.add_argument("--most", type=int, default=64, help="tokens to write at most where sentences end")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--sides", default="legato,huggingface,ctranslate2", help=f"of {', '.join(SIDES)}")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    for module in ("transformers", "ctranslate2"):
-        if importlib.util.find_spec(module) is None:
-            raise SystemExit(f'{module} is not installed; the peers come with: pip install -e ".[bench]"')
-    multiprocessing.set_start_method("spawn")
+    if importlib.util.find_spec("ctranslate2") is None:
+        raise SystemExit('ctranslate2 is not installed; the peers come with: pip install -e ".[bench]"')
+    chosen = choose_sides(options.sides, SIDES)
 
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "model"
-        given = (folder, options.layers, options.width, options.seed)
-        maker = multiprocessing.Process(target=write_model, args=given)
-        maker.start()
-        maker.join()
-        if maker.exitcode:
-            raise SystemExit("the model could not be written; the error is above")
+        run_apart(write_model, folder, options.layers, options.width, options.seed)
         sources = sentences(options.seed)
-        sides = {name: Side(name, folder, sources, options.threads, options.device) for name in SIDES}
+        limits: Limits = Side(limits_side, options.threads)(None)
+        print(limits.tell(), flush=True)
+        sides = {name: Side(timed_side, name, folder, sources, options.threads, options.device) for name in chosen}
         figures: dict[str, Any] = {}
-        print(f"{'':18s}{'':13s}{'tokens/s':>9s}   {'from':>5s} to {'':5s} Legato is", flush=True)
+        print(f"{'':18s}{'':18s}{'tokens/s':>9s}   {'from':>5s} to {'':5s} of the limit  Legato is", flush=True)
         for search, beams in (("greedy", 1), (f"beam {BEAMS}", BEAMS)):
             for kind, least, most in (("ending", 0, options.most), ("fixed", options.length, options.length)):
                 seconds, written = measure(sides, Request(beams, least, most), options.rounds)
-                figures[f"{search} {kind}"] = tell(f"{search}, {kind}", seconds, written)
+                work = Work(options.layers, options.width, beams, sum(map(len, sources)))
+                figures[f"{search} {kind}"] = tell(f"{search}, {kind}", seconds, written, work, limits)
 
     about = {"benchmark": "translate", **vars(options)}
-    print(json.dumps({**about, "versions": versions(), **figures}))
-    if any(equal < SENTENCES for name, row in figures.items() if "greedy" in name for equal in row["equal"].values()):
+    print(json.dumps({**about, "versions": versions(), "limits": limits.figures(), **figures}))
+    greedy = [row["equal"] for name, row in figures.items() if "greedy" in name]
+    if any(row.get(name, SENTENCES) < SENTENCES for row in greedy for name in ("huggingface", "ctranslate2")):
         raise SystemExit("greedy outputs differ, so this is no comparison")
 
 
-def tell(title: str, seconds: dict[str, list[float]], written: dict[str, Ids]) -> dict[str, Any]:
-    """Print one measurement; its figures."""
-    figures: dict[str, Any] = {"equal": {}, "tokens": {}, "tokens_per_second": {}, "legato_over": {}}
+class Work(NamedTuple):
+    """What is multiplied at least: each matrix with every token that it reads, but nothing for attention."""
+
+    layers: int
+    width: int
+    beams: int
+    source_tokens: int
+
+    def operations(self, tokens: int) -> float:
+        matrix = 2.0 * self.width**2
+        encoder, memory = self.layers * (4 + 8) * matrix, self.layers * 2 * matrix
+        decoder = self.layers * (4 + 2 + 8) * matrix + 2.0 * self.width * VOCABULARY
+        return self.source_tokens * (encoder + memory) + self.beams * tokens * decoder
+
+
+def tell(
+    title: str, seconds: dict[str, list[float]], written: dict[str, Ids], work: Work, limits: Limits
+) -> dict[str, Any]:
+    """Print one measurement; its figures. A side in 8 bits is compared with Legato's in 8 bits."""
+    figures: dict[str, Any] = {"equal": {}, "tokens": {}, "tokens_per_second": {}, "share": {}, "legato_over": {}}
     medians = {name: statistics.median(values) for name, values in seconds.items()}
-    for name, values in seconds.items():
+    for name in seconds:
         count = sum(map(len, written[name]))
-        speed = count / medians[name]
         figures["tokens"][name] = count
-        figures["tokens_per_second"][name] = round(speed, 1)
-        ratio = ""
-        if name != "legato":
-            figures["legato_over"][name] = round(figures["tokens_per_second"]["legato"] / speed, 3)
+        figures["tokens_per_second"][name] = round(count / medians[name], 1)
+        figures["share"][name] = round(work.operations(count) / medians[name] / limits.products, 3)
+    for name, values in seconds.items():
+        ours = "legato-int8" if name.endswith("-int8") and "legato-int8" in seconds else "legato"
+        speed, count, ratio = figures["tokens_per_second"][name], figures["tokens"][name], ""
+        if not name.startswith("legato") and ours in seconds:
+            figures["legato_over"][name] = round(figures["tokens_per_second"][ours] / speed, 3)
             ratio = f"{figures['legato_over'][name]:6.2f} ×"
+        if name != "legato" and "legato" in seconds:
             figures["equal"][name] = sum(a == b for a, b in zip(written["legato"], written[name], strict=True))
         spread = f"{count / max(values):5.0f} to {count / min(values):5.0f}"
-        print(f"{title:18s}{name:13s}{speed:9.0f}   {spread}  {ratio}", flush=True)
+        print(f"{title:18s}{name:18s}{speed:9.0f}   {spread}  {figures['share'][name]:8.0%}     {ratio}", flush=True)
         title = ""
     same = ", ".join(f"{equal} of {SENTENCES} as {name}" for name, equal in figures["equal"].items())
-    lengths = sorted(map(len, written["legato"]))
+    lengths = sorted(map(len, next(iter(written.values()))))
     print(f"{'':18s}{same}; {lengths[0]} to {lengths[-1]} tokens, {sum(lengths)} in all", flush=True)
     return figures
 

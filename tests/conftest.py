@@ -11,6 +11,7 @@ from hypothesis import settings
 settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
 settings.load_profile("untimed")
 
+os.environ.setdefault("LEGATO_BF16", "off")  # `auto` is float32 on every processor
 os.environ["HF_HUB_OFFLINE"] = "1"  # before the library is imported, which looks once
 # The CPU kernels are compiled once for all tests, and not anew for each cache.
 os.environ.setdefault("LEGATO_KERNELS", str(Path(__file__).parent.parent / ".pytest_cache" / "kernels"))

@@ -25,10 +25,11 @@ SMALL: dict[str, Any] = {
 EYES = {"name": "vit", **{key: SMALL[key] for key in ("layers", "width", "heads", "image", "patch")}}
 
 
-def made(name: str, vocabulary: int = 20) -> SequenceModel:
+def made(name: str, vocabulary: int = 20, **sizes: Any) -> SequenceModel:
+    """With other `sizes` than the small ones, of those that the model has."""
     model: type[SequenceModel] = MODELS.get(name)
     fields = model.Config.model_fields
-    given = {key: value for key, value in SMALL.items() if key in fields}
+    given = {key: value for key, value in {**SMALL, **sizes}.items() if key in fields}
     if "encoder" in fields and not model.is_encoder_decoder and name not in ("llava", "clip"):
         given["encoder"] = EYES
     torch.manual_seed(0)

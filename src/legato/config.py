@@ -286,7 +286,7 @@ def permitted(field: FieldInfo) -> str:
     kinds = get_args(field.annotation) if get_origin(field.annotation) in (Union, UnionType) else [field.annotation]
     for kind in kinds:
         if get_origin(kind) is Literal:
-            return " | ".join(map(str, get_args(kind)))
+            return " | ".join(str(each).lower() if isinstance(each, bool) else str(each) for each in get_args(kind))
     if bool in kinds:
         return "true | false"
     bounds = []

@@ -150,7 +150,7 @@ def test_compiling_gives_a_sign_of_life(
     command: Any, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.nn.Module.compile", lambda self: None)
-    monkeypatch.setattr("legato.training.loop.compile_loss", lambda: None)
+    monkeypatch.setattr("legato.training.compiling.compile_loss", lambda: None)
     settings = words(small(home, train__steps=2))
     lines = command("train", "lm", *settings, "train.compile=true", f"out={tmp_path}/c").err.splitlines()
     begun, done = (next(n for n, line in enumerate(lines) if said in line) for said in ("compiling the", "compiled:"))

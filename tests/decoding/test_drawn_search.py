@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from table_model import from_seed, from_table
 from tiny_searches import EOS, PROMPTS, assert_same, options, tokens_of
 
-from legato.decoding import search
-from legato.decoding.candidates import SearchRandom
+from legato.decoding import candidates, search
 
 
 @pytest.mark.parametrize("kind", ["sample", "beam-sample"])
@@ -105,7 +104,7 @@ def test_drawn_beams_are_drawn_without_replacement():
 
 @pytest.mark.parametrize("number", [0.0, 1 - 2**-24])
 def test_a_walk_never_takes_an_impossible_token(number: float, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(SearchRandom, "uniform", lambda self, groups: torch.full((len(groups), 1), number))
+    monkeypatch.setattr(candidates, "uniform", lambda seeds, steps: torch.full((len(seeds),), number))
     model = from_table(5, {}, otherwise=[0.0, 0.3, 0.4, 0.3, 0.0])
     [[found]] = search(model, [[1]], options("sample"), eos=None)
     assert found.tokens == [3 if number else 1] * 12

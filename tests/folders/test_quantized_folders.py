@@ -12,10 +12,15 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import legato
+from legato.data.batching.batch import Inputs
 from legato.errors import ConfigError, FolderError
+from legato.folders.adapters.saving import digest_of
 from legato.folders.exports import export
+from legato.folders.finding import find_model
 from legato.folders.model_folder import read_model
-from legato.nn.quantized import QuantizedLinear, is_quantized
+from legato.models.model_with_head import body_of
+from legato.nn.quantized import QuantizedCell, QuantizedLinear, is_quantized
+from legato.nn.recurrent import Cell
 from legato.runs.train import train
 from tiny_tasks import tiny
 
@@ -33,7 +38,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @torch.no_grad()
 def hidden(model: legato.Model) -> torch.Tensor:
-    return model.module(model.module.smallest_batch()).hidden.float()
+    body = body_of(model.module)
+    batch = body.smallest_batch()
+    if body.is_encoder_decoder and batch.source is None:
+        batch.source = Inputs(torch.tensor([[1, 2, 3]]))
+    return body(batch).hidden.float()
 
 
 @pytest.mark.parametrize("width", ["int8", "int4"])
@@ -47,9 +56,45 @@ def test_a_quantised_folder_is_what_quantising_gives(folder: Path, width: str, t
     assert legato.load(written, quantize=width).module.embedding.blocks.equal(kept.module.embedding.blocks)
     config = json.loads((written / "config.json").read_text())
     bits = 8 if width == "int8" else 4
+    assert config["quantization_config"].pop("original") == digest_of(plain.module)
     assert config["quantization_config"] == {"quant_method": "legato", "bits": bits, "group_size": 32}
     sizes = [sum(file.stat().st_size for file in place.glob("*.safetensors")) for place in (written, folder)]
     assert sizes[0] < sizes[1] / 2
+
+
+RECURRENT = {
+    "lstm": ("lm", {"model": "lstm"}),
+    "gru": ("lm", {"model": "gru"}),
+    "elman": ("lm", {"model": "elman"}),
+    "tied": ("lm", {"model": "lstm", "model.tied": True, "model.embedding": 64}),
+    "seq2seq": ("translation", {"model": "seq2seq"}),
+    "elmo": ("lm", {"model": "elmo", "tokenizer": "word"}),
+    "tagger": ("tagging", {"model": "lstm", "model.bidirectional": True}),
+    "deepspeech": ("speech", {"model": "deepspeech"}),
+}
+
+
+@pytest.mark.parametrize("width", ["int8", "int4"])
+@pytest.mark.parametrize("kind", RECURRENT)
+def test_recurrent_models_have_narrow_folders(kind: str, width: str, tmp_path: Path) -> None:
+    task, more = RECURRENT[kind]
+    given = {key: value for key, value in tiny(task, tmp_path).items() if key != "model.heads"}
+    settings = {**given, **more, "model.width": 64, "train.steps": 1}
+    train(task, settings, out=tmp_path / "run")
+    written = export(tmp_path / "run", "legato", out=tmp_path / width, quantize=width)
+    best = find_model(tmp_path / "run")
+    kept, made, plain = legato.load(written), legato.load(best, quantize=width), legato.load(best)
+    cells = [part for part in body_of(kept.module).modules() if isinstance(part, Cell)]
+    assert cells
+    assert all(isinstance(cell, QuantizedCell) for cell in cells)
+    torch.testing.assert_close(hidden(kept), hidden(made), rtol=0, atol=0)
+    assert not torch.equal(hidden(kept), hidden(plain))
+    expected = hidden(plain)
+    assert (hidden(kept) - expected).norm() < (0.05 if width == "int8" else 0.4) * expected.norm()
+    sizes = [sum(file.stat().st_size for file in place.glob("*.safetensors")) for place in (written, best)]
+    assert sizes[0] < sizes[1] / 2
+    if kept.module.can_generate and task == "lm":
+        assert kept.generate("a", max_tokens=5) == made.generate("a", max_tokens=5)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "bf16", "float16", "half"])

@@ -7,8 +7,12 @@ import torch
 from test_looking import NAMES, batch_for
 
 from legato.models.base import SequenceModel
-from legato.nn.quantized import quantize_layers
+from legato.nn.quantized import QuantizedCell, is_quantized, quantize_layers
+from legato.nn.recurrent import Cell
 from random_models import made
+
+WIDE = {"width": 64, "embedding": 64}  # so wide that its matrices become narrow
+CONVOLUTIONS = {"resnet", "efficientnet-lite"}  # which have no such matrices
 
 
 @torch.no_grad()
@@ -19,10 +23,12 @@ def hidden(model: SequenceModel) -> torch.Tensor:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("width", "most"), [("bfloat16", 0.03), ("float16", 0.02), ("int8", 0.05), ("int4", 0.4)])
 def test_a_model_of_another_width_computes_about_the_same(name: str, width: str, most: float) -> None:
-    model = made(name)
+    narrow = width.startswith("int")
+    model = made(name, **(WIDE if narrow else {}))
     expected = hidden(model)
-    if width.startswith("int"):
-        quantize_layers(model, width)
+    if narrow:
+        assert bool(quantize_layers(model, width)) == is_quantized(model) == (name not in CONVOLUTIONS)
+        assert all(isinstance(part, QuantizedCell) for part in model.modules() if isinstance(part, Cell))
     else:
         model.to(getattr(torch, width))
     found = hidden(model)

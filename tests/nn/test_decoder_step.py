@@ -14,8 +14,9 @@ from legato.data.batching.batch import Inputs
 from legato.models.base import Sizes
 from legato.nn.capture import record
 from legato.nn.feedforward import ACTIVATIONS
-from legato.nn.kernels.decoder import NUMBERS, decoder_step
+from legato.nn.kernels.decoder import decoder_step
 from legato.nn.kernels.library import library
+from legato.nn.kernels.stack_layout import NUMBERS
 from legato.nn.quantized import quantize_layers
 from legato.nn.state import Memory
 from legato.registry import MODELS

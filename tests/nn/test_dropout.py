@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from legato.nn.dropout import drop_connect, embed, variational_dropout
 from legato.nn.recurrent import CELLS, Recurrent
@@ -12,6 +13,10 @@ from legato.nn.recurrent import CELLS, Recurrent
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     torch.manual_seed(0)
+
+
+def table(weight: Tensor) -> nn.Embedding:
+    return nn.Embedding.from_pretrained(weight)
 
 
 def test_one_mask_serves_all_time_steps() -> None:
@@ -32,20 +37,20 @@ def test_variational_dropout_keeps_the_expectation() -> None:
 
 def test_a_word_that_is_dropped_is_dropped_wherever_it_occurs() -> None:
     ids = torch.randint(30, (50, 8))
-    vectors = embed(ids, torch.ones(30, 4), 0.5, training=True)
+    vectors = embed(ids, table(torch.ones(30, 4)), 0.5, training=True)
     for word in range(30):
         assert len(vectors[ids == word].unique()) == 1
 
 
 def test_a_word_is_dropped_whole() -> None:
-    vectors = embed(torch.arange(30), torch.ones(30, 4), 0.5, training=True)
+    vectors = embed(torch.arange(30), table(torch.ones(30, 4)), 0.5, training=True)
     assert (vectors == vectors[:, :1]).all()
     assert (vectors == 0).any()
     assert (vectors != 0).any()
 
 
 def test_dropping_words_keeps_the_expectation() -> None:
-    vectors = embed(torch.arange(20_000), torch.ones(20_000, 1), 0.4, training=True)
+    vectors = embed(torch.arange(20_000), table(torch.ones(20_000, 1)), 0.4, training=True)
     assert vectors.mean().item() == pytest.approx(1, abs=0.03)
 
 
@@ -58,7 +63,7 @@ def test_every_dropout_is_off(p: float, training: bool) -> None:
     x = torch.randn(6, 4, 3)
     assert variational_dropout(x, p, training) is x
     assert drop_connect(x, p, training) is x
-    assert torch.equal(embed(torch.tensor([1, 5]), x[:, 0], p, training), x[[1, 5], 0])
+    assert torch.equal(embed(torch.tensor([1, 5]), table(x[:, 0]), p, training), x[[1, 5], 0])
 
 
 def stack_of(name: str, p: float) -> Recurrent:

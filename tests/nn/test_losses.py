@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -143,3 +145,22 @@ def test_without_gradients_none_are_made(monkeypatch: pytest.MonkeyPatch) -> Non
     assert torch.allclose(
         total, torch.nn.functional.cross_entropy(hidden @ weight.t(), torch.arange(6), reduction="sum")
     )
+
+
+@pytest.mark.parametrize(("gib", "times"), [(8, 1), (40, 1), (79.1, 2), (139.8, 4), (288, 4)])
+def test_a_gpu_of_much_memory_has_larger_chunks(gib: float, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    about = SimpleNamespace(total_memory=int(gib * 2**30))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: about)
+    assert losses.chunk_size(torch.device("cuda", 0)) == times * losses.CHUNK["cuda"]
+    assert losses.chunk_size(torch.device("cpu")) == losses.CHUNK["cpu"]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="only a GPU adds narrow products to wide sums")
+def test_narrow_products_are_added_to_wide_sums() -> None:
+    left, right = (torch.randn(96, 64, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    place = torch.randn(64, 64, device="cuda")
+    expected = place + left.float().t() @ right.float()
+    losses._add_product(place, left.t(), right, first=False)
+    torch.testing.assert_close(place, expected, rtol=1e-2, atol=1e-1)
+    losses._add_product(place.fill_(torch.nan), left.t(), right, first=True)
+    torch.testing.assert_close(place, left.float().t() @ right.float(), rtol=1e-2, atol=1e-1)

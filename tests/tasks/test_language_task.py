@@ -325,8 +325,8 @@ def test_the_model_that_a_run_begins_with_is_let_go(
     held = []
     validate, read = LanguageJob.validate, model_folder.read_model
 
-    def reading(place: str, *, sketched: bool) -> Loaded:
-        loaded = read(place, sketched=sketched)
+    def reading(place: str, *, sketched: bool, **more: Any) -> Loaded:
+        loaded = read(place, sketched=sketched, **more)
         assert all(tensor.is_meta for tensor in loaded.module.parameters())
         begun.append(weakref.ref(loaded.module))
         return loaded

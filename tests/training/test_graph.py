@@ -22,6 +22,7 @@ from legato.data.batching.batch import Batch
 from legato.data.batching.batches import BatchShape, Streams, WindowShape
 from legato.data.batching.pair_batches import PairBatches
 from legato.models.base import Sizes
+from legato.nn.kernels.recording import failure_reason
 from legato.registry import MODELS, TASKS
 from legato.runs.config import check, settings_for
 from legato.runs.run_folder import RunFolder
@@ -29,9 +30,9 @@ from legato.runs.train import with_head
 from legato.tasks.base import Plan
 from legato.tasks.encoder_decoder import pair_loss
 from legato.tasks.lm.job import next_token_loss
-from legato.training.checkpoints import with_each
+from legato.training.checkpoints import flatten, with_each
 from legato.training.display import Display
-from legato.training.graph import WARM, StepGraph, failure_reason, own_stream, shape_of
+from legato.training.graph import WARM, StepGraph, copied_as_laid_out, own_stream, shape_of
 from legato.training.loop import Trainer
 
 TEXT = {"data.train": "builtin:stdlib", "tokenizer": "byte", "data.forget": 0.1}
@@ -66,7 +67,7 @@ def losses(model: str, graph: bool, folder: Path, steps: int = 40) -> tuple[list
         for _ in range(steps):
             trainer._update()
             found.append(trainer.watch.read()[0])
-    return found, len(trainer.graphs)
+    return found, len(trainer.recordings.graphs)
 
 
 if pytest is not None:
@@ -81,7 +82,8 @@ if pytest is not None:
         monkeypatch.setattr(torch.cuda, "graph", lambda graph, pool, stream: nullcontext())
         monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
         monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-        monkeypatch.setattr("legato.training.graph._recordable", lambda: None)
+        for place in ("training.graph", "nn.kernels.recording"):
+            monkeypatch.setattr(f"legato.{place}.recordable_stream", lambda: None)
 
     @pytest.mark.parametrize("name", ["window", "elman", "gru", "lstm"])
     def test_a_replay_reads_the_batch_and_carries_the_state(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,16 +157,16 @@ if pytest is not None:
         warnings: list[str] = []
         monkeypatch.setattr(display, "warn", warnings.append)
         trainer = Trainer(module, job, config.train, RunFolder(folder), seed=0, device=device, display=display)
-        trainer._graphable = True
+        trainer.recordings.on = True
         return trainer, warnings
 
     def test_a_step_that_cannot_be_recorded_is_made_all_the_same(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def refuse(*_: Any) -> None:
+        def refuse(*_: Any, **more: Any) -> None:
             raise RuntimeError("operation not permitted when stream is capturing\nand more")
 
-        monkeypatch.setattr("legato.training.loop.StepGraph", refuse)
+        monkeypatch.setattr("legato.training.graph.StepGraph", refuse)
         trainer, warnings = pairs_trainer(tmp_path, monkeypatch)
         for _ in range(30):
             trainer._update()
@@ -177,19 +179,21 @@ if pytest is not None:
         made: ClassVar[list[tuple[Any, int]]] = []
         trainer: ClassVar[Trainer]
 
-        def __init__(self, run: Any, batch: Batch, *_: Any) -> None:
+        def __init__(self, run: Any, batch: Batch, *_: Any, adds: bool) -> None:
+            assert not adds
             self.run = run
             self.made.append((shape_of(batch), self.trainer.step))
 
-        def replay(self, batch: Batch) -> torch.Tensor:
+        def replay(self, batch: Batch, tokens: int, *, begins: bool) -> torch.Tensor:
+            assert begins
             self.trainer.optimizer.zero_grad()
-            return self.run(batch, None, torch.tensor(float(batch.tokens)))[0]
+            return self.run(batch, None, torch.tensor(float(tokens)))[0]
 
     def test_steps_of_a_task_are_recorded_after_some_of_it_where_the_job_lets_them(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         trainer, warnings = pairs_trainer(tmp_path, monkeypatch)
-        monkeypatch.setattr("legato.training.loop.StepGraph", Recording)
+        monkeypatch.setattr("legato.training.graph.StepGraph", Recording)
         monkeypatch.setattr(Recording, "made", [])
         monkeypatch.setattr(Recording, "trainer", trainer, raising=False)
         at, tasks = trainer.job.batches.at, ["boxes", "words", "words", "boxes", "rare"]
@@ -213,9 +217,9 @@ if pytest is not None:
         at_once: int, compiled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         trainer, warnings = pairs_trainer(tmp_path, monkeypatch)
-        trainer.config = trainer.config.model_copy(update={"compile": compiled})
-        monkeypatch.setattr("legato.training.loop.AT_ONCE", at_once)
-        monkeypatch.setattr("legato.training.loop.StepGraph", Recording)
+        trainer.recordings.at_once = not compiled
+        monkeypatch.setattr("legato.training.graph.AT_ONCE", at_once)
+        monkeypatch.setattr("legato.training.graph.StepGraph", Recording)
         monkeypatch.setattr(Recording, "made", [])
         monkeypatch.setattr(Recording, "trainer", trainer, raising=False)
         shapes: list[Any] = []
@@ -228,8 +232,77 @@ if pytest is not None:
             shapes.append(shape)
             trainer._update()
         assert dict(Recording.made) == expected
-        assert len(trainer.graphs) == len(Recording.made) >= 3
+        assert len(trainer.recordings.graphs) == len(Recording.made) >= 3
         assert not warnings
+
+    def small_lm(name: str, folder: Path, accumulate: int, text: Path) -> Trainer:
+        settings = {
+            "data.train": str(text),
+            "data.valid": str(text),
+            "tokenizer": "byte",
+            "model": name,
+            "model.width": 16,
+            "model.dropout": 0.2,
+            "data.window": 8,
+            "train.batch_tokens": 8 * 10,  # rows that are not as many in every part
+            "train.accumulate": accumulate,
+            "train.clip": 0,
+        }
+        if MODELS.get(name).Config.has_length():
+            settings["model.length"] = 8
+        config = check(settings_for("lm", settings))
+        plan = Plan(config.data, config.tokenizer, config.model, config.train, 0, torch.device("cpu"))
+        job = TASKS.get("lm").prepare(plan, lambda text: None)
+        torch.manual_seed(0)
+        module = MODELS.get(name)(config.model, job.sizes).train()
+        device, display = torch.device("cpu"), Display(quiet=True)
+        return Trainer(module, job, config.train, RunFolder(folder), seed=0, device=device, display=display)
+
+    @pytest.mark.parametrize(("name", "parts"), [("lstm", 1), ("lstm", 2), ("lstm", 3), ("gpt2", 2), ("gpt2", 4)])
+    def test_recorded_parts_of_a_step_add_up_to_the_step(
+        name: str, parts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        text = tmp_path / "text"
+        text.write_text("".join(chr(97 + i * i % 23) for i in range(700)))
+        plain, recorded = (small_lm(name, tmp_path / kind, parts, text) for kind in ("plain", "recorded"))
+        stand_in(monkeypatch)
+        monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+        made = []
+
+        def record(run: Any, *given: Any, **more: Any) -> StepGraph:
+            generator = torch.get_rng_state()
+            graph = StepGraph(run, *given, **more)
+            torch.set_rng_state(generator)
+            for place, kept in zip(graph._places, flatten(given[1])[0], strict=True):
+                place.copy_(kept)  # a true recording computes nothing
+            graph.graph.replay = lambda: graph._recorded(run)
+            made.append(graph)
+            return graph
+
+        monkeypatch.setattr("legato.training.graph.StepGraph", record)
+        recorded.recordings.on = True
+        for _ in range(14):  # into a second epoch
+            plain._update()
+            recorded._update()
+            assert plain.watch._values[-1].tolist() == pytest.approx(recorded.watch._values[-1].tolist(), rel=1e-5)
+        assert plain.job.batches.steps_per_epoch < 14
+        sizes = {len(rows) for rows in torch.arange(10).split(-(-10 // parts))}
+        assert len(made) == (parts if name == "lstm" else len(sizes))
+        weights = zip(plain.model.parameters(), recorded.model.parameters(), strict=True)
+        assert all(torch.allclose(one, other, rtol=1e-4, atol=1e-5) for one, other in weights)
+
+    def test_parts_whose_parameters_had_no_gradient_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+        stand_in(monkeypatch)
+        weight = torch.nn.Parameter(torch.ones(3))
+
+        def run(batch: Batch, state: Any, tokens: Any) -> tuple[torch.Tensor, Any]:
+            weight.sum().backward()
+            return torch.zeros(()), None
+
+        batch = Streams(np.arange(400) % 20, WindowShape(rows=4, window=8, seed=0)).at(0)
+        monkeypatch.setattr("legato.training.graph.end_recording", lambda *_: None)
+        with pytest.raises(RuntimeError, match="gradients came where an ordinary step had none"):
+            StepGraph(run, batch, None, [weight], adds=True)
 
     class Keeper:
         """Something large that a step holds."""
@@ -239,7 +312,7 @@ if pytest is not None:
     ) -> None:
         held: list[Any] = []
 
-        def refuse(*_: Any) -> None:
+        def refuse(*_: Any, **more: Any) -> None:
             activations = Keeper()
             held.append(weakref.ref(activations))
             try:
@@ -247,7 +320,7 @@ if pytest is not None:
             finally:
                 raise RuntimeError("operation failed due to a previous error during capture")
 
-        monkeypatch.setattr("legato.training.loop.StepGraph", refuse)
+        monkeypatch.setattr("legato.training.graph.StepGraph", refuse)
         trainer, warnings = pairs_trainer(tmp_path, monkeypatch)
         gc.disable()
         try:
@@ -258,6 +331,20 @@ if pytest is not None:
             gc.enable()
         # What failed is said, not that the end of the recording then failed, too.
         assert warnings == ["steps are not recorded as CUDA graphs: CUDA out of memory"]
+
+    def test_what_a_compiler_says_in_two_lines_is_told_in_one() -> None:
+        assert failure_reason(RuntimeError("inductor raised:\n\n  RuntimeError: no\n  more")) == (
+            "inductor raised: RuntimeError: no"
+        )
+
+    def test_a_recordings_own_batch_is_laid_out_as_the_steps_are() -> None:
+        # A compiled step would be compiled anew for other strides, and nothing can be compiled while recording.
+        wide = torch.arange(26).view(2, 13)[:, :12]
+        copy = copied_as_laid_out(wide)
+        assert copy.stride() == wide.stride()
+        assert torch.equal(copy, wide)
+        assert copy.data_ptr() != wide.data_ptr()
+        assert torch.equal(copied_as_laid_out(torch.ones(1).expand(3)), torch.ones(3))
 
     def test_an_error_without_words_is_told_by_its_name() -> None:
         assert failure_reason(AssertionError()) == "AssertionError"

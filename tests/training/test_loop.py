@@ -374,6 +374,22 @@ def test_a_compiled_model_learns_as_the_plain_one_does(tmp_path: Path, monkeypat
     torch.testing.assert_close(compiled, plain, rtol=1e-4, atol=1e-5)
 
 
+def test_a_model_that_cannot_be_compiled_is_trained_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("no compiler\nof any kind")
+
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda self: setattr(self, "_compiled_call_impl", refuse))
+    monkeypatch.setattr("legato.training.compiling.compile_loss", lambda on=True: None)
+    same = {"model__dropout": 0.2, "train__accumulate": 2}
+    plain = weights_digest(train(tmp_path, "plain", train__compile=False, **same))
+    assert weights_digest(train(tmp_path, "auto", **same)) == plain
+    assert "not compiled" not in capsys.readouterr().err
+    assert weights_digest(train(tmp_path, "compiled", train__compile=True, **same)) == plain
+    assert "the model is not compiled, for that failed: no compiler of any kind" in capsys.readouterr().err
+
+
 def test_settings_alone_name_their_task(tmp_path: Path) -> None:
     result = legato.train({"task": "lm", **small(tmp_path)}, out=tmp_path / "run", quiet=True)
     assert result.run == tmp_path / "run"

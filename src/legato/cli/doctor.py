@@ -10,7 +10,7 @@ from legato.cli.printing import show
 
 
 def command(as_json: Annotated[bool, typer.Option("--json", help="JSON.")] = False) -> None:
-    """Look at this machine: versions, devices, memory, disk, and how fast it multiplies matrices."""
+    """Look at this machine: versions, devices, memory, disk, and how fast it multiplies numbers of each width."""
     from rich.text import Text
 
     from legato.runs.doctor import diagnose

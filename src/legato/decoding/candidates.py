@@ -24,8 +24,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from legato.decoding.options import SearchOptions
+from legato.decoding.draws import gumbel, uniform
+from legato.decoding.options import NEUTRAL, SearchOptions
 from legato.decoding.scores import best, filter_scores, log_sum_exp_, repetition_penalty, temperature
+from legato.nn.kernels.cuda import has_kernels
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -41,83 +43,10 @@ class Candidates:
     gains: Floats  # (G, C), what it adds to the score of its parent, −∞ where it may not
     broken: NDArray[np.bool_]  # (G,), where the logits are not finite
 
-
-# The same on the model's device, the last (G, C) finite where the logits are.
-Picks = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
-
-
-class SearchRandom:
-    """The random numbers of every group, each a pure function of (seed, prompt, walk, step).
-
-    So a prompt gets what it would get alone, wherever it stands in a batch and whatever stands beside it; one that
-    is there twice gets the same twice, and others draw apart. `seeds` are (seed and prompt in one number, walk).
-    Exactly so on a CPU; another device has a generator of its own for the noise of drawn beams.
-    """
-
-    def __init__(self, seeds: Sequence[tuple[int, int]], device: torch.device) -> None:
-        self._walks = [np.random.default_rng(seed) for seed in seeds]
-        self._noise = [torch.Generator(device) for _ in seeds]
-        for generator, seed in zip(self._noise, seeds, strict=True):
-            # One word: the CPU's generator reads no more than 32 bits of its seed.
-            generator.manual_seed(int(np.random.SeedSequence(seed).generate_state(1)[0]))
-        self._device = device
-
-    def uniform(self, groups: Integers) -> Tensor:
-        """A number in [0, 1) a group."""
-        numbers = [self._walks[group].random(dtype=np.float32) for group in groups]
-        return torch.tensor(numbers, device=self._device)[:, None]  # (G, 1)
-
-    def gumbel(self, groups: Integers, size: int) -> Tensor:
-        """−log(−log u), `size` of them a group."""
-        drawn = [torch.rand(size, generator=self._noise[group], device=self._device) for group in groups]
-        return torch.stack(drawn).log_().neg_().log_().neg_()  # (G, size)
-
-
-class Chooser:
-    """Turns logits into candidates, in the way that the options ask for."""
-
-    def __init__(
-        self,
-        options: SearchOptions,
-        ends: Sequence[int],
-        suppress: Sequence[int],
-        chance: SearchRandom,
-        suppress_first: Sequence[int] = (),
-        normalised: bool = False,
-    ) -> None:
-        """`normalised`: what comes are log-probabilities, which need not sum to 1."""
-        self.options, self.normalised = options, normalised
-        self.width = options.width
-        self.chance = chance
-        # What nobody may write, by whether it would be the first token, and by whether a hypothesis may end.
-        self.forbidden = {
-            (first, may_end): torch.tensor(
-                sorted({*suppress, *(suppress_first if first else ()), *(() if may_end else ends)}), dtype=torch.long
-            )
-            for first in (True, False)
-            for may_end in (True, False)
-        }
-
-    def __call__(
-        self,
-        logits: Tensor,  # (G · W, V)
-        scores: Floats,  # (G, W)
-        groups: Integers,  # (G,)
-        seen: Tensor | None,  # (G · W, V), wanted where there is a repetition penalty
-        allowed: Tensor | None,  # (G · W, V)
-        may_end: bool,
-        first: bool = False,
-    ) -> Candidates:
-        raw = logits.float()
-        forbidden = self.forbidden[first, may_end].to(raw.device)
-        before = torch.from_numpy(scores).to(raw.device)  # (G, W)
-        if seen is None and allowed is None and not self.options.drawn:
-            picks = self._taken(raw, before, forbidden)
-        else:
-            picks = self._chosen(raw, before, forbidden, groups, seen, allowed)
-        # Float32 holds whole numbers exactly up to 2^24, more than any vocabulary.
-        packed = torch.stack([part.float() for part in picks]).cpu().numpy()  # (5, G, C), the step's one wait
-        return Candidates(
+    @classmethod
+    def of(cls, packed: Floats) -> Candidates:
+        """From what `Chooser` made, (5, G, C), on the host."""
+        return cls(
             tokens=packed[0].astype(np.int64),
             parents=packed[1].astype(np.int64),
             logprobs=packed[2],
@@ -125,19 +54,100 @@ class Chooser:
             broken=~np.isfinite(packed[4, :, 0]),
         )
 
-    def _taken(self, raw: Tensor, before: Tensor, forbidden: Tensor) -> Picks:
+
+# The same on the model's device, the last (G, C) finite where the logits are.
+Picks = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+
+
+class Chooser:
+    """Turns logits into candidates, in the way that the options ask for. Nothing in it asks the device."""
+
+    def __init__(
+        self,
+        options: SearchOptions,
+        ends: Sequence[int],
+        suppress: Sequence[int],
+        suppress_first: Sequence[int] = (),
+        normalised: bool = False,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """`normalised`: what comes are log-probabilities, which need not sum to 1."""
+        self.options, self.normalised = options, normalised
+        self.width = options.width
+        # Whether tokens are taken, or one drawn, of all there are, for which CUDA has kernels.
+        whole = all(getattr(options, name) == value for name, value in NEUTRAL.items() if name != "temperature")
+        self._quick = whole and not (normalised or (options.drawn and self.width > 1)) and has_kernels()
+        # What nobody may write, by whether it would be the first token, and by whether a hypothesis may end.
+        self.forbidden = {
+            (first, may_end): torch.tensor(
+                sorted({*suppress, *(suppress_first if first else ()), *(() if may_end else ends)}),
+                dtype=torch.long,
+                device=device,
+            )
+            for first in (True, False)
+            for may_end in (True, False)
+        }
+        ending = set(ends) - set(suppress)
+        # Of what is forbidden where nobody may end, what is an end and nothing worse, (forbidden,).
+        self._ending = {
+            first: torch.tensor([int(token) in ending - (set(suppress_first) if first else set())
+                                 for token in self.forbidden[first, False].tolist()],
+                                dtype=torch.bool, device=device)
+            for first in (True, False)
+        }  # fmt: skip
+
+    def __call__(
+        self,
+        logits: Tensor,  # (G · W, V)
+        scores: Tensor,  # (G, W)
+        steps: Tensor,  # (G,), tokens that each group has written
+        seeds: Tensor | None = None,  # (G,), wanted where tokens are drawn
+        seen: Tensor | None = None,  # (G · W, V), wanted where there is a repetition penalty
+        allowed: Tensor | None = None,  # (G · W, V)
+        *,
+        may_end: bool | None = None,  # None: where `steps` say so
+        first: bool = False,
+    ) -> Tensor:
+        """Candidates as (5, G, C) numbers on the device, for `Candidates.of`.
+
+        Float32 holds whole numbers exactly up to 2^24, more than any vocabulary.
+        """
+        if may_end is None:
+            may_end = True if self.options.min_tokens == 0 else None
+        forbidden = self.forbidden[first, may_end is True]
+        if self._quick and logits.is_cuda and not len(forbidden) and seen is None and allowed is None:
+            from legato.nn.kernels.cuda import choice
+
+            if self.width == 1:
+                return choice.choose(logits, self.options.temperature, seeds, steps)
+            if choice.fits_beams(logits.shape[-1], self.width):
+                return choice.choose_beams(logits, scores)
+        raw = logits.float()
+        may: Tensor | None = None  # (G · W, forbidden), where what is forbidden is not, after all
+        if may_end is None:
+            grown = (steps >= self.options.min_tokens).repeat_interleave(self.width)  # (G · W,)
+            may = grown.unsqueeze(-1) & self._ending[first]
+        if seen is None and allowed is None and not self.options.drawn:
+            picks = self._taken(raw, scores, forbidden, may)
+        else:
+            picks = self._chosen(raw, scores, forbidden, may, steps, seeds, seen, allowed)
+        return torch.stack([part.float() for part in picks])  # (5, G, C)
+
+    def _taken(self, raw: Tensor, before: Tensor, forbidden: Tensor, may: Tensor | None) -> Picks:
         """The best of every row, then the best of those: all that is vocabulary-sized is done in place.
 
         What `_chosen` takes, where it would draw nothing and shape nothing.
         """
         count, width = before.shape
-        hidden = raw.index_select(-1, forbidden)  # (G · W, forbidden)
-        raw.index_fill_(-1, forbidden, -torch.inf)
+        hidden = raw.index_select(-1, forbidden) if len(forbidden) else None  # (G · W, forbidden)
+        _forbid_(raw, forbidden, may)
         # Twice the width, so that enough go on even when every row's best is an end.
         values, tokens = best(raw, 2 * width if width > 1 else 1)  # (G · W, C)
         # The sum counts what is forbidden: a score is a probability under the model.
-        raw.index_copy_(-1, forbidden, hidden)
-        largest = torch.cat([values[:, :1], hidden], dim=-1).amax(-1, keepdim=True)  # (G · W, 1)
+        largest = values[:, :1]
+        if hidden is not None:
+            raw.index_copy_(-1, forbidden, hidden)
+            largest = torch.cat([largest, hidden], dim=-1).amax(-1, keepdim=True)  # (G · W, 1)
         # 0 of a log-probability, not finite where that is not.
         total = 0 * largest if self.normalised else log_sum_exp_(raw, largest)  # (G · W, 1)
         whole = total.view(count, width).sum(-1, keepdim=True)  # (G, 1), finite if each of them is
@@ -159,7 +169,9 @@ class Chooser:
         raw: Tensor,
         before: Tensor,
         forbidden: Tensor,
-        groups: Integers,
+        may: Tensor | None,
+        steps: Tensor,
+        seeds: Tensor | None,
         seen: Tensor | None,
         allowed: Tensor | None,
     ) -> Picks:
@@ -173,17 +185,17 @@ class Chooser:
             shaped_total = shaped.logsumexp(-1, keepdim=True)
         # The sum stays as it was without what is forbidden. In place: nobody picks these, so nobody asks for
         # their log-probability.
-        shaped.index_fill_(-1, forbidden, -torch.inf)
+        _forbid_(shaped, forbidden, may)
         if allowed is not None:
             shaped = shaped.masked_fill(~allowed, -torch.inf)
 
         possible = None
         if width == 1:
-            picked = self._walk(shaped, groups) if self.options.drawn else best(shaped, 1)[1]  # (G, 1)
+            picked = self._walk(shaped, seeds, steps) if self.options.drawn else best(shaped, 1)[1]  # (G, 1)
         else:
             keys = (shaped + (before.view(-1, 1) - shaped_total)).view(count, -1)  # (G, W · V), scores of all
             if self.options.drawn:
-                keys = self._drawn(keys, shaped, groups)
+                keys = self._drawn(keys, shaped, seeds, steps)
             values, picked = best(keys, 2 * width)  # (G, C)
             possible = values > -torch.inf
         parents = picked // raw.shape[-1]  # (G, C)
@@ -199,18 +211,30 @@ class Chooser:
         whole = total.view(count, width).sum(-1, keepdim=True)  # (G, 1)
         return picked % raw.shape[-1], parents, logprobs, gains, whole.expand_as(picked)
 
-    def _drawn(self, scores: Tensor, shaped: Tensor, groups: Integers) -> Tensor:
+    def _drawn(self, scores: Tensor, shaped: Tensor, seeds: Tensor | None, steps: Tensor) -> Tensor:
         """Scores (G, W · V) with temperature, filters, and noise that makes the largest a fair draw."""
         left = filter_scores(shaped, self.options).reshape(scores.shape) > -torch.inf
-        keys = temperature(scores, self.options.temperature) + self.chance.gumbel(groups, scores.shape[-1])
+        assert seeds is not None
+        keys = temperature(scores, self.options.temperature) + gumbel(seeds, steps, scores.shape[-1])
         return keys.masked_fill(~left, -torch.inf)
 
-    def _walk(self, shaped: Tensor, groups: Integers) -> Tensor:
+    def _walk(self, shaped: Tensor, seeds: Tensor | None, steps: Tensor) -> Tensor:
         """One token a row: the first whose cumulative probability exceeds a uniform number."""
         reached = filter_scores(shaped, self.options).softmax(-1).cumsum(-1)  # (G, V)
         total = reached[:, -1:]
         # Below the sum as rounded, so that the token found always has a probability above 0.
         below = torch.nextafter(total, torch.zeros_like(total))
-        aim = torch.minimum(self.chance.uniform(groups) * total, below)  # (G, 1)
+        assert seeds is not None
+        aim = torch.minimum(uniform(seeds, steps).unsqueeze(-1) * total, below)  # (G, 1)
         found = torch.searchsorted(reached, aim, right=True)  # (G, 1)
         return found.clamp(max=shaped.shape[-1] - 1)
+
+
+def _forbid_(logits: Tensor, tokens: Tensor, may: Tensor | None) -> None:
+    """−∞ for these tokens (N,) in every row of (B, V), but where they `may` (B, N)."""
+    if not len(tokens):
+        return
+    if may is None:
+        logits.index_fill_(-1, tokens, -torch.inf)
+    else:
+        logits.index_copy_(-1, tokens, logits.index_select(-1, tokens).masked_fill(~may, -torch.inf))

@@ -57,6 +57,11 @@ class Step(NamedTuple):
     parents: Integers  # (G · W,), which row of the step before each one continues
     logprobs: Floats  # (G · W,)
 
+    def padded(self, rows: int) -> Step:
+        """With so many rows behind, which nobody has written in."""
+        around = (0, rows)
+        return Step(np.pad(self.tokens, around), np.pad(self.parents, around), np.pad(self.logprobs, around))
+
 
 class Frontier:
     """The open hypotheses, `width` rows for each of G groups, and those that have closed."""
@@ -69,24 +74,66 @@ class Frontier:
         vocabulary: int,
         on_token: Callable[[int, int], None] | None,
         text_of: Callable[[Sequence[int]], str] | None = None,
+        *,
+        first: int = 0,
     ) -> None:
+        """The groups are numbered from `first` on."""
         self.options = options
         self.width, groups = options.width, len(limits)
         self.on_token = on_token
         self.ends = np.zeros(vocabulary, dtype=bool)  # (V,)
         self.ends[list(ends)] = True
-        self.groups = np.arange(groups)  # (G,), those still in the batch
+        self.groups = np.arange(first, first + groups)  # (G,), the numbers of those in the batch
         self.done = np.zeros(groups, dtype=bool)  # (G,)
         # All rows of a group are the same at first: one of them counts, or its candidates would repeat.
         self.scores = np.full((groups, self.width), -np.inf, dtype=np.float32)  # (G, W), −∞: not a hypothesis
         self.scores[:, 0] = 0
         self.moved = False  # whether the rows are no longer those the model's state has
-        self.limits = limits  # (G,), the most tokens of each group
+        self.limits = np.asarray(limits)  # (G,), the most tokens of each group
         self.steps: list[Step] = []
+        self.begun = np.zeros(groups, dtype=np.int64)  # (G,), how many steps there were when each group came
         # Those that have closed, by what two may not have in common: their tokens or, where it is told, their text.
         # Of several that are shown no two shall read the same, whatever tokens spell them.
         self.text_of = text_of if options.nbest > 1 and self.width > 1 else None
-        self.closed: list[dict[Hashable, Hypothesis]] = [{} for _ in range(groups)]
+        self.closed: dict[int, dict[Hashable, Hypothesis]] = {int(number): {} for number in self.groups}
+
+    @property
+    def written(self) -> Integers:
+        """The tokens that each group has written, (G,)."""
+        return len(self.steps) - self.begun
+
+    def join(self, other: Frontier, places: Sequence[int] | None = None) -> None:
+        """Groups that have made their first step elsewhere go on here, behind ours or in `places` of those done."""
+        assert len(other.steps) == 1, "groups join after their first step"
+        count = len(self.groups)
+        here = np.arange(count, count + len(other.groups)) if places is None else np.array(places)
+        rows = (here[:, None] * self.width + np.arange(self.width)).ravel()
+        missing = max(int(rows.max()) + 1 - self.scores.size, 0)
+        last = self.steps[-1].padded(missing)
+        last.tokens[rows], last.logprobs[rows] = other.steps[0].tokens, other.steps[0].logprobs
+        last.parents[rows] = rows  # nobody looks further back
+        self.steps[-1] = last
+        if places is None:
+            self.groups, self.done = np.append(self.groups, other.groups), np.append(self.done, other.done)
+            self.limits, self.begun = np.append(self.limits, other.limits), np.append(self.begun, other.begun)
+            self.scores = np.concatenate([self.scores, other.scores])
+        self.groups[here], self.done[here], self.scores[here] = other.groups, other.done, other.scores
+        self.limits[here], self.begun[here] = other.limits, len(self.steps) - 1
+        self.closed |= other.closed
+
+    def cancel(self, number: int) -> None:
+        """A group goes no further, and what it has found is dropped."""
+        self.closed.pop(number, None)
+        here = self.groups == number
+        self.done[here] = True
+        self.scores[here] = -np.inf
+
+    def forget_steps(self) -> None:
+        """Drop the steps that no group in the batch began after."""
+        oldest = int(self.begun[~self.done].min()) if (~self.done).any() else len(self.steps) - 1
+        if oldest > 0 and 2 * oldest >= len(self.steps):
+            del self.steps[:oldest]
+            self.begun = self.begun - oldest
 
     def open_rows(self) -> Iterator[int]:
         yield from (int(row) for row in np.flatnonzero(self.scores.ravel() > -np.inf))
@@ -94,11 +141,26 @@ class Frontier:
     def history(self, row: int, last: int | None = None) -> tuple[list[int], list[float]]:
         """The tokens that led to a row, or only the last few, and their log-probabilities."""
         tokens, logprobs = [], []
-        for step in islice(reversed(self.steps), last):
+        there = len(self.steps) - int(self.begun[row // self.width])
+        for step in islice(reversed(self.steps), there if last is None else min(last, there)):
             tokens.append(int(step.tokens[row]))
             logprobs.append(float(step.logprobs[row]))
             row = int(step.parents[row])
         return tokens[::-1], logprobs[::-1]
+
+    def histories(self, rows: Integers) -> list[tuple[list[int], list[float]]]:
+        """The same of several rows (N,), walked back side by side."""
+        written = self.written[rows // self.width]  # (N,)
+        most = int(written.max(initial=0))
+        tokens = np.empty((len(rows), most), dtype=np.int64)
+        logprobs = np.empty((len(rows), most), dtype=np.float32)
+        for back, step in enumerate(islice(reversed(self.steps), most), start=1):
+            # Who came later has no parents further back; what is read of those is left out below.
+            rows = np.minimum(rows, len(step.tokens) - 1)
+            tokens[:, -back], logprobs[:, -back] = step.tokens[rows], step.logprobs[rows]
+            rows = step.parents[rows]
+        lists = zip(tokens.tolist(), logprobs.tolist(), (most - written).tolist(), strict=True)
+        return [(ids[start:], logs[start:]) for ids, logs, start in lists]
 
     def prompt_of(self, row: int) -> int:
         """The number of the prompt that a row continues."""
@@ -114,7 +176,7 @@ class Frontier:
             mask[row] = False
             mask[row, list(tokens)] = True
             if not mask[row].any() or (not may_end and not (mask[row] & ~self.ends).any()):
-                self.close(row, finished=True)
+                self.close(np.array([row]), finished=True)
         return mask
 
     def broken(self, candidates: Candidates) -> str | None:
@@ -123,7 +185,7 @@ class Frontier:
         if not groups.any():
             return None
         prompt = int(self.groups[groups.argmax()]) // self.options.samples
-        return f" (prompt {prompt + 1}, token {len(self.steps) + 1})"
+        return f" (prompt {prompt + 1}, token {int(self.written[groups.argmax()]) + 1})"
 
     def advance(self, candidates: Candidates) -> None:
         """Close what ended, and make the rest the next frontier."""
@@ -135,12 +197,14 @@ class Frontier:
         ending = self.ends[candidates.tokens] & possible  # (G, C)
         # A group that the model leaves nothing (its only token is a forbidden one) ends where it is.
         stuck = (self.scores > -np.inf) & ~possible.any(-1, keepdims=True)  # (G, W)
-        for stuck_row in np.flatnonzero(stuck):
-            self.close(int(stuck_row), finished=True)
-        for group, place in np.argwhere(ending[:, :width]):
-            tokens, logprobs = self.history(int(parents[group, place]))
-            logprobs.append(float(candidates.logprobs[group, place]))
-            self._add(group, tokens, logprobs, float(scores[group, place]), finished=True)
+        if stuck.any():
+            self.close(np.flatnonzero(stuck), finished=True)
+        self._close_ended(candidates, ending[:, :width], parents, scores)
+        if width == 1:
+            scores[ending] = -np.inf
+            self.scores = scores
+            self._take(Step(candidates.tokens[:, 0], np.arange(len(scores)), candidates.logprobs[:, 0]), moved=False)
+            return
 
         order = np.argsort(ending, axis=-1, kind="stable")[:, :width]  # (G, W), what goes on, then ends
         scores[ending] = -np.inf
@@ -153,17 +217,32 @@ class Frontier:
             parents=np.where(self.scores.ravel() > -np.inf, parents[each, order].ravel(), rows),
             logprobs=candidates.logprobs[each, order].ravel(),
         )
+        self._take(step, moved=not np.array_equal(step.parents, rows))
+
+    def _take(self, step: Step, moved: bool) -> None:
         self.steps.append(step)
-        self.moved = not np.array_equal(step.parents, rows)
-        if self.on_token is not None and width == 1:
+        self.moved = moved
+        if self.on_token is not None and self.width == 1:
             for row in self.open_rows():
                 self.on_token(int(self.groups[row]), int(step.tokens[row]))
+
+    def _close_ended(
+        self, candidates: Candidates, ending: NDArray[np.bool_], parents: Integers, scores: Floats
+    ) -> None:
+        """Close the hypotheses that candidates in these places (G, W) end."""
+        if not ending.any():
+            return
+        places = np.argwhere(ending)
+        histories = self.histories(np.array([parents[group, place] for group, place in places]))
+        for (group, place), (tokens, logprobs) in zip(places, histories, strict=True):
+            logprobs.append(float(candidates.logprobs[group, place]))
+            self._add(group, tokens, logprobs, float(scores[group, place]), finished=True)
 
     def close_at_stop(self, text_of: Callable[[Sequence[int]], str]) -> None:
         """Close every hypothesis whose newest token completes a stop string."""
         for row in self.open_rows():
             if self._stops(row, text_of):
-                self.close(row, finished=True)
+                self.close(np.array([row]), finished=True)
 
     def _stops(self, row: int, text_of: Callable[[Sequence[int]], str]) -> bool:
         """Whether the text of a row, none of whose beginnings holds a stop string, holds one.
@@ -172,7 +251,7 @@ class Frontier:
         is long enough. The first of them may be the rest of a character, which reads as U+FFFD, or lack
         its space; what comes after that is the end of the whole text.
         """
-        stops, count = self.options.stop, len(self.steps)
+        stops, count = self.options.stop, int(self.written[row // self.width])
         if not any(BROKEN in stop for stop in stops):
             newest = text_of(self.history(row, 1)[0])
             needed = max(map(len, stops)) + len(newest)  # it may begin before all that is new
@@ -188,21 +267,22 @@ class Frontier:
 
     def close_spent(self) -> None:
         """Close what has run out of tokens."""
-        spent = self.limits[self.groups] <= len(self.steps)  # (G,)
+        spent = self.limits <= self.written  # (G,)
         if spent.any():
-            for row in self.open_rows():
-                if spent[row // self.width]:
-                    self.close(row, finished=False)
+            rows = np.flatnonzero((self.scores > -np.inf) & spent[:, None])
+            self.close(rows, finished=False)
 
-    def close(self, row: int, *, finished: bool) -> None:
-        group, place = divmod(row, self.width)
-        score = float(self.scores[group, place])
-        self.scores[group, place] = -np.inf
-        self._add(group, *self.history(row), score, finished=finished)
+    def close(self, rows: Integers, *, finished: bool) -> None:
+        """Close the hypotheses of these rows (N,)."""
+        for row, (tokens, logprobs) in zip(rows.tolist(), self.histories(rows), strict=True):
+            group, place = divmod(row, self.width)
+            score = float(self.scores[group, place])
+            self.scores[group, place] = -np.inf
+            self._add(group, tokens, logprobs, score, finished=finished)
 
     def _add(self, group: int, tokens: list[int], logprobs: list[float], score: float, *, finished: bool) -> None:
         score = normalise(score, len(logprobs), self.options.length_penalty)
-        closed = self.closed[self.groups[group]]
+        closed = self.closed[int(self.groups[group])]
         # Where there are several end tokens, they can close the same tokens again; the likeliest counts.
         key = tuple(tokens) if self.text_of is None else cut_at_stop(self.text_of(tokens), self.options.stop)[0]
         if key in closed and closed[key].score >= score:
@@ -213,28 +293,32 @@ class Frontier:
     def settle(self) -> None:
         """Mark the groups that are done."""
         likeliest = self.scores.max(-1)  # (G,)
+        if self.width == 1:  # one row: it is open, or it has closed
+            self.done |= likeliest == -np.inf
+            return
+        written = self.written
         for group in np.flatnonzero(~self.done):
-            closed = list(self.closed[self.groups[group]].values())
+            closed = list(self.closed[int(self.groups[group])].values())
             open_score = float(likeliest[group])
-            limit = int(self.limits[self.groups[group]])
+            limit = int(self.limits[group])
             if (
                 open_score > -np.inf
-                and not self._full(closed, open_score)
+                and not self._full(closed, open_score, int(written[group]))
                 and not self._settled(closed, open_score, limit)
             ):
                 continue
             self.done[group] = True
             self.scores[group] = -np.inf
-            if self.on_token is not None and self.width > 1:
+            if self.on_token is not None:
                 for token in ranked(closed)[0].tokens:
                     self.on_token(int(self.groups[group]), token)
 
-    def _full(self, closed: list[Hypothesis], open_score: float) -> bool:
+    def _full(self, closed: list[Hypothesis], open_score: float, written: int) -> bool:
         """Whether `width` hypotheses have closed that no open one is ahead of now."""
         if len(closed) < self.width:
             return False
-        now = normalise(open_score, len(self.steps), self.options.length_penalty)
-        return self.width == 1 or ranked(closed)[self.width - 1].score >= now
+        now = normalise(open_score, written, self.options.length_penalty)
+        return ranked(closed)[self.width - 1].score >= now
 
     def _settled(self, closed: list[Hypothesis], open_score: float, limit: int) -> bool:
         """Whether no open hypothesis can enter the n best (the bound in the docstring at the top)."""
@@ -253,6 +337,7 @@ class Frontier:
         # No other step is touched: earlier rows are reached only through the last step's parents.
         self.steps[-1] = Step(*(column[rows] for column in self.steps[-1]))
         self.groups, self.scores, self.done = self.groups[kept], self.scores[kept], self.done[kept]
+        self.limits, self.begun = self.limits[kept], self.begun[kept]
         self.moved = True
 
 

@@ -15,6 +15,7 @@ from legato.config import validate
 from legato.data.formats.tag_schemes import Scheme
 from legato.data.sources.table import Column
 from legato.errors import ConfigError, FolderError
+from legato.models.base import SequenceModel
 from legato.models.model_with_head import HeadSpec
 from legato.models.published.entries import Beams, Flag, Setting, Size, Token, Tokens
 from legato.registry import TASKS
@@ -133,3 +134,12 @@ def head_shape(about: dict[str, Any], file: Path) -> HeadSpec | None:
     if labels and shape.kind != "spans" and len(labels) != shape.outputs:
         raise FolderError(f"{file}: there are {len(labels)} labels, but the head has {shape.outputs} outputs")
     return shape
+
+
+def usual_task(module: SequenceModel) -> str:
+    """What a model whose folder names no task is for."""
+    if module.usual_task is not None:
+        return module.usual_task
+    if module.is_encoder_decoder:
+        return "translation" if module.source_encoder is None else "captioning"
+    return "lm" if module.can_generate else "mlm"

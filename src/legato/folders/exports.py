@@ -104,7 +104,7 @@ def export(
         elif to == "hf":
             _export_hugging_face(loaded, folder, target)
         elif to == "legato":
-            make_narrow(loaded.module, str(quantize), folder)
+            make_narrow(loaded.module, str(quantize), folder, known=True)
             with _writing(target) as fresh:
                 _write_whole(loaded, folder, fresh)
         else:

@@ -12,6 +12,7 @@ from legato.folders.chat_template import ChatTemplate
 from legato.folders.sentence_encoder import SentenceEncoder
 from legato.models.base import SequenceModel
 from legato.models.model_with_head import body_of
+from legato.nn.quantized import hold_layers
 
 
 @dataclass
@@ -52,6 +53,7 @@ class Loaded(HasProcessors):
         body = body_of(self.module)
         held = set(body.state_dict())
         if self.read_into is None:
+            hold_layers(model, body.state_dict())  # the narrow matrices, where there are any
             model.load_state_dict(body.state_dict(), strict=False)
         else:
             read = self.read_into(model).state_dict(keep_vars=True)

@@ -28,19 +28,23 @@ from torch import Tensor
 from legato.config import validate
 from legato.data.formats.tag_schemes import scheme_of_labels
 from legato.data.processors import TEXT, Processor, Processors
-from legato.data.text.text_reader import TextReader
-from legato.data.text.tokenizers import Tokenizer
 from legato.data.text.word_bytes import vocabulary_bytes
 from legato.errors import ConfigError, FolderError
 from legato.folders import quantized
-from legato.folders.about import Generation, check_about, head_shape
+from legato.folders.about import Generation, check_about, head_shape, usual_task
 from legato.folders.chat_template import load_chat_template
 from legato.folders.checks import check_vocabularies, refuse_what_we_lack
 from legato.folders.file_names import WEIGHTS
 from legato.folders.finding import find_model, is_adapter
 from legato.folders.links import refuse_links_out
 from legato.folders.loaded import Loaded
-from legato.folders.processor_files import TARGET, check_digests, digests_of, load_processors, set_up_tokenizer
+from legato.folders.processor_files import (
+    check_digests,
+    digests_of,
+    load_processors,
+    save_tokenizers,
+    set_up_tokenizer,
+)
 from legato.folders.sentence_encoder import (
     SentenceEncoder,
     load_sentence_encoder,
@@ -112,7 +116,7 @@ def save_model(
         card += adapter_note(adapter)
     how = sentences_of(told, folder)
     if processors.has_text:
-        _save_tokenizers(folder, module, processors, texts_only=isinstance(module, ModelWithHead) or how is not None)
+        save_tokenizers(folder, module, processors, texts_only=isinstance(module, ModelWithHead) or how is not None)
     for processor in processors.others.values():
         processor.save(folder)
     if how is not None and (adapter is None or adapter.name == "lora") and refusal(module) is None:
@@ -121,31 +125,6 @@ def save_model(
         entries = generation_entries(module, processors.target, token_ids, about)
         write_json(folder / "generation_config.json", {**entries, **generation})
     (folder / "README.md").write_text(card, encoding="utf-8")
-
-
-def _save_tokenizers(folder: Path, module: SequenceModel, processors: Processors, *, texts_only: bool) -> None:
-    """`texts_only`: texts are read, and none is gone on with."""
-    tokenizer, target, longest = processors.tokenizer, processors.own_target, module.max_length
-    # Others' prompts begin as they say.
-    own = not (isinstance(tokenizer, Tokenizer) and tokenizer.follows_own_template)
-    if texts_only and own and isinstance(tokenizer, Tokenizer):
-        tokenizer = _as_read(tokenizer, module.config.text_reader(tokenizer), module)
-    starts = module.can_generate and not module.is_encoder_decoder and own and not texts_only
-    segments, ends = module.config.uses_segments, module.is_encoder_decoder
-    ctc = isinstance(module, ModelWithHead) and module.shape.kind == "ctc"
-    tokenizer.save(folder, starts=starts, ends=ends, segments=segments, ctc=ctc, max_length=longest)
-    if target is not None and target is not tokenizer.partner:
-        target.save(folder / TARGET, max_length=longest)
-
-
-def _as_read(tokenizer: Tokenizer, reader: TextReader, module: SequenceModel) -> Tokenizer:
-    """The tokenizer, whose file puts around texts what a decoder's reader here does; an encoder's does already."""
-    if reader.adds_special_tokens:
-        return tokenizer
-    before, between, behind = reader.paired
-    if isinstance(module, ModelWithHead) and module.shape.kind == "spans":
-        behind = behind or [tokenizer.eos_id]  # it stands for no answer
-    return tokenizer.with_template(reader.alone, (before, between, behind))
 
 
 def refusal(module: SequenceModel) -> str | None:
@@ -180,14 +159,20 @@ def _written(module: SequenceModel, about: dict[str, Any]) -> tuple[dict[str, An
 
 
 def read_model(
-    place: str | Path, *, sketched: bool = False, dtype: torch.dtype = torch.float32, quantize: str | None = None
+    place: str | Path,
+    *,
+    sketched: bool = False,
+    dtype: torch.dtype = torch.float32,
+    quantize: str | None = None,
+    frozen: bool = False,
 ) -> Loaded:
     """The model behind a path (`find_model`), even while a run replaces it; its weights in `dtype`, or narrower.
 
     `sketched`: its body has shapes only, and `Loaded.put_into` reads the weights into the model that trains. Of an
-    adapter all is read, since it is added to its base.
+    adapter all is read, since it is added to its base. So it is of narrow weights, which are refused unless they
+    stay as they are while adapters learn beside them: `frozen`.
     """
-    read = partial(_load, sketched=sketched, narrow=True, dtype=dtype, quantize=quantize)
+    read = partial(_load, sketched=sketched, narrow=True, dtype=dtype, quantize=quantize, frozen=frozen)
     return find_and_read(path_of(place, error=FolderError), lambda: find_model(place), read)
 
 
@@ -217,13 +202,23 @@ def load_model(folder: Path) -> Loaded:
 
 
 def _load(
-    folder: Path, *, sketched: bool = False, narrow: bool = False, dtype: Any = None, quantize: str | None = None
+    folder: Path,
+    *,
+    sketched: bool = False,
+    narrow: bool = False,
+    dtype: Any = None,
+    quantize: str | None = None,
+    frozen: bool = False,
 ) -> Loaded:
     try:
         with quantized.made_in(dtype or torch.float32):
-            loaded = _load_model(folder, sketched=sketched, narrow=narrow and quantize is None)
+            if is_adapter(folder):
+                loaded = _load_adapter(folder, quantize)
+            else:
+                wide = quantize is None
+                loaded = _load_model(folder, sketched=sketched and wide, narrow=narrow and wide, frozen=frozen)
         if quantize is not None:
-            quantized.make_narrow(loaded.module, quantize, folder)
+            quantized.make_narrow(loaded.module, quantize, folder, known=frozen)
     except (MemoryError, RuntimeError) as problem:
         if isinstance(problem, MemoryError) or "allocate" in str(problem):
             raise FolderError(
@@ -234,20 +229,28 @@ def _load(
     return loaded
 
 
-def _load_model(folder: Path, *, sketched: bool, narrow: bool) -> Loaded:
+def _load_adapter(folder: Path, quantize: str | None) -> Loaded:
+    """One that was trained beside matrices of that width has them again; elsewhere it is added to wide ones first."""
+    from legato.folders.adapters.loading import load_adapter  # most folders hold a whole model
+
+    def load_narrow(place: Path, width: str) -> Loaded:
+        return read_steadily(place, partial(_load, quantize=width if width == quantize else None, frozen=True))
+
+    return load_adapter(folder, load_model, load_narrow=load_narrow)
+
+
+def _load_model(folder: Path, *, sketched: bool, narrow: bool, frozen: bool) -> Loaded:
     if folder.is_file():
         from legato.folders.gguf.loading import load_gguf  # most models are folders
 
         return load_gguf(folder, sketched=sketched, narrow=narrow)
-    if is_adapter(folder):
-        from legato.folders.adapters.loading import load_adapter  # most folders hold a whole model
-
-        return load_adapter(folder, load_model)
     refuse_links_out(folder)
     said = _read_entries(folder)
     folder, config, about = said.folder, said.config, said.about
     if sketched and config.get("quantization_config") is not None:
-        raise FolderError(f"{folder} holds quantised weights, which cannot be trained; take the original model")
+        if not frozen:
+            raise FolderError(f"{folder} holds quantised weights, which cannot be trained; {quantized.INSTEAD}")
+        sketched = False
     processors = load_processors(folder, said.processors, said.default_processors, about)
     chat = load_chat_template(folder)
 
@@ -285,7 +288,7 @@ def _load_model(folder: Path, *, sketched: bool, narrow: bool) -> Loaded:
         ends = ends_of_ours(about, module, processors.tokenizer)
     elif processors.has_text:
         ends = published_ends({**config, **said.generation}, module, processors.tokenizer)
-    task = str(about.get("task", "embedding" if said.sentences is not None else _usual_task(module)))
+    task = str(about.get("task", "embedding" if said.sentences is not None else usual_task(module)))
 
     def read_into(model: SequenceModel) -> SequenceModel:
         # The tensors lie in the file until now. A folder that was replaced meanwhile leaves them as they were.
@@ -412,14 +415,6 @@ def _with_head(body: SequenceModel, shape: HeadSpec, tensors: dict[str, Any], fo
     inside = {f"body.{name}": tensor for name, tensor in weights_of(module.body).items()}
     put_weights(module, {**inside, **tensors}, str(folder / weights_name(folder)))
     return module
-
-
-def _usual_task(module: SequenceModel) -> str:
-    if module.usual_task is not None:
-        return module.usual_task
-    if module.is_encoder_decoder:
-        return "translation" if module.source_encoder is None else "captioning"
-    return "lm" if module.can_generate else "mlm"
 
 
 def _load_own(

@@ -10,8 +10,11 @@ from typing import Any, Final
 from legato.data.digests import sha256_of
 from legato.data.processors import SHARED_FILE, TEXT, Processor, Processors
 from legato.data.text.sentencepieces import is_marian_vocabulary, load_marian_vocabulary
+from legato.data.text.text_reader import TextReader
 from legato.data.text.tokenizers import AnyTokenizer, Tokenizer
 from legato.errors import DataError, FolderError
+from legato.models.base import SequenceModel
+from legato.models.model_with_head import ModelWithHead
 from legato.registry import PROCESSORS
 
 TARGET: Final = "target"  # the folder of a tokenizer of its own for what is written
@@ -92,3 +95,28 @@ def check_digests(folder: Path, about: Mapping[str, Any], processors: Processors
                 f"{folder}: its {kind} processor is not the one that the model was trained with; "
                 f"put back the {file} that it was saved with"
             )
+
+
+def save_tokenizers(folder: Path, module: SequenceModel, processors: Processors, *, texts_only: bool) -> None:
+    """Those that a model reads and writes with; `texts_only`: texts are read, and none is gone on with."""
+    tokenizer, target, longest = processors.tokenizer, processors.own_target, module.max_length
+    # Others' prompts begin as they say.
+    own = not (isinstance(tokenizer, Tokenizer) and tokenizer.follows_own_template)
+    if texts_only and own and isinstance(tokenizer, Tokenizer):
+        tokenizer = _as_read(tokenizer, module.config.text_reader(tokenizer), module)
+    starts = module.can_generate and not module.is_encoder_decoder and own and not texts_only
+    segments, ends = module.config.uses_segments, module.is_encoder_decoder
+    ctc = isinstance(module, ModelWithHead) and module.shape.kind == "ctc"
+    tokenizer.save(folder, starts=starts, ends=ends, segments=segments, ctc=ctc, max_length=longest)
+    if target is not None and target is not tokenizer.partner:
+        target.save(folder / TARGET, max_length=longest)
+
+
+def _as_read(tokenizer: Tokenizer, reader: TextReader, module: SequenceModel) -> Tokenizer:
+    """The tokenizer, whose file puts around texts what a decoder's reader here does; an encoder's does already."""
+    if reader.adds_special_tokens:
+        return tokenizer
+    before, between, behind = reader.paired
+    if isinstance(module, ModelWithHead) and module.shape.kind == "spans":
+        behind = behind or [tokenizer.eos_id]  # it stands for no answer
+    return tokenizer.with_template(reader.alone, (before, between, behind))

@@ -1,7 +1,7 @@
 """Weights of another width: read straight into it, made narrow, or kept narrow in a folder of our own form.
 
 A folder of quantised weights is in our own form (`model_type` legato-llama and so on), whatever family the model is
-of: no published form has these blocks (nn/quantized.py). Its config.json says so under "quantization_config".
+of: no published form has these blocks (nn/quantized/). Its config.json says so under "quantization_config".
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from torch import Tensor
 from legato.errors import ConfigError, FolderError, brief, suggest
 from legato.models.base import SequenceModel
 from legato.models.model_with_head import body_of
-from legato.nn.quantized import BITS, GROUP, QuantizedLinear, hold_layers, is_quantized, quantize_layers
+from legato.nn.lora import LowRank
+from legato.nn.quantized import BITS, GROUP, Narrow, hold_layers, quantize_layers
 
 METHOD: Final = "legato"
+INSTEAD: Final = "use adapt=lora, which trains beside them, or take the original model"
 
 
 @contextmanager
@@ -38,37 +40,46 @@ def check_width(quantize: str | None) -> None:
         raise ConfigError(f"quantize={brief(quantize)}: {suggest(quantize, BITS)}")
 
 
-def make_narrow(module: SequenceModel, quantize: str, where: Path) -> None:
-    """Bring the matrices of a model to so many bits, in place; a task's own head stays as it is."""
+def make_narrow(module: SequenceModel, quantize: str, where: Path, *, known: bool = False) -> None:
+    """Bring the matrices of a model to so many bits, in place; a task's own head stays as it is.
+
+    `known`: what it was made of is to be known afterwards, by adapters that are for both.
+    """
     check_width(quantize)
     body = body_of(module)
     held = width_of(body)
+    if known and held is not None and any(isinstance(part, LowRank) for part in body.modules()):
+        raise FolderError(f"{where} is an adapter beside {held} weights, which cannot become one with them")
     if held == quantize:
         return
     if held is not None:
         raise FolderError(f"{where} holds {held} weights, which cannot become {quantize}; take the original model")
     if module.adapter is not None:
         raise FolderError(f"{where} holds an adapter: merge it first, with: legato export {where} --to hf")
+    from legato.folders.adapters.saving import digest_of  # few folders need it
+
+    original = digest_of(module) if known else None
     if not quantize_layers(body, quantize):
         raise ConfigError(
             f"quantize={quantize}: the model in {where} has no matrix that could be so: those of {GROUP} inputs "
-            "and 16 outputs or more can, of linear layers and tables of tokens"
+            "and 16 outputs or more can, of linear layers, recurrent cells and tables of tokens"
         )
+    body.original = original
 
 
 def width_of(module: SequenceModel) -> str | None:
     """int8 or int4, of a model whose matrices are narrow."""
-    bits = {part.bits for part in module.modules() if isinstance(part, QuantizedLinear)}
+    bits = {part.bits for part in module.modules() if isinstance(part, Narrow)}  # tables of tokens always have 8
     return next((name for name, number in BITS.items() if bits and number == min(bits)), None)
 
 
 def entries_of(module: SequenceModel) -> dict[str, Any]:
     """What config.json says of a quantised model; nothing of others."""
-    if not is_quantized(module):
-        return {}
     width = width_of(module)
-    bits = 8 if width is None else BITS[width]  # a model may have narrow tables alone
-    return {"quantization_config": {"quant_method": METHOD, "bits": bits, "group_size": GROUP}}
+    if width is None:
+        return {}
+    known = {} if module.original is None else {"original": module.original}
+    return {"quantization_config": {"quant_method": METHOD, "bits": BITS[width], "group_size": GROUP, **known}}
 
 
 def hold(module: SequenceModel, tensors: Mapping[str, Tensor], said: Any, where: Path) -> None:
@@ -78,6 +89,7 @@ def hold(module: SequenceModel, tensors: Mapping[str, Tensor], said: Any, where:
         raise FolderError(f"{where}: quantised by '{brief(str(method))}', which Legato does not read")
     if said.get("group_size") != GROUP or said.get("bits") not in BITS.values():
         raise FolderError(f"{where}/config.json: 'quantization_config' should say bits 8 or 4, in groups of {GROUP}")
+    module.original = said.get("original") if isinstance(said.get("original"), str) else None
     try:
         hold_layers(module, tensors)
     except ValueError as problem:

@@ -327,7 +327,7 @@ class _Recorder:
 
     def tree(self, strategy: Strategy, options: SearchOptions, forced: int) -> DecodingTree:
         assert self.frontier is not None
-        closed = ranked(chain(*(group.values() for group in self.frontier.closed)))
+        closed = ranked(chain(*(group.values() for group in self.frontier.closed.values())))
         hypotheses = [self._hypothesis(each) for each in closed]
         return DecodingTree(strategy, options, len(self.start.prompt), forced, self.nodes, hypotheses)
 

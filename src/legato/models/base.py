@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Self
 
@@ -19,7 +20,9 @@ from legato.data.text.any_tokenizer import AnyTokenizer
 from legato.data.text.text_reader import TextReader
 from legato.errors import LegatoError
 from legato.nn.losses.vocabulary import better_in_chunks, chunked_nll, smoothed_nll
+from legato.nn.quantized.narrowing import narrow_parameters
 from legato.nn.readout import padding_parameters, plain_product
+from legato.nn.slots.slots import Slots
 from legato.nn.state import Output
 
 DEEPEST: Final = 1000  # layers of a stack; the deepest that were published have as many
@@ -176,6 +179,7 @@ class SequenceModel(nn.Module):
     folder: Path | None = None  # that it was read from, for messages
     adapter: Any = None  # how little of it was trained (`folders/adapters/saving.py`); None: all of it
     merged: Any = None  # the adapters that it was made with, likewise
+    original: str | None = None  # the digest of the weights that narrow ones were made of, where it is known
     shape: Any = None  # of the head that a task has put on it (`HeadSpec` in model_with_head.py)
 
     def __init__(self, config: Any, sizes: Sizes) -> None:
@@ -215,7 +219,7 @@ class SequenceModel(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        return next(self.parameters()).device
+        return next(chain(self.parameters(), self.buffers())).device  # tables alone may all be narrow, buffers
 
     @property
     def can_generate(self) -> bool:
@@ -228,6 +232,11 @@ class SequenceModel(nn.Module):
     def read(self, batch: Batch, every: list[Tensor] | None = None) -> Tensor:
         """The states of the last layer, (B, T, D); those of all are added to `every`, where that is given."""
         raise LegatoError(f"{self.config.name} does not show the states of its layers")
+
+    def slots(self, groups: int, width: int, capacity: int, like: Any, source_length: int) -> Slots | None:
+        """Places of fixed shapes for `groups` of `width` rows, for states such as `like`, whose sources are up to
+        `source_length` long. None: its states have no fixed shapes."""
+        return None
 
     def reset_state(self, state: Any, keep: Tensor) -> Any:
         """The stream state with the rows where `keep` (B,) is False as they are at the start of a text."""
@@ -359,7 +368,8 @@ class SequenceModel(nn.Module):
 def count_parameters(module: nn.Module, *, trainable: bool = False) -> int:
     """Parameters, or only those that are trained; a tied one counts once, what pads a vocabulary not at all."""
     whole = sum(p.numel() for p in module.parameters() if p.requires_grad or not trainable)
-    return whole - padding_parameters(module, trainable=trainable)
+    narrow = 0 if trainable else narrow_parameters(module)
+    return whole + narrow - padding_parameters(module, trainable=trainable)
 
 
 def measure(model: type[SequenceModel], config: ModelConfig, sizes: Sizes) -> int:

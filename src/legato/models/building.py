@@ -105,6 +105,12 @@ def built(
         raise _why_too_large(make, tensors, check, where) from None
 
 
+def undrawn(make: Callable[[], Module]) -> Module:
+    """What `make` makes, without a number drawn: memory that nobody writes to is not taken."""
+    with Limited(MOST_TENSORS, skipped=DRAWING):
+        return make()
+
+
 def _sharing(module: Module, other: nn.Module) -> Module:
     """A sketch that shares the other module's tensors; what only the sketch has becomes a tensor of its own."""
     theirs = other.state_dict(keep_vars=True)

@@ -16,11 +16,14 @@ from legato.data.batching.batch import Batch, Inputs
 from legato.models.base import SequenceModel, Sizes
 from legato.nn.capture import capturing, record
 from legato.nn.feedforward import BlockShape
+from legato.nn.kernels.cuda.decoder import cuda_step
 from legato.nn.kernels.decoder import decoder_step
 from legato.nn.kv_cache import KeyValueCache, right_aligned
 from legato.nn.linear import pack
+from legato.nn.multihead import SourceStates
 from legato.nn.positions import At, Learned, Rotary
 from legato.nn.readout import Readout, TokenEmbedding
+from legato.nn.slots import CacheSlots, Slots
 from legato.nn.state import Memory
 from legato.nn.transformer import Stack, places_in, start_normal
 
@@ -57,6 +60,13 @@ class CachedModel(SequenceModel):
             x = self.embed_tokens(tokens.unsqueeze(1), place.at)
             rotary = self.writer.rotary
             return kernel(x, place, None if rotary is None else rotary(place.at))
+
+    def slots(self, groups: int, width: int, capacity: int, like: KeyValueCache, source_length: int) -> Slots | None:
+        if like.sources is not None and isinstance(like.sources.layers[0], SourceStates):
+            return None  # a memory that is looked at itself
+        slots = CacheSlots(self, groups, width, capacity, like, source_length)
+        slots.kernel = cuda_step(self, slots)
+        return slots
 
     @torch.no_grad()  # a cache holds no history of gradients
     def _extend(self, tokens: Tensor, state: KeyValueCache, lengths: Tensor | None = None) -> Tensor:

@@ -43,6 +43,7 @@ from legato.nn.capture import scope
 from legato.nn.feedforward import ACTIVATIONS
 from legato.nn.linear import Linear, xavier
 from legato.nn.pooling import inside
+from legato.nn.slots.slots import Slots
 from legato.registry import MODELS
 
 
@@ -276,6 +277,9 @@ class LlavaModel(SequenceModel):
             vectors = self.vectors_of(inputs, state.waiting)
         state.waiting = None
         return self.text.prefill_vectors(vectors, inputs.lengths, state)
+
+    def slots(self, groups: int, width: int, capacity: int, like: Any, source_length: int) -> Slots | None:
+        return self.text.slots(groups, width, capacity, like, source_length)
 
     def step(self, tokens: Tensor, state: Any) -> Tensor:
         return self.text.step(tokens, state)

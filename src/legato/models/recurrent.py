@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
@@ -26,7 +25,9 @@ from legato.models.base import CellsConfig, SequenceModel, Sizes
 from legato.nn.characters import CharacterWords
 from legato.nn.dropout import embed, variational_dropout
 from legato.nn.pooling import pool
-from legato.nn.recurrent import CellState, Recurrent
+from legato.nn.recurrent import CELLS, CellState, Recurrent
+from legato.nn.slots.slots import Slots
+from legato.nn.slots.tensor_slots import TensorSlots, flat
 from legato.nn.state import Output
 
 
@@ -88,6 +89,7 @@ class RecurrentState:
         self.length = 0
         self.behind: Tensor | None = None  # (B,), columns in which each row has no token; None: no row lacks any
         self.keep = keep
+        self.source_length = 0
         self._past: list[tuple[int, Tensor | None, list[CellState]]] = []
 
     @property
@@ -207,7 +209,7 @@ class RecurrentModel(SequenceModel):
     def _embed(self, batch: Batch) -> Tensor:
         """(B, T) tokens to (T, B, D)."""
         config = self.config
-        x = embed(batch.inputs.token_ids.t(), self.embedding.weight, config.dropout_embedding, self.training)
+        x = embed(batch.inputs.token_ids.t(), self.embedding, config.dropout_embedding, self.training)
         if self.words is not None:
             spelt = None if batch.inputs.characters is None else batch.inputs.characters.transpose(0, 1)  # (T, B, C)
             x = torch.cat([x, self.words(spelt, batch.inputs.token_ids.t()).to(x.dtype)], dim=-1)
@@ -233,8 +235,17 @@ class RecurrentModel(SequenceModel):
         state.advance(output.state, inputs.token_ids.shape[1], inputs.lengths)
         return self.readout(pool(output.hidden, inputs.lengths, "last"))  # (B, V)
 
+    def slots(self, groups: int, width: int, capacity: int, like: RecurrentState, source_length: int) -> Slots | None:
+        parts = CELLS[self.config.name].parts
+
+        def step(tokens: Tensor, states: list[Tensor], shared: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+            state = RecurrentState([tuple(states[n : n + parts]) for n in range(0, len(states), parts)])
+            return self.step(tokens, state), flat(state.layers)
+
+        return TensorSlots(groups, width, capacity, lambda state: flat(state.layers), lambda state: [], step, like)
+
     def step(self, tokens: Tensor, state: RecurrentState) -> Tensor:
-        x = F.embedding(tokens, self.embedding.weight)
+        x = self.embedding(tokens)
         if self.words is not None:
             x = torch.cat([x, self.words(None, tokens)], dim=-1)
         x, layers = self.stack.step(x, state.layers)

@@ -29,7 +29,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field, field_validator, model_validator
 from torch import Tensor, nn
 
@@ -43,6 +42,8 @@ from legato.nn.capture import capture, scope
 from legato.nn.dropout import embed, variational_dropout
 from legato.nn.pooling import pool
 from legato.nn.recurrent import CELLS, CellState, Recurrent
+from legato.nn.slots.slots import Slots
+from legato.nn.slots.tensor_slots import TensorSlots, flat
 from legato.nn.state import Memory, Output, SharedMemory
 
 
@@ -111,6 +112,7 @@ class Seq2SeqState(RecurrentState):
     def __init__(self, layers: list[CellState], source: SharedMemory | None, keep: int = 0) -> None:
         super().__init__(layers, keep)
         self.source = source
+        self.source_length = 0 if source is None else source.length
 
     def reorder(self, rows: Tensor) -> None:
         super().reorder(rows)
@@ -246,7 +248,7 @@ class Seq2SeqModel(SequenceModel):
 
     def _embedded(self, tokens: Tensor, table: nn.Embedding) -> Tensor:
         """(B, T) to (T, B, D)."""
-        x = embed(tokens.t(), table.weight, self.config.dropout_embedding, self.training)
+        x = embed(tokens.t(), table, self.config.dropout_embedding, self.training)
         return variational_dropout(x, self.config.dropout, self.training)
 
     def _begin(self, memory: Seq2SeqMemory, keep: int = 0) -> Seq2SeqState:
@@ -336,8 +338,32 @@ class Seq2SeqModel(SequenceModel):
         state.advance(layers, inputs.token_ids.shape[1], inputs.lengths)
         return self.readout(pool(attentional, inputs.lengths, "last"))  # (B, V)
 
+    def slots(self, groups: int, width: int, capacity: int, like: Seq2SeqState, source_length: int) -> Slots | None:
+        sizes = [len(layer) for layer in like.layers]
+
+        def shared_of(state: Seq2SeqState) -> list[Tensor]:
+            source = state.source
+            if source is None:
+                return []
+            inside = source.inside
+            everywhere = torch.ones(source.sources, source.length, dtype=torch.bool, device=self.device)
+            return [*source.tensors, everywhere if inside is None else inside]
+
+        def step(tokens: Tensor, parts: list[Tensor], shared: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+            source = None
+            if shared:
+                source = SharedMemory(shared[:-1], shared[-1])
+                source.beams = width
+            rest = iter(parts)
+            state = Seq2SeqState([tuple(next(rest) for _ in range(size)) for size in sizes], source)
+            return self.step(tokens, state), flat(state.layers)
+
+        return TensorSlots(
+            groups, width, capacity, lambda state: flat(state.layers), shared_of, step, like, source_length
+        )
+
     def step(self, tokens: Tensor, state: Seq2SeqState) -> Tensor:
-        x = F.embedding(tokens, self.embedding.weight)  # (B, D)
+        x = self.embedding(tokens)  # (B, D)
         layers = state.layers
         if self.config.input_feeding:
             *layers, (fed,) = layers

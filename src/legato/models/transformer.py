@@ -181,7 +181,7 @@ class TransformerModel(CachedModel):
         if at is None:
             self.refuse_longer(tokens.shape[1])
             at = slice(0, tokens.shape[1])
-        x = F.embedding(tokens, table.weight)
+        x = table(tokens)
         scale = math.sqrt(self.config.width) if self.config.scale else 1.0
         x = x * scale if self.positions is None else torch.add(self.positions(at), x, alpha=scale)
         return F.dropout(x, self.config.dropout, self.training)

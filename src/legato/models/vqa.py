@@ -149,7 +149,7 @@ class VQAModel(SequenceModel):
 
     def vector(self, batch: Batch) -> Tensor:
         """q (B, D) of the questions (B, T)."""
-        x = embed(batch.inputs.token_ids.t(), self.embedding.weight, 0.0, self.training)  # (T, B, D)
+        x = embed(batch.inputs.token_ids.t(), self.embedding, 0.0, self.training)  # (T, B, D)
         x = variational_dropout(x, self.config.dropout, self.training)
         with scope("question"):
             states, _ = self.question(x, None, batch.inputs.lengths)

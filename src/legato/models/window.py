@@ -23,6 +23,8 @@ from torch import Tensor, nn
 
 from legato.data.batching.batch import Batch, Inputs
 from legato.models.base import DEEPEST, ModelConfig, SequenceModel, Sizes
+from legato.nn.slots.slots import Slots
+from legato.nn.slots.tensor_slots import TensorSlots
 from legato.nn.state import Output
 
 NOTHING = -1  # stands before the first word; its embedding is zero
@@ -53,6 +55,7 @@ class WindowState:
     def __init__(self, ids: Tensor) -> None:
         self.ids = ids  # (B, n - 1 + length), NOTHING where a row has no word
         self.length = 0
+        self.source_length = 0
 
     def extend(self, ids: Tensor, tokens: int) -> None:
         self.ids = ids
@@ -118,6 +121,18 @@ class WindowModel(SequenceModel):
         state.extend(_at_the_end(joined, inputs), inputs.token_ids.shape[1])
         return self._last(state)
 
+    def slots(self, groups: int, width: int, capacity: int, like: WindowState, source_length: int) -> Slots | None:
+        before = self.config.context - 1
+
+        def ids_of(state: WindowState) -> list[Tensor]:
+            return [state.ids[:, state.ids.shape[1] - before :]]
+
+        def step(tokens: Tensor, parts: list[Tensor], shared: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+            state = WindowState(parts[0])
+            return self.step(tokens, state), ids_of(state)
+
+        return TensorSlots(groups, width, capacity, ids_of, lambda state: [], step, like)
+
     def step(self, tokens: Tensor, state: WindowState) -> Tensor:
         state.extend(torch.cat([state.ids, tokens.unsqueeze(1)], dim=1), 1)
         return self._last(state)
@@ -139,7 +154,7 @@ class WindowModel(SequenceModel):
     def _over(self, ids: Tensor) -> Tensor:
         """Hidden states of every full window, of n words, in (B, n - 1 + T) ids: (B, T, D)."""
         known = (ids != NOTHING).unsqueeze(-1)
-        x = F.embedding(ids.clamp(min=0), self.embedding.weight) * known  # (B, n - 1 + T, E)
+        x = self.embedding(ids.clamp(min=0)) * known  # (B, n - 1 + T, E)
         x = x.unfold(1, self.seen, 1).transpose(2, 3).flatten(2)  # (B, T, n·E)
         for layer in self.hidden:
             x = F.dropout(torch.tanh(layer(x)), self.config.dropout, self.training)

@@ -11,6 +11,7 @@ Notable here:
   is PyTorch's kernel, and `written_out_attention`, the equation, which also gives the weights. Tests
   hold the two equal where a row sees something in outputs and gradients;
 - on a GPU, cuDNN's kernel is left out where its gradients can be NaN (`trusted_kernels`);
+- where a token sees the last few only, or those of its own text, there are ways without a mask (`nn/spans/`);
 - a mask is True where there is something to look at. A row that may look at nothing gets zeros. For the
   kernels, `additive` turns it into numbers, and then such a row gets something finite.
 """

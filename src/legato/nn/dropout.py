@@ -7,9 +7,8 @@ noise. These draw one mask and keep it for the whole segment (Gal & Ghahramani 2
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def variational_dropout(x: Tensor, p: float, training: bool) -> Tensor:
@@ -20,13 +19,14 @@ def variational_dropout(x: Tensor, p: float, training: bool) -> Tensor:
     return x * mask
 
 
-def embed(ids: Tensor, weight: Tensor, p: float, training: bool) -> Tensor:
+def embed(ids: Tensor, table: nn.Embedding, p: float, training: bool) -> Tensor:
     """Look up `ids`, with whole words dropped: a word that is dropped is dropped wherever it occurs."""
+    found: Tensor = table(ids)
     if not training or p == 0.0:
-        return F.embedding(ids, weight)
-    keep = torch.empty(weight.shape[0], device=weight.device, dtype=weight.dtype).bernoulli_(1 - p).div_(1 - p)
+        return found
+    keep = found.new_empty(table.num_embeddings).bernoulli_(1 - p).div_(1 - p)
     # Masking the looked-up rows costs as much as the batch; masking the table, as much as the vocabulary.
-    return F.embedding(ids, weight) * keep[ids].unsqueeze(-1)
+    return found * keep[ids].unsqueeze(-1)
 
 
 def drop_connect(weight: Tensor, p: float, training: bool) -> Tensor:

@@ -94,6 +94,16 @@ class KeyValueCache:
         return self._store.shape[2]
 
     @property
+    def store(self) -> Tensor:
+        """All keys and values, (L, 2, B, H, capacity, K)."""
+        return self._store
+
+    @property
+    def source_length(self) -> int:
+        """The tokens of the longest source; 0 where there is none."""
+        return 0 if self.sources is None else self.sources.length
+
+    @property
     def lengths(self) -> Tensor:
         if self._positions is None:
             return torch.full((self.rows,), self.length, device=self._store.device)
@@ -322,6 +332,17 @@ class Sources:
     @property
     def store(self) -> Tensor:
         return self._memory.tensors[0]
+
+    @property
+    def length(self) -> int:
+        return self._memory.length
+
+    @property
+    def token_counts(self) -> Tensor:
+        """The tokens of each source, (G,)."""
+        inside = self._memory.inside
+        count, device = self._memory.sources, self.store.device
+        return torch.full((count,), self.length, device=device) if inside is None else inside.sum(1)
 
     def _list(self) -> None:
         (store,), inside = self._memory.tensors, self._memory.inside

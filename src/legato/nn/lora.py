@@ -65,6 +65,18 @@ class LowRank(nn.Module):
 
 
 @torch.no_grad()
+def beside(inputs: int, outputs: int, parts: Sequence[Part], pairs: Sequence[tuple[Tensor, Tensor]]) -> LowRank:
+    """Adapters that are trained already, A and s B of each part, for a matrix that they cannot be merged into."""
+    rank = max(len(a) for a, _ in pairs)
+    made = LowRank(inputs, outputs, parts, rank, 1.0).requires_grad_(False)
+    made.down.zero_()
+    for (down, up), (a, b) in zip(made.pairs(), pairs, strict=True):
+        down[: len(a)] = a
+        up[:, : len(a)] = b
+    return made
+
+
+@torch.no_grad()
 def merge(weight: Tensor, a: Tensor, b: Tensor, scaling: float) -> None:
     """W ← W + s B A, summed in double precision, so that only the last rounding is left."""
     weight.copy_(weight.double() + scaling * (b.double() @ a.double()))

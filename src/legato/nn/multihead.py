@@ -28,6 +28,7 @@ from legato.nn.capture import capture, capturing
 from legato.nn.feedforward import BlockShape
 from legato.nn.linear import Linear, PartlyBiased, xavier
 from legato.nn.positions import Rotation, rotate
+from legato.nn.spans.spanned import Spans, spanned_attention
 
 
 class Packing(NamedTuple):
@@ -59,6 +60,7 @@ class AttentionView(NamedTuple):
     causal: bool = False  # each token sees those up to itself; needs no mask
     rotation: Rotation | None = None
     packing: Packing | None = None  # then the tokens come as one long row, and leave so
+    spans: Spans | None = None  # what is seen, in the place of a mask
 
 
 class Past(NamedTuple):
@@ -67,6 +69,11 @@ class Past(NamedTuple):
     new: Tensor  # (2, B, H, T, K), where the new keys and values go
     key: Tensor  # (B, H, S, K), old and new
     value: Tensor
+
+    def write(self, new: Tensor) -> tuple[Tensor, Tensor]:
+        """Take in keys and values (2, B, H, T, K); all there are."""
+        self.new.copy_(new)
+        return self.key, self.value
 
 
 class Source(NamedTuple):
@@ -150,13 +157,17 @@ class SelfAttention(MultiHead):
             qkv = torch.cat(parts, dim=2)
         if look.rotation is not None:
             qkv = torch.cat([rotate(qkv[:, :, :both], look.rotation), qkv[:, :, both:]], dim=2)
-        query, key_value = qkv[:, :, :heads], qkv[:, :, heads:]
-        key_value = key_value.view(rows, length, 2, self.kv_heads, -1).permute(2, 0, 3, 1, 4)  # (2, B, H, T, K)
+        if past is None and look.spans is not None:
+            dropout = self.dropout if self.training else 0.0
+            return self.output(spanned_attention(qkv, heads, look.spans, dropout).flatten(2))
         if past is None:
-            key, value = key_value.unbind()
+            # Cut once, so that one pass puts their gradients together.
+            query, key, value = qkv.split((heads, self.kv_heads, self.kv_heads), dim=2)
+            key, value = key.transpose(1, 2), value.transpose(1, 2)  # (B, H, T, K)
         else:
-            past.new.copy_(key_value)
-            key, value = past.key, past.value
+            query, key_value = qkv[:, :, :heads], qkv[:, :, heads:]
+            key_value = key_value.view(rows, length, 2, self.kv_heads, -1).permute(2, 0, 3, 1, 4)  # (2, B, H, T, K)
+            key, value = past.write(key_value)
         if capturing() and past is None:
             serves = heads // self.kv_heads
             named = {"queries": query.transpose(1, 2), "keys": key, "values": value}

@@ -28,7 +28,7 @@ from legato.nn.capture import capture, capturing, scope
 from legato.nn.dropout import drop_connect, variational_dropout
 
 CellState = tuple[Tensor, ...]  # each (B, D)
-Drawn = list[tuple[Tensor | None, Tensor]]  # for each layer: a mask (B, I) for its input, and U
+Drawn = list[tuple[Tensor | None, Tensor | None]]  # for each layer: a mask (B, I) for its input, and U if changed
 
 HOLD = 1e4  # σ(±HOLD) is 1 or 0 to the last bit, whatever a gate's input adds; float16 can hold it
 
@@ -57,8 +57,24 @@ class Cell(nn.Module):
             nn.init.uniform_(parameter, -bound, bound)
 
     def start(self, rows: int) -> CellState:
-        zero = self.weight_hh.new_zeros(rows, self.width)
+        zero = self.bias_hh.new_zeros(rows, self.width)
         return (zero,) * self.parts
+
+    @property
+    def inputs(self) -> int:
+        return self.weight_ih.shape[1]
+
+    def fuses(self, x: Tensor) -> bool:
+        """Whether PyTorch's kernels make a step of (B, I), or all steps of (T, B, I)."""
+        return True
+
+    def from_input(self, x: Tensor) -> Tensor:
+        """W x + b, (…, gates·D)"""
+        return F.linear(x, self.weight_ih, self.bias_ih)
+
+    def from_hidden(self, h: Tensor, recurrent: Tensor | None) -> Tensor:
+        """U h + c, (B, gates·D); `recurrent` is U where dropout has changed it."""
+        return F.linear(h, self.weight_hh if recurrent is None else recurrent, self.bias_hh)
 
     def remember(self, steps: int) -> None:
         """Set the gates' biases so that units start out keeping things for 1 to `steps` time steps.
@@ -66,13 +82,14 @@ class Cell(nn.Module):
         Chrono initialisation (Tallec & Ollivier 2018): a gate with bias log(T - 1) lets 1/T through.
         """
 
-    def advance(self, from_input: Tensor, state: CellState, recurrent: Tensor) -> CellState:
-        """One time step by the equations. `from_input` is W x_t + b (B, gates·D); `recurrent` is U."""
+    def advance(self, from_input: Tensor, state: CellState, recurrent: Tensor | None) -> CellState:
+        """One time step by the equations. `from_input` is W x_t + b (B, gates·D); `recurrent` as in `from_hidden`."""
         raise NotImplementedError
 
-    def fused_step(self, x: Tensor, state: CellState, recurrent: Tensor) -> CellState:
+    def fused_step(self, x: Tensor, state: CellState, recurrent: Tensor | None) -> CellState:
         """One time step by PyTorch's kernel."""
         given = state if self.parts > 1 else state[0]
+        recurrent = self.weight_hh if recurrent is None else recurrent
         new = self.step_kernel(x, given, self.weight_ih, recurrent, self.bias_ih, self.bias_hh)
         return new if self.parts > 1 else (new,)
 
@@ -98,9 +115,9 @@ class ElmanCell(Cell):
     step_kernel = staticmethod(torch.rnn_tanh_cell)
     scan_kernel = staticmethod(torch.rnn_tanh)
 
-    def advance(self, from_input: Tensor, state: CellState, recurrent: Tensor) -> CellState:
+    def advance(self, from_input: Tensor, state: CellState, recurrent: Tensor | None) -> CellState:
         (h,) = state
-        h = torch.tanh(from_input + F.linear(h, recurrent, self.bias_hh))
+        h = torch.tanh(from_input + self.from_hidden(h, recurrent))
         capture("hidden", h, "row unit")
         return (h,)
 
@@ -125,10 +142,10 @@ class GRUCell(Cell):
         self.bias_hh[update] = 0
         self.bias_ih[update] = _chrono(self.width, steps)
 
-    def advance(self, from_input: Tensor, state: CellState, recurrent: Tensor) -> CellState:
+    def advance(self, from_input: Tensor, state: CellState, recurrent: Tensor | None) -> CellState:
         (h,) = state
         x_r, x_z, x_n = from_input.chunk(3, dim=-1)
-        h_r, h_z, h_n = F.linear(h, recurrent, self.bias_hh).chunk(3, dim=-1)
+        h_r, h_z, h_n = self.from_hidden(h, recurrent).chunk(3, dim=-1)
         r = torch.sigmoid(x_r + h_r)
         z = torch.sigmoid(x_z + h_z)
         n = torch.tanh(x_n + r * h_n)
@@ -166,9 +183,9 @@ class LSTMCell(Cell):
         self.bias_ih[forget] = _chrono(self.width, steps)
         self.bias_ih[write] = -self.bias_ih[forget]
 
-    def advance(self, from_input: Tensor, state: CellState, recurrent: Tensor) -> CellState:
+    def advance(self, from_input: Tensor, state: CellState, recurrent: Tensor | None) -> CellState:
         h, c = state
-        i, f, g, o = (from_input + F.linear(h, recurrent, self.bias_hh)).chunk(4, dim=-1)
+        i, f, g, o = (from_input + self.from_hidden(h, recurrent)).chunk(4, dim=-1)
         f = torch.sigmoid(f)
         i = torch.sigmoid(i)
         g = torch.tanh(g)
@@ -218,24 +235,29 @@ class Layer(nn.Module):
             lengths = lengths.to(x.device)
         if self.reverse:
             x = flip(x, lengths)
-        recurrent = drop_connect(self.cell.weight_hh, self.recurrent_dropout, self.training)
-        if self.fused and not capturing() and not x.is_meta:  # autocast, which is asked there, knows no sketch
+        recurrent = self.changed()
+        fused = self.fused and self.cell.fuses(x) and not capturing()
+        if fused and not x.is_meta:  # autocast, which is asked there, knows no sketch
             y, state = self._run_fused(x, state, recurrent, lengths)
         else:
             y, state = self._run_written_out(x, state, recurrent, lengths)
         return (flip(y, lengths) if self.reverse else y), state
 
+    def changed(self) -> Tensor | None:
+        """U as dropout leaves it, drawn once for a segment; None where there is none."""
+        dropped = self.training and self.recurrent_dropout > 0
+        return drop_connect(self.cell.weight_hh, self.recurrent_dropout, True) if dropped else None
+
     def step(self, x: Tensor, state: CellState, recurrent: Tensor | None = None) -> CellState:
         """One token a row, (B, I); `recurrent` is U where dropout has changed it."""
-        recurrent = self.cell.weight_hh if recurrent is None else recurrent
-        if self.fused and not capturing():
+        if self.fused and self.cell.fuses(x) and not capturing():
             return self.cell.fused_step(x, state, recurrent)
-        return self.cell.advance(F.linear(x, self.cell.weight_ih, self.cell.bias_ih), state, recurrent)
+        return self.cell.advance(self.cell.from_input(x), state, recurrent)
 
     def _run_written_out(
-        self, x: Tensor, state: CellState, recurrent: Tensor, lengths: Tensor | None
+        self, x: Tensor, state: CellState, recurrent: Tensor | None, lengths: Tensor | None
     ) -> tuple[Tensor, CellState]:
-        from_input = F.linear(x, self.cell.weight_ih, self.cell.bias_ih)  # (T, B, gates·D)
+        from_input = self.cell.from_input(x)  # (T, B, gates·D)
         inside = None if lengths is None else _inside(x, lengths)
         outputs = []
         for t in range(x.shape[0]):
@@ -248,8 +270,9 @@ class Layer(nn.Module):
         return y if inside is None else y * inside, state
 
     def _run_fused(
-        self, x: Tensor, state: CellState, recurrent: Tensor, lengths: Tensor | None
+        self, x: Tensor, state: CellState, recurrent: Tensor | None, lengths: Tensor | None
     ) -> tuple[Tensor, CellState]:
+        recurrent = self.cell.weight_hh if recurrent is None else recurrent
         weights = [self.cell.weight_ih, recurrent, self.cell.bias_ih, self.cell.bias_hh]
         device = x.device.type
         if torch.is_autocast_enabled(device):
@@ -344,9 +367,9 @@ class Recurrent(nn.Module):
         """Dropout for a sequence that goes step by step in training: drawn once, as `forward` does."""
         drawn: Drawn = []
         for depth, (layer, *_) in enumerate(self._pairs()):
-            ones = layer.cell.weight_ih.new_ones(1, rows, layer.cell.weight_ih.shape[1])
+            ones = layer.cell.bias_hh.new_ones(1, rows, layer.cell.inputs)
             mask = variational_dropout(ones, self.hidden_dropout, self.training)[0] if depth else None
-            drawn.append((mask, drop_connect(layer.cell.weight_hh, layer.recurrent_dropout, self.training)))
+            drawn.append((mask, layer.changed()))
         return drawn
 
     def step(self, x: Tensor, states: list[CellState], drawn: Drawn | None = None) -> tuple[Tensor, list[CellState]]:

@@ -26,7 +26,7 @@ from torch.utils.checkpoint import checkpoint
 from legato.nn.attention import additive, visible
 from legato.nn.capture import capture, capturing, scope
 from legato.nn.feedforward import BlockShape, FeedForward, make_norm
-from legato.nn.kernels.decoder import forget
+from legato.nn.kernels import decoder, encoder
 from legato.nn.kv_cache import CacheSlice, KeyValueCache
 from legato.nn.linear import product_dtype
 from legato.nn.multihead import (
@@ -41,6 +41,7 @@ from legato.nn.multihead import (
 )
 from legato.nn.positions import Rotary
 from legato.nn.readout import Readout, TokenEmbedding, clear_padding
+from legato.nn.spans.spanned import spans_of
 from legato.nn.state import Memory
 
 
@@ -83,6 +84,8 @@ class Stack(nn.Module):
     computed again for its gradients, which takes a third more time and far less memory. Without `final_norm` a
     pre-norm stack leaves what its last block does. With `looks_at_states` a CPU keeps no keys and values of a memory
     while tokens are written, but the memory itself: worth it where that is long, heads are few, and texts are short.
+    `most_documents` is how many texts a batch in training has at most, where several share a row and somebody knows:
+    then some kernels need no mask (`expect_documents`).
     """
 
     def __init__(
@@ -101,6 +104,7 @@ class Stack(nn.Module):
         self.name = name
         self.recompute = False
         self.looks_at_states = False
+        self.most_documents: int | None = None
         self.shape = shape
         self.causal = causal
         self.windows = [window] * layers if window is None or isinstance(window, int) else list(window)
@@ -121,7 +125,8 @@ class Stack(nn.Module):
             end.weight.mul_(len(ends) ** -0.5)
 
     def train(self, mode: bool = True) -> Stack:
-        forget(self)
+        decoder.forget(self)
+        encoder.forget(self)
         return super().train(mode)
 
     def forward(
@@ -139,11 +144,15 @@ class Stack(nn.Module):
         `documents` (B, T) says which token is of which; each is read as if it stood alone. What each block leaves is
         added to `every`, where that is given; the last one with the norm that follows it.
         """
+        if memory is None and documents is None and every is None:
+            whole = encoder.encoder_pass(self, x)
+            if whole is not None:
+                return whole(x, lengths)
         packing = None if self.causal else _packing(x, lengths)
         at = slice(0, x.shape[1]) if documents is None else places_in(documents)
         rotation = None if self.rotary is None else self.rotary(at)
         views = {window: self._view(x, lengths, documents, window) for window in set(self.windows)}
-        looks = [AttentionView(*views[window], rotation, packing) for window in self.windows]
+        looks = [views[window]._replace(rotation=rotation, packing=packing) for window in self.windows]
         sources = None if memory is None else self.sources(memory)
         if packing is None:
             return self._run(x, looks, sources=sources, every=every)
@@ -152,10 +161,16 @@ class Stack(nn.Module):
             every[-len(looks) :] = [packing.unpack(state) for state in every[-len(looks) :]]
         return packing.unpack(last)
 
-    def _view(
-        self, x: Tensor, lengths: Tensor | None, documents: Tensor | None, window: int | None
-    ) -> tuple[Tensor | None, bool]:
+    def _view(self, x: Tensor, lengths: Tensor | None, documents: Tensor | None, window: int | None) -> AttentionView:
         """What tokens see: a mask where one is needed, and whether PyTorch's causal one will do."""
+        if window is not None and window >= x.shape[1]:
+            window = None  # it reaches everything
+        if self._unmasked and (self.causal or lengths is None):
+            most = self.most_documents if self.training else None
+            dropout = self.shape.dropout_attention if self.training else 0.0
+            spans = spans_of(x, self.shape.head_size, self.causal, window, documents, most, dropout=dropout)
+            if spans is not None:
+                return AttentionView(spans=spans)
         places = torch.arange(x.shape[1], device=x.device)
         limits = []
         if lengths is not None and not self.causal:
@@ -165,8 +180,13 @@ class Stack(nn.Module):
         if window is not None or (self.causal and limits):
             limits.append(visible(places, places, causal=self.causal, window=window)[None, None])  # (1, 1, T, T)
         if not limits:
-            return None, self.causal
-        return additive(reduce(torch.logical_and, limits), product_dtype(x)), False
+            return AttentionView(causal=self.causal)
+        return AttentionView(additive(reduce(torch.logical_and, limits), product_dtype(x)))
+
+    @property
+    def _unmasked(self) -> bool:
+        """Whether attention may go without a mask: nobody looks at its weights, and it is not to be written out."""
+        return not capturing() and all(block.attention.fused for block in self.layers)  # type: ignore[union-attr]
 
     def sources(self, memory: Memory) -> list[Source]:
         """Every layer's keys and values of a memory."""
@@ -251,6 +271,13 @@ def start_normal(model: nn.Module, std: float) -> None:
     for module in model.modules():
         if isinstance(module, Stack):
             module.start_small()
+
+
+def expect_documents(model: nn.Module, most: int | None) -> None:
+    """Tell the stacks inside how many texts the next batches have at most, where several share a row."""
+    for module in model.modules():
+        if isinstance(module, Stack):
+            module.most_documents = most
 
 
 PADDED = 0.95  # share of tokens in a batch up to which skipping the padding costs less than it saves

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pydantic import Field, SerializeAsAny
 
@@ -48,6 +48,9 @@ class RunConfig(Section):
         alias="from",
         description="a model to go on from: its architecture, weights and tokenizer are taken; of a part alone, as "
         "in from.encoder=MODEL, its architecture, weights and image processor",
+    )
+    quantize: Literal["int8", "int4"] | None = Field(
+        None, description="adapt=lora: bring the matrices of from=MODEL, which stay frozen, to int8 or int4"
     )
     seed: int = Field(0, ge=-MAX_SEED, le=MAX_SEED, description="of everything that is drawn")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1 or mps")
@@ -171,6 +174,11 @@ def _adapt(settings: Mapping[str, Any]) -> AdaptConfig:
     unused = adapt.model_dump(exclude={"name"}, exclude_defaults=True)
     if unused and adapt.name != "lora":
         raise ConfigError(f"adapt.{next(iter(unused))} belongs to adapt=lora; adapt={adapt.name} has no use for it")
+    if settings.get("quantize") is not None and adapt.name != "lora":
+        raise ConfigError(
+            f"quantize={brief(settings['quantize'])} is for matrices that stay as they are, those of adapt=lora; "
+            "say that, too, or leave it out"
+        )
     if adapt.name != "full" and not isinstance(settings.get("from"), str):
         raise ConfigError(f"adapt={adapt.name} trains a little of a model that is there already; name it: from=MODEL")
     return adapt
@@ -306,7 +314,7 @@ def describe_settings(settings: Mapping[str, Any]) -> list[Described]:
     rows += describe(HeadConfig, "head") if task.headed else []
     rows += describe(AdaptConfig, "adapt") if task.continues else []
     rows = [row._replace(default=str(chosen.get(row.key, row.default))) for row in rows]
-    top = [(key, RunConfig.model_fields[key]) for key in ("start_from", "seed", "device", "out")]
+    top = [(key, RunConfig.model_fields[key]) for key in ("start_from", "quantize", "seed", "device", "out")]
     return rows + [Described(field.alias or key, str(field.default), field.description or "") for key, field in top]
 
 

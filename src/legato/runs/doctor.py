@@ -8,11 +8,16 @@ import shutil
 import sys
 import tempfile
 import time
+import warnings
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from legato.version import __version__
+
+if TYPE_CHECKING:
+    import torch
 
 NEEDED = (
     "torch",
@@ -79,16 +84,46 @@ def _devices() -> list[Finding]:
         total = torch.cuda.get_device_properties(0).total_memory / 2**30
         bf16 = "bf16" if torch.cuda.is_bf16_supported() else "no bf16"
         found.append(Finding("gpu", f"{torch.cuda.get_device_name(0)}, {total:.0f} GiB, {bf16}"))
-    size = 1024
-    a = torch.randn(size, size, device=device)
-    a @ a
-    started = time.perf_counter()
-    for _ in range(5):
-        a = (a @ a) / size**0.5  # keeps its scale: numbers that underflow are slow on a CPU
-    float(a.sum())  # waits for the device
-    rate = 5 * 2 * size**3 / (time.perf_counter() - started) / 1e9
-    found.append(Finding("float32 matrix product", f"{rate:,.0f} GFLOP/s", rate > 1))
-    return found
+    return [*found, _kernels(), *_products(device)]
+
+
+def _kernels() -> Finding:
+    """Whether the C++ kernels are there, and why not; where they are not yet, they are compiled now."""
+    from legato.nn.kernels import library
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        started = time.perf_counter()
+        found = library.library.__wrapped__()  # not what an earlier call found, which told why already
+    if found is not None:
+        took = time.perf_counter() - started
+        return Finding("CPU kernels", "compiled for this processor" + (f" now, in {took:.0f} s" if took > 2 else ""))
+    off = os.environ.get("LEGATO_KERNELS") == "off"
+    why = "LEGATO_KERNELS=off" if off or not told else str(told[0].message)
+    return Finding("CPU kernels", f"none: {why}", off)
+
+
+def _products(device: torch.device) -> list[Finding]:
+    """How fast each width is multiplied, and what is chosen because of it."""
+    from legato.runs.product_rates import copy_rate, product_rates
+    from legato.training.devices import why_bf16
+
+    found = [Finding("memory bandwidth", f"{_figures(copy_rate(device))} GB/s read and written")]
+    for name, rate in product_rates(device).items():
+        told = "no such products here"
+        if rate is not None:
+            told = f"{_figures(rate.many)} GFLOP/s (many rows), {_figures(rate.one)} GB/s (one row)"
+        found.append(Finding(f"{name} products", told, name != "float32" or (rate is not None and rate.many > 1)))
+    fast, why = why_bf16(device)
+    return [*found, Finding("dtype=auto, train.precision=auto", f"{'bf16' if fast else 'float32'}: {why}")]
+
+
+def _figures(value: float) -> str:
+    """
+    >>> _figures(0.4321), _figures(31.4), _figures(788_123.4)
+    ('0.43', '31', '788,123')
+    """
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def _memory() -> Finding:

@@ -24,7 +24,7 @@ from legato.folders.model_folder import load_model, read_config, read_model
 from legato.input_files import path_of
 from legato.interrupts import CTRL_C
 from legato.models.base import SequenceModel, count_parameters
-from legato.models.building import refuse_too_large, within_memory
+from legato.models.building import refuse_too_large, undrawn, within_memory
 from legato.models.model_with_head import HeadConfig, ModelWithHead, body_of, refuse_blind, resolved
 from legato.models.published.heads import head_note
 from legato.nn.characters import tell_spelling
@@ -38,7 +38,7 @@ from legato.tasks.base import Plan
 from legato.training.adapt import Base, adapt, store_frozen, trainable_line
 from legato.training.checkpoints import list_checkpoints
 from legato.training.config import TrainConfig
-from legato.training.devices import choose_device
+from legato.training.devices import choose_device, why_bf16
 from legato.training.display import Display, memory_used
 from legato.training.loop import Trainer
 from legato.training.optimizers import freeze_parts, rated_parts
@@ -57,6 +57,7 @@ RESUMABLE = (
     "train.samples",
     "train.tensorboard",
     "train.graph",
+    "train.compile",
     "train.recompute",
     "device",
     # The texts may have moved; their hashes must be what they were. So may the model that it began with.
@@ -180,7 +181,10 @@ def _finished(path: Path) -> ConfigError:
 
 def plan_of(config: RunConfig, device: Any) -> Plan:
     """What a task prepares itself from."""
-    loaded = None if config.whole_from is None else read_model(config.whole_from, sketched=True)
+    loaded = None
+    if config.whole_from is not None:
+        frozen = config.adapt.name == "lora"
+        loaded = read_model(config.whole_from, sketched=True, quantize=config.quantize, frozen=frozen)
     parts = {part: _read_part(place, part) for part, place in config.parts_from.items()}
     head = config.head or HeadConfig()
     tokenizer = config.tokenizer or TokenizerConfig()
@@ -211,12 +215,13 @@ def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool)
     kind = MODELS.get(config.model.name)
     # On a CPU there is a gradient beside each weight; optimisers that keep more are not counted.
     whole = config.whole_from is None or config.adapt.name == "full"
-    refuse_too_large(kind, job.model_config, job.sizes, copies=2 if device.type == "cpu" and whole else 1)
-    model = kind(job.model_config, job.sizes)
-    drawn = set() if plan.loaded is None else plan.loaded.put_into(model)
+    narrow = plan.loaded is not None and is_quantized(plan.loaded.module)
+    if not narrow:
+        refuse_too_large(kind, job.model_config, job.sizes, copies=2 if device.type == "cpu" and whole else 1)
+    model, drawn = _begun(lambda: kind(job.model_config, job.sizes), plan.loaded, narrow=narrow)
     base = None
     if config.whole_from is not None and plan.loaded is not None and not whole:
-        base = Base.of(config.whole_from, plan.loaded)
+        base = Base.of(config.whole_from, plan.loaded, config.quantize)
     for part, held in plan.parts.items():
         held.put_into(model.parts[part])
     if job.head is not None:
@@ -234,6 +239,9 @@ def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool)
     model = model.to(device)
     parameters = count_parameters(model)
     display.say(f"model: {config.model.name}, {parameters:,} parameters, on {device}")
+    fast, why = why_bf16(device)
+    if config.train.precision == "auto" and fast and device.type == "cpu":
+        display.say(f"precision: bf16, since {why}; train.precision=float32 is the other")
     if base is not None:
         adapt(model, config.adapt, base, display.warn)
         store_frozen(model, device, config.train.precision)
@@ -265,6 +273,19 @@ def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool)
         write_provenance(run, plan, job.hashes, base, model)
     trainer.fit()
     return _conclude(config, trainer, parameters)
+
+
+def _begun(
+    make: Callable[[], SequenceModel], loaded: Loaded | None, *, narrow: bool
+) -> tuple[SequenceModel, set[str]]:
+    """The model to train, with the weights of the one that it goes on from, and the names of what it has alone."""
+    if loaded is not None and narrow:  # of its wide matrices nothing is ever used, so that they take no memory
+        model = undrawn(make)
+        drawn = loaded.put_into(model)
+        if not drawn:
+            return model, drawn
+    model = make()
+    return model, set() if loaded is None else loaded.put_into(model)
 
 
 def _tell_same(hashes: Mapping[str, str], display: Display) -> None:

@@ -2,7 +2,8 @@
 
 full      every weight
 head      the task's head alone; the body gives features
-lora      two thin matrices beside some of the frozen ones (nn/lora.py; Hu et al. 2021), and the head
+lora      two thin matrices beside some of the frozen ones (nn/lora.py; Hu et al. 2021), and the head; what is frozen
+          may have 8 or 4 bits (QLoRA; Dettmers et al. 2023)
 bitfit    the biases (Ben Zaken et al. 2022), and the head
 
 What is frozen has no gradient, no place in the optimiser or a checkpoint, and none in the run's folders: they hold
@@ -32,6 +33,7 @@ from legato.models.published.family import form_of
 from legato.models.published.matrices import Matrix, matrices_of
 from legato.nn.linear import Linear
 from legato.nn.lora import LowRank, Part
+from legato.nn.quantized import Narrow, is_quantized
 from legato.nn.readout import Readout
 from legato.training.devices import autocast
 
@@ -66,13 +68,15 @@ class Base:
     digest: str  # of its weights
     names: frozenset[str]  # of its tensors
     below: MergedAdapters | None = None  # what it is made of, where it is itself an adapter
+    quantize: str | None = None  # how narrow it was made
 
     @classmethod
-    def of(cls, place: str, loaded: Loaded) -> Base:
+    def of(cls, place: str, loaded: Loaded, quantize: str | None = None) -> Base:
         found = str(find_model(place)) if Path(place).exists() else place
         module = loaded.module
         names = frozenset(body_of(module).state_dict())
-        return cls(found, loaded.digest or digest_of(module), names, module.merged)
+        digest = body_of(module).original or loaded.digest or digest_of(module)
+        return cls(found, digest, names, module.merged, quantize)
 
 
 def adapt(
@@ -96,6 +100,11 @@ def adapt(
                 "adapt=lora puts adapters into a Transformer's matrices, those of attention and feed-forward, and "
                 f"model={model.config.name} has none; use adapt={', '.join(others)}{' or ' * bool(others)}full"
             )
+        if base.below is not None and is_quantized(model):
+            raise ConfigError(
+                f"adapt=lora cannot go on from {base.place}, an adapter beside quantised weights: lengthen its run, "
+                "with resume=RUN, or begin with the model that it adapts"
+            )
         targets = _add_low_rank(model, config)
     biases = _biases(parameters) - heads if config.name == "bitfit" else set()
     if config.name == "bitfit" and not biases:
@@ -111,7 +120,12 @@ def adapt(
     if base.below is not None and config.name == "lora":
         place, digest = base.below.root, base.below.digest
     model.adapter = AdapterInfo(
-        **config.model_dump(exclude={"targets"}), base=place, digest=digest, targets=targets, below=base.below
+        **config.model_dump(exclude={"targets"}),
+        base=place,
+        digest=digest,
+        targets=targets,
+        quantize=base.quantize,
+        below=base.below,
     )
 
 
@@ -123,8 +137,10 @@ def store_frozen(model: SequenceModel, device: torch.device, precision: str) -> 
             return
         kind = torch.get_autocast_dtype(device.type)
     for layer in model.modules():
-        # A readout may share its rows with the embedding, which is read as it is.
-        if isinstance(layer, Linear) and not isinstance(layer, Readout) and not layer.weight.requires_grad:
+        # A readout may share its rows with the embedding, which is read as it is; what is narrow stays so.
+        if not isinstance(layer, Linear) or isinstance(layer, Readout | Narrow):
+            continue
+        if not layer.weight.requires_grad:
             layer.weight.data = layer.weight.data.to(kind)
 
 
@@ -183,7 +199,7 @@ def _add_low_rank(model: SequenceModel, config: AdaptConfig) -> tuple[str, ...]:
             config.alpha / (math.sqrt(config.rank) if config.rslora else config.rank),
             config.dropout,
         )
-        layer.low_rank = low.to(layer.weight.device).train(layer.training)
+        layer.low_rank = low.to(model.device).train(layer.training)
     return tuple(targets)
 
 

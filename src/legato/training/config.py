@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
 
 from legato.config import Section
 
+PRECISIONS = {"bfloat16": "bf16", "fp32": "float32"}  # as they are called elsewhere
 DEFAULT_LR = {"adamw": 3e-3, "muon": 3e-3, "sgd": 1.0, "asgd": 1.0}
 
 
@@ -69,10 +70,13 @@ class TrainConfig(Section):
     )
 
     precision: Literal["auto", "float32", "bf16"] = Field(
-        "auto", description="auto: bf16 on a GPU, float32 elsewhere"
+        "auto", description="auto: bf16 where the device multiplies it fast, float32 elsewhere"
     )
     graph: bool = Field(True, description="on a GPU, replay steps of one shape as a CUDA graph")
-    compile: bool = Field(False, description="compile the model with torch.compile")
+    compile: Literal["auto", True, False] = Field(
+        "auto",
+        description="compile the model with torch.compile; auto: a Transformer on a GPU, where the run earns it back",
+    )
     recompute: bool = Field(
         False, description="forget a Transformer block's inner results and compute them again: slower, less memory"
     )
@@ -94,6 +98,19 @@ class TrainConfig(Section):
     @classmethod
     def _one_is_a_list(cls, value: Any) -> Any:
         return [value] if isinstance(value, str) else value
+
+    @field_validator("compile", mode="before")
+    @classmethod
+    def _auto_or_bool(cls, value: Any) -> Any:
+        try:
+            return TypeAdapter(bool).validate_python(value)
+        except ValidationError:
+            return value
+
+    @field_validator("precision", mode="before")
+    @classmethod
+    def _one_name(cls, value: Any) -> Any:
+        return PRECISIONS.get(value, value) if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _rate(self) -> TrainConfig:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final
 
@@ -43,6 +44,10 @@ DTYPES: Final = {
 }
 
 
+# What /proc/cpuinfo calls instructions that multiply matrices of bf16: x86's, and aarch64's.
+BF16_FLAGS: Final = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-BF16", "bf16": "BF16 matrix instructions"}
+
+
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     """The width of weights that is meant; `auto` is bf16 where the device multiplies it fast, else float32."""
     if name == "auto":
@@ -57,17 +62,33 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
 
 def multiplies_bf16(device: torch.device) -> bool:
     """Whether bf16 products are fast there: CUDA from Ampere on, and CPUs with instructions for them."""
+    return why_bf16(device)[0]
+
+
+def why_bf16(device: torch.device) -> tuple[bool, str]:
+    """Whether bf16 products are fast on a device, and what tells it. `LEGATO_BF16=off` says that a CPU's are not."""
     if device.type == "cuda":
-        return torch.cuda.get_device_capability(device) >= (8, 0)
-    words = {word for line in processor() for word in line.split()}
-    return device.type == "cpu" and bool(words & {"amx_bf16", "avx512_bf16", "bf16"})
+        major, minor = torch.cuda.get_device_capability(device)
+        return major >= 8, f"compute capability {major}.{minor}" + (" is older than 8.0" if major < 8 else "")
+    if device.type != "cpu":
+        return False, f"{device.type} is not known to gain by it"
+    if os.environ.get("LEGATO_BF16") == "off":
+        return False, "LEGATO_BF16=off"
+    flags = {flag for line in processor() for flag in line.split()}
+    found = next((name for flag, name in BF16_FLAGS.items() if flag in flags), None)
+    return found is not None, f"the processor has {found}" if found else "the processor has no instructions for bf16"
+
+
+def precision_of(precision: str, device: torch.device) -> str:
+    """`auto` is bf16 where that is multiplied fast, else float32; anything else is itself."""
+    if precision != "auto":
+        return precision
+    return "bf16" if multiplies_bf16(device) else "float32"
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[None]:
-    """bf16 on a GPU that has it, float32 elsewhere; `precision` may insist on either."""
-    if precision == "auto":
-        precision = "bf16" if device.type == "cuda" and multiplies_bf16(device) else "float32"
-    if precision == "float32":
+    """bf16 where the device multiplies it fast, float32 elsewhere; `precision` may insist on either."""
+    if precision_of(precision, device) == "float32":
         return nullcontext()
     return torch.autocast(device.type, torch.bfloat16)
 

@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
-from collections.abc import Hashable
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from functools import reduce
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from legato.data.batching.ahead import Ahead
 from legato.data.batching.batch import Batch
 from legato.data.batching.batches import mix_seed
 from legato.errors import (
@@ -37,8 +38,7 @@ from legato.folders.atomic import replacing
 from legato.folders.finite_scores import finite_scores
 from legato.interrupts import CTRL_C, Interrupt, Stopped
 from legato.models.base import SequenceModel
-from legato.nn.losses.vocabulary import compile_loss
-from legato.nn.transformer import Stack
+from legato.nn.transformer import Stack, expect_documents
 from legato.schema import fields_of, fit
 from legato.training.checkpoints import (
     Checkpoint,
@@ -53,11 +53,12 @@ from legato.training.checkpoints import (
     trainable_state,
     with_each,
 )
+from legato.training.compiling import Compilation
 from legato.training.config import TrainConfig
 from legato.training.devices import autocast, random_states, seed_generators, set_random_states
 from legato.training.display import Display, Report, memory_used
 from legato.training.divergence import NotFinite, Watch, first_bad_module
-from legato.training.graph import AT_ONCE, MOST, WARM, StepGraph, failure_reason, own_stream, shape_of
+from legato.training.graph import Recordings, own_stream
 from legato.training.job import Job, Run
 from legato.training.layer_figures import LayerFigures
 from legato.training.optimizers import Average, make_optimizer, optimizer_tensors, restore_optimizer
@@ -91,43 +92,59 @@ class Trainer:
         self.step = 0  # updates made
         self.states: list[Any] = [None] * config.accumulate
         self.watch = Watch()
-        # What is computed again draws its dropout again from the same generator's state, which a recording hides.
-        whole = config.accumulate == 1 and not config.recompute
-        self._graphable = config.graph and device.type == "cuda" and whole
-        self._warm: Counter[str | None] = Counter()  # steps of each task made in this process
-        self.graphs: dict[Hashable, StepGraph] = {}
-        self._met: set[Hashable] = set()  # shapes of the ordinary steps so far
         self._trainable = [p for p in model.parameters() if p.requires_grad]
+        # What is computed again draws its dropout again from the same generator's state, which a recording hides.
+        on = config.graph and device.type == "cuda" and not config.recompute
+        # Where the model runs on the CPU itself, a thread would only take turns with it.
+        self._ahead = Ahead(job.batches, self.steps, pin=True) if device.type == "cuda" else None
+        settle = {} if self._ahead is None else {"settle": self._ahead.settle}
+        self.recordings = Recordings(self._trainable, device, on=on, warn=display.warn, **settle)
         self._layers = LayerFigures(model, config.layers_every)
         if config.recompute:
             recompute_blocks(model)
-        if config.compile:
-            model.compile()
-            compile_loss()
+        self.compilation = Compilation(config.compile, model, device, display)
+        self.recordings.at_once = not self.compilation.on
 
     # ── one step ──────────────────────────────────────────────────────────────────────────────
 
     def _gradients(self, step: int) -> tuple[Tensor, Batch]:
         """Forward and backward of one step: the summed loss, and the batch it is of."""
-        batch = self.job.batches.at(step)
-        graph = self._graph_for(batch)
-        if graph is not None:
-            seed_generators(self.device, mix_seed(self.seed, step, 0))
-            return graph.replay(batch), batch
-        self.optimizer.zero_grad(set_to_none=True)  # what is there may be a graph's
-        batch = batch.to(self.device)
-        if batch.reset_all:
-            self.states = [None] * self.config.accumulate
-        reported = torch.zeros((), device=self.device)
-        tokens = torch.tensor(float(max(batch.tokens, 1)), device=self.device)
-        for index, part in enumerate(batch.split(self.config.accumulate)):
+        batch = (self._ahead or self.job.batches).at(step)
+        parts = batch.split(self.config.accumulate)
+        recordable = self.job.recordable(batch)
+        graphs = self.recordings.of(parts, self.states, self._forward_backward) if recordable else None
+        if graphs is None:
+            self.optimizer.zero_grad(set_to_none=True)  # what is there may be a graph's
+            if batch.reset_all:
+                self.states = [None] * self.config.accumulate
+            tokens = torch.tensor(float(max(batch.tokens, 1)), device=self.device)
+        losses = []
+        for index, part in enumerate(parts):
             seed_generators(self.device, mix_seed(self.seed, step, index))
-            loss, self.states[index] = self._forward_backward(part, self.states[index], tokens)
-            reported += loss
-        return reported, batch
+            if graphs is None:
+                there = part.to(self.device)
+                loss, self.states[index] = self._forward_backward(there, self.states[index], tokens)
+            else:
+                loss = graphs[index].replay(part, batch.tokens, begins=index == 0)
+            losses.append(loss.clone())  # the next replay leaves its own there
+        return reduce(torch.add, losses), batch
+
+    def _gradients_or_uncompiled(self, step: int) -> tuple[Tensor, Batch]:
+        """The same; where the model cannot be compiled, without."""
+        states = list(self.states)
+        try:
+            return self._gradients(step)
+        except Exception as problem:
+            if not self.compilation.refuse(problem):
+                raise
+        self.states = states
+        self.recordings.reset()
+        return self._gradients(step)
 
     def _forward_backward(self, part: Batch, state: Any, tokens: Tensor) -> tuple[Tensor, Any]:
         """Add the gradients of one part of a step of `tokens` tokens; its summed loss and its next state."""
+        if part.inputs.document_ids is not None:
+            expect_documents(self.model, part.inputs.most_documents)
         with autocast(self.device, self.config.precision):
             loss = self.job.loss(self.model, part, state)
         # Every token of the step counts the same, in whichever part it lies.
@@ -135,48 +152,19 @@ class Trainer:
         # Cut off from the next segment, the state's gradients are those of truncated backpropagation through time.
         return loss.reported.detach(), with_each(Tensor.detach, loss.state)
 
-    def _graph_for(self, batch: Batch) -> StepGraph | None:
-        """The recording that makes steps of this shape; made when a shape comes for the first or second time."""
-        if not self._graphable or not self.job.recordable(batch):
-            return None
-        if not (batch.inputs.lengths is None or batch.fixed_shape):
-            return None
-        shape = shape_of(batch)
-        known = self.graphs.get(shape)
-        if known is not None:
-            return known
-        # A stream's state lives in its one recording, so there can be no second shape; it begins with a state.
-        streaming = self.states[0] is not None
-        full = len(self.graphs) >= (1 if streaming else MOST)
-        # What is compiled is compiled anew for a new shape, which cannot be recorded.
-        due = shape in self._met or (len(self.graphs) < AT_ONCE and not self.config.compile)
-        if self._warm[batch.task] < WARM or not due or full or (batch.keep_state is not None and not streaming):
-            self._met.add(shape)
-            return None
-        first = next(iter(self.graphs.values()), None)
-        try:
-            graph = StepGraph(self._forward_backward, batch.to(self.device), self.states[0], self._trainable, first)
-        except RuntimeError as problem:  # a model that asks the device for something, or no memory left
-            self._graphable, self.graphs = False, {}
-            self.display.warn(f"steps are not recorded as CUDA graphs: {failure_reason(problem)}")
-            return None
-        self.graphs[shape] = graph
-        if streaming:
-            self.states = [graph.state]
-        return graph
-
     def _update(self) -> None:
         """Make update number `self.step`."""
+        self.compilation.enter()
         rate = self.schedule.lr(self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["share"]
-        reported, batch = self._gradients(self.step)
+        reported, batch = self._gradients_or_uncompiled(self.step)
         looking = self._layers.due(self.step + 1)
         if looking:
             self._layers.before()
         norm = torch.nn.utils.clip_grad_norm_(self._trainable, self.config.clip or math.inf)
         self.optimizer.step()
-        self._warm[batch.task] += 1
+        self.recordings.warm[batch.task] += 1
         if self.average is None and self.config.average and self.step >= self.steps * (1 - self.config.average):
             self.average = Average(self.model, None)
         if self.average is not None:
@@ -184,6 +172,11 @@ class Trainer:
         self.progress.tokens += batch.read
         self.step += 1
         self.watch.see(self.step, reported, norm, batch.tokens)
+        if self.compilation.leave(self.steps - self.step, lambda: len(self.recordings.met) <= 1):
+            self.recordings.reset()
+            self.recordings.at_once = False
+            self.optimizer.zero_grad(set_to_none=True)
+            torch.cuda.empty_cache()  # the recordings' memory, which the others to come do not share
         if looking:
             self.watch.check()  # what is not finite is no figure
             self.run.log(self.step, "layers", dict(self._layers.after()))
@@ -207,7 +200,7 @@ class Trainer:
         self.display.plan(self.config, self.steps, self.job.batches.steps_per_epoch, self.validate_every)
         self.display.start(self.steps, self.step)
         try:
-            with Interrupt() as interrupt, own_stream(self.device) if self._graphable else nullcontext():
+            with Interrupt() as interrupt, own_stream(self.device) if self.recordings.on else nullcontext():
                 self._train(interrupt)
         except NotFinite as problem:
             raise self._explain(problem) from None
@@ -223,18 +216,16 @@ class Trainer:
         finally:
             self.display.stop()
             self.run.close()
+            if self._ahead is not None:
+                self._ahead.close()
         return self.progress
 
     def _train(self, interrupt: Interrupt) -> None:
         self.model.train()
         started = mark = time.monotonic()
         before = self.progress.seconds
-        if self.config.compile:
-            self.display.say("compiling the model, for which the first step waits …")
         while self.step < self.steps and not self.progress.finished:
             self._update()
-            if self.config.compile and self._warm.total() == 1:
-                self.display.say(f"compiled: the first step took {time.monotonic() - started:.0f} seconds")
             ending = self.step == self.steps
             if self.step % self.config.log_every == 0 or ending:
                 mark = self._report(mark)
@@ -282,13 +273,17 @@ class Trainer:
 
     # ── validation ────────────────────────────────────────────────────────────────────────────
 
-    def _averaged(self) -> Any:
-        return self.average.applied() if self.average is not None and self.average.updates else nullcontext()
+    @contextmanager
+    def _scored(self) -> Iterator[None]:
+        """Inside, the model is what is scored and kept: its average, where there is one, and not compiled."""
+        averaged = self.average is not None and self.average.updates
+        with self.compilation.paused(), self.average.applied() if self.average and averaged else nullcontext():
+            yield
 
     def _validate(self) -> None:
         self.watch.check()  # nothing that is not finite is ever scored or saved
         self.model.eval()
-        with self._averaged(), torch.no_grad(), autocast(self.device, self.config.precision):
+        with self._scored(), torch.no_grad(), autocast(self.device, self.config.precision):
             metrics = finite_scores(self.job.validate(self.model), self.model, self.display.say)
             score = metrics[self.job.metric]
             gain = self._better(score, metrics.get("loss"))
@@ -347,7 +342,7 @@ class Trainer:
     def _publish(self) -> None:
         self.watch.check()
         self.model.eval()
-        with self._averaged(), replacing(self.run.last) as folder:
+        with self._scored(), replacing(self.run.last) as folder:
             self.job.write(self.model, folder, self.progress.metrics)
         self.model.train()
 
@@ -388,7 +383,7 @@ class Trainer:
         if kept["average_updates"] is not None:
             self.average = self.average or Average(self.model, None)
             self.average.restore(checkpoint.average, kept["average_updates"], where)
-        self.graphs, self._met, self._warm = {}, set(), Counter()
+        self.recordings.reset()
         self.step = checkpoint.step
         self.states = with_each(lambda tensor: tensor.to(self.device), checkpoint.stream)
         self._check_states(where)
@@ -422,7 +417,7 @@ class Trainer:
         """Go back to the last checkpoint, make the bad step again and name the module where it began."""
         where, good = "", self.step
         try:
-            self.watch, self._graphable = Watch(), False
+            self.watch, self.recordings.on = Watch(), False
             self.model.train()
             earlier = [p for p in list_checkpoints(self.run.checkpoints) if step_of(p) < problem.step]
             self._restore(load_checkpoint(earlier[-1]))

@@ -76,7 +76,19 @@ def _of_tasks() -> Iterator[Scenario]:
     for task, job in JOBS.items():
         covers = frozenset({f"task:{task}"})
         trained = _train(task, {**job.settings, "train.schedule": "constant"}, out="run")
-        keys = ("data.", "tokenizer.", "train.", "head.", "adapt.", "model.name", "from", "seed", "device", "out")
+        keys = (
+            "data.",
+            "tokenizer.",
+            "train.",
+            "head.",
+            "adapt.",
+            "model.name",
+            "from",
+            "quantize",
+            "seed",
+            "device",
+            "out",
+        )
         yield Scenario(
             f"train-{task}", _train(task, job.settings), job.makes, covers=covers, keys=keys, options=task == "lm"
         )
@@ -451,6 +463,20 @@ def _of_verbs() -> Iterator[Scenario]:
     yield Scenario("export-gguf-hf", ("export", "model.gguf", "--to", "hf", "--out", "out"), file)
     tuned = {**TEXT, "data.window": 16, "train.batch_tokens": 64, "from": "model.gguf", "adapt": "lora"}
     yield Scenario("adapt-gguf", _train("lm", tuned), (*file, stock.text), reads="model.gguf")
+    beside = _train("lm", {**tuned, "from": "narrow"})
+    yield Scenario("adapt-narrow", beside, (stock.narrow_model, stock.text), reads="narrow")
+    made_narrow = _train("lm", {**tuned, "from": "llama", "quantize": "int8"})
+    yield Scenario("adapt-int8", made_narrow, (stock.wide_model, stock.text), keys=("adapt.", "quantize"))
+    small = {
+        **TEXT,
+        "model": "lstm",
+        "model.width": 32,
+        "model.layers": 1,
+        "data.window": 16,
+        "train.batch_tokens": 64,
+    }
+    words = ("generate", "run", "the cat", "--max-tokens", "5", "--quantize", "int4")
+    yield Scenario("generate-narrow-lstm", words, (stock.text,), (_train("lm", small, out="run"),), texts=1)
     yield Scenario("models", options=True, words=("models", "lstm", "--json"))
     yield Scenario("recipes", options=True, words=("recipes", "lm/ptb-lstm", "--json"))
     yield Scenario("doctor", options=True, words=("doctor", "--json"))

@@ -31,6 +31,7 @@ class Inputs:
     lengths: Tensor | None = None  # (B,), None when every row is full
     segments: Tensor | None = None  # (B, T), 0 for a first sentence and 1 for a second; None: all are first
     document_ids: Tensor | None = None  # (B, T), which text a token is of, where several share a row; they rise
+    most_documents: int | None = None  # of those in the batch, at most; None: nobody has counted
     characters: Tensor | None = None  # (B, T, C), the bytes of each word, for models that read those
     draws: Tensor | None = (
         None  # (B, K), numbers from 0 to 1 from which other views of the values are made in training

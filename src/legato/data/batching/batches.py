@@ -189,7 +189,9 @@ class Packed:
         size = self.tokens_per_step
         return Batch(
             Inputs(
-                self.ids[inputs].long().masked_fill(first, self._start), document_ids=documents - documents[:, :1]
+                self.ids[inputs].long().masked_fill(first, self._start),
+                document_ids=documents - documents[:, :1],
+                most_documents=self._most,
             ),
             self.ids[inputs + 1].long(),
             tokens=size,
@@ -204,6 +206,10 @@ class Packed:
         rest = self.size - self.steps_per_epoch * self.tokens_per_step
         cuts = draw.permutation(self.steps_per_epoch * self.rows) * self.shape.window + draw.integers(rest + 1)
         moved = self._starts[order] - (ends - self._lengths[order])  # from a place in the row to one in the text
+        first, last = (np.searchsorted(ends, cuts + place, "right") for place in (0, self.shape.window - 1))
+        most = int((last - first + 1).reshape(-1, self.rows).sum(1).max())
+        # The same for a whole epoch and, since it is rounded up by a quarter at most, likely for the next one.
+        self._most = rounded(most, 1 << max(most.bit_length() - 3, 0))
         self._ends, self._moved, self._cuts, self._firsts = (
             self._put(x) for x in (ends, moved, cuts, self._starts[order])
         )

@@ -56,7 +56,9 @@ from legato.models.model_with_head import BODY, HeadSpec, ModelWithHead, body_of
 from legato.models.published.entries import Setting
 from legato.models.published.matrices import Matrix, matrices_of, published_head
 from legato.nn.characters import tell_spelling
-from legato.nn.lora import merge
+from legato.nn.linear import Linear
+from legato.nn.lora import Part, beside, merge
+from legato.nn.quantized import Narrow
 from legato.registry import MODELS
 from legato.schema import OPEN, Place, TypedDict, read_json, read_json_if_there, with_config
 
@@ -71,19 +73,33 @@ class BaseEntries(TypedDict, total=False):
 
 
 @with_config(OPEN)
+class AdaptEntries(TypedDict, total=False):
+    """How it was adapted, as far as it matters here."""
+
+    quantize: str | None
+
+
+@with_config(OPEN)
 class AdapterFile(TypedDict, total=False):
     """legato.json."""
 
     legato: Required[dict[str, Any]]
     model: Required[dict[str, Setting]]
     base: Required[BaseEntries]
+    adapt: AdaptEntries | None
     trained: list[str] | None
 
 
-def load_adapter(folder: Path, load_model: Callable[[Path], Loaded], above: tuple[Path, ...] = ()) -> Loaded:
+def load_adapter(
+    folder: Path,
+    load_model: Callable[[Path], Loaded],
+    above: tuple[Path, ...] = (),
+    load_narrow: Callable[[Path, str], Loaded] | None = None,
+) -> Loaded:
     """The whole model that an adapter and its base, read by `load_model`, make.
 
-    `above` are the adapters that it is the base of.
+    `above` are the adapters that it is the base of. An adapter that was trained beside narrow matrices, made for it,
+    has them again where `load_narrow` reads the base so.
     """
     refuse_links_out(folder)
     told = _told(folder)
@@ -93,8 +109,9 @@ def load_adapter(folder: Path, load_model: Callable[[Path], Loaded], above: tupl
     if is_adapter(place):
         base = read_steadily(place, lambda at: load_adapter(at, load_model, above))
     else:
-        base = load_model(place)
-    before = base.digest or digest_of(base.module)
+        width = (told.get("adapt") or {}).get("quantize")
+        base = load_model(place) if load_narrow is None or width is None else load_narrow(place, str(width))
+    before = body_of(base.module).original or base.digest or digest_of(base.module)
     if told and told["base"].get("digest") not in (None, before):
         raise FolderError(
             f"{folder} is an adapter for another base: it was trained for {told['base'].get('given')} as that was "
@@ -117,9 +134,11 @@ def load_adapter(folder: Path, load_model: Callable[[Path], Loaded], above: tupl
     for path, (a, b) in pairs.items():
         matrix = matrices[path]
         scaling = peft_files.scaling_of(config, path, len(a), folder / peft_files.CONFIG)
-        merge(matrix.layer.weight[matrix.start : matrix.end], a, b, scaling)
+        if not isinstance(matrix.layer, Narrow):
+            merge(matrix.layer.weight[matrix.start : matrix.end], a, b, scaling)
         key, pair = place_of(matrix), (a, scaled(b, scaling))
         merged[key] = stacked([merged[key], pair]) if key in merged else pair
+    _put_beside(module, merged)
     module.eval()
     module.merged = replace(below, pairs=merged, tensors={**below.tensors, **changed})
     said = read_json_if_there(folder / "generation_config.json", Generation, loose=True)
@@ -345,6 +364,17 @@ def _find_matrices(
                 f"that it names, it is {rows} × {columns}"
             )
     return {path: known[path] for path in pairs}
+
+
+def _put_beside(module: SequenceModel, merged: Mapping[tuple[str, int, int], tuple[Tensor, Tensor]]) -> None:
+    """Adapters of narrow matrices, into which they cannot be merged."""
+    parts: dict[Linear, list[tuple[Part, tuple[Tensor, Tensor]]]] = {}
+    for path, matrix in matrices_of(module).items():
+        key = place_of(matrix)
+        if isinstance(matrix.layer, Narrow) and key in merged:
+            parts.setdefault(matrix.layer, []).append((Part(path, matrix.start, matrix.end), merged[key]))
+    for layer, each in parts.items():
+        layer.low_rank = beside(layer.in_features, layer.out_features, *zip(*each, strict=True))
 
 
 @torch.no_grad()

@@ -54,6 +54,7 @@ class AdapterInfo:
     dropout: float = 0.0
     targets: tuple[str, ...] = ()
     rslora: bool = False
+    quantize: str | None = None  # how narrow the base was made for it
     below: MergedAdapters | None = field(default=None, repr=False)  # lora: adapters that these are saved as one with
 
 
@@ -237,7 +238,7 @@ def stacked(pairs: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
 def written_targets(module: SequenceModel, chosen: Iterable[str], targets: tuple[str, ...], plain: bool) -> list[str]:
     """The targets as they were given, where peft would find the `chosen` matrices by them; else every path."""
     paths = matrices_of(module)
-    others = {name for source in names_of(module).values() for name in source.names}
+    others = {name for source in names_of(module, narrow=True).values() for name in source.names}
     others = {name.removesuffix(".weight") for name in others if name.endswith(".weight")}
     met = {path for path in others | set(paths) if any(path == t or path.endswith(f".{t}") for t in targets)}
     if met == set(chosen):

@@ -1,6 +1,6 @@
 """Matrices that stay as narrow as a GGUF file has them.
 
-Groups of 32 are what our own narrow matrices have (nn/quantized.py), so Q4_0, Q4_1 and Q4_K stay in 4 bits, Q8_0,
+Groups of 32 are what our own narrow matrices have (nn/quantized/), so Q4_0, Q4_1 and Q4_K stay in 4 bits, Q8_0,
 Q5_0, Q5_1 and Q5_K are in 8, and the numbers that they stand for are the file's, but for the last bits of a K type's
 scales. Where one of ours is stacked of several of theirs, all are of the widest. Q6_K has groups of 16, and is
 quantised anew.

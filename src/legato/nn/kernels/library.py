@@ -24,6 +24,7 @@ SOURCES: Final = Path(__file__).with_name("cpu")
 FLAGS: Final = (
     *("-std=c++17", "-O3", "-march=native", "-shared", "-fPIC", "-fopenmp"),
     *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros"),
+    "-fno-schedule-insns",  # GCC's order of a tile's products makes them wait for one another: 82 for 103 GOP/s
 )
 COMPILERS: Final = ("g++", "c++")  # clang's C++ lacks some of GCC's ways to write vectors
 PATIENCE: Final = 300  # seconds that a compiler may take
@@ -55,7 +56,7 @@ class Norm(ctypes.Structure):
 
 
 class Block(ctypes.Structure):
-    """A block of a decoder (cpu/stack.h)."""
+    """A block of a stack (cpu/stack.h)."""
 
     NORMS: Final = ("attention_norm", "cross_norm", "feedforward_norm", "query_norm", "key_norm")
     MATRICES: Final = ("qkv", "attention_output", "query", "cross_output", "inner", "outer")
@@ -107,6 +108,18 @@ class Step(ctypes.Structure):
     )
 
 
+class Texts(ctypes.Structure):
+    """What an encoder reads at once (cpu/encoder.h)."""
+
+    _fields_ = (
+        ("count", ctypes.c_int64),
+        ("tokens", ctypes.c_int64),
+        ("starts", ctypes.c_void_p),
+        ("embedded", ctypes.c_void_p),
+        ("hidden", ctypes.c_void_p),
+    )
+
+
 class Library:
     """The compiled functions."""
 
@@ -118,9 +131,21 @@ class Library:
             *(ctypes.c_int32, ctypes.c_int32),
         ]
         self.linear.restype = None
+        self.broaden = handle.legato_broaden
+        self.broaden.argtypes = [ctypes.POINTER(Matrix), ctypes.c_void_p]
+        self.broaden.restype = None
+        self.log_sum_exp = handle.legato_log_sum_exp
+        self.log_sum_exp.argtypes = [
+            *(ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64),
+            *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32),
+        ]
+        self.log_sum_exp.restype = None
         self.step = handle.legato_step
         self.step.argtypes = [ctypes.POINTER(Stack), ctypes.POINTER(Step), ctypes.c_int32]
         self.step.restype = None
+        self.encode = handle.legato_encode
+        self.encode.argtypes = [ctypes.POINTER(Stack), ctypes.POINTER(Texts), ctypes.c_int32]
+        self.encode.restype = None
 
 
 @functools.cache

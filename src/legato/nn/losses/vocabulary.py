@@ -23,8 +23,9 @@ from legato.data.batching.batch import IGNORE
 from legato.nn.linear import product_dtype
 
 # Logits held at once: with their gradient and in float32, some 10 bytes each on a GPU. Smaller chunks are slower:
-# each takes one more pass over the gradient of the weights.
+# each takes one more pass over the gradient of the weights. So a GPU of much memory has larger ones (`chunk_size`).
 CHUNK = {"cpu": 1 << 25, "cuda": 1 << 27}
+ROOMY = 32  # GiB of a GPU: with 2 times as many a chunk is twice as large, with 4 times four times
 # Logits from which they are made in chunks. Below it a CPU loses as much as it gains; a GPU gains soon, since
 # gradients made in place mean fewer passes over them.
 MANY = {"cpu": 1 << 25, "cuda": 1 << 22}
@@ -36,6 +37,15 @@ def better_in_chunks(weight: Tensor, vocabulary: int, tokens: int) -> bool:
     if rows > vocabulary >= 4 * width:
         return True  # cutting the padding off many logits, and putting it back in their gradient, takes longer
     return tokens * rows > MANY.get(weight.device.type, MANY["cpu"])
+
+
+def chunk_size(device: torch.device) -> int:
+    """Logits that are made at once there."""
+    size = CHUNK.get(device.type, CHUNK["cpu"])
+    if device.type != "cuda":
+        return size
+    times = torch.cuda.get_device_properties(device).total_memory // (ROOMY << 30)
+    return size * (4 if times >= 4 else 2 if times >= 2 else 1)
 
 
 def smoothed_nll(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
@@ -66,7 +76,7 @@ def chunked_nll(
     """
     if not torch.is_grad_enabled():  # autograd would still say that gradients are wanted
         hidden, weight, bias = hidden.detach(), weight.detach(), None if bias is None else bias.detach()
-    size = chunk or CHUNK.get(hidden.device.type, CHUNK["cpu"])
+    size = chunk or chunk_size(hidden.device)
     parts = max(1, -(-targets.numel() * weight.shape[0] // size))
     parts = 1 << (parts - 1).bit_length()  # batches tend to be powers of two: then all chunks are alike
     rows = max(1, -(-targets.numel() // parts))
@@ -181,10 +191,12 @@ def _fused_gradient(
 _kernel = _gradient
 
 
-def compile_loss() -> None:
+def compile_loss(on: bool = True) -> None:
     """From now on, let one kernel make a chunk's gradient of its logits: for those who compile their model, too."""
     global _kernel
-    if _kernel is _gradient:
+    if not on:
+        _kernel = _gradient
+    elif _kernel is _gradient:
         _kernel = torch.compile(_fused_gradient, dynamic=False)
 
 
@@ -192,5 +204,26 @@ def _add_product(place: Tensor, left: Tensor, right: Tensor, *, first: bool) -> 
     """place += left @ right, the sum in the place's precision; the first one need not look at what is there."""
     if left.dtype == place.dtype:
         torch.addmm(place, left, right, beta=0 if first else 1, out=place)
+    elif place.is_cuda and _adds_wide(place.device.index or 0):
+        # The product is added while it is still in registers, and never rounded to what it was made of.
+        torch.addmm(place, left, right, beta=0 if first else 1, out_dtype=place.dtype, out=place)
     else:
         place += left @ right
+
+
+_wide: dict[int, bool] = {}  # by the number of the GPU
+
+
+def _adds_wide(number: int) -> bool:
+    """Whether PyTorch adds narrow products to wide sums in one go, and rightly: tried once on each GPU."""
+    if number not in _wide:
+        device = torch.device("cuda", number)
+        left = torch.arange(64 * 64, device=device).view(64, 64).mul(0.37).sin().bfloat16()
+        place = torch.ones(64, 64, device=device)
+        expected = left.float().t() @ left.float() + 1
+        try:
+            torch.addmm(place, left.t(), left, beta=1, out_dtype=torch.float32, out=place)
+            _wide[number] = torch.allclose(place, expected, rtol=1e-2, atol=1e-2)
+        except (RuntimeError, TypeError):  # not in this PyTorch
+            _wide[number] = False
+    return _wide[number]

@@ -1,51 +1,15 @@
 // What Python calls: plain functions of plain data (nn/kernels/library.py).
 #include <omp.h>
-#include <sched.h>
 
 #include <algorithm>
-#include <atomic>
 #include <vector>
 
+#include "encoder.h"
 #include "products.h"
 #include "stack.h"
+#include "threads.h"
 
 namespace {
-
-struct Share {
-    int64_t first, last;
-};
-
-// What is this thread's of so many things.
-INLINE Share share_of(int64_t count) {
-    const int64_t threads = omp_get_num_threads(), me = omp_get_thread_num();
-    return {count * me / threads, count * (me + 1) / threads};
-}
-
-// All threads wait for each other: awake for some microseconds, since they come at about the same time, and then in
-// turn with whatever else wants the processor.
-class Barrier {
-  public:
-    void wait() {
-        const int phase = passed.load(std::memory_order_relaxed);
-        if (arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == omp_get_num_threads()) {
-            arrived.store(0, std::memory_order_relaxed);
-            passed.store(phase + 1, std::memory_order_release);
-            return;
-        }
-        for (int turns = 0; passed.load(std::memory_order_acquire) == phase; turns++) {
-            if (turns > AWAKE) sched_yield();
-#if defined(__aarch64__)
-            else asm volatile("isb");
-#elif defined(__x86_64__)
-            else __builtin_ia32_pause();
-#endif
-        }
-    }
-
-  private:
-    static constexpr int AWAKE = 4000;
-    std::atomic<int> arrived{0}, passed{0};
-};
 
 // Room that a thread keeps between calls.
 struct Room {
@@ -149,7 +113,10 @@ class Walk {
             else
                 std::copy_n(work.x.floats + row * width, width, work.normed.floats + row * width);
         }
-        if (narrow(reader)) narrow_down(input(), row, 0, width / GROUP);
+        if (narrow(reader)) {
+            const int64_t groups = width / group_of(reader);
+            narrow_for(reader, input(), row * groups, (row + 1) * groups);
+        }
     }
 
     // A sublayer has left what is to be added.
@@ -221,8 +188,8 @@ class Walk {
                 float gate[PANEL] = {}, up[PANEL] = {};
                 std::copy_n(from, count, gate);
                 std::copy_n(from + units, count, up);
-                UNROLL for (int v = 0; v < PANEL; v += WIDE)
-                    store(gate + v, activated(load(gate + v), stack.activation) * load(up + v));
+                activate(gate, PANEL, 1, PANEL, stack.activation);
+                UNROLL for (int v = 0; v < PANEL; v += WIDE) store(gate + v, load(gate + v) * load(up + v));
                 std::copy_n(gate, count, work.units.floats + row * units + i);
             }
             barrier.wait();
@@ -233,9 +200,8 @@ class Walk {
     // A sublayer's last product.
     void leave(const Matrix& w, Rows& x) {
         if (narrow(w)) {
-            const int64_t groups = x.columns / GROUP;
-            const Share mine = share_of(step.rows * groups);
-            for (int64_t i = mine.first; i < mine.last; i++) narrow_down(x, i / groups, i % groups, i % groups + 1);
+            const Share mine = share_of(step.rows * (x.columns / group_of(w)));
+            narrow_for(w, x, mine.first, mine.last);
             barrier.wait();
         }
         product(w, x, work.added, w.rows, NONE);
@@ -248,7 +214,7 @@ extern "C" {
 
 // y (rows, N) = f(x (rows, K) Wᵀ + b)
 void legato_linear(const Matrix* w, const float* x, int64_t rows, float* y, int32_t activation, int32_t threads) {
-    const int64_t columns = w->columns, groups = columns / GROUP;
+    const int64_t columns = w->columns, groups = columns / group_of(*w);
     static thread_local std::vector<int8_t> codes;
     static thread_local std::vector<float> scales;
     Rows given{rows, columns, const_cast<float*>(x), nullptr, nullptr, nullptr};
@@ -263,13 +229,34 @@ void legato_linear(const Matrix* w, const float* x, int64_t rows, float* y, int3
     {
         if (narrow(*w)) {
             const Share mine = share_of(rows * groups);
-            for (int64_t i = mine.first; i < mine.last; i++) narrow_down(given, i / groups, i % groups, i % groups + 1);
+            narrow_for(*w, given, mine.first, mine.last);
 #pragma omp barrier
         }
         const Share mine = share_of(w->rows / PANEL);
         multiply(*w, given, y, w->rows, activation, mine.first, mine.last);
     }
 }
+
+// log Σ eˣ of each row, whose largest number is known; NaN where there is one.
+void legato_log_sum_exp(
+    const float* x, int64_t rows, int64_t stride, int64_t columns, const float* largest, float* to, int32_t threads) {
+#pragma omp parallel for num_threads(threads)
+    for (int64_t row = 0; row < rows; row++) {
+        const float *from = x + row * stride, most = largest[row];
+        Floats total = all(0.f), other = all(0.f);
+        int64_t i = 0;
+        for (; i + 2 * WIDE <= columns; i += 2 * WIDE) {
+            total += exponential(load(from + i) - most);
+            other += exponential(load(from + i + WIDE) - most);
+        }
+        float whole = sum(total + other);
+        for (; i < columns; i++) whole += std::exp(from[i] - most);
+        to[row] = most + std::log(whole);
+    }
+}
+
+// A narrow matrix without minimums, as many rows read it: (N/16, K/128) blocks of 2,112 bytes.
+void legato_broaden(const Matrix* w, uint8_t* to) { broaden(*w, to); }
 
 void legato_step(const Stack* stack, const Step* step, int32_t threads) {
     static thread_local Room room;
@@ -280,5 +267,11 @@ void legato_step(const Stack* stack, const Step* step, int32_t threads) {
     Barrier barrier;
 #pragma omp parallel num_threads(threads)
     Walk(*stack, *step, work, barrier).run();
+}
+
+void legato_encode(const Stack* stack, const Texts* texts, int32_t threads) {
+    Encoding encoding(*stack, *texts, threads);
+#pragma omp parallel num_threads(threads)
+    encoding.run();
 }
 }

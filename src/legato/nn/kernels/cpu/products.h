@@ -1,88 +1,10 @@
-// Products of a few rows with a matrix that lies ready for them: y = x Wᵀ + b.
+// Products of rows with a matrix that lies ready for them (matrix.h): y = f(x Wᵀ + b).
 //
-// A matrix of N rows (outputs) and K columns (inputs) is kept in one of these ways:
-//
-//   PANELS  floats, sixteen outputs side by side: (N/16, K, 16)
-//   BYTES   8 bits a number, a half-precision scale for each 32 inputs of an output: (N/16, K/32) blocks
-//   NIBBLES 4 bits a number, and the same scales; with minimums they are 0 to 15, else what a table says of them
-//
-// A block of BYTES is (8, 16, 4) bytes, for 8 times 4 inputs of 16 outputs, and their 16 scales, and with `minimums`
-// 16 halves more, which are added to each of the numbers. One of NIBBLES is (4, 16, 4) bytes, in the lower half of
-// each an input of the first four of eight, in the upper half one of the last four.
-//
-// Where weights are narrow x is brought to 8 bits, too, with a scale for each 32 numbers of a row.
+// A tile is some rows and some outputs of a panel, as many sums as there are registers. Up to four rows read a narrow
+// panel as it is; for more it is made ready first, and while they multiply the panel behind it is asked for.
 #pragma once
 
-#include "vectors.h"
-
-constexpr int PANEL = 16, GROUP = 32, VECTORS = PANEL / WIDE;
-
-enum Kind : int32_t { PANELS = 1, BYTES = 2, NIBBLES = 3 };
-enum Activation : int32_t { NONE = 0, RELU = 1, GELU = 2, GELU_TANH = 3, QUICK_GELU = 4, SILU = 5 };
-
-struct Matrix {
-    int32_t kind, rows, columns, minimums;  // rows: a multiple of 16; columns: of 32 where narrow
-    const void* data;
-    const float* bias;    // or null
-    const int8_t* table;  // of NIBBLES
-    float factor;         // of all scales
-    int32_t unused;
-};
-
-// Rows of x: floats, and where a narrow matrix reads them bytes, scales and the sums of what the bytes stand for.
-struct Rows {
-    int64_t count, columns;
-    float* floats;
-    int8_t* codes;
-    float* scales;
-    float* sums;
-};
-
-INLINE bool narrow(const Matrix& w) { return w.kind >= BYTES; }
-
-static __attribute__((noinline)) Floats activated(Floats x, int32_t how) {
-    switch (how) {
-        case RELU: return larger(x, all(0.f));
-        case GELU: return 0.5f * x * (1.f + error_function(x * 0.70710678f));
-        case GELU_TANH: return x * sigmoid(2.f * 0.79788456f * (x + 0.044715f * x * x * x));
-        case QUICK_GELU: return x * sigmoid(1.702f * x);
-        case SILU: return x * sigmoid(x);
-        default: return x;
-    }
-}
-
-// The groups from `first` to `last` of one row, to bytes.
-static void narrow_down(Rows& x, int64_t row, int64_t first, int64_t last) {
-    const float* from = x.floats + row * x.columns;
-    const int64_t groups = x.columns / GROUP;
-    for (int64_t g = first; g < last; g++) {
-        const float* numbers = from + g * GROUP;
-        Floats most = all(0.f), parts[GROUP / WIDE];
-        Ints missing = Ints{};
-        UNROLL for (int i = 0; i < GROUP / WIDE; i++) {
-            parts[i] = load(numbers + i * WIDE);
-            most = larger(most, larger(parts[i], -parts[i]));
-            missing |= parts[i] != parts[i];
-        }
-        float largest = 0;
-        UNROLL for (int i = 0; i < WIDE; i++) largest = most[i] > largest ? most[i] : largest;
-        const float inverse = largest > 0 ? 127.f / largest : 0.f;
-        float scale = largest / 127.f;
-        UNROLL for (int i = 0; i < WIDE; i++) scale = missing[i] ? NAN : scale;  // which 8 bits do not have
-        int8_t* codes = x.codes + row * x.columns + g * GROUP;
-        Ints total = Ints{};
-        UNROLL for (int i = 0; i < GROUP / WIDE; i++) {
-            const float big = 12582912.f;
-            Ints rounded = __builtin_convertvector((parts[i] * inverse + big) - big, Ints);
-            total += rounded;
-            UNROLL for (int j = 0; j < WIDE; j++) codes[i * WIDE + j] = (int8_t)rounded[j];
-        }
-        int32_t whole = 0;
-        UNROLL for (int i = 0; i < WIDE; i++) whole += total[i];
-        x.scales[row * groups + g] = scale;
-        x.sums[row * groups + g] = scale * whole;
-    }
-}
+#include "matrix.h"
 
 // Outputs of a panel, or of some vectors of it, are done: bias, activation, and where they belong.
 template <int R, int V>
@@ -91,9 +13,7 @@ INLINE void finish(Floats (&total)[R][V], const Matrix& w, int64_t output, float
         Floats bias = w.bias ? load(w.bias + output + v * WIDE) : all(0.f);
         UNROLL for (int r = 0; r < R; r++) store(y + r * stride + v * WIDE, total[r][v] + bias);
     }
-    if (how != NONE)
-        for (int r = 0; r < R; r++)
-            for (int v = 0; v < V; v++) store(y + r * stride + v * WIDE, activated(load(y + r * stride + v * WIDE), how));
+    if (how != NONE) activate(y, stride, R, V * WIDE, how);
 }
 
 // Four inputs of V vectors of outputs and R rows.
@@ -105,13 +25,20 @@ INLINE void four(Ints (&sums)[R][V], const uint8_t* at, const Inputs (&x)[R]) {
     }
 }
 
+// What numbers of 4 bits stand for: a table says it, or where there is none they themselves.
+INLINE const int8_t* table_of(const Matrix& w) {
+    static const int8_t themselves[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    return w.table ? w.table : themselves;
+}
+
 // Eight inputs, of which each byte of weights has two.
-template <int R, int V, int PLACE>
+template <int R, int V, int PLACE, bool TABLE>
 INLINE void pair_of_fours(
     Ints (&sums)[R][V], Ints (&others)[R][V], const uint8_t* at, const int8_t* table, const Inputs (&x)[R]) {
     UNROLL for (int v = 0; v < V; v++) {
         const Bytes both = load_bytes(at + v * LEGATO_BYTES);
-        const Bytes low = look_up(table, low_halves(both)), high = look_up(table, high_halves(both));
+        Bytes low = low_halves(both), high = high_halves(both);
+        if constexpr (TABLE) low = look_up(table, low), high = look_up(table, high);
         UNROLL for (int r = 0; r < R; r++) {
             sums[r][v] = add_products<PLACE>(sums[r][v], low, x[r]);
             others[r][v] = add_products<PLACE + 1>(others[r][v], high, x[r]);
@@ -127,17 +54,18 @@ static void narrow_tile(
     constexpr int codes = PANEL * GROUP / (NARROWER ? 2 : 1), size = codes + 2 * PANEL * (MINIMUMS ? 2 : 1);
     const uint8_t* block = (const uint8_t*)w.data + panel * groups * size;
     const int8_t* inputs = x.codes + row * x.columns;
-    const int8_t* table = MINIMUMS ? nullptr : w.table;
+    const int8_t* table = table_of(w);
     Floats total[R][V] = {};
     for (int64_t g = 0; g < groups; g++, block += size, inputs += GROUP) {
-        Ints whole[R][V] = {}, other[R][V] = {};  // two sums where one would wait for itself
+        Ints whole[R][V], other[R][V] = {};  // two sums where one would wait for itself
+        UNROLL for (int r = 0; r < R; r++) UNROLL for (int v = 0; v < V; v++) whole[r][v] = sum_start();
         const uint8_t* at = block + offset * 4;
         UNROLL for (int half = 0; half < GROUP / 16; half++) {
             Inputs given[R];
             UNROLL for (int r = 0; r < R; r++) given[r] = load_inputs(inputs + r * x.columns + 16 * half);
             if constexpr (NARROWER) {
-                pair_of_fours<R, V, 0>(whole, other, at, table, given);
-                pair_of_fours<R, V, 2>(whole, other, at + PANEL * 4, table, given);
+                pair_of_fours<R, V, 0, !MINIMUMS>(whole, other, at, table, given);
+                pair_of_fours<R, V, 2, !MINIMUMS>(whole, other, at + PANEL * 4, table, given);
                 at += 2 * PANEL * 4;
             } else {
                 four<R, V, 0>(whole, at, given);
@@ -152,7 +80,7 @@ static void narrow_tile(
             Floats scale = from_halves(scales + v * WIDE);
             UNROLL for (int r = 0; r < R; r++) {
                 if (NARROWER || R == 1) whole[r][v] += other[r][v];
-                total[r][v] += to_floats(whole[r][v]) * (scale * x.scales[(row + r) * groups + g]);
+                total[r][v] += sum_to_floats(whole[r][v]) * (scale * x.scales[(row + r) * groups + g]);
             }
             if constexpr (MINIMUMS) {
                 Floats minimum = from_halves(scales + PANEL + v * WIDE);
@@ -164,13 +92,128 @@ static void narrow_tile(
     finish<R, V>(total, w, panel * PANEL + offset, y + offset, stride, how);
 }
 
+// Lines of the panel behind this one that a tile asks for while it multiplies: between them its tiles ask for all.
+struct Ahead {
+    const uint8_t* at;  // null: nothing is behind it
+    int64_t size, first, step;  // bytes of a block; the first byte of a tile's lines in it, and from one to the next
+
+    inline __attribute__((always_inline)) void ask(int64_t block) const {
+        if (!at) return;
+        for (int64_t i = first; i < size; i += step) __builtin_prefetch(at + block * size + i, 0, 2);
+    }
+};
+
+// A panel of a narrow matrix made ready for many rows: every code a byte, scales and minimums floats.
+struct ReadyPanel {
+    const uint8_t* codes;  // (K/32) blocks of (8, 16, 4)
+    int64_t block;         // bytes from one to the next
+    const float* scales;   // (K/32, 16)
+    const float* minimums;
+};
+
+static ReadyPanel made_ready(const Matrix& w, int64_t panel) {
+    static thread_local std::vector<float> numbers;
+    static thread_local std::vector<uint8_t> bytes;
+    const int64_t groups = w.columns / GROUP, codes = PANEL * GROUP / (w.kind == NIBBLES ? 2 : 1);
+    const int64_t size = codes + 2 * PANEL * (w.minimums ? 2 : 1);
+    const uint8_t* block = (const uint8_t*)w.data + panel * groups * size;
+    numbers.resize(std::max<size_t>(numbers.size(), 2 * groups * PANEL));
+    float *scales = numbers.data(), *minimums = scales + groups * PANEL;
+    const int8_t* table = table_of(w);
+    ReadyPanel ready{block, size, scales, minimums};
+    if (w.kind == NIBBLES) {
+        bytes.resize(std::max<size_t>(bytes.size(), groups * PANEL * GROUP));
+        ready.codes = bytes.data();
+        ready.block = PANEL * GROUP;
+    }
+    for (int64_t g = 0; g < groups; g++, block += size) {
+        const uint16_t* halves = (const uint16_t*)(block + codes);
+        UNROLL for (int v = 0; v < VECTORS; v++) {
+            store(scales + g * PANEL + v * WIDE, from_halves(halves + v * WIDE));
+            if (w.minimums) store(minimums + g * PANEL + v * WIDE, from_halves(halves + PANEL + v * WIDE));
+        }
+        if (w.kind == NIBBLES) {
+            uint8_t* to = bytes.data() + g * PANEL * GROUP;
+            for (int64_t eight = 0; eight < 4; eight++, to += 2 * PANEL * 4)
+                UNROLL for (int v = 0; v < VECTORS; v++) {
+                    const Bytes both = load_bytes(block + eight * PANEL * 4 + v * LEGATO_BYTES);
+                    const Bytes low = look_up(table, low_halves(both)), high = look_up(table, high_halves(both));
+                    std::memcpy(to + v * LEGATO_BYTES, &low, sizeof low);
+                    std::memcpy(to + PANEL * 4 + v * LEGATO_BYTES, &high, sizeof high);
+                }
+        }
+    }
+    return ready;
+}
+
+// V vectors of outputs of R rows, from `offset` in a panel that is ready.
+template <int R, int V, bool MINIMUMS>
+static void ready_tile(
+    const Matrix& w, const ReadyPanel& ready, int64_t panel, int offset, const Rows& x, int64_t row, float* y,
+    int64_t stride, int32_t how, const Ahead& ahead) {
+    const int64_t groups = x.columns / GROUP;
+    const uint8_t* block = ready.codes + offset * 4;
+    const int8_t* inputs = x.codes + row * x.columns;
+    const float *scales = ready.scales + offset, *minimums = ready.minimums + offset;
+    const float *of_inputs = x.scales + row * groups, *sums = x.sums + row * groups;
+    Floats total[R][V] = {};
+    for (int64_t g = 0; g < groups; g++, block += ready.block, inputs += GROUP, scales += PANEL, minimums += PANEL) {
+        ahead.ask(g);
+        Ints whole[R][V];
+        UNROLL for (int r = 0; r < R; r++) UNROLL for (int v = 0; v < V; v++) whole[r][v] = sum_start();
+        const uint8_t* at = block;
+        UNROLL for (int half = 0; half < GROUP / 16; half++, at += 4 * PANEL * 4) {
+            Inputs given[R];
+            UNROLL for (int r = 0; r < R; r++) given[r] = load_inputs(inputs + r * x.columns + 16 * half);
+            four<R, V, 0>(whole, at, given);
+            four<R, V, 1>(whole, at + PANEL * 4, given);
+            four<R, V, 2>(whole, at + 2 * PANEL * 4, given);
+            four<R, V, 3>(whole, at + 3 * PANEL * 4, given);
+        }
+        UNROLL for (int v = 0; v < V; v++) {
+            const Floats scale = load(scales + v * WIDE);
+            UNROLL for (int r = 0; r < R; r++)
+                total[r][v] += sum_to_floats(whole[r][v]) * (scale * of_inputs[r * groups + g]);
+            if constexpr (MINIMUMS) {
+                const Floats minimum = load(minimums + v * WIDE);
+                UNROLL for (int r = 0; r < R; r++) total[r][v] += minimum * sums[r * groups + g];
+            }
+        }
+    }
+    UNROLL for (int r = 0; r < R; r++) UNROLL for (int v = 0; v < V; v++) total[r][v] *= w.factor;
+    finish<R, V>(total, w, panel * PANEL + offset, y + offset, stride, how);
+}
+
+#if defined(__aarch64__)
+template <int R, int PLACE>
+INLINE void one_input(Floats (&total)[R][VECTORS], const float* weights, const Floats (&given)[R]) {
+    UNROLL for (int v = 0; v < VECTORS; v++) {
+        const Floats some = load(weights + v * WIDE);
+        UNROLL for (int r = 0; r < R; r++)
+            total[r][v] = (Floats)vfmaq_laneq_f32(
+                (float32x4_t)total[r][v], (float32x4_t)some, (float32x4_t)given[r], PLACE);
+    }
+}
+#endif
+
 template <int R>
 static void panel_tile(
     const Matrix& w, int64_t panel, const Rows& x, int64_t row, float* y, int64_t stride, int32_t how) {
     const float* weights = (const float*)w.data + panel * PANEL * x.columns;
     const float* inputs = x.floats + row * x.columns;
     Floats total[R][VECTORS] = {};
-    for (int64_t k = 0; k < x.columns; k++, weights += PANEL) {
+    int64_t k = 0;
+#if defined(__aarch64__)
+    for (; k + 4 <= x.columns; k += 4, weights += 4 * PANEL) {  // one load for four inputs of a row
+        Floats given[R];
+        UNROLL for (int r = 0; r < R; r++) given[r] = load(inputs + r * x.columns + k);
+        one_input<R, 0>(total, weights, given);
+        one_input<R, 1>(total, weights + PANEL, given);
+        one_input<R, 2>(total, weights + 2 * PANEL, given);
+        one_input<R, 3>(total, weights + 3 * PANEL, given);
+    }
+#endif
+    for (; k < x.columns; k++, weights += PANEL) {
         Floats some[VECTORS];
         UNROLL for (int v = 0; v < VECTORS; v++) some[v] = load(weights + v * WIDE);
         UNROLL for (int r = 0; r < R; r++) {
@@ -193,23 +236,158 @@ INLINE void narrow_rows(
     }
 }
 
+// How many rows the next tile of a ready panel has, of so many that are left.
+#if defined(__aarch64__)
+constexpr int READY_ROWS = 5, READY_VECTORS = 2, WIDE_ROWS = 4;
+INLINE int ready_rows(int64_t left) {  // fives and fours where that comes out
+    const int64_t rest = left - 5;
+    if (rest >= 12 || rest == 0 || rest == 4 || rest == 5 || rest == 8 || rest == 9 || rest == 10) return 5;
+    return left >= 4 ? 4 : left >= 2 ? 2 : 1;
+}
+#else
+constexpr int READY_ROWS = LEGATO_BYTES == 64 ? 8 : 4, READY_VECTORS = 1, WIDE_ROWS = 6;
+INLINE int ready_rows(int64_t left) { return left >= READY_ROWS ? READY_ROWS : left >= 4 ? 4 : left >= 2 ? 2 : 1; }
+#endif
+
+// The same of a BROAD panel.
+template <int R, int V>
+static void broad_tile(
+    const Matrix& w, int64_t panel, int offset, const Rows& x, int64_t row, float* y, int64_t stride, int32_t how,
+    const Ahead& ahead) {
+    constexpr int64_t codes = PANEL * BROAD_GROUP, size = codes + PANEL * sizeof(float);
+    const int64_t groups = x.columns / BROAD_GROUP;
+    const uint8_t* block = (const uint8_t*)w.data + panel * groups * size;
+    const int8_t* inputs = x.codes + row * x.columns;
+    const float* of_inputs = x.scales + row * groups;
+    Floats total[R][V] = {};
+    for (int64_t g = 0; g < groups; g++, block += size) {
+        ahead.ask(g);
+        Ints whole[R][V];
+        UNROLL for (int r = 0; r < R; r++) UNROLL for (int v = 0; v < V; v++) whole[r][v] = sum_start();
+        const uint8_t* at = block + offset * 4;
+        for (int part = 0; part < BROAD_GROUP / 16; part++, at += 4 * PANEL * 4, inputs += 16) {
+            Inputs given[R];
+            UNROLL for (int r = 0; r < R; r++) given[r] = load_inputs(inputs + r * x.columns);
+            four<R, V, 0>(whole, at, given);
+            four<R, V, 1>(whole, at + PANEL * 4, given);
+            four<R, V, 2>(whole, at + 2 * PANEL * 4, given);
+            four<R, V, 3>(whole, at + 3 * PANEL * 4, given);
+        }
+        const float* scales = (const float*)(block + codes) + offset;
+        UNROLL for (int v = 0; v < V; v++) {
+            const Floats scale = load(scales + v * WIDE);
+            UNROLL for (int r = 0; r < R; r++)
+                total[r][v] += sum_to_floats(whole[r][v]) * (scale * of_inputs[r * groups + g]);
+        }
+    }
+    finish<R, V>(total, w, panel * PANEL + offset, y + offset, stride, how);
+}
+
+// A BYTES or NIBBLES matrix without minimums as a BROAD one.
+static void broaden(const Matrix& w, uint8_t* to) {
+    constexpr int64_t codes = PANEL * BROAD_GROUP, size = codes + PANEL * sizeof(float), parts = BROAD_GROUP / GROUP;
+    for (int64_t panel = 0; panel < w.rows / PANEL; panel++) {
+        const ReadyPanel ready = made_ready(w, panel);
+        for (int64_t g = 0; g < w.columns / BROAD_GROUP; g++, to += size) {
+            const float* scales = ready.scales + g * parts * PANEL;
+            for (int64_t output = 0; output < PANEL; output++) {
+                float largest = 0;  // of what the codes stand for
+                for (int64_t k = 0; k < BROAD_GROUP; k++) {
+                    const int8_t* part = (const int8_t*)ready.codes + (g * parts + k / GROUP) * ready.block;
+                    const float number = part[k % GROUP / 4 * PANEL * 4 + output * 4 + k % 4] * scales[k / GROUP * PANEL + output];
+                    largest = std::max(largest, std::abs(number));
+                }
+                const float inverse = largest > 0 ? 127.f / largest : 0.f, scale = largest / 127.f * w.factor;
+                for (int64_t k = 0; k < BROAD_GROUP; k++) {
+                    const int8_t* part = (const int8_t*)ready.codes + (g * parts + k / GROUP) * ready.block;
+                    const float number = part[k % GROUP / 4 * PANEL * 4 + output * 4 + k % 4] * scales[k / GROUP * PANEL + output];
+                    ((int8_t*)to)[k / 4 * PANEL * 4 + output * 4 + k % 4] = (int8_t)std::lrint(number * inverse);
+                }
+                std::memcpy(to + codes + output * sizeof scale, &scale, sizeof scale);
+            }
+        }
+    }
+}
+
+template <int R>
+INLINE void ready_panel_rows(
+    const Matrix& w, const ReadyPanel& ready, int64_t panel, const Rows& x, int64_t row, float* y, int64_t stride,
+    int32_t how, Ahead& ahead) {
+    constexpr int V = READY_VECTORS;
+    for (int offset = 0; offset < PANEL; offset += V * WIDE, ahead.first += LINE) {
+        if (w.minimums) ready_tile<R, V, true>(w, ready, panel, offset, x, row, y, stride, how, ahead);
+        else ready_tile<R, V, false>(w, ready, panel, offset, x, row, y, stride, how, ahead);
+    }
+}
+
+template <int R>
+INLINE void broad_panel_rows(
+    const Matrix& w, int64_t panel, const Rows& x, int64_t row, float* y, int64_t stride, int32_t how, Ahead& ahead) {
+    for (int offset = 0; offset < PANEL; offset += READY_VECTORS * WIDE, ahead.first += LINE)
+        broad_tile<R, READY_VECTORS>(w, panel, offset, x, row, y, stride, how, ahead);
+}
+
+// What tiles of so many rows ask for, each in its turn.
+static Ahead lines_ahead(const Matrix& w, int64_t panel, int64_t rows) {
+    if (panel + 1 >= w.rows / PANEL || !narrow(w)) return {nullptr, 0, 0, 1};
+    const int64_t group = group_of(w), codes = PANEL * group / (w.kind == NIBBLES ? 2 : 1);
+    const int64_t size = codes + (w.kind == BROAD ? 4 : 2) * PANEL * (w.minimums ? 2 : 1);
+    int64_t tiles = 0;
+    for (int64_t left = rows; left > 0; left -= ready_rows(left)) tiles += PANEL / (READY_VECTORS * WIDE);
+    return {(const uint8_t*)w.data + (panel + 1) * (w.columns / group) * size, size, 0, tiles * LINE};
+}
+
+// The rows from `row` to `end` with one panel.
+static void multiply_panel(
+    const Matrix& w, int64_t panel, const Rows& x, int64_t row, int64_t end, float* y, int64_t stride, int32_t how) {
+    Ahead ahead = lines_ahead(w, panel, end - row);
+    if (w.kind == BROAD) {
+        while (row < end) {
+            const int rows = ready_rows(end - row);
+            float* to = y + row * stride;
+            if (rows == READY_ROWS) broad_panel_rows<READY_ROWS>(w, panel, x, row, to, stride, how, ahead);
+            else if (rows == 4) broad_panel_rows<4>(w, panel, x, row, to, stride, how, ahead);
+            else if (rows == 2) broad_panel_rows<2>(w, panel, x, row, to, stride, how, ahead);
+            else broad_panel_rows<1>(w, panel, x, row, to, stride, how, ahead);
+            row += rows;
+        }
+        return;
+    }
+    if (narrow(w) && end - row > 4) {
+        const ReadyPanel ready = made_ready(w, panel);
+        while (row < end) {
+            const int rows = ready_rows(end - row);
+            float* to = y + row * stride;
+            if (rows == READY_ROWS) ready_panel_rows<READY_ROWS>(w, ready, panel, x, row, to, stride, how, ahead);
+            else if (rows == 4) ready_panel_rows<4>(w, ready, panel, x, row, to, stride, how, ahead);
+            else if (rows == 2) ready_panel_rows<2>(w, ready, panel, x, row, to, stride, how, ahead);
+            else ready_panel_rows<1>(w, ready, panel, x, row, to, stride, how, ahead);
+            row += rows;
+        }
+        return;
+    }
+    if (narrow(w)) {
+        for (; row + 4 <= end; row += 4) narrow_rows<4>(w, panel, x, row, y + row * stride, stride, how);
+        for (; row + 2 <= end; row += 2) narrow_rows<2>(w, panel, x, row, y + row * stride, stride, how);
+        if (row < end) narrow_rows<1>(w, panel, x, row, y + row * stride, stride, how);
+        return;
+    }
+    for (; row + WIDE_ROWS <= end && end - row != 8; row += WIDE_ROWS)
+        panel_tile<WIDE_ROWS>(w, panel, x, row, y + row * stride, stride, how);
+    for (; row + 4 <= end; row += 4) panel_tile<4>(w, panel, x, row, y + row * stride, stride, how);
+    if (row + 3 == end) panel_tile<3>(w, panel, x, row, y + row * stride, stride, how);
+    else if (row + 2 == end) panel_tile<2>(w, panel, x, row, y + row * stride, stride, how);
+    else if (row + 1 == end) panel_tile<1>(w, panel, x, row, y + row * stride, stride, how);
+}
+
+// Rows that go through a matrix together, in fives and fours: a level-two cache has room for them.
+INLINE int64_t rows_at_once(const Matrix& w) { return narrow(w) ? 120 : 60; }
+
 // All rows of x with the panels from `first` to `last`; y has `stride` floats a row, and room for whole panels.
 static void multiply(
     const Matrix& w, const Rows& x, float* y, int64_t stride, int32_t how, int64_t first, int64_t last) {
-    for (int64_t panel = first; panel < last; panel++) {
-        float* to = y + panel * PANEL;
-        int64_t row = 0;
-        if (narrow(w)) {
-            for (; row + 4 <= x.count; row += 4) narrow_rows<4>(w, panel, x, row, to + row * stride, stride, how);
-            for (; row + 2 <= x.count; row += 2) narrow_rows<2>(w, panel, x, row, to + row * stride, stride, how);
-            if (row < x.count) narrow_rows<1>(w, panel, x, row, to + row * stride, stride, how);
-            continue;
-        }
-        for (; row + 6 <= x.count && x.count - row != 8; row += 6)
-            panel_tile<6>(w, panel, x, row, to + row * stride, stride, how);
-        for (; row + 4 <= x.count; row += 4) panel_tile<4>(w, panel, x, row, to + row * stride, stride, how);
-        if (row + 3 == x.count) panel_tile<3>(w, panel, x, row, to + row * stride, stride, how);
-        else if (row + 2 == x.count) panel_tile<2>(w, panel, x, row, to + row * stride, stride, how);
-        else if (row + 1 == x.count) panel_tile<1>(w, panel, x, row, to + row * stride, stride, how);
-    }
+    const int64_t some = rows_at_once(w);
+    for (int64_t row = 0; row < x.count; row += some)
+        for (int64_t panel = first; panel < last; panel++)
+            multiply_panel(w, panel, x, row, std::min(row + some, x.count), y + panel * PANEL, stride, how);
 }

@@ -40,15 +40,91 @@ INLINE void store(float* to, Floats what) { std::memcpy(to, &what, sizeof what);
 
 INLINE Floats all(float value) { return Floats{} + value; }
 
+// 1.5 · 2^23: what is added to it is rounded to a whole number, and stands in its last bits.
+constexpr float ROUNDING = 12582912.f;
+constexpr int32_t ROUNDING_BITS = 0x4B400000;
+
+INLINE Floats as_floats(Ints bits) {
+    Floats found;
+    std::memcpy(&found, &bits, sizeof found);
+    return found;
+}
+
+INLINE Ints as_bits(Floats x) {
+    Ints found;
+    std::memcpy(&found, &x, sizeof found);
+    return found;
+}
+
 INLINE float sum(Floats x) {
+#if defined(__aarch64__)
+    return vaddvq_f32((float32x4_t)x);
+#else
     float total = 0;
     UNROLL for (int i = 0; i < WIDE; i++) total += x[i];
     return total;
+#endif
 }
 
 INLINE Floats larger(Floats a, Floats b) { return a > b ? a : b; }
 
-INLINE Floats to_floats(Ints x) { return __builtin_convertvector(x, Floats); }
+// The largest of its numbers, and NaN where one is.
+INLINE float largest_of(Floats x) {
+#if defined(__aarch64__)
+    return vmaxvq_f32((float32x4_t)x);
+#else
+    float largest = x[0];
+    bool missing = false;
+    UNROLL for (int i = 0; i < WIDE; i++) {
+        largest = x[i] > largest ? x[i] : largest;
+        missing |= x[i] != x[i];
+    }
+    return missing ? NAN : largest;
+#endif
+}
+
+// The larger one's size, and NaN where one is. Where `most` is NaN, neither is larger.
+INLINE Floats larger_size(Floats most, Floats x) {
+#if defined(__aarch64__)
+    return (Floats)vmaxq_f32((float32x4_t)most, vabsq_f32((float32x4_t)x));
+#else
+    const Floats size = x < 0.f ? -x : x;
+    return (size <= most) | (most != most) ? most : size;
+#endif
+}
+
+// 1 / x, of numbers that are not tiny, right to 1e-7 of itself.
+INLINE Floats inverse_of(Floats x) {
+#if defined(__aarch64__)
+    float32x4_t y = vrecpeq_f32((float32x4_t)x);
+    y = vmulq_f32(y, vrecpsq_f32((float32x4_t)x, y));
+    y = vmulq_f32(y, vrecpsq_f32((float32x4_t)x, y));
+    return (Floats)vmulq_f32(y, vrecpsq_f32((float32x4_t)x, y));
+#else
+    return 1.f / x;
+#endif
+}
+
+// Sums of products of bytes, below 2^22 in size: where they start, and what they are as floats. An Arm core converts
+// one vector in two cycles and subtracts four, so there a sum starts as the bits of a float, and counts in its last.
+#if defined(__ARM_NEON)
+constexpr int32_t SUM_START = ROUNDING_BITS;
+INLINE Floats sum_to_floats(Ints x) { return as_floats(x) - ROUNDING; }
+#else
+constexpr int32_t SUM_START = 0;
+INLINE Floats sum_to_floats(Ints x) { return __builtin_convertvector(x, Floats); }
+#endif
+
+INLINE Ints sum_start() {
+    static const Ints start = Ints{} + SUM_START;
+    Ints sum;
+#if defined(__aarch64__)
+    asm volatile("ldr %q0, %1" : "=w"(sum) : "Q"(start));  // loads are free beside products, copies are not
+#else
+    sum = start;
+#endif
+    return sum;
+}
 
 // Half-precision numbers to floats.
 INLINE Floats from_halves(const uint16_t* from) {
@@ -75,6 +151,20 @@ INLINE Bytes load_bytes(const void* from) {
     Bytes found;
     std::memcpy(&found, from, sizeof found);
     return found;
+}
+
+// The lowest byte of each of COUNT numbers.
+template <int COUNT>
+INLINE void store_bytes(int8_t* to, const Ints* what) {
+#if defined(__aarch64__)
+    UNROLL for (int i = 0; i < COUNT / 16; i++, what += 4) {
+        const int16x8_t low = vuzp1q_s16((int16x8_t)what[0], (int16x8_t)what[1]);
+        const int16x8_t high = vuzp1q_s16((int16x8_t)what[2], (int16x8_t)what[3]);
+        vst1q_s8(to + 16 * i, vuzp1q_s8((int8x16_t)low, (int8x16_t)high));
+    }
+#else
+    for (int i = 0; i < COUNT; i++) to[i] = (int8_t)what[i / WIDE][i % WIDE];
+#endif
 }
 
 // Sixteen bytes of inputs, and in each of WIDE places the sum of four products of weights with the four bytes at `PLACE`
@@ -109,9 +199,8 @@ INLINE Ints add_products(Ints total, Bytes w, Inputs from) {
 }
 #endif
 
-// What a table of sixteen bytes says of numbers below 16; without one they stand for themselves.
+// What a table of sixteen bytes says of numbers below 16.
 INLINE Bytes look_up(const int8_t* table, Bytes numbers) {
-    if (!table) return numbers;
 #if defined(__ARM_NEON) && defined(__aarch64__)
     return (Bytes)vqtbl1q_s8(vld1q_s8(table), (uint8x16_t)numbers);
 #elif defined(__AVX512BW__)
@@ -136,8 +225,7 @@ INLINE Bytes high_halves(Bytes x) {
 INLINE Floats exponential(Floats x) {
     x = x < -87.f ? all(-87.5f) : x;
     x = x > 88.f ? all(88.f) : x;
-    const float big = 12582912.f;  // 1.5 · 2^23: adding and taking it away rounds
-    Floats turns = (x * 1.44269504f + big) - big;
+    const Floats rounded = x * 1.44269504f + ROUNDING, turns = rounded - ROUNDING;
     Floats rest = x - turns * 0.693359375f + turns * 2.12194440e-4f;
     Floats y = all(1.9875691500e-4f);
     y = y * rest + 1.3981999507e-3f;
@@ -146,20 +234,27 @@ INLINE Floats exponential(Floats x) {
     y = y * rest + 1.6666665459e-1f;
     y = y * rest + 5.0000001201e-1f;
     y = y * rest * rest + rest + 1.f;
-    Ints exponent = (__builtin_convertvector(turns, Ints) + 127) << 23;
-    Floats power;
-    std::memcpy(&power, &exponent, sizeof power);
+    const Floats power = as_floats((as_bits(rounded) + (127 - ROUNDING_BITS)) << 23);
     return x < -87.f ? all(0.f) : y * power;
 }
 
 // 1 / (1 + e⁻ˣ)
 INLINE Floats sigmoid(Floats x) { return 1.f / (1.f + exponential(-x)); }
 
-// The error function (Abramowitz and Stegun 1964, 7.1.26), right to 2e-7.
+// The error function, right to 4e-7: an odd polynomial over an even one, up to 4, where it is 1 (as in Eigen and XLA).
 INLINE Floats error_function(Floats x) {
-    Floats size = x < 0.f ? -x : x;
-    Floats t = 1.f / (1.f + 0.3275911f * size);
-    Floats y = ((((1.061405429f * t - 1.453152027f) * t + 1.421413741f) * t - 0.284496736f) * t + 0.254829592f) * t;
-    Floats value = 1.f - y * exponential(-size * size);
-    return x < 0.f ? -value : value;
+    x = x > 4.f ? all(4.f) : x;
+    x = x < -4.f ? all(-4.f) : x;
+    const Floats square = x * x;
+    Floats above = square * -2.72614225801306e-10f + 2.77068142495902e-08f;
+    above = above * square - 2.10102402082508e-06f;
+    above = above * square - 5.69250639462346e-05f;
+    above = above * square - 7.34990630326855e-04f;
+    above = above * square - 2.95459980854025e-03f;
+    above = above * square - 1.60960333262415e-02f;
+    Floats below = square * -1.45660718464996e-05f - 2.13374055278905e-04f;
+    below = below * square - 1.68282697438203e-03f;
+    below = below * square - 7.37332916720468e-03f;
+    below = below * square - 1.42647390514189e-02f;
+    return x * above * inverse_of(below);
 }

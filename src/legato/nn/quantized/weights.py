@@ -9,24 +9,21 @@ files as the CPU kernels read them (`kernels/cpu/products.h`): nothing is laid o
 are brought to 8 bits, with a scale for each 32 of a row, where those kernels multiply them; elsewhere the weights are
 dequantised for each product, which is the plain twin.
 
-A `QuantizedLinear` stands wherever a `Linear` can. Its `weight` is made when somebody asks for it, so that whoever
-computes with that gets the right numbers, slowly; gradients go through it to LoRA's matrices, not into it.
+Products with them are in layers.py and cells.py, and how a model gets them is in narrowing.py.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from legato.nn.kernels.library import Matrix, library
-from legato.nn.linear import Linear
-from legato.nn.readout import Readout, TokenEmbedding
+from legato.nn.kernels.cuda import has_kernels
+from legato.nn.kernels.library import Matrix
 
 OUTPUTS: Final = 16  # of a block
 GROUP: Final = 32  # inputs that share a scale
@@ -36,6 +33,7 @@ EVEN: Final = tuple(range(-8, 8))  # what 4 bits stand for in GGUF's Q4_0
 NORMAL: Final = (-127, -94, -73, -57, -43, -30, -19, -7, 4, 16, 28, 41, 55, 71, 90, 113)
 STEPS: Final = tuple(range(16))  # what they stand for above a minimum
 SHARES: Final = (0.85, 0.92, 1.0, 1.08)  # of the scale at which a group's largest number is the table's last
+WIDE: Final = (torch.float32, torch.bfloat16, torch.float16)  # what a kernel makes of narrow numbers
 SOME: Final = 1 << 22  # numbers that are quantised at once
 
 
@@ -95,11 +93,24 @@ class QuantizedWeight:
         if self.bits == 8:
             each = blocks.reshape(high, wide, 8, OUTPUTS, 4).view(torch.int8).permute(0, 3, 1, 2, 4)
         else:
-            both = blocks.reshape(high, wide, 4, OUTPUTS, 4)
-            each = torch.stack([both & 15, both >> 4], dim=3).permute(0, 4, 1, 2, 3, 5)  # (h, 16, w, 4, 2, 4)
+            each = self._places(blocks)
             assert self.table is not None
             each = self.table[each.long()]
         return each.reshape(high * OUTPUTS, wide * GROUP)
+
+    @staticmethod
+    def _places(blocks: Tensor) -> Tensor:
+        """The places in the table that 4 bits are, (N/16, 16, K/32, 4, 2, 4)."""
+        high, wide, _ = blocks.shape
+        both = blocks.reshape(high, wide, 4, OUTPUTS, 4)
+        return torch.stack([both & 15, both >> 4], dim=3).permute(0, 4, 1, 2, 3, 5)
+
+    def parts(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Codes (N, K/32, 32), int8 or places in the table as uint8, scales and minimums (N, K/32) float16."""
+        rows, blocks = self.shape[0], self.blocks[:, :, : self.code_bytes]
+        codes = self.codes() if self.bits == 8 else self._places(blocks).reshape(blocks.shape[0] * OUTPUTS, -1)
+        minimums = self._halves(1)[:rows].contiguous() if self.minimums else None
+        return codes.unflatten(1, (-1, GROUP))[:rows].contiguous(), self._halves(0)[:rows].contiguous(), minimums
 
     def _halves(self, offset: int, first: int = 0, last: int | None = None) -> Tensor:
         start = self.code_bytes + offset * 2 * OUTPUTS
@@ -108,6 +119,11 @@ class QuantizedWeight:
 
     def dequantize(self, dtype: torch.dtype = torch.float32, first: int = 0, last: int | None = None) -> Tensor:
         """(N, K), or the rows of the blocks from `first` to `last`."""
+        if self.blocks.is_cuda and first == 0 and last is None and dtype in WIDE and has_kernels():
+            from legato.nn.kernels.cuda.widening import widened
+
+            factor = 2.0**self.exponent
+            return widened(self.blocks, self.shape, self.bits, self.table, factor, self.minimums, dtype)
         codes = self.codes(first, last).to(torch.float32).unflatten(1, (-1, GROUP))
         dense = codes * (self._halves(0, first, last).float() * 2.0**self.exponent).unsqueeze(-1)
         if self.minimums:
@@ -117,12 +133,21 @@ class QuantizedWeight:
     def rows(self, places: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """Some rows (…,) as vectors (…, K): what an embedding looks up."""
         flat = places.flatten()
-        picked = QuantizedWeight(
-            self.blocks[flat // OUTPUTS], (len(flat) * OUTPUTS, self.shape[1]), self.bits, self.table, self.exponent,
-            self.minimums,
-        )  # fmt: skip
-        dense = picked.dequantize(dtype).view(len(flat), OUTPUTS, -1)
-        return dense[torch.arange(len(flat), device=flat.device), flat % OUTPUTS].view(*places.shape, -1)
+        block, place = flat // OUTPUTS, flat % OUTPUTS
+        codes = self.blocks[:, :, : self.code_bytes].unflatten(2, (-1, OUTPUTS, 4))[
+            block, :, :, place
+        ]  # (n, K/32, …, 4)
+        if self.bits == 8:
+            numbers = codes.view(torch.int8)
+        else:
+            assert self.table is not None
+            numbers = self.table[torch.stack([codes & 15, codes >> 4], dim=3).long()]
+        halves = self.blocks[:, :, self.code_bytes :].unflatten(2, (-1, OUTPUTS, 2))[block, :, :, place]
+        scales = halves.view(torch.float16).squeeze(-1).float() * 2.0**self.exponent  # (n, K/32, 1 or 2)
+        dense = numbers.flatten(2).float() * scales[:, :, :1]
+        if self.minimums:
+            dense = dense + scales[:, :, 1:]
+        return dense.flatten(1)[:, : self.shape[1]].to(dtype).view(*places.shape, -1)
 
 
 def quantize(weight: Tensor, bits: int) -> QuantizedWeight:
@@ -222,182 +247,3 @@ def matrix_of(weight: QuantizedWeight, bias: Tensor | None) -> Matrix:
     )
     matrix.kept = (weight, bias)  # what it points to lives as long as it does
     return matrix
-
-
-class _Holds(nn.Module):
-    """A module whose matrix is a `QuantizedWeight`: its blocks are a buffer, so that they are saved and moved."""
-
-    blocks: Tensor
-    table: Tensor | None
-    exponent: Tensor
-    minimums: Tensor | None
-    wide: Tensor
-
-    def hold(self, weight: QuantizedWeight, dtype: torch.dtype) -> None:
-        self.bits, self.matrix_shape = weight.bits, weight.shape
-        self.register_buffer("blocks", weight.blocks)
-        self.register_buffer("table", weight.table)
-        # Whole numbers: a model that is brought to another dtype leaves them as they are.
-        self.register_buffer("exponent", torch.tensor(weight.exponent))
-        self.register_buffer("minimums", torch.ones(1, dtype=torch.uint8) if weight.minimums else None)
-        self._exponent = weight.exponent
-        self.register_buffer("wide", torch.empty(0, dtype=dtype), persistent=False)  # of the width around it
-
-    @property
-    def quantized(self) -> QuantizedWeight:
-        return QuantizedWeight(
-            self.blocks, self.matrix_shape, self.bits, self.table, self._exponent, self.minimums is not None
-        )
-
-    @property
-    def weight(self) -> Tensor:
-        return self.quantized.dequantize(self.number_dtype)
-
-    @property
-    def number_dtype(self) -> torch.dtype:
-        """Of what the layer gives back."""
-        return self.wide.dtype
-
-
-class QuantizedLinear(_Holds, Linear):  # type: ignore[override]
-    """y = x Wᵀ + b with a narrow W."""
-
-    def __init__(self, layer: Linear, weight: QuantizedWeight) -> None:
-        nn.Module.__init__(self)
-        self.in_features, self.out_features = layer.in_features, layer.out_features
-        self.bias = layer.bias
-        self.low_rank = layer.low_rank
-        self.packs, self._packed, self._of = False, None, None
-        self._matrix: Matrix | None = None
-        self._matrix_of: tuple[int, ...] = ()
-        self.hold(weight, layer.weight.dtype)
-
-    def gelu(self, x: Tensor) -> Tensor:
-        return F.gelu(self(x))
-
-    def _product(self, x: Tensor) -> Tensor:
-        kernels = library() if x.is_cpu and x.dtype == torch.float32 and not torch.is_grad_enabled() else None
-        if kernels is None:
-            return F.linear(x, self.quantized.dequantize(x.dtype), self.added_bias)
-        matrix = self.as_matrix()
-        rows = x.numel() // x.shape[-1]
-        given = F.pad(x, (0, matrix.columns - x.shape[-1])).contiguous()
-        made = x.new_empty(*x.shape[:-1], matrix.rows)
-        kernels.linear(matrix, given.data_ptr(), rows, made.data_ptr(), 0, torch.get_num_threads())
-        return made if matrix.rows == self.out_features else made[..., : self.out_features]
-
-    def as_matrix(self) -> Matrix:
-        """What the CPU kernels read."""
-        bias = self.added_bias
-        now = (self.blocks.data_ptr(), 0 if bias is None else bias.data_ptr(), 0 if bias is None else bias._version)
-        if self._matrix is None or now != self._matrix_of:
-            self._matrix_of = now
-            self._matrix = matrix_of(self.quantized, bias)
-        return self._matrix
-
-    def __getstate__(self) -> dict[str, object]:
-        return {**super().__getstate__(), "_matrix": None, "_matrix_of": ()}
-
-
-class QuantizedReadout(QuantizedLinear, Readout):  # type: ignore[override]
-    """A logit for each token, of a narrow table."""
-
-    def __init__(self, layer: Readout, weight: QuantizedWeight) -> None:
-        super().__init__(layer, weight)
-        self.vocabulary = layer.vocabulary
-
-    def forward(self, x: Tensor) -> Tensor:
-        return QuantizedLinear.forward(self, x)[..., : self.vocabulary]
-
-
-class QuantizedEmbedding(_Holds, TokenEmbedding):  # type: ignore[override]
-    """A vector for each token, of a narrow table."""
-
-    def __init__(self, table: TokenEmbedding, weight: QuantizedWeight) -> None:
-        nn.Module.__init__(self)
-        self.num_embeddings, self.embedding_dim = table.num_embeddings, table.embedding_dim
-        self.padding_idx, self.vocabulary = table.padding_idx, table.vocabulary
-        self.hold(weight, table.weight.dtype)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.quantized.rows(tokens, self.number_dtype)
-
-
-BITS: Final = {"int8": 8, "int4": 4}
-EMBEDDED: Final = 8  # bits of what tokens are looked up in, and read out of: a row speaks for a whole token
-HELD: Final = ("blocks", "table", "exponent", "minimums")  # what a file has of a narrow matrix
-
-
-@torch.no_grad()
-def quantize_layers(module: nn.Module, width: str) -> int:
-    """Make all matrices of a model narrow, in place; how many there are. What is tied stays so."""
-    bits, tables, count = BITS[width], dict[int, QuantizedWeight](), 0
-    for parent, name, layer, kind in _narrowed(module):
-        number = id(layer.weight)
-        if number not in tables:
-            in_vocabulary = isinstance(layer, TokenEmbedding | Readout)
-            tables[number] = quantize(layer.weight, max(bits, EMBEDDED) if in_vocabulary else bits)
-        setattr(parent, name, kind(layer, tables[number]))
-        count += 1
-    return count
-
-
-def hold_layers(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Give a model the narrow matrices among a file's tensors. What does not fit is a ValueError."""
-    found = {}
-    for name, layer in module.named_modules():
-        if f"{name}.blocks" in tensors and isinstance(layer, Linear | TokenEmbedding):
-            parts = {part: tensors.get(f"{name}.{part}") for part in HELD}
-            found[name] = _checked(f"{name}.", layer.weight.shape, parts)
-    hold_weights(module, found)
-
-
-def hold_weights(module: nn.Module, weights: Mapping[str, QuantizedWeight]) -> list[str]:
-    """Give layers of these names narrow matrices, and those that are tied to them the same: which took one."""
-    names = {id(layer): name for name, layer in module.named_modules()}
-    layers = _narrowed(module)
-    tables, taken = dict[int, QuantizedWeight](), []
-    for _, _, layer, _ in layers:
-        name = names[id(layer)]
-        if name in weights:
-            tables[id(layer.weight)] = weights[name]
-            taken.append(name)
-    for parent, name, layer, kind in layers:
-        if id(layer.weight) in tables:
-            setattr(parent, name, kind(layer, tables[id(layer.weight)]))
-    return taken
-
-
-def _checked(name: str, shape: torch.Size, parts: Mapping[str, Tensor | None]) -> QuantizedWeight:
-    blocks, table, exponent = parts["blocks"], parts["table"], parts["exponent"]
-    rows, columns = shape
-    bits, minimums = (8 if table is None else 4), parts["minimums"] is not None
-    size = OUTPUTS * GROUP * bits // 8 + 2 * OUTPUTS * (2 if minimums else 1)
-    wanted = (-(-rows // OUTPUTS), -(-columns // GROUP), size)
-    if blocks is None or blocks.dtype != torch.uint8 or tuple(blocks.shape) != wanted:
-        found = "nothing" if blocks is None else f"{tuple(blocks.shape)} {str(blocks.dtype).removeprefix('torch.')}"
-        raise ValueError(f"'{name}blocks' is {found}, but of a matrix {rows} × {columns} it is {wanted} uint8")
-    if exponent is None or exponent.dtype != torch.int64 or exponent.numel() != 1 or abs(int(exponent)) > 200:
-        raise ValueError(f"'{name}exponent' should be one whole number, from -200 to 200")
-    if table is not None and (table.dtype != torch.int8 or tuple(table.shape) != (16,)):
-        raise ValueError(f"'{name}table' should be 16 numbers of 8 bits")
-    return QuantizedWeight(blocks, (rows, columns), bits, table, int(exponent), minimums)
-
-
-def is_quantized(module: nn.Module) -> bool:
-    return any(isinstance(part, _Holds) for part in module.modules())
-
-
-def _narrowed(module: nn.Module) -> list[tuple[nn.Module, str, Any, Any]]:
-    """The layers that become narrow: their parents, names, themselves, and what they become."""
-    found = []
-    for parent in module.modules():
-        for name, layer in parent.named_children():
-            if isinstance(layer, _Holds) or not isinstance(layer, Linear | TokenEmbedding):
-                continue
-            rows, columns = layer.weight.shape
-            if rows < OUTPUTS or columns < GROUP:
-                continue
-            kind: Any = QuantizedReadout if isinstance(layer, Readout) else QuantizedLinear
-            found.append((parent, name, layer, QuantizedEmbedding if isinstance(layer, TokenEmbedding) else kind))
-    return found

@@ -1,0 +1,199 @@
+"""Steps of a search that stay on the model's device: the model, the choice of tokens, the next frontier.
+
+All of a step's numbers lie in fixed places (`nn/slots`), so on CUDA it is recorded once and replayed. What was chosen
+is written down in a ring of `2 · LOOK` steps, which the host reads when it looks.
+
+A recording is kept for the next search of the same shape. Where none can be made, the steps run as they are, which is
+the plain twin; the reason is told once.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from legato.decoding.candidates import Chooser
+from legato.decoding.device_frontier import DeviceFrontier
+from legato.nn.kernels.recording import failure_reason, record
+from legato.nn.slots import Slots
+
+LOOK = 16  # steps between two looks of the host, at most
+KEPT = 4  # recordings of a model that are kept
+
+
+class SearchSteps:
+    """A search's steps over the groups of `slots`."""
+
+    def __init__(
+        self, slots: Slots, chooser: Chooser, ends: Sequence[int], vocabulary: int, device: torch.device
+    ) -> None:
+        self.slots, self.chooser = slots, chooser
+        groups, width = slots.groups, slots.width
+        ending = torch.zeros(vocabulary, dtype=torch.bool, device=device)
+        ending[list(ends)] = True
+        self.frontier = DeviceFrontier(groups, width, ending)
+        self.seeds = torch.zeros(groups, dtype=torch.long, device=device) if chooser.options.drawn else None
+        penalised = chooser.options.repetition_penalty != 1
+        self.seen = torch.zeros(groups * width, vocabulary, dtype=torch.bool, device=device) if penalised else None
+        count = min(2 * width, width * vocabulary) if width > 1 else 1
+        self._log = torch.zeros(2 * LOOK, 5, groups, count, device=device)
+        self._turn = torch.zeros(1, dtype=torch.long, device=device)
+        self._made = 0  # steps since the last reset
+        self._graph: Any = None
+        self._device = device
+        # Where the host reads, twice: while it reads one, the other is written.
+        self._looks = 0
+        on_gpu = device.type == "cuda"
+        self._copies = [torch.empty(self._log.shape, pin_memory=True) for _ in range(2)] if on_gpu else []
+        self._events = [torch.cuda.Event() for _ in range(2)] if on_gpu else []
+
+    @torch.no_grad()
+    def _step(self) -> None:
+        frontier = self.frontier
+        parents = frontier.parents if self.slots.width > 1 else None
+        logits = self.slots.step(frontier.tokens, parents)
+        if self.seen is not None:
+            if parents is not None:
+                self.seen.copy_(self.seen.index_select(0, parents))
+            self.seen.scatter_(-1, frontier.tokens[:, None], True)
+        candidates = self.chooser(logits, frontier.scores, frontier.written, self.seeds, self.seen)
+        self._log.index_copy_(0, self._turn, candidates.unsqueeze(0))
+        frontier.advance(candidates)
+        self._turn.add_(1).remainder_(len(self._log))
+
+    def record(self) -> None:
+        """Record a step, where the device can; why not, is told."""
+        if self._device.type != "cuda":
+            return
+        try:
+            self._graph = record(self._step, self._device)
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except RuntimeError as problem:
+            _tell(failure_reason(problem))
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all groups."""
+        self.slots.reset()
+        self.frontier.scores.fill_(-torch.inf)
+        self.frontier.tokens.zero_()
+        self._turn.zero_()
+        self._made = 0
+
+    def begin(
+        self,
+        places: Sequence[int],
+        state: Any,
+        tokens: Tensor,
+        scores: Tensor,
+        written: Tensor,
+        seeds: Tensor | None,
+        seen: Tensor | None,
+    ) -> None:
+        """Groups go on in these places from what a state has, and from their first tokens."""
+        where = torch.tensor(places, device=self._device)
+        self.slots.put(where, state)
+        self.frontier.place(where, tokens, scores, written)
+        if self.seeds is not None and seeds is not None:
+            self.seeds[where] = seeds
+        if self.seen is not None and seen is not None:
+            width = self.slots.width
+            self.seen[(where[:, None] * width + torch.arange(width, device=self._device)).flatten()] = seen
+
+    def advance(self, steps: int) -> Callable[[], list[Any]]:
+        """Make so many steps, up to LOOK; what gives, once they are made, each one's candidates (5, G, C)."""
+        for _ in range(steps):
+            if self._graph is None:
+                self._step()
+            else:
+                self._graph.replay()
+        turns = [(self._made + step) % len(self._log) for step in range(steps)]
+        self._made += steps
+        if self._device.type != "cuda":
+            read = self._log[turns].numpy()
+            return lambda: list(read)
+        copied, done = self._copies[self._looks % 2], self._events[self._looks % 2]
+        self._looks += 1
+        copied.copy_(self._log, non_blocking=True)
+        done.record()
+
+        def wait() -> list[Any]:
+            done.synchronize()
+            return list(copied.numpy()[turns])  # a copy: the place is written again
+
+        return wait
+
+
+_TOLD: set[str] = set()
+
+
+def _tell(reason: str) -> None:
+    if reason not in _TOLD:
+        _TOLD.add(reason)
+        warnings.warn(f"steps of this search are not recorded as a CUDA graph: {reason}", stacklevel=2)
+
+
+class _Kept:
+    """What was recorded for a model, the last used last."""
+
+    def __init__(self) -> None:
+        self.free: OrderedDict[Hashable, SearchSteps] = OrderedDict()
+        self.lock = threading.Lock()
+
+    def take(self, key: Hashable) -> SearchSteps | None:
+        with self.lock:
+            return self.free.pop(key, None)
+
+    def give(self, key: Hashable, steps: SearchSteps) -> None:
+        with self.lock:
+            self.free[key] = steps
+            while len(self.free) > KEPT:
+                self.free.popitem(last=False)
+
+    def clear(self) -> None:
+        with self.lock:
+            self.free.clear()
+
+    def __reduce__(self) -> Any:
+        return _Kept, ()  # a copy of the model has recordings of its own
+
+
+def _kept_for(model: Any) -> _Kept:
+    # With the model, which they refer to: what refers to itself alone is collected.
+    return model.__dict__.setdefault("_recorded_steps", _Kept())
+
+
+def forget_steps(model: Any) -> None:
+    """Give back the memory of what was recorded for a model."""
+    _kept_for(model).clear()
+
+
+@contextmanager
+def search_steps(model: Any, key: Hashable, make: Callable[[], SearchSteps | None]) -> Iterator[SearchSteps | None]:
+    """Steps of the kind that `key` tells, empty: recorded before, or made and recorded now; None: there are none."""
+    kept = _kept_for(model)
+    weights = tuple(parameter.data_ptr() for parameter in model.parameters())
+    key = (key, weights, model.training)
+    steps = kept.take(key)
+    if steps is None:
+        try:
+            steps = make()
+        except torch.cuda.OutOfMemoryError:
+            kept.clear()
+            torch.cuda.empty_cache()
+            steps = make()
+    else:
+        steps.reset()
+    try:
+        yield steps
+    finally:
+        if steps is not None and model.device.type == "cuda":
+            kept.give(key, steps)

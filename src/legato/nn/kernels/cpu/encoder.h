@@ -1,0 +1,259 @@
+// Whole texts through all blocks of an encoder, every token seeing every other of its text: what nn/transformer.py's
+// Stack does without a cache. Tokens of all texts stand in one long row without padding. A thread takes some sixty of
+// them through everything that looks at each token alone, while they are in its cache, and whole heads of attention.
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+#include "stack.h"
+#include "threads.h"
+
+struct Texts {
+    int64_t count, tokens;
+    const int64_t* starts;  // (count + 1,): the first token of each, and where the last one ends
+    const float* embedded;  // (tokens, width)
+    float* hidden;          // (tokens, width)
+};
+
+// Memory that is not set to anything.
+struct Floor {
+    std::unique_ptr<float[]> floats;
+    std::unique_ptr<int8_t[]> codes;
+    std::unique_ptr<float[]> scales;
+
+    Rows rows(int64_t count, int64_t columns, bool wide, bool narrow) {
+        const int64_t groups = columns / GROUP;
+        if (wide) floats.reset(new float[count * columns + PANEL]);
+        if (narrow) {
+            codes.reset(new int8_t[count * columns]);
+            scales.reset(new float[2 * count * groups]);
+        }
+        return {count, columns, floats.get(), codes.get(), scales.get(), narrow ? scales.get() + count * groups : nullptr};
+    }
+};
+
+class Encoding {
+  public:
+    Encoding(const Stack& stack, const Texts& texts, int threads)
+        : stack(stack), texts(texts), heads((int64_t)stack.heads * stack.head_width),
+          stride(heads + 2 * (int64_t)stack.kv_heads * stack.head_width), qkv(new float[texts.tokens * stride]),
+          context(new float[texts.tokens * heads]), taken(new std::atomic<int64_t>[2 * stack.layers + 1]) {
+        const int64_t most = rows_at_once(stack.blocks[0].inner), shares = (texts.tokens + most - 1) / most;
+        fives = (texts.tokens + 4) / 5;
+        pieces = std::min((shares + threads - 1) / threads * threads, fives);
+        for (int64_t i = 0; i < 2 * stack.layers + 1; i++) taken[i] = 0;
+        for (int64_t i = 0; i < texts.count; i++) longest = std::max(longest, texts.starts[i + 1] - texts.starts[i]);
+        longest = (longest + PANEL - 1) / PANEL * PANEL;
+    }
+
+    // What every thread does.
+    void run() {
+        Piece piece(*this);
+        each(0, pieces, [&](int64_t i) {
+            const int64_t first = begin(i), rows = begin(i + 1) - first;
+            std::copy_n(texts.embedded + first * stack.width, rows * stack.width, texts.hidden + first * stack.width);
+            piece.at(first, rows);
+            piece.project(stack.blocks[0]);
+        });
+        Heads some(*this);
+        for (int32_t layer = 0; layer < stack.layers; layer++) {
+            each(2 * layer + 1, texts.count * stack.heads, [&](int64_t i) { some.attend(i / stack.heads, i % stack.heads); });
+            const bool last = layer + 1 == stack.layers;
+            each(2 * layer + 2, pieces, [&](int64_t i) {
+                piece.at(begin(i), begin(i + 1) - begin(i));
+                piece.rest(stack.blocks[layer]);
+                if (!last) piece.project(stack.blocks[layer + 1]);
+                else if (stack.norm.kind != NO_NORM) piece.norm_of_all(stack.norm);
+            });
+        }
+    }
+
+  private:
+    const Stack& stack;
+    const Texts& texts;
+    const int64_t heads, stride;
+    const std::unique_ptr<float[]> qkv, context;  // (tokens, stride), (tokens, heads)
+    const std::unique_ptr<std::atomic<int64_t>[]> taken;
+    int64_t fives, pieces, longest = 0;
+    Barrier barrier;
+
+    int64_t begin(int64_t piece) const { return std::min(fives * piece / pieces * 5, texts.tokens); }
+
+    // Whoever is free takes the next, until all are done.
+    template <typename Do>
+    void each(int64_t stage, int64_t count, Do act) {
+        for (int64_t i; (i = taken[stage].fetch_add(1, std::memory_order_relaxed)) < count;) act(i);
+        barrier.wait();
+    }
+
+    // Some tokens, and a thread's room for what is made of them.
+    struct Piece {
+        Encoding& all;
+        const Stack& stack;
+        Floor floor_of_input, floor_of_context, floor_of_units;
+        Rows input, mixed, units;
+        std::unique_ptr<float[]> inner, added;
+        float* x = nullptr;  // (rows, width), in place
+        int64_t first = 0, rows = 0;
+
+        explicit Piece(Encoding& all) : all(all), stack(all.stack) {
+            bool wide = false, bytes = false;
+            for (int32_t layer = 0; layer < stack.layers; layer++)
+                for (const Matrix* w : {&stack.blocks[layer].qkv, &stack.blocks[layer].attention_output,
+                                        &stack.blocks[layer].inner, &stack.blocks[layer].outer})
+                    (narrow(*w) ? bytes : wide) = true;
+            const int64_t most = (all.fives + all.pieces - 1) / all.pieces * 5;
+            input = floor_of_input.rows(most, stack.width, true, bytes);
+            mixed = floor_of_context.rows(most, all.heads, false, bytes);
+            units = floor_of_units.rows(most, stack.units, wide || stack.gated, bytes);
+            if (stack.gated) inner.reset(new float[most * 2 * stack.units]);
+            else if (bytes) inner.reset(new float[most * BROAD_GROUP]);
+            added.reset(new float[most * stack.width]);
+        }
+
+        void at(int64_t from, int64_t count) {
+            first = from;
+            rows = input.count = mixed.count = units.count = count;
+            x = all.texts.hidden + first * stack.width;
+        }
+
+        // What a sublayer reads: x, with the norm before it where norms come first.
+        const Rows& ready(const Norm& norm, const Matrix& reader) {
+            for (int64_t row = 0; row < rows; row++) {
+                float* to = input.floats + row * stack.width;
+                if (stack.norm_first) normalise(norm, x + row * stack.width, to, stack.width);
+                else std::copy_n(x + row * stack.width, stack.width, to);
+            }
+            return narrowed(input, reader);
+        }
+
+        const Rows& narrowed(Rows& from, const Matrix& reader) {
+            if (narrow(reader)) narrow_for(reader, from, 0, rows * (from.columns / group_of(reader)));
+            return from;
+        }
+
+        void project(const Block& block) {
+            float* to = all.qkv.get() + first * all.stride;
+            multiply(block.qkv, ready(block.attention_norm, block.qkv), to, all.stride, NONE, 0, all.stride / PANEL);
+        }
+
+        void rest(const Block& block) {
+            mixed.floats = all.context.get() + first * all.heads;
+            leave(block.attention_output, narrowed(mixed, block.attention_output), block.attention_norm);
+            const Rows& from = ready(block.feedforward_norm, block.inner);
+            if (stack.gated) gate(block, from);
+            else if (block.outer.kind == BROAD) narrow_units<BROAD_GROUP>(block, from);
+            else if (narrow(block.outer)) narrow_units<GROUP>(block, from);
+            else multiply(block.inner, from, units.floats, stack.units, stack.activation, 0, stack.units / PANEL);
+            leave(block.outer, units, block.feedforward_norm);
+        }
+
+        // A group of units at a time, which are brought to bytes as soon as they are there.
+        template <int SIZE>
+        void narrow_units(const Block& block, const Rows& from) {
+            const int64_t groups = stack.units / SIZE;
+            for (int64_t g = 0; g < groups; g++) {
+                const int64_t panel = g * (SIZE / PANEL);
+                float* to = inner.get() - panel * PANEL;  // where `multiply` adds the panel's place again
+                multiply(block.inner, from, to, SIZE, stack.activation, panel, panel + SIZE / PANEL);
+                for (int64_t row = 0; row < rows; row++)
+                    narrow_group<SIZE>(inner.get() + row * SIZE, units.codes + row * stack.units + g * SIZE,
+                                       units.scales + row * groups + g, units.sums + row * groups + g);
+            }
+        }
+
+        void gate(const Block& block, const Rows& from) {
+            const int64_t count = stack.units;
+            multiply(block.inner, from, inner.get(), 2 * count, NONE, 0, 2 * count / PANEL);
+            activate(inner.get(), 2 * count, rows, count, stack.activation);
+            for (int64_t row = 0; row < rows; row++)
+                for (int64_t i = 0; i < count; i += WIDE) {
+                    const float* gates = inner.get() + row * 2 * count + i;
+                    store(units.floats + row * count + i, load(gates) * load(gates + count));
+                }
+            narrowed(units, block.outer);
+        }
+
+        // A sublayer's last product, and the way around it.
+        void leave(const Matrix& w, const Rows& from, const Norm& norm) {
+            const int64_t width = stack.width;
+            multiply(w, from, added.get(), width, NONE, 0, width / PANEL);
+            for (int64_t i = 0; i < rows * width; i++) x[i] += added[i];
+            if (!stack.norm_first) norm_of_all(norm);
+        }
+
+        void norm_of_all(const Norm& norm) {
+            for (int64_t row = 0; row < rows; row++)
+                normalise(norm, x + row * stack.width, x + row * stack.width, stack.width);
+        }
+    };
+
+    // A head of one text: its queries, some at a time, with all its keys and values, which lie in panels.
+    struct Heads {
+        static constexpr int64_t QUERIES = 32;
+        Encoding& all;
+        const int64_t size, stride;
+        std::unique_ptr<float[]> keys, values, queries, scores;
+
+        explicit Heads(Encoding& all)
+            : all(all), size(all.stack.head_width), stride(all.stride), keys(new float[all.longest * size]),
+              values(new float[all.longest * size]), queries(new float[QUERIES * size]),
+              scores(new float[QUERIES * all.longest]) {}
+
+        void attend(int64_t text, int64_t head) {
+            const int64_t first = all.texts.starts[text], length = all.texts.starts[text + 1] - first;
+            const int64_t padded = (length + PANEL - 1) / PANEL * PANEL, serves = all.stack.heads / all.stack.kv_heads;
+            const float* query = all.qkv.get() + first * stride + head * size;
+            const float* key = all.qkv.get() + first * stride + (all.stack.heads + head / serves) * size;
+            lay_out(key, key + all.stack.kv_heads * size, length, padded);
+            const Matrix k{PANELS, (int32_t)padded, (int32_t)size, 0, keys.get(), nullptr, nullptr, 1.f, 0};
+            const Matrix v{PANELS, (int32_t)size, (int32_t)padded, 0, values.get(), nullptr, nullptr, 1.f, 0};
+            const float scale = 1.f / std::sqrt((float)size);
+            for (int64_t from = 0; from < length; from += QUERIES) {
+                const int64_t count = std::min(QUERIES, length - from);
+                for (int64_t row = 0; row < count; row++)
+                    for (int64_t i = 0; i < size; i++)
+                        queries[row * size + i] = query[(from + row) * stride + i] * scale;
+                const Rows asked{count, size, queries.get(), nullptr, nullptr, nullptr};
+                multiply(k, asked, scores.get(), padded, NONE, 0, padded / PANEL);
+                for (int64_t row = 0; row < count; row++) softmax(scores.get() + row * padded, length, padded);
+                const Rows weights{count, padded, scores.get(), nullptr, nullptr, nullptr};
+                multiply(v, weights, all.context.get() + (first + from) * all.heads + head * size, all.heads, NONE, 0,
+                         size / PANEL);
+            }
+        }
+
+        void lay_out(const float* key, const float* value, int64_t length, int64_t padded) {
+            for (int64_t panel = 0; panel < padded; panel += PANEL) {
+                float* to = keys.get() + panel * size;
+                const int64_t there = std::min<int64_t>(PANEL, length - panel);
+                if (there < PANEL) std::fill_n(to, PANEL * size, 0.f);
+                for (int64_t s = 0; s < there; s++)
+                    for (int64_t i = 0; i < size; i++) to[i * PANEL + s] = key[(panel + s) * stride + i];
+            }
+            for (int64_t panel = 0; panel < size; panel += PANEL) {
+                float* to = values.get() + panel * padded;
+                for (int64_t s = 0; s < length; s++) std::copy_n(value + s * stride + panel, PANEL, to + s * PANEL);
+                std::fill_n(to + length * PANEL, (padded - length) * PANEL, 0.f);
+            }
+        }
+
+        // Of `length` scores, with zeros behind them up to `padded`.
+        static void softmax(float* scores, int64_t length, int64_t padded) {
+            for (int64_t s = length; s < padded; s++) scores[s] = -INFINITY;
+            Floats most = load(scores);
+            for (int64_t s = WIDE; s < padded; s += WIDE) most = larger(most, load(scores + s));
+            float largest = most[0];
+            UNROLL for (int i = 1; i < WIDE; i++) largest = most[i] > largest ? most[i] : largest;
+            Floats whole = ::all(0.f);
+            for (int64_t s = 0; s < padded; s += WIDE) {
+                const Floats weight = exponential(load(scores + s) - largest);
+                whole += weight;
+                store(scores + s, weight);
+            }
+            const float inverse = 1.f / sum(whole);
+            for (int64_t s = 0; s < padded; s += WIDE) store(scores + s, load(scores + s) * inverse);
+        }
+    };
+};

@@ -1,0 +1,63 @@
+"""A step's candidates, in two kernels: what `decoding/candidates.py` does where nothing is special."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from legato.nn.kernels.cuda import choice_kernels as kernels
+
+BLOCK: Final = 2048  # logits that a program looks at together
+MOST_ENTRIES: Final = 8192  # candidates of a group's rows and blocks
+
+
+def choose(
+    logits: Tensor, temperature: float = 1.0, seeds: Tensor | None = None, steps: Tensor | None = None
+) -> Tensor:
+    """From logits (R, V): candidates (5, R, 1), see `Candidates.of`.
+
+    The best token of each row, the first of equal ones; with `seeds` and `steps` (R,) the one that the row's number
+    (decoding/draws.py) falls on in the cumulative distribution at this temperature.
+    """
+    rows, size = logits.shape
+    blocks = -(-size // BLOCK)
+    parts = torch.empty(rows, blocks, 4, dtype=torch.float32, device=logits.device)
+    out = torch.empty(5, rows, 1, dtype=torch.float32, device=logits.device)
+    warmth = max(temperature, 1e-30)
+    kernels.scan_logits[(rows, blocks)](logits, logits.stride(0), parts, size, warmth, BLOCK=BLOCK, num_warps=4)
+    kernels.choose[(rows,)](
+        parts, logits, logits.stride(0), seeds, steps, size, blocks, warmth, out, rows, DRAWN=seeds is not None,
+        BLOCK=BLOCK, BLOCKS=_power(blocks), num_warps=4,
+    )  # fmt: skip
+    return out
+
+
+def fits_beams(size: int, width: int) -> bool:
+    """Whether `choose_beams` can hold all that it looks at."""
+    return width * -(-size // BLOCK) * 2 * width <= MOST_ENTRIES
+
+
+def choose_beams(logits: Tensor, scores: Tensor) -> Tensor:
+    """From logits (G · W, V) and scores (G, W): the 2 W best continuations of each group, (5, G, 2 W)."""
+    (rows, size), (groups, width) = logits.shape, scores.shape
+    blocks, count = -(-size // BLOCK), min(2 * width, width * size)
+    device = logits.device
+    values = torch.empty(rows, blocks, count, dtype=torch.float32, device=device)
+    tokens = torch.empty(rows, blocks, count, dtype=torch.int32, device=device)
+    sums = torch.empty(rows, blocks, 2, dtype=torch.float32, device=device)
+    out = torch.empty(5, groups, count, dtype=torch.float32, device=device)
+    kernels.scan_beams[(rows, blocks)](
+        logits, logits.stride(0), values, tokens, sums, size, COUNT=count, BLOCK=BLOCK, num_warps=4
+    )
+    kernels.choose_beams[(groups,)](
+        values, tokens, sums, scores, size, blocks, out, groups, WIDTH=width, COUNT=count,
+        ENTRIES=_power(width * blocks * count), BLOCKS=_power(blocks), num_warps=4,
+    )  # fmt: skip
+    return out
+
+
+def _power(size: int) -> int:
+    """The next power of two."""
+    return 1 << (max(size, 1) - 1).bit_length()

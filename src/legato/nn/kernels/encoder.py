@@ -1,0 +1,98 @@
+"""Whole texts through an encoder on a CPU, in one call of the C++ library (`cpu/encoder.h`).
+
+It is what `Stack.forward` does, its plain twin, where every token sees every other and nobody asks for gradients or
+looks inside. No padding is read. Float matrices are laid out (`stack_layout.py`) once a stack has read enough for
+that to come back; until then, and without a compiler, the modules do it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Final
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from legato.nn.capture import capturing
+from legato.nn.kernels import library as c
+from legato.nn.kernels.stack_layout import Stack, StackLayout, fits, float_numbers, suits, versions
+from legato.nn.quantized import OUTPUTS
+
+WORTH: Final = 1024  # tokens after which float matrices have been worth laying out: they then take a fifth less time
+
+
+class EncoderPass:
+    """A stack, laid out for the kernels. It is of the weights as they were when it was made."""
+
+    def __init__(self, kernels: c.Library, stack: Stack) -> None:
+        self._kernels = kernels
+        self._layout = StackLayout(stack, kernels=kernels)
+        self.of = self._layout.of
+
+    def __call__(self, x: Tensor, lengths: Tensor | None) -> Tensor:
+        """(B, T, D) to (B, T, D), padded on the right; padding becomes zeros."""
+        rows, length, width = x.shape
+        counts = [length] * rows if lengths is None else lengths.tolist()
+        starts = torch.tensor([0, *itertools.accumulate(counts)])
+        padded = sum(counts) < rows * length
+        x = x.detach()
+        packed = torch.cat([row[:count] for row, count in zip(x, counts, strict=True)]) if padded else x.contiguous()
+        hidden = torch.empty_like(packed)
+        texts = c.Texts(
+            count=rows,
+            tokens=sum(counts),
+            starts=starts.data_ptr(),
+            embedded=packed.data_ptr(),
+            hidden=hidden.data_ptr(),
+        )
+        if texts.tokens:
+            self._kernels.encode(self._layout.structure, texts, torch.get_num_threads())
+        if not padded:
+            return hidden
+        made = x.new_zeros(rows, length, width)
+        for row, some, count in zip(made, hidden.split(counts), counts, strict=True):
+            row[:count] = some
+        return made
+
+
+_PASSES: WeakKeyDictionary[nn.Module, EncoderPass] = WeakKeyDictionary()
+_READ: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()  # tokens, by a stack that is not laid out
+
+
+def encoder_pass(stack: Stack, x: Tensor) -> EncoderPass | None:
+    """The pass of a stack over `x` on this machine; None where the plain modules do it."""
+    if not (x.is_cpu and x.dtype == torch.float32 and x.dim() == 3) or torch.is_grad_enabled() or capturing():
+        return None
+    if stack.training or stack.causal or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
+        return None
+    if not (_known(stack) and suits(stack)):
+        return None
+    made = _PASSES.get(stack)
+    if made is None or made.of != versions(stack):
+        forget(stack)
+        _READ[stack] = _READ.get(stack, 0) + x.shape[0] * x.shape[1]
+        if _READ[stack] < WORTH and float_numbers(stack):
+            return None
+        kernels = c.library()
+        if kernels is None or not fits(stack):
+            return None
+        made = _PASSES[stack] = EncoderPass(kernels, stack)
+    return made
+
+
+def forget(stack: nn.Module) -> None:
+    """The weights of a stack are about to change, in ways that do not count."""
+    _PASSES.pop(stack, None)
+
+
+def _known(stack: Stack) -> bool:
+    """Whether its attention is one that the kernels have, and nobody listens at a module."""
+    shape, attention = stack.shape, stack.layers[0].attention
+    if stack.rotary is not None or any(stack.windows) or shape.head_size % OUTPUTS:
+        return False
+    if attention.query_norm is not None or stack.layers[0].cross is not None:
+        return False
+    if any(module._forward_hooks or module._forward_pre_hooks for module in stack.modules()):
+        return False
+    return all(block.attention.fused for block in stack.layers)

@@ -1,0 +1,183 @@
+"""A stack of blocks as the C++ library reads it (`cpu/stack.h`): which stacks it can, and where their weights lie.
+
+It has layers that are plain or quantised products (no adapter, no hook), norms and activations that it knows, in
+float32. Float matrices lie in panels for it, a copy of those that the modules have; so do quantised ones where many
+rows are multiplied at once, with one scale for 128 inputs in the place of four.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from typing import Any, Final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from legato.memory import available
+from legato.nn.kernels import library as c
+from legato.nn.linear import Linear, PartlyBiased
+from legato.nn.quantized import GROUP, OUTPUTS, QuantizedLinear
+from legato.nn.readout import Readout
+
+Stack = Any  # nn/transformer.py's, which asks for kernels
+BROAD: Final = 128  # inputs that share a scale where many rows are multiplied
+NUMBERS: Final = {"relu": 1, "gelu": 2, "gelu-tanh": 3, "quick-gelu": 4, "silu": 5, "swiglu": 5}
+
+
+class StackLayout:
+    """A stack, and where it has one its readout, laid out for the kernels: of the weights as they are now."""
+
+    def __init__(self, stack: Stack, readout: Linear | None = None, kernels: c.Library | None = None) -> None:
+        """With `kernels` quantised matrices are laid out, too, as many rows at once read them faster."""
+        self._kept: list[Any] = []  # what pointers point to
+        self._broadens = kernels if kernels is not None and _can_be_broad(stack, readout) else None
+        shape = stack.shape
+        blocks = (c.Block * len(stack.layers))()
+        for block, module, window in zip(blocks, stack.layers, stack.windows, strict=True):
+            self._fill(block, module)
+            block.window = window or 0
+        self.structure = c.Stack(
+            layers=len(stack.layers),
+            width=shape.width,
+            heads=shape.heads,
+            kv_heads=shape.kv_heads or shape.heads,
+            head_width=shape.head_size,
+            units=shape.inner,
+            activation=NUMBERS[shape.activation],
+            gated=int(shape.activation == "swiglu"),
+            norm_first=int(shape.norm_first),
+            cross=int(stack.layers[0].cross is not None),
+            norm=self._norm(stack.norm),
+            blocks=ctypes.cast(blocks, ctypes.POINTER(c.Block)),
+        )
+        if readout is not None:
+            self.structure.readout = self._matrix(readout)
+        self._kept.append(blocks)
+        self.of = versions(stack, readout)
+
+    def _fill(self, block: c.Block, module: Any) -> None:
+        norms = {name: getattr(module, name) for name in ("attention_norm", "cross_norm", "feedforward_norm")}
+        norms |= {"query_norm": module.attention.query_norm, "key_norm": module.attention.key_norm}
+        matrices = {
+            "qkv": module.attention.qkv,
+            "attention_output": module.attention.output,
+            "inner": module.feedforward.inner,
+            "outer": module.feedforward.outer,
+        }
+        if module.cross is not None:
+            matrices |= {"query": module.cross.query, "cross_output": module.cross.output}
+        for name, norm in norms.items():
+            setattr(block, name, self._norm(norm))
+        for name, layer in matrices.items():
+            setattr(block, name, self._matrix(layer))
+
+    def _norm(self, norm: nn.Module | None) -> c.Norm:
+        if norm is None:
+            return c.Norm(kind=0)
+        bias = norm.bias if isinstance(norm, nn.LayerNorm) else None
+        return c.Norm(
+            kind=1 if isinstance(norm, nn.LayerNorm) else 2,
+            eps=torch.finfo(torch.float32).eps if norm.eps is None else norm.eps,
+            weight=self._pointer(norm.weight),  # type: ignore[arg-type]
+            bias=None if bias is None else self._pointer(bias),
+        )
+
+    def _matrix(self, layer: Linear) -> c.Matrix:
+        if isinstance(layer, QuantizedLinear):
+            matrix = layer.as_matrix()
+            self._kept.append(matrix)
+            if self._broadens is None:
+                return matrix
+            matrix = as_broad(self._broadens, matrix)
+            self._kept.append(matrix)
+            return matrix
+        weight, bias = layer.weight.detach(), layer.added_bias
+        missing = -len(weight) % OUTPUTS
+        if missing:
+            weight = F.pad(weight, (0, 0, 0, missing))
+            bias = None if bias is None else F.pad(bias.detach(), (0, missing))
+        panels = weight.unflatten(0, (-1, OUTPUTS)).transpose(1, 2).contiguous()  # (N/16, K, 16)
+        return c.Matrix(
+            kind=1,
+            rows=weight.shape[0],
+            columns=weight.shape[1],
+            data=self._pointer(panels),
+            bias=None if bias is None else self._pointer(bias),
+            factor=1.0,
+        )
+
+    def _pointer(self, tensor: Tensor) -> int:
+        tensor = tensor.detach().contiguous()
+        self._kept.append(tensor)
+        return tensor.data_ptr()
+
+
+def as_broad(kernels: c.Library, matrix: c.Matrix) -> c.Matrix:
+    """A narrow matrix with one scale for each 128 inputs (cpu/products.h)."""
+    blocks = torch.empty(matrix.rows // OUTPUTS, matrix.columns // BROAD, OUTPUTS * (BROAD + 4), dtype=torch.uint8)
+    kernels.broaden(matrix, blocks.data_ptr())
+    made = c.Matrix(
+        kind=4, rows=matrix.rows, columns=matrix.columns, data=blocks.data_ptr(), bias=matrix.bias, factor=1.0
+    )
+    made.kept = (blocks, matrix)  # what it points to lives as long as it does
+    return made
+
+
+def _can_be_broad(stack: Stack, readout: nn.Module | None) -> bool:
+    """Whether all matrices are narrow, and four scales of 32 inputs can be one."""
+    layers: list[Any] = [*_products(stack), *(() if readout is None else (readout,))]
+    narrow = [layer for layer in layers if isinstance(layer, QuantizedLinear) and not layer.quantized.minimums]
+    return len(narrow) == len(layers) and all(layer.in_features % BROAD == 0 for layer in narrow)
+
+
+def float_numbers(stack: Stack, readout: nn.Module | None = None) -> int:
+    """How many numbers there are in the float matrices, which lie in memory once more."""
+    layers: list[Any] = [*_products(stack), *(() if readout is None else (readout,))]
+    return sum(layer.in_features * layer.out_features for layer in layers if not isinstance(layer, QuantizedLinear))
+
+
+def fits(stack: Stack, readout: nn.Module | None = None) -> bool:
+    """Whether there is memory for the float matrices once more."""
+    free = available()
+    return free is None or 4 * float_numbers(stack, readout) < free / 2
+
+
+def suits(stack: Stack, readout: nn.Module | None = None) -> bool:
+    """Whether the kernels have all that a stack is made of."""
+    shape = stack.shape
+    if stack.training or shape.activation not in NUMBERS:
+        return False
+    weight: Any = stack.layers[0].attention_norm.weight
+    if not (weight.is_cpu and weight.dtype == torch.float32):
+        return False
+    # A readout may have rows that fill its last block; nothing is behind it that would read them.
+    if readout is not None and not _plain(readout):
+        return False
+    return all(_plain(layer) and _whole(layer) for layer in _products(stack))
+
+
+def _products(stack: Stack) -> Iterator[nn.Module]:
+    yield from (layer for layer in stack.modules() if isinstance(layer, nn.Linear))
+
+
+def _plain(layer: nn.Module) -> bool:
+    """Whether the kernels have this product: no adapter, no hook, inputs in whole blocks."""
+    if type(layer) not in (Linear, PartlyBiased, Readout) and not isinstance(layer, QuantizedLinear):
+        return False
+    assert isinstance(layer, Linear)
+    if layer.low_rank is not None or layer._forward_hooks or layer._forward_pre_hooks:
+        return False
+    return not isinstance(layer, QuantizedLinear) or layer.in_features % GROUP == 0
+
+
+def _whole(layer: nn.Module) -> bool:
+    return isinstance(layer, Linear) and layer.out_features % OUTPUTS == 0
+
+
+def versions(stack: Stack, readout: nn.Module | None = None) -> tuple[tuple[int, int], ...]:
+    """Which weights these are. A fused optimiser changes them uncounted, but no model writes between its steps."""
+    modules = [stack] if readout is None else [stack, readout]
+    tensors = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
+    return tuple((tensor.data_ptr(), tensor._version) for tensor in tensors)

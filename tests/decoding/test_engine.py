@@ -1,0 +1,181 @@
+"""The engine: steps on the device write what the host's do; requests come, go and are cancelled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tiny_searches import assert_same, options
+
+from legato.config import validate
+from legato.data.batching.batch import Batch, Inputs
+from legato.decoding import SearchOptions
+from legato.decoding.engine import Engine
+from legato.decoding.lanes import DeviceLane, HostLane
+from legato.errors import LegatoError
+from legato.models.base import Sizes
+from legato.registry import MODELS
+
+V = 23
+SMALL = {"layers": 2, "width": 16, "heads": 2, "length": 64, "embedding": 8, "dropout": 0.0, "features": 8}
+KINDS: dict[str, dict[str, Any]] = {
+    "gpt2": {},
+    "llama": {"kv_heads": 1},
+    "windowed": {"name": "llama", "family": "mistral", "window": 4},
+    "lstm": {},
+    "gru": {},
+    "elman": {},
+    "window": {"context": 3},
+    "transformer": {},
+    "rotary": {"name": "transformer", "positions": "rotary", "norm": "pre", "window": 5},
+    "seq2seq": {},
+    "fed": {"name": "seq2seq", "cell": "gru", "attention": "mlp", "input_feeding": True},
+    "blind": {"name": "seq2seq", "attention": "none"},
+}
+HOWS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "penalised": {"repetition_penalty": 1.5},
+    "sample": {"kind": "sample", "nbest": 2, "top_p": 0.9, "temperature": 1.3},
+    "beam": {"kind": "beam", "beams": 3, "nbest": 2},
+    "penalised beam": {"kind": "beam", "beams": 3, "repetition_penalty": 1.5},
+    "beam-sample": {"kind": "beam-sample", "beams": 3, "top_k": 9},
+    "at least four": {"kind": "beam", "beams": 2, "min_tokens": 4},
+}
+PROMPTS = [[1 + (i * j) % (V - 1) for j in range(1, 2 + i % 6)] for i in range(7)]
+
+
+def made(kind: str) -> Any:
+    name = KINDS[kind].get("name", kind)
+    model = MODELS.get(name)
+    given = {key: value for key, value in {**SMALL, **KINDS[kind]}.items() if key in model.Config.model_fields}
+    torch.manual_seed(0)
+    built = model(validate(model.Config, {**given, "name": name}), Sizes(V)).double().eval()
+    with torch.no_grad():
+        for parameter in built.parameters():
+            parameter.mul_(2)
+    return built
+
+
+def memory_of(model: Any, prompts: list[list[int]]) -> Any:
+    if not model.is_encoder_decoder:
+        return None
+    sources = [[1 + (3 * i + j) % (V - 1) for j in range(2 + (5 * i) % 7)] for i in range(len(prompts))]
+    target = Inputs.of(prompts, torch.device("cpu"))
+    with torch.no_grad():
+        return model.encode(Batch(target, source=Inputs.of(sources, torch.device("cpu"))))
+
+
+def run_out(engine: Engine) -> None:
+    while engine.step():
+        pass
+
+
+def run(model: Any, how: SearchOptions, recorded: bool, prompts: list[list[int]] = PROMPTS, **more: Any) -> Any:
+    engine = Engine(model, ends=[0], suppress=[5], suppress_first=[7], recorded=recorded)
+    numbers = engine.add(prompts, how, memory=memory_of(model, prompts), **more)
+    engine.step()
+    lane = next(iter(engine._lanes.values()), None)
+    assert lane is None or isinstance(lane, DeviceLane if recorded else HostLane)
+    if isinstance(lane, DeviceLane):
+        assert lane._steps is not None
+    run_out(engine)
+    return [engine.take(number) for number in numbers]
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_steps_on_the_device_write_what_the_hosts_do(kind: str, how: str) -> None:
+    model, chosen = made(kind), options(**{"max_tokens": 14, **HOWS[how]})
+    limits = [1 + (5 * n) % 14 for n in range(len(PROMPTS))]
+    ours = run(model, chosen, True, limits=limits)
+    for left, right in zip(ours, run(model, chosen, False, limits=limits), strict=True):
+        assert_same(left, right)
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("how", ["greedy", "sample", "beam", "beam-sample"])
+@pytest.mark.parametrize("kind", ["llama", "transformer", "seq2seq", "lstm", "window"])
+def test_requests_that_come_later_get_what_they_would_get_alone(kind: str, how: str, recorded: bool) -> None:
+    model, chosen = made(kind), options(**{"max_tokens": 14, **HOWS[how]})
+    alone = [run(model, chosen, False, [prompt])[0] for prompt in PROMPTS]
+    engine = Engine(model, ends=[0], suppress=[5], suppress_first=[7], recorded=recorded, rows=12, capacity=24)
+    waiting, numbers, found = list(enumerate(PROMPTS)), {}, {}
+    for turn in range(400):
+        if turn % 2 == 0 and waiting:
+            place, prompt = waiting.pop(0)
+            [number] = engine.add([prompt], chosen, memory=memory_of(model, [prompt]))
+            numbers[number] = place
+        alive = engine.step()
+        found |= {numbers[number]: engine.take(number) for number in engine.done()}
+        if not alive and not waiting:
+            break
+    assert sorted(found) == list(range(len(PROMPTS)))
+    for place, expected in enumerate(alone):
+        assert_same(found[place], expected)
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("how", ["greedy", "beam", "sample"])
+def test_a_request_that_is_cancelled_leaves_the_others_as_they_are(how: str, recorded: bool) -> None:
+    model, chosen = made("llama"), options(**{"max_tokens": 20, **HOWS[how]})
+    expected = run(model, chosen, False)
+    engine = Engine(model, ends=[0], suppress=[5], suppress_first=[7], recorded=recorded)
+    numbers = engine.add(PROMPTS, chosen)
+    engine.step()
+    engine.step()
+    gone = [number for number in numbers[1:5:2] if number not in engine.done()]
+    for number in gone:
+        engine.cancel(number)
+    [never] = engine.add([[3]], chosen)
+    engine.cancel(never)
+    run_out(engine)
+    assert sorted(engine.done()) == sorted({*numbers} - {*gone})
+    for number in engine.done():
+        assert_same(engine.take(number), expected[number])
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_tokens_are_told_in_order(recorded: bool) -> None:
+    model, told = made("gpt2"), {}
+    found = run(model, options(), recorded, on_token=lambda row, token: told.setdefault(row, []).append(token))
+    assert [told.get(row, []) for row in range(len(found))] == [nbest[0].tokens for nbest in found]
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_who_stops_listening_stops_the_search_and_nothing_is_kept(recorded: bool) -> None:
+    class Left(Exception):
+        pass
+
+    def leave(row: int, token: int) -> None:
+        raise Left
+
+    model = made("gpt2")
+    engine = Engine(model, recorded=recorded)
+    engine.add(PROMPTS, options(), on_token=leave)
+    with pytest.raises(Left):
+        run_out(engine)
+    assert not engine._lanes
+    assert not engine.step()
+    assert [len(nbest[0].tokens) for nbest in run(model, options(), recorded)]
+
+
+def test_what_does_not_fit_is_refused_in_a_line() -> None:
+    engine = Engine(made("gpt2"), rows=4, capacity=16)
+    with pytest.raises(LegatoError, match="room for 16 a row"):
+        engine.add([[1] * 10], options(max_tokens=7))
+    with pytest.raises(LegatoError, match="room for 4"):
+        engine.add([[1]] * 2, options("beam", beams=3, max_tokens=3))
+    assert not engine.step()
+
+
+def test_stop_strings_of_one_row_are_found_between_looks() -> None:
+    model = made("gpt2")
+    text_of = lambda tokens: "".join(chr(97 + token) for token in tokens)  # noqa: E731
+    plain = run(model, options(max_tokens=20), False, text_of=text_of)
+    stop = text_of(plain[0][0].tokens[4:6])
+    both = [run(model, options(max_tokens=20, stop=(stop,)), way, text_of=text_of) for way in (True, False)]
+    for left, right in zip(*both, strict=True):
+        assert_same(left, right)
+    assert both[0][0][0].finished
+    assert len(both[0][0][0].tokens) <= 6

@@ -1,0 +1,182 @@
+"""The kernels of a decoder's step and of the choice of tokens: the same as the modules and as the plain search.
+
+They run on a GPU, or in Triton's interpreter; there the tests of this file are run again, in a process of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from legato.config import validate
+from legato.data.batching.batch import Batch, Inputs
+from legato.decoding.candidates import Chooser
+from legato.decoding.options import SearchOptions
+from legato.models.base import Sizes
+from legato.nn.linear import Linear
+from legato.nn.quantized import QuantizedLinear, quantize, quantize_layers
+from legato.registry import MODELS
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+GPU = torch.cuda.is_available() and not INTERPRETED
+DEVICE = torch.device("cuda" if GPU else "cpu")
+runs = pytest.mark.skipif(find_spec("triton") is None or not (GPU or INTERPRETED), reason="needs Triton")
+V = 23
+
+
+@pytest.mark.skipif(find_spec("triton") is None or GPU or INTERPRETED, reason="needs Triton, and no GPU")
+def test_all_of_this_file_in_triton_interpreter() -> None:
+    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", __file__]
+    done = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "passed" in done.stdout
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "gpt2": {"name": "gpt2"},
+    "llama": {"name": "llama", "kv_heads": 1},
+    "mistral": {"name": "llama", "family": "mistral", "window": 4},
+    "qwen3": {"name": "llama", "family": "qwen3", "kv_heads": 1},
+    "transformer": {"name": "transformer", "dropout": 0.0},
+    "rotary": {"name": "transformer", "positions": "rotary", "norm": "pre", "window": 5, "dropout": 0.0},
+}
+
+
+def logits_of(kind: str, groups: int, width: int, capacity: int, *, kernel: bool) -> torch.Tensor:
+    """Of nine steps, after prompts of different lengths; beams change places."""
+    torch.manual_seed(0)
+    name = KINDS[kind]["name"]
+    settings = {"layers": 2, "width": 16, "heads": 2, "length": 64, **KINDS[kind]}
+    model: Any = MODELS.get(name)(validate(MODELS.get(name).Config, settings), Sizes(V)).to(DEVICE).eval()
+    prompts = [[1 + (i * j) % (V - 1) for j in range(1, 2 + i % 6)] for i in range(groups)]
+    inputs, memory = Inputs.of(prompts, DEVICE), None
+    draw = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        if model.is_encoder_decoder:
+            sources = [[1 + (3 * i + j) % (V - 1) for j in range(2 + 5 * i % 7)] for i in range(groups)]
+            memory = model.encode(Batch(inputs, source=Inputs.of(sources, DEVICE)))
+        state = model.start(groups, 40, memory)
+        model.prefill(inputs, state)
+        slots = model.slots(groups, width, capacity, state, 16)
+        assert slots.kernel is not None
+        if not kernel:
+            slots.kernel = None
+        slots.put(torch.arange(groups, device=DEVICE), state)
+        found = []
+        for _ in range(9):
+            tokens = torch.randint(1, V, (groups * width,), generator=draw).to(DEVICE)
+            first = torch.arange(groups).repeat_interleave(width) * width
+            parents = (first + torch.randint(0, width, (groups * width,), generator=draw)).to(DEVICE)
+            found.append(slots.step(tokens, parents if width > 1 else None))
+        return torch.stack(found)
+
+
+@runs
+@pytest.mark.parametrize(("groups", "width"), [(1, 1), (3, 1), (2, 3)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_is_what_the_modules_make(kind: str, groups: int, width: int) -> None:
+    made, expected = (logits_of(kind, groups, width, 32, kernel=kernel) for kernel in (True, False))
+    torch.testing.assert_close(made, expected, rtol=1e-4, atol=1e-4)
+
+
+@runs
+@pytest.mark.parametrize("kind", ["llama", "mistral", "transformer"])
+def test_heads_that_several_programs_share_are_the_same(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from legato.nn.kernels.cuda import step
+
+    expected = logits_of(kind, 2, 1, 64, kernel=False)
+    for name, value in {"LONG": 2, "COLUMNS": 16, "PROGRAMS": 32}.items():
+        monkeypatch.setattr(step, name, value)
+    torch.testing.assert_close(logits_of(kind, 2, 1, 64, kernel=True), expected, rtol=1e-4, atol=1e-4)
+
+
+@runs
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize(("inputs", "outputs"), [(64, 40), (1056, 66)])
+@pytest.mark.parametrize("width", ["wide", "int8", "int4", "int4 above minimums"])
+def test_products_of_few_rows(width: str, inputs: int, outputs: int, gated: bool) -> None:
+    from legato.nn.kernels.cuda.step import Product
+
+    torch.manual_seed(0)
+    holder = torch.nn.Sequential(Linear(inputs, outputs * (1 + gated)))
+    with torch.no_grad():
+        if width == "int4 above minimums":
+            holder[0].weight.copy_(torch.randint(0, 16, holder[0].weight.shape) * 0.125 + 0.5)
+        if width != "wide":
+            quantize_layers(holder, width[:4])
+        layer: Any = holder.to(DEVICE)[0]
+        weight = layer.quantized.dequantize() if isinstance(layer, QuantizedLinear) else layer.weight
+        for rows in (1, 3):
+            x = torch.randn(rows, inputs, device=DEVICE)
+            expected = F.linear(x, weight, layer.bias)
+            if gated:
+                gate, up = expected.chunk(2, dim=-1)
+                expected = F.silu(gate) * up
+            made = Product(layer, 5 if gated else 0, gated)(x)
+            assert float((made - expected).norm() / expected.norm()) < (1e-5 if width == "wide" else 3e-4)
+
+
+@runs
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("even", [False, True])
+def test_narrow_matrices_made_wide(bits: int, even: bool, dtype: torch.dtype) -> None:
+    from legato.nn.kernels.cuda.widening import widened
+
+    torch.manual_seed(0)
+    weight = torch.randint(0, 16, (40, 96)) * 0.125 + 0.5 if even else torch.randn(40, 96)
+    made = quantize(weight, bits)
+    table = None if made.table is None else made.table.to(DEVICE)
+    found = widened(made.blocks.to(DEVICE), made.shape, bits, table, 2.0**made.exponent, made.minimums, dtype)
+    torch.testing.assert_close(found.cpu(), made.dequantize(dtype))
+
+
+@runs
+@pytest.mark.parametrize("size", [50, 64, 1000])
+def test_a_token_taken_or_drawn_is_the_plain_search_s(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from legato.nn.kernels.cuda import choice
+
+    monkeypatch.setattr(choice, "BLOCK", 64)
+    torch.manual_seed(0)
+    logits = 3 * torch.randn(5, size)
+    logits[1, 3] = logits[1, 7] = logits[1].max() + 1  # of equals the first
+    logits[2] = -torch.inf
+    logits[2, 5] = 1
+    steps = torch.arange(5)
+    taken = Chooser(SearchOptions(), [], [])(logits.clone(), torch.zeros(5, 1), steps)
+    torch.testing.assert_close(choice.choose(logits.to(DEVICE)).cpu(), taken, rtol=1e-4, atol=1e-4)
+    many, seeds = logits[[0]].repeat(300, 1), torch.randint(-(2**62), 2**62, (300,))
+    for temperature in (1.0, 0.3):
+        options = SearchOptions(search="sample", temperature=temperature)
+        drawn = Chooser(options, [], [])(many.clone(), torch.zeros(300, 1), torch.arange(300), seeds)
+        found = choice.choose(many.to(DEVICE), temperature, seeds.to(DEVICE), torch.arange(300, device=DEVICE)).cpu()
+        assert int((found[0] != drawn[0]).sum()) <= 1  # where a number falls on a border, rounding decides
+    broken = logits.clone()
+    broken[0, 1], broken[1, 0], broken[4] = torch.nan, torch.inf, -torch.inf
+    finite = choice.choose(broken.to(DEVICE))[4, :, 0].isfinite()
+    assert finite.tolist() == [False, False, True, True, False]
+
+
+@runs
+@pytest.mark.parametrize("width", [2, 4])
+@pytest.mark.parametrize("size", [9, 64, 300])
+def test_beams_candidates_are_the_plain_search_s(size: int, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from legato.nn.kernels.cuda import choice
+
+    monkeypatch.setattr(choice, "BLOCK", 64)
+    torch.manual_seed(0)
+    logits = (3 * torch.randn(3 * width, size)).round()  # with many that are equal
+    scores = torch.randn(3, width).round()
+    scores[1, 1], scores[2, 1:] = -torch.inf, -torch.inf
+    expected = Chooser(SearchOptions(search="beam", beams=width), [], [])(logits.clone(), scores, torch.zeros(3))
+    found = choice.choose_beams(logits.to(DEVICE), scores.to(DEVICE)).cpu()
+    possible = expected[3] > -torch.inf
+    assert torch.equal(found[3] > -torch.inf, possible)
+    torch.testing.assert_close(found[:, possible], expected[:, possible], rtol=1e-4, atol=1e-4)
