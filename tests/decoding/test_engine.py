@@ -10,9 +10,11 @@ from tiny_searches import assert_same, options
 
 from legato.config import validate
 from legato.data.batching.batch import Batch, Inputs
-from legato.decoding import SearchOptions
+from legato.decoding import SearchOptions, search_steps
+from legato.decoding.candidates import Chooser
 from legato.decoding.engine import Engine
 from legato.decoding.lanes import DeviceLane, HostLane
+from legato.decoding.search_steps import SearchSteps
 from legato.errors import LegatoError
 from legato.models.base import Sizes
 from legato.registry import MODELS
@@ -179,3 +181,75 @@ def test_stop_strings_of_one_row_are_found_between_looks() -> None:
         assert_same(left, right)
     assert both[0][0][0].finished
     assert len(both[0][0][0].tokens) <= 6
+
+
+def test_what_hooks_look_at_is_not_recorded() -> None:
+    model, seen = made("gpt2"), []
+    handle = model.output.register_forward_hook(lambda *_: seen.append(1))
+    engine = Engine(model, recorded=True)
+    engine.add(PROMPTS, options())
+    engine.step()
+    assert isinstance(next(iter(engine._lanes.values())), HostLane)
+    run_out(engine)
+    handle.remove()
+    assert len(seen) > 5
+
+
+class Pretended:
+    """A device that is called CUDA."""
+
+    type = "cuda"
+
+
+def steps_of(model: Any) -> SearchSteps:
+    state = model.start(1, 8)
+    with torch.no_grad():
+        model.prefill(Inputs.of([[1, 2]], torch.device("cpu")), state)
+    slots = model.slots(1, 1, 16, state, 0)
+    return SearchSteps(slots, Chooser(SearchOptions(), [], []), [], V, torch.device("cpu"))
+
+
+def test_steps_that_cannot_be_recorded_run_as_they_are_and_that_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    monkeypatch.setattr(search_steps, "record", refuse)
+    monkeypatch.setattr(search_steps, "_TOLD", set())
+    steps = steps_of(made("gpt2"))
+    steps._device = Pretended()  # type: ignore[assignment]
+    with pytest.warns(UserWarning, match="not recorded as a CUDA graph: operation not permitted when stream is capt"):
+        steps.record()
+    steps.record()  # says nothing
+    steps._device = torch.device("cpu")
+    assert len(steps.advance(3)()) == 3
+
+
+def test_where_memory_runs_out_what_is_kept_goes_and_then_the_host_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tries = made("gpt2"), []
+    monkeypatch.setattr(search_steps, "_TOLD", set())
+
+    def make() -> None:
+        tries.append(len(search_steps._kept_for(model).free))
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    search_steps._kept_for(model).give("before", steps_of(model))
+    with (
+        pytest.warns(UserWarning, match="memory does not hold it"),
+        search_steps.search_steps(model, "key", make) as none,
+    ):
+        assert none is None
+    assert tries == [1, 0]
+    monkeypatch.setattr(type(model), "slots", lambda *_: make())
+    monkeypatch.setattr(search_steps, "_TOLD", set())
+    engine = Engine(model, recorded=True)
+    [number] = engine.add([[3]], options())
+    with pytest.warns(UserWarning, match="memory"):
+        run_out(engine)
+    assert engine.take(number)
+
+
+def test_recordings_go_when_the_model_trains() -> None:
+    model = made("gpt2")
+    search_steps._kept_for(model).give("key", steps_of(model))
+    model.train()
+    assert not search_steps._kept_for(model).free

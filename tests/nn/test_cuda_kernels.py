@@ -31,6 +31,7 @@ runs = pytest.mark.skipif(find_spec("triton") is None or not (GPU or INTERPRETED
 V = 23
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("triton") is None or GPU or INTERPRETED, reason="needs Triton, and no GPU")
 def test_all_of_this_file_in_triton_interpreter() -> None:
     command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", __file__]

@@ -31,6 +31,7 @@ TILES = [(128, 64), (64, 128)] if GPU else [(32, 16), (16, 32)]
 runs = pytest.mark.skipif(find_spec("triton") is None or not (GPU or INTERPRETED), reason="needs Triton")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("triton") is None or GPU or INTERPRETED, reason="needs Triton, and no GPU")
 def test_all_of_this_file_in_triton_interpreter() -> None:
     command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", __file__]

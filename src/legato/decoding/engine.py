@@ -164,8 +164,8 @@ class Engine:
 
     def _lane(self, call: Call) -> Lane:
         model = self.model
-        able = getattr(model, "slots", None) is not None and not isinstance(model, Sliding)
-        if self.recorded and able and not call.manner.host_looks and not capturing():
+        able = hasattr(model, "slots") and not isinstance(model, Sliding)
+        if self.recorded and able and not (call.manner.host_looks or capturing() or _hooked(model)):
             return DeviceLane(self._setting, call.manner)
         return HostLane(self._setting, call.manner)
 
@@ -178,3 +178,8 @@ class Engine:
                 raise LegatoError(f"prompt {number} holds a token outside the model's vocabulary of {vocabulary}")
         if options.stop and text_of is None:
             raise LegatoError("stop strings need text; give the search text_of, from tokens to text")
+
+
+def _hooked(model: Any) -> bool:
+    """Whether somebody wants to see what modules do: a recording would run past them."""
+    return any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())

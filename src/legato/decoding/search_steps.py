@@ -74,7 +74,7 @@ class SearchSteps:
             return
         try:
             self._graph = record(self._step, self._device)
-        except torch.cuda.OutOfMemoryError:
+        except torch.OutOfMemoryError:
             raise
         except RuntimeError as problem:
             _tell(failure_reason(problem))
@@ -176,6 +176,18 @@ def forget_steps(model: Any) -> None:
     _kept_for(model).clear()
 
 
+def _made(make: Callable[[], SearchSteps | None], kept: _Kept) -> SearchSteps | None:
+    """What `make` makes, in the place of what is kept where memory runs out; None where that is not enough."""
+    for _ in range(2):
+        try:
+            return make()
+        except torch.OutOfMemoryError:
+            kept.clear()
+            torch.cuda.empty_cache()
+    _tell("the device's memory does not hold it")
+    return None
+
+
 @contextmanager
 def search_steps(model: Any, key: Hashable, make: Callable[[], SearchSteps | None]) -> Iterator[SearchSteps | None]:
     """Steps of the kind that `key` tells, empty: recorded before, or made and recorded now; None: there are none."""
@@ -184,12 +196,7 @@ def search_steps(model: Any, key: Hashable, make: Callable[[], SearchSteps | Non
     key = (key, weights, model.training)
     steps = kept.take(key)
     if steps is None:
-        try:
-            steps = make()
-        except torch.cuda.OutOfMemoryError:
-            kept.clear()
-            torch.cuda.empty_cache()
-            steps = make()
+        steps = _made(make, kept)
     else:
         steps.reset()
     try:

@@ -212,6 +212,11 @@ class SequenceModel(nn.Module):
         length: int | None = self.config.max_length
         return length
 
+    def train(self, mode: bool = True) -> Self:
+        if mode:
+            self.__dict__.pop("_recorded_steps", None)  # of its writing: their memory is for training now
+        return super().train(mode)
+
     def refuse_longer(self, length: int) -> None:
         """Refuse a sequence of more tokens than the model can take."""
         if self.max_length is not None and length > self.max_length:
