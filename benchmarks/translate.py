@@ -271,10 +271,10 @@ def main() -> None:
         run_apart(write_model, folder, options.layers, options.width, options.seed)
         sources = sentences(options.seed)
         limits: Limits = Side(limits_side, options.threads)(None)
-        print(limits.tell(), flush=True)
         sides = {name: Side(timed_side, name, folder, sources, options.threads, options.device) for name in chosen}
         figures: dict[str, Any] = {}
         print(f"{'':18s}{'':18s}{'tokens/s':>9s}   {'from':>5s} to {'':5s} of the limit  Legato is", flush=True)
+        print(limits.tell(), flush=True)
         for search, beams in (("greedy", 1), (f"beam {BEAMS}", BEAMS)):
             for kind, least, most in (("ending", 0, options.most), ("fixed", options.length, options.length)):
                 seconds, written = measure(sides, Request(beams, least, most), options.rounds)

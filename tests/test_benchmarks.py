@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import multiprocessing
+import sys
 from argparse import Namespace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -31,8 +32,9 @@ def benchmark(name: str) -> ModuleType:
     return module
 
 
-@pytest.fixture(scope="module")
-def translate() -> ModuleType:
+@pytest.fixture
+def translate(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))  # what it shares with the others
     return benchmark("translate")
 
 
@@ -43,14 +45,34 @@ def sides(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def test_a_side_ends_quietly_when_nobody_asks_any_longer(
-    translate: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(translate.SIDES, "echo", lambda: lambda request: [[1]])
-    ours, theirs = multiprocessing.Pipe()
-    ours.send(("a request",))
-    ours.close()
-    translate.serve(theirs, "echo")
+def test_a_side_tells_its_seconds_and_what_it_wrote(translate: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(translate.SIDES, "echo", lambda: lambda request: [[request]])
+    seconds, written = translate.timed_side("echo")(7)
+    assert seconds >= 0
+    assert written == [[7]]
+
+
+def test_8_bits_are_compared_with_8_bits(translate: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    seconds = {"legato": [2.0], "legato-int8": [1.0], "ctranslate2": [4.0], "ctranslate2-int8": [0.5]}
+    written = {name: [[1, 2]] * translate.SENTENCES for name in seconds}
+    work, limits = translate.Work(1, 64, 1, 10), translate.Limits(1e9, 1e9)
+    figures = translate.tell("greedy", seconds, written, work, limits)
+    assert figures["legato_over"] == {"ctranslate2": 2.0, "ctranslate2-int8": 0.5}
+    assert figures["share"]["legato-int8"] == pytest.approx(2 * figures["share"]["legato"], rel=0.01)
+    assert "2.00 ×" in capsys.readouterr().out
+
+
+def test_the_limits_of_a_machine_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = benchmark("machine")
+    monkeypatch.setattr(module, "_best", lambda work: 0.5)
+    limits = module.limits_side(torch.get_num_threads())(None)
+    assert limits.figures() == {"read_gb_per_s": 0.5, "float32_gflop_per_s": 17.2}
+
+
+def test_a_peer_that_fails_ends_the_comparison() -> None:
+    peer = benchmark("peers").PeerSide(sys.executable, "no such side", {})
+    with pytest.raises(SystemExit, match="a side failed"):
+        peer(1)
 
 
 def test_a_process_of_a_side_ends_quietly_when_nobody_asks_any_longer(sides: ModuleType) -> None:
