@@ -225,4 +225,4 @@ def test_how_pictures_lie_in_memory_changes_no_grid() -> None:
         pairs = list(zip(model.grids(plain), model.grids(other), strict=True))
     assert all(theirs.is_contiguous(memory_format=torch.channels_last) for _, theirs in pairs)
     for mine, theirs in pairs:
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=5e-5)
