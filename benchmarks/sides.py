@@ -25,6 +25,9 @@ from typing import Any, NamedTuple
 RATE, DECAY, BETAS, CLIP = 6e-4, 0.1, (0.9, 0.95), 1.0  # of AdamW, where whole models are trained
 
 
+STATIC = "-static"  # at the end of a side's name: its cache has a fixed size, and CUDA's step is compiled for it
+
+
 # ── processes ─────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -33,7 +36,8 @@ def choose_sides(wanted: str, known: Collection[str]) -> list[str]:
     chosen = wanted.split(",")
     if unknown := [name for name in chosen if name not in known]:
         raise SystemExit(f"there is no side '{unknown[0]}'; there are {', '.join(known)}")
-    require_transformers()
+    if any(name.startswith("huggingface") for name in known):
+        require_transformers()
     multiprocessing.set_start_method("spawn")
     return chosen
 
@@ -70,6 +74,25 @@ class Side:
         except EOFError:
             raise SystemExit("a side failed; its error is above") from None
 
+    def close(self) -> None:
+        """End the process, which gives its memory back, that of a device too."""
+        self.connection.close()
+        self.process.join()
+
+
+def start_sides(sides: dict[str, Any], chosen: Iterable[str], start: Callable[[str], Any]) -> None:
+    """Start the chosen sides among `sides` that are not there, and those anew that compile for one shape.
+
+    What has compiled for one shape compiles something more general, and slower, for the next; a process that begins
+    with nothing does not.
+    """
+    for name in chosen:
+        if name in sides and not name.endswith(STATIC):
+            continue
+        if name in sides:
+            sides.pop(name).close()
+        sides[name] = start(name)
+
 
 def run_apart(work: Callable[..., None], *given: Any) -> None:
     """Call `work` in a process of its own, which gives its memory back."""
@@ -80,10 +103,12 @@ def run_apart(work: Callable[..., None], *given: Any) -> None:
         raise SystemExit("the model could not be written; the error is above")
 
 
-def versions() -> dict[str, str]:
+def versions(*more: str) -> dict[str, str]:
+    """Of PyTorch, and of those peers that are installed."""
     from importlib.metadata import version
 
-    return {name: version(name) for name in ("torch", "transformers")}
+    names = ("torch", "transformers", *more)
+    return {name: version(name) for name in names if importlib.util.find_spec(name) is not None}
 
 
 # ── what a side does ──────────────────────────────────────────────────────────────────────────────

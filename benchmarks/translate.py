@@ -1,11 +1,14 @@
-"""Translating on a CPU: Legato, Hugging Face Marian and CTranslate2 with the same weights, side by side.
+"""Translating: Legato, Hugging Face Marian and CTranslate2 with the same weights, side by side.
 
     python benchmarks/translate.py [--rounds 7] [--threads 2] [--layers 6] [--width 512]
     python benchmarks/translate.py --sides legato,ctranslate2,legato-int8,ctranslate2-int8
+    python benchmarks/translate.py --device cuda --dtype bfloat16 --sentences 64 \\
+        --sides legato,huggingface,huggingface-static --measure "beam ending,beam fixed"
 
 A Transformer of the base size with 32,000 subwords and random weights is saved in our folder, which
-`transformers` loads as it is, and exported to CTranslate2. All three then translate the same 16 sentences of
-5 to 40 subwords as one batch, in float32, greedily and with 4 beams. Two measurements:
+`transformers` loads as it is, and exported to CTranslate2 where that is among the sides. All then translate the same
+16 sentences (`--sentences`) of 5 to 40 subwords as one batch, in `--dtype`, greedily and with 4 beams (`--measure`).
+Two measurements:
 
 - *ending*: sentences end when the model says so, as they do for users; done sentences leaving the batch is part of
   the speed. The weights are such that ends come early and late (`draw_weights`). Each library stops a beam search
@@ -14,10 +17,12 @@ A Transformer of the base size with 32,000 subwords and random weights is saved 
 - *fixed*: everybody writes exactly `--length` tokens for every sentence, so the work is the same to the token.
 
 Measured: encoding and the search, from token numbers (for CTranslate2: token names) to token numbers. Not
-measured: tokenisation, loading, the first call. Output tokens are those of the best hypothesis, without the end
-mark. Greedy outputs in float32 must be the same, or the script fails; of beam outputs and of 8 bits it tells how
-many are. `-int8` has weights and activations of 8 bits. A side's share of the machine counts the operations of its
-matrices for every hypothesis, and is of what PyTorch multiplies in float32 (`machine.py`).
+measured: tokenisation, loading, the first calls. Output tokens are those of the best hypothesis, without the end
+mark. Greedy outputs in float32 must be the same, or the script fails; of beam outputs, of bf16 and of 8 bits it tells
+how many are. `-int8` has weights and activations of 8 bits. `huggingface-static` has a cache of a fixed size: for
+greedy search on CUDA `transformers` then compiles the step by itself (its process begins anew with each measurement,
+so that it compiles for that shape alone), for beams it does not. A side's share of the machine counts the
+operations of its matrices for every hypothesis, and is of what PyTorch multiplies in that dtype (`machine.py`).
 
 Each side runs in a process of its own, so that none meets another's threads or settings, and rounds of all
 sides alternate, so that a change of clock or of load meets all alike. The last line printed is JSON. Needs the
@@ -33,20 +38,26 @@ import os
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from generation import measure, timed, warm_calls
 from machine import Limits, limits_side
-from sides import Side, choose_sides, run_apart
+from sides import Side, choose_sides, run_apart, start_sides, versions
 
 # Legato and its peers are imported by the process that needs them.
 
 Ids = list[list[int]]
-VOCABULARY, SENTENCES, BEAMS = 32_000, 16, 4
+VOCABULARY, BEAMS = 32_000, 4
 EOS, PAD = 0, 1
+
+
+class Place(NamedTuple):
+    device: str
+    dtype: str
+    threads: int
 
 
 class Request(NamedTuple):
@@ -55,8 +66,8 @@ class Request(NamedTuple):
     most: int
 
 
-def write_model(folder: Path, layers: int, width: int, seed: int) -> None:
-    """A Marian folder, and its twin for CTranslate2 beside it, in `ctranslate2/`."""
+def write_model(folder: Path, layers: int, width: int, seed: int, twin: bool) -> None:
+    """A Marian folder, and its `twin` for CTranslate2 beside it, in `ctranslate2/`."""
     import tokenizers
     import torch
 
@@ -78,7 +89,8 @@ def write_model(folder: Path, layers: int, width: int, seed: int) -> None:
     folder.mkdir()
     tokenizer = Tokenizer(library, "<eos>")
     save_model(folder, model, Processors(tokenizer), task="translation", about={}, card="", start=PAD)
-    export(folder, "ctranslate2", out=folder.parent / "ctranslate2")
+    if twin:
+        export(folder, "ctranslate2", out=folder.parent / "ctranslate2")
 
 
 def draw_weights(model: Any, width: int) -> None:
@@ -123,12 +135,12 @@ def draw_weights(model: Any, width: int) -> None:
     model.output.bias[PAD] = -1e9  # never
 
 
-def sentences(seed: int) -> Ids:
+def sentences(count: int, seed: int) -> Ids:
     """5 to 40 subwords each, the end mark counted, in no order of length."""
     import random
 
     draw = random.Random(seed)
-    lengths = [round(5 + 35 * i / (SENTENCES - 1)) for i in range(SENTENCES)]
+    lengths = [round(5 + 35 * i / max(count - 1, 1)) for i in range(count)]
     draw.shuffle(lengths)
     return [[*(draw.randrange(3, VOCABULARY) for _ in range(length - 1)), EOS] for length in lengths]
 
@@ -136,7 +148,7 @@ def sentences(seed: int) -> Ids:
 Translate = Callable[[Request], Ids]
 
 
-def legato_side(folder: Path, sources: Ids, threads: int, device: str, quantize: str | None = None) -> Translate:
+def legato_side(folder: Path, sources: Ids, place: Place, quantize: str | None = None) -> Translate:
     import numpy as np
     import torch
 
@@ -144,9 +156,9 @@ def legato_side(folder: Path, sources: Ids, threads: int, device: str, quantize:
     from legato.folders.model_folder import load_model
     from legato.tasks.encoder_decoder import TargetTokens, decode
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(place.threads)
     loaded = load_model(folder)
-    model = loaded.module.to(device)
+    model = loaded.module.to(place.device, getattr(torch, place.dtype))
     if quantize is not None:
         from legato.nn.quantized import quantize_layers
 
@@ -163,15 +175,17 @@ def legato_side(folder: Path, sources: Ids, threads: int, device: str, quantize:
     return translate
 
 
-def huggingface_side(folder: Path, sources: Ids, threads: int, device: str) -> Translate:
+def huggingface_side(folder: Path, sources: Ids, place: Place, cache: str | None = None) -> Translate:
     import torch
     import transformers
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(place.threads)
     transformers.logging.set_verbosity_error()
-    model = transformers.MarianMTModel.from_pretrained(folder).eval().to(device)
+    transformers.logging.disable_progress_bar()
+    model = transformers.MarianMTModel.from_pretrained(folder, dtype=torch.float32).eval()
+    model.to(place.device, getattr(torch, place.dtype))
     model.generation_config.suppress_tokens = None  # the biases of this model's marks do it
-    longest = max(map(len, sources))
+    longest, device = max(map(len, sources)), place.device
 
     def translate(request: Request) -> Ids:
         padded = torch.tensor([source + [PAD] * (longest - len(source)) for source in sources], device=device)
@@ -185,18 +199,23 @@ def huggingface_side(folder: Path, sources: Ids, threads: int, device: str) -> T
                 min_new_tokens=request.least,
                 max_new_tokens=request.most,
                 max_length=None,
+                cache_implementation=cache,
             )
         return [cut(row[1:]) for row in written.tolist()]
 
     return translate
 
 
-def ctranslate2_side(folder: Path, sources: Ids, threads: int, device: str, width: str = "float32") -> Translate:
+def ctranslate2_side(folder: Path, sources: Ids, place: Place, width: str | None = None) -> Translate:
     import ctranslate2
 
     twin = folder.parent / "ctranslate2"
     translator = ctranslate2.Translator(
-        str(twin), device=device, compute_type=width, intra_threads=threads, inter_threads=1
+        str(twin),
+        device=place.device,
+        compute_type=width or place.dtype,
+        intra_threads=place.threads,
+        inter_threads=1,
     )
     names = json.loads((twin / "shared_vocabulary.json").read_text())
     numbers = {name: number for number, name in enumerate(names)}
@@ -219,6 +238,7 @@ SIDES: dict[str, Callable[..., Translate]] = {
     "legato-int8": partial(legato_side, quantize="int8"),
     "legato-int4": partial(legato_side, quantize="int4"),
     "huggingface": huggingface_side,
+    "huggingface-static": partial(huggingface_side, cache="static"),
     "ctranslate2": ctranslate2_side,
     "ctranslate2-int8": partial(ctranslate2_side, width="int8"),
 }
@@ -230,61 +250,68 @@ def cut(row: list[int]) -> list[int]:
 
 def timed_side(name: str, *given: Any) -> Callable[[Request], tuple[float, Ids]]:
     """What a side's process answers: seconds and outputs."""
-    translate = SIDES[name](*given)
-
-    def answer(request: Request) -> tuple[float, Ids]:
-        started = time.perf_counter()
-        written = translate(request)
-        return time.perf_counter() - started, written
-
-    return answer
+    return timed(SIDES[name](*given))
 
 
-def measure(sides: dict[str, Side], request: Request, rounds: int) -> tuple[dict[str, list[float]], dict[str, Ids]]:
-    """Each side's seconds in every round, and what it wrote."""
-    written = {name: side(request)[1] for name, side in sides.items()}  # also warms up
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(rounds):
-        for name, side in sides.items():
-            seconds[name].append(side(request)[0])
-    return seconds, written
+MEASURED = [f"{search} {kind}" for search in ("greedy", "beam") for kind in ("ending", "fixed")]
+
+
+def request_of(name: str, length: int, most: int) -> Request:
+    """Of a measurement's name."""
+    beams = BEAMS if name.startswith("beam") else 1
+    return Request(beams, length, length) if name.endswith("fixed") else Request(beams, 0, most)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--warm", type=int, help="calls before the first round; left out: 4 on cuda, 1 elsewhere")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--layers", type=int, default=6, help="of the encoder, and as many of the decoder")
     parser.add_argument("--width", type=int, default=512, help="a multiple of 64, one head each")
+    parser.add_argument("--sentences", type=int, default=16)
     parser.add_argument("--length", type=int, default=32, help="tokens to write where the number is fixed")
     parser.add_argument("--most", type=int, default=64, help="tokens to write at most where sentences end")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--sides", default="legato,huggingface,ctranslate2", help=f"of {', '.join(SIDES)}")
+    parser.add_argument("--measure", default=",".join(MEASURED), help="which of them, with commas between")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    if importlib.util.find_spec("ctranslate2") is None:
-        raise SystemExit('ctranslate2 is not installed; the peers come with: pip install -e ".[bench]"')
+    measured = options.measure.split(",")
+    if unknown := [name for name in measured if name not in MEASURED]:
+        raise SystemExit(f"'{unknown[0]}' is not measured; there are {', '.join(MEASURED)}")
     chosen = choose_sides(options.sides, SIDES)
+    twin = any(name.startswith("ctranslate2") for name in chosen)
+    if twin and importlib.util.find_spec("ctranslate2") is None:
+        raise SystemExit('ctranslate2 is not installed; the peers come with: pip install -e ".[bench]"')
 
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "model"
-        run_apart(write_model, folder, options.layers, options.width, options.seed)
-        sources = sentences(options.seed)
-        limits: Limits = Side(limits_side, options.threads)(None)
-        sides = {name: Side(timed_side, name, folder, sources, options.threads, options.device) for name in chosen}
+        run_apart(write_model, folder, options.layers, options.width, options.seed, twin)
+        sources = sentences(options.sentences, options.seed)
+        limits: Limits = Side(limits_side, options.threads, options.device)(None)
+        where = Place(options.device, options.dtype, options.threads)
+        sides: dict[str, Any] = {}
         figures: dict[str, Any] = {}
-        print(f"{'':18s}{'':18s}{'tokens/s':>9s}   {'from':>5s} to {'':5s} of the limit  Legato is", flush=True)
         print(limits.tell(), flush=True)
-        for search, beams in (("greedy", 1), (f"beam {BEAMS}", BEAMS)):
-            for kind, least, most in (("ending", 0, options.most), ("fixed", options.length, options.length)):
-                seconds, written = measure(sides, Request(beams, least, most), options.rounds)
-                work = Work(options.layers, options.width, beams, sum(map(len, sources)))
-                figures[f"{search} {kind}"] = tell(f"{search}, {kind}", seconds, written, work, limits)
+        print(f"{'':18s}{'':20s}{'tokens/s':>9s}   {'from':>5s} to {'':5s} of the limit  Legato is", flush=True)
+        for name in measured:
+            request = request_of(name, options.length, options.most)
+            start_sides(sides, chosen, lambda side: Side(timed_side, side, folder, sources, where))
+            seconds, written = measure(sides, request, options.rounds, warm_calls(options))
+            work = Work(options.layers, options.width, request.beams, sum(map(len, sources)), options.dtype)
+            search, kind = name.split()
+            title = f"{search} {BEAMS} {kind}" if search == "beam" else name
+            figures[title] = tell(title.replace(f" {kind}", f", {kind}"), seconds, written, work, limits)
 
     about = {"benchmark": "translate", **vars(options)}
-    print(json.dumps({**about, "versions": versions(), "limits": limits.figures(), **figures}))
+    print(json.dumps({**about, "versions": versions("ctranslate2"), "limits": limits.figures(), **figures}))
+    peers = [name for name in chosen if not name.startswith("legato") and not name.endswith("-int8")]
     greedy = [row["equal"] for name, row in figures.items() if "greedy" in name]
-    if any(row.get(name, SENTENCES) < SENTENCES for row in greedy for name in ("huggingface", "ctranslate2")):
+    if options.dtype == "float32" and any(
+        row.get(name, len(sources)) < len(sources) for row in greedy for name in peers
+    ):
         raise SystemExit("greedy outputs differ, so this is no comparison")
 
 
@@ -295,6 +322,7 @@ class Work(NamedTuple):
     width: int
     beams: int
     source_tokens: int
+    dtype: str = "float32"
 
     def operations(self, tokens: int) -> float:
         matrix = 2.0 * self.width**2
@@ -313,28 +341,22 @@ def tell(
         count = sum(map(len, written[name]))
         figures["tokens"][name] = count
         figures["tokens_per_second"][name] = round(count / medians[name], 1)
-        figures["share"][name] = round(work.operations(count) / medians[name] / limits.products, 3)
+        figures["share"][name] = round(work.operations(count) / medians[name] / limits.rate(work.dtype), 3)
     for name, values in seconds.items():
         ours = "legato-int8" if name.endswith("-int8") and "legato-int8" in seconds else "legato"
         speed, count, ratio = figures["tokens_per_second"][name], figures["tokens"][name], ""
-        if not name.startswith("legato") and ours in seconds:
+        if speed and not name.startswith("legato") and ours in seconds:
             figures["legato_over"][name] = round(figures["tokens_per_second"][ours] / speed, 3)
             ratio = f"{figures['legato_over'][name]:6.2f} ×"
         if name != "legato" and "legato" in seconds:
             figures["equal"][name] = sum(a == b for a, b in zip(written["legato"], written[name], strict=True))
         spread = f"{count / max(values):5.0f} to {count / min(values):5.0f}"
-        print(f"{title:18s}{name:18s}{speed:9.0f}   {spread}  {figures['share'][name]:8.0%}     {ratio}", flush=True)
+        print(f"{title:18s}{name:20s}{speed:9.0f}   {spread}  {figures['share'][name]:8.0%}     {ratio}", flush=True)
         title = ""
-    same = ", ".join(f"{equal} of {SENTENCES} as {name}" for name, equal in figures["equal"].items())
+    same = ", ".join(f"{equal} of {len(written[name])} as {name}" for name, equal in figures["equal"].items())
     lengths = sorted(map(len, next(iter(written.values()))))
     print(f"{'':18s}{same}; {lengths[0]} to {lengths[-1]} tokens, {sum(lengths)} in all", flush=True)
     return figures
-
-
-def versions() -> dict[str, str]:
-    from importlib.metadata import version
-
-    return {name: version(name) for name in ("torch", "transformers", "ctranslate2")}
 
 
 if __name__ == "__main__":

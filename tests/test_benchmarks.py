@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import multiprocessing
 import sys
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -14,9 +16,11 @@ from typing import Any
 import pytest
 import torch
 
+import legato
 from legato.data.batching.batch import Batch, Inputs
 from legato.data.batching.picture_batches import _Ahead
 from tiny_pictures import TINY_CAPTIONER, captioned
+from tiny_runs import small, write_text
 from tiny_sounds import SMALL as SMALL_SPEECH
 from tiny_sounds import write_sounds
 
@@ -54,7 +58,7 @@ def test_a_side_tells_its_seconds_and_what_it_wrote(translate: ModuleType, monke
 
 def test_8_bits_are_compared_with_8_bits(translate: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     seconds = {"legato": [2.0], "legato-int8": [1.0], "ctranslate2": [4.0], "ctranslate2-int8": [0.5]}
-    written = {name: [[1, 2]] * translate.SENTENCES for name in seconds}
+    written = {name: [[1, 2]] * 16 for name in seconds}
     work, limits = translate.Work(1, 64, 1, 10), translate.Limits(1e9, 1e9)
     figures = translate.tell("greedy", seconds, written, work, limits)
     assert figures["legato_over"] == {"ctranslate2": 2.0, "ctranslate2-int8": 0.5}
@@ -64,9 +68,19 @@ def test_8_bits_are_compared_with_8_bits(translate: ModuleType, capsys: pytest.C
 
 def test_the_limits_of_a_machine_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     module = benchmark("machine")
-    monkeypatch.setattr(module, "_best", lambda work: 0.5)
-    limits = module.limits_side(torch.get_num_threads())(None)
-    assert limits.figures() == {"read_gb_per_s": 0.5, "float32_gflop_per_s": 17.2}
+    monkeypatch.setattr(module, "_best", lambda work, device, calls: 0.5)
+    monkeypatch.setattr("legato.training.devices.multiplies_bf16", lambda device: False)
+    figures = module.limits_side(2)(None).figures()
+    rates = {"read_gb_per_s": 0.5, "copy_gb_per_s": 1.1, "float32_gflop_per_s": 17.2}
+    assert figures == {"device": "a CPU (2 threads)", **rates}
+
+
+def test_a_step_takes_as_long_as_reading_or_multiplying(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = benchmark("machine").Limits(read=10.0, products=100.0, bf16=400.0)
+    assert limits.least_seconds(20.0, 100.0, "float32") == 2.0
+    assert limits.least_seconds(20.0, 800.0, "float32") == 8.0
+    assert limits.least_seconds(20.0, 800.0, "bfloat16") == 2.0
+    assert limits._replace(bf16=None).least_seconds(20.0, 800.0, "bfloat16") == 8.0
 
 
 def test_a_peer_that_fails_ends_the_comparison() -> None:
@@ -82,6 +96,20 @@ def test_a_process_of_a_side_ends_quietly_when_nobody_asks_any_longer(sides: Mod
     asked: list[int] = []
     sides.serve(theirs, lambda: asked.append)
     assert asked == [2]
+
+
+def test_only_what_compiles_for_one_shape_starts_anew(sides: ModuleType) -> None:
+    log: list[str] = []
+
+    def start(name: str) -> SimpleNamespace:
+        log.append(f"start {name}")
+        return SimpleNamespace(close=lambda: log.append(f"close {name}"))
+
+    running: dict[str, Any] = {}
+    for _ in range(2):
+        sides.start_sides(running, ["legato", "huggingface-static"], start)
+    static = "huggingface-static"
+    assert log == ["start legato", f"start {static}", f"close {static}", f"start {static}"]
 
 
 def rounds_of(sides: ModuleType, seconds: list[float], loss: float) -> object:
@@ -235,3 +263,151 @@ def test_the_start_of_commands_is_measured(
 def test_the_start_of_a_command_that_fails_is_no_figure() -> None:
     with pytest.raises(SystemExit, match=r"-c import nothing_of_the_kind failed: Traceback"):
         benchmark("start").measure(["-c", "import nothing_of_the_kind"], {})
+
+
+# ── those with sides, all in this process ─────────────────────────────────────────────────────────
+
+
+class Here:
+    """A side without a process of its own."""
+
+    def __init__(self, make: Callable[..., Any], *given: Any) -> None:
+        self.answer = make(*given)
+
+    def __call__(self, request: Any) -> Any:
+        return self.answer(request)
+
+    def close(self) -> None:
+        pass
+
+
+def has_peer() -> bool:
+    return importlib.util.find_spec("transformers") is not None
+
+
+@pytest.fixture
+def run_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[str, Any]]:
+    """Run a benchmark in this process, with limits that nobody measures: the figures that it prints last."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.setattr(multiprocessing, "set_start_method", lambda how: None)
+    threads = torch.get_num_threads()
+
+    def run(name: str, *words: str, **constants: Any) -> dict[str, Any]:
+        module = benchmark(name)
+        for constant, value in constants.items():
+            monkeypatch.setattr(module, constant, value)
+        limits = module.Limits(1e9, 1e9) if hasattr(module, "Limits") else None
+        for what, instead in {
+            "Side": Here,
+            "run_apart": lambda work, *given: work(*given),
+            "limits_side": lambda threads, device: lambda _: limits,
+            "versions": lambda *names: {},
+        }.items():
+            if hasattr(module, what):
+                monkeypatch.setattr(module, what, instead)
+        monkeypatch.setattr("sys.argv", [f"{name}.py", *words])
+        try:
+            module.main()
+        finally:
+            torch.set_num_threads(threads)
+        figures: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+        return figures
+
+    return run
+
+
+QUICK = ["--rounds=1", "--warm=1", "--threads=1"]
+
+
+@pytest.mark.skipif(not has_peer(), reason="transformers is not installed")
+def test_writing_of_gpt_is_compared(run_here: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpt_sides.VOCABULARY", 200)  # which the benchmark imports
+    sides = "legato,legato-int8,huggingface,huggingface-static"
+    size = ["--layers=1", "--width=64", "--tokens=4", "--batch=2"]
+    figures = run_here("generate_gpt", f"--sides={sides}", *size, *QUICK)
+    for title in ("batch 1", "batch 2"):
+        assert list(figures[title]["share"]) == sides.split(",")
+        assert list(figures[title]["legato_over"]["legato"]) == ["huggingface", "huggingface-static"]
+
+
+@pytest.mark.skipif(not has_peer(), reason="transformers is not installed")
+def test_writing_of_llama_is_compared(run_here: Callable[..., dict[str, Any]]) -> None:
+    size = ["--layers=1", "--width=64", "--feedforward=96", "--heads=2", "--vocabulary=90", "--tokens=4", "--batch=2"]
+    figures = run_here("generate_llama", *size, *QUICK, "--dtype=float32")
+    speeds, shares = (figures["batch 1"][key] for key in ("tokens_per_second", "share"))
+    assert list(speeds) == ["legato", "legato-int8", "legato-int4", "huggingface", "huggingface-static"]
+    bytes_a_token = 4 * (4 * 64 * 64 + 3 * 64 * 96 + 90 * 64)
+    assert shares["legato"] == pytest.approx(speeds["legato"] * bytes_a_token / 1e9, abs=6e-4)
+
+
+def test_writing_of_an_lstm_is_compared(run_here: Callable[..., dict[str, Any]]) -> None:
+    size = ["--layers=2", "--width=16", "--embedding=8", "--vocabulary=30", "--tokens=5", "--batch=3", "--check=4"]
+    figures = run_here("generate_lstm", *size, *QUICK)
+    assert list(figures["share"]) == ["legato", "loop", "legato-bfloat16", "loop-bfloat16"]
+    assert figures["same"]["legato"] == 3
+    assert list(figures["legato_over"]) == ["legato", "legato-bfloat16"]
+
+
+@pytest.mark.skipif(not has_peer(), reason="transformers is not installed")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_translating_is_compared(run_here: Callable[..., dict[str, Any]], dtype: str) -> None:
+    size = ["--layers=1", "--width=128", "--length=3", "--sentences=2", "--measure=greedy fixed,beam fixed"]
+    sides = ["legato", "huggingface", "huggingface-static"]
+    figures = run_here("translate", *size, *QUICK, f"--dtype={dtype}", f"--sides={','.join(sides)}", VOCABULARY=200)
+    assert list(figures["greedy fixed"]["share"]) == sides
+    assert figures["beam 4 fixed"]["tokens"] == dict.fromkeys(sides, 6)
+
+
+def test_what_is_not_measured_of_translating_is_refused(run_here: Callable[..., dict[str, Any]]) -> None:
+    with pytest.raises(SystemExit, match="'sample fixed' is not measured; there are greedy ending, greedy fixed"):
+        run_here("translate", "--measure=sample fixed")
+
+
+def test_precisions_of_training_are_compared(run_here: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    text = write_text(tmp_path / "train.txt", lines=400)
+    size = [
+        f"--text={text}",
+        "--layers=1",
+        "--width=16",
+        "--steps=2",
+        "--batch-tokens=256",
+        "--seeds=0,1",
+        "--tokenizer=char",
+    ]
+    figures = run_here("train_widths", *size, "--threads=1")
+    assert list(figures["over"]) == ["bf16"]
+    for wide, narrow, apart in zip(*figures["losses"].values(), figures["loss_difference"]["bf16"], strict=True):
+        assert narrow - wide == pytest.approx(apart, abs=1e-5)
+        assert abs(apart) < 0.1
+    with pytest.raises(SystemExit, match="no precision 'int8'; there are float32, bf16"):
+        run_here("train_widths", "--precision=int8")
+
+
+@pytest.mark.parametrize("model", ["lstm", "gpt2"])
+def test_narrow_widths_are_scored_as_eval_scores(
+    run_here: Callable[..., dict[str, Any]], tmp_path: Path, model: str
+) -> None:
+    run, text = tmp_path / "run", write_text(tmp_path / "test.txt", lines=20, seed=3)
+    legato.train("lm", small(tmp_path, model=model, model__width=64), quiet=True, out=str(run))
+    figures = run_here("narrow_quality", str(run), str(text), "--device=cpu")
+    expected = legato.load(run, "cpu").evaluate(test=str(text))
+    assert figures["scored_tokens"] == expected["tokens"]
+    assert figures["by_width"]["float32"]["loss"] == pytest.approx(expected["loss"], abs=1e-5)
+    wide = figures["by_width"]["float32"]["perplexity"]
+    for width in ("int8", "int4"):
+        one = figures["by_width"][width]
+        assert one["ratio"] == pytest.approx(one["perplexity"] / wide, abs=1e-4)
+        assert one["ratio"] == pytest.approx(1.0, abs=0.1)
+    few = run_here("narrow_quality", str(run), str(text), "--device=cpu", "--widths=float32", "--tokens=40")
+    assert few["scored_tokens"] == 40
+
+
+def test_the_error_of_a_ratio_is_paired_by_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    quality = benchmark("narrow_quality")
+    wide = quality.Windows([10.0, 90.0, 40.0], [10, 10, 10])
+    alike = quality.compare(quality.Windows([11.0, 91.0, 41.0], [10, 10, 10]), wide)
+    assert alike.value == pytest.approx(math.exp(0.1))
+    assert alike.error == pytest.approx(0.0, abs=1e-12)  # however much the windows differ
+    apart = quality.compare(quality.Windows([11.0, 90.0, 42.0], [10, 10, 10]), wide)
+    assert apart.error == pytest.approx(math.exp(0.1) * math.sqrt(3 / 2 * 2) / 30)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -42,6 +44,17 @@ def published_folder(folder: Path, name: str, **config: Any) -> Path:
         about |= {"bos_token_id": 0, "eos_token_id": 0}
     write(folder / "config.json", {**about, **entries})
     return folder
+
+
+def published_folders(
+    make_folder: pytest.TempPathFactory,
+    names: Iterable[str],
+    own: dict[str, dict[str, Any]] | None = None,
+    **config: Any,
+) -> dict[str, Path]:
+    """One of each; `own` is what some alone are configured with."""
+    root = make_folder.mktemp("bases")
+    return {name: published_folder(root / name, name, **config, **(own or {}).get(name, {})) for name in names}
 
 
 @torch.no_grad()

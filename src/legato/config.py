@@ -327,6 +327,8 @@ def _one_line(section: type[Section], problem: ValidationError, where: str) -> s
     if plain is None or fault not in ("parsing", "type", "from_float"):
         message = error["msg"].removeprefix("Value error, ").removeprefix("Input ")
         plain = message[0].lower() + message[1:] if message else "is not valid"
+        if error["type"] == "literal_error":
+            plain = plain.replace("True", "true").replace("False", "false")  # as they are written in settings
     if isinstance(value, Mapping):  # the settings as a whole do not go together
         return f"{key}: {plain}" if key else plain
     return f"{key}={brief(value)} {brief(plain, 400)}"
@@ -350,7 +352,7 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
     "lr": ("learning_rate",),
     "max_length": ("max_seq_length",),
     "patience": ("early_stopping", "early_stopping_patience"),
-    "precision": ("bf16", "fp16"),
+    "precision": ("bf16", "dtype", "fp16"),
     "rank": ("r",),
     "recompute": ("gradient_checkpointing",),
     "rslora": ("use_rslora",),

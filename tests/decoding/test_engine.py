@@ -10,7 +10,7 @@ from tiny_searches import assert_same, options
 
 from legato.config import validate
 from legato.data.batching.batch import Batch, Inputs
-from legato.decoding import SearchOptions, search_steps
+from legato.decoding import SearchOptions, lanes, search_steps
 from legato.decoding.candidates import Chooser
 from legato.decoding.engine import Engine
 from legato.decoding.lanes import DeviceLane, HostLane
@@ -62,7 +62,8 @@ def made(kind: str) -> Any:
 def memory_of(model: Any, prompts: list[list[int]]) -> Any:
     if not model.is_encoder_decoder:
         return None
-    sources = [[1 + (3 * i + j) % (V - 1) for j in range(2 + (5 * i) % 7)] for i in range(len(prompts))]
+    # Made of the prompts, so that each has its own, of another length, wherever it stands.
+    sources = [[1 + (3 * sum(prompt) + j) % (V - 1) for j in range(2 + (5 * sum(prompt)) % 7)] for prompt in prompts]
     target = Inputs.of(prompts, torch.device("cpu"))
     with torch.no_grad():
         return model.encode(Batch(target, source=Inputs.of(sources, torch.device("cpu"))))
@@ -135,6 +136,45 @@ def test_a_request_that_is_cancelled_leaves_the_others_as_they_are(how: str, rec
     assert sorted(engine.done()) == sorted({*numbers} - {*gone})
     for number in engine.done():
         assert_same(engine.take(number), expected[number])
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_what_a_cancelled_request_had_found_is_dropped(recorded: bool) -> None:
+    engine = Engine(made("gpt2"), ends=[0], recorded=recorded)
+    first, second = engine.add([[3], [4]], options(max_tokens=3))
+    run_out(engine)
+    engine.cancel(first)
+    engine.cancel(99)  # nobody
+    assert engine.done() == [second]
+    with pytest.raises(KeyError):
+        engine.take(first)
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_who_waits_for_room_is_not_overtaken(recorded: bool) -> None:
+    engine = Engine(made("gpt2"), recorded=recorded, rows=4)
+    begun: list[int] = []
+    engine.add([[1]] * 3, options(max_tokens=12))
+    for number, rows in enumerate((3, 1, 1)):
+        tell = lambda row, token, number=number: begun.append(number)  # noqa: E731
+        engine.add([[2]] * rows, options(max_tokens=2), on_token=tell)
+    for _ in range(3):
+        engine.step()
+    assert not begun  # three of four rows are taken
+    run_out(engine)
+    assert list(dict.fromkeys(begun)) == [0, 1, 2]
+
+
+def test_who_needs_more_columns_than_there_are_waits_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "SMALLEST", 8)
+    model, longer = made("gpt2"), [1 + n % (V - 1) for n in range(20)]
+    [expected] = run(model, options(max_tokens=9), False, [longer])
+    engine = Engine(model, ends=[0], suppress=[5], suppress_first=[7], recorded=True, rows=4)
+    engine.add([[1]], options(max_tokens=6))
+    engine.step()
+    [number] = engine.add([longer], options(max_tokens=9))
+    run_out(engine)
+    assert_same(engine.take(number), expected)
 
 
 @pytest.mark.parametrize("recorded", [False, True])

@@ -17,7 +17,7 @@ from legato.folders.finding import find_model
 from legato.folders.model_folder import load_model
 from legato.folders.weights import load_tensors, save_tensors
 from legato.models.model_with_head import HeadSpec
-from tiny_adapted import adapted, answer, published_folder, saved
+from tiny_adapted import adapted, answer, published_folder, published_folders, saved
 from tiny_published import change, write
 
 CLASSES = HeadSpec(kind="classes", outputs=3, pool="mean")
@@ -27,8 +27,7 @@ TAGS = HeadSpec(kind="tags", outputs=5, layers="mix", lstm=1, width=8, crf=True)
 @pytest.fixture(scope="module")
 def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """One small published model of each kind."""
-    root = tmp_path_factory.mktemp("bases")
-    return {name: published_folder(root / name, name) for name in ("bert", "gpt2", "llama")}
+    return published_folders(tmp_path_factory, ("bert", "gpt2", "llama"))
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])

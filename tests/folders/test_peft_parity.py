@@ -11,7 +11,7 @@ import torch
 
 from legato.folders.model_folder import load_model
 from legato.models.model_with_head import HeadSpec
-from tiny_adapted import IDS, adapted, answer, published_folder, saved
+from tiny_adapted import IDS, adapted, answer, published_folder, published_folders, saved
 
 transformers = pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
@@ -27,9 +27,7 @@ KINDS = {
 
 @pytest.fixture(scope="module")
 def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("bases")
-    more: dict[str, dict[str, Any]] = {"llama": {"kv_heads": 1}}
-    return {name: published_folder(root / name, name, **more.get(name, {})) for name in KINDS}
+    return published_folders(tmp_path_factory, KINDS, {"llama": {"kv_heads": 1}})
 
 
 def theirs(name: str, base: Path) -> Any:

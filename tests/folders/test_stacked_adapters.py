@@ -17,7 +17,7 @@ from legato.folders.model_folder import load_model
 from legato.folders.weights import load_tensors, save_tensors
 from legato.models.model_with_head import HeadSpec, ModelWithHead
 from legato.training.adapt import AdaptConfig, Base, adapt, trainable_line
-from tiny_adapted import IDS, adapted, answer, published_folder, saved, shake
+from tiny_adapted import IDS, adapted, answer, published_folders, saved, shake
 
 CLOSE: dict[str, Any] = {"atol": 1e-5, "rtol": 1e-4}
 LABELS = ["a", "b", "c"]
@@ -28,8 +28,7 @@ FAMILIES = ("bert", "roberta", "distilbert", "gpt2", "llama")
 
 @pytest.fixture(scope="module")
 def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("bases")
-    return {name: published_folder(root / name, name) for name in FAMILIES}
+    return published_folders(tmp_path_factory, FAMILIES)
 
 
 def config_of(folder: Path) -> dict[str, Any]:

@@ -5,39 +5,31 @@ They run on a GPU, or in Triton's interpreter; there the tests of this file are 
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from importlib.util import find_spec
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from interpreted_kernels import DEVICE, needs_interpreter, needs_kernels, run_interpreted
 from legato.config import validate
-from legato.data.batching.batch import Batch, Inputs
+from legato.data.batching.batch import IGNORE, Batch, Inputs
 from legato.decoding.candidates import Chooser
 from legato.decoding.options import SearchOptions
 from legato.models.base import Sizes
 from legato.nn.linear import Linear
+from legato.nn.losses import vocabulary as losses
 from legato.nn.quantized import QuantizedLinear, quantize, quantize_layers
 from legato.registry import MODELS
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-GPU = torch.cuda.is_available() and not INTERPRETED
-DEVICE = torch.device("cuda" if GPU else "cpu")
-runs = pytest.mark.skipif(find_spec("triton") is None or not (GPU or INTERPRETED), reason="needs Triton")
 V = 23
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(find_spec("triton") is None or GPU or INTERPRETED, reason="needs Triton, and no GPU")
+@needs_interpreter
 def test_all_of_this_file_in_triton_interpreter() -> None:
-    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", __file__]
-    done = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-3000:]
-    assert "passed" in done.stdout
+    run_interpreted(__file__)
 
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -50,12 +42,18 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def logits_of(kind: str, groups: int, width: int, capacity: int, *, kernel: bool) -> torch.Tensor:
-    """Of nine steps, after prompts of different lengths; beams change places."""
+def logits_of(
+    kind: str, groups: int, width: int, capacity: int, *, kernel: bool, quantize: str | None = None, steps: int = 9
+) -> torch.Tensor:
+    """Of some steps, after prompts of different lengths; beams change places."""
     torch.manual_seed(0)
     name = KINDS[kind]["name"]
     settings = {"layers": 2, "width": 16, "heads": 2, "length": 64, **KINDS[kind]}
+    if quantize is not None:
+        settings |= {"width": 64, "feedforward": 96}
     model: Any = MODELS.get(name)(validate(MODELS.get(name).Config, settings), Sizes(V)).to(DEVICE).eval()
+    if quantize is not None:
+        quantize_layers(model, quantize)
     prompts = [[1 + (i * j) % (V - 1) for j in range(1, 2 + i % 6)] for i in range(groups)]
     inputs, memory = Inputs.of(prompts, DEVICE), None
     draw = torch.Generator().manual_seed(1)
@@ -71,7 +69,7 @@ def logits_of(kind: str, groups: int, width: int, capacity: int, *, kernel: bool
             slots.kernel = None
         slots.put(torch.arange(groups, device=DEVICE), state)
         found = []
-        for _ in range(9):
+        for _ in range(steps):
             tokens = torch.randint(1, V, (groups * width,), generator=draw).to(DEVICE)
             first = torch.arange(groups).repeat_interleave(width) * width
             parents = (first + torch.randint(0, width, (groups * width,), generator=draw)).to(DEVICE)
@@ -79,7 +77,7 @@ def logits_of(kind: str, groups: int, width: int, capacity: int, *, kernel: bool
         return torch.stack(found)
 
 
-@runs
+@needs_kernels
 @pytest.mark.parametrize(("groups", "width"), [(1, 1), (3, 1), (2, 3)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_step_is_what_the_modules_make(kind: str, groups: int, width: int) -> None:
@@ -87,20 +85,40 @@ def test_a_step_is_what_the_modules_make(kind: str, groups: int, width: int) -> 
     torch.testing.assert_close(made, expected, rtol=1e-4, atol=1e-4)
 
 
-@runs
-@pytest.mark.parametrize("kind", ["llama", "mistral", "transformer"])
-def test_heads_that_several_programs_share_are_the_same(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def share_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let four programs look at the 64 columns of a head."""
     from legato.nn.kernels.cuda import step
 
-    expected = logits_of(kind, 2, 1, 64, kernel=False)
-    for name, value in {"LONG": 2, "COLUMNS": 16, "PROGRAMS": 32}.items():
+    for name, value in {"LONG": 2, "COLUMNS": 4, "PROGRAMS": 12}.items():
         monkeypatch.setattr(step, name, value)
+    assert step.Attention._parts(SimpleNamespace(window=0, heads=2), 2, 64) == 4  # type: ignore[arg-type]
+
+
+@needs_kernels
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("quantize", ["int8", "int4"])
+@pytest.mark.parametrize("kind", ["llama", "transformer", "rotary"])
+def test_a_narrow_step_is_what_the_modules_make(
+    kind: str, quantize: str, parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = logits_of(kind, 2, 1, 64, kernel=False, quantize=quantize, steps=2)
+    if parts > 1:
+        share_heads(monkeypatch)
+    made = logits_of(kind, 2, 1, 64, kernel=True, quantize=quantize, steps=2)
+    assert float((made - expected).norm() / expected.norm()) < (0.03 if DEVICE.type == "cpu" else 1e-3)
+
+
+@needs_kernels
+@pytest.mark.parametrize("kind", ["llama", "mistral", "transformer"])
+def test_heads_that_several_programs_share_are_the_same(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = logits_of(kind, 2, 1, 64, kernel=False)
+    share_heads(monkeypatch)
     torch.testing.assert_close(logits_of(kind, 2, 1, 64, kernel=True), expected, rtol=1e-4, atol=1e-4)
 
 
-@runs
+@needs_kernels
 @pytest.mark.parametrize("gated", [False, True])
-@pytest.mark.parametrize(("inputs", "outputs"), [(64, 40), (1056, 66)])
+@pytest.mark.parametrize(("inputs", "outputs"), [(64, 40), (96, 48), (1056, 66)])
 @pytest.mark.parametrize("width", ["wide", "int8", "int4", "int4 above minimums"])
 def test_products_of_few_rows(width: str, inputs: int, outputs: int, gated: bool) -> None:
     from legato.nn.kernels.cuda.step import Product
@@ -124,7 +142,7 @@ def test_products_of_few_rows(width: str, inputs: int, outputs: int, gated: bool
             assert float((made - expected).norm() / expected.norm()) < (1e-5 if width == "wide" else 3e-4)
 
 
-@runs
+@needs_kernels
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("even", [False, True])
@@ -139,7 +157,7 @@ def test_narrow_matrices_made_wide(bits: int, even: bool, dtype: torch.dtype) ->
     torch.testing.assert_close(found.cpu(), made.dequantize(dtype))
 
 
-@runs
+@needs_kernels
 @pytest.mark.parametrize("size", [50, 64, 1000])
 def test_a_token_taken_or_drawn_is_the_plain_search_s(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     from legato.nn.kernels.cuda import choice
@@ -165,7 +183,7 @@ def test_a_token_taken_or_drawn_is_the_plain_search_s(size: int, monkeypatch: py
     assert finite.tolist() == [False, False, True, True, False]
 
 
-@runs
+@needs_kernels
 @pytest.mark.parametrize("width", [2, 4])
 @pytest.mark.parametrize("size", [9, 64, 300])
 def test_beams_candidates_are_the_plain_search_s(size: int, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,3 +199,24 @@ def test_beams_candidates_are_the_plain_search_s(size: int, width: int, monkeypa
     possible = expected[3] > -torch.inf
     assert torch.equal(found[3] > -torch.inf, possible)
     torch.testing.assert_close(found[:, possible], expected[:, possible], rtol=1e-4, atol=1e-4)
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize(("vocabulary", "padded"), [(70, 72), (64, 64), (300, 320)])
+def test_a_chunk_s_losses_and_gradient_are_the_plain_ones(
+    vocabulary: int, padded: int, smoothing: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from legato.nn.kernels.cuda import cross_entropy
+
+    monkeypatch.setattr(cross_entropy, "BLOCK", 128)
+    draw = torch.Generator().manual_seed(0)
+    logits = (torch.randn(9, padded, generator=draw) * 6).to(DEVICE, dtype)
+    targets = torch.randint(0, vocabulary, (9,), generator=draw).to(DEVICE)
+    targets[2], targets[5], targets[6] = IGNORE, 0, vocabulary - 1
+    expected, slope = losses._gradient(logits.clone(), targets, vocabulary, smoothing, torch.float32)
+    found = cross_entropy.losses_and_gradient(logits, targets, vocabulary, smoothing, IGNORE)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-4)
+    counted = targets != IGNORE  # in the other rows nobody reads it
+    torch.testing.assert_close(logits[counted], slope[counted])

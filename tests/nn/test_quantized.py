@@ -19,6 +19,7 @@ from legato.nn.quantized import (
     QuantizedReadout,
     QuantizedWeight,
     hold_layers,
+    hold_weights,
     is_quantized,
     quantize,
     quantize_layers,
@@ -145,6 +146,25 @@ def test_a_model_that_changes_its_dtype_keeps_its_scales() -> None:
     assert off_by(found(x).float(), F.linear(x.float(), before, bias)) < 0.02
 
 
+@pytest.mark.parametrize("width", ["int8", "int4"])
+@pytest.mark.parametrize("biased", [(True, False, True), (False, True, False), (True, True, True)])
+def test_the_biases_of_stacked_matrices_stay_where_they_are(biased: tuple[bool, ...], width: str) -> None:
+    module, x = torch.nn.Module(), torch.randn(5, 64)
+    module.qkv = PartlyBiased(64, (32, 16, 48), biased).eval()
+    torch.nn.init.normal_(module.qkv.bias, std=10)
+    held = iter(module.qkv.bias.detach().split([rows for rows, has in zip((32, 16, 48), biased, strict=True) if has]))
+    bias = torch.cat(
+        [next(held) if has else torch.zeros(rows) for rows, has in zip((32, 16, 48), biased, strict=True)]
+    )
+    assert quantize_layers(module, width) == 1
+    expected = F.linear(x, module.qkv.weight, bias)
+    torch.testing.assert_close(module.qkv(x), expected)  # under autograd, so by the dequantised matrix
+    with torch.no_grad():
+        assert off_by(module.qkv(x), expected) < 0.02
+        module.qkv.bias.mul_(-1)  # what the kernels were given is of a bias that is no more
+        assert off_by(module.qkv(x), expected - 2 * bias) < 0.02
+
+
 def tied() -> torch.nn.Module:
     torch.manual_seed(0)
     module = torch.nn.Module()
@@ -170,6 +190,17 @@ def test_layers_become_narrow_and_tied_ones_stay_tied(width: str) -> None:
         assert found.shape == wanted.shape
         assert off_by(found, wanted) < (0.02 if width == "int8" else 0.2)
     assert quantize_layers(module, width) == 0
+
+
+def test_a_tied_layer_that_has_floats_of_its_own_keeps_them() -> None:
+    module = tied()
+    weight = quantize(module.embedding.weight, 8)
+    assert hold_weights(module, {"embedding": weight}, {"output"}) == ["embedding"]
+    assert isinstance(module.embedding, QuantizedEmbedding)
+    assert type(module.output) is Readout
+    other = tied()
+    hold_weights(other, {"embedding": weight})
+    assert isinstance(other.output, QuantizedReadout)
 
 
 @torch.no_grad()

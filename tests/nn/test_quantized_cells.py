@@ -98,7 +98,8 @@ def test_dropped_connections_are_drawn_of_the_dequantised_matrix(cell: str) -> N
     for stack in (narrow, plain):
         torch.manual_seed(1)
         drawn = stack.draw(3)
-        results.append(torch.cat([stack(x)[0], stack.step(x[0], stack.start(3), drawn)[0][None]]))
+        _, states = stack.step(x[0], stack.start(3), drawn)
+        results.append(torch.cat([stack(x)[0], stack.step(x[1], states, drawn)[0][None]]))  # of a state that is not 0
     torch.testing.assert_close(*results)
 
 

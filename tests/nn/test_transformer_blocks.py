@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from kernels import fuse
 from legato.errors import LegatoError
 from legato.nn.capture import record
-from legato.nn.feedforward import ACTIVATIONS, BlockShape, FeedForward, make_norm
+from legato.nn.feedforward import ACTIVATIONS, BlockShape, FeedForward, gelu_tanh, make_norm
 from legato.nn.kv_cache import KeyValueCache, Sources, _first_differing, _move, right_aligned
 from legato.nn.linear import Linear, pack
 from legato.nn.multihead import AttentionView, CrossAttention, SelfAttention, Source
@@ -461,3 +461,14 @@ def test_attention_without_anything_to_look_at_but_itself_is_its_value() -> None
     module, x = SelfAttention(SHAPE).double(), randn(B, 1, D)
     value = (x @ module.qkv.weight.T + module.qkv.bias)[..., 2 * D :]
     close(module(x, AttentionView(causal=True)), module.output(value))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_compiled_gelu_is_the_same(dtype: torch.dtype) -> None:
+    x = torch.linspace(-9, 9, 301, dtype=dtype, requires_grad=True)
+    compiled = torch.compile(gelu_tanh, backend="eager", fullgraph=True)
+    found, expected = compiled(x), gelu_tanh(x)
+    assert ["Gelu" in str(y.grad_fn) for y in (found, expected)] == [False, True]
+    torch.testing.assert_close(found, expected)
+    slopes = (torch.autograd.grad(y.sum(), x)[0] for y in (found, expected))
+    torch.testing.assert_close(*slopes)

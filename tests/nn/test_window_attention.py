@@ -5,15 +5,11 @@ They run on a GPU, or in Triton's interpreter; there the tests of this file are 
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from importlib.util import find_spec
-
 import pytest
 import torch
 from torch import Tensor
 
+from interpreted_kernels import DEVICE, GPU, needs_interpreter, needs_kernels, run_interpreted
 from legato.nn.attention import visible, written_out_attention
 from legato.nn.feedforward import BlockShape
 from legato.nn.positions import Rotary
@@ -23,21 +19,14 @@ from legato.nn.spans.spanned import spans_of
 from legato.nn.spans.window import Reach, window_attention
 from legato.nn.transformer import Stack
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-GPU = torch.cuda.is_available() and not INTERPRETED
-DEVICE = "cuda" if GPU else "cpu"
 DTYPE = torch.bfloat16 if GPU else torch.float32
 TILES = [(128, 64), (64, 128)] if GPU else [(32, 16), (16, 32)]
-runs = pytest.mark.skipif(find_spec("triton") is None or not (GPU or INTERPRETED), reason="needs Triton")
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(find_spec("triton") is None or GPU or INTERPRETED, reason="needs Triton, and no GPU")
+@needs_interpreter
 def test_all_of_this_file_in_triton_interpreter() -> None:
-    command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", __file__]
-    done = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-3000:]
-    assert "passed" in done.stdout
+    run_interpreted(__file__)
 
 
 def qkv_of(length: int, heads: int = 2, kv_heads: int = 2, width: int = 16) -> Tensor:
@@ -80,7 +69,7 @@ def cut(monkeypatch: pytest.MonkeyPatch, queries: int, keys: int, split: bool) -
     monkeypatch.setattr(kernels, "TILES", dict.fromkeys(kernels.TILES, tile))
 
 
-@runs
+@needs_kernels
 @pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize(("queries", "keys"), [*TILES, (64, 64) if GPU else (32, 32)])
 @pytest.mark.parametrize(("length", "window"), [(96, 1), (96, 16), (96, 33), (77, 40), (96, 200), (7, 3)])
@@ -89,7 +78,7 @@ def test_windows(length: int, window: int, queries: int, keys: int, split: bool,
     check(qkv_of(length), 2, window)
 
 
-@runs
+@needs_kernels
 @pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize(("queries", "keys"), TILES)
 @pytest.mark.parametrize(("length", "window"), [(96, None), (96, 20), (77, None), (77, 9), (77, 50)])
@@ -100,7 +89,7 @@ def test_texts_that_share_a_row(
     check(qkv_of(length), 2, window, texts_of(length))
 
 
-@runs
+@needs_kernels
 @pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("kv_heads", [1, 2])
 def test_fewer_heads_of_keys_and_values(kv_heads: int, split: bool, monkeypatch) -> None:
@@ -109,20 +98,20 @@ def test_fewer_heads_of_keys_and_values(kv_heads: int, split: bool, monkeypatch)
     check(qkv_of(70, heads=4, kv_heads=kv_heads), 4, 25, texts_of(70))
 
 
-@runs
+@needs_kernels
 @pytest.mark.parametrize("width", operator.WIDTHS)
 def test_widths_with_the_blocks_that_are_used(width: int) -> None:
     check(qkv_of(200, heads=1, kv_heads=1, width=width), 1, 70)
 
 
-@runs
+@needs_kernels
 def test_part_of_a_wider_tensor_is_read_where_it_lies() -> None:
     wide = torch.randn(2, 40, 8, 16).to(DEVICE, DTYPE).requires_grad_()
     check(wide[:, 3:, 1:7], 2, 9)  # rows and tokens lie further apart
     check(wide[..., :6, :].transpose(0, 1), 2, 1)
 
 
-@runs
+@needs_kernels
 def test_a_gradient_that_is_one_number() -> None:
     qkv = qkv_of(40)
     found, right = window_attention(qkv, 2, 9), equation(qkv, 2, 9, None)
@@ -130,7 +119,7 @@ def test_a_gradient_that_is_one_number() -> None:
     torch.testing.assert_close(slopes[0].float(), slopes[1].float(), rtol=2e-2, atol=2e-2 if GPU else 1e-5)
 
 
-@runs
+@needs_kernels
 def test_compilers_see_one_operator() -> None:
     qkv, documents = qkv_of(40), texts_of(40)
 
@@ -145,14 +134,14 @@ def test_compilers_see_one_operator() -> None:
     torch.testing.assert_close(*slopes)
 
 
-@runs
+@needs_kernels
 def test_the_operator_is_what_it_says_of_itself() -> None:
     reach = Reach.of(texts_of(20))
     torch.library.opcheck(torch.ops.legato.window_attention.default, (qkv_of(20), 2, 5, None, None))
     torch.library.opcheck(torch.ops.legato.window_attention.default, (qkv_of(20), 2, 20, *reach))
 
 
-@runs
+@needs_kernels
 @pytest.mark.parametrize("documents", [False, True])
 def test_a_stack_through_the_kernels_is_the_one_with_masks(documents: bool, monkeypatch) -> None:
     shape = BlockShape(width=64, heads=4, inner=16, norm_first=True, kv_heads=2)

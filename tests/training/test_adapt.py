@@ -23,7 +23,7 @@ from legato.runs.config import check, settings_for
 from legato.runs.train import train
 from legato.training.adapt import AdaptConfig, Base, adapt, store_frozen, trainable_line
 from legato.training.checkpoints import load_trainable, trainable_state
-from tiny_adapted import adapted, answer, published_folder
+from tiny_adapted import adapted, answer, published_folder, published_folders
 from tiny_runs import write_text
 
 HEAD = HeadSpec(kind="classes", outputs=2, pool="mean")
@@ -31,8 +31,7 @@ HEAD = HeadSpec(kind="classes", outputs=2, pool="mean")
 
 @pytest.fixture(scope="module")
 def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("bases")
-    return {name: published_folder(root / name, name) for name in ("bert", "gpt2", "llama")}
+    return published_folders(tmp_path_factory, ("bert", "gpt2", "llama"))
 
 
 def trainable(model: torch.nn.Module) -> set[str]:

@@ -18,7 +18,7 @@ try:
 except ImportError:  # run by hand on a machine that has a GPU and no pytest
     pytest = None
 
-from legato.data.batching.batch import Batch
+from legato.data.batching.batch import Batch, Inputs
 from legato.data.batching.batches import BatchShape, Streams, WindowShape
 from legato.data.batching.pair_batches import PairBatches
 from legato.models.base import Sizes
@@ -235,7 +235,9 @@ if pytest is not None:
         assert len(trainer.recordings.graphs) == len(Recording.made) >= 3
         assert not warnings
 
-    def small_lm(name: str, folder: Path, accumulate: int, text: Path) -> Trainer:
+    def small_lm(name: str, folder: Path, accumulate: int) -> Trainer:
+        text = folder.with_suffix(".txt")
+        text.write_text("".join(chr(97 + i * i % 23) for i in range(700)))
         settings = {
             "data.train": str(text),
             "data.valid": str(text),
@@ -262,9 +264,7 @@ if pytest is not None:
     def test_recorded_parts_of_a_step_add_up_to_the_step(
         name: str, parts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        text = tmp_path / "text"
-        text.write_text("".join(chr(97 + i * i % 23) for i in range(700)))
-        plain, recorded = (small_lm(name, tmp_path / kind, parts, text) for kind in ("plain", "recorded"))
+        plain, recorded = (small_lm(name, tmp_path / kind, parts) for kind in ("plain", "recorded"))
         stand_in(monkeypatch)
         monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
         made = []
@@ -275,9 +275,14 @@ if pytest is not None:
             torch.set_rng_state(generator)
             for place, kept in zip(graph._places, flatten(given[1])[0], strict=True):
                 place.copy_(kept)  # a true recording computes nothing
-            graph.graph.replay = lambda: graph._recorded(run)
+            graph.graph.replay = lambda: replay(graph, run)
             made.append(graph)
             return graph
+
+        def replay(graph: StepGraph, run: Any) -> None:
+            place = graph.loss  # a true one leaves each loss in the same place
+            graph._recorded(run)
+            graph.loss = place.copy_(graph.loss)
 
         monkeypatch.setattr("legato.training.graph.StepGraph", record)
         recorded.recordings.on = True
@@ -290,6 +295,27 @@ if pytest is not None:
         assert len(made) == (parts if name == "lstm" else len(sizes))
         weights = zip(plain.model.parameters(), recorded.model.parameters(), strict=True)
         assert all(torch.allclose(one, other, rtol=1e-4, atol=1e-5) for one, other in weights)
+
+    def test_a_step_whose_compilation_fails_halfway_begins_anew(tmp_path: Path) -> None:
+        plain, failing = (small_lm("lstm", tmp_path / kind, 2) for kind in ("plain", "failing"))
+        whole, calls = failing._forward_backward, []
+
+        def forward_backward(*given: Any) -> Any:
+            calls.append(given)
+            if len(calls) == 6:  # the second part of the third step
+                raise RuntimeError("no compiler")
+            return whole(*given)
+
+        failing._forward_backward = forward_backward  # type: ignore[method-assign]
+        for step in range(5):
+            failing.compilation.on = step == 2
+            plain._update()
+            failing._update()
+            assert plain.watch._values[-1].tolist() == pytest.approx(failing.watch._values[-1].tolist(), rel=1e-6)
+        assert not failing.compilation.on
+        assert len(calls) == 12
+        for one, other in zip(flatten(plain.states)[0], flatten(failing.states)[0], strict=True):
+            torch.testing.assert_close(one, other)
 
     def test_parts_whose_parameters_had_no_gradient_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
         stand_in(monkeypatch)
@@ -345,6 +371,12 @@ if pytest is not None:
         assert torch.equal(copy, wide)
         assert copy.data_ptr() != wide.data_ptr()
         assert torch.equal(copied_as_laid_out(torch.ones(1).expand(3)), torch.ones(3))
+
+    def test_batches_that_may_have_another_number_of_texts_have_a_recording_of_their_own() -> None:
+        ids = torch.zeros(2, 8, dtype=torch.long)
+        few, many = (Batch(Inputs(ids, document_ids=ids, most_documents=most)) for most in (4, 8))
+        assert shape_of(few) != shape_of(many)  # the places of their borders are part of the recording
+        assert shape_of(few) == shape_of(replace(few))
 
     def test_an_error_without_words_is_told_by_its_name() -> None:
         assert failure_reason(AssertionError()) == "AssertionError"

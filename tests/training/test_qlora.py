@@ -25,7 +25,7 @@ from legato.nn.quantized import Narrow, QuantizedLinear, is_quantized, quantize,
 from legato.runs.config import check, settings_for
 from legato.runs.train import train
 from legato.training.adapt import AdaptConfig, Base, adapt
-from tiny_adapted import IDS, adapted, answer, published_folder, saved, shake
+from tiny_adapted import IDS, adapted, answer, published_folder, published_folders, saved, shake
 from tiny_reviews import settings as reviews
 from tiny_runs import write_text
 
@@ -46,8 +46,7 @@ RUN = {
 
 @pytest.fixture(scope="module")
 def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("bases")
-    return {name: published_folder(root / name, name, **WIDE) for name in ("bert", "gpt2", "llama")}
+    return published_folders(tmp_path_factory, ("bert", "gpt2", "llama"), **WIDE)
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +225,7 @@ def test_only_adapters_train_beside_narrow_matrices(how: str, narrow: dict[str, 
     with pytest.raises(FolderError, match="holds quantised weights, which cannot be trained; use adapt=lora"):
         train("lm", given, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    with pytest.raises(ConfigError, match="quantize=int8 is for matrices that stay as they are"):
+    with pytest.raises(ConfigError, match="quantize=int8: quantised weights cannot be trained; add adapt=lora"):
         check(settings_for("lm", {**given, "quantize": "int8"}))
 
 
@@ -240,7 +239,7 @@ def test_what_cannot_be_is_said(bases: dict[str, Path], narrow: dict[str, Path],
     folder = saved(tmp_path / "a", model, loaded)
     with pytest.raises(ConfigError, match="an adapter beside quantised weights"):
         train("lm", {**given, "from": str(folder)}, out=tmp_path / "run")
-    with pytest.raises(FolderError, match="is an adapter beside int8 weights, which cannot become one with them"):
+    with pytest.raises(FolderError, match="is an adapter beside int8 weights: it cannot be merged into those"):
         export(folder, "legato", out=tmp_path / "q", quantize="int8")
     with pytest.raises(FolderError, match="holds int8 weights, which only Legato reads so"):
         export(folder, "hf", out=tmp_path / "h")

@@ -26,7 +26,8 @@ from torch import Tensor
 
 from legato.decoding.draws import gumbel, uniform
 from legato.decoding.options import NEUTRAL, SearchOptions
-from legato.decoding.scores import best, filter_scores, log_sum_exp_, repetition_penalty, temperature
+from legato.decoding.scores import LARGE, best, filter_scores, log_sum_exp_, repetition_penalty, temperature
+from legato.nn.kernels.choice import take_best
 from legato.nn.kernels.cuda import has_kernels
 
 Integers = NDArray[np.int64]
@@ -132,6 +133,14 @@ class Chooser:
         else:
             picks = self._chosen(raw, scores, forbidden, may, steps, seeds, seen, allowed)
         return torch.stack([part.float() for part in picks])  # (5, G, C)
+
+    def on_host(
+        self, logits: Tensor, scores: Floats, *, may_end: bool | None = None, first: bool = False
+    ) -> Floats | None:
+        """The same by the CPU kernels, where logits are taken as they are; None where it cannot be."""
+        if may_end is None or self.options.drawn or logits.shape[-1] < LARGE:
+            return None
+        return take_best(logits, scores, self.forbidden[first, may_end], self.normalised)
 
     def _taken(self, raw: Tensor, before: Tensor, forbidden: Tensor, may: Tensor | None) -> Picks:
         """The best of every row, then the best of those: all that is vocabulary-sized is done in place.

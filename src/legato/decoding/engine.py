@@ -4,7 +4,8 @@ Each prompt is searched as its options say (`frontier.py`); those that are searc
 the model, one batch. A lane goes one of two ways:
 
 - `HostLane`: the host sees each step's candidates before the next one. Every option and every model can go this way;
-  rows join behind those that are there, and those that are done leave once they are half of the batch;
+  rows join behind those that are there, and those that are done leave, on a CPU at once, elsewhere when they are half
+  of the batch;
 - `DeviceLane`: on CUDA, tokens, scores and draws stay on the device and a step is a recorded graph
   (`search_steps.py`). The host looks once every few steps, while the next ones run, and cuts what was written past an
   end. Rows have fixed places, in which newcomers follow those that are done.
@@ -104,7 +105,7 @@ class Engine:
         return list(range(first, self._next))
 
     def cancel(self, number: int) -> None:
-        """A request goes no further; nothing of it is kept. One that is done or unknown is left as it is."""
+        """A request goes no further, and nothing of it is kept, not even what a done one found."""
         for call in self._waiting:
             if call.first <= number < call.first + len(call.prompts):
                 call.cancelled.add(number)
@@ -146,13 +147,15 @@ class Engine:
 
     def _admit(self) -> None:
         later: deque[Call] = deque()
+        full: set[tuple[Any, ...]] = set()  # lanes that somebody waits for: who comes later goes behind them
         while self._waiting:
             call = self._waiting.popleft()
             if len(call.cancelled) == len(call.prompts):
                 continue
             key = call.manner.key
             lane = self._lanes.get(key)
-            if lane is not None and not lane.has_room(call):
+            if key in full or (lane is not None and not lane.has_room(call)):
+                full.add(key)
                 later.append(call)
                 continue
             if lane is None:

@@ -8,8 +8,8 @@ search would rarely end early, and the one that Hugging Face's `generate` makes.
 whatever they score would lose to greedy search: where the model is sure, all but the best row are unlikely, and
 a few of those end soon.) Hypotheses still open at `max_tokens` are ranked by the same score, unfinished.
 
-Done prompts leave the batch once they are half of it, and a hypothesis that goes on stays in its row where it
-can: what moves is copied. The bookkeeping is on the host, in small arrays.
+Done prompts leave the batch, on a CPU at once and elsewhere when they are half of it, and a hypothesis that goes on
+stays in its row where it can: what moves is copied. The bookkeeping is on the host, in small arrays.
 """
 
 from __future__ import annotations
@@ -219,6 +219,20 @@ class Frontier:
         )
         self._take(step, moved=not np.array_equal(step.parents, rows))
 
+    def advance_open(self, packed: Floats) -> bool:
+        """Take a step of candidates (5, G, C) that closes nothing, of rows that are all open; whether it is one.
+
+        It is what `advance`, `close_spent` and `settle` come to then, and most steps are such.
+        """
+        if self.width > 1 or int((self.begun + self.limits).min()) <= len(self.steps) + 1 or self.done.any():
+            return False
+        tokens = packed[0, :, 0].astype(np.int64)  # (G,)
+        if self.ends[tokens].any() or not np.isfinite(packed[3:]).all():
+            return False
+        self.scores = self.scores + packed[3]
+        self._take(Step(tokens, np.arange(len(tokens)), packed[2, :, 0]), moved=False)
+        return True
+
     def _take(self, step: Step, moved: bool) -> None:
         self.steps.append(step)
         self.moved = moved
@@ -328,17 +342,25 @@ class Frontier:
         bound = normalise(open_score, limit, self.options.length_penalty)
         return ranked(closed)[wanted - 1].score >= bound
 
-    def shrink(self) -> None:
-        """Drop the groups that are done, once they are half of the batch: dropping copies the state."""
-        if 2 * self.done.sum() < len(self.done):
-            return
-        kept = ~self.done
-        rows = np.repeat(kept, self.width)
+    def shrink(self, at_once: bool = False) -> Integers | None:
+        """Drop the groups that are done, once they are half of the batch or `at_once`.
+
+        Groups from the end take the places that become free, nothing else moves. Given back is where those that stay
+        came from; None: nobody left.
+        """
+        gone = int(self.done.sum())
+        if gone == 0 or (not at_once and 2 * gone < len(self.done)):
+            return None
+        left = np.flatnonzero(~self.done)
+        order = np.arange(len(left))
+        order[self.done[: len(left)]] = left[left >= len(left)]
+        rows = (order[:, None] * self.width + np.arange(self.width)).ravel()
         # No other step is touched: earlier rows are reached only through the last step's parents.
         self.steps[-1] = Step(*(column[rows] for column in self.steps[-1]))
-        self.groups, self.scores, self.done = self.groups[kept], self.scores[kept], self.done[kept]
-        self.limits, self.begun = self.limits[kept], self.begun[kept]
+        self.groups, self.scores, self.done = self.groups[order], self.scores[order], self.done[order]
+        self.limits, self.begun = self.limits[order], self.begun[order]
         self.moved = True
+        return order
 
 
 def ranked(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:

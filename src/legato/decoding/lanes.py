@@ -61,17 +61,19 @@ class Lane:
 
     def __init__(self, setting: Setting, manner: Manner) -> None:
         self.setting, self.manner = setting, manner
+        self.device = setting.model.device
         self.chooser = Chooser(
             manner.options,
             setting.ends,
             setting.suppress,
             setting.suppress_first,
             setting.normalised,
-            setting.model.device,
+            self.device,
         )
         self.frontier: Frontier | None = None
         self._tellers: dict[int, tuple[Callable[[int, int], None], int]] = {}  # by group, and the first of its call
-        self._calls: list[Call] = []
+        self._first: int | None = None  # the number of the first request
+        self._changed = False  # whether something may have closed since `finished` was asked
 
     @property
     def idle(self) -> bool:
@@ -90,7 +92,8 @@ class Lane:
         if call.on_token is not None:
             first = call.first * samples
             self._tellers |= {first + n: (call.on_token, first) for n in range(len(call.prompts) * samples)}
-        self._calls.append(call)
+        self._first = call.first if self._first is None else self._first
+        self._changed = True
         # Not inference mode: tables that a model keeps for later, made here, must still serve its training.
         with torch.no_grad():
             self._take_in(call)
@@ -118,6 +121,7 @@ class Lane:
     def cancel(self, number: int) -> None:
         if self.frontier is None:
             return
+        self._changed = True
         samples = self.manner.options.samples
         for group in range(number * samples, (number + 1) * samples):
             self.frontier.cancel(group)
@@ -125,8 +129,9 @@ class Lane:
 
     def finished(self) -> dict[int, list[Hypothesis]]:
         """Requests all of whose groups are done; they are given once."""
-        if self.frontier is None:
+        if self.frontier is None or not self._changed:
             return {}
+        self._changed = False
         frontier, samples, found = self.frontier, self.manner.options.samples, {}
         open_requests = {int(group) // samples for group in frontier.groups[~frontier.done]}
         for number in sorted({group // samples for group in frontier.closed} - open_requests):
@@ -144,16 +149,17 @@ class Lane:
         self, frontier: Frontier, logits: Tensor, seeds: Tensor | None, seen: Tensor | None, *, first: bool = False
     ) -> None:
         """Let the frontier's hypotheses take a token each of logits (G · W, V)."""
-        manner, chooser, device = self.manner, self.chooser, logits.device
-        written = frontier.written
-        enough = written >= manner.options.min_tokens
-        may_end = None if enough.any() != enough.all() else bool(enough.all())
+        manner, chooser, device = self.manner, self.chooser, self.device
+        may_end: bool | None = True
+        if manner.options.min_tokens > 0:
+            enough = frontier.written >= manner.options.min_tokens
+            may_end = None if enough.any() != enough.all() else bool(enough.all())
         allowed = None
         if manner.constraint is not None:
             allowed = torch.from_numpy(frontier.allowed(self._constraint, bool(may_end))).to(device)
         if manner.processor is not None:
             rows = range(len(logits))
-            first_number = self._calls[0].first
+            first_number = self._first or 0
             logits = manner.processor(
                 logits,
                 [frontier.history(row)[0] for row in rows],
@@ -161,33 +167,45 @@ class Lane:
             )
         if manner.observer is not None:
             manner.observer.scored(logits, chooser.forbidden[first, may_end is True], frontier)
-        packed = chooser(
-            logits,
-            torch.from_numpy(frontier.scores).to(device),
-            torch.from_numpy(written).to(device),
-            seeds,
-            seen,
-            allowed,
-            may_end=may_end,
-            first=first,
-        )
-        self.advance(frontier, packed.cpu().numpy())  # the step's one wait
+        packed = None
+        if seen is None and allowed is None:
+            packed = chooser.on_host(logits, frontier.scores, may_end=may_end, first=first)
+        if packed is None:
+            packed = (
+                chooser(
+                    logits,
+                    torch.from_numpy(frontier.scores).to(device),
+                    torch.from_numpy(frontier.written).to(device),
+                    seeds,
+                    seen,
+                    allowed,
+                    may_end=may_end,
+                    first=first,
+                )
+                .cpu()
+                .numpy()
+            )  # the step's one wait
+        self.advance(frontier, packed)
 
     def _constraint(self, prompt: int, tokens: list[int]) -> Collection[int] | None:
         assert self.manner.constraint is not None
-        return self.manner.constraint(prompt - self._calls[0].first, tokens)
+        return self.manner.constraint(prompt - (self._first or 0), tokens)
 
     def advance(self, frontier: Frontier, packed: Floats) -> None:
         """What was chosen becomes the frontier: what ended closes, what is spent, too."""
+        frontier.on_token = self.told
+        observer, text_of = self.manner.observer, self.manner.text_of if self.manner.options.stop else None
+        if observer is None and text_of is None and frontier.advance_open(packed):
+            return
+        self._changed = True
         candidates = Candidates.of(packed)
         if (where := frontier.broken(candidates)) is not None:
             raise not_finite(_module_of(self.setting.model), where)
-        frontier.on_token = self.told
         frontier.advance(candidates)
-        if self.manner.observer is not None:
-            self.manner.observer.advanced(candidates, frontier)
-        if self.manner.text_of is not None and self.manner.options.stop:
-            frontier.close_at_stop(self.manner.text_of)
+        if observer is not None:
+            observer.advanced(candidates, frontier)
+        if text_of is not None:
+            frontier.close_at_stop(text_of)
         frontier.close_spent()
         frontier.settle()
 
@@ -230,17 +248,17 @@ class HostLane(Lane):
 
     def _settled(self, frontier: Frontier, state: Any, seeds: Tensor | None, seen: Tensor | None) -> Any:
         """What the next step needs, once done groups have left and rows are where their hypotheses are."""
-        before = frontier.groups
-        frontier.shrink()
-        device = self.setting.model.device
+        device = self.device
+        # On a CPU a row costs its share of every step, and to copy a few only theirs.
+        order = frontier.shrink(at_once=device.type == "cpu")
         last = frontier.steps[-1]
         tokens = torch.from_numpy(last.tokens).to(device)  # (G · W,)
         if frontier.moved:
             rows = torch.from_numpy(last.parents).to(device)
             state.reorder(rows)
             seen = None if seen is None else seen[rows]
-        if seeds is not None and len(frontier.groups) < len(before):
-            seeds = seeds[torch.from_numpy(np.isin(before, frontier.groups)).to(device)]
+        if seeds is not None and order is not None:
+            seeds = seeds[torch.from_numpy(order).to(device)]
         if seen is not None:
             seen.scatter_(-1, tokens[:, None], True)
         return tokens, state, seeds, seen
@@ -255,7 +273,8 @@ class HostLane(Lane):
             return
         settled = self._settled(self.frontier, self._state, self._seeds, self._seen)
         self._tokens, self._state, self._seeds, self._seen = settled
-        self.frontier.forget_steps()
+        if self._changed:
+            self.frontier.forget_steps()
 
 
 class DeviceLane(Lane):
@@ -295,7 +314,7 @@ class DeviceLane(Lane):
             self._instead = HostLane(self.setting, self.manner)
             self._instead.admit(call)
             return
-        device, last = self.setting.model.device, new.frontier.steps[-1]
+        device, last = self.device, new.frontier.steps[-1]
         if new.frontier.moved:
             rows = torch.from_numpy(last.parents).to(device)
             new.state.reorder(rows)

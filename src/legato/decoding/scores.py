@@ -25,6 +25,8 @@ from legato.decoding.options import SearchOptions
 HEADS = (1024, 8192)
 # Scores whose largest is asked for first, on a CPU: the k best lie in the k blocks with the largest of these.
 BLOCK = 128
+# Logits of a row from which the C++ kernel that chooses (nn/kernels/choice.py) is worth being compiled.
+LARGE = 4096
 
 
 def best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,7 @@ from legato.errors import ConfigError, FolderError, brief, suggest
 from legato.models.base import SequenceModel
 from legato.models.model_with_head import body_of
 from legato.nn.lora import LowRank
-from legato.nn.quantized import BITS, GROUP, Narrow, hold_layers, quantize_layers
+from legato.nn.quantized import BITS, GROUP, OUTPUTS, Narrow, hold_layers, quantize_layers
 
 METHOD: Final = "legato"
 INSTEAD: Final = "use adapt=lora, which trains beside them, or take the original model"
@@ -49,7 +49,7 @@ def make_narrow(module: SequenceModel, quantize: str, where: Path, *, known: boo
     body = body_of(module)
     held = width_of(body)
     if known and held is not None and any(isinstance(part, LowRank) for part in body.modules()):
-        raise FolderError(f"{where} is an adapter beside {held} weights, which cannot become one with them")
+        raise FolderError(f"{where} is an adapter beside {held} weights: it cannot be merged into those")
     if held == quantize:
         return
     if held is not None:
@@ -61,8 +61,8 @@ def make_narrow(module: SequenceModel, quantize: str, where: Path, *, known: boo
     original = digest_of(module) if known else None
     if not quantize_layers(body, quantize):
         raise ConfigError(
-            f"quantize={quantize}: the model in {where} has no matrix that could be so: those of {GROUP} inputs "
-            "and 16 outputs or more can, of linear layers, recurrent cells and tables of tokens"
+            f"quantize={quantize}: the model in {where} has no matrix large enough: {GROUP} inputs and {OUTPUTS} "
+            "outputs are the least, of linear layers, recurrent cells and embeddings; leave quantize out"
         )
     body.original = original
 

@@ -48,6 +48,8 @@ class CachedModel(SequenceModel):
 
     def prefill(self, inputs: Inputs, state: KeyValueCache) -> Tensor:
         if inputs.lengths is None:
+            if inputs.token_ids.shape[1] == 1:  # what a translation begins with
+                return self.step(inputs.token_ids[:, 0], state)
             return self._extend(inputs.token_ids, state)
         return self._extend(right_aligned(inputs.token_ids, inputs.lengths), state, inputs.lengths)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -24,10 +23,21 @@ def quick_gelu(x: Tensor) -> Tensor:
     return x * torch.sigmoid(1.702 * x)
 
 
+def gelu_tanh(x: Tensor) -> Tensor:
+    """0.5 x (1 + tanh(√(2/π) (x + 0.044715 x³))), GPT-2's GELU.
+
+    What is compiled is the same by 0.5 (1 + tanh y) = σ(2 y): GPUs have an exponential, and no tanh that is as exact.
+    """
+    if not torch.compiler.is_compiling():
+        return F.gelu(x, approximate="tanh")
+    wide = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+    return (wide * torch.sigmoid(1.5957691216057308 * (wide + 0.044715 * wide * wide * wide))).to(x.dtype)
+
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
-    "gelu-tanh": partial(F.gelu, approximate="tanh"),  # GPT-2's
+    "gelu-tanh": gelu_tanh,  # GPT-2's
     "quick-gelu": quick_gelu,  # CLIP's
     "silu": F.silu,
     "swiglu": F.silu,  # of the gate

@@ -176,8 +176,8 @@ def _adapt(settings: Mapping[str, Any]) -> AdaptConfig:
         raise ConfigError(f"adapt.{next(iter(unused))} belongs to adapt=lora; adapt={adapt.name} has no use for it")
     if settings.get("quantize") is not None and adapt.name != "lora":
         raise ConfigError(
-            f"quantize={brief(settings['quantize'])} is for matrices that stay as they are, those of adapt=lora; "
-            "say that, too, or leave it out"
+            f"quantize={brief(settings['quantize'])}: quantised weights cannot be trained; add adapt=lora, "
+            "which trains beside them, or leave quantize out"
         )
     if adapt.name != "full" and not isinstance(settings.get("from"), str):
         raise ConfigError(f"adapt={adapt.name} trains a little of a model that is there already; name it: from=MODEL")

@@ -36,14 +36,15 @@ class DecoderStep:
         """Logits (B, V) after new tokens (B, 1, D), for which a cache has a column."""
         rows, threads = len(x), torch.get_num_threads()
         x = x.contiguous()
-        logits = x.new_empty(rows, self._stack.readout.rows)
+        room = x.new_empty(rows, self._stack.readout.rows)
+        logits = room[:, : self.vocabulary]  # before the step, which leaves nothing in a cache
         step = c.Step(
             rows=rows,
             column=place.column,
             first=None if place.firsts is None else place.firsts.data_ptr(),
             cache=_columns(place.keys_values),
             embedded=x.data_ptr(),
-            logits=logits.data_ptr(),
+            logits=room.data_ptr(),
         )
         if rotation is not None:
             cos, sin = (part.expand(rows, 1, 1, -1).contiguous() for part in rotation)
@@ -53,7 +54,7 @@ class DecoderStep:
             step.rows_of_source = rows // len(place.source_lengths)
             step.source_lengths = place.source_lengths.data_ptr()
         self._kernels.step(self._stack, step, threads)
-        return logits[:, : self.vocabulary]
+        return logits
 
 
 def _columns(store: Tensor) -> c.Columns:

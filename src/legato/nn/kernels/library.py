@@ -120,6 +120,18 @@ class Texts(ctypes.Structure):
     )
 
 
+class Choice(ctypes.Structure):
+    """What a search takes tokens of (cpu/choice.h)."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("groups", "width", "stride", "vocabulary")),
+        *((name, ctypes.c_void_p) for name in ("logits", "before", "forbidden")),
+        ("forbidden_count", ctypes.c_int64),
+        ("normalised", ctypes.c_int64),
+        ("to", ctypes.c_void_p),
+    )
+
+
 class Library:
     """The compiled functions."""
 
@@ -134,12 +146,18 @@ class Library:
         self.broaden = handle.legato_broaden
         self.broaden.argtypes = [ctypes.POINTER(Matrix), ctypes.c_void_p]
         self.broaden.restype = None
-        self.log_sum_exp = handle.legato_log_sum_exp
-        self.log_sum_exp.argtypes = [
-            *(ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64),
-            *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32),
+        self.rows = handle.legato_rows
+        self.rows.argtypes = [
+            ctypes.POINTER(Matrix),
+            ctypes.c_void_p,
+            ctypes.c_int64,
+            ctypes.c_int64,
+            ctypes.c_void_p,
         ]
-        self.log_sum_exp.restype = None
+        self.rows.restype = ctypes.c_int32
+        self.choose = handle.legato_choose
+        self.choose.argtypes = [ctypes.POINTER(Choice), ctypes.c_int32]
+        self.choose.restype = None
         self.step = handle.legato_step
         self.step.argtypes = [ctypes.POINTER(Stack), ctypes.POINTER(Step), ctypes.c_int32]
         self.step.restype = None

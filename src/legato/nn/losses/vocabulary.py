@@ -13,6 +13,7 @@ arguments' alone, so a CUDA graph can record it.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from legato.data.batching.batch import IGNORE
+from legato.nn.kernels.cuda import has_kernels
 from legato.nn.linear import product_dtype
 
 # Logits held at once: with their gradient and in float32, some 10 bytes each on a GPU. Smaller chunks are slower:
@@ -114,7 +116,7 @@ class _ChunkedNll(torch.autograd.Function):
                 if not any(wanted):
                     total += _log_probabilities(logits, targets[part], vocabulary, smoothing, exact)[1]
                     continue
-                sums, slope = _kernel(logits, targets[part], vocabulary, smoothing, exact)
+                sums, slope = _losses_and_slope(logits, targets[part], vocabulary, smoothing, exact)
                 total += sums
                 del logits
                 # Ignored rows are struck out here, where rows are short, and not in `slope`.
@@ -191,6 +193,16 @@ def _fused_gradient(
 _kernel = _gradient
 
 
+def _losses_and_slope(
+    logits: Tensor, targets: Tensor, vocabulary: int, smoothing: float, exact: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    if logits.is_cuda and exact == torch.float32 and _in_one_kernel(logits.device.index or 0):
+        from legato.nn.kernels.cuda.cross_entropy import losses_and_gradient
+
+        return losses_and_gradient(logits, targets, vocabulary, smoothing, IGNORE), logits
+    return _kernel(logits, targets, vocabulary, smoothing, exact)
+
+
 def compile_loss(on: bool = True) -> None:
     """From now on, let one kernel make a chunk's gradient of its logits: for those who compile their model, too."""
     global _kernel
@@ -212,6 +224,30 @@ def _add_product(place: Tensor, left: Tensor, right: Tensor, *, first: bool) -> 
 
 
 _wide: dict[int, bool] = {}  # by the number of the GPU
+_one: dict[int, bool] = {}
+
+
+def _in_one_kernel(number: int) -> bool:
+    """Whether our kernel makes a chunk's losses and gradient there, and rightly: tried once on each GPU."""
+    if number not in _one:
+        try:
+            _one[number] = has_kernels() and _kernel_is_right(torch.device("cuda", number))
+        except Exception as problem:  # Triton has errors of its own
+            _one[number] = False
+            reason = str(problem).strip().partition("\n")[0]
+            warnings.warn(f"the loss goes without its kernel, which cannot be used: {reason}", stacklevel=2)
+    return _one[number]
+
+
+def _kernel_is_right(device: torch.device) -> bool:
+    from legato.nn.kernels.cuda.cross_entropy import losses_and_gradient
+
+    with torch.inference_mode(False):
+        logits = torch.arange(3 * 80, device=device).view(3, 80).mul(0.37).sin()
+        targets = torch.tensor([7, 0, 71], device=device)
+        losses, slope = _gradient(logits.clone(), targets, 72, 0.1, torch.float32)
+        found = losses_and_gradient(logits, targets, 72, 0.1, IGNORE)
+        return torch.allclose(found, losses, rtol=1e-4) and torch.allclose(logits, slope, atol=1e-5)
 
 
 def _adds_wide(number: int) -> bool:

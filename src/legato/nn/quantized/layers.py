@@ -187,7 +187,18 @@ class NarrowEmbedding(Narrow, nn.Embedding):  # type: ignore[override]
         self.hold(weight, table.weight.dtype)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return self.quantized.rows(tokens, self.number_dtype)
+        made = self._kernel_rows(tokens) if self.kernels_for(self.wide) is not None else None
+        return self.quantized.rows(tokens, self.number_dtype) if made is None else made
+
+    def _kernel_rows(self, tokens: Tensor) -> Tensor | None:
+        """The same by the CPU kernels; None where a token is none of the table's."""
+        kernels, matrix, places = library(), self.laid_out(None, None), tokens.contiguous()
+        assert kernels is not None
+        made = self.wide.new_empty(*tokens.shape, matrix.columns)
+        rows, columns = self.matrix_shape
+        if not kernels.rows(matrix, places.data_ptr(), places.numel(), rows, made.data_ptr()):
+            return None
+        return made if columns == matrix.columns else made[..., :columns]
 
 
 class QuantizedEmbedding(NarrowEmbedding, TokenEmbedding):  # type: ignore[override]

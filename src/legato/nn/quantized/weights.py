@@ -147,7 +147,7 @@ class QuantizedWeight:
         dense = numbers.flatten(2).float() * scales[:, :, :1]
         if self.minimums:
             dense = dense + scales[:, :, 1:]
-        return dense.flatten(1)[:, : self.shape[1]].to(dtype).view(*places.shape, -1)
+        return dense.flatten(1)[:, : self.shape[1]].to(dtype).view(*places.shape, self.shape[1])
 
 
 def quantize(weight: Tensor, bits: int) -> QuantizedWeight:

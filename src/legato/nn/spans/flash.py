@@ -109,31 +109,21 @@ _aten: Any = torch.ops.aten
     " -> (Tensor, Tensor, Tensor)",
 )
 def _flash_forward(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    borders: Tensor | None,
-    length: int,
-    dropout: float,
-    left: int,
-    right: int,
+    query: Tensor, key: Tensor, value: Tensor, borders: Tensor | None, length: int, dropout: float, *sides: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The context, the logarithms of the softmax's sums, and where the generator stood."""
-    context, sums, state, _, _ = _aten._flash_attention_forward(
-        query,
-        key,
-        value,
-        borders,
-        borders,
-        length,
-        length,
-        dropout,
-        left < 0 and right == 0,
-        False,
-        window_size_left=left,
-        window_size_right=right,
-    )
+    settings, window = _settings(borders, length, dropout, *sides)
+    context, sums, state, _, _ = _aten._flash_attention_forward(query, key, value, *settings, False, **window)
     return context, sums, state if dropout else _no_state(query)
+
+
+def _settings(
+    borders: Tensor | None, length: int, dropout: float, left: int, right: int
+) -> tuple[tuple[Any, ...], dict[str, int]]:
+    """What PyTorch's operators, forward and backward, take of queries and of keys, and how far each sees."""
+    causal = left < 0 and right == 0
+    given = (borders, borders, length, length, dropout, causal)
+    return given, {"window_size_left": left, "window_size_right": right}
 
 
 def _no_state(query: Tensor) -> Tensor:
@@ -162,29 +152,11 @@ def _flash_backward(
     context: Tensor,
     sums: Tensor,
     state: Tensor,
-    borders: Tensor | None,
-    length: int,
-    dropout: float,
-    left: int,
-    right: int,
+    *given: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    settings, window = _settings(*given)
     found: tuple[Tensor, Tensor, Tensor] = _aten._flash_attention_backward(
-        slope,
-        query,
-        key,
-        value,
-        context,
-        sums,
-        borders,
-        borders,
-        length,
-        length,
-        dropout,
-        left < 0 and right == 0,
-        state,
-        state.new_empty(()),
-        window_size_left=left,
-        window_size_right=right,
+        slope, query, key, value, context, sums, *settings, state, state.new_empty(()), **window
     )
     return found
 

@@ -239,7 +239,7 @@ class Encoding {
             }
         }
 
-        // Of `length` scores, with zeros behind them up to `padded`.
+        // Of `length` scores, with next to nothing behind them up to `padded`, where values are zeros.
         static void softmax(float* scores, int64_t length, int64_t padded) {
             for (int64_t s = length; s < padded; s++) scores[s] = -INFINITY;
             Floats most = load(scores);
@@ -247,10 +247,15 @@ class Encoding {
             float largest = most[0];
             UNROLL for (int i = 1; i < WIDE; i++) largest = most[i] > largest ? most[i] : largest;
             Floats whole = ::all(0.f);
-            for (int64_t s = 0; s < padded; s += WIDE) {
-                const Floats weight = exponential(load(scores + s) - largest);
-                whole += weight;
-                store(scores + s, weight);
+            for (int64_t s = 0; s < padded; s += PANEL) {
+                Floats weights[VECTORS];
+                UNROLL for (int v = 0; v < VECTORS; v++)
+                    weights[v] = (load(scores + s + v * WIDE) - largest) * LOG2_E;
+                small_powers_of_two(weights);
+                UNROLL for (int v = 0; v < VECTORS; v++) {
+                    whole += weights[v];
+                    store(scores + s + v * WIDE, weights[v]);
+                }
             }
             const float inverse = 1.f / sum(whole);
             for (int64_t s = 0; s < padded; s += WIDE) store(scores + s, load(scores + s) * inverse);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "choice.h"
 #include "encoder.h"
 #include "products.h"
 #include "stack.h"
@@ -237,22 +238,20 @@ void legato_linear(const Matrix* w, const float* x, int64_t rows, float* y, int3
     }
 }
 
-// log Σ eˣ of each row, whose largest number is known; NaN where there is one.
-void legato_log_sum_exp(
-    const float* x, int64_t rows, int64_t stride, int64_t columns, const float* largest, float* to, int32_t threads) {
-#pragma omp parallel for num_threads(threads)
-    for (int64_t row = 0; row < rows; row++) {
-        const float *from = x + row * stride, most = largest[row];
-        Floats total = all(0.f), other = all(0.f);
-        int64_t i = 0;
-        for (; i + 2 * WIDE <= columns; i += 2 * WIDE) {
-            total += exponential(load(from + i) - most);
-            other += exponential(load(from + i + WIDE) - most);
-        }
-        float whole = sum(total + other);
-        for (; i < columns; i++) whole += std::exp(from[i] - most);
-        to[row] = most + std::log(whole);
-    }
+void legato_choose(const Choice* choice, int32_t threads) {
+    Choosing choosing(*choice);
+    const int64_t rows = choice->groups * choice->width;
+#pragma omp parallel for num_threads(threads) if (rows > 1)
+    for (int64_t row = 0; row < rows; row++) choosing.look_at(row);
+    for (int64_t group = 0; group < choice->groups; group++) choosing.take(group);
+}
+
+// The rows of a narrow matrix in some places, (count, K), of the first `rows` that there are; 0 where one is no row.
+int32_t legato_rows(const Matrix* w, const int64_t* places, int64_t count, int64_t rows, float* to) {
+    for (int64_t i = 0; i < count; i++)
+        if (places[i] < 0 || places[i] >= rows) return 0;
+    for (int64_t i = 0; i < count; i++) wide_row(*w, places[i], to + i * w->columns);
+    return 1;
 }
 
 // A narrow matrix without minimums, as many rows read it: (N/16, K/128) blocks of 2,112 bytes.

@@ -58,10 +58,19 @@ INLINE Floats activated(Floats x) {
 }
 
 template <int HOW>
-static __attribute__((noinline)) void activate_rows(float* y, int64_t stride, int64_t rows, int64_t columns) {
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t i = 0; i < columns; i += WIDE)
-            store(y + r * stride + i, activated<HOW>(load(y + r * stride + i)));
+static __attribute__((noinline)) SCHEDULED void activate_rows(
+    float* y, int64_t stride, int64_t rows, int64_t columns) {
+    constexpr int AT_ONCE = 4;
+    for (int64_t r = 0; r < rows; r++) {
+        float* at = y + r * stride;
+        int64_t i = 0;
+        for (; i + AT_ONCE * WIDE <= columns; i += AT_ONCE * WIDE) {
+            Floats some[AT_ONCE];
+            UNROLL for (int v = 0; v < AT_ONCE; v++) some[v] = activated<HOW>(load(at + i + v * WIDE));
+            UNROLL for (int v = 0; v < AT_ONCE; v++) store(at + i + v * WIDE, some[v]);
+        }
+        for (; i < columns; i += WIDE) store(at + i, activated<HOW>(load(at + i)));
+    }
 }
 
 // f(y) of some rows, in place; whole vectors.

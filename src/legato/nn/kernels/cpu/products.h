@@ -33,15 +33,14 @@ INLINE const int8_t* table_of(const Matrix& w) {
 
 // Eight inputs, of which each byte of weights has two.
 template <int R, int V, int PLACE, bool TABLE>
-INLINE void pair_of_fours(
-    Ints (&sums)[R][V], Ints (&others)[R][V], const uint8_t* at, const int8_t* table, const Inputs (&x)[R]) {
+INLINE void pair_of_fours(Ints (&sums)[R][V], const uint8_t* at, const int8_t* table, const Inputs (&x)[R]) {
     UNROLL for (int v = 0; v < V; v++) {
         const Bytes both = load_bytes(at + v * LEGATO_BYTES);
         Bytes low = low_halves(both), high = high_halves(both);
         if constexpr (TABLE) low = look_up(table, low), high = look_up(table, high);
         UNROLL for (int r = 0; r < R; r++) {
             sums[r][v] = add_products<PLACE>(sums[r][v], low, x[r]);
-            others[r][v] = add_products<PLACE + 1>(others[r][v], high, x[r]);
+            sums[r][v] = add_products<PLACE + 1>(sums[r][v], high, x[r]);
         }
     }
 }
@@ -57,15 +56,15 @@ static void narrow_tile(
     const int8_t* table = table_of(w);
     Floats total[R][V] = {};
     for (int64_t g = 0; g < groups; g++, block += size, inputs += GROUP) {
-        Ints whole[R][V], other[R][V] = {};  // two sums where one would wait for itself
+        Ints whole[R][V], other[R][V] = {};  // two sums where one would wait for itself: of 4 bits it does for them
         UNROLL for (int r = 0; r < R; r++) UNROLL for (int v = 0; v < V; v++) whole[r][v] = sum_start();
         const uint8_t* at = block + offset * 4;
         UNROLL for (int half = 0; half < GROUP / 16; half++) {
             Inputs given[R];
             UNROLL for (int r = 0; r < R; r++) given[r] = load_inputs(inputs + r * x.columns + 16 * half);
             if constexpr (NARROWER) {
-                pair_of_fours<R, V, 0, !MINIMUMS>(whole, other, at, table, given);
-                pair_of_fours<R, V, 2, !MINIMUMS>(whole, other, at + PANEL * 4, table, given);
+                pair_of_fours<R, V, 0, !MINIMUMS>(whole, at, table, given);
+                pair_of_fours<R, V, 2, !MINIMUMS>(whole, at + PANEL * 4, table, given);
                 at += 2 * PANEL * 4;
             } else {
                 four<R, V, 0>(whole, at, given);
@@ -79,7 +78,7 @@ static void narrow_tile(
         UNROLL for (int v = 0; v < V; v++) {
             Floats scale = from_halves(scales + v * WIDE);
             UNROLL for (int r = 0; r < R; r++) {
-                if (NARROWER || R == 1) whole[r][v] += other[r][v];
+                if (!NARROWER && R == 1) whole[r][v] += other[r][v];
                 total[r][v] += sum_to_floats(whole[r][v]) * (scale * x.scales[(row + r) * groups + g]);
             }
             if constexpr (MINIMUMS) {
@@ -217,8 +216,8 @@ static void panel_tile(
         Floats some[VECTORS];
         UNROLL for (int v = 0; v < VECTORS; v++) some[v] = load(weights + v * WIDE);
         UNROLL for (int r = 0; r < R; r++) {
-            const float input = inputs[r * x.columns + k];
-            UNROLL for (int v = 0; v < VECTORS; v++) total[r][v] += some[v] * input;
+            const Floats input = all(inputs[r * x.columns + k]);
+            UNROLL for (int v = 0; v < VECTORS; v++) total[r][v] = add_product(total[r][v], some[v], input);
         }
     }
     finish<R, VECTORS>(total, w, panel * PANEL, y, stride, how);
@@ -305,6 +304,27 @@ static void broaden(const Matrix& w, uint8_t* to) {
                 }
                 std::memcpy(to + codes + output * sizeof scale, &scale, sizeof scale);
             }
+        }
+    }
+}
+
+// A row of a BYTES or NIBBLES matrix as floats.
+static void wide_row(const Matrix& w, int64_t row, float* to) {
+    const int64_t panel = row / PANEL, output = row % PANEL, groups = w.columns / GROUP;
+    const int64_t codes = PANEL * GROUP / (w.kind == NIBBLES ? 2 : 1);
+    const int64_t size = codes + 2 * PANEL * (w.minimums ? 2 : 1);
+    const uint8_t* block = (const uint8_t*)w.data + panel * groups * size;
+    const int8_t* table = table_of(w);
+    const auto half = [&](const uint8_t* at) {
+        return from_halves((const uint16_t*)at + output / WIDE * WIDE)[output % WIDE] * w.factor;
+    };
+    for (int64_t g = 0; g < groups; g++, block += size, to += GROUP) {
+        const float scale = half(block + codes), minimum = w.minimums ? half(block + codes + 2 * PANEL) : 0.f;
+        for (int64_t k = 0; k < GROUP; k++) {
+            const uint8_t* four = block + (w.kind == NIBBLES ? k / 8 : k / 4) * PANEL * 4 + output * 4;
+            const int8_t code = w.kind == NIBBLES ? table[k % 8 < 4 ? four[k % 4] & 15 : four[k % 4] >> 4]
+                                                  : (int8_t)four[k % 4];
+            to[k] = code * scale + minimum;
         }
     }
 }

@@ -104,14 +104,27 @@ INLINE void rotate(float* x, const float* cos, const float* sin, int64_t width) 
 static void attend(
     const float* query, const float* keys, const float* values, int64_t count, int64_t width, float* scores, float* to) {
     const float scale = 1.f / std::sqrt((float)width);
+    constexpr int AT_ONCE = 8;
     float most = -INFINITY;
-    for (int64_t s = 0; s < count; s++) {
+    int64_t s = 0;
+    for (; s + AT_ONCE <= count; s += AT_ONCE) {  // columns whose sums do not wait for one another
+        Floats total[AT_ONCE] = {};
+        int64_t i = 0;
+        for (; i + WIDE <= width; i += WIDE) {
+            const Floats some = load(query + i);
+            UNROLL for (int c = 0; c < AT_ONCE; c++) total[c] += some * load(keys + (s + c) * width + i);
+        }
+        UNROLL for (int c = 0; c < AT_ONCE; c++) {
+            scores[s + c] = scale * (sum(total[c]) + dot(query + i, keys + (s + c) * width + i, width - i));
+            most = scores[s + c] > most ? scores[s + c] : most;
+        }
+    }
+    for (; s < count; s++) {
         scores[s] = scale * dot(query, keys + s * width, width);
         most = scores[s] > most ? scores[s] : most;
     }
     Floats whole = all(0.f);
-    int64_t s = 0;
-    for (; s + WIDE <= count; s += WIDE) {
+    for (s = 0; s + WIDE <= count; s += WIDE) {
         Floats weight = exponential(load(scores + s) - most);
         whole += weight;
         store(scores + s, weight);
@@ -120,7 +133,6 @@ static void attend(
     for (; s < count; s++) total += scores[s] = std::exp(scores[s] - most);
     const float inverse = 1.f / total;
     int64_t i = 0;
-    constexpr int AT_ONCE = 8;
     for (; i + AT_ONCE * WIDE <= width; i += AT_ONCE * WIDE) {
         Floats found[AT_ONCE] = {};
         for (s = 0; s < count; s++) {

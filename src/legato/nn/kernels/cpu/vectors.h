@@ -25,6 +25,13 @@
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 
+// Of a function whose long sums shall be mixed by the compiler's own order, which products of tiles are better without.
+#if defined(__aarch64__)
+#define SCHEDULED __attribute__((optimize("schedule-insns")))
+#else
+#define SCHEDULED
+#endif
+
 constexpr int WIDE = LEGATO_BYTES / 4;  // floats of a vector
 
 typedef float Floats __attribute__((vector_size(LEGATO_BYTES)));
@@ -66,6 +73,20 @@ INLINE float sum(Floats x) {
 #endif
 }
 
+// total + a · b, rounded once. Left to itself a compiler may round twice where it has few sums to make, and a row's
+// numbers would depend on how many rows are multiplied with it.
+INLINE Floats add_product(Floats total, Floats a, Floats b) {
+#if defined(__aarch64__)
+    return (Floats)vfmaq_f32((float32x4_t)total, (float32x4_t)a, (float32x4_t)b);
+#elif defined(__AVX512F__)
+    return (Floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)total);
+#elif defined(__FMA__) && defined(__AVX2__)
+    return (Floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)total);
+#else
+    return total + a * b;
+#endif
+}
+
 INLINE Floats larger(Floats a, Floats b) { return a > b ? a : b; }
 
 // The largest of its numbers, and NaN where one is.
@@ -97,7 +118,6 @@ INLINE Floats larger_size(Floats most, Floats x) {
 INLINE Floats inverse_of(Floats x) {
 #if defined(__aarch64__)
     float32x4_t y = vrecpeq_f32((float32x4_t)x);
-    y = vmulq_f32(y, vrecpsq_f32((float32x4_t)x, y));
     y = vmulq_f32(y, vrecpsq_f32((float32x4_t)x, y));
     return (Floats)vmulq_f32(y, vrecpsq_f32((float32x4_t)x, y));
 #else
@@ -221,11 +241,13 @@ INLINE Bytes high_halves(Bytes x) {
     return (Bytes)((Plain)x >> 4);
 }
 
+constexpr float LOG2_E = 1.44269504f;
+
 // eˣ, right to about 1e-7 of itself; 0 where it would be smaller than a float.
 INLINE Floats exponential(Floats x) {
     x = x < -87.f ? all(-87.5f) : x;
     x = x > 88.f ? all(88.f) : x;
-    const Floats rounded = x * 1.44269504f + ROUNDING, turns = rounded - ROUNDING;
+    const Floats rounded = x * LOG2_E + ROUNDING, turns = rounded - ROUNDING;
     Floats rest = x - turns * 0.693359375f + turns * 2.12194440e-4f;
     Floats y = all(1.9875691500e-4f);
     y = y * rest + 1.3981999507e-3f;
@@ -236,6 +258,23 @@ INLINE Floats exponential(Floats x) {
     y = y * rest * rest + rest + 1.f;
     const Floats power = as_floats((as_bits(rounded) + (127 - ROUNDING_BITS)) << 23);
     return x < -87.f ? all(0.f) : y * power;
+}
+
+// 2ˣ of numbers up to 0, right to 2e-7 of itself; 2⁻¹²⁶ below that, and NaN of NaN. Some vectors side by side, in the
+// order in which none waits for another: the compiler keeps to it.
+template <int COUNT>
+INLINE void small_powers_of_two(Floats (&x)[COUNT]) {
+    constexpr float START = ROUNDING + 127;  // so that the last bits of a rounded number are its float's exponent
+    Floats rounded[COUNT], y[COUNT];
+    UNROLL for (int v = 0; v < COUNT; v++) x[v] = x[v] < -126.f ? all(-126.f) : x[v];
+    UNROLL for (int v = 0; v < COUNT; v++) rounded[v] = x[v] + START;
+    UNROLL for (int v = 0; v < COUNT; v++) x[v] -= rounded[v] - START;
+    UNROLL for (int v = 0; v < COUNT; v++) y[v] = x[v] * 1.32644118e-3f + 9.67141241e-3f;
+    UNROLL for (int v = 0; v < COUNT; v++) y[v] = y[v] * x[v] + 5.55073358e-2f;
+    UNROLL for (int v = 0; v < COUNT; v++) y[v] = y[v] * x[v] + 2.40222439e-1f;
+    UNROLL for (int v = 0; v < COUNT; v++) y[v] = y[v] * x[v] + 6.93147004e-1f;
+    UNROLL for (int v = 0; v < COUNT; v++) y[v] = y[v] * x[v] + 1.f;
+    UNROLL for (int v = 0; v < COUNT; v++) x[v] = y[v] * as_floats(as_bits(rounded[v]) << 23);
 }
 
 // 1 / (1 + e⁻ˣ)

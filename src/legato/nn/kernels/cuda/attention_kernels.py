@@ -8,16 +8,20 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from legato.nn.kernels.cuda.product_kernels import store_int16, wait
+
 
 @triton.jit
 def add_norm(
-    x, added, total, out, weight, bias, width, eps, RMS: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr,
-    KEEP: tl.constexpr, BLOCK: tl.constexpr,
+    x, added, total, out, scales, weight, bias, width, eps, RMS: tl.constexpr, ADD: tl.constexpr, BIAS: tl.constexpr,
+    KEEP: tl.constexpr, ORDER: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """total = x + added, out = norm(total), row by row."""
+    """total = x + added, out = norm(total), row by row; with an `ORDER` in numbers of 16 bits and their scales."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     there = at < width
+    scale = tl.load(weight + at, mask=there, other=0.0).to(tl.float32)
+    wait(PDL)
     value = tl.load(x + row * width + at, mask=there, other=0.0)
     if ADD:
         value = (value.to(tl.float32) + tl.load(added + row * width + at, mask=there, other=0.0).to(tl.float32)).to(
@@ -26,7 +30,6 @@ def add_norm(
     if KEEP:
         tl.store(total + row * width + at, value, mask=there)
     wide = value.to(tl.float32)
-    scale = tl.load(weight + at, mask=there, other=0.0).to(tl.float32)
     if RMS:
         inverse = 1.0 / tl.sqrt(tl.sum(wide * wide, 0) / width + eps)
         normed = wide * inverse * scale
@@ -37,7 +40,14 @@ def add_norm(
         normed = centred * inverse * scale
         if BIAS:
             normed += tl.load(bias + at, mask=there, other=0.0).to(tl.float32)
-    tl.store(out + row * width + at, normed.to(out.dtype.element_ty), mask=there)
+    normed = normed.to(x.dtype.element_ty)
+    if ORDER == 0:
+        tl.store(out + row * width + at, normed, mask=there)
+    else:
+        groups = width // 32
+        normed = tl.where(there, normed.to(tl.float32), 0.0)
+        out += row * tl.cdiv(groups, 8) * 256
+        store_int16(normed, out, scales + row * groups * 2, 0, groups, ORDER, BLOCK // 32)
 
 
 @triton.jit
@@ -63,6 +73,20 @@ def _head(pointer, at, there, eps, norm, NORM: tl.constexpr, position, cos, sin,
 
 
 @triton.jit
+def _store_head(x, out, scales, row, head, HEADS: tl.constexpr, WIDTH: tl.constexpr, ORDER: tl.constexpr,
+                PADDED: tl.constexpr):  # fmt: skip
+    """What a head of a row comes to."""
+    if ORDER == 0:
+        at = tl.arange(0, PADDED)
+        tl.store(out + (row * HEADS + head) * WIDTH + at, x, mask=at < WIDTH)
+    else:  # WIDTH is a multiple of 32, and PADDED
+        groups: tl.constexpr = HEADS * WIDTH // 32
+        out += row * ((groups + 7) // 8 * 256)
+        first = head * (WIDTH // 32)
+        store_int16(x.to(tl.float32), out, scales + row * groups * 2, first, groups, ORDER, WIDTH // 32)
+
+
+@triton.jit
 def attend(
     qkv,  # (R, (H + 2 · kv heads) · K); of a source: (R, H · K)
     keys, values,  # (rows, kv heads, capacity, K), rows and heads so far apart
@@ -72,17 +96,19 @@ def attend(
     capacity,
     cos, sin,  # (longest, K)
     query_norm, key_norm, eps,
-    out,  # (R, H · K), or where there are parts, (PARTS, R, H, K)
+    out,  # (R, H · K), where there are parts (PARTS, R, H, K), with an `ORDER` numbers of 16 bits
+    scales,  # of those
     weights,  # (PARTS, R, H, 2): the largest score and the sum, of each part
     scale,
     HEADS: tl.constexpr, GROUP: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr,
     ROTARY: tl.constexpr, NORM: tl.constexpr, BEAMS: tl.constexpr, WINDOW: tl.constexpr, SOURCE: tl.constexpr,
-    PARTS: tl.constexpr,
+    ORDER: tl.constexpr, PARTS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """softmax(q Kᵀ · scale) V of one head of one row, over its own tokens and the new one, or over a source's.
 
     The first head of a group also writes the new key and value into the cache.
     """
+    wait(PDL)
     row, head, part = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     shared = head // GROUP  # the head of keys and values
     at = tl.arange(0, PADDED)
@@ -142,8 +168,8 @@ def attend(
         largest = higher
     if PARTS == 1:
         # A source that nobody has put there yet may have no tokens.
-        summed = summed / tl.where(total > 0, total, 1.0)
-        tl.store(out + (row * HEADS + head) * WIDTH + at, summed.to(out.dtype.element_ty), mask=there)
+        summed = (summed / tl.where(total > 0, total, 1.0)).to(keys.dtype.element_ty)
+        _store_head(summed, out, scales, row, head, HEADS, WIDTH, ORDER, PADDED)
     else:
         number = (part * tl.num_programs(0) + row) * HEADS + head
         tl.store(out + number * WIDTH + at, summed, mask=there)
@@ -152,8 +178,10 @@ def attend(
 
 
 @triton.jit
-def merge(parts, weights, out, count, WIDTH: tl.constexpr, PADDED: tl.constexpr, PARTS: tl.constexpr):
-    """The attention of a head of a row from those of its parts, (PARTS, R · H, K)."""
+def merge(parts, weights, out, scales, like, count, HEADS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr,
+          ORDER: tl.constexpr, PARTS: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+    """The attention of a head of a row from those of its parts, (PARTS, R · H, K), rounded to the type of `like`."""
+    wait(PDL)
     number = tl.program_id(0).to(tl.int64)
     at, part = tl.arange(0, PADDED), tl.arange(0, PARTS)
     there = at < WIDTH
@@ -162,4 +190,5 @@ def merge(parts, weights, out, count, WIDTH: tl.constexpr, PADDED: tl.constexpr,
     shares = tl.exp(largest - tl.max(largest, 0))  # 0 where a part has no token
     summed = tl.load(parts + place[:, None] * WIDTH + at[None, :], mask=there[None, :], other=0.0)
     mean = tl.sum(summed * shares[:, None], 0) / tl.sum(total * shares, 0)
-    tl.store(out + number * WIDTH + at, mean.to(out.dtype.element_ty), mask=there)
+    mean = mean.to(like.dtype.element_ty)
+    _store_head(mean, out, scales, number // HEADS, number % HEADS, HEADS, WIDTH, ORDER, PADDED)

@@ -6,6 +6,7 @@ from typing import Final
 
 import torch
 from torch import Tensor
+from triton import next_power_of_2
 
 from legato.nn.kernels.cuda import choice_kernels as kernels
 
@@ -29,7 +30,7 @@ def choose(
     kernels.scan_logits[(rows, blocks)](logits, logits.stride(0), parts, size, warmth, BLOCK=BLOCK, num_warps=4)
     kernels.choose[(rows,)](
         parts, logits, logits.stride(0), seeds, steps, size, blocks, warmth, out, rows, DRAWN=seeds is not None,
-        BLOCK=BLOCK, BLOCKS=_power(blocks), num_warps=4,
+        BLOCK=BLOCK, BLOCKS=next_power_of_2(blocks), num_warps=4,
     )  # fmt: skip
     return out
 
@@ -53,11 +54,6 @@ def choose_beams(logits: Tensor, scores: Tensor) -> Tensor:
     )
     kernels.choose_beams[(groups,)](
         values, tokens, sums, scores, size, blocks, out, groups, WIDTH=width, COUNT=count,
-        ENTRIES=_power(width * blocks * count), BLOCKS=_power(blocks), num_warps=4,
+        ENTRIES=next_power_of_2(width * blocks * count), BLOCKS=next_power_of_2(blocks), num_warps=4,
     )  # fmt: skip
     return out
-
-
-def _power(size: int) -> int:
-    """The next power of two."""
-    return 1 << (max(size, 1) - 1).bit_length()

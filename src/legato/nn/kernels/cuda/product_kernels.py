@@ -1,9 +1,13 @@
-"""Products of one row with a matrix, or of a few with a narrow one (`step.py`). Sums are in float32."""
+"""Products of one row with a matrix, or of a few with a narrow one (`step.py`). Sums are in float32.
+
+Functions without an underscore that are not kernels are called by those of attention_kernels.py, too.
+"""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
@@ -42,66 +46,80 @@ def _finish(made, gate, bias, out, at, outputs, ACTIVATION: tl.constexpr, GATED:
 
 
 @triton.jit
-def _rows(x, weight, rows, inputs, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
-    """Σ_k w[n, k] x[k] of some rows (BLOCK_N,)."""
+def wait(PDL: tl.constexpr):
+    """Until the kernel before has ended: this one may begin earlier, and read what that one does not write.
+
+    So may the next one from now on (programmatic dependent launch, which GPUs have from Hopper on).
+    """
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+
+
+@triton.jit
+def _rows(x, weight, rows, inputs, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PDL: tl.constexpr):
+    """Σ_k w[n, k] x[k] of some rows (BLOCK_N,). The next columns are asked for before these are multiplied."""
     total = tl.zeros((BLOCK_N, BLOCK_K), tl.float32)
     each = tl.arange(0, BLOCK_K)
-    whole = inputs // BLOCK_K * BLOCK_K
-    places = weight + rows[:, None] * inputs
-    for start in range(0, whole, BLOCK_K):
+    places = weight + rows[:, None] * inputs + each[None, :]
+    w = tl.load(places, mask=(each < inputs)[None, :], other=0.0)
+    wait(PDL)
+    for start in range(0, inputs, BLOCK_K):
         k = start + each
-        total += tl.load(places + k[None, :]).to(tl.float32) * tl.load(x + k).to(tl.float32)[None, :]
-    if whole < inputs:
-        k = whole + each
-        there = k < inputs
-        given = tl.load(x + k, mask=there, other=0.0).to(tl.float32)
-        total += tl.load(places + k[None, :], mask=there[None, :], other=0.0).to(tl.float32) * given[None, :]
+        places += BLOCK_K
+        after = tl.load(places, mask=(k + BLOCK_K < inputs)[None, :], other=0.0)
+        total += w.to(tl.float32) * tl.load(x + k, mask=k < inputs, other=0.0).to(tl.float32)[None, :]
+        w = after
     return tl.sum(total, 1)
 
 
 @triton.jit
 def product(
     x, weight, bias, out, outputs, inputs, ACTIVATION: tl.constexpr, GATED: tl.constexpr, BIAS: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """f(W x + b) of one row, W (N, K). `GATED`: W has twice the outputs, gates first: f(gate) · up."""
     at = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     rows = tl.minimum(at, outputs - 1).to(tl.int64)
-    made = _rows(x, weight, rows, inputs, BLOCK_N, BLOCK_K)
+    made = _rows(x, weight, rows, inputs, BLOCK_N, BLOCK_K, PDL)
     gate = made
     if GATED:
-        made = _rows(x, weight, rows + outputs, inputs, BLOCK_N, BLOCK_K)
+        made = _rows(x, weight, rows + outputs, inputs, BLOCK_N, BLOCK_K, False)
     _finish(made, gate, bias, out, at, outputs, ACTIVATION, GATED, BIAS)
 
 
 @triton.jit
-def two_planes(x, planes, scales, inputs, BLOCK: tl.constexpr):
-    """A row's numbers x = s (q₁ + q₂ / 254), 32 of them with one s: two planes of 8 bits that lose next to nothing.
+def store_int16(x, numbers, scales, first, groups, ORDER: tl.constexpr, COUNT: tl.constexpr):
+    """Numbers (COUNT · 32,) of a row as x = s · q, q of 16 bits, 32 of them with one s: next to nothing is lost.
 
-    `planes` are (R, 2, K / 4) words of four numbers, `scales` (R, K / 32, 2): s, and the sum of the group.
+    `numbers` are words of two, (⌈K / 256⌉, 16, 8): the eight groups of 256 inputs lie beside each other. `scales` are
+    (K / 32, 2): s, and the sum of the group. `ORDER` 1 is as inputs come, 2 as half-bytes lie in a word of 4 bits.
     """
-    row = tl.program_id(0).to(tl.int64)
-    groups = inputs // 32
-    g = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    each = tl.reshape(x, (COUNT, 32))
+    most = tl.max(tl.abs(each), 1)
+    summed = tl.sum(each, 1)
+    scale = most / 32767.0
+    rounded = tl.floor(each / tl.where(scale > 0, scale, 1.0)[:, None] + 0.5).to(tl.int32)
+    g, i = first + tl.arange(0, COUNT), tl.arange(0, 32)
     there = g < groups
-    word, byte = tl.arange(0, 8), tl.arange(0, 4)
-    at = g[:, None, None] * 32 + word[None, :, None] * 4 + byte[None, None, :]  # (BLOCK, 8, 4)
-    given = tl.load(x + row * inputs + at, mask=there[:, None, None], other=0.0).to(tl.float32)
-    most = tl.max(tl.max(tl.abs(given), 2), 1)  # (BLOCK,)
-    scale = most / 127.0
-    share = given / tl.where(scale > 0, scale, 1.0)[:, None, None]
-    first = tl.floor(share + 0.5)
-    second = tl.floor((share - first) * 254.0 + 0.5)
-    shift = (byte * 8)[None, None, :]
-    one = tl.sum((first.to(tl.int32) & 255) << shift, 2)  # (BLOCK, 8)
-    two = tl.sum((second.to(tl.int32) & 255) << shift, 2)
-    place = planes + row * 2 * groups * 8 + g[:, None] * 8 + word[None, :]
-    tl.store(place, one, mask=there[:, None])
-    tl.store(place + groups * 8, two, mask=there[:, None])
-    out = scales + (row * groups + g) * 2
-    # Where something is not finite it must show.
-    tl.store(out, scale + 0.0 * tl.sum(tl.sum(given, 2), 1), mask=there)
-    tl.store(out + 1, tl.sum(tl.sum(given, 2), 1), mask=there)
+    if ORDER == 2:
+        i = i // 8 * 8 + i % 4 * 2 + i % 8 // 4
+    place = (g // 8 * 128 + g % 8)[:, None] * 2 + (i // 2 * 16 + i % 2)[None, :]
+    tl.store(numbers + place, rounded.to(tl.int16), mask=there[:, None])
+    tl.store(scales + g * 2, scale + 0.0 * summed, mask=there)  # where something is not finite it must show
+    tl.store(scales + g * 2 + 1, summed, mask=there)
+
+
+@triton.jit
+def to_int16(x, numbers, scales, groups, ORDER: tl.constexpr, COUNT: tl.constexpr, PDL: tl.constexpr):
+    """Rows (R, K) as `store_int16` has them."""
+    wait(PDL)
+    row = tl.program_id(0).to(tl.int64)
+    first = tl.program_id(1) * COUNT
+    at = first * 32 + tl.arange(0, COUNT * 32)
+    given = tl.load(x + row * groups * 32 + at, mask=at < groups * 32, other=0.0).to(tl.float32)
+    numbers += row * tl.cdiv(groups, 8) * 256
+    store_int16(given, numbers, scales + row * groups * 2, first, groups, ORDER, COUNT)
 
 
 @triton.jit
@@ -111,17 +129,15 @@ def _byte(word, i: tl.constexpr):
 
 
 @triton.jit
-def _dot4(one, two, ASM: tl.constexpr):
-    """Σ of four products of the numbers of 8 bits in two words."""
+def _dot4(total, word, one, two, ASM: tl.constexpr):
+    """`total` and Σ of four numbers of 8 bits in a word, times four of 16 bits in two."""
     if ASM:
         return tl.inline_asm_elementwise(
-            "{ .reg .b32 z; mov.b32 z, 0; dp4a.s32.s32 $0, $1, $2, z; }", "=r,r,r", [one, two], dtype=tl.int32,
-            is_pure=True, pack=1,
+            "{ .reg .b32 t; dp2a.lo.s32.s32 t, $3, $2, $1; dp2a.hi.s32.s32 $0, $4, $2, t; }", "=r,r,r,r,r",
+            [total, word, one, two], dtype=tl.int32, is_pure=True, pack=1,
         )  # fmt: skip
-    total = _byte(one, 0) * _byte(two, 0)
-    for i in tl.static_range(1, 4):
-        total += _byte(one, i) * _byte(two, i)
-    return total
+    total += _byte(word, 0) * ((one << 16) >> 16) + _byte(word, 1) * (one >> 16)
+    return total + _byte(word, 2) * ((two << 16) >> 16) + _byte(word, 3) * (two >> 16)
 
 
 @triton.jit
@@ -130,24 +146,20 @@ def _looked_up(word, t0, t1, t2, t3):
     return tl.inline_asm_elementwise(
         """
         {
-        .reg .b32 s, a, b, m;
+        .reg .b32 s, a, b;
         and.b32 s, $2, 0x7777;
         prmt.b32 a, $3, $4, s;
         prmt.b32 b, $5, $6, s;
-        and.b32 s, $2, 0x8888;
-        prmt.b32 m, 0x7F, 0, s;
-        shl.b32 s, m, 1;
-        or.b32 m, m, s;
-        lop3.b32 $0, a, b, m, 0xE4;
-        shr.u32 m, $2, 16;
-        and.b32 s, m, 0x7777;
+        shr.u32 s, $2, 1;
+        lop3.b32 s, s, 0x4444, 0x3210, 0xEA;
+        prmt.b32 $0, a, b, s;
+        shr.u32 s, $2, 16;
+        and.b32 s, s, 0x7777;
         prmt.b32 a, $3, $4, s;
         prmt.b32 b, $5, $6, s;
-        and.b32 s, m, 0x8888;
-        prmt.b32 m, 0x7F, 0, s;
-        shl.b32 s, m, 1;
-        or.b32 m, m, s;
-        lop3.b32 $1, a, b, m, 0xE4;
+        shr.u32 s, $2, 17;
+        lop3.b32 s, s, 0x4444, 0x3210, 0xEA;
+        prmt.b32 $1, a, b, s;
         }
         """,
         "=&r,=&r,r,r,r,r,r",
@@ -164,82 +176,163 @@ def _looked_up_plainly(word, table, FIRST: tl.constexpr):
     total = tl.zeros_like(word)
     for i in tl.static_range(4):
         place = (word >> (4 * (i + FIRST))) & 15
-        total |= ((tl.load(table + place // 4) >> (8 * (place % 4))) & 255) << (8 * i)
+        total |= ((tl.load(table + place // 4 * 32) >> (8 * (place % 4))) & 255) << (8 * i)
     return total
 
 
 @triton.jit
-def narrow_product(
-    planes, given, codes, scales, minimums, table, bias, out, outputs, groups, factor,
-    ACTIVATION: tl.constexpr, GATED: tl.constexpr, BIAS: tl.constexpr, BITS: tl.constexpr, TABLE: tl.constexpr,
-    MINIMUMS: tl.constexpr, BLOCK_N: tl.constexpr, GROUPS: tl.constexpr, ASM: tl.constexpr,
-):  # fmt: skip
-    """The same with W in 8 or 4 bits, in `groups` of 32 inputs that share a scale, of `two_planes`; row by row."""
-    row = tl.program_id(1).to(tl.int64)
-    planes += row * 2 * groups * 8
-    given += row * groups * 2
-    out += row * outputs
-    at = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    rows = tl.minimum(at, outputs - 1).to(tl.int64)
-    made = factor * _narrow_rows(
-        planes, given, codes, scales, minimums, table, rows, groups, BITS, TABLE, MINIMUMS, BLOCK_N, GROUPS, ASM
+def _narrow_words(at, both, FIRST: tl.constexpr):
+    """Four words of each output and group."""
+    return (
+        tl.load(at + FIRST * 16, mask=both, other=0),
+        tl.load(at + FIRST * 16 + 16, mask=both, other=0),
+        tl.load(at + FIRST * 16 + 32, mask=both, other=0),
+        tl.load(at + FIRST * 16 + 48, mask=both, other=0),
     )
-    gate = made
-    if GATED:
-        made = factor * _narrow_rows(
-            planes, given, codes, scales, minimums, table, rows + outputs, groups, BITS, TABLE, MINIMUMS, BLOCK_N,
-            GROUPS, ASM,
-        )  # fmt: skip
-    _finish(made, gate, bias, out, at, outputs, ACTIVATION, GATED, BIAS)
 
 
 @triton.jit
-def _narrow_rows(
-    planes, given, codes, scales, minimums, table, rows, groups, BITS: tl.constexpr, TABLE: tl.constexpr,
-    MINIMUMS: tl.constexpr, BLOCK_N: tl.constexpr, GROUPS: tl.constexpr, ASM: tl.constexpr,
-):  # fmt: skip
-    """Σ_k w[n, k] x[k] of some rows (BLOCK_N,), without the factor.
+def _inputs(x, there, PLACE: tl.constexpr):
+    """Two words of four inputs, for every output."""
+    one, two = tl.load(x + PLACE * 16, mask=there, other=0), tl.load(x + PLACE * 16 + 8, mask=there, other=0)
+    return one[:, None], two[:, None]
 
-    Codes are words. Of 8 bits: 8 words a group, in order. Of 4 bits: 4 words; half-byte i of a word is input i of its
-    eight; without a table, half-bytes 2 i and 2 i + 1 are inputs i and 4 + i.
-    """
-    words: tl.constexpr = 8 if BITS == 8 else 4
-    each = tl.arange(0, words)
-    total = tl.zeros((BLOCK_N, GROUPS), tl.float32)
+
+@triton.jit
+def _dot8(total, word, x, there, table, t0, t1, t2, t3, PLACE: tl.constexpr, TABLE: tl.constexpr, ASM: tl.constexpr):
+    """`total` and Σ of eight numbers of 4 bits in a word, times as many inputs."""
     if TABLE and ASM:
-        t0, t1, t2, t3 = tl.load(table), tl.load(table + 1), tl.load(table + 2), tl.load(table + 3)
+        low, high = _looked_up(word, t0, t1, t2, t3)
+    elif TABLE:
+        low, high = _looked_up_plainly(word, table, 0), _looked_up_plainly(word, table, 4)
+    else:
+        low, high = word & 0x0F0F0F0F, (word >> 4) & 0x0F0F0F0F
+    one, two = _inputs(x, there, 2 * PLACE)
+    total = _dot4(total, low, one, two, ASM)
+    one, two = _inputs(x, there, 2 * PLACE + 1)
+    return _dot4(total, high, one, two, ASM)
+
+
+@triton.jit
+def _dot16(total, w0, w1, w2, w3, x, there, FIRST: tl.constexpr, ASM: tl.constexpr):
+    """`total` and Σ of sixteen numbers of 8 bits in four words, times as many inputs."""
+    one, two = _inputs(x, there, FIRST)
+    total = _dot4(total, w0, one, two, ASM)
+    one, two = _inputs(x, there, FIRST + 1)
+    total = _dot4(total, w1, one, two, ASM)
+    one, two = _inputs(x, there, FIRST + 2)
+    total = _dot4(total, w2, one, two, ASM)
+    one, two = _inputs(x, there, FIRST + 3)
+    return _dot4(total, w3, one, two, ASM)
+
+
+@triton.jit
+def _narrow_blocks(
+    numbers, given, words, halves, table, block, groups, BITS: tl.constexpr, TABLE: tl.constexpr,
+    MINIMUMS: tl.constexpr, GROUPS: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Σ_k w[n, k] x[k] of a block's 16 outputs, without the factor. What lies where: `QuantizedWeight`.
+
+    The next groups are asked for before those that are there are multiplied, the first of them before the kernel that
+    makes the inputs has ended. A table is there 32 times, so that no two threads look at the same place: the
+    compiler would keep what they share where byte permutations cannot read it.
+    """
+    count: tl.constexpr = 8 if BITS == 8 else 4  # words of an output
+    size: tl.constexpr = count * 16 + (16 if MINIMUMS else 8)  # of a block
+    n = tl.arange(0, 16)
+    total = tl.zeros((GROUPS, 16), tl.float32)
+    t0, t1, t2, t3 = 0, 0, 0, 0
+    if TABLE and ASM:
+        lane = (tl.arange(0, GROUPS)[:, None] * 4 + n[None, :] // 4) % 32
+        t0, t1 = tl.load(table + lane), tl.load(table + 32 + lane)
+        t2, t3 = tl.load(table + 64 + lane), tl.load(table + 96 + lane)
+    g = tl.arange(0, GROUPS)
+    there = g < groups
+    base = (block * groups + g) * size
+    at = words + base[:, None] + n[None, :]
+    scales = halves + base[:, None] * 2 + count * 32 + n[None, :]
+    w0, w1, w2, w3 = _narrow_words(at, there[:, None], 0)
+    w4, w5, w6, w7 = w0, w1, w2, w3
+    if BITS == 8:
+        w4, w5, w6, w7 = _narrow_words(at, there[:, None], 4)
+    scale = tl.load(scales, mask=there[:, None], other=0.0)
+    wait(PDL)
     for start in range(0, groups, GROUPS):
         g = start + tl.arange(0, GROUPS)
         there = g < groups
-        of = rows[:, None] * groups + g[None, :]  # (BLOCK_N, GROUPS)
-        word = tl.load(codes + of[:, :, None] * words + each[None, None, :], mask=there[None, :, None], other=0)
-        scale = tl.load(scales + of, mask=there[None, :], other=0.0).to(tl.float32)
+        after = (g + GROUPS < groups)[:, None]
+        at += GROUPS * size
+        v0, v1, v2, v3 = _narrow_words(at, after, 0)
+        v4, v5, v6, v7 = v0, v1, v2, v3
         if BITS == 8:
-            place = planes + g[:, None] * 8 + each[None, :]  # (GROUPS, words)
-            one = tl.load(place, mask=there[:, None], other=0)[None, :, :]
-            two = tl.load(place + groups * 8, mask=there[:, None], other=0)[None, :, :]
-            first = tl.sum(_dot4(word, one, ASM), 2)
-            second = tl.sum(_dot4(word, two, ASM), 2)
+            v4, v5, v6, v7 = _narrow_words(at, after, 4)
+        next_scale = tl.load(scales + GROUPS * size * 2, mask=after, other=0.0)
+        x = numbers + g // 8 * 128 + g % 8
+        dots = tl.zeros((GROUPS, 16), tl.int32)
+        if BITS == 8:
+            dots = _dot16(dots, w0, w1, w2, w3, x, there, 0, ASM)
+            dots = _dot16(dots, w4, w5, w6, w7, x, there, 4, ASM)
         else:
-            if TABLE and ASM:
-                low, high = _looked_up(word, t0, t1, t2, t3)
-            elif TABLE:
-                low, high = _looked_up_plainly(word, table, 0), _looked_up_plainly(word, table, 4)
-            else:
-                low, high = word & 0x0F0F0F0F, (word >> 4) & 0x0F0F0F0F
-            place = planes + g[:, None] * 8 + 2 * each[None, :]
-            one = tl.load(place, mask=there[:, None], other=0)[None, :, :]
-            also_one = tl.load(place + 1, mask=there[:, None], other=0)[None, :, :]
-            two = tl.load(place + groups * 8, mask=there[:, None], other=0)[None, :, :]
-            also_two = tl.load(place + groups * 8 + 1, mask=there[:, None], other=0)[None, :, :]
-            first = tl.sum(_dot4(low, one, ASM) + _dot4(high, also_one, ASM), 2)
-            second = tl.sum(_dot4(low, two, ASM) + _dot4(high, also_two, ASM), 2)
-        share = tl.load(given + g * 2, mask=there, other=0.0)[None, :]
-        total += (first.to(tl.float32) + second.to(tl.float32) * (1.0 / 254.0)) * (scale * share)
+            dots = _dot8(dots, w0, x, there, table, t0, t1, t2, t3, 0, TABLE, ASM)
+            dots = _dot8(dots, w1, x, there, table, t0, t1, t2, t3, 1, TABLE, ASM)
+            dots = _dot8(dots, w2, x, there, table, t0, t1, t2, t3, 2, TABLE, ASM)
+            dots = _dot8(dots, w3, x, there, table, t0, t1, t2, t3, 3, TABLE, ASM)
+        share = tl.load(given + g * 2, mask=there, other=0.0)[:, None]
+        total += dots.to(tl.float32) * (scale.to(tl.float32) * share)
         if MINIMUMS:
-            summed = tl.load(given + g * 2 + 1, mask=there, other=0.0)[None, :]
-            total += tl.load(minimums + of, mask=there[None, :], other=0.0).to(tl.float32) * summed
-    return tl.sum(total, 1)
+            least = tl.load(scales + 16, mask=there[:, None], other=0.0).to(tl.float32)
+            total += least * tl.load(given + g * 2 + 1, mask=there, other=0.0)[:, None]
+        scales += GROUPS * size * 2
+        w0, w1, w2, w3, w4, w5, w6, w7, scale = v0, v1, v2, v3, v4, v5, v6, v7, next_scale
+    return tl.sum(total, 0)
+
+
+@triton.jit
+def narrow_product(
+    numbers, given, words, halves, table, bias, out, outputs, groups, rows, factor,
+    ACTIVATION: tl.constexpr, GATED: tl.constexpr, BIAS: tl.constexpr, BITS: tl.constexpr, TABLE: tl.constexpr,
+    MINIMUMS: tl.constexpr, GROUPS: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """The same with W in 8 or 4 bits and rows in 16 (`store_int16`); a program makes 16 outputs of a row.
+
+    Rows come first, so that programs side by side read the same block. `GATED`: the outputs are a multiple of 16.
+    """
+    row = tl.program_id(0) % rows
+    block = (tl.program_id(0) // rows).to(tl.int64)
+    numbers += row * tl.cdiv(groups, 8) * 128
+    given += row * groups * 2
+    made = factor * _narrow_blocks(
+        numbers, given, words, halves, table, block, groups, BITS, TABLE, MINIMUMS, GROUPS, ASM, PDL
+    )
+    gate = made
+    if GATED:
+        made = factor * _narrow_blocks(
+            numbers, given, words, halves, table, block + outputs // 16, groups, BITS, TABLE, MINIMUMS, GROUPS, ASM,
+            False,
+        )  # fmt: skip
+    at = block * 16 + tl.arange(0, 16)
+    _finish(made, gate, bias, out + row.to(tl.int64) * outputs, at, outputs, ACTIVATION, GATED, BIAS)
+
+
+@triton.jit
+def _four(b0, b1, b2, b3):
+    """Four tensors side by side, (…, 2, 2)."""
+    return tl.join(tl.join(b0, b2), tl.join(b1, b3))
+
+
+@triton.jit
+def _table_of(code, table):
+    return ((tl.load(table + code // 4) >> (8 * (code % 4))) << 24) >> 24
+
+
+@triton.jit
+def _widened(code, scale, least, table, TABLE: tl.constexpr, MINIMUMS: tl.constexpr, like):
+    if TABLE:
+        code = _table_of(code, table)
+    value = code.to(tl.float32) * scale
+    if MINIMUMS:
+        value += least
+    return value.to(like.dtype.element_ty)
 
 
 @triton.jit
@@ -248,31 +341,38 @@ def widen(
     MINIMUMS: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
     """A narrow matrix (N, K) of blocks of 16 outputs × 32 inputs as it is: `size` words each (nn/quantized)."""
-    block, g = tl.program_id(0).to(tl.int64), tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
+    block, first = tl.program_id(0).to(tl.int64), tl.program_id(1) * GROUPS
     count: tl.constexpr = 8 if BITS == 8 else 4  # words of an output
-    n, j = tl.arange(0, 16), tl.arange(0, count)
+    g, n, j = first + tl.arange(0, GROUPS), tl.arange(0, 16), tl.arange(0, count)
     base = (block * wide + g) * size  # (GROUPS,)
     there = g < wide
-    inside = there[:, None, None]
-    word = tl.load(words + base[:, None, None] + j[None, :, None] * 16 + n[None, None, :], mask=inside, other=0)
+    word = tl.load(
+        words + base[:, None, None] + j[None, :, None] * 16 + n[None, None, :], mask=there[:, None, None], other=0
+    )  # (GROUPS, count, 16)
     scales = halves + base[:, None] * 2 + count * 32 + n[None, :]
     scale = tl.load(scales, mask=there[:, None], other=0.0).to(tl.float32)[:, None, :] * factor
-    output = block * 16 + n
-    place = out + output[None, None, :] * columns + g[:, None, None] * 32
-    for i in tl.static_range(4 if BITS == 8 else 8):
-        if BITS == 8:
-            code = _byte(word, i)
-            column = j * 4 + i
-        else:
-            # Byte i of a word has inputs i and 4 + i of its eight, the first in its lower half.
-            code = (word >> (8 * (i % 4) + 4 * (i // 4))) & 15
-            if TABLE:
-                code = ((tl.load(table + code // 4) >> (8 * (code % 4))) << 24) >> 24
-            column = j * 8 + i
-        value = code.to(tl.float32) * scale
-        if MINIMUMS:
-            low = tl.load(scales + 16, mask=there[:, None], other=0.0).to(tl.float32)[:, None, :] * factor
-            value += low
-        at = g[:, None, None] * 32 + column[None, :, None]
-        kept = inside & (output < rows)[None, None, :] & (at < columns)
-        tl.store(place + column[None, :, None], value.to(out.dtype.element_ty), mask=kept)
+    least = scale
+    if MINIMUMS:
+        least = tl.load(scales + 16, mask=there[:, None], other=0.0).to(tl.float32)[:, None, :] * factor
+    if BITS == 8:
+        b0 = _widened(_byte(word, 0), scale, least, table, TABLE, MINIMUMS, out)
+        b1 = _widened(_byte(word, 1), scale, least, table, TABLE, MINIMUMS, out)
+        b2 = _widened(_byte(word, 2), scale, least, table, TABLE, MINIMUMS, out)
+        b3 = _widened(_byte(word, 3), scale, least, table, TABLE, MINIMUMS, out)
+        value = tl.permute(_four(b0, b1, b2, b3), (2, 0, 1, 3, 4))
+    else:
+        # Byte i of a word has inputs i and 4 + i of its eight, the first in its lower half.
+        b0 = _widened(word & 15, scale, least, table, TABLE, MINIMUMS, out)
+        b1 = _widened((word >> 8) & 15, scale, least, table, TABLE, MINIMUMS, out)
+        b2 = _widened((word >> 16) & 15, scale, least, table, TABLE, MINIMUMS, out)
+        b3 = _widened((word >> 24) & 15, scale, least, table, TABLE, MINIMUMS, out)
+        low = _four(b0, b1, b2, b3)
+        b0 = _widened((word >> 4) & 15, scale, least, table, TABLE, MINIMUMS, out)
+        b1 = _widened((word >> 12) & 15, scale, least, table, TABLE, MINIMUMS, out)
+        b2 = _widened((word >> 20) & 15, scale, least, table, TABLE, MINIMUMS, out)
+        b3 = _widened((word >> 28) & 15, scale, least, table, TABLE, MINIMUMS, out)
+        value = tl.permute(tl.join(low, _four(b0, b1, b2, b3)), (2, 0, 1, 5, 3, 4))
+    value = tl.reshape(value, (16, GROUPS * 32))
+    output, column = block * 16 + n, first * 32 + tl.arange(0, GROUPS * 32)
+    kept = (output < rows)[:, None] & (column < columns)[None, :]
+    tl.store(out + output[:, None] * columns + column[None, :], value, mask=kept)

@@ -1,24 +1,25 @@
 """One token a row through a decoder on CUDA, in a few kernels a layer (`*_kernels.py`).
 
 It is what `CacheSlots` does with the modules of a stack, its plain twin: for layers that are plain or quantised
-products (no adapter, no hook), norms and activations that it knows. Matrices are read where they lie; narrow ones are
-laid out anew once, as a GPU reads them.
+products (no adapter, no hook), norms and activations that it knows. Matrices are read where they lie.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from triton import next_power_of_2
 
 from legato.nn.kernels.cuda import attention_kernels, product_kernels
 from legato.nn.linear import Linear
 from legato.nn.positions import Rotation
-from legato.nn.quantized import GROUP, STEPS, QuantizedLinear, QuantizedWeight
+from legato.nn.quantized import GROUP, OUTPUTS, STEPS, QuantizedLinear
 
 Slots = Any  # nn/slots/cache_slots.py's, which asks for its step here
 NUMBERS: Final = {"relu": 1, "gelu": 2, "gelu-tanh": 3, "quick-gelu": 4, "silu": 5, "swiglu": 5}
@@ -36,44 +37,34 @@ PROGRAMS: Final = 264  # that keep such a card busy
 FEW: Final = 8  # rows up to which narrow matrices are read as they are
 
 
-class NarrowMatrix(NamedTuple):
-    """A narrow matrix as the kernels read it, in words of 32 bits (`product_kernels._narrow_rows`)."""
-
-    codes: Tensor  # (N, K / 32, 8 or 4) int32
-    scales: Tensor  # (N, K / 32) float16
-    minimums: Tensor | None
-    table: Tensor | None  # (4,) int32: 16 numbers of 8 bits
-    factor: float
-    bits: int
-
-    @classmethod
-    def of(cls, weight: QuantizedWeight) -> NarrowMatrix:
-        codes, scales, minimums = weight.parts()  # (N, K / 32, 32)
-        even = weight.table is not None and tuple(weight.table.tolist()) == STEPS
-        if weight.bits == 4:
-            eight = codes.unflatten(-1, (4, 8))  # (N, K / 32, 4 words, 8)
-            low, high = (eight[..., :4], eight[..., 4:]) if even else (eight[..., ::2], eight[..., 1::2])
-            codes = (low | (high << 4)).flatten(-2)  # (N, K / 32, 16)
-        table = None if even or weight.table is None else weight.table.contiguous().view(torch.int32)
-        return cls(codes.contiguous().view(torch.int32), scales, minimums, table, 2.0**weight.exponent, weight.bits)
+@cache
+def chained(device: torch.device) -> dict[str, bool]:
+    """How kernels are launched that may begin before the last one has ended."""
+    if device.type != "cuda" or torch.version.hip is not None or torch.cuda.get_device_capability(device) < (9, 0):
+        return {"PDL": False}
+    return {"PDL": True, "launch_pdl": True}
 
 
-class TwoPlanes(NamedTuple):
-    """Activations in two planes of 8 bits, for narrow matrices."""
+class Int16Rows(NamedTuple):
+    """Rows (R, K) in numbers of 16 bits, 32 of them with one scale: for narrow matrices (`store_int16`)."""
 
-    planes: Tensor  # (R, 2, K / 4) int32
+    numbers: Tensor  # (R, ⌈K / 256⌉ · 256) int16
     scales: Tensor  # (R, K / 32, 2)
-    rows: int
 
     @classmethod
-    def of(cls, x: Tensor) -> TwoPlanes:
+    def empty(cls, rows: int, inputs: int, device: torch.device) -> Int16Rows:
+        numbers = torch.empty(rows, -(-inputs // 256) * 256, dtype=torch.int16, device=device)
+        return cls(numbers, torch.empty(rows, inputs // GROUP, 2, dtype=torch.float32, device=device))
+
+    @classmethod
+    def of(cls, x: Tensor, order: int) -> Int16Rows:
         rows, inputs = x.shape
-        groups = inputs // GROUP
-        planes = torch.empty(rows, 2, inputs // 4, dtype=torch.int32, device=x.device)
-        scales = torch.empty(rows, groups, 2, dtype=torch.float32, device=x.device)
-        block = min(_power(groups), 16)
-        product_kernels.two_planes[(rows, -(-groups // block))](x, planes, scales, inputs, BLOCK=block, num_warps=2)
-        return cls(planes, scales, rows)
+        made, groups = cls.empty(rows, inputs, x.device), inputs // GROUP
+        count = min(next_power_of_2(groups), 8)
+        product_kernels.to_int16[(rows, -(-groups // count))](
+            x, *made, groups, ORDER=order, COUNT=count, num_warps=max(count // 2, 1), **chained(x.device)
+        )
+        return made
 
 
 class Product:
@@ -82,17 +73,33 @@ class Product:
     def __init__(self, layer: Linear, activation: int = 0, gated: bool = False) -> None:
         self.layer, self.activation, self.gated = layer, activation, gated
         self.outputs = layer.out_features // (2 if gated else 1)
-        self.narrow = NarrowMatrix.of(layer.quantized) if isinstance(layer, QuantizedLinear) else None
+        self.narrow = layer.quantized if isinstance(layer, QuantizedLinear) else None
+        self.table: Tensor | None = None
+        if self.narrow is not None and self.narrow.table is not None and tuple(self.narrow.table.tolist()) != STEPS:
+            self.table = self.narrow.table.contiguous().view(torch.int32)[:, None].repeat(1, 32)  # (4, 32)
         bias = layer.added_bias
         self.bias = None if bias is None else bias.detach().contiguous()
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """(R, K) to (R, N)."""
-        if self.narrow is not None and len(x) <= FEW:
-            return self._narrow(x, self.narrow)
+    @property
+    def order(self) -> int:
+        """In which a narrow matrix wants its inputs (`store_int16`)."""
+        return 1 if self.table is None else 2
+
+    def wants_int16(self, rows: int) -> bool:
+        return self.narrow is not None and rows <= FEW
+
+    def __call__(self, x: Tensor | Int16Rows, dtype: torch.dtype | None = None) -> Tensor:
+        """(R, K) to (R, N), of numbers of 16 bits in `dtype`."""
+        if isinstance(x, Int16Rows):
+            assert dtype is not None
+            return self._narrow(x, dtype)
+        if self.wants_int16(len(x)):
+            return self._narrow(Int16Rows.of(x, self.order), x.dtype)
         if len(x) == 1:
             return self._one(x)
-        y = F.linear(x, self._dense(x.dtype), self.bias)
+        return self._ended(F.linear(x, self._dense(x.dtype), self.bias))
+
+    def _ended(self, y: Tensor) -> Tensor:
         if self.gated:
             gate, up = y.chunk(2, dim=-1)
             return ACTIVATIONS[self.activation](gate) * up
@@ -107,32 +114,44 @@ class Product:
     def _ending(self) -> dict[str, Any]:
         return {"ACTIVATION": self.activation, "GATED": self.gated, "BIAS": self.bias is not None}
 
-    def _narrow(self, x: Tensor, matrix: NarrowMatrix) -> Tensor:
-        out, groups = x.new_empty(len(x), self.outputs), x.shape[1] // GROUP
-        given = TwoPlanes.of(x)
-        block, together, warps = narrow_tile(self.outputs, groups, matrix.bits)
-        product_kernels.narrow_product[(-(-self.outputs // block), len(x))](
-            given.planes, given.scales, matrix.codes, matrix.scales, matrix.minimums, matrix.table, self.bias, out,
-            self.outputs, groups, matrix.factor, **self._ending, BITS=matrix.bits, TABLE=matrix.table is not None,
-            MINIMUMS=matrix.minimums is not None, BLOCK_N=block, GROUPS=together, ASM=x.is_cuda, num_warps=warps,
+    def _narrow(self, x: Int16Rows, dtype: torch.dtype) -> Tensor:
+        matrix = self.narrow
+        assert matrix is not None
+        rows, groups = x.scales.shape[:2]
+        fused = not self.gated or self.outputs % OUTPUTS == 0
+        outputs = self.outputs if fused else 2 * self.outputs
+        out = torch.empty(rows, outputs, dtype=dtype, device=x.scales.device)
+        together, warps = narrow_tile(outputs, groups, matrix.bits)
+        ending = self._ending if fused else {**self._ending, "ACTIVATION": 0, "GATED": False}
+        product_kernels.narrow_product[(-(-outputs // OUTPUTS) * rows,)](
+            x.numbers.view(torch.int32), x.scales, matrix.blocks.view(torch.int32), matrix.blocks.view(torch.float16),
+            self.table, self.bias, out, outputs, groups, rows, 2.0**matrix.exponent, **ending, BITS=matrix.bits,
+            TABLE=self.table is not None, MINIMUMS=matrix.minimums, GROUPS=together, ASM=out.is_cuda, num_warps=warps,
+            **chained(out.device),
         )  # fmt: skip
-        return out
+        return out if fused else self._ended(out)
 
     def _one(self, x: Tensor) -> Tensor:
         out, inputs = x.new_empty(1, self.outputs), x.shape[1]
         block_n, block_k, warps = tile(self.outputs, inputs)
         product_kernels.product[(-(-self.outputs // block_n),)](
             x, self.layer.weight, self.bias, out, self.outputs, inputs, **self._ending, BLOCK_N=block_n,
-            BLOCK_K=block_k, num_warps=warps,
+            BLOCK_K=block_k, num_warps=warps, **chained(x.device),
         )  # fmt: skip
         return out
 
 
-def narrow_tile(outputs: int, groups: int, bits: int) -> tuple[int, int, int]:
-    """Rows and groups of a narrow matrix that a program reads together, and its warps."""
-    if bits == 8:
-        return 1, min(32, _power(groups)), 2
-    return 4 if outputs >= 4 * PROGRAMS else 2, min(64, _power(groups)), 2
+def room(x: Tensor, width: int, reader: Product | None) -> tuple[Any, int]:
+    """Where a kernel writes rows of `width` for its reader, and in which order: 0 for numbers as those of `x`."""
+    if reader is not None and reader.wants_int16(len(x)):
+        return Int16Rows.empty(len(x), width, x.device), reader.order
+    return (x.new_empty(len(x), width), None), 0
+
+
+def narrow_tile(outputs: int, groups: int, bits: int) -> tuple[int, int]:
+    """Groups of a narrow matrix that a program reads together, and its warps: many where there are few programs."""
+    together, warps = (64, 4) if bits == 4 and outputs > OUTPUTS * PROGRAMS else (128, 8)
+    return min(together, next_power_of_2(groups)), warps
 
 
 def tile(outputs: int, inputs: int) -> tuple[int, int, int]:
@@ -151,17 +170,20 @@ class Norm:
         self.eps = torch.finfo(norm.weight.dtype).eps if norm.eps is None else norm.eps
         self.bias = None if self.rms else norm.bias
 
-    def __call__(self, x: Tensor, added: Tensor | None = None, *, keep: bool = True) -> tuple[Tensor, Tensor]:
-        """The sum, where it is to be kept, and the norm, (R, D) each."""
+    def __call__(
+        self, x: Tensor, added: Tensor | None = None, *, keep: bool = True, reader: Product | None = None
+    ) -> tuple[Tensor, Any]:
+        """The sum, where it is to be kept, and the norm, (R, D) each; the norm as its `reader` wants it."""
         rows, width = x.shape
-        out = torch.empty_like(x)
+        out, order = room(x, width, reader)
         total = torch.empty_like(x) if keep and added is not None else x
         attention_kernels.add_norm[(rows,)](
-            x, added, total, out, self.norm.weight, self.bias, width, self.eps, RMS=self.rms, ADD=added is not None,
-            BIAS=self.bias is not None, KEEP=keep and added is not None, BLOCK=_power(width),
-            num_warps=min(max(_power(width) // 256, 1), 16),
+            x, added, total, *out, self.norm.weight, self.bias, width, self.eps, RMS=self.rms, ADD=added is not None,
+            BIAS=self.bias is not None, KEEP=keep and added is not None, ORDER=order,
+            BLOCK=max(next_power_of_2(width), GROUP), num_warps=min(max(next_power_of_2(width) // 256, 1), 16),
+            **chained(x.device),
         )  # fmt: skip
-        return total, out
+        return total, out if order else out[0]
 
 
 class Attention:
@@ -174,14 +196,18 @@ class Attention:
         self.query_norm = None if source else attention.query_norm
         self.key_norm = None if source else attention.key_norm
 
-    def __call__(self, qkv: Tensor, store: Tensor, slots: Slots, rotation: Rotation | None) -> Tensor:
-        """Queries (and keys, values) of new tokens to (R, H · K); `store` is (2, rows, kv heads, capacity, K)."""
+    def __call__(self, qkv: Tensor, store: Tensor, slots: Slots, rotation: Rotation | None, reader: Product) -> Any:
+        """Queries (and keys, values) of new tokens to (R, H · K), as its `reader` wants it.
+
+        `store` is (2, rows, kv heads, capacity, K).
+        """
         rows, heads, width = len(qkv), self.heads, self.width
         keys, values = store.unbind()
         capacity = store.shape[3]
-        out = qkv.new_empty(rows, heads * width)
+        whole = width % GROUP == 0 and width == next_power_of_2(width)
+        out, order = room(qkv, heads * width, reader if whole else None)
         parts = self._parts(rows, capacity)
-        partial, weights = out, None
+        partial, weights = out[0], None
         if parts > 1:
             partial = qkv.new_empty(parts, rows, heads, width, dtype=torch.float32)
             weights = qkv.new_empty(parts, rows, heads, 2, dtype=torch.float32)
@@ -194,23 +220,25 @@ class Attention:
             beams, capacity,
             None if rotation is None else rotation.cos, None if rotation is None else rotation.sin,
             None if norm is None else norm.weight, None if norm_key is None else norm_key.weight, eps,
-            partial, weights, 1 / math.sqrt(width),
-            HEADS=heads, GROUP=heads // self.kv_heads, WIDTH=width, PADDED=_power(width), BLOCK=COLUMNS,
+            partial, out[1], weights, 1 / math.sqrt(width),
+            HEADS=heads, GROUP=heads // self.kv_heads, WIDTH=width, PADDED=next_power_of_2(width), BLOCK=COLUMNS,
             ROTARY=rotation is not None and not self.source, NORM=norm is not None, BEAMS=beams is not None,
-            WINDOW=0 if self.source else self.window, SOURCE=slots.width if self.source else 0, PARTS=parts,
-            num_warps=4,
+            WINDOW=0 if self.source else self.window, SOURCE=slots.width if self.source else 0, ORDER=order,
+            PARTS=parts, num_warps=4, **chained(qkv.device),
         )  # fmt: skip
         if parts > 1:
             attention_kernels.merge[(rows * heads,)](
-                partial, weights, out, rows * heads, WIDTH=width, PADDED=_power(width), PARTS=parts, num_warps=2
-            )
-        return out
+                partial, weights, *out, keys, rows * heads, HEADS=heads, WIDTH=width, PADDED=next_power_of_2(width),
+                ORDER=order, PARTS=parts, num_warps=2, **chained(qkv.device),
+            )  # fmt: skip
+        return out if order else out[0]
 
     def _parts(self, rows: int, capacity: int) -> int:
         longest = min(capacity, self.window) if self.window else capacity
         if longest <= LONG or rows * self.heads >= PROGRAMS:
             return 1
-        return min(_power(PROGRAMS // (rows * self.heads) + 1), MOST_PARTS, _power(longest // (4 * COLUMNS)))
+        wanted, most = PROGRAMS // (rows * self.heads) + 1, max(longest // (4 * COLUMNS), 1)
+        return min(next_power_of_2(wanted), MOST_PARTS, next_power_of_2(most))
 
 
 class Block:
@@ -248,33 +276,36 @@ class CudaStep:
         """Logits (R, V) after new tokens (R,), whose keys and values are written behind each row's."""
         x = self.model.embed_tokens(tokens[:, None], slots.lengths[:, None])[:, 0].contiguous()
         run = self._pre_norm if self.norm_first else self._post_norm
-        logits = self.readout(run(x, slots))
-        return logits[:, : self.model.vocabulary]
+        return run(x, slots)[:, : self.model.vocabulary]
 
     def _pre_norm(self, x: Tensor, slots: Slots) -> Tensor:
         added: Tensor | None = None
+        kind = x.dtype
         for number, block in enumerate(self.blocks):
-            x, y = block.attention_norm(x, added)
-            added = block.output(block.attention(block.qkv(y), slots.store[number], slots, self.rotation))
+            x, y = block.attention_norm(x, added, reader=block.qkv)
+            seen = block.attention(block.qkv(y, kind), slots.store[number], slots, self.rotation, block.output)
+            added = block.output(seen, kind)
             if block.cross is not None:
-                x, y = block.cross_norm(x, added)
-                added = block.cross_output(block.cross(block.query(y), slots.sources[number], slots, None))
-            x, y = block.feedforward_norm(x, added)
-            added = block.outer(block.inner(y))
+                x, y = block.cross_norm(x, added, reader=block.query)
+                seen = block.cross(block.query(y, kind), slots.sources[number], slots, None, block.cross_output)
+                added = block.cross_output(seen, kind)
+            x, y = block.feedforward_norm(x, added, reader=block.inner)
+            added = block.outer(block.inner(y, kind))
         if self.norm is None:
             assert added is not None
-            return x + added
-        return self.norm(x, added, keep=False)[1]
+            return self.readout(x + added)
+        return self.readout(self.norm(x, added, keep=False, reader=self.readout)[1], kind)
 
     def _post_norm(self, x: Tensor, slots: Slots) -> Tensor:
+        kind = x.dtype
         for number, block in enumerate(self.blocks):
-            added = block.output(block.attention(block.qkv(x), slots.store[number], slots, self.rotation))
-            x = block.attention_norm(x, added, keep=False)[1]
+            seen = block.attention(block.qkv(x), slots.store[number], slots, self.rotation, block.output)
+            x = block.attention_norm(x, block.output(seen, kind), keep=False)[1]
             if block.cross is not None:
-                added = block.cross_output(block.cross(block.query(x), slots.sources[number], slots, None))
-                x = block.cross_norm(x, added, keep=False)[1]
+                seen = block.cross(block.query(x), slots.sources[number], slots, None, block.cross_output)
+                x = block.cross_norm(x, block.cross_output(seen, kind), keep=False)[1]
             x = block.feedforward_norm(x, block.outer(block.inner(x)), keep=False)[1]
-        return x if self.norm is None else self.norm(x, None)[1]
+        return self.readout(x if self.norm is None else self.norm(x, None)[1])
 
 
 def suits(model: Any, slots: Slots) -> bool:
@@ -297,8 +328,3 @@ def _plain(layer: nn.Module, dtype: torch.dtype) -> bool:
     if isinstance(layer, QuantizedLinear):
         return layer.in_features % GROUP == 0
     return layer.weight.dtype == dtype
-
-
-def _power(size: int) -> int:
-    """The next power of two."""
-    return 1 << (max(size, 1) - 1).bit_length()
