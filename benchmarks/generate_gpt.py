@@ -45,6 +45,7 @@ from generation import (
     tell_head,
     tell_ratios,
     timed,
+    usual_sides,
     warm_calls,
 )
 from gpt_sides import VOCABULARY, read_ours, read_theirs, write_ctranslate2, write_gguf, write_model
@@ -118,11 +119,7 @@ def ctranslate2_side(folder: Path, shape: Shape, width: str = "float32") -> Any:
 
 
 SIDES: dict[str, Any] = {
-    "legato": legato_side,
-    "legato-int8": partial(legato_side, quantize="int8"),
-    "legato-int4": partial(legato_side, quantize="int4"),
-    "huggingface": huggingface_side,
-    "huggingface-static": partial(huggingface_side, cache="static"),
+    **usual_sides(legato_side, huggingface_side),
     "ctranslate2": ctranslate2_side,
     "ctranslate2-int8": partial(ctranslate2_side, width="int8"),
 }

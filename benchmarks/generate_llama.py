@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from functools import partial
 from typing import Any, NamedTuple
 
 from generation import (
@@ -36,6 +35,7 @@ from generation import (
     tell_head,
     tell_ratios,
     timed,
+    usual_sides,
     warm_calls,
 )
 from machine import Limits, limits_side
@@ -86,13 +86,7 @@ def huggingface_side(llama: Llama, shape: Shape, seed: int, cache: str | None = 
     return timed(huggingface_writer(model, shape, cache))
 
 
-SIDES: dict[str, Any] = {
-    "legato": legato_side,
-    "legato-int8": partial(legato_side, quantize="int8"),
-    "legato-int4": partial(legato_side, quantize="int4"),
-    "huggingface": huggingface_side,
-    "huggingface-static": partial(huggingface_side, cache="static"),
-}
+SIDES = usual_sides(legato_side, huggingface_side)
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from machine import Limits
@@ -152,6 +153,17 @@ def huggingface_writer(model: Any, shape: Shape, cache: str | None = None) -> Ca
 
 
 # ── all sides ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def usual_sides(legato: Callable[..., Any], huggingface: Callable[..., Any]) -> dict[str, Any]:
+    """A model of ours in three widths, and a peer's with either cache."""
+    return {
+        "legato": legato,
+        "legato-int8": partial(legato, quantize="int8"),
+        "legato-int4": partial(legato, quantize="int4"),
+        "huggingface": huggingface,
+        "huggingface-static": partial(huggingface, cache="static"),
+    }
 
 
 def measure(

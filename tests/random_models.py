@@ -34,3 +34,12 @@ def made(name: str, vocabulary: int = 20, **sizes: Any) -> SequenceModel:
         given["encoder"] = EYES
     torch.manual_seed(0)
     return model(validate(model.Config, {"name": name, **given}), Sizes(vocabulary)).eval()
+
+
+def surer(name: str, vocabulary: int = 20, **sizes: Any) -> SequenceModel:
+    """The same in float64 and with larger weights: no two tokens are nearly as likely."""
+    model = made(name, vocabulary, **sizes).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(2)
+    return model

@@ -8,7 +8,6 @@ import pytest
 import torch
 from tiny_searches import assert_same, options
 
-from legato.config import validate
 from legato.data.batching.batch import Batch, Inputs
 from legato.decoding import SearchOptions, lanes, search_steps
 from legato.decoding.candidates import Chooser
@@ -16,11 +15,9 @@ from legato.decoding.engine import Engine
 from legato.decoding.lanes import DeviceLane, HostLane
 from legato.decoding.search_steps import SearchSteps
 from legato.errors import LegatoError
-from legato.models.base import Sizes
-from legato.registry import MODELS
+from random_models import surer
 
 V = 23
-SMALL = {"layers": 2, "width": 16, "heads": 2, "length": 64, "embedding": 8, "dropout": 0.0, "features": 8}
 KINDS: dict[str, dict[str, Any]] = {
     "gpt2": {},
     "llama": {"kv_heads": 1},
@@ -48,15 +45,7 @@ PROMPTS = [[1 + (i * j) % (V - 1) for j in range(1, 2 + i % 6)] for i in range(7
 
 
 def made(kind: str) -> Any:
-    name = KINDS[kind].get("name", kind)
-    model = MODELS.get(name)
-    given = {key: value for key, value in {**SMALL, **KINDS[kind]}.items() if key in model.Config.model_fields}
-    torch.manual_seed(0)
-    built = model(validate(model.Config, {**given, "name": name}), Sizes(V)).double().eval()
-    with torch.no_grad():
-        for parameter in built.parameters():
-            parameter.mul_(2)
-    return built
+    return surer(**{"name": kind, "vocabulary": V, **KINDS[kind]})
 
 
 def memory_of(model: Any, prompts: list[list[int]]) -> Any:

@@ -164,3 +164,17 @@ def test_narrow_products_are_added_to_wide_sums() -> None:
     torch.testing.assert_close(place, expected, rtol=1e-2, atol=1e-1)
     losses._add_product(place.fill_(torch.nan), left.t(), right, first=True)
     torch.testing.assert_close(place, left.float().t() @ right.float(), rtol=1e-2, atol=1e-1)
+
+
+def test_a_kernel_that_cannot_be_used_is_left_out_and_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(device: torch.device) -> bool:
+        raise RuntimeError("no C compiler\nand more of it")
+
+    monkeypatch.setattr(losses, "_one", {})
+    monkeypatch.setattr(losses, "has_kernels", lambda: True)
+    monkeypatch.setattr(losses, "_kernel_is_right", fail)
+    with pytest.warns(UserWarning, match="which cannot be used: no C compiler$"):
+        assert not losses._in_one_kernel(0)
+    monkeypatch.setattr(losses, "_kernel_is_right", lambda device: True)
+    assert not losses._in_one_kernel(0)  # it is not tried again
+    assert losses._in_one_kernel(1)

@@ -8,25 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from legato.config import validate
 from legato.data.batching.batch import Batch, Inputs
-from legato.models.base import Sizes
-from legato.registry import MODELS
+from random_models import surer
 
 V, CAPACITY = 23, 12
-SMALL = {"layers": 2, "width": 16, "heads": 2, "length": 64, "embedding": 8, "dropout": 0.0}
 LONG, SHORT = [[3, 8, 1, 4, 9, 2, 7]], [[5, 6]]
-
-
-def made(name: str) -> Any:
-    model = MODELS.get(name)
-    given = {key: value for key, value in SMALL.items() if key in model.Config.model_fields}
-    torch.manual_seed(0)
-    built = model(validate(model.Config, {**given, "name": name}), Sizes(V)).double().eval()
-    with torch.no_grad():
-        for parameter in built.parameters():
-            parameter.mul_(2)
-    return built
 
 
 def begun(model: Any, tokens: list[list[int]]) -> Any:
@@ -46,7 +32,7 @@ def group(logits: Tensor, number: int, width: int) -> Tensor:
 @pytest.mark.parametrize("name", ["gpt2", "llama", "lstm", "transformer", "seq2seq", "window"])
 @torch.no_grad()
 def test_a_place_serves_one_after_another(name: str, width: int) -> None:
-    model = made(name)
+    model: Any = surer(name, V)
     like = begun(model, LONG)
     slots = model.slots(2, width, CAPACITY, like, 8)
     swapped = torch.tensor([1, 0, 3, 2]) if width == 2 else None
