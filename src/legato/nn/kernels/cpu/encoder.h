@@ -40,8 +40,9 @@ class Encoding {
           stride(heads + 2 * (int64_t)stack.kv_heads * stack.head_width), qkv(new float[texts.tokens * stride]),
           context(new float[texts.tokens * heads]), taken(new std::atomic<int64_t>[2 * stack.layers + 1]) {
         const int64_t most = rows_at_once(stack.blocks[0].inner), shares = (texts.tokens + most - 1) / most;
-        fives = (texts.tokens + 4) / 5;
-        pieces = std::min((shares + threads - 1) / threads * threads, fives);
+        tile = narrow(stack.blocks[0].inner) ? READY_ROWS : WIDE_ROWS;
+        tiles = (texts.tokens + tile - 1) / tile;
+        pieces = std::min((shares + threads - 1) / threads * threads, tiles);
         for (int64_t i = 0; i < 2 * stack.layers + 1; i++) taken[i] = 0;
         for (int64_t i = 0; i < texts.count; i++) longest = std::max(longest, texts.starts[i + 1] - texts.starts[i]);
         longest = (longest + PANEL - 1) / PANEL * PANEL;
@@ -75,10 +76,10 @@ class Encoding {
     const int64_t heads, stride;
     const std::unique_ptr<float[]> qkv, context;  // (tokens, stride), (tokens, heads)
     const std::unique_ptr<std::atomic<int64_t>[]> taken;
-    int64_t fives, pieces, longest = 0;
+    int64_t tile, tiles, pieces, longest = 0;
     Barrier barrier;
 
-    int64_t begin(int64_t piece) const { return std::min(fives * piece / pieces * 5, texts.tokens); }
+    int64_t begin(int64_t piece) const { return std::min(tiles * piece / pieces * tile, texts.tokens); }
 
     // Whoever is free takes the next, until all are done.
     template <typename Do>
@@ -103,7 +104,7 @@ class Encoding {
                 for (const Matrix* w : {&stack.blocks[layer].qkv, &stack.blocks[layer].attention_output,
                                         &stack.blocks[layer].inner, &stack.blocks[layer].outer})
                     (narrow(*w) ? bytes : wide) = true;
-            const int64_t most = (all.fives + all.pieces - 1) / all.pieces * 5;
+            const int64_t most = (all.tiles + all.pieces - 1) / all.pieces * all.tile;
             input = floor_of_input.rows(most, stack.width, true, bytes);
             mixed = floor_of_context.rows(most, all.heads, false, bytes);
             units = floor_of_units.rows(most, stack.units, wide || stack.gated, bytes);

@@ -195,30 +195,41 @@ INLINE void one_input(Floats (&total)[R][VECTORS], const float* weights, const F
 }
 #endif
 
+// The inputs from `from` to `to` of R rows; y holds the sums of those before, and in the end those of all.
 template <int R>
 static void panel_tile(
-    const Matrix& w, int64_t panel, const Rows& x, int64_t row, float* y, int64_t stride, int32_t how) {
-    const float* weights = (const float*)w.data + panel * PANEL * x.columns;
+    const Matrix& w, int64_t panel, const Rows& x, int64_t row, int64_t from, int64_t to, float* y, int64_t stride,
+    int32_t how) {
+    const float* weights = (const float*)w.data + (panel * x.columns + from) * PANEL;
     const float* inputs = x.floats + row * x.columns;
     Floats total[R][VECTORS] = {};
-    int64_t k = 0;
+    if (from > 0)
+        UNROLL for (int r = 0; r < R; r++)
+            UNROLL for (int v = 0; v < VECTORS; v++) total[r][v] = load(y + r * stride + v * WIDE);
+    int64_t k = from;
 #if defined(__aarch64__)
-    for (; k + 4 <= x.columns; k += 4, weights += 4 * PANEL) {  // one load for four inputs of a row
+    for (; k + 4 <= to; k += 4, weights += 4 * PANEL) {  // one load for four inputs of a row
         Floats given[R];
         UNROLL for (int r = 0; r < R; r++) given[r] = load(inputs + r * x.columns + k);
+        if (R == 4) __builtin_prefetch(inputs + k / 4 % 4 * x.columns + k / 16 * 16 + 32, 0, 3);  // a row's in its turn
         one_input<R, 0>(total, weights, given);
         one_input<R, 1>(total, weights + PANEL, given);
         one_input<R, 2>(total, weights + 2 * PANEL, given);
         one_input<R, 3>(total, weights + 3 * PANEL, given);
     }
 #endif
-    for (; k < x.columns; k++, weights += PANEL) {
+    for (; k < to; k++, weights += PANEL) {
         Floats some[VECTORS];
         UNROLL for (int v = 0; v < VECTORS; v++) some[v] = load(weights + v * WIDE);
         UNROLL for (int r = 0; r < R; r++) {
             const Floats input = all(inputs[r * x.columns + k]);
             UNROLL for (int v = 0; v < VECTORS; v++) total[r][v] = add_product(total[r][v], some[v], input);
         }
+    }
+    if (to < x.columns) {
+        UNROLL for (int r = 0; r < R; r++)
+            UNROLL for (int v = 0; v < VECTORS; v++) store(y + r * stride + v * WIDE, total[r][v]);
+        return;
     }
     finish<R, VECTORS>(total, w, panel * PANEL, y, stride, how);
 }
@@ -234,6 +245,9 @@ INLINE void narrow_rows(
         if (w.kind == NIBBLES && w.minimums) narrow_tile<R, V, true, true>(w, panel, offset, x, row, y, stride, how);
     }
 }
+
+// Inputs of a panel of floats that many rows are multiplied with before the next: a level-one cache has room for them.
+constexpr int64_t INPUTS = 768;
 
 // How many rows the next tile of a ready panel has, of so many that are left.
 #if defined(__aarch64__)
@@ -357,6 +371,18 @@ static Ahead lines_ahead(const Matrix& w, int64_t panel, int64_t rows) {
     return {(const uint8_t*)w.data + (panel + 1) * (w.columns / group) * size, size, 0, tiles * LINE};
 }
 
+// The rows from `row` to `end` with some inputs of one panel of floats.
+static void multiply_wide(
+    const Matrix& w, int64_t panel, const Rows& x, int64_t row, int64_t end, int64_t from, int64_t to, float* y,
+    int64_t stride, int32_t how) {
+    for (; row + WIDE_ROWS <= end && end - row != 8; row += WIDE_ROWS)
+        panel_tile<WIDE_ROWS>(w, panel, x, row, from, to, y + row * stride, stride, how);
+    for (; row + 4 <= end; row += 4) panel_tile<4>(w, panel, x, row, from, to, y + row * stride, stride, how);
+    if (row + 3 == end) panel_tile<3>(w, panel, x, row, from, to, y + row * stride, stride, how);
+    else if (row + 2 == end) panel_tile<2>(w, panel, x, row, from, to, y + row * stride, stride, how);
+    else if (row + 1 == end) panel_tile<1>(w, panel, x, row, from, to, y + row * stride, stride, how);
+}
+
 // The rows from `row` to `end` with one panel.
 static void multiply_panel(
     const Matrix& w, int64_t panel, const Rows& x, int64_t row, int64_t end, float* y, int64_t stride, int32_t how) {
@@ -392,12 +418,8 @@ static void multiply_panel(
         if (row < end) narrow_rows<1>(w, panel, x, row, y + row * stride, stride, how);
         return;
     }
-    for (; row + WIDE_ROWS <= end && end - row != 8; row += WIDE_ROWS)
-        panel_tile<WIDE_ROWS>(w, panel, x, row, y + row * stride, stride, how);
-    for (; row + 4 <= end; row += 4) panel_tile<4>(w, panel, x, row, y + row * stride, stride, how);
-    if (row + 3 == end) panel_tile<3>(w, panel, x, row, y + row * stride, stride, how);
-    else if (row + 2 == end) panel_tile<2>(w, panel, x, row, y + row * stride, stride, how);
-    else if (row + 1 == end) panel_tile<1>(w, panel, x, row, y + row * stride, stride, how);
+    for (int64_t from = 0; from < x.columns; from += INPUTS)
+        multiply_wide(w, panel, x, row, end, from, std::min(from + INPUTS, x.columns), y, stride, how);
 }
 
 // Rows that go through a matrix together, in fives and fours: a level-two cache has room for them.
