@@ -80,7 +80,7 @@ def test_any_number_of_tokens_is_right(tokens: int, monkeypatch: pytest.MonkeyPa
 
 
 def test_more_inputs_than_are_multiplied_at_once_are_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    stack, x = made(width=800, layers=1), torch.randn(1, 13, 800)  # blocks of 768 inputs: two of 800, three of 1,600
+    stack, x = made(width=832, layers=1), torch.randn(1, 13, 832)  # blocks of 768 inputs: two of 832, three of 1,664
     torch.testing.assert_close(*both_ways(stack, x, None, monkeypatch), rtol=1e-4, atol=2e-5)
 
 
