@@ -55,3 +55,12 @@ def test_gradients_and_other_widths_take_the_plain_way(monkeypatch: pytest.Monke
     torch.testing.assert_close(table(places), expected, rtol=0, atol=0)
     with torch.no_grad():
         assert table.to(torch.bfloat16)(places).dtype == torch.bfloat16
+
+
+def test_a_table_narrowed_on_another_device_takes_the_plain_way_there() -> None:
+    narrow = table_of(8, (), False).quantized
+    narrow = QuantizedWeight(narrow.blocks.to("meta"), narrow.shape, 8, None, narrow.exponent, False)
+    table = QuantizedEmbedding(TokenEmbedding(128, 70), narrow)
+    with torch.no_grad():
+        assert table.wide.is_meta and table.kernels_for(table.wide) is None
+        assert table(torch.tensor([1, 2], device="meta")).is_meta

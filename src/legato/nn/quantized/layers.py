@@ -59,7 +59,8 @@ class Narrow(nn.Module):
         self.register_buffer("exponent", torch.tensor(weight.exponent))
         self.register_buffer("minimums", torch.ones(1, dtype=torch.uint8) if weight.minimums else None)
         self._exponent = weight.exponent
-        self.register_buffer("wide", torch.empty(0, dtype=dtype), persistent=False)  # of the width around it
+        wide = torch.empty(0, dtype=dtype, device=weight.blocks.device)  # of the width around it
+        self.register_buffer("wide", wide, persistent=False)
         self._matrix: Matrix | None = None
         self._matrix_of: tuple[int, ...] = ()
 
@@ -187,7 +188,8 @@ class NarrowEmbedding(Narrow, nn.Embedding):  # type: ignore[override]
         self.hold(weight, table.weight.dtype)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        made = self._kernel_rows(tokens) if self.kernels_for(self.wide) is not None else None
+        kernels = self.kernels_for(self.wide) if tokens.is_cpu else None
+        made = self._kernel_rows(tokens) if kernels is not None else None
         return self.quantized.rows(tokens, self.number_dtype) if made is None else made
 
     def _kernel_rows(self, tokens: Tensor) -> Tensor | None:
