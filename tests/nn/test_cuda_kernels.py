@@ -16,6 +16,7 @@ from interpreted_kernels import DEVICE, needs_interpreter, needs_kernels, run_in
 from legato.config import validate
 from legato.data.batching.batch import IGNORE, Batch, Inputs
 from legato.decoding.candidates import Chooser
+from legato.decoding.device_frontier import DeviceFrontier
 from legato.decoding.options import SearchOptions
 from legato.models.base import Sizes
 from legato.nn.linear import Linear
@@ -157,48 +158,105 @@ def test_narrow_matrices_made_wide(bits: int, even: bool, dtype: torch.dtype) ->
     torch.testing.assert_close(found.cpu(), made.dequantize(dtype))
 
 
+def forbidden_of(chooser: Chooser) -> Any:
+    """As `Chooser` gives it to the kernels."""
+    from legato.nn.kernels.cuda.choice import Forbidden
+
+    if chooser.options.min_tokens == 0:
+        return Forbidden(chooser.forbidden[False, True].to(DEVICE))
+    ending = chooser._ending[False].to(DEVICE)
+    return Forbidden(chooser.forbidden[False, False].to(DEVICE), ending, chooser.options.min_tokens)
+
+
+# What may not be written: ends, what is suppressed, and how many tokens come before an end.
+BARRED = {"all": ([], [], 0), "suppressed": ([3], [0, 7], 0), "ends later": ([3, 8], [7], 2)}
+
+
 @needs_kernels
+@pytest.mark.parametrize("barred", BARRED)
 @pytest.mark.parametrize("size", [50, 64, 1000])
-def test_a_token_taken_or_drawn_is_the_plain_search_s(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_taken_or_drawn_is_the_plain_search_s(
+    size: int, barred: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from legato.nn.kernels.cuda import choice
 
     monkeypatch.setattr(choice, "BLOCK", 64)
+    ends, suppress, least = BARRED[barred]
     torch.manual_seed(0)
     logits = 3 * torch.randn(5, size)
     logits[1, 3] = logits[1, 7] = logits[1].max() + 1  # of equals the first
     logits[2] = -torch.inf
     logits[2, 5] = 1
+    logits[3, 3] = 100  # what is forbidden counts in the sum, however much it is
     steps = torch.arange(5)
-    taken = Chooser(SearchOptions(), [], [])(logits.clone(), torch.zeros(5, 1), steps)
-    torch.testing.assert_close(choice.choose(logits.to(DEVICE)).cpu(), taken, rtol=1e-4, atol=1e-4)
+    chooser = Chooser(SearchOptions(min_tokens=least), ends, suppress)
+    taken = chooser(logits.clone(), torch.zeros(5, 1), steps)
+    found = choice.choose(logits.to(DEVICE), steps.to(DEVICE), forbidden_of(chooser)).cpu()
+    torch.testing.assert_close(found, taken, rtol=1e-4, atol=1e-4)
     many, seeds = logits[[0]].repeat(300, 1), torch.randint(-(2**62), 2**62, (300,))
     for temperature in (1.0, 0.3):
-        options = SearchOptions(search="sample", temperature=temperature)
-        drawn = Chooser(options, [], [])(many.clone(), torch.zeros(300, 1), torch.arange(300), seeds)
-        found = choice.choose(many.to(DEVICE), temperature, seeds.to(DEVICE), torch.arange(300, device=DEVICE)).cpu()
+        options = SearchOptions(search="sample", temperature=temperature, min_tokens=least)
+        chooser = Chooser(options, ends, suppress)
+        drawn = chooser(many.clone(), torch.zeros(300, 1), torch.arange(300), seeds)
+        written = torch.arange(300, device=DEVICE)
+        found = choice.choose(
+            many.to(DEVICE), written, forbidden_of(chooser), temperature, seeds.to(DEVICE)
+        ).cpu()
         assert int((found[0] != drawn[0]).sum()) <= 1  # where a number falls on a border, rounding decides
     broken = logits.clone()
     broken[0, 1], broken[1, 0], broken[4] = torch.nan, torch.inf, -torch.inf
-    finite = choice.choose(broken.to(DEVICE))[4, :, 0].isfinite()
+    finite = choice.choose(broken.to(DEVICE), steps.to(DEVICE), forbidden_of(chooser))[4, :, 0].isfinite()
     assert finite.tolist() == [False, False, True, True, False]
 
 
 @needs_kernels
+@pytest.mark.parametrize("barred", BARRED)
 @pytest.mark.parametrize("width", [2, 4])
 @pytest.mark.parametrize("size", [9, 64, 300])
-def test_beams_candidates_are_the_plain_search_s(size: int, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beams_candidates_are_the_plain_search_s(
+    size: int, width: int, barred: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from legato.nn.kernels.cuda import choice
 
     monkeypatch.setattr(choice, "BLOCK", 64)
+    ends, suppress, least = BARRED[barred]
     torch.manual_seed(0)
     logits = (3 * torch.randn(3 * width, size)).round()  # with many that are equal
+    logits[:, 3] += 90
     scores = torch.randn(3, width).round()
     scores[1, 1], scores[2, 1:] = -torch.inf, -torch.inf
-    expected = Chooser(SearchOptions(search="beam", beams=width), [], [])(logits.clone(), scores, torch.zeros(3))
-    found = choice.choose_beams(logits.to(DEVICE), scores.to(DEVICE)).cpu()
+    chooser = Chooser(SearchOptions(search="beam", beams=width, min_tokens=least), ends, suppress)
+    steps = torch.arange(1, 4)
+    expected = chooser(logits.clone(), scores, steps)
+    found = choice.choose_beams(logits.to(DEVICE), scores.to(DEVICE), steps.to(DEVICE), forbidden_of(chooser)).cpu()
     possible = expected[3] > -torch.inf
     assert torch.equal(found[3] > -torch.inf, possible)
     torch.testing.assert_close(found[:, possible], expected[:, possible], rtol=1e-4, atol=1e-4)
+
+
+@needs_kernels
+@pytest.mark.parametrize("width", [2, 3, 4, 8])
+def test_the_next_frontier_is_the_plain_one(width: int) -> None:
+    from legato.nn.kernels.cuda.choice import advance_beams
+
+    torch.manual_seed(0)
+    groups, size, count = 40, 30, 2 * width
+    ends = torch.arange(size) % 3 == 0
+    plain = DeviceFrontier(groups, width, ends)
+    plain.scores.copy_(torch.randn(groups, width))
+    plain.scores[:10, 1:] = -torch.inf
+    plain.scores[10] = -torch.inf
+    fast = DeviceFrontier(groups, width, ends.to(DEVICE))
+    fast.scores.copy_(plain.scores)
+    for _ in range(3):
+        picked = torch.stack([torch.randperm(width * size)[:count] for _ in range(groups)])
+        gains = -torch.rand(groups, count)
+        gains[20:25, 1:] = -torch.inf
+        candidates = torch.stack([picked % size, picked // size, gains, gains, torch.zeros(groups, count)])
+        plain.advance(candidates)
+        advance_beams(candidates.to(DEVICE), fast.ends, fast.scores, fast.tokens, fast.parents, fast.written)
+        for name in ("scores", "tokens", "parents", "written"):
+            assert torch.equal(getattr(fast, name).cpu(), getattr(plain, name)), name
 
 
 @needs_kernels

@@ -116,13 +116,16 @@ class Chooser:
         if may_end is None:
             may_end = True if self.options.min_tokens == 0 else None
         forbidden = self.forbidden[first, may_end is True]
-        if self._quick and logits.is_cuda and not len(forbidden) and seen is None and allowed is None:
+        if self._quick and logits.is_cuda and seen is None and allowed is None:
             from legato.nn.kernels.cuda import choice
 
-            if self.width == 1:
-                return choice.choose(logits, self.options.temperature, seeds, steps)
-            if choice.fits_beams(logits.shape[-1], self.width):
-                return choice.choose_beams(logits, scores)
+            ending = self._ending[first] if may_end is None else None
+            barred = choice.Forbidden(forbidden, ending, self.options.min_tokens)
+            fits = len(forbidden) <= choice.MOST_FORBIDDEN
+            if fits and self.width == 1:
+                return choice.choose(logits, steps, barred, self.options.temperature, seeds)
+            if fits and choice.fits_beams(logits.shape[-1], self.width):
+                return choice.choose_beams(logits, scores, steps, barred)
         raw = logits.float()
         may: Tensor | None = None  # (G · W, forbidden), where what is forbidden is not, after all
         if may_end is None:

@@ -6,8 +6,14 @@ when it looks, from the same candidates, and drops what a group wrote past its e
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 from torch import Tensor
+
+from legato.nn.kernels.cuda import has_kernels
+
+MOST: Final = 16  # rows of a group whose candidates a kernel compares with one another
 
 
 class DeviceFrontier:
@@ -32,6 +38,11 @@ class DeviceFrontier:
 
     def advance(self, candidates: Tensor) -> None:
         """Make of candidates (5, G, C) the next frontier; see `Frontier.advance`."""
+        if 1 < self.width <= MOST and candidates.is_cuda and has_kernels():
+            from legato.nn.kernels.cuda.choice import advance_beams
+
+            advance_beams(candidates, self.ends, self.scores, self.tokens, self.parents, self.written)
+            return
         if self.width == 1:
             self.tokens.copy_(candidates[0, :, 0])
         else:

@@ -7,21 +7,39 @@ import triton.language as tl
 
 
 @triton.jit
-def scan_logits(logits, apart, parts, size, temperature, BLOCK: tl.constexpr):
-    """Of each block of a row's logits (R, V): the largest m, its place, Σ exp(l − m), Σ exp((l − m) / T)."""
+def _may(at, forbidden, ending, written, group, least, FORBIDDEN: tl.constexpr, ENDS: tl.constexpr):
+    """Which tokens a group may write: not those FORBIDDEN ones, but an `ending` one once `least` are written."""
+    may = at >= 0
+    for i in tl.static_range(FORBIDDEN):
+        other = at != tl.load(forbidden + i)
+        if ENDS:
+            other = other | ((tl.load(ending + i) != 0) & (tl.load(written + group) >= least))
+        may = may & other
+    return may
+
+
+@triton.jit
+def scan_logits(
+    logits, apart, forbidden, ending, written, least, parts, size, temperature, FORBIDDEN: tl.constexpr,
+    ENDS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Of each block of a row's logits (R, V): the largest m of what may be written, its place, and Σ exp((l − m) / T)
+    over that; of all the largest h and Σ exp(l − h)."""
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at = block * BLOCK + tl.arange(0, BLOCK)
     score = tl.load(logits + row * apart + at, mask=at < size, other=float("-inf")).to(tl.float32)
     # NaN must show in the sum; for the place it counts as the least.
     known = tl.where(score == score, score, float("-inf"))
+    highest = tl.max(known, 0)
+    known = tl.where(_may(at, forbidden, ending, written, row, least, FORBIDDEN, ENDS), known, float("-inf"))
     largest = tl.max(known, 0)
     place = tl.min(tl.where(known == largest, at, size), 0)
-    base = tl.where(largest > float("-inf"), largest, 0.0)
-    out = parts + (row * tl.num_programs(1) + block) * 4
+    out = parts + (row * tl.num_programs(1) + block) * 5
     tl.store(out, largest)
     tl.store(out + 1, place.to(tl.float32))
-    tl.store(out + 2, tl.sum(tl.exp(score - base), 0))
-    tl.store(out + 3, tl.sum(tl.exp((known - base) / temperature), 0))
+    tl.store(out + 2, tl.sum(tl.exp((known - tl.where(largest > float("-inf"), largest, 0.0)) / temperature), 0))
+    tl.store(out + 3, highest)
+    tl.store(out + 4, tl.sum(tl.exp(score - tl.where(highest > float("-inf"), highest, 0.0)), 0))
 
 
 @triton.jit
@@ -33,31 +51,38 @@ def _mixed(x):
 
 
 @triton.jit
+def _log_sum(at, there):
+    """log Σ exp of a row, from the largest of each block and the block's sum below it, which stand side by side."""
+    highest = tl.load(at, mask=there, other=float("-inf"))
+    top = tl.max(highest, 0)
+    # Where a block holds no finite score, its sum is as it was written: NaN stays NaN.
+    shrink = tl.where(highest > float("-inf"), tl.exp(highest - top), 1.0)
+    return top + tl.log(tl.sum(tl.load(at + 1, mask=there, other=0.0) * shrink, 0))
+
+
+@triton.jit
 def choose(
-    parts, logits, apart, seeds, steps, size, blocks, temperature, out, rows, DRAWN: tl.constexpr,
-    BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
+    parts, logits, apart, forbidden, ending, written, least, seeds, size, blocks, temperature, out, rows,
+    DRAWN: tl.constexpr, FORBIDDEN: tl.constexpr, ENDS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """A row's best token, or one drawn by its seed and step; its log-probability; the log-sum-exp.
+    """A row's best token, or one drawn by its seed and the tokens written; its log-probability; the log-sum-exp.
 
     `out` is (5, R) as `Candidates` has it: token, parent, log-probability twice, the sum.
     """
     row = tl.program_id(0).to(tl.int64)
     block = tl.arange(0, BLOCKS)
     there = block < blocks
-    place = parts + (row * blocks + block) * 4
+    place = parts + (row * blocks + block) * 5
     largest = tl.load(place, mask=there, other=float("-inf"))
     base = tl.max(largest, 0)
     first = tl.load(place + 1, mask=there, other=0.0)
-    sums = tl.load(place + 2, mask=there, other=0.0)
-    # Where a block holds no finite score, its sum is as it was written: NaN stays NaN.
-    shrink = tl.where(largest > float("-inf"), tl.exp(largest - base), 1.0)
-    total = base + tl.log(tl.sum(sums * shrink, 0))
+    total = _log_sum(place + 3, there)
     token = tl.min(tl.where((largest == base) & there, first, size.to(tl.float32)), 0).to(tl.int32)
     if DRAWN:
-        masses = tl.load(place + 3, mask=there, other=0.0) * tl.where(
+        masses = tl.load(place + 2, mask=there, other=0.0) * tl.where(
             largest > float("-inf"), tl.exp((largest - base) / temperature), 0.0
         )
-        counter = tl.load(steps + row).to(tl.uint64) + 1
+        counter = tl.load(written + row).to(tl.uint64) + 1
         word = _mixed(tl.load(seeds + row).to(tl.uint64) + counter * 0x9E3779B97F4A7C15)
         aim = (word >> 40).to(tl.int32).to(tl.float32) * (1.0 / 16777216.0) * tl.sum(masses, 0)
         upto = tl.cumsum(masses, 0)
@@ -67,11 +92,13 @@ def choose(
         before = tl.sum(tl.where(block < found, masses, 0.0), 0)
         at = found * BLOCK + tl.arange(0, BLOCK)
         score = tl.load(logits + row * apart + at, mask=at < size, other=float("-inf")).to(tl.float32)
-        each = tl.exp((score - base) / temperature)
+        may = _may(at, forbidden, ending, written, row, least, FORBIDDEN, ENDS)
+        each = tl.where(may, tl.exp((score - base) / temperature), 0.0)
         inside = before + tl.cumsum(each, 0)
         end = tl.max(tl.where(each > 0, at, 0), 0)
         token = tl.min(tl.where((inside > aim) & (each > 0), at, end), 0)
     logit = tl.load(logits + row * apart + tl.minimum(token, size - 1)).to(tl.float32)
+    logit = tl.where(base > float("-inf"), logit, float("-inf"))
     tl.store(out + row, token.to(tl.float32))
     tl.store(out + rows + row, 0.0)
     tl.store(out + 2 * rows + row, logit - total)
@@ -80,17 +107,22 @@ def choose(
 
 
 @triton.jit
-def scan_beams(logits, apart, values, tokens, sums, size, COUNT: tl.constexpr, BLOCK: tl.constexpr):
-    """Of each block of a row's logits (R, V): the COUNT best, first of equals first, and largest and Σ exp."""
+def scan_beams(
+    logits, apart, forbidden, ending, written, least, values, tokens, sums, size, WIDTH: tl.constexpr,
+    COUNT: tl.constexpr, FORBIDDEN: tl.constexpr, ENDS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Of each block of a row's logits (R, V): the COUNT best that may be written, first of equals first; of all the
+    largest h and Σ exp(l − h)."""
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at = block * BLOCK + tl.arange(0, BLOCK)
     score = tl.load(logits + row * apart + at, mask=at < size, other=float("-inf")).to(tl.float32)
     known = tl.where(score == score, score, float("-inf"))
-    largest = tl.max(known, 0)
-    base = tl.where(largest > float("-inf"), largest, 0.0)
+    highest = tl.max(known, 0)
     number = row * tl.num_programs(1) + block
-    tl.store(sums + number * 2, largest)
-    tl.store(sums + number * 2 + 1, tl.sum(tl.exp(score - base), 0))
+    tl.store(sums + number * 2, highest)
+    tl.store(sums + number * 2 + 1, tl.sum(tl.exp(score - tl.where(highest > float("-inf"), highest, 0.0)), 0))
+    may = _may(at, forbidden, ending, written, row // WIDTH, least, FORBIDDEN, ENDS)
+    known = tl.where(may, known, float("-inf"))
     left = at < size
     for i in tl.static_range(COUNT):
         best = tl.max(tl.where(left, known, float("-inf")), 0)
@@ -120,12 +152,7 @@ def choose_beams(
     whole = 0.0
     block = tl.arange(0, BLOCKS)
     for r in tl.static_range(WIDTH):
-        at = sums + ((group * WIDTH + r) * blocks + block) * 2
-        largest = tl.load(at, mask=block < blocks, other=float("-inf"))
-        each = tl.load(at + 1, mask=block < blocks, other=0.0)
-        base = tl.max(largest, 0)
-        shrink = tl.where(largest > float("-inf"), tl.exp(largest - base), 1.0)
-        sum_of_row = base + tl.log(tl.sum(each * shrink, 0))
+        sum_of_row = _log_sum(sums + ((group * WIDTH + r) * blocks + block) * 2, block < blocks)
         total = tl.where(row == r, sum_of_row, total)
         whole += sum_of_row
     before = tl.load(scores + group * WIDTH + row, mask=there, other=float("-inf"))
@@ -146,3 +173,45 @@ def choose_beams(
         tl.store(at + 3 * groups * COUNT, tl.where(found & (best > float("-inf")), logprob, float("-inf")))
         tl.store(at + 4 * groups * COUNT, whole)
         left = left & (order != picked)
+
+
+@triton.jit
+def advance_beams(
+    candidates, ends, scores, tokens, parents, written, groups, count, WIDTH: tl.constexpr, ROWS: tl.constexpr,
+    COUNT: tl.constexpr,
+):  # fmt: skip
+    """The next frontier of a group of WIDTH rows from its candidates (5, G, count): `DeviceFrontier.advance`.
+
+    The first WIDTH of those that do not end, then of those that do, get a row each: a child its parent's, the better
+    one of two, and the others in turn what is left. ROWS and COUNT are powers of two.
+    """
+    group = tl.program_id(0).to(tl.int64)
+    one = tl.arange(0, COUNT)
+    there = one < count
+    at = candidates + group * count + one
+    token = tl.load(at, mask=there, other=0.0).to(tl.int64)
+    parent = tl.load(at + groups * count, mask=there, other=0.0).to(tl.int64)
+    gain = tl.load(at + 3 * groups * count, mask=there, other=float("-inf"))
+    first = group * WIDTH
+    score = tl.load(scores + first + parent, mask=there, other=float("-inf")) + gain
+    ending = (tl.load(ends + token, mask=there, other=0) != 0) & (score > float("-inf"))
+    behind = tl.where(there, tl.where(ending, COUNT, 0), 2 * COUNT) + one  # in this order they come
+    rank = tl.sum((behind[None, :] < behind[:, None]).to(tl.int32), 1)
+    taken = rank < WIDTH
+    # Of those that are taken, row by row: which have the same parent as a better one, and so must move.
+    better = (rank[None, :] < rank[:, None]) & (rank[None, :] < WIDTH)
+    moves = tl.sum((better & (parent[None, :] == parent[:, None])).to(tl.int32), 1) > 0
+    before = tl.sum((better & moves[None, :]).to(tl.int32), 1)  # better ones that move
+    row = tl.arange(0, ROWS)
+    busy = tl.sum((taken[None, :] & (parent[None, :] == row[:, None])).to(tl.int32), 1) > 0  # (ROWS,)
+    free = (row < WIDTH) & (busy == 0)
+    number = tl.cumsum(free.to(tl.int32), 0) - 1  # of the free rows
+    fits = free[None, :] & (number[None, :] == before[:, None])  # (COUNT, ROWS)
+    seat = tl.where(moves, tl.sum(tl.where(fits, row[None, :], 0), 1), parent.to(tl.int32))
+    score = tl.where(ending, float("-inf"), score)
+    tl.debug_barrier()  # all have read the scores before one writes
+    tl.store(scores + first + seat, score, mask=taken)
+    tl.store(tokens + first + seat, token, mask=taken)
+    # What is no hypothesis continues what was in its place.
+    tl.store(parents + first + seat, first + tl.where(score > float("-inf"), parent, seat.to(tl.int64)), mask=taken)
+    tl.store(written + group, tl.load(written + group) + 1)
