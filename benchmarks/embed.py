@@ -2,6 +2,7 @@
 
     python benchmarks/embed.py [MODEL] [--sides legato,sentence-transformers] [--device cuda] [--batch-size 32]
     python benchmarks/embed.py --sides legato,legato-int8,sentence-transformers,onnxruntime-int8 --peers V/bin/python
+    python benchmarks/embed.py --sides legato,legato-float16,sentence-transformers --peers V/bin/python
 
 Without a MODEL it is a BERT of the base size with random weights, and texts are made of its own words: 8 of 128
 tokens each (*even*), and `--texts` of 4 to 256 tokens (*mixed*). With one, texts are sentences of 3 to 40 words, or
@@ -69,31 +70,30 @@ def made_up(lengths: Sequence[int]) -> list[str]:
     return [" ".join(f"w{draw.randrange(5, VOCABULARY)}" for _ in range(length - 2)) for length in lengths]
 
 
-def legato_side(folder: Path, device: str, threads: int, batch: int, quantize: str | None) -> Any:
+def legato_side(folder: Path, device: str, threads: int, batch: int, width: str) -> Any:
     import torch
 
     import legato
 
     torch.set_num_threads(threads)
-    model = legato.load(folder, device)
-    if quantize is not None:
+    model = legato.load(folder, device, dtype=width if width.startswith("float") else "float32")
+    if width.startswith("int"):
         from legato.nn.quantized import quantize_layers
 
-        quantize_layers(model.module, quantize)
+        quantize_layers(model.module, width)
     return timed(lambda texts: model.embed(texts, batch_size=batch)[:, :8].tolist())
 
 
 NAMES = (
-    *("legato", "legato-int8", "legato-int4", "sentence-transformers"),
+    *("legato", "legato-float16", "legato-int8", "legato-int4", "sentence-transformers"),
     *("onnxruntime", "onnxruntime-int8", "openvino", "openvino-int8"),
 )
 
 
 def start(name: str, folder: Path, given: argparse.Namespace) -> Any:
     if name.startswith("legato"):
-        return Side(
-            legato_side, folder, given.device, given.threads, given.batch_size, name[len("legato-") :] or None
-        )
+        width = name.removeprefix("legato").removeprefix("-") or "float32"
+        return Side(legato_side, folder, given.device, given.threads, given.batch_size, width)
     about = {"folder": str(folder), "threads": given.threads, "batch": given.batch_size}
     if name == "sentence-transformers":
         return PeerSide(given.peers, "sentence_transformers", about)

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import multiprocessing
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable
@@ -411,3 +412,15 @@ def test_the_error_of_a_ratio_is_paired_by_window(monkeypatch: pytest.MonkeyPatc
     assert alike.error == pytest.approx(0.0, abs=1e-12)  # however much the windows differ
     apart = quality.compare(quality.Windows([11.0, 90.0, 42.0], [10, 10, 10]), wide)
     assert apart.error == pytest.approx(math.exp(0.1) * math.sqrt(3 / 2 * 2) / 30)
+
+
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="Linux tells the most memory there was")
+def test_the_memory_of_reading_a_model_is_measured(tmp_path: Path) -> None:
+    measuring = benchmark("load_memory")
+    text = str(write_text(tmp_path / "a.txt"))
+    legato.train("lm", {"data.train": text, "data.valid": text, **measuring.TINY}, out=tmp_path / "run", quiet=True)
+    wide, narrow = (
+        measuring.read(str(tmp_path / "run"), str(tmp_path / "run"), width) for width in ("float32", "int8")
+    )
+    assert 0 < narrow["weights"] < wide["weights"]
+    assert all(each["peak"] >= 0 for each in (wide, narrow))

@@ -10,6 +10,7 @@ import torch
 from legato.folders.model_folder import read_model
 from legato.folders.quantized import check_width
 from legato.model import Model
+from legato.nn.transformer import encodes_fast
 from legato.training.devices import choose_device, choose_dtype, multiplies_bf16
 
 
@@ -17,7 +18,8 @@ def load(place: str | Path, device: str = "auto", *, dtype: str = "float32", qua
     """A model from a model folder, a run folder (its `best`, or `last`), a GGUF file, or by its name on the hub.
 
     `dtype` is the width of its weights: float32, bfloat16, float16, or auto, which is bfloat16 where the device
-    multiplies that fast and float32 elsewhere. `quantize` brings its matrices to int8 or int4.
+    multiplies that fast and float32 elsewhere. Encoders are fastest in float16 on some CPUs, as `legato doctor` says.
+    `quantize` brings its matrices to int8 or int4.
 
     >>> legato.load("org/name@revision", dtype="auto")                  # doctest: +SKIP
     """
@@ -26,6 +28,9 @@ def load(place: str | Path, device: str = "auto", *, dtype: str = "float32", qua
     width = choose_dtype(dtype, chosen)
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
-    if width != torch.float32 and chosen.type == "cpu" and not multiplies_bf16(chosen):
-        warnings.warn(f"this processor has no fast products of {dtype}; float32 is faster here", stacklevel=2)
-    return Model(read_model(place, dtype=width, quantize=quantize), chosen)
+    model = Model(read_model(place, dtype=width, quantize=quantize), chosen)
+    slow = width != torch.float32 and chosen.type == "cpu" and not multiplies_bf16(chosen)
+    if slow and not encodes_fast(model.module, width):
+        told = f"this processor has no fast products of {dtype} for this model; float32 is faster here"
+        warnings.warn(told, stacklevel=2)
+    return model

@@ -1,4 +1,4 @@
-"""How much memory there is, so that what cannot fit is refused before it is asked for.
+"""How much memory there is, so that what cannot fit is refused before it is asked for; and giving pages back.
 
 Linux hands out memory that it does not have, and ends whoever uses it; a program that asks first can say what is
 wrong. Where nothing can be told (other systems), nothing is refused.
@@ -6,14 +6,23 @@ wrong. Where nothing can be told (other systems), nothing is refused.
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from legato.errors import LegatoError
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 MEMINFO: Final = Path("/proc/meminfo")
+MAPS: Final = Path("/proc/self/maps")
 CGROUP: Final = Path("/sys/fs/cgroup")  # of a container, version 2
+WORTH_IT: Final = 1 << 16  # bytes of pages to give back
+DONT_NEED: Final = 4  # Linux's number for it
+WEIGHTS: Final = b".safetensors"
 
 
 def available() -> int | None:
@@ -63,3 +72,33 @@ def in_words(size: int) -> str:
         if size >= unit:
             return f"{size / unit:,.1f}".removesuffix(".0") + f" {name}"
     return f"{size} bytes"
+
+
+def let_go(tensor: Tensor) -> None:
+    """Give back the pages of a safetensors file that a tensor lies in, once it is copied; they can be read again.
+
+    Mapped pages count as a process's own, though the system may take them: of a file that is read from one end to the
+    other all would. Only those that Linux says are a file's are let go, since others would be lost.
+    """
+    if not tensor.is_cpu or not tensor.numel():
+        return
+    numbers = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    first = -(-tensor.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+    last = (tensor.data_ptr() + numbers * tensor.element_size()) // mmap.PAGESIZE * mmap.PAGESIZE
+    if last - first < WORTH_IT or not _in_weights(first, last):
+        return
+    ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), DONT_NEED)
+
+
+def _in_weights(first: int, last: int) -> bool:
+    """Whether all from one address to another is a private mapping of a safetensors file."""
+    try:
+        with MAPS.open("rb") as lines:
+            for line in lines:  # b"7f00-7fff rw-p 00000000 08:01 1582753    /models/x/model.safetensors"
+                place, mode, _ = line.split(None, 2)
+                start, _, end = place.partition(b"-")
+                if first < int(end, 16):  # they are in order
+                    return int(start, 16) <= first and last <= int(end, 16) and mode[-1:] == b"p" and WEIGHTS in line
+    except (OSError, ValueError):  # another system
+        pass
+    return False

@@ -73,6 +73,24 @@ def test_what_auto_means_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         assert found.value.startswith(told)
 
 
+@pytest.mark.skipif(library.library() is None, reason="needs a C++ compiler")
+@pytest.mark.parametrize("has", [True, False])
+def test_whether_encoders_are_faster_in_float16_is_told(has: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(product_rates, "encoder_rate", {"float32": 70.0, "float16": 130.0 if has else None}.get)
+    found = {finding.name: finding.value for finding in doctor._products(CPU)}["encoders (BERT, …)"]
+    more = ", 130 in float16: dtype=float16 is faster for them"
+    assert found == "70 GFLOP/s in float32" + (more if has else "")
+
+
+@pytest.mark.skipif(library.library() is None, reason="needs a C++ compiler")
+def test_products_of_encoders_have_a_rate_where_there_are_such() -> None:
+    kernels = library.library()
+    assert kernels is not None
+    assert (product_rates.encoder_rate("float32") or 0) > 0
+    assert (product_rates.encoder_rate("float16") is not None) == kernels.multiplies_halves
+    assert product_rates.encoder_rate("bfloat16") is None
+
+
 def test_whether_there_are_kernels_is_told_and_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library.shutil, "which", lambda name: None)
     with warnings.catch_warnings():

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from interpreted_kernels import DEVICE, needs_interpreter, needs_kernels, run_interpreted
 from legato.config import validate
@@ -19,9 +20,11 @@ from legato.decoding.candidates import Chooser
 from legato.decoding.device_frontier import DeviceFrontier
 from legato.decoding.options import SearchOptions
 from legato.models.base import Sizes
+from legato.nn.feedforward import BlockShape
 from legato.nn.linear import Linear
 from legato.nn.losses import vocabulary as losses
 from legato.nn.quantized import QuantizedLinear, quantize, quantize_layers
+from legato.nn.transformer import Stack
 from legato.registry import MODELS
 
 V = 23
@@ -199,9 +202,7 @@ def test_a_token_taken_or_drawn_is_the_plain_search_s(
         chooser = Chooser(options, ends, suppress)
         drawn = chooser(many.clone(), torch.zeros(300, 1), torch.arange(300), seeds)
         written = torch.arange(300, device=DEVICE)
-        found = choice.choose(
-            many.to(DEVICE), written, forbidden_of(chooser), temperature, seeds.to(DEVICE)
-        ).cpu()
+        found = choice.choose(many.to(DEVICE), written, forbidden_of(chooser), temperature, seeds.to(DEVICE)).cpu()
         assert int((found[0] != drawn[0]).sum()) <= 1  # where a number falls on a border, rounding decides
     broken = logits.clone()
     broken[0, 1], broken[1, 0], broken[4] = torch.nan, torch.inf, -torch.inf
@@ -257,6 +258,104 @@ def test_the_next_frontier_is_the_plain_one(width: int) -> None:
         advance_beams(candidates.to(DEVICE), fast.ends, fast.scores, fast.tokens, fast.parents, fast.written)
         for name in ("scores", "tokens", "parents", "written"):
             assert torch.equal(getattr(fast, name).cpu(), getattr(plain, name)), name
+
+
+@needs_kernels
+@pytest.mark.parametrize("kind", [nn.LayerNorm, nn.RMSNorm])
+@pytest.mark.parametrize(("wide", "narrow"), [(torch.float32, torch.bfloat16), (torch.float32, torch.float32),
+                                              (torch.bfloat16, torch.bfloat16)])  # fmt: skip
+@pytest.mark.parametrize("read", ["both", "the sum", "the norm"])
+def test_a_sum_and_its_norm_have_the_plain_gradients(
+    kind: type[nn.Module], wide: torch.dtype, narrow: torch.dtype, read: str
+) -> None:
+    from legato.nn.kernels.cuda.residual_norm import residual_norm
+
+    torch.manual_seed(0)
+    norm: Any = kind(24, eps=1e-5).to(DEVICE)
+    with torch.no_grad():
+        for parameter in norm.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    x, y = torch.randn(3, 5, 24, device=DEVICE).to(wide), torch.randn(3, 5, 24, device=DEVICE).to(narrow)
+    up, right = torch.randn(3, 5, 24, device=DEVICE).to(wide), torch.randn(3, 5, 24, device=DEVICE).to(narrow)
+    found = []
+    for fast in (True, False):
+        given = x.clone().requires_grad_(), y.clone().requires_grad_()
+        norm.zero_grad()
+        if fast:
+            s, n = residual_norm(*given, norm, narrow)
+        else:
+            s = given[0] + given[1]
+            n = norm(s.float()).to(narrow)
+        loss = (s * up).sum() if read != "the norm" else 0.0
+        (loss + ((n * right).sum() if read != "the sum" else 0.0)).backward()  # type: ignore[union-attr]
+        gradients = [None if p.grad is None else p.grad.clone() for p in norm.parameters()]
+        found.append((s.detach(), n.detach(), given[0].grad, given[1].grad, *gradients))
+    tight = wide == narrow == torch.float32
+    for one, other in zip(*found, strict=True):
+        if other is None:
+            assert one is None or not one.any()
+            continue
+        assert one is not None
+        assert one.dtype == other.dtype
+        torch.testing.assert_close(one, other, rtol=1e-4 if tight else 0.02, atol=1e-4 if tight else 0.06)
+
+
+@needs_kernels
+@pytest.mark.parametrize("shape", [{}, {"norm": "rms", "activation": "swiglu", "bias": False}])
+def test_a_stack_that_joins_them_learns_the_same(shape: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    block = BlockShape(width=16, heads=2, inner=32, **{"activation": "gelu", "norm_first": True, **shape})
+    stack = Stack("decoder", 2, block, causal=True).to(DEVICE).train()
+    x, found = torch.randn(2, 6, 16, device=DEVICE), []
+    for joins in (True, False):
+        monkeypatch.setattr(Stack, "_joins", lambda self, x, joins=joins: joins)
+        given = x.clone().requires_grad_()
+        stack.zero_grad()
+        made = stack(given)
+        made.square().sum().backward()
+        found.append([made.detach(), given.grad, *(p.grad.clone() for p in stack.parameters() if p.grad is not None)])
+    torch.testing.assert_close(*found, rtol=1e-3, atol=1e-3)
+
+
+@needs_kernels
+def test_a_stack_that_joins_them_can_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    from legato.nn.kernels.cuda import residual_norm  # noqa: F401, a compiler cannot bring it in
+
+    torch.manual_seed(0)
+    shape = BlockShape(width=16, heads=2, inner=32, activation="gelu", norm_first=True)
+    stack = Stack("decoder", 2, shape, causal=True).to(DEVICE).train()
+    x = torch.randn(2, 6, 16, device=DEVICE)
+    expected = torch.autograd.grad(stack(x).square().sum(), list(stack.parameters()))
+    monkeypatch.setattr(Stack, "_joins", lambda self, x: True)
+    found = torch.compile(stack, backend="aot_eager", fullgraph=True)(x)
+    torch.testing.assert_close(torch.autograd.grad(found.square().sum(), list(stack.parameters())), expected)
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("tanh", [True, False])
+@pytest.mark.parametrize(("rows", "width"), [(1, 70), (13, 64)])
+def test_gelu_of_a_product_and_its_bias_has_the_plain_gradients(
+    dtype: torch.dtype, tanh: bool, rows: int, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from legato.nn.kernels.cuda import biased_gelu
+
+    monkeypatch.setattr(biased_gelu, "FORWARD", 32)
+    monkeypatch.setattr(biased_gelu, "BACKWARD", 32)
+    torch.manual_seed(0)
+    x = 2 * torch.randn(rows, width, device=DEVICE).to(dtype)
+    bias, up = torch.randn(width, device=DEVICE), torch.randn(rows, width, device=DEVICE).to(dtype)
+    found = []
+    for fast in (True, False):
+        given, added = x.clone().requires_grad_(), bias.clone().requires_grad_()
+        if fast:
+            made = biased_gelu.biased_gelu(given, added, tanh=tanh)
+        else:
+            made = F.gelu(given.float() + added, approximate="tanh" if tanh else "none").to(dtype)
+        made.backward(up)
+        found.append((made.detach(), given.grad, added.grad))
+    near = 1e-4 if dtype == torch.float32 else 0.03
+    torch.testing.assert_close(*found, rtol=near, atol=near)
 
 
 @needs_kernels

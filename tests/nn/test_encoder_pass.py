@@ -12,8 +12,8 @@ from legato.nn.capture import record
 from legato.nn.feedforward import BlockShape
 from legato.nn.kernels import encoder
 from legato.nn.kernels.encoder import encoder_pass
-from legato.nn.kernels.library import library
-from legato.nn.kernels.stack_layout import BROAD, as_broad
+from legato.nn.kernels.library import Library, Matrix, library
+from legato.nn.kernels.stack_layout import BROAD, KINDS, as_broad, suits
 from legato.nn.linear import Linear
 from legato.nn.positions import Rotary
 from legato.nn.quantized import QuantizedLinear, quantize_layers
@@ -85,8 +85,9 @@ def test_more_inputs_than_are_multiplied_at_once_are_right(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_threads_change_nothing(threads: int) -> None:
-    stack, x, before = made(), torch.randn(3, 50, 64), torch.get_num_threads()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_threads_change_nothing(threads: int, dtype: torch.dtype) -> None:
+    stack, x, before = made().to(dtype), torch.randn(3, 50, 64).to(dtype), torch.get_num_threads()
     with torch.no_grad():
         expected = stack(x)
         try:
@@ -147,6 +148,171 @@ def test_a_row_with_nan_does_not_look_finite() -> None:
         found = stack(x)
     assert found[0].isfinite().all()
     assert found[1].isnan().all()
+
+
+# In float16: where the processor multiplies that.
+
+HALVES = library()
+needs_halves = pytest.mark.skipif(HALVES is None or not HALVES.multiplies_halves, reason="needs float16 products")
+
+
+def half_product(x: Tensor, weight: Tensor, bias: Tensor | None, activation: int = 0) -> Tensor:
+    """By the kernels, of a float16 matrix (N, K); x is float32."""
+    kernels, panels = library(), weight.unflatten(0, (-1, 16)).transpose(1, 2).contiguous()
+    assert isinstance(kernels, Library)
+    matrix = Matrix(kind=KINDS[torch.float16], rows=len(weight), columns=weight.shape[1], data=panels.data_ptr())
+    if bias is not None:
+        matrix.bias = bias.data_ptr()
+    y = torch.empty(len(x), len(weight))
+    kernels.linear(matrix, x.data_ptr(), len(x), y.data_ptr(), activation, 2)
+    return y
+
+
+def summed_as_halves(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The plain twin: 32 products and eight such sums are added in float16, what 256 inputs come to in float32."""
+    total = torch.zeros(len(x), len(weight)) if bias is None else bias.expand(len(x), -1).clone()
+    x, weight = x.half().double(), weight.double()
+    for start in range(0, x.shape[1], 256):
+        sums = None
+        for first in range(start, min(start + 256, x.shape[1]), 32):
+            chain = torch.zeros_like(total, dtype=torch.float16)
+            for k in range(first, min(first + 32, x.shape[1], start + 256)):
+                chain = (chain.double() + x[:, k, None] * weight[:, k]).half()  # rounded once
+            sums = chain if sums is None else chain + sums
+        assert sums is not None
+        total += sums.float()
+    return total
+
+
+@needs_halves
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 6, 7, 8, 15, 67])
+@pytest.mark.parametrize("inputs", [16, 32, 80, 256, 304, 1600], ids=lambda count: f"{count} inputs")
+def test_halves_are_summed_in_blocks(rows: int, inputs: int) -> None:
+    """To the last bit; 1,024 inputs of a panel are read at a time, so 1,600 are two parts."""
+    torch.manual_seed(0)
+    x, weight, bias = torch.randn(rows, inputs), torch.randn(48, inputs).half(), torch.randn(48)
+    found, expected = half_product(x, weight, bias), summed_as_halves(x, weight, bias)
+    assert torch.equal(found, expected)
+    assert torch.equal(half_product(x, weight, None), summed_as_halves(x, weight, None))
+    exact = x.half().double() @ weight.double().T + bias
+    assert (found - exact).norm() < 1.2e-3 * exact.norm()
+
+
+@needs_halves
+@pytest.mark.parametrize("inputs", [768, 3072])
+def test_sums_of_halves_lose_less_than_bfloat16_inputs(inputs: int) -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(64, inputs), 0.02 * torch.randn(256, inputs)
+    exact = x.double() @ weight.double().T
+    of_halves = half_product(x, weight.half(), None) - exact
+    of_bfloat16 = x.bfloat16().float() @ weight.bfloat16().float().T - exact  # with float32 sums
+    assert of_halves.norm() < 0.5 * of_bfloat16.norm()
+
+
+@needs_halves
+@pytest.mark.parametrize("value", [torch.inf, -torch.inf, torch.nan, 1e5, -7e4])
+def test_a_row_beyond_float16_does_not_look_finite_and_changes_no_other(value: float) -> None:
+    """float16 ends at 65,504."""
+    torch.manual_seed(0)
+    x, weight = torch.randn(11, 320), torch.randn(32, 320).half()
+    before = half_product(x, weight, None)
+    x[4, 300] = value
+    for activation in (0, 1, 2):  # none, ReLU, GELU
+        found = half_product(x, weight, None, activation)
+        assert torch.equal(found.isfinite().all(1), torch.arange(11) != 4)
+    found = half_product(x, weight, None)
+    assert not found[4].isfinite().any()
+    others = torch.arange(11) != 4
+    assert torch.equal(found[others], before[others])
+
+
+@needs_halves
+def test_sums_of_256_inputs_have_to_fit_float16_and_whole_ones_do_not() -> None:
+    weight, x = torch.ones(16, 1024).half(), torch.full((1, 1024), 240.0)
+    assert torch.equal(half_product(x, weight, None), torch.full((1, 16), 245_760.0))  # four of 61,440
+    assert torch.equal(half_product(2 * x, weight, None), torch.full((1, 16), torch.inf))
+    x[:, 128:256] = -240  # sums that are large on the way only
+    x[:, 256:] = 0
+    assert torch.equal(half_product(2 * x, weight, None), torch.zeros(1, 16))
+    assert torch.equal(half_product(8 * x, weight, None), torch.full((1, 16), torch.inf))  # and they come to 0
+
+
+def half_and_wide(stack: Stack, x: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """By the pass in float16, and by the modules in float32 with the same weights; padding is nobody's."""
+    half = stack.half()
+    with torch.no_grad():
+        assert encoder_pass(half, x.half()) is not None
+        found = half(x.half(), lengths)
+    wide = half.float()  # in place
+    with record(), torch.no_grad():  # which only modules do
+        expected = wide(x.half().float(), lengths)
+    assert found.dtype == torch.float16
+    if lengths is None:
+        return found, expected
+    inside = torch.arange(x.shape[1]) < lengths[:, None]
+    assert not found[~inside].any()
+    return found[inside], expected[inside]
+
+
+@needs_halves
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("lengths", [None, [1, 37, 16]], ids=["even", "ragged"])
+def test_float16_is_within_3_thousandths_of_float32(shape: str, lengths: list[int] | None) -> None:
+    stack, x = made(**SHAPES[shape]), torch.randn(3, 37, 64)
+    found, expected = half_and_wide(stack, x, None if lengths is None else torch.tensor(lengths))
+    assert (found - expected).norm() < 3e-3 * expected.norm()
+
+
+@needs_halves
+@pytest.mark.parametrize("tokens", [1, 2, 3, 5, 8, 9, 63, 65, 130])
+def test_any_number_of_tokens_is_right_in_float16(tokens: int) -> None:
+    found, expected = half_and_wide(made(), torch.randn(1, tokens, 64))
+    assert (found - expected).norm() < 3e-3 * expected.norm()
+
+
+@needs_halves
+@pytest.mark.parametrize("width", [80, 1088], ids=["units that are no whole group", "more inputs than a part"])
+def test_other_widths_are_right_in_float16(width: int) -> None:
+    found, expected = half_and_wide(made(width, layers=1, head_width=16), torch.randn(1, 13, width))
+    assert (found - expected).norm() < 5e-3 * expected.norm()
+
+
+@needs_halves
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_text_with_a_missing_number_does_not_look_finite_in_float16(value: float) -> None:
+    stack, x = made(activation="relu").half(), torch.randn(2, 5, 64).half()
+    x[1, 2, 3] = value
+    with torch.no_grad():
+        found = stack(x)
+    assert found[0].isfinite().all()
+    assert found[1].isnan().all()
+
+
+@needs_halves
+def test_units_beyond_float16_do_not_look_finite() -> None:
+    """Between products a stack is float32, but units are multiplied as float16."""
+    stack, x = made(layers=1, activation="relu").half(), torch.randn(1, 5, 64).half()
+    with torch.no_grad():
+        stack.layers[0].feedforward.inner.bias[3] = 6e4  # type: ignore[union-attr, index]
+        assert stack(x).isfinite().all()
+        stack.layers[0].feedforward.inner.weight[3] = 6e4 * x[0, 2].sign()  # type: ignore[union-attr, index]
+        assert not stack(x).isfinite().all()
+
+
+@needs_halves
+def test_float16_is_laid_out_at_once_and_only_for_encoders(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoder, "WORTH", 10_000)
+    stack, x = made().half(), torch.randn(2, 9, 64)
+    with torch.no_grad():
+        assert encoder_pass(stack, x) is None  # which the weights are not
+        assert encoder_pass(stack, x.half()) is not None
+        assert encoder_pass(made(), x.half()) is None
+        assert not suits(stack)  # as a decoder's step asks, whose caches are float32
+        narrow = made()
+        quantize_layers(narrow, "int8")
+        assert encoder_pass(narrow.half(), x.half()) is None
+        monkeypatch.setattr(library(), "multiplies_halves", False)
+        assert encoder_pass(stack, x.half()) is None
 
 
 def test_the_pass_follows_changed_weights(monkeypatch: pytest.MonkeyPatch) -> None:

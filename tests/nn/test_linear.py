@@ -1,4 +1,4 @@
-"""Linear layers that are several matrices in one."""
+"""Linear layers: several matrices in one, and the ways to a product."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from legato.nn.feedforward import BlockShape
-from legato.nn.linear import Linear, PartlyBiased, pack
+from legato.nn.linear import ARM, Linear, PartlyBiased, pack
 from legato.nn.multihead import SelfAttention
 
 
@@ -46,3 +46,26 @@ def test_gelu_of_a_product_is_the_same_in_one_pass(packs: bool) -> None:
     if packs:
         pack(layer)
     torch.testing.assert_close(layer.gelu(x), F.gelu(F.linear(x, layer.weight, layer.bias)))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 9])
+@torch.no_grad()
+def test_float16_products_are_those_of_float32_whichever_way_they_are_made(rows: int) -> None:
+    torch.manual_seed(0)
+    layer, x = Linear(64, 8).half().eval(), torch.randn(3, rows, 64).half()
+    expected = F.linear(x.float(), layer.weight.float(), layer.bias.float())
+    found = layer(x)
+    assert found.dtype == torch.float16
+    torch.testing.assert_close(found.float(), expected, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.skipif(not ARM, reason="of Arm CPUs")
+def test_float16_products_are_widened_from_two_rows_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One row is what PyTorch has a kernel for."""
+    asked: list[torch.dtype] = []
+    plain = F.linear
+    monkeypatch.setattr(F, "linear", lambda x, *others: (asked.append(x.dtype), plain(x, *others))[1])
+    layer = Linear(16, 8).half().eval()
+    for shape in ((1, 16), (16,), (2, 16), (2, 1, 16)):
+        assert layer(torch.randn(shape).half()).dtype == torch.float16
+    assert asked == [torch.float16, torch.float16, torch.float32, torch.float32]

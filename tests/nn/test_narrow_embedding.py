@@ -62,5 +62,6 @@ def test_a_table_narrowed_on_another_device_takes_the_plain_way_there() -> None:
     narrow = QuantizedWeight(narrow.blocks.to("meta"), narrow.shape, 8, None, narrow.exponent, False)
     table = QuantizedEmbedding(TokenEmbedding(128, 70), narrow)
     with torch.no_grad():
-        assert table.wide.is_meta and table.kernels_for(table.wide) is None
+        assert table.wide.is_meta
+        assert table.kernels_for(table.wide) is None
         assert table(torch.tensor([1, 2], device="meta")).is_meta

@@ -91,7 +91,7 @@ def export(
     with clear_errors(target, every=True):
         _refuse_loss(target, folder, "the model itself")
         _refuse_place(target, to, force)
-    loaded = load_model(folder)
+    loaded = load_model(folder, deferred=quantize if to == "legato" else None)
     with clear_errors(target, every=True):
         for base in loaded.bases:
             _refuse_loss(target, base, "a base of the adapter")

@@ -12,7 +12,8 @@ from legato.folders.chat_template import ChatTemplate
 from legato.folders.sentence_encoder import SentenceEncoder
 from legato.models.base import SequenceModel
 from legato.models.model_with_head import body_of
-from legato.nn.quantized import hold_layers
+from legato.nn.quantized import Deferred, hold_layers, read_deferred
+from legato.nn.quantized.deferred import put
 
 
 @dataclass
@@ -53,11 +54,19 @@ class Loaded(HasProcessors):
         body = body_of(self.module)
         held = set(body.state_dict())
         if self.read_into is None:
-            hold_layers(model, body.state_dict())  # the narrow matrices, where there are any
-            model.load_state_dict(body.state_dict(), strict=False)
+            state = body.state_dict()
+            hold_layers(model, state)  # the narrow matrices, where there are any
+            places = model.state_dict(keep_vars=True).items()
+            deferred = {name: tensor for name, tensor in places if isinstance(tensor, Deferred)}
+            model.load_state_dict({name: state[name] for name in state if name not in deferred}, strict=False)
+            for name in deferred.keys() & state.keys():
+                put(deferred[name], state[name])
         else:
             read = self.read_into(model).state_dict(keep_vars=True)
             held |= set(read)
             body.load_state_dict({name: read[name] for name in body.state_dict()}, assign=True)
             self.read_into = None
-        return set(model.state_dict()) - held
+        alone = set(model.state_dict()) - held
+        if not alone:  # else there is a matrix that no file has
+            read_deferred(model)
+        return alone

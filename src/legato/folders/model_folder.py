@@ -16,6 +16,7 @@ Published folders may also have a chat template (`chat_template.py`) and be sent
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -70,6 +71,7 @@ from legato.models.published.entries import Entries, OwnEntries, Setting
 from legato.models.published.family import PREFIX, Published, described, form_named, form_of
 from legato.models.published.heads import PublishedHead, read_head, write_head
 from legato.nn.characters import tell_spelling
+from legato.nn.quantized import deferring, read_deferred
 from legato.registry import MODELS, PUBLISHED
 from legato.schema import fit, read_json, read_json_if_there, write_json
 
@@ -196,9 +198,12 @@ def _read_config(folder: Path) -> ModelConfig:
     return sketch(lambda: _read_body(said, tensors, lambda sizes: None)[0], MOST_TENSORS).config
 
 
-def load_model(folder: Path) -> Loaded:
-    """Read a model folder; nothing is returned unless all of it fits, and is of one version of it."""
-    return read_steadily(folder, _load)
+def load_model(folder: Path, *, deferred: str | None = None) -> Loaded:
+    """Read a model folder; nothing is returned unless all of it fits, and is of one version of it.
+
+    `deferred`: its matrices stay in the file, for `make_narrow` to bring them to this width.
+    """
+    return read_steadily(folder, partial(_load, deferred=deferred))
 
 
 def _load(
@@ -209,13 +214,15 @@ def _load(
     dtype: Any = None,
     quantize: str | None = None,
     frozen: bool = False,
+    deferred: str | None = None,
 ) -> Loaded:
+    deferred = quantize or deferred
     try:
-        with quantized.made_in(dtype or torch.float32):
+        with quantized.made_in(dtype or torch.float32, deferred):
             if is_adapter(folder):
-                loaded = _load_adapter(folder, quantize)
+                loaded = _load_adapter(folder, quantize, deferred)
             else:
-                wide = quantize is None
+                wide = deferred is None
                 loaded = _load_model(folder, sketched=sketched and wide, narrow=narrow and wide, frozen=frozen)
         if quantize is not None:
             quantized.make_narrow(loaded.module, quantize, folder, known=frozen)
@@ -229,14 +236,15 @@ def _load(
     return loaded
 
 
-def _load_adapter(folder: Path, quantize: str | None) -> Loaded:
+def _load_adapter(folder: Path, quantize: str | None, deferred: str | None) -> Loaded:
     """One that was trained beside matrices of that width has them again; elsewhere it is added to wide ones first."""
     from legato.folders.adapters.loading import load_adapter  # most folders hold a whole model
 
     def load_narrow(place: Path, width: str) -> Loaded:
-        return read_steadily(place, partial(_load, quantize=width if width == quantize else None, frozen=True))
+        own = width if width == quantize else None
+        return read_steadily(place, partial(_load, quantize=own, frozen=True, deferred=deferred))
 
-    return load_adapter(folder, load_model, load_narrow=load_narrow)
+    return load_adapter(folder, partial(load_model, deferred=deferred), load_narrow=load_narrow)
 
 
 def _load_model(folder: Path, *, sketched: bool, narrow: bool, frozen: bool) -> Loaded:
@@ -340,15 +348,7 @@ class _Entries:
 
     def own_settings(self) -> ModelConfig:
         """The settings of a model that only we have."""
-        skipped = (
-            "quantization_config",
-            "model_type",
-            "architectures",
-            "is_encoder_decoder",
-            "vocab_size",
-            "source_vocab_size",
-            *IDS,
-        )
+        skipped = ("quantization_config", "model_type", "architectures", "is_encoder_decoder", *SIZES, *IDS)
         settings = {key: value for key, value in self.config.items() if key not in skipped}
         fit(settings, dict[str, Setting], str(self.folder / "config.json"))
         name = self.config["model_type"].removeprefix(PREFIX)
@@ -438,8 +438,11 @@ def _load_own(
     def check_plan(plan: SequenceModel) -> None:
         check_weights(plan, tensors, where)
 
-    module = built(make, tensors, check_plan, str(folder), into=into, drawn=narrow is None)
+    with nullcontext() if narrow is None else deferring(1.0):  # wide matrices are in no such file
+        module = built(make, tensors, check_plan, str(folder), into=into, drawn=narrow is None)
     if narrow is not None:
         quantized.hold(module, tensors, narrow, folder)
     put_weights(module, tensors, where)
+    if narrow is not None:
+        read_deferred(module)
     return module

@@ -7,7 +7,7 @@ of: no published form has these blocks (nn/quantized/). Its config.json says so 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,19 +18,29 @@ from legato.errors import ConfigError, FolderError, brief, suggest
 from legato.models.base import SequenceModel
 from legato.models.model_with_head import body_of
 from legato.nn.lora import LowRank
-from legato.nn.quantized import BITS, GROUP, OUTPUTS, Narrow, hold_layers, quantize_layers
+from legato.nn.quantized import (
+    BITS,
+    GROUP,
+    OUTPUTS,
+    Narrow,
+    deferring,
+    hold_layers,
+    quantize_layers,
+    read_deferred,
+)
 
 METHOD: Final = "legato"
 INSTEAD: Final = "use adapt=lora, which trains beside them, or take the original model"
 
 
 @contextmanager
-def made_in(dtype: torch.dtype) -> Iterator[None]:
-    """What is made here has parameters of this width."""
+def made_in(dtype: torch.dtype, quantize: str | None = None) -> Iterator[None]:
+    """What is made here has parameters of this width; matrices that are to be narrow wait in their files."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
-        yield
+        with nullcontext() if quantize is None else deferring(BITS[quantize] / 8 + 2 / GROUP):
+            yield
     finally:
         torch.set_default_dtype(before)
 
@@ -43,9 +53,15 @@ def check_width(quantize: str | None) -> None:
 def make_narrow(module: SequenceModel, quantize: str, where: Path, *, known: bool = False) -> None:
     """Bring the matrices of a model to so many bits, in place; a task's own head stays as it is.
 
-    `known`: what it was made of is to be known afterwards, by adapters that are for both.
+    Those that still lie in their files are read straight into blocks, and all others as they are. `known`: what it
+    was made of is to be known afterwards, by adapters that are for both.
     """
     check_width(quantize)
+    _quantize(module, quantize, where, known)
+    read_deferred(module)
+
+
+def _quantize(module: SequenceModel, quantize: str, where: Path, known: bool) -> None:
     body = body_of(module)
     held = width_of(body)
     if known and held is not None and any(isinstance(part, LowRank) for part in body.modules()):

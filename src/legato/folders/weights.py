@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Mapping
 from contextlib import suppress
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from legato.errors import FolderError
 from legato.memory import refuse_beyond
 from legato.models.building import MOST_TENSORS
+from legato.nn.quantized.deferred import Deferred, is_deferring, number_bytes, put
 from legato.schema import TypedDict, fit, parse_json
 
 LFS = b"version https://git-lfs"  # how a file begins that Git has left elsewhere
@@ -89,7 +91,10 @@ def _check_size(path: Path) -> None:
     if len(tensors) > MOST_TENSORS:
         raise ValueError(f"it says that it holds {len(tensors):,} tensors; Legato reads up to {MOST_TENSORS:,}")
     # A file may claim terabytes and have none: what lies in it is only looked at when it is used.
-    refuse_beyond(size, f"reading {path}", "use a machine with more", error=FolderError)
+    taken = size
+    if is_deferring():
+        taken = int(number_bytes() * sum(prod(entry["shape"]) for entry in tensors.values()))
+    refuse_beyond(taken, f"reading {path}", "use a machine with more", error=FolderError)
 
 
 def weights_of(module: nn.Module) -> dict[str, Tensor]:
@@ -99,7 +104,7 @@ def weights_of(module: nn.Module) -> dict[str, Tensor]:
     for name, tensor in module.state_dict(keep_vars=True).items():
         if id(tensor) not in seen:
             seen.add(id(tensor))
-            unique[name] = tensor.detach()
+            unique[name] = tensor if isinstance(tensor, Deferred) else tensor.detach()
     return unique
 
 
@@ -108,8 +113,9 @@ def put_weights(module: nn.Module, tensors: dict[str, Tensor], where: str) -> No
     """Copy `tensors` into `module`; anything missing, left over or of another shape is named."""
     check_weights(module, tensors, where)
     for name, target in weights_of(module).items():
-        if target is not tensors[name] and target.data_ptr() != tensors[name].data_ptr():
-            target.copy_(tensors[name])
+        given = tensors[name]
+        if target is not given and (isinstance(target, Deferred) or target.data_ptr() != given.data_ptr()):
+            put(target, given)
 
 
 def check_weights(module: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from legato import memory
 from legato.errors import ConfigError, FolderError, brief
 from legato.models.base import SequenceModel, Sizes
+from legato.nn.quantized.deferred import deferring, number_bytes
 
 Made = TypeVar("Made")
 Module = TypeVar("Module", bound=nn.Module)
@@ -97,7 +98,9 @@ def built(
     if into is not None:
         return _sharing(sketch(make, MOST_TENSORS), into)
     numbers = sum(tensor.numel() for tensor in tensors.values())
-    memory.refuse_beyond(4 * numbers, f"the model in {where}", "use a machine with more", error=FolderError)
+    each = number_bytes()
+    taken = int(sum(part.numel() * (each if part.is_floating_point() else 1) for part in tensors.values()))
+    memory.refuse_beyond(taken, f"the model in {where}", "use a machine with more", error=FolderError)
     try:
         with Limited(2 * len(tensors) + SPARE, 3 * numbers + SPARE_NUMBERS, skipped=() if drawn else DRAWING):
             return make()
@@ -106,8 +109,8 @@ def built(
 
 
 def undrawn(make: Callable[[], Module]) -> Module:
-    """What `make` makes, without a number drawn: memory that nobody writes to is not taken."""
-    with Limited(MOST_TENSORS, skipped=DRAWING):
+    """What `make` makes, without a number drawn, and without memory for matrices that can be narrow."""
+    with deferring(1.0), Limited(MOST_TENSORS, skipped=DRAWING):
         return make()
 
 

@@ -28,6 +28,7 @@ from legato.models.base import SequenceModel
 from legato.nn.linear import Linear
 from legato.nn.losses.crf import CRF
 from legato.nn.pooling import AttentionPool, ScalarMix, at_positions, combine_layers, inside, pool
+from legato.nn.quantized.deferred import shapes_only
 from legato.nn.recurrent import Recurrent
 from legato.nn.state import Output
 
@@ -229,7 +230,7 @@ def probe(body: SequenceModel) -> list[Tensor]:
     """The states of one token, which tell how many there are and how wide."""
     training = body.training
     body.eval()
-    with torch.no_grad():
+    with torch.no_grad(), shapes_only(body):
         states = body.states(body.smallest_batch())
     body.train(training)
     return states

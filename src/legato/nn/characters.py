@@ -75,7 +75,7 @@ class CharacterWords(nn.Module):
 
     def spell(self, table: Tensor) -> None:
         """Take the vocabulary's spelling, (V, C)."""
-        self.spelling = table.to(self.embedding.weight.device)
+        self.spelling = table.to(self.bias.device)
 
     def forward(self, characters: Tensor | None, ids: Tensor) -> Tensor:
         """The words of `ids` (…), spelt in `characters` (…, C) or, without those, in the vocabulary."""

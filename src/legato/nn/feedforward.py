@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from legato.nn.capture import capture
+from legato.nn.kernels.cuda import training_kernels
 from legato.nn.linear import Linear, xavier
 
 
@@ -83,6 +84,7 @@ class FeedForward(nn.Module):
         super().__init__()
         self.gated = shape.activation == "swiglu"
         self.activation = ACTIVATIONS[shape.activation]
+        self.exact, self.tanh = self.activation is F.gelu, self.activation is gelu_tanh
         self.dropout = shape.dropout_activation
         stacked = [shape.inner] * (2 if self.gated else 1)
         self.inner = Linear(shape.width, sum(stacked), shape.bias)  # W₁, or G over U
@@ -94,7 +96,11 @@ class FeedForward(nn.Module):
         if self.gated:
             gate, up = self.inner(x).chunk(2, dim=-1)
             x = self.activation(gate) * up
-        elif self.activation is F.gelu:
+        elif self.training and (self.exact or self.tanh) and training_kernels(x) and self.inner.plain:
+            from legato.nn.kernels.cuda.biased_gelu import biased_gelu
+
+            x = biased_gelu(F.linear(x, self.inner.weight), self.inner.bias, tanh=self.tanh)
+        elif self.exact:
             x = self.inner.gelu(x)
         else:
             x = self.activation(self.inner(x))

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +27,7 @@ from legato.nn.attention import additive, visible
 from legato.nn.capture import capture, capturing, scope
 from legato.nn.feedforward import BlockShape, FeedForward, make_norm
 from legato.nn.kernels import decoder, encoder
+from legato.nn.kernels.cuda import load_training_kernels, training_kernels
 from legato.nn.kv_cache import CacheSlice, KeyValueCache
 from legato.nn.linear import product_dtype
 from legato.nn.multihead import (
@@ -45,6 +46,21 @@ from legato.nn.spans.spanned import spans_of
 from legato.nn.state import Memory
 
 
+class Residual(NamedTuple):
+    """The residual stream, and what a sublayer adds to it, until a norm takes both: then one kernel does."""
+
+    stream: Tensor  # (B, T, D)
+    added: Tensor | None = None  # (B, T, D)
+
+    def normed(self, norm: nn.Module, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
+        """The sum, and its norm, which may come in the dtype of those who read it."""
+        if self.added is None:
+            return self.stream, norm(self.stream)
+        from legato.nn.kernels.cuda.residual_norm import residual_norm
+
+        return residual_norm(self.stream, self.added, norm, dtype or self.stream.dtype)  # type: ignore[arg-type]
+
+
 class Block(nn.Module):
     """Self-attention, with `cross` cross-attention, and a feed-forward layer, each with a norm and a way around."""
 
@@ -60,19 +76,26 @@ class Block(nn.Module):
         self.feedforward_norm = make_norm(shape)
 
     def forward(
-        self, x: Tensor, look: AttentionView, past: Past | None = None, source: Source | SourceStates | None = None
-    ) -> Tensor:
-        """(B, T, D) to (B, T, D)."""
+        self,
+        x: Tensor | Residual,
+        look: AttentionView,
+        past: Past | None = None,
+        source: Source | SourceStates | None = None,
+    ) -> Any:
+        """(B, T, D) to (B, T, D); a `Residual` stays one."""
         x = self._around("attention", self.attention, self.attention_norm, x, look, past)
         if self.cross is not None and self.cross_norm is not None:
             x = self._around("cross", self.cross, self.cross_norm, x, source)
         return self._around("feedforward", self.feedforward, self.feedforward_norm, x)
 
-    def _around(self, name: str, sublayer: nn.Module, norm: nn.Module, x: Tensor, *others: Any) -> Tensor:
+    def _around(self, name: str, sublayer: nn.Module, norm: nn.Module, x: Any, *others: Any) -> Any:
+        joined = x.normed(norm, product_dtype(x.stream)) if isinstance(x, Residual) else None
         with scope(name):
-            y = sublayer(norm(x) if self.norm_first else x, *others)
+            y = sublayer(joined[1] if joined is not None else norm(x) if self.norm_first else x, *others)
         if self.training:
             y = F.dropout(y, self.dropout)
+        if joined is not None:
+            return Residual(joined[0], y)
         return x + y if self.norm_first else norm(x + y)
 
 
@@ -125,6 +148,8 @@ class Stack(nn.Module):
             end.weight.mul_(len(ends) ** -0.5)
 
     def train(self, mode: bool = True) -> Stack:
+        if mode:
+            load_training_kernels()
         decoder.forget(self)
         encoder.forget(self)
         return super().train(mode)
@@ -241,6 +266,8 @@ class Stack(nn.Module):
     ) -> Tensor:
         with scope(self.name):
             capture("embedded", x, "row position unit")
+        if every is None and self._joins(x):
+            return self._run_joined(x, looks, sources)
         for index, block in enumerate(self.layers):
             past = None if pasts is None else pasts[index]
             source = None if sources is None else sources[index]
@@ -256,6 +283,30 @@ class Stack(nn.Module):
         if every is not None:
             every[-1] = last
         return last
+
+    def _joins(self, x: Tensor) -> bool:
+        """Whether sums and the norms behind them are one kernel: in training on a GPU, where nobody looks."""
+        if not (self.training and training_kernels(x)) or self.norm is None or self.recompute or capturing():
+            return False
+        from legato.nn.kernels.cuda.residual_norm import can_join
+
+        norms = [self.norm]
+        for block in self.layers:
+            norms += [norm for norm in (block.attention_norm, block.cross_norm, block.feedforward_norm) if norm]  # type: ignore[misc]
+        heard = any(module._forward_hooks or module._forward_pre_hooks for module in (*self.layers, *norms))
+        return not heard and all(can_join(norm) for norm in norms)
+
+    def _run_joined(
+        self,
+        x: Tensor,
+        looks: Sequence[AttentionView],
+        sources: Sequence[Source] | Sequence[SourceStates] | None = None,
+    ) -> Tensor:
+        stream = Residual(x)
+        for index, block in enumerate(self.layers):
+            stream = block(stream, looks[index], None, None if sources is None else sources[index])
+        assert self.norm is not None
+        return stream.normed(self.norm)[1]
 
 
 @torch.no_grad()
@@ -278,6 +329,12 @@ def expect_documents(model: nn.Module, most: int | None) -> None:
     for module in model.modules():
         if isinstance(module, Stack):
             module.most_documents = most
+
+
+def encodes_fast(model: nn.Module, dtype: torch.dtype) -> bool:
+    """Whether all stacks inside are encoders that the CPU's kernels have in that dtype, on this machine."""
+    stacks = [module for module in model.modules() if isinstance(module, Stack)]
+    return bool(stacks) and all(encoder.has_pass(stack, dtype) for stack in stacks)
 
 
 PADDED = 0.95  # share of tokens in a batch up to which skipping the padding costs less than it saves

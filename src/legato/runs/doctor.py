@@ -115,7 +115,22 @@ def _products(device: torch.device) -> list[Finding]:
             told = f"{_figures(rate.many)} GFLOP/s (many rows), {_figures(rate.one)} GB/s (one row)"
         found.append(Finding(f"{name} products", told, name != "float32" or (rate is not None and rate.many > 1)))
     fast, why = why_bf16(device)
+    if device.type == "cpu":
+        found += _encoders()
     return [*found, Finding("dtype=auto, train.precision=auto", f"{'bf16' if fast else 'float32'}: {why}")]
+
+
+def _encoders() -> list[Finding]:
+    """Whether a narrower width is worth asking for where a model only reads."""
+    from legato.runs.product_rates import encoder_rate
+
+    wide, half = encoder_rate("float32"), encoder_rate("float16")
+    if wide is None:
+        return []
+    told = f"{_figures(wide)} GFLOP/s in float32"
+    if half is not None:
+        told += f", {_figures(half)} in float16: dtype=float16 is faster for them"
+    return [Finding("encoders (BERT, …)", told)]
 
 
 def _figures(value: float) -> str:

@@ -16,6 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from legato.memory import available
+from legato.nn.kernels.library import Matrix, library
+from legato.nn.kernels.stack_layout import KINDS
 from legato.nn.quantized.layers import NarrowMatrix
 from legato.nn.quantized.weights import EVEN, GROUP, OUTPUTS, QuantizedWeight
 
@@ -39,6 +41,21 @@ class Rate(NamedTuple):
 def product_rates(device: torch.device) -> dict[str, Rate | None]:
     """Of each width; None where the device has no such products."""
     return {name: _measured(name, device) for name in (*FLOATS, *NARROW)}
+
+
+def encoder_rate(name: str) -> float | None:
+    """GFLOP/s of the products that an encoder makes on a CPU (nn/kernels/encoder.py); None where it has no such."""
+    kernels, dtype, width = library(), FLOATS[name], WIDTH["cpu"]
+    if kernels is None or dtype not in KINDS or (dtype == torch.float16 and not kernels.multiplies_halves):
+        return None
+    panels, x, y = torch.ones(width, width, dtype=dtype), torch.ones(width, width), torch.empty(width, width)
+    matrix = Matrix(kind=KINDS[dtype], rows=width, columns=width, data=panels.data_ptr(), factor=1.0)
+
+    def product() -> Tensor:
+        kernels.linear(matrix, x.data_ptr(), width, y.data_ptr(), 0, torch.get_num_threads())
+        return y
+
+    return 2 * width**3 / _seconds(product, torch.device("cpu")) / 1e9
 
 
 def copy_rate(device: torch.device) -> float:

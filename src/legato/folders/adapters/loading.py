@@ -18,6 +18,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Required
 
@@ -55,10 +56,12 @@ from legato.models.building import built, limited
 from legato.models.model_with_head import BODY, HeadSpec, ModelWithHead, body_of
 from legato.models.published.entries import Setting
 from legato.models.published.matrices import Matrix, matrices_of, published_head
+from legato.models.published.tensor_names import From
 from legato.nn.characters import tell_spelling
 from legato.nn.linear import Linear
 from legato.nn.lora import Part, beside, merge
-from legato.nn.quantized import Narrow
+from legato.nn.quantized import Narrow, hold_layers
+from legato.nn.quantized.deferred import change, numbers_of, put
 from legato.registry import MODELS
 from legato.schema import OPEN, Place, TypedDict, read_json, read_json_if_there, with_config
 
@@ -135,7 +138,7 @@ def load_adapter(
         matrix = matrices[path]
         scaling = peft_files.scaling_of(config, path, len(a), folder / peft_files.CONFIG)
         if not isinstance(matrix.layer, Narrow):
-            merge(matrix.layer.weight[matrix.start : matrix.end], a, b, scaling)
+            change(matrix.layer.weight, partial(_merge_rows, matrix, a, b, scaling))
         key, pair = place_of(matrix), (a, scaled(b, scaling))
         merged[key] = stacked([merged[key], pair]) if key in merged else pair
     _put_beside(module, merged)
@@ -294,7 +297,7 @@ def _rebuilt(
         if shape is not None:  # first: a readout of its own must not be taken for an embedding that is tied to none
             body.drop_readout()
         if told.get("model") != body.config.model_dump(mode="json"):  # it was given heads that the base lacks
-            (kind, settings), state, sizes = _settings(told), body.state_dict(), body.sizes
+            (kind, settings), state, sizes = _settings(told), body.state_dict(keep_vars=True), body.sizes
 
             def check(plan: SequenceModel) -> None:
                 """Tensors that the model has alone may be of any shape, the others are of the base's."""
@@ -304,7 +307,10 @@ def _rebuilt(
 
             fresh = built(lambda: kind(settings, sizes), {**state, **tensors}, check, str(folder / OURS))
             check(fresh)
-            fresh.load_state_dict(state, strict=False)
+            hold_layers(fresh, state)  # the narrow matrices, where there are any
+            for name, tensor in fresh.state_dict(keep_vars=True).items():
+                if name in state:
+                    put(tensor, state[name])
             body = fresh
         if shape is None:
             return body
@@ -380,11 +386,11 @@ def _put_beside(module: SequenceModel, merged: Mapping[tuple[str, int, int], tup
 @torch.no_grad()
 def _put(folder: Path, base: Path, module: SequenceModel, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Take over what was trained as it is; copies of the body's tensors that were changed by it, by our names."""
-    state, places, names = module.state_dict(), {}, {}
-    for name, source in file_names(module).items():
+    state, places, names, sources = module.state_dict(keep_vars=True), {}, {}, file_names(module)
+    for name, source in sources.items():
         for their, part in source.pieces(state[name]).items():
             places[their] = places[bare(their, module)] = part
-            names[their] = names[bare(their, module)] = name
+            names[their] = names[bare(their, module)] = name, their
     for their, tensor in tensors.items():
         place = places.get(their)
         if place is None:
@@ -394,7 +400,21 @@ def _put(folder: Path, base: Path, module: SequenceModel, tensors: Mapping[str, 
                 f"{folder} is for another base: its '{their}' has shape {tuple(tensor.shape)}, but in {base} it is "
                 f"{tuple(place.shape)}"
             )
-        place.copy_(tensor)
-    changed = {names[their] for their in tensors}
+        name, piece = names[their]
+        change(state[name], partial(_put_piece, sources[name], piece, tensor))
+    changed = {names[their][0] for their in tensors}
     inside = BODY if isinstance(module, ModelWithHead) else ""
-    return {name.removeprefix(inside): state[name].clone() for name in sorted(changed) if name.startswith(inside)}
+    return {
+        name.removeprefix(inside): numbers_of(state[name]).clone()
+        for name in sorted(changed)
+        if name.startswith(inside)
+    }
+
+
+def _put_piece(source: From, piece: str, tensor: Tensor, whole: Tensor) -> None:
+    """Write a published tensor into one of ours that it is a part of."""
+    source.pieces(whole)[piece].copy_(tensor)
+
+
+def _merge_rows(matrix: Matrix, a: Tensor, b: Tensor, scaling: float, whole: Tensor) -> None:
+    merge(whole[matrix.start : matrix.end], a, b, scaling)

@@ -22,6 +22,7 @@ from legato.models.model_with_head import BODY, ModelWithHead, body_of
 from legato.models.published.family import form_of
 from legato.models.published.matrices import LOW_RANK, Matrix, matrices_of, names_of, published_head
 from legato.models.published.tensor_names import From, Names, to_hf
+from legato.nn.quantized.deferred import numbers_of
 from legato.schema import write_json
 
 OURS: Final = "legato.json"
@@ -65,7 +66,7 @@ def digest_of(module: SequenceModel) -> str:
     """
     digest = hashlib.sha256()
     for name, tensor in sorted(weights_of(module).items()):
-        raw = tensor.cpu().contiguous().flatten().view(torch.uint8)
+        raw = numbers_of(tensor).cpu().contiguous().flatten().view(torch.uint8)
         whole = raw[: len(raw) // 8 * 8].view(torch.int64)
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} {int(whole.sum())}\n".encode())
         digest.update(

@@ -30,6 +30,7 @@ Floats = np.ndarray[Any, np.dtype[np.float32]]
 Codes = np.ndarray[Any, np.dtype[np.int8]]
 Packed = tuple[Codes, Floats, Floats | None]
 FOUR: Final = np.uint8(4)  # bits of half a byte
+ALL: Final = slice(None)  # rows of a matrix
 
 
 @dataclass(frozen=True)
@@ -212,27 +213,39 @@ def size_of(tensor: TensorInfo) -> int:
     return prod(tensor.shape) // packing.weights * packing.bytes
 
 
-def read_blocks(header: Header, name: str) -> Blocks | None:
-    """A matrix as it lies in the file; None where it has plain numbers."""
+def read_blocks(header: Header, name: str, rows: slice = ALL) -> Blocks | None:
+    """A matrix, or rows of it, as it lies in the file; None where it has plain numbers."""
     tensor = header.tensors[name]
     packing = PACKINGS[tensor.kind]
     if packing.unpack is None:
         return None
-    raw = header.raw(tensor, size_of(tensor)).reshape(-1, packing.bytes)
-    codes, scales, minimums = packing.unpack(raw)
-    rows = prod(tensor.shape[:-1])
-    fitted = None if minimums is None else minimums.reshape(rows, -1)
-    return Blocks(codes.reshape(rows, -1), scales.reshape(rows, -1), fitted)
+    raw, count = _raw_rows(header, tensor, rows)
+    codes, scales, minimums = packing.unpack(raw.reshape(-1, packing.bytes))
+    fitted = None if minimums is None else minimums.reshape(count, -1)
+    return Blocks(codes.reshape(count, -1), scales.reshape(count, -1), fitted)
 
 
 def read_tensor(header: Header, name: str) -> Floats:
     """A tensor's weights, in its own shape."""
+    return read_rows(header, name).reshape(header.tensors[name].shape)
+
+
+def read_rows(header: Header, name: str, rows: slice = ALL) -> Floats:
+    """The weights of a matrix, or of rows of it (n, K)."""
     tensor = header.tensors[name]
-    blocks = read_blocks(header, name)
+    blocks = read_blocks(header, name, rows)
     if blocks is not None:
-        return blocks.dequantized().reshape(tensor.shape)
-    raw = header.raw(tensor, size_of(tensor))
+        return blocks.dequantized()
+    raw, count = _raw_rows(header, tensor, rows)
     kind = PACKINGS[tensor.kind].name
     if kind == "BF16":  # float32 without the lower half
-        return (raw.view("<u2").astype(np.uint32) << 16).view(np.float32).reshape(tensor.shape)
-    return raw.view("<f4" if kind == "F32" else "<f2").astype(np.float32, copy=False).reshape(tensor.shape)
+        return (raw.view("<u2").astype(np.uint32) << 16).view(np.float32).reshape(count, -1)
+    return raw.view("<f4" if kind == "F32" else "<f2").astype(np.float32, copy=False).reshape(count, -1)
+
+
+def _raw_rows(header: Header, tensor: TensorInfo, rows: slice) -> tuple[Bytes, int]:
+    """The bytes of rows, each of which is whole blocks, and how many rows they are."""
+    each, all_rows = size_of(tensor), prod(tensor.shape[:-1])
+    start, stop, _ = rows.indices(all_rows)
+    each //= all_rows
+    return header.raw(tensor, each * (stop - start), each * start), stop - start

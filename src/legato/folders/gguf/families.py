@@ -11,6 +11,7 @@ An architecture's entries begin with its name: `llama.block_count`. Three things
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from legato.config import validate
 from legato.errors import ConfigError, FolderError, LegatoError, brief
-from legato.folders.gguf.blocks import check_tensors, read_tensor
+from legato.folders.gguf.blocks import check_tensors, read_rows, read_tensor
 from legato.folders.gguf.header import Header
 from legato.folders.gguf.narrow import narrow_matrix
 from legato.models.base import ModelConfig, SequenceModel, Sizes
@@ -30,8 +31,9 @@ from legato.models.llama import LlamaConfig, LlamaModel, Scaling
 from legato.models.published.family import Published
 from legato.models.published.gpt2 import GPT2
 from legato.models.published.llama import Llama
-from legato.models.published.tensor_names import Names, matched
-from legato.nn.quantized import hold_weights
+from legato.models.published.tensor_names import Names
+from legato.models.published.tensor_names import check_tensors as check_shapes
+from legato.nn.quantized import Deferred, deferring, hold_weights, read_deferred
 
 EMBEDDING, POSITIONS, READOUT = "token_embd.weight", "position_embd.weight", "output.weight"
 SLOWED: Final = "rope_freqs.weight"
@@ -259,17 +261,21 @@ def load_module(
         name: torch.empty(tensor.shape, device="meta") for name, tensor in header.tensors.items() if name != SLOWED
     }
 
-    def check(plan: SequenceModel) -> Any:
-        return matched(plan, names.names(plan), shapes, where)
+    def check(plan: SequenceModel) -> None:
+        check_shapes(plan, names.names(plan), shapes, where)
 
     sizes = Sizes(header.tensors[EMBEDDING].shape[0])
-    module = built(lambda: architecture.Model(config, sizes), shapes, check, where, drawn=False, into=into)
+    numbers = sum(tensor.numel() for tensor in shapes.values())
+    with deferring(header.size / numbers) if narrow else nullcontext():
+        module = built(lambda: architecture.Model(config, sizes), shapes, check, where, drawn=False, into=into)
     check(module)
     ours = dict(names.names(module))
     if narrow:
         for name in _hold(module, ours, header, architecture):
             del ours[name]
     _fill(module, ours, header, architecture)
+    if narrow:
+        read_deferred(module)
     return module
 
 
@@ -293,14 +299,35 @@ def _hold(module: SequenceModel, names: Names, header: Header, architecture: Arc
 @torch.no_grad()
 def _fill(module: SequenceModel, names: Names, header: Header, architecture: Architecture) -> None:
     """One tensor after the other, so that no second model lies in memory."""
-    ours = module.state_dict()
+    ours = module.state_dict(keep_vars=True)
     for name, source in names.items():
-        for theirs, place in source.pieces(ours[name]).items():
+        tensor = ours[name]
+        if isinstance(tensor, Deferred):
+            tensor.stacked = [FileRows(header, theirs, architecture, module) for theirs in source.names]
+            continue
+        for theirs, place in source.pieces(tensor).items():
             if not place.is_meta:
                 found = torch.from_numpy(read_tensor(header, theirs))
                 if architecture.turned and theirs.endswith(TURNED):
                     found = halves_apart(found, head_width(module))
                 place.copy_(found)
+
+
+class FileRows:
+    """Rows of a matrix in a file, in our order."""
+
+    def __init__(self, header: Header, name: str, architecture: Architecture, module: SequenceModel) -> None:
+        self.header, self.name = header, name
+        self.head = head_width(module) if architecture.turned and name.endswith(TURNED) else 1
+
+    def __len__(self) -> int:
+        return self.header.tensors[self.name].shape[0]
+
+    def __getitem__(self, rows: slice) -> Tensor:
+        start, stop, _ = rows.indices(len(self))
+        first = start // self.head * self.head  # rows change places within a head
+        found = torch.from_numpy(read_rows(self.header, self.name, slice(first, -(-stop // self.head) * self.head)))
+        return (found if self.head == 1 else halves_apart(found, self.head))[start - first : stop - first]
 
 
 def head_width(module: Any) -> int:

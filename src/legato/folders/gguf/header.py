@@ -71,12 +71,12 @@ class Header:
     size: int  # of the file
     stamp: tuple[int, ...]  # what tells the file from one that takes its place
 
-    def raw(self, tensor: TensorInfo, size: int) -> Bytes:
-        """The bytes of a tensor."""
+    def raw(self, tensor: TensorInfo, size: int, skipped: int = 0) -> Bytes:
+        """So many bytes of a tensor, behind those that are skipped."""
         with open_file(self.path, error=FolderError) as file:
             if _stamp(file) != self.stamp:
                 raise FolderError(f"{self.path} was written over while it was read; begin again")
-            file.seek(self.start + tensor.offset)
+            file.seek(self.start + tensor.offset + skipped)
             found = np.fromfile(file, np.uint8, size)
         if len(found) != size:
             raise FolderError(f"{self.path} ends in the middle of '{tensor.name}'; fetch or copy it again")

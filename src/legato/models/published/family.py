@@ -28,10 +28,11 @@ from torch import Tensor
 from legato.config import validate
 from legato.data.processors import Processor
 from legato.errors import ConfigError, FolderError, brief
+from legato.memory import let_go
 from legato.models.base import ModelConfig, SequenceModel, Sizes
 from legato.models.building import built
 from legato.models.published.entries import Entries, Entry, nested, schema_of, value_at
-from legato.models.published.tensor_names import From, Names, from_hf, matched, to_hf
+from legato.models.published.tensor_names import From, Names, check_tensors, from_hf, to_hf
 from legato.nn.readout import Readout, TokenEmbedding
 from legato.registry import PUBLISHED
 from legato.schema import fit
@@ -233,7 +234,7 @@ class Published:
         }
 
         def check(plan: SequenceModel) -> None:
-            matched(plan, cls.names(plan), left, where)
+            check_tensors(plan, cls.names(plan), left, where)
 
         module = built(lambda: cls.Model(ours, cls.sizes(config)), left, check, where, drawn=False, into=into)
         from_hf(module, cls.names(module), left, where)
@@ -268,7 +269,13 @@ class Published:
         if not config.get("tie_word_embeddings", cls.tied):
             return False
         both = [tensors[name] for our in (EMBEDDING, READOUT) for name in cls.their_names(our) if name in tensors]
-        return len(both) < 2 or torch.equal(both[0].float(), both[1].float())
+        if len(both) < 2:
+            return True
+        alike = both[0].dtype == both[1].dtype  # then they are compared where they lie
+        same = torch.equal(*both) if alike else torch.equal(both[0].float(), both[1].float())
+        for each in both:
+            let_go(each)
+        return same
 
     @classmethod
     def sizes(cls, config: Mapping[str, Any]) -> Sizes:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from legato.errors import FolderError
+from legato.nn.quantized.deferred import Deferred, put
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,16 @@ class From:
         ones = ((None,) * self.leading, (None,) * self.trailing)
         return {name: part.t() if self.turned else part[(*ones[0], ..., *ones[1])] for name, part in parts}
 
+    def put(self, tensor: Tensor, theirs: Mapping[str, Tensor]) -> None:
+        """Fill one of our tensors with the published ones that it is made of."""
+        if isinstance(tensor, Deferred):
+            parts = [theirs[name] for name in self.names]
+            rows = self.leading  # their dimension of them
+            tensor.stacked = [part.t() if self.turned else part.reshape(part.shape[rows], -1) for part in parts]
+            return
+        for name, part in self.pieces(tensor).items():
+            put(part, theirs[name])
+
 
 Names = Mapping[str, From]
 
@@ -54,28 +65,24 @@ def to_hf(module: nn.Module, names: Names) -> dict[str, Tensor]:
 @torch.no_grad()
 def from_hf(module: nn.Module, names: Names, tensors: Mapping[str, Tensor], where: str) -> None:
     """Fill a module from published tensors; nothing is touched unless all of them fit."""
-    for part, place in matched(module, names, tensors, where):
-        place.copy_(part)
+    check_tensors(module, names, tensors, where)
+    ours = module.state_dict(keep_vars=True)
+    for name, source in names.items():
+        source.put(ours[name], tensors)
 
 
-@torch.no_grad()
-def matched(
-    module: nn.Module, names: Names, tensors: Mapping[str, Tensor], where: str
-) -> list[tuple[Tensor, Tensor]]:
-    """Each published tensor and its place in the module, which may be a sketch; all of them fit."""
+def check_tensors(module: nn.Module, names: Names, tensors: Mapping[str, Tensor], where: str) -> None:
+    """Refuse published tensors that are not the module's, which may be a sketch; no number is read."""
     ours, left = module.state_dict(), dict(tensors)
-    copies = [
-        (_take(left, their, place, where), place)  # the numbers themselves are read last
-        for name, source in names.items()
-        for their, place in source.pieces(ours[name]).items()
-    ]
+    for name, source in names.items():
+        for their, place in source.pieces(ours[name]).items():
+            _take(left, their, place, where)
     if left:
         more = f" and {len(left) - 1} more" if len(left) > 1 else ""
         raise FolderError(f"{where} holds a tensor that this architecture lacks: '{min(left)}'{more}")
-    return copies
 
 
-def _take(left: dict[str, Tensor], name: str, place: Tensor, where: str) -> Tensor:
+def _take(left: dict[str, Tensor], name: str, place: Tensor, where: str) -> None:
     if name not in left:
         raise FolderError(f"{where} lacks the tensor '{name}'")
     tensor = left.pop(name)
@@ -86,4 +93,3 @@ def _take(left: dict[str, Tensor], name: str, place: Tensor, where: str) -> Tens
         )
     if tensor.shape != place.shape:
         raise FolderError(f"{where}: '{name}' should have shape {tuple(place.shape)}, but has {tuple(tensor.shape)}")
-    return tensor

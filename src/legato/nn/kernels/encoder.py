@@ -2,7 +2,9 @@
 
 It is what `Stack.forward` does, its plain twin, where every token sees every other and nobody asks for gradients or
 looks inside. No padding is read. Float matrices are laid out (`stack_layout.py`) once a stack has read enough for
-that to come back; until then, and without a compiler, the modules do it.
+that to come back; until then, and without a compiler, the modules do it. In float16 matrices and what they are
+multiplied with have half precision, and all between products is float32; PyTorch's own products of float16 take ten
+to a hundred times as long on a CPU, so nothing is waited for.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from torch import Tensor, nn
 
 from legato.nn.capture import capturing
 from legato.nn.kernels import library as c
-from legato.nn.kernels.stack_layout import Stack, StackLayout, fits, float_numbers, suits, versions
+from legato.nn.kernels.stack_layout import KINDS, Stack, StackLayout, fits, float_numbers, suits, versions
 from legato.nn.quantized import OUTPUTS
 
 WORTH: Final = 1024  # tokens after which float matrices have been worth laying out: they then take a fifth less time
@@ -36,7 +38,7 @@ class EncoderPass:
         counts = [length] * rows if lengths is None else lengths.tolist()
         starts = torch.tensor([0, *itertools.accumulate(counts)])
         padded = sum(counts) < rows * length
-        x = x.detach()
+        dtype, x = x.dtype, x.detach().float()
         packed = torch.cat([row[:count] for row, count in zip(x, counts, strict=True)]) if padded else x.contiguous()
         hidden = torch.empty_like(packed)
         texts = c.Texts(
@@ -49,8 +51,8 @@ class EncoderPass:
         if texts.tokens:
             self._kernels.encode(self._layout.structure, texts, torch.get_num_threads())
         if not padded:
-            return hidden
-        made = x.new_zeros(rows, length, width)
+            return hidden.to(dtype)
+        made = x.new_zeros(rows, length, width, dtype=dtype)
         for row, some, count in zip(made, hidden.split(counts), counts, strict=True):
             row[:count] = some
         return made
@@ -62,23 +64,28 @@ _READ: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()  # tokens, by a s
 
 def encoder_pass(stack: Stack, x: Tensor) -> EncoderPass | None:
     """The pass of a stack over `x` on this machine; None where the plain modules do it."""
-    if not (x.is_cpu and x.dtype == torch.float32 and x.dim() == 3) or torch.is_grad_enabled() or capturing():
+    if not (x.is_cpu and x.dim() == 3) or torch.is_grad_enabled() or capturing():
         return None
-    if stack.training or stack.causal or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
-        return None
-    if not (_known(stack) and suits(stack)):
+    if torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling() or not has_pass(stack, x.dtype):
         return None
     made = _PASSES.get(stack)
     if made is None or made.of != versions(stack):
         forget(stack)
         _READ[stack] = _READ.get(stack, 0) + x.shape[0] * x.shape[1]
-        if _READ[stack] < WORTH and float_numbers(stack):
+        if _READ[stack] < WORTH and x.dtype == torch.float32 and float_numbers(stack):
             return None
         kernels = c.library()
         if kernels is None or not fits(stack):
             return None
         made = _PASSES[stack] = EncoderPass(kernels, stack)
     return made
+
+
+def has_pass(stack: Stack, dtype: torch.dtype) -> bool:
+    """Whether there is a pass of this stack, with weights of that dtype."""
+    if stack.training or stack.causal or dtype not in KINDS or not (_known(stack) and suits(stack, dtype=dtype)):
+        return False
+    return dtype == torch.float32 or ((kernels := c.library()) is not None and kernels.multiplies_halves)
 
 
 def forget(stack: nn.Module) -> None:

@@ -161,6 +161,7 @@ class Library:
         self.step = handle.legato_step
         self.step.argtypes = [ctypes.POINTER(Stack), ctypes.POINTER(Step), ctypes.c_int32]
         self.step.restype = None
+        self.multiplies_halves = bool(handle.legato_multiplies_halves())  # cpu/halves.h
         self.encode = handle.legato_encode
         self.encode.argtypes = [ctypes.POINTER(Stack), ctypes.POINTER(Texts), ctypes.c_int32]
         self.encode.restype = None

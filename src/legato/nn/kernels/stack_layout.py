@@ -1,8 +1,9 @@
 """A stack of blocks as the C++ library reads it (`cpu/stack.h`): which stacks it can, and where their weights lie.
 
 It has layers that are plain or quantised products (no adapter, no hook), norms and activations that it knows, in
-float32. Float matrices lie in panels for it, a copy of those that the modules have; so do quantised ones where many
-rows are multiplied at once, with one scale for 128 inputs in the place of four.
+float32, or in float16 where the processor multiplies that. Float matrices lie in panels for it, a copy of those that
+the modules have; so do quantised ones where many rows are multiplied at once, with one scale for 128 inputs in the
+place of four. Whatever is no matrix is float32 there.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from legato.nn.readout import Readout
 
 Stack = Any  # nn/transformer.py's, which asks for kernels
 BROAD: Final = 128  # inputs that share a scale where many rows are multiplied
+KINDS: Final = {torch.float32: 1, torch.float16: 5}  # of float matrices (cpu/matrix.h)
 NUMBERS: Final = {"relu": 1, "gelu": 2, "gelu-tanh": 3, "quick-gelu": 4, "silu": 5, "swiglu": 5}
 
 
@@ -100,16 +102,16 @@ class StackLayout:
             bias = None if bias is None else F.pad(bias.detach(), (0, missing))
         panels = weight.unflatten(0, (-1, OUTPUTS)).transpose(1, 2).contiguous()  # (N/16, K, 16)
         return c.Matrix(
-            kind=1,
+            kind=KINDS[weight.dtype],
             rows=weight.shape[0],
             columns=weight.shape[1],
-            data=self._pointer(panels),
+            data=self._pointer(panels, weight.dtype),
             bias=None if bias is None else self._pointer(bias),
             factor=1.0,
         )
 
-    def _pointer(self, tensor: Tensor) -> int:
-        tensor = tensor.detach().contiguous()
+    def _pointer(self, tensor: Tensor, dtype: torch.dtype = torch.float32) -> int:
+        tensor = tensor.detach().to(dtype).contiguous()
         self._kept.append(tensor)
         return tensor.data_ptr()
 
@@ -140,17 +142,19 @@ def float_numbers(stack: Stack, readout: nn.Module | None = None) -> int:
 
 def fits(stack: Stack, readout: nn.Module | None = None) -> bool:
     """Whether there is memory for the float matrices once more."""
-    free = available()
-    return free is None or 4 * float_numbers(stack, readout) < free / 2
+    free, size = available(), stack.layers[0].attention_norm.weight.element_size()
+    return free is None or size * float_numbers(stack, readout) < free / 2
 
 
-def suits(stack: Stack, readout: nn.Module | None = None) -> bool:
-    """Whether the kernels have all that a stack is made of."""
+def suits(stack: Stack, readout: nn.Module | None = None, dtype: torch.dtype = torch.float32) -> bool:
+    """Whether the kernels have all that a stack is made of, in that dtype."""
     shape = stack.shape
     if stack.training or shape.activation not in NUMBERS:
         return False
     weight: Any = stack.layers[0].attention_norm.weight
-    if not (weight.is_cpu and weight.dtype == torch.float32):
+    if not (weight.is_cpu and weight.dtype == dtype):
+        return False
+    if dtype != torch.float32 and any(isinstance(layer, QuantizedLinear) for layer in _products(stack)):
         return False
     # A readout may have rows that fill its last block; nothing is behind it that would read them.
     if readout is not None and not _plain(readout):

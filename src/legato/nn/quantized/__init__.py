@@ -1,6 +1,10 @@
-"""Weights of 8 or 4 bits (weights.py), layers and cells that have them, and how a model gets them (narrowing.py)."""
+"""Weights of 8 or 4 bits (weights.py), layers and cells that have them, and how a model gets them (narrowing.py),
+
+without ever being wide (deferred.py).
+"""
 
 from legato.nn.quantized.cells import QuantizedCell
+from legato.nn.quantized.deferred import Deferred, deferring, read_deferred
 from legato.nn.quantized.layers import (
     Narrow,
     NarrowEmbedding,
@@ -19,6 +23,7 @@ __all__ = [
     "NORMAL",
     "OUTPUTS",
     "STEPS",
+    "Deferred",
     "Narrow",
     "NarrowEmbedding",
     "NarrowLinear",
@@ -27,10 +32,12 @@ __all__ = [
     "QuantizedLinear",
     "QuantizedReadout",
     "QuantizedWeight",
+    "deferring",
     "hold_layers",
     "hold_weights",
     "is_quantized",
     "matrix_of",
     "quantize",
     "quantize_layers",
+    "read_deferred",
 ]

@@ -20,7 +20,7 @@ from legato.nn.quantized.layers import (
     QuantizedPartlyBiased,
     QuantizedReadout,
 )
-from legato.nn.quantized.weights import GROUP, OUTPUTS, QuantizedWeight, quantize
+from legato.nn.quantized.weights import GROUP, OUTPUTS, QuantizedWeight, block_bytes, quantize
 from legato.nn.readout import Readout, TokenEmbedding
 from legato.nn.recurrent import Cell
 
@@ -108,8 +108,7 @@ def _checked(name: str, shape: torch.Size, parts: Mapping[str, Tensor | None]) -
     blocks, table, exponent = parts["blocks"], parts["table"], parts["exponent"]
     rows, columns = shape
     bits, minimums = (8 if table is None else 4), parts["minimums"] is not None
-    size = OUTPUTS * GROUP * bits // 8 + 2 * OUTPUTS * (2 if minimums else 1)
-    wanted = (-(-rows // OUTPUTS), -(-columns // GROUP), size)
+    wanted = (-(-rows // OUTPUTS), -(-columns // GROUP), block_bytes(bits, minimums))
     if blocks is None or blocks.dtype != torch.uint8 or tuple(blocks.shape) != wanted:
         found = "nothing" if blocks is None else f"{tuple(blocks.shape)} {str(blocks.dtype).removeprefix('torch.')}"
         raise ValueError(f"'{name}blocks' is {found}, but of a matrix {rows} × {columns} it is {wanted} uint8")

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from legato.nn.kernels.cuda import has_kernels
 from legato.nn.kernels.library import Matrix
+from legato.nn.quantized.deferred import Deferred, numbers_of
 
 OUTPUTS: Final = 16  # of a block
 GROUP: Final = 32  # inputs that share a scale
@@ -34,7 +35,7 @@ NORMAL: Final = (-127, -94, -73, -57, -43, -30, -19, -7, 4, 16, 28, 41, 55, 71, 
 STEPS: Final = tuple(range(16))  # what they stand for above a minimum
 SHARES: Final = (0.85, 0.92, 1.0, 1.08)  # of the scale at which a group's largest number is the table's last
 WIDE: Final = (torch.float32, torch.bfloat16, torch.float16)  # what a kernel makes of narrow numbers
-SOME: Final = 1 << 22  # numbers that are quantised at once
+SOME: Final = 1 << 20  # numbers that are quantised at once: a few times as many lie in memory meanwhile
 
 
 @dataclass
@@ -60,23 +61,45 @@ class QuantizedWeight:
         exponent: int = 0,
     ) -> Self:
         """From codes (N, K) int8 (of 4 bits: places in the table), scales and minimums (N, ⌈K/32⌉) float16."""
-        assert bits == 8 or minimums is None or table is None or tuple(table.tolist()) == STEPS
         rows, columns = codes.shape
-        high, wide = -(-rows // OUTPUTS), -(-columns // GROUP)
-        fill = 0 if bits == 8 or table is None else int((table == 0).int().argmax())
-        codes = F.pad(codes, (0, wide * GROUP - columns, 0, high * OUTPUTS - rows), value=fill)
-        codes = codes.view(high, OUTPUTS, wide, GROUP)
-        if bits == 8:
-            each = codes.view(high, OUTPUTS, wide, 8, 4).permute(0, 2, 3, 1, 4)  # (N/16, K/32, 8, 16, 4)
+        made = cls.empty((rows, columns), bits, minimums is not None, codes.device, table=table, exponent=exponent)
+        made.put(codes, scales, minimums)
+        return made
+
+    @classmethod
+    def empty(
+        cls,
+        shape: tuple[int, int],
+        bits: int,
+        minimums: bool,
+        device: torch.device,
+        *,
+        table: Tensor | None,
+        exponent: int,
+    ) -> Self:
+        """A matrix that nothing has been put into."""
+        assert bits == 8 or not minimums or table is None or tuple(table.tolist()) == STEPS
+        size = (-(-shape[0] // OUTPUTS), -(-shape[1] // GROUP), block_bytes(bits, minimums))
+        return cls(torch.empty(size, dtype=torch.uint8, device=device), shape, bits, table, exponent, minimums)
+
+    def put(self, codes: Tensor, scales: Tensor, minimums: Tensor | None, first: int = 0) -> None:
+        """Lay out some rows of codes, scales and minimums, from those of the block `first` on."""
+        rows, columns = codes.shape
+        high, wide = -(-rows // OUTPUTS), self.blocks.shape[1]
+        blocks, missing = self.blocks[first : first + high], high * OUTPUTS - rows
+        fill = 0 if self.table is None else int((self.table == 0).int().argmax())
+        codes = _padded(codes, (0, wide * GROUP - columns, 0, missing), fill).view(torch.uint8)
+        if self.bits == 8:
+            each = codes.view(high, OUTPUTS, wide, 8, 4)
         else:
-            pairs = codes.view(torch.uint8).view(high, OUTPUTS, wide, 4, 2, 4)
-            each = (pairs[..., 0, :] | (pairs[..., 1, :] << 4)).permute(0, 2, 3, 1, 4)  # (N/16, K/32, 4, 16, 4)
-        parts = [each.reshape(high, wide, -1).view(torch.uint8)]
-        for part in (scales, *(() if minimums is None else (minimums,))):
-            padded = F.pad(part, (0, 0, 0, high * OUTPUTS - rows)).view(high, OUTPUTS, wide)
-            parts.append(padded.transpose(1, 2).contiguous().view(torch.uint8))  # (N/16, K/32, 32)
-        blocks = torch.cat(parts, dim=-1)
-        return cls(blocks, (rows, columns), bits, table, exponent, minimums is not None)
+            pairs = codes.view(high, OUTPUTS, wide, 4, 2, 4)
+            each = pairs[..., 0, :] | (pairs[..., 1, :] << 4)
+        laid_out = blocks[:, :, : self.code_bytes].unflatten(2, (-1, OUTPUTS, 4))
+        laid_out.copy_(each.permute(0, 2, 3, 1, 4))  # (N/16, K/32, 8 or 4, 16, 4)
+        for place, part in enumerate((scales,) if minimums is None else (scales, minimums)):
+            halves = _padded(part, (0, 0, 0, missing)).reshape(high, OUTPUTS, wide).transpose(1, 2)
+            start = self.code_bytes + place * 2 * OUTPUTS
+            blocks[:, :, start : start + 2 * OUTPUTS] = halves.contiguous().view(torch.uint8)  # (N/16, K/32, 32)
 
     @property
     def code_bytes(self) -> int:
@@ -151,30 +174,53 @@ class QuantizedWeight:
 
 
 def quantize(weight: Tensor, bits: int) -> QuantizedWeight:
-    """The matrix (N, K) in so many bits."""
+    """The matrix (N, K) in so many bits; one that is deferred is read some rows at a time."""
     rows, columns = weight.shape
-    most = float(weight.detach().abs().amax())
+    at_once = isinstance(weight, Deferred) and (bool(weight.changes) or weight.numel() <= SOME)
+    source = numbers_of(weight) if at_once else weight
+    step = max(1, SOME // max(columns, 1)) // OUTPUTS * OUTPUTS or OUTPUTS
+    parts = [(start, min(start + step, rows)) for start in range(0, rows, step)]
+    most = float(torch.stack([_some(source, *part).abs().amax() for part in parts]).amax())
     # Half-precision scales lose bits where they are tiny: the largest of them is about 1.
     exponent = math.frexp(most / (127 if bits == 8 else 8))[1]
-    table = None if bits == 8 else torch.tensor(NORMAL, dtype=torch.int8, device=weight.device)
-    minimums = bits == 4 and _suits_minimums(weight.detach()[:OUTPUTS].float() * 2.0**-exponent, table)
-    table = torch.tensor(STEPS, dtype=torch.int8, device=weight.device) if minimums else table
-    step = max(1, SOME // max(columns, 1)) // OUTPUTS * OUTPUTS or OUTPUTS
-    parts = []
-    for start in range(0, rows, step):
-        groups = _groups(weight.detach()[start : start + step].float() * 2.0**-exponent)
+    first = _scaled(source, 0, min(OUTPUTS, rows), exponent)
+    table = None if bits == 8 else torch.tensor(NORMAL, dtype=torch.int8, device=first.device)
+    minimums = bits == 4 and _suits_minimums(first, table)
+    table = torch.tensor(STEPS, dtype=torch.int8, device=first.device) if minimums else table
+    made = QuantizedWeight.empty((rows, columns), bits, minimums, first.device, table=table, exponent=exponent)
+    for start, stop in parts:
+        groups = _groups(_scaled(source, start, stop, exponent))
         least = None
         if minimums:
             codes, scales, least = _four_from_minimums(groups)
         else:
             codes, scales = _eight(groups) if table is None else _four(groups, table)
-        parts.append(QuantizedWeight.of(codes.flatten(1), scales, bits, minimums=least, table=table).blocks)
-    return QuantizedWeight(torch.cat(parts), (rows, columns), bits, table, exponent, minimums)
+        made.put(codes.flatten(1), scales, least, start // OUTPUTS)
+    return made
+
+
+def block_bytes(bits: int, minimums: bool) -> int:
+    """Codes, a scale for each output, and mostly no minimums."""
+    return OUTPUTS * GROUP * bits // 8 + 2 * OUTPUTS * (2 if minimums else 1)
+
+
+def _some(weight: Tensor, start: int, stop: int) -> Tensor:
+    return weight.rows(start, stop) if isinstance(weight, Deferred) else weight.detach()[start:stop]
+
+
+def _scaled(weight: Tensor, start: int, stop: int, exponent: int) -> Tensor:
+    """Some rows by 2⁻ᵉ, in memory of their own."""
+    some = _some(weight, start, stop).float()
+    return some.mul_(2.0**-exponent) if isinstance(weight, Deferred) else some * 2.0**-exponent
 
 
 def _groups(some: Tensor) -> Tensor:
     """(n, K) to (n, ⌈K/32⌉, 32)."""
-    return F.pad(some, (0, -some.shape[1] % GROUP)).unflatten(1, (-1, GROUP))
+    return _padded(some, (0, -some.shape[1] % GROUP)).unflatten(1, (-1, GROUP))
+
+
+def _padded(some: Tensor, sizes: tuple[int, ...], value: int = 0) -> Tensor:
+    return F.pad(some, sizes, value=value) if any(sizes) else some  # which would be copied
 
 
 def _suits_minimums(some: Tensor, table: Tensor | None) -> bool:
@@ -192,8 +238,9 @@ def _suits_minimums(some: Tensor, table: Tensor | None) -> bool:
 
 
 def _eight(groups: Tensor) -> tuple[Tensor, Tensor]:
+    """Codes and scales; the groups are lost."""
     scales = (groups.abs().amax(-1) / 127).half()
-    codes = (groups / scales.float().clamp(min=1e-30).unsqueeze(-1)).round().clamp(-127, 127)
+    codes = groups.div_(scales.float().clamp(min=1e-30).unsqueeze(-1)).round_().clamp_(-127, 127)
     return codes.to(torch.int8), scales
 
 

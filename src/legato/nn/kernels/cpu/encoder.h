@@ -21,15 +21,18 @@ struct Floor {
     std::unique_ptr<float[]> floats;
     std::unique_ptr<int8_t[]> codes;
     std::unique_ptr<float[]> scales;
+    std::unique_ptr<uint16_t[]> halves;
 
-    Rows rows(int64_t count, int64_t columns, bool wide, bool narrow) {
+    Rows rows(int64_t count, int64_t columns, bool wide, bool narrow, bool half) {
         const int64_t groups = columns / GROUP;
         if (wide) floats.reset(new float[count * columns + PANEL]);
         if (narrow) {
             codes.reset(new int8_t[count * columns]);
             scales.reset(new float[2 * count * groups]);
         }
-        return {count, columns, floats.get(), codes.get(), scales.get(), narrow ? scales.get() + count * groups : nullptr};
+        if (half) halves.reset(new uint16_t[count * columns]);
+        float* sums = narrow ? scales.get() + count * groups : nullptr;
+        return {count, columns, floats.get(), codes.get(), scales.get(), sums, halves.get()};
     }
 };
 
@@ -40,7 +43,7 @@ class Encoding {
           stride(heads + 2 * (int64_t)stack.kv_heads * stack.head_width), qkv(new float[texts.tokens * stride]),
           context(new float[texts.tokens * heads]), taken(new std::atomic<int64_t>[2 * stack.layers + 1]) {
         const int64_t most = rows_at_once(stack.blocks[0].inner), shares = (texts.tokens + most - 1) / most;
-        tile = narrow(stack.blocks[0].inner) ? READY_ROWS : WIDE_ROWS;
+        tile = tile_rows(stack.blocks[0].inner);
         tiles = (texts.tokens + tile - 1) / tile;
         pieces = std::min((shares + threads - 1) / threads * threads, tiles);
         for (int64_t i = 0; i < 2 * stack.layers + 1; i++) taken[i] = 0;
@@ -99,17 +102,17 @@ class Encoding {
         int64_t first = 0, rows = 0;
 
         explicit Piece(Encoding& all) : all(all), stack(all.stack) {
-            bool wide = false, bytes = false;
+            bool wide = false, bytes = false, half = false;
             for (int32_t layer = 0; layer < stack.layers; layer++)
                 for (const Matrix* w : {&stack.blocks[layer].qkv, &stack.blocks[layer].attention_output,
                                         &stack.blocks[layer].inner, &stack.blocks[layer].outer})
-                    (narrow(*w) ? bytes : wide) = true;
+                    (narrow(*w) ? bytes : w->kind == HALVES ? half : wide) = true;
             const int64_t most = (all.tiles + all.pieces - 1) / all.pieces * all.tile;
-            input = floor_of_input.rows(most, stack.width, true, bytes);
-            mixed = floor_of_context.rows(most, all.heads, false, bytes);
-            units = floor_of_units.rows(most, stack.units, wide || stack.gated, bytes);
+            input = floor_of_input.rows(most, stack.width, true, bytes, half);
+            mixed = floor_of_context.rows(most, all.heads, false, bytes, half);
+            units = floor_of_units.rows(most, stack.units, wide || stack.gated, bytes, half);
             if (stack.gated) inner.reset(new float[most * 2 * stack.units]);
-            else if (bytes) inner.reset(new float[most * BROAD_GROUP]);
+            else if (bytes || half) inner.reset(new float[most * BROAD_GROUP]);
             added.reset(new float[most * stack.width]);
         }
 
@@ -131,6 +134,7 @@ class Encoding {
 
         const Rows& narrowed(Rows& from, const Matrix& reader) {
             if (narrow(reader)) narrow_for(reader, from, 0, rows * (from.columns / group_of(reader)));
+            if (reader.kind == HALVES) to_halves(from.floats, from.halves, rows * from.columns);
             return from;
         }
 
@@ -146,6 +150,7 @@ class Encoding {
             if (stack.gated) gate(block, from);
             else if (block.outer.kind == BROAD) narrow_units<BROAD_GROUP>(block, from);
             else if (narrow(block.outer)) narrow_units<GROUP>(block, from);
+            else if (block.outer.kind == HALVES) half_units(block, from);
             else multiply(block.inner, from, units.floats, stack.units, stack.activation, 0, stack.units / PANEL);
             leave(block.outer, units, block.feedforward_norm);
         }
@@ -161,6 +166,17 @@ class Encoding {
                 for (int64_t row = 0; row < rows; row++)
                     narrow_group<SIZE>(inner.get() + row * SIZE, units.codes + row * stack.units + g * SIZE,
                                        units.scales + row * groups + g, units.sums + row * groups + g);
+            }
+        }
+
+        // Some units at a time, while they are in a level-one cache.
+        void half_units(const Block& block, const Rows& from) {
+            for (int64_t unit = 0; unit < stack.units; unit += BROAD_GROUP) {
+                const int64_t count = std::min<int64_t>(BROAD_GROUP, stack.units - unit);
+                multiply(block.inner, from, inner.get() - unit, BROAD_GROUP, stack.activation, unit / PANEL,
+                         (unit + count) / PANEL);
+                for (int64_t row = 0; row < rows; row++)
+                    to_halves(inner.get() + row * BROAD_GROUP, units.halves + row * stack.units + unit, count);
             }
         }
 

@@ -213,12 +213,20 @@ class Walk {
 
 extern "C" {
 
+// Whether the processor multiplies half-precision numbers: only then may a matrix be one of HALVES.
+int32_t legato_multiplies_halves() { return MULTIPLIES_HALVES; }
+
 // y (rows, N) = f(x (rows, K) Wᵀ + b)
 void legato_linear(const Matrix* w, const float* x, int64_t rows, float* y, int32_t activation, int32_t threads) {
     const int64_t columns = w->columns, groups = columns / group_of(*w);
     static thread_local std::vector<int8_t> codes;
     static thread_local std::vector<float> scales;
+    static thread_local std::vector<uint16_t> halves;
     Rows given{rows, columns, const_cast<float*>(x), nullptr, nullptr, nullptr};
+    if (w->kind == HALVES) {
+        halves.resize(rows * columns);
+        to_halves(x, given.halves = halves.data(), rows * columns);
+    }
     if (narrow(*w)) {
         codes.resize(rows * columns);
         scales.resize(2 * rows * groups);

@@ -6,6 +6,7 @@
 //   BYTES   8 bits a number, a half-precision scale for each 32 inputs of an output: (N/16, K/32) blocks
 //   NIBBLES 4 bits a number, and the same scales; with minimums they are 0 to 15, else what a table says of them
 //   BROAD   8 bits a number, a float scale for each 128 inputs of an output: for many rows, made of the two above
+//   HALVES  half-precision numbers, as PANELS; for processors that multiply them (halves.h)
 //
 // A block of BYTES is (8, 16, 4) bytes, for 8 times 4 inputs of 16 outputs, and their 16 scales, and with `minimums`
 // 16 halves more, which are added to each of the numbers. One of NIBBLES is (4, 16, 4) bytes, in the lower half of
@@ -23,11 +24,11 @@
 
 constexpr int PANEL = 16, GROUP = 32, BROAD_GROUP = 128, VECTORS = PANEL / WIDE, LINE = 64;
 
-enum Kind : int32_t { PANELS = 1, BYTES = 2, NIBBLES = 3, BROAD = 4 };
+enum Kind : int32_t { PANELS = 1, BYTES = 2, NIBBLES = 3, BROAD = 4, HALVES = 5 };
 enum Activation : int32_t { NONE = 0, RELU = 1, GELU = 2, GELU_TANH = 3, QUICK_GELU = 4, SILU = 5 };
 
 struct Matrix {
-    int32_t kind, rows, columns, minimums;  // rows: a multiple of 16; columns: of 32 where narrow
+    int32_t kind, rows, columns, minimums;  // rows: a multiple of 16; columns: of 32 where narrow, 8 of HALVES
     const void* data;
     const float* bias;    // or null
     const int8_t* table;  // of NIBBLES
@@ -36,20 +37,22 @@ struct Matrix {
 };
 
 // Rows of x: floats, and where a narrow matrix reads them bytes, scales and the sums of what the bytes stand for.
+// Where one of halves reads them, halves.
 struct Rows {
     int64_t count, columns;
     float* floats;
     int8_t* codes;
     float* scales;
     float* sums;
+    uint16_t* halves = nullptr;
 };
 
-INLINE bool narrow(const Matrix& w) { return w.kind >= BYTES; }
+INLINE bool narrow(const Matrix& w) { return w.kind >= BYTES && w.kind <= BROAD; }
 INLINE int64_t group_of(const Matrix& w) { return w.kind == BROAD ? BROAD_GROUP : GROUP; }
 
 template <int HOW>
 INLINE Floats activated(Floats x) {
-    if constexpr (HOW == RELU) return larger(x, all(0.f));
+    if constexpr (HOW == RELU) return x < 0.f ? all(0.f) : x;  // NaN stays
     if constexpr (HOW == GELU) return 0.5f * x * (1.f + error_function(x * 0.70710678f));
     if constexpr (HOW == GELU_TANH) return x * sigmoid(2.f * 0.79788456f * (x + 0.044715f * x * x * x));
     if constexpr (HOW == QUICK_GELU) return x * sigmoid(1.702f * x);

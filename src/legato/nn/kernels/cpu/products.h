@@ -4,6 +4,7 @@
 // panel as it is; for more it is made ready first, and while they multiply the panel behind it is asked for.
 #pragma once
 
+#include "halves.h"
 #include "matrix.h"
 
 // Outputs of a panel, or of some vectors of it, are done: bias, activation, and where they belong.
@@ -386,6 +387,7 @@ static void multiply_wide(
 // The rows from `row` to `end` with one panel.
 static void multiply_panel(
     const Matrix& w, int64_t panel, const Rows& x, int64_t row, int64_t end, float* y, int64_t stride, int32_t how) {
+    if (w.kind == HALVES) return multiply_halves(w, panel, x, row, end, y, stride, how);
     Ahead ahead = lines_ahead(w, panel, end - row);
     if (w.kind == BROAD) {
         while (row < end) {
@@ -422,8 +424,9 @@ static void multiply_panel(
         multiply_wide(w, panel, x, row, end, from, std::min(from + INPUTS, x.columns), y, stride, how);
 }
 
-// Rows that go through a matrix together, in fives and fours: a level-two cache has room for them.
-INLINE int64_t rows_at_once(const Matrix& w) { return narrow(w) ? 120 : 60; }
+// Rows that go through a matrix together, in whole tiles: a level-two cache has room for them.
+INLINE int64_t rows_at_once(const Matrix& w) { return w.kind == HALVES ? 64 : narrow(w) ? 120 : 60; }
+INLINE int64_t tile_rows(const Matrix& w) { return w.kind == HALVES ? 8 : narrow(w) ? READY_ROWS : WIDE_ROWS; }
 
 // All rows of x with the panels from `first` to `last`; y has `stride` floats a row, and room for whole panels.
 static void multiply(

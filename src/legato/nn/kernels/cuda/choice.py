@@ -32,8 +32,8 @@ def choose(
 ) -> Tensor:
     """From logits (R, V): candidates (5, R, 1), see `Candidates.of`.
 
-    The best token of each row, the first of equal ones; with `seeds` (R,) the one that the row's number for the tokens
-    `written` (R,) (decoding/draws.py) falls on in the cumulative distribution at this temperature.
+    The best token of each row, the first of equal ones; with `seeds` (R,) the one that the row's number for so many
+    tokens `written` (R,) (decoding/draws.py) falls on in the cumulative distribution at this temperature.
     """
     rows, size = logits.shape
     blocks = -(-size // BLOCK)
