@@ -35,7 +35,7 @@ NORMAL: Final = (-127, -94, -73, -57, -43, -30, -19, -7, 4, 16, 28, 41, 55, 71, 
 STEPS: Final = tuple(range(16))  # what they stand for above a minimum
 SHARES: Final = (0.85, 0.92, 1.0, 1.08)  # of the scale at which a group's largest number is the table's last
 WIDE: Final = (torch.float32, torch.bfloat16, torch.float16)  # what a kernel makes of narrow numbers
-SOME: Final = 1 << 20  # numbers that are quantised at once: a few times as many lie in memory meanwhile
+SOME: Final = 1 << 18  # numbers that are quantised at once: a few times as many lie in memory meanwhile
 
 
 @dataclass
