@@ -20,6 +20,8 @@ from legato.decoding.candidates import Chooser
 from legato.decoding.device_frontier import DeviceFrontier
 from legato.decoding.options import SearchOptions
 from legato.models.base import Sizes
+from legato.nn import feedforward, transformer
+from legato.nn.capture import record
 from legato.nn.feedforward import BlockShape
 from legato.nn.linear import Linear
 from legato.nn.losses import vocabulary as losses
@@ -301,20 +303,65 @@ def test_a_sum_and_its_norm_have_the_plain_gradients(
 
 
 @needs_kernels
-@pytest.mark.parametrize("shape", [{}, {"norm": "rms", "activation": "swiglu", "bias": False}])
+@pytest.mark.parametrize(
+    "shape", [{}, {"activation": "gelu-tanh"}, {"norm": "rms", "activation": "swiglu", "bias": False}]
+)
 def test_a_stack_that_joins_them_learns_the_same(shape: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    from legato.nn.kernels.cuda import biased_gelu
+
     torch.manual_seed(0)
     block = BlockShape(width=16, heads=2, inner=32, **{"activation": "gelu", "norm_first": True, **shape})
     stack = Stack("decoder", 2, block, causal=True).to(DEVICE).train()
-    x, found = torch.randn(2, 6, 16, device=DEVICE), []
+    with torch.no_grad():
+        for parameter in stack.parameters():  # biases and norms that a fresh model has at 0 and 1
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    x, found, made_by_kernel = torch.randn(2, 6, 16, device=DEVICE), [], []
+    real = biased_gelu.biased_gelu
+
+    def told(*given: Any, **how: Any) -> torch.Tensor:
+        made_by_kernel.append(how)
+        return real(*given, **how)
+
+    monkeypatch.setattr(biased_gelu, "biased_gelu", told)
     for joins in (True, False):
-        monkeypatch.setattr(Stack, "_joins", lambda self, x, joins=joins: joins)
+        for module in (transformer, feedforward):
+            monkeypatch.setattr(module, "training_kernels", lambda x, joins=joins: joins)
+        assert stack._joins(x) is joins
         given = x.clone().requires_grad_()
         stack.zero_grad()
         made = stack(given)
         made.square().sum().backward()
         found.append([made.detach(), given.grad, *(p.grad.clone() for p in stack.parameters() if p.grad is not None)])
+    assert len(made_by_kernel) == (0 if shape.get("activation") == "swiglu" else 2)
     torch.testing.assert_close(*found, rtol=1e-3, atol=1e-3)
+
+
+@needs_kernels
+def test_they_are_joined_only_where_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (transformer, feedforward):
+        monkeypatch.setattr(module, "training_kernels", lambda x: True)
+    shape = BlockShape(width=16, heads=2, inner=32, activation="gelu", norm_first=True)
+    stack, x = Stack("decoder", 2, shape, causal=True).train(), torch.randn(1, 3, 16)
+    assert stack._joins(x)
+    for listened in (stack.layers[1], stack.layers[0].attention_norm, stack.norm):
+        heard: list[Any] = []
+        handle = listened.register_forward_hook(lambda module, given, made, heard=heard: heard.append(made))
+        assert not stack._joins(x)
+        stack(x)
+        assert heard
+        handle.remove()
+    with record():
+        assert not stack._joins(x)
+    stack.recompute = True
+    assert not stack._joins(x)
+    stack.recompute = False
+    assert not stack.eval()._joins(x)
+    inner = stack.layers[0].feedforward.inner
+    assert inner.plain
+    inner.register_forward_hook(lambda *_: None)
+    assert not inner.plain
+    post = Stack("decoder", 1, BlockShape(width=16, heads=2, inner=32), causal=True).train()
+    assert not post._joins(x)
 
 
 @needs_kernels
