@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import os
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import settings
 
 settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
@@ -15,8 +18,31 @@ os.environ.setdefault("LEGATO_BF16", "off")  # `auto` is float32 on every proces
 os.environ["HF_HUB_OFFLINE"] = "1"  # before the library is imported, which looks once
 # The CPU kernels are compiled once for all tests, and not anew for each cache.
 os.environ.setdefault("LEGATO_KERNELS", str(Path(__file__).parent.parent / ".pytest_cache" / "kernels"))
+os.fsync = lambda handle: None  # type: ignore[assignment]  # no test outlives a power cut, and each run syncs often
+
+CACHES = itertools.count()
+THREADS = torch.get_num_threads()
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: no collection of garbage has to look through it again."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Runs are resumed to the same bits on as many threads, by the same library of products.
+
+    A processor without products of bfloat16 that was asked for one makes PyTorch do without oneDNN from then on.
+    """
+    if torch.get_num_threads() != THREADS:
+        torch.set_num_threads(THREADS)
+    if not torch._C._get_mkldnn_enabled():
+        torch._C._set_mkldnn_enabled(True)
 
 
 @pytest.fixture(autouse=True)
-def private_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LEGATO_CACHE", str(tmp_path / "legato-cache"))
+def private_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder is made by who writes into it."""
+    monkeypatch.setenv("LEGATO_CACHE", str(tmp_path_factory.getbasetemp() / "caches" / str(next(CACHES))))

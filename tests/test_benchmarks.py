@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -20,12 +20,21 @@ import torch
 import legato
 from legato.data.batching.batch import Batch, Inputs
 from legato.data.batching.picture_batches import _Ahead
+from thinned import some
 from tiny_pictures import TINY_CAPTIONER, captioned
 from tiny_runs import small, write_text
 from tiny_sounds import SMALL as SMALL_SPEECH
 from tiny_sounds import write_sounds
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+
+
+@pytest.fixture(autouse=True)
+def threads_stay() -> Iterator[None]:
+    """Benchmarks set how many there are."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 def benchmark(name: str) -> ModuleType:
@@ -67,6 +76,7 @@ def test_8_bits_are_compared_with_8_bits(translate: ModuleType, capsys: pytest.C
     assert "2.00 ×" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_limits_of_a_machine_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     module = benchmark("machine")
     monkeypatch.setattr(module, "_best", lambda work, device, calls: 0.5)
@@ -350,7 +360,7 @@ def test_writing_of_an_lstm_is_compared(run_here: Callable[..., dict[str, Any]])
 
 
 @pytest.mark.skipif(not has_peer(), reason="transformers is not installed")
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", some(["float32", "bfloat16"], ["float32"]))
 def test_translating_is_compared(run_here: Callable[..., dict[str, Any]], dtype: str) -> None:
     size = ["--layers=1", "--width=128", "--length=3", "--sentences=2", "--measure=greedy fixed,beam fixed"]
     sides = ["legato", "huggingface", "huggingface-static"]

@@ -21,12 +21,13 @@ from legato.version import __version__
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
-__all__ = ["LegatoError", "Model", "__version__", "compare", "load", "train"]
+__all__ = ["LegatoError", "Model", "__version__", "ask", "compare", "index", "load", "open_index", "train"]
 
 if TYPE_CHECKING:
     from legato.errors import LegatoError
     from legato.loading import load
     from legato.model import Model
+    from legato.rag import ask, index, open_index
     from legato.runs.compare import compare
     from legato.runs.train import train
 
@@ -36,6 +37,9 @@ _HOMES = {
     "load": "legato.loading",
     "train": "legato.runs.train",
     "compare": "legato.runs.compare",
+    "index": "legato.rag",
+    "open_index": "legato.rag",
+    "ask": "legato.rag",
 }
 
 

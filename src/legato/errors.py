@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import difflib
 import errno
-from collections.abc import Iterable
-from typing import Any
+import os
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final
 
 LONGEST = 480  # characters in a message
 ENDING = 160  # of those, the ones at its end, which say what to do
@@ -161,3 +165,35 @@ def listed(names: Iterable[Any], most: int = LISTED, *, quote: str = "") -> str:
         room -= len(one) + 2
     rest = len(every) - len(shown)
     return ", ".join(shown) + (f" and {rest:,} more" if rest else "")
+
+
+_HOLDING: Final = threading.Lock()
+
+
+@contextmanager
+def panics_unprinted() -> Iterator[None]:
+    """Hold back what is written to standard error, and drop it where a panic comes: Rust prints each by itself.
+
+    For opening things, one at a time, and not for calls that may be given up on: the stream is the whole process's.
+    """
+    with _HOLDING:
+        try:
+            held, kept = tempfile.TemporaryFile(), os.dup(2)  # noqa: SIM115
+        except OSError:  # there is no such stream, or no place to hold it
+            yield
+            return
+        with held:
+            panicked = False
+            try:
+                os.dup2(held.fileno(), 2)
+                yield
+            except BaseException as problem:
+                panicked = is_panic(problem)
+                raise
+            finally:
+                os.dup2(kept, 2)
+                os.close(kept)
+                held.seek(0)
+                if not panicked:
+                    with suppress(OSError):  # nobody is there to read it
+                        os.write(2, held.read())

@@ -15,10 +15,11 @@ import torch
 from legato.config import validate
 from legato.data.text.tokenizers import AnyTokenizer, StreamDecoder, Tokenizer
 from legato.decoding import Hypothesis, SearchOptions, cut_at_stop, search
+from legato.decoding.constraints import check_followed, constraint_of
 from legato.decoding.emitter import Emitter
 from legato.decoding.sliding import Sliding
 from legato.errors import ConfigError, LegatoError, brief, suggest
-from legato.folders.chat_template import Messages
+from legato.folders.chat_template import Messages, Tools
 from legato.folders.finite_scores import finite_scores
 from legato.folders.loaded import Loaded
 from legato.models.base import count_parameters
@@ -100,7 +101,9 @@ class Model:
         ids = self.chat_ids(messages, about_picture=True)
         return self.hypotheses([ids], validate(SearchOptions, options), images=[image])[0][0].text
 
-    def chat_ids(self, messages: str | Messages, *, about_picture: bool = False) -> list[int]:
+    def chat_ids(
+        self, messages: str | Messages, *, about_picture: bool = False, tools: Tools | None = None
+    ) -> list[int]:
         """A dialogue as the tokens before the model's answer; `generate`, `stream` and `write` take them.
 
         Where it is `about_picture`, image tokens stand before what the user says first.
@@ -115,7 +118,7 @@ class Model:
             from legato.tasks.visual_chat.picture_talk import PictureTalk
 
             return PictureTalk.of(self.loaded).prompt(dialogue)
-        return self.tokenizer.encode_template(self.loaded.chat.render(dialogue))
+        return self.tokenizer.encode_template(self.loaded.chat.render(dialogue, tools=tools))
 
     def hypotheses(
         self, prompts: Sequence[Prompt], options: SearchOptions, on_token: Any = None, images: Sequence[Any] = ()
@@ -124,7 +127,7 @@ class Model:
         self.check_generates()
         ids = [self.begin(prompt, options) for prompt in prompts]
         found = self._search(ids, options, on_token, images)
-        return [[self._finish(start, h, options) for h in best] for start, best in zip(ids, found, strict=True)]
+        return [[self.finished(start, h, options) for h in best] for start, best in zip(ids, found, strict=True)]
 
     def stream(self, prompt: Prompt = "", **options: Any) -> Iterator[str]:
         """Yield the text piece by piece as it is written (greedy and sample only).
@@ -179,7 +182,7 @@ class Model:
         found = self._search([start], options, on_token, images)
         out.push(decoder.finish())
         out.finish()
-        return self._finish(start, found[0][0], options)
+        return self.finished(start, found[0][0], options)
 
     def prompt_ids(self, prompt: Prompt) -> list[int]:
         """The prompt as tokens, with what stands before a text; tokens stand as they are."""
@@ -384,20 +387,23 @@ class Model:
         memory = self._seen(images, options) if images else None
         if max_length is not None and options.slide:
             model = Sliding(self.module, max_length, self.device)
-        elif max_length is not None:  # the last token need not be read
-            limits = [min(options.max_tokens, max_length - len(prompt) + 1) for prompt in prompts]
-        ends, decode = self.loaded.ends, self.tokenizer.decode
-        return search(
+        elif max_length is not None:
+            limits = [self.limit_of(prompt, options) for prompt in prompts]
+        constraint = constraint_of(self.loaded, options, limits or [options.max_tokens] * len(prompts))
+        hypotheses = search(
             model,
             prompts,
             options,
             eos=None,
-            stop_tokens=ends,
+            stop_tokens=self.loaded.ends,
             limits=limits,
             memory=memory,
-            text_of=decode,
+            text_of=self.tokenizer.decode,
             on_token=on_token,
+            constraint=constraint,
         )
+        check_followed(constraint)
+        return hypotheses
 
     def _seen(self, images: Sequence[Any], options: SearchOptions) -> Any:
         """What the search needs of pictures."""
@@ -407,7 +413,13 @@ class Model:
             raise LegatoError("a context that slides forgets its picture; leave out --slide")
         return look_at(self.loaded, images, self.device)
 
-    def _finish(self, start: list[int], hypothesis: Hypothesis, options: SearchOptions) -> Generated:
+    def limit_of(self, prompt: Sequence[int], options: SearchOptions) -> int:
+        """The most tokens that can be written behind a prompt."""
+        most = self.module.max_length  # of which the last one written need not be read
+        return options.max_tokens if most is None else min(options.max_tokens, most - len(prompt) + 1)
+
+    def finished(self, start: list[int], hypothesis: Hypothesis, options: SearchOptions) -> Generated:
+        """What a search found behind a prompt, as text."""
         # Decoded behind the prompt, so that a word keeps the space before it.
         decoder = StreamDecoder(self.tokenizer, after=start)
         written = "".join(decoder.push(token) for token in hypothesis.tokens) + decoder.finish()
@@ -419,6 +431,11 @@ class Model:
         self.check_generates()
         if self.loaded.chat is None or not isinstance(self.tokenizer, Tokenizer):
             raise LegatoError(f"{self.folder} has no chat template, so it is no model to talk to: leave out --chat")
+
+    @property
+    def generates(self) -> bool:
+        """Whether it continues texts."""
+        return self.module.can_generate and not self.module.is_encoder_decoder
 
     def check_generates(self) -> None:
         """Refuse a model that does not continue texts."""

@@ -13,6 +13,7 @@ import pytest
 
 from legato.cli.printing import notes
 from shells import piped
+from thinned import some
 
 
 @pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["generate", "-h"], [], ["--version"]])
@@ -34,7 +35,7 @@ def test_every_verb_is_in_the_help(command: Any) -> None:
     assert all(verb in shown for verb in ("train", "eval", "generate", "compare", "models", "recipes", "doctor"))
 
 
-@pytest.mark.parametrize("line", ["generate {home}/run the --json", "models"])
+@pytest.mark.parametrize("line", some(["generate {home}/run the --json", "models"], ["models"]))
 def test_a_reader_that_leaves_early_ends_the_other_verbs_quietly(line: str, home: Path) -> None:
     ended = piped(line.format(home=home) + " | true")
     assert (ended.returncode, ended.stderr) == (0, "")

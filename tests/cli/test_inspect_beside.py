@@ -12,7 +12,8 @@ from legato.inspect.gradients import gradient_through_time
 from reports import reports_in
 
 TEXT = "the dog runs and the dog"
-QUICK: dict[str, Any] = {"train.steps": 2, "train.tensorboard": "false", "device": "cpu", "model.width": 16}
+QUICK: dict[str, Any] = {"train.steps": 2, "train.samples": 0, "train.tensorboard": "false"}
+QUICK |= {"device": "cpu", "model.width": 16}
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         legato.train("lm", {**text, "model": model, "seed": seed}, out=folder / name, quiet=True)
     for name in ("masked", "other"):
         legato.train("mlm", {**text, "model": "bert", "model.heads": 2}, out=folder / name, quiet=True)
-    pairs = {"data.train": "toy:language", "data.toy.count": 50, "model": "seq2seq", "model.layers": 1}
+    pairs = {"data.train": "toy:language", "data.toy.count": 50, "data.toy.valid_count": 5}
+    pairs |= {"model": "seq2seq", "model.layers": 1}
     legato.train("translation", {**QUICK, **pairs}, out=folder / "pairs", quiet=True)
     return folder
 

@@ -15,7 +15,8 @@ from refusals import is_one_line
 from reports import reports_in
 from tiny_tasks import tiny
 
-QUICK: dict[str, Any] = {"train.steps": 2, "train.tensorboard": "false", "device": "cpu", "model.width": 16}
+QUICK: dict[str, Any] = {"train.steps": 2, "train.samples": 0, "train.tensorboard": "false"}
+QUICK |= {"device": "cpu", "model.width": 16}
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +27,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     text |= {"train.batch_tokens": 64, "data.window": 16, "model.layers": 2}
     legato.train("lm", {**QUICK, **text, "model": "gpt2", "model.heads": 2}, out=folder / "gpt2", quiet=True)
     legato.train("lm", {**QUICK, **text, "model": "lstm"}, out=folder / "lstm", quiet=True)
-    pairs = {"data.train": "toy:language", "data.toy.count": 50, "model": "seq2seq", "model.layers": 1}
+    pairs = {"data.train": "toy:language", "data.toy.count": 50, "data.toy.valid_count": 5}
+    pairs |= {"model": "seq2seq", "model.layers": 1}
     legato.train("translation", {**QUICK, **pairs}, out=folder / "pairs", quiet=True)
     return folder
 

@@ -17,6 +17,7 @@ import pytest
 
 from legato import interrupts
 from legato.interrupts import CtrlC
+from thinned import some
 from tiny_runs import finish, read_metrics, small, start, wait_for, words
 
 LONG = {"train__steps": 10**6, "train__checkpoint_every": 10**6, "train__validate_every": 10**6}
@@ -129,7 +130,7 @@ def test_a_third_ctrl_c_ends_even_what_a_second_one_left(tmp_path: Path) -> None
     assert log.read_text() == f"legato: interrupted; {GO_ON}{run}\n"
 
 
-@pytest.mark.parametrize("pause", [0, 0.001, 0.01])
+@pytest.mark.parametrize("pause", some([0, 0.001, 0.01], [0.001]))
 def test_any_number_of_ctrl_c_shows_no_traceback(pause: float, tmp_path: Path) -> None:
     process, run, log = training(tmp_path)
     wait_for(lambda: len(read_metrics(run)) > STEPS, process)
@@ -245,7 +246,7 @@ def test_ctrl_c_while_the_process_ends_is_one_line() -> None:
         "def press():\n"
         "    threading.main_thread().join(0.2)\n"
         "    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)\n"
-        "    import time; time.sleep(5)\n"
+        "    import time; time.sleep(1)\n"
         "import sys; sys.argv = ['legato', '--version']\n"
         "from legato.__main__ import main\n"
         "threading.Thread(target=press).start()\n"  # which Python waits for at its end

@@ -14,7 +14,9 @@ from legato.data.sources.corpora import stdlib_corpus
 from legato.data.sources.toys import ToyConfig, toy_rows
 from legato.runs.config import find_recipe, list_recipes
 from tiny_adapted import published_folder
+from tiny_documents import write_documents
 from tiny_pictures import class_folders, write_jsonl, write_picture
+from tiny_published import CHATML, gpt2_folder
 from tiny_sounds import TEXTS, samples_of, write_sound, write_table
 
 ROOT = Path(__file__).parents[2]
@@ -44,6 +46,8 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     adapting()
     pictures()
     sounds()
+    write_documents(Path("docs"))
+    gpt2_folder(Path("CHAT"), length=1024, template=CHATML)
     return tmp_path
 
 
@@ -95,7 +99,7 @@ def test_every_command_in_the_readme_runs(texts: Path, command: Any) -> None:
     lines = commands()
     assert len(lines) >= 6
     for line in lines:
-        words = [re.sub(r"^train\.steps=.*", "train.steps=6", word) for word in shlex.split(line)[1:]]
+        words = [re.sub(r"^train\.steps=.*", "train.steps=6", word) for word in shlex.split(line, comments=True)[1:]]
         if any(word.startswith("resume=") for word in words):
             words = [word.replace("train.steps=6", "train.steps=9") for word in words]
         elif words[:2] == ["train", "image-classification"]:
@@ -117,8 +121,10 @@ def test_every_command_in_the_readme_runs(texts: Path, command: Any) -> None:
             words += ["train.batch_tokens=256", "train.batch_rows=none", "train.steps=6"]
         elif words[0] in ("train", "compare"):
             words += SMALL if words[0] == "train" else SMALL[1:]
-        elif words[0] == "generate":
+        elif words[0] in ("generate", "ask"):
             words += ["--max-tokens", "8"]
+        elif words[0] == "serve":
+            words += ["--check"]
         answer = command(*words)
         assert answer.code == 0, f"{line}\n{answer.err}"
 

@@ -86,12 +86,14 @@ def test_a_prediction_imports_what_its_model_and_task_need(classifier: Path) -> 
     }
 
 
+@pytest.mark.slow
 def test_writing_imports_what_its_model_needs(home: Path) -> None:
     modules = imported("generate", home / "run", "the", "--max-tokens", "2")
     assert not modules & set(UNNEEDED), modules & set(UNNEEDED)
     assert registered(modules) == {"models": {"legato.models.recurrent"}, "tasks": set()}
 
 
+@pytest.mark.slow
 def test_vectors_of_texts_need_nothing_of_pictures(home: Path) -> None:
     modules = imported("embed", home / "run", "the")
     assert not modules & {*UNNEEDED, "legato.models.image_encoder", "legato.data.image.picture_files"}

@@ -16,6 +16,7 @@ from shells import in_a_shell, piped
 from tiny_runs import small, weights_digest, words
 
 
+@pytest.mark.slow
 def test_training_from_a_shell_leaves_a_run_that_can_be_evaluated(home: Path, tmp_path: Path) -> None:
     trained = in_a_shell(
         *("train", "lm", f"data.train={home}/train.txt", f"data.valid={home}/valid.txt", "model=lstm"),

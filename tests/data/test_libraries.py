@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from legato.data.text.libraries import Library, _panics_unprinted, clear_of_panics
+from legato.data.text.libraries import Library, clear_of_panics
 from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
-from legato.errors import ConfigError, DataError
+from legato.errors import ConfigError, DataError, panics_unprinted
 
 TRAINED = Tokenizer.train(TokenizerConfig(name="bpe", size=300), ["the cat sat on the mat"] * 5)
 
@@ -72,7 +72,7 @@ def test_a_panic_over_a_file_prints_nothing_by_itself(
 
 
 def test_what_else_is_printed_while_a_file_is_read_comes_through(capfd: pytest.CaptureFixture[str]) -> None:
-    with suppress(ValueError), _panics_unprinted():
+    with suppress(ValueError), panics_unprinted():
         os.write(2, b"a warning\n")
         raise ValueError("no panic")
     os.write(2, b"and another\n")

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from legato.decoding.ctc import Fusion, align, alignable, frames_needed, greedy, log_likelihood, prefix_beam
+from legato.decoding.speech.ctc import Fusion, align, alignable, frames_needed, greedy, log_likelihood, prefix_beam
 from legato.errors import DataError, LegatoError, NotFiniteError
 
 Labels = tuple[int, ...]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from legato.decoding.ctc_prefix import UNLIKELY, JointScores
+from legato.decoding.speech.ctc_prefix import UNLIKELY, JointScores
 
 BLANK, EOS, TOKENS = 3, 2, (0, 1)  # of frames; the decoder's end is no token that CTC says
 LENGTH = 5

@@ -31,7 +31,7 @@ def test_another_seed_gives_another_text(kind: str):
 PROMPT = st.lists(st.integers(1, 4), min_size=1, max_size=6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.lists(PROMPT, min_size=1, max_size=8),
     st.randoms(use_true_random=False),

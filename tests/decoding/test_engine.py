@@ -9,13 +9,18 @@ import torch
 from tiny_searches import assert_same, options
 
 from legato.data.batching.batch import Batch, Inputs
-from legato.decoding import SearchOptions, lanes, search_steps
+from legato.decoding import SearchOptions
 from legato.decoding.candidates import Chooser
 from legato.decoding.engine import Engine
-from legato.decoding.lanes import DeviceLane, HostLane
-from legato.decoding.search_steps import SearchSteps
+from legato.decoding.lanes import device_lane, prefix_cache, search_steps
+from legato.decoding.lanes.device_lane import DeviceLane
+from legato.decoding.lanes.host_lane import HostLane
+from legato.decoding.lanes.prefix_cache import PrefixCache
+from legato.decoding.lanes.search_steps import SearchSteps
+from legato.decoding.search import search
 from legato.errors import LegatoError
 from random_models import surer
+from thinned import crossed
 
 V = 23
 KINDS: dict[str, dict[str, Any]] = {
@@ -75,8 +80,7 @@ def run(model: Any, how: SearchOptions, recorded: bool, prompts: list[list[int]]
     return [engine.take(number) for number in numbers]
 
 
-@pytest.mark.parametrize("how", HOWS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "how"), crossed([*KINDS], [*HOWS], 3))
 def test_steps_on_the_device_write_what_the_hosts_do(kind: str, how: str) -> None:
     model, chosen = made(kind), options(**{"max_tokens": 14, **HOWS[how]})
     limits = [1 + (5 * n) % 14 for n in range(len(PROMPTS))]
@@ -85,9 +89,11 @@ def test_steps_on_the_device_write_what_the_hosts_do(kind: str, how: str) -> Non
         assert_same(left, right)
 
 
+LATER = ["llama", "transformer", "seq2seq", "lstm", "window"], ["greedy", "sample", "beam", "beam-sample"]
+
+
 @pytest.mark.parametrize("recorded", [False, True])
-@pytest.mark.parametrize("how", ["greedy", "sample", "beam", "beam-sample"])
-@pytest.mark.parametrize("kind", ["llama", "transformer", "seq2seq", "lstm", "window"])
+@pytest.mark.parametrize(("kind", "how"), crossed(*LATER, 2))
 def test_requests_that_come_later_get_what_they_would_get_alone(kind: str, how: str, recorded: bool) -> None:
     model, chosen = made(kind), options(**{"max_tokens": 14, **HOWS[how]})
     alone = [run(model, chosen, False, [prompt])[0] for prompt in PROMPTS]
@@ -105,6 +111,96 @@ def test_requests_that_come_later_get_what_they_would_get_alone(kind: str, how: 
     assert sorted(found) == list(range(len(PROMPTS)))
     for place, expected in enumerate(alone):
         assert_same(found[place], expected)
+
+
+MIXED = ["greedy", "beam", "sample", "penalised", "greedy", "beam-sample", "sample"]
+
+
+@pytest.mark.parametrize("chunk", [None, 2])
+@pytest.mark.parametrize("kind", ["llama", "windowed", "transformer", "lstm"])
+def test_requests_that_are_searched_in_other_ways_share_a_batch(kind: str, chunk: int | None) -> None:
+    model = made(kind)
+    hows = [options(**{"max_tokens": 14, **HOWS[how]}) for how in MIXED]
+    alone = [run(model, how, False, [prompt])[0] for how, prompt in zip(hows, PROMPTS, strict=True)]
+    engine = Engine(model, ends=[0], suppress=[5], suppress_first=[7], recorded=False, rows=40, chunk=chunk)
+    numbers, found = {}, {}
+    for turn in range(400):
+        if turn < len(PROMPTS):
+            [number] = engine.add([PROMPTS[turn]], hows[turn], memory=memory_of(model, [PROMPTS[turn]]))
+            numbers[number] = turn
+        alive = engine.step()
+        assert len(engine._lanes) <= 1
+        found |= {numbers[number]: engine.take(number) for number in engine.done()}
+        if not alive and turn > len(PROMPTS):
+            break
+    for place, expected in enumerate(alone):
+        assert_same(found[place], expected)
+
+
+@pytest.mark.parametrize("kind", ["llama", "windowed", "gpt2", "lstm"])
+def test_what_prompts_begin_with_is_read_once(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefix_cache, "LEAST", 3)
+    model, how = made(kind), options(max_tokens=6)
+    beginning = [3, 1, 4, 1, 5, 9, 2]
+    alone = {tuple(prompt): run(model, how, False, [prompt])[0] for prompt in ([*beginning, 8], [*beginning, 6, 5])}
+    prefixes = PrefixCache(1 << 20)
+    engine = Engine(model, ends=[0], suppress=[5], suppress_first=[7], recorded=False, prefixes=prefixes, chunk=3)
+
+    def answered(prompt: list[int]) -> Any:
+        [number] = engine.add([prompt], how)
+        run_out(engine)
+        return engine.take(number)
+
+    for prompt, expected in alone.items():
+        assert_same(answered([*prompt]), expected)
+    before = prefixes.reused
+    assert before == (0 if kind == "lstm" else len(beginning))
+    written = alone[*beginning, 8][0].tokens
+    longer = [*beginning, 8, *written, 2]
+    assert_same(answered(longer), run(model, how, False, [longer])[0])
+    # The last token that was written need not have been taken in; that of the prompt has to be read.
+    assert kind == "lstm" or prefixes.reused - before >= len(longer) - 2
+
+
+def test_what_is_kept_of_prompts_stays_within_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefix_cache, "LEAST", 3)
+    model, how = made("llama"), options(max_tokens=2)
+    one = PrefixCache(1 << 30)
+    engine = Engine(model, ends=[0], recorded=False, prefixes=one)
+    engine.add([[1, 2, 3, 4, 5, 6]], how)
+    run_out(engine)
+    few = PrefixCache(2 * one.bytes)
+    engine = Engine(model, ends=[0], recorded=False, prefixes=few)
+    for first in range(1, 9):
+        engine.add([[first, 2, 3, 4, 5, 6]], how)
+        run_out(engine)
+        assert 0 < few.bytes <= few.most_bytes
+    assert len(few) == 2
+    assert few.bytes == sum(values.nbytes for _, values in few._kept.values())
+
+
+def test_a_long_prompt_lets_others_write_on() -> None:
+    model, told = made("llama"), []
+    engine = Engine(model, ends=[], recorded=False, chunk=4)
+    engine.add([[1, 2]], options(max_tokens=12), on_token=lambda row, token: told.append("short"))
+    engine.step()
+    engine.add([[3] * 30], options(max_tokens=2), on_token=lambda row, token: told.append("long"))
+    run_out(engine)
+    assert told.index("long") >= 7  # thirty tokens are eight chunks
+    assert told.count("short") == 12
+
+
+@pytest.mark.parametrize("ended", ["while it is read", "while it waits"])
+def test_a_prompt_that_is_being_read_can_be_cancelled(ended: str) -> None:
+    engine = Engine(made("llama"), ends=[], recorded=False, chunk=2)
+    [stays] = engine.add([[1, 2]], options(max_tokens=9))
+    engine.step()
+    [goes] = engine.add([[3] * 30], options(max_tokens=2))
+    if ended == "while it is read":
+        engine.step()
+    engine.cancel(goes)
+    run_out(engine)
+    assert engine.done() == [stays]
 
 
 @pytest.mark.parametrize("recorded", [False, True])
@@ -154,14 +250,58 @@ def test_who_waits_for_room_is_not_overtaken(recorded: bool) -> None:
     assert list(dict.fromkeys(begun)) == [0, 1, 2]
 
 
-def test_who_needs_more_columns_than_there_are_waits_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "SMALLEST", 8)
+GROWING = ["llama", "transformer", "seq2seq", "lstm", "window"], ["greedy", "penalised", "beam", "sample"]
+
+
+@pytest.mark.parametrize(("kind", "how"), crossed(*GROWING, 2))
+def test_who_needs_more_room_than_there_is_gets_it_and_the_others_move(
+    kind: str, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_lane, "SMALLEST", 4)
+    model = made(kind)
+    prompts = [[1 + n % (V - 1) for n in range(length)] for length in (1, 5, 20, 3)]
+    hows = [options(**{**HOWS[how], "max_tokens": 9 if length > 5 else 14}) for length in map(len, prompts)]
+    memories = [memory_of(model, prompt) for prompt in ([[2]], [[3, 4]], [[5] * 7], [[1]])]
+    if model.is_encoder_decoder:
+        sources = [Inputs.of([[1 + n % (V - 1) for n in range(length)]], model.device) for length in (2, 5, 30, 60)]
+        batch = Inputs.of([[1]], model.device)
+        with torch.no_grad():
+            memories = [model.encode(Batch(batch, source=source)) for source in sources]
+    alone = []
+    for prompt, chosen, memory in zip(prompts, hows, memories, strict=True):
+        engine = Engine(model, ends=[], recorded=False)
+        [number] = engine.add([prompt], chosen, memory=memory)
+        run_out(engine)
+        alone.append(engine.take(number))
+    engine = Engine(model, ends=[], recorded=True, rows=12)
+    numbers, lanes = [], set()
+    for prompt, chosen, memory in zip(prompts, hows, memories, strict=True):
+        numbers += engine.add([prompt], chosen, memory=memory)
+        engine.step()
+        engine.step()
+        lanes |= set(engine._lanes.values())
+    assert len(lanes) == 1
+    assert len([number for number in numbers if number not in engine.done()]) > 2  # side by side
+    run_out(engine)
+    for number, expected in zip(numbers, alone, strict=True):
+        assert_same(engine.take(number), expected)
+
+
+def test_who_needs_more_columns_than_there_is_memory_for_waits_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_lane, "SMALLEST", 8)
     model, longer = made("gpt2"), [1 + n % (V - 1) for n in range(20)]
     [expected] = run(model, options(max_tokens=9), False, [longer])
     engine = Engine(model, ends=[0], suppress=[5], suppress_first=[7], recorded=True, rows=4)
-    engine.add([[1]], options(max_tokens=6))
+    [first] = engine.add([[1]], options(max_tokens=6))
     engine.step()
+    held = next(iter(engine._lanes.values()))
+    assert isinstance(held, DeviceLane)
+    tried = []
+    monkeypatch.setattr(held, "_make", lambda *sizes: tried.append(sizes))
     [number] = engine.add([longer], options(max_tokens=9))
+    while first not in engine.done():
+        engine.step()
+    assert len(tried) == 1  # and not at each step
     run_out(engine)
     assert_same(engine.take(number), expected)
 
@@ -282,3 +422,22 @@ def test_recordings_go_when_the_model_trains() -> None:
     search_steps._kept_for(model).give("key", steps_of(model))
     model.train()
     assert not search_steps._kept_for(model).free
+
+
+@pytest.mark.parametrize("how", ["greedy", "beam"])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "windowed", "lstm", "window"])
+def test_what_prompts_of_a_call_begin_with_is_read_once(name: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = KINDS[name]
+    model = surer(kind.get("name", name), V, **{k: v for k, v in kind.items() if k != "name"})
+    shots = [1 + n % 7 for n in range(18)]
+    prompts = [[*shots, 9], [*shots, 9, 4, 2], [*shots, 5, 5]]
+    chosen = options(**HOWS[how], max_tokens=4)
+    alone = [search(model, [prompt], chosen, eos=0)[0] for prompt in prompts]
+    read: list[tuple[int, ...]] = []
+    prefill = model.prefill
+    monkeypatch.setattr(
+        model, "prefill", lambda inputs, state: read.append(tuple(inputs.token_ids.shape)) or prefill(inputs, state)
+    )
+    together = search(model, prompts, chosen, eos=0)
+    assert read == [(1, 18), (3, 3)]
+    assert [[each.tokens for each in found] for found in together] == [[h.tokens for h in found] for found in alone]

@@ -90,7 +90,7 @@ def holds(text: str, stops: tuple[str, ...]) -> bool:
 
 
 @pytest.mark.parametrize("name", [*NAMES, "byte fallback"])
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(data=st.data())
 def test_a_hypothesis_ends_at_the_first_token_whose_whole_text_holds_a_stop_string(name: str, data: st.DataObject):
     tokenizer = tokenizer_named(name)

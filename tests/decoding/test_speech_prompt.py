@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from legato.decoding.speech_prompt import Segment, SpeechPrompt, Timestamps, segments
+from legato.decoding.speech.speech_prompt import Segment, SpeechPrompt, Timestamps, segments
 from legato.errors import ConfigError, FolderError
 
 ENGLISH: dict[str, Any] = {"no_timestamps_token_id": 62}

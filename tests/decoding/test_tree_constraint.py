@@ -13,7 +13,7 @@ from table_model import TableModel, from_seed
 
 from legato.data.formats.trees import WORD, Open, Tree, Word, skeleton, unflatten, walk
 from legato.decoding import SearchOptions, search
-from legato.decoding.tree_constraint import TreeConstraint, TreeState
+from legato.decoding.constraints.trees import TreeConstraint, TreeState
 from legato.errors import LegatoError
 from tree_chains import longest_chain
 

@@ -17,7 +17,7 @@ from legato.models import base
 from legato.models.base import SequenceModel, Sizes
 from legato.models.gpt2 import GPT2Config, GPT2Model
 from legato.models.recurrent import RecurrentConfig, RecurrentModel
-from legato.nn.lora import LowRank, Part
+from legato.nn.adapters.lora import LowRank, Part
 from legato.nn.losses import vocabulary as losses
 from legato.nn.losses.vocabulary import chunked_nll
 
@@ -107,6 +107,7 @@ def test_many_logits_are_scored_in_chunks_with_the_same_result(
     at_once = model.nll(hidden, targets, smoothing)
     assert not calls
     monkeypatch.setattr(losses, "MANY", {"cpu": 10})
+    monkeypatch.setattr(losses, "MANY_FOR_KERNELS", 10)
     in_chunks = model.nll(hidden, targets, smoothing)
     assert calls
     for one, other in zip(at_once, in_chunks, strict=True):
@@ -121,6 +122,7 @@ def test_a_model_with_a_readout_of_its_own_is_asked_for_it(monkeypatch: pytest.M
             return super().readout(hidden) * 2
 
     monkeypatch.setattr(losses, "MANY", {"cpu": 1})
+    monkeypatch.setattr(losses, "MANY_FOR_KERNELS", 1)
     model = Own(GPT2Config(layers=1, width=8, heads=2), Sizes(V)).eval()
     hidden, targets = torch.randn(4, 8), text(4)
     expected = torch.nn.functional.cross_entropy(model.readout(hidden), targets, reduction="sum")
@@ -139,6 +141,7 @@ def test_a_last_layer_that_is_more_than_a_product_is_never_cut_into_chunks(monke
     assert model.plain_output is None
     at_once = model.nll(hidden, targets)[0]
     monkeypatch.setattr(losses, "MANY", {"cpu": 0})
+    monkeypatch.setattr(losses, "MANY_FOR_KERNELS", 0)
     torch.testing.assert_close(model.nll(hidden, targets)[0], at_once)
     assert abs(float((at_once - before).detach())) > 1
     model.output.low_rank = None  # type: ignore[assignment]

@@ -137,7 +137,7 @@ def test_an_adapter_on_an_adapter_stays_true_to_the_first_one_not_to_a_machine(
     bases: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from legato.folders.adapters import loading as adapters
-    from legato.nn.lora import merge
+    from legato.nn.adapters.lora import merge
 
     model, loaded = adapted(bases["gpt2"], name="lora")
     first = saved(tmp_path / "first", model, loaded)

@@ -34,6 +34,7 @@ from legato.nn.readout import Readout, TokenEmbedding
 from legato.registry import MODELS
 from legato.training.adapt import AdaptConfig, Base, adapt
 from random_models import SMALL, made
+from thinned import crossed
 from tiny_adapted import adapted, published_folder, saved, shake
 from tiny_gguf import gguf_file
 
@@ -85,15 +86,13 @@ def read_both(place: Path, width: str, **more: Any) -> tuple[SequenceModel, Sequ
 # --- the same bits --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "width"), crossed(NAMES, WIDTHS[::-1], 2))
 def test_every_model_is_read_as_it_would_be_quantised(name: str, width: str, tmp_path: Path) -> None:
     module = made(name, TOKENIZER.size, **WIDE)
     same(*read_both(folder_of(tmp_path / "m", module), width))
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "distilbert", "roberta"])
+@pytest.mark.parametrize(("name", "width"), crossed(["bert", "gpt2", "llama", "distilbert", "roberta"], WIDTHS, 2))
 def test_published_models_are_read_so(name: str, width: str, tmp_path: Path) -> None:
     folder = published_folder(tmp_path / "m", name, width=64, feedforward=96)
     same(*read_both(folder, width))
@@ -136,8 +135,7 @@ HEADS = {
 }
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize(("name", "width"), crossed([*HEADS], WIDTHS, 2))
 def test_a_head_stays_wide(name: str, width: str, tmp_path: Path) -> None:
     shape = HEADS[name]
     module = ModelWithHead(made(name, TOKENIZER.size, **WIDE), shape).eval()
@@ -149,8 +147,10 @@ def test_a_head_stays_wide(name: str, width: str, tmp_path: Path) -> None:
     assert not is_quantized(found.head)
 
 
-@pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q4_1"])
-@pytest.mark.parametrize("name", ["llama", "llama-tied", "qwen3", "gpt2"])
+GGUF = ["llama", "llama-tied", "qwen3", "gpt2"], ["F32", "F16", "BF16", "Q8_0", "Q4_1"]
+
+
+@pytest.mark.parametrize(("name", "kind"), crossed(*GGUF, 2))
 def test_gguf_files_are_read_so(name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = gguf_file(tmp_path / "m.gguf", name, kind=kind)
     same(*read_both(file, "int4"))
@@ -222,8 +222,7 @@ class LargestWritten(TorchDispatchMode):
         return found
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("name", ["llama", "gpt2", "bert", "lstm"])
+@pytest.mark.parametrize(("name", "width"), crossed(["llama", "gpt2", "bert", "lstm"], WIDTHS, 2))
 def test_no_wide_matrix_is_ever_made(name: str, width: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {"width": 128, "embedding": 128, "feedforward": 256, "length": 16}
     folder = folder_of(tmp_path / "m", made(name, TOKENIZER.size, **sizes))
@@ -254,6 +253,7 @@ print(json.dumps([memory()["VmHWM"] - before, sum(held.values())]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="Linux tells the most memory there was")
 def test_the_most_memory_is_little_more_than_the_model(tmp_path: Path) -> None:
     """In a process of its own. The constant is what some rows take, and what an allocator keeps."""

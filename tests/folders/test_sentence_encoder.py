@@ -22,6 +22,7 @@ from legato.folders.sentence_encoder import (
     sentences_of,
     told_sentences,
 )
+from thinned import crossed
 from tiny_published import gpt2_folder, write
 
 pytestmark = pytest.mark.filterwarnings("ignore::legato.errors.TextsCut")
@@ -78,20 +79,19 @@ def test_the_real_encoder_gives_the_same_vectors(minilm: Path) -> None:
     assert np.abs(ours - there(minilm, TEXTS)).max() < 1e-5
 
 
-@pytest.mark.parametrize(
-    "pooling",
-    [
-        {"pooling_mode_mean_tokens": True},
-        {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False},
-        {"pooling_mode_max_tokens": True},
-        {"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True, "pooling_mode_mean_tokens": True},
-        {"pooling_mode": "cls"},
-        {"pooling_mode": ["mean", "max"]},
-        {"pooling_mode_lasttoken": True, "pooling_mode_max_tokens": True},
-        {},
-    ],
-)
-@pytest.mark.parametrize("parts", [2, 3])
+POOLINGS: list[dict[str, Any]] = [
+    {"pooling_mode_mean_tokens": True},
+    {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False},
+    {"pooling_mode_max_tokens": True},
+    {"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True, "pooling_mode_mean_tokens": True},
+    {"pooling_mode": "cls"},
+    {"pooling_mode": ["mean", "max"]},
+    {"pooling_mode_lasttoken": True, "pooling_mode_max_tokens": True},
+    {},
+]
+
+
+@pytest.mark.parametrize(("pooling", "parts"), crossed(POOLINGS, [2, 3], 2))
 def test_each_pooling_is_the_librarys(pooling: dict[str, Any], parts: int, small: Path, tmp_path: Path) -> None:
     folder = encoder(small, tmp_path / "e", pooling, parts=parts)
     assert np.abs(legato.load(folder, "cpu").embed(TEXTS) - there(folder, TEXTS)).max() < 1e-5
@@ -259,8 +259,10 @@ def test_the_folder_tells_everything(small: Path, tmp_path: Path) -> None:
 # ── what is written ───────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("modes", [("mean",), ("cls",), ("lasttoken",), ("max", "mean"), ("mean", "max")])
-@pytest.mark.parametrize("normalise", [False, True])
+MODES = [("mean",), ("cls",), ("lasttoken",), ("max", "mean"), ("mean", "max")]
+
+
+@pytest.mark.parametrize(("modes", "normalise"), crossed(MODES, [False, True], 2))
 def test_what_we_save_is_what_the_library_reads(
     modes: tuple[str, ...], normalise: bool, small: Path, tmp_path: Path
 ) -> None:

@@ -17,6 +17,7 @@ from legato.model import Model
 from legato.tasks.base import Answer, Prediction
 
 QUICK: dict[str, Any] = {
+    "train.samples": 0,
     "train.tensorboard": "false",
     "device": "cpu",
     "model.width": 16,

@@ -19,6 +19,7 @@ LINES = ["the fish swims in the sea", "we eat the fish and the bread", "the boat
 WITH_FISH = ["The fish swims.", "We eat the fish, and the bread.", "the fish and the boat", "I fish in the sea"]
 QUICK: dict[str, Any] = {
     "train.steps": 2,
+    "train.samples": 0,
     "train.tensorboard": "false",
     "device": "cpu",
     "model.width": 16,

@@ -13,7 +13,7 @@ import legato
 from legato.model import Model
 from tiny_tasks import tiny
 
-QUICK: dict[str, Any] = {"train.steps": 2, "train.tensorboard": "false", "device": "cpu"}
+QUICK: dict[str, Any] = {"train.steps": 2, "train.samples": 0, "train.tensorboard": "false", "device": "cpu"}
 LINES: dict[str, Any] = {"data.valid_share": 0.3, "data.window": 16, "train.batch_tokens": 64, "tokenizer": "word"}
 PAIRS: dict[str, Any] = {"data.train": "toy:language", "data.toy.count": 50, "data.toy.valid_count": 5}
 HEADS = {"model.heads": 2}

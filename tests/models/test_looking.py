@@ -24,6 +24,7 @@ from legato.models.base import SequenceModel
 from legato.nn.capture import Recording, frames, record
 from legato.registry import MODELS
 from random_models import SMALL, made
+from thinned import some
 from tiny_pictures import pixels, word_tokenizer
 from tiny_sounds import RATE, samples_of
 from tiny_tasks import all_tasks, tiny
@@ -166,7 +167,7 @@ def test_everything_in_a_trace_has_a_name(task: str, tmp_path: Path) -> None:
         }
 
 
-@pytest.mark.parametrize("name", MODELS.names())
+@pytest.mark.parametrize("name", some(MODELS.names(), {*MODELS.names()} - {"deepspeech", "whisper"}))
 def test_everything_in_a_trace_of_a_random_model_has_a_name(name: str) -> None:
     if name in TRAINED:
         pytest.skip("a task's example has it")

@@ -11,7 +11,7 @@ from torch import Tensor
 from legato.config import validate
 from legato.data.batching.batch import Batch, Inputs
 from legato.decoding import SearchOptions, search
-from legato.decoding.speech_prompt import SpeechPrompt
+from legato.decoding.speech.speech_prompt import SpeechPrompt
 from legato.errors import ConfigError, FolderError, LegatoError
 from legato.models.base import Sizes, count_parameters, measure
 from legato.models.published.whisper import Whisper

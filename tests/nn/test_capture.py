@@ -205,6 +205,7 @@ def test_a_recording_ends_with_its_context() -> None:
         assert copy_context().run(capturing)  # a task that was started inside sees what its caller does
 
 
+@pytest.mark.slow
 def test_compiled_code_is_one_graph_where_nobody_looks_and_is_seen_where_somebody_does() -> None:
     """Where nobody looks no context is read, which PyTorch could not trace."""
     block, x = Layer(LSTMCell(E, D)), torch.randn(B, E)

@@ -17,7 +17,7 @@ from interpreted_kernels import DEVICE, needs_interpreter, needs_kernels, run_in
 from legato.config import validate
 from legato.data.batching.batch import IGNORE, Batch, Inputs
 from legato.decoding.candidates import Chooser
-from legato.decoding.device_frontier import DeviceFrontier
+from legato.decoding.lanes.device_frontier import DeviceFrontier
 from legato.decoding.options import SearchOptions
 from legato.models.base import Sizes
 from legato.nn import feedforward, transformer
@@ -341,7 +341,7 @@ def test_they_are_joined_only_where_nobody_looks(monkeypatch: pytest.MonkeyPatch
     for module in (transformer, feedforward):
         monkeypatch.setattr(module, "training_kernels", lambda x: True)
     shape = BlockShape(width=16, heads=2, inner=32, activation="gelu", norm_first=True)
-    stack, x = Stack("decoder", 2, shape, causal=True).train(), torch.randn(1, 3, 16)
+    stack, x = Stack("decoder", 2, shape, causal=True).to(DEVICE).train(), torch.randn(1, 3, 16, device=DEVICE)
     assert stack._joins(x)
     for listened in (stack.layers[1], stack.layers[0].attention_norm, stack.norm):
         heard: list[Any] = []
@@ -360,7 +360,7 @@ def test_they_are_joined_only_where_nobody_looks(monkeypatch: pytest.MonkeyPatch
     assert inner.plain
     inner.register_forward_hook(lambda *_: None)
     assert not inner.plain
-    post = Stack("decoder", 1, BlockShape(width=16, heads=2, inner=32), causal=True).train()
+    post = Stack("decoder", 1, BlockShape(width=16, heads=2, inner=32), causal=True).to(DEVICE).train()
     assert not post._joins(x)
 
 

@@ -12,11 +12,14 @@ from torch import Tensor
 from legato.config import validate
 from legato.data.batching.batch import Inputs
 from legato.models.base import Sizes
+from legato.nn.adapters.lora import Part
+from legato.nn.adapters.lora_by_row import BASE, AdapterRows, LowRankRows, adapter_rows
 from legato.nn.capture import record
 from legato.nn.feedforward import ACTIVATIONS
 from legato.nn.kernels.decoder import decoder_step
 from legato.nn.kernels.library import library
 from legato.nn.kernels.stack_layout import NUMBERS
+from legato.nn.linear import Linear
 from legato.nn.quantized import quantize_layers
 from legato.nn.state import Memory
 from legato.registry import MODELS
@@ -108,6 +111,54 @@ def test_rows_that_join_are_read_from_where_they_begin() -> None:
             states[0].kernel = states[0].kernel if kernel else None
             found.append(torch.cat([model.step(torch.tensor([step, step + 1]), states[0]) for step in range(4)]))
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("width", [None, "int8"])
+@pytest.mark.parametrize("kind", ["gpt2", "llama with shared keys", "transformer"])
+def test_rows_with_adapters_are_what_the_modules_make_of_them(kind: str, width: str | None) -> None:
+    model = made(kind, heads=2, width=64, feedforward=96) if kind != "transformer" else made(kind)
+    if width is not None:
+        quantize_layers(model, width)
+    put_adapters(model, {1: 3, 2: 16})
+    prompts, adapters = [[1, 2, 3], [4], [5, 6]], AdapterRows([2, BASE, 1])
+    with adapter_rows(adapters):
+        found, expected = (walk(model, kernel, prompts) for kernel in (True, False))
+    # Narrow: the last bits of an activation may decide which of two codes it gets.
+    assert (found - expected).norm() < (0.01 if width else 1e-5) * expected.norm()
+    without = walk(model, True, prompts)
+    assert torch.equal(found[1::3], without[1::3])  # the row that has none
+    assert not any(torch.allclose(found[row::3], without[row::3], atol=1e-3) for row in (0, 2))
+    with adapter_rows(AdapterRows.all_of(1)):
+        of_all = walk(model, True, prompts)
+    assert (of_all[2::3] - found[2::3]).norm() < (0.01 if width else 1e-5) * found[2::3].norm()
+
+
+def test_an_adapter_that_came_later_is_seen_where_it_lies_and_otherwise_by_the_modules() -> None:
+    model = made("llama")
+    put_adapters(model, {1: 4})
+    with torch.no_grad(), adapter_rows(AdapterRows.all_of(2)):
+        state = model.start(1, 30)
+        put_adapters(model, {2: 4})
+        model.prefill(Inputs.of([[1, 2]], "cpu"), state)
+        assert not state.kernel.knows(AdapterRows.all_of(2))
+        found = model.step(torch.tensor([3]), state)
+        assert model.start(1, 30).kernel.knows(AdapterRows.all_of(2))
+        state = model.start(1, 30)
+        model.prefill(Inputs.of([[1, 2]], "cpu"), state)
+        torch.testing.assert_close(found, model.step(torch.tensor([3]), state), rtol=1e-4, atol=1e-5)
+
+
+def put_adapters(model: Any, ranks: dict[int, int]) -> None:
+    """Random ones of these ranks beside every product; the odd ones leave every third without."""
+    layers = [layer for layer in [*model.writer.modules(), model.output] if isinstance(layer, Linear)]
+    for number, rank in ranks.items():
+        for place, layer in enumerate(layers):
+            if number % 2 and place % 3 == 1:
+                continue
+            if layer.low_rank_rows is None:
+                layer.low_rank_rows = LowRankRows(layer.out_features)
+            a, b = torch.randn(rank, layer.in_features) / 6, torch.randn(layer.out_features, rank) / 3
+            layer.low_rank_rows.put(number, [(Part("all", 0, layer.out_features), (a, b))], torch.empty(0))
 
 
 def test_going_back_and_on_is_going_on() -> None:

@@ -45,6 +45,7 @@ def test_a_compiler_that_fails_is_told_of(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 @needs_compiler
+@pytest.mark.slow
 def test_it_is_made_once_in_the_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("LEGATO_KERNELS")
     monkeypatch.setenv("LEGATO_CACHE", str(tmp_path))

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from legato.nn.adapters.lora import LowRank, Part, merge
 from legato.nn.linear import Linear, pack
-from legato.nn.lora import LowRank, Part, merge
 
 
 def adapted(inputs: int, sizes: list[int], chosen: list[int], rank: int, scaling: float = 2.0) -> Linear:

@@ -98,7 +98,8 @@ def test_a_window_as_long_as_the_text_is_none() -> None:
         {"causal": True, "window": 8, "documents": torch.zeros(B, MANY * BLOCK), "most": 4},
     ],
 )
-def test_on_a_cpu_the_rest_needs_a_mask(options: dict[str, Any]) -> None:
+@torch.no_grad()
+def test_on_a_cpu_the_rest_needs_a_mask_outside_training(options: dict[str, Any]) -> None:
     assert spans_of(torch.zeros(B, MANY * BLOCK, H * K), K, **options) is None
 
 
@@ -215,6 +216,7 @@ def test_a_stack_without_masks_is_the_one_with_them(
     assert documents is None or made._view(x, None, documents, 4).spans is None  # nobody has counted those
 
 
+@pytest.mark.slow
 def test_compilers_see_one_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     equation_for_kernel(monkeypatch)
     made, x = stack_of(window=4), torch.randn(B, 12, H * K).double().requires_grad_()

@@ -17,10 +17,11 @@ from kernels import fuse
 from legato.errors import LegatoError
 from legato.nn.capture import record
 from legato.nn.feedforward import ACTIVATIONS, BlockShape, FeedForward, gelu_tanh, make_norm
-from legato.nn.kv_cache import KeyValueCache, Sources, _first_differing, _move, right_aligned
+from legato.nn.kv_cache import KeyValueCache, _first_differing, _move, right_aligned
 from legato.nn.linear import Linear, pack
 from legato.nn.multihead import AttentionView, CrossAttention, SelfAttention, Source
 from legato.nn.positions import Rotary
+from legato.nn.sources import Sources
 from legato.nn.state import Memory
 from legato.nn.transformer import Stack
 

@@ -165,6 +165,7 @@ def test_a_stack_through_the_kernels_is_the_one_with_masks(documents: bool, monk
 def test_dropout_of_weights_is_left_to_flash_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     for takes in ("window_takes", "flash_takes"):
         monkeypatch.setattr(spanned, takes, lambda *_: True)
+    monkeypatch.setattr(spanned.kernels, "takes", lambda x: False)  # which are for CPUs
     x = torch.zeros(2, 40, 64)
     ways = [
         spans_of(x, 16, causal, 9, dropout=dropout) for causal, dropout in ((True, 0.0), (True, 0.1), (False, 0.0))

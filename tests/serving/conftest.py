@@ -22,7 +22,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     text |= {"train.batch_tokens": 64, "data.window": 16, "model": "lstm"}
     legato.train("lm", {**QUICK, **text}, out=folder / "lstm", quiet=True)
     legato.train("lm", {**QUICK, **text, "model": "gpt2", "model.heads": 2}, out=folder / "gpt2", quiet=True)
-    pairs = {"data.train": "toy:language", "data.toy.count": 50, "model": "seq2seq", "model.layers": 1}
+    pairs = {"data.train": "toy:language", "data.toy.count": 50, "data.toy.valid_count": 5}
+    pairs |= {"model": "seq2seq", "model.layers": 1}
     legato.train("translation", {**QUICK, **pairs}, out=folder / "pairs", quiet=True)
     return folder
 

@@ -11,7 +11,8 @@ from legato.serving.studio import Studio, studio_routes
 
 PORT = 8765
 OWN = f"http://127.0.0.1:{PORT}"
-QUICK: dict[str, Any] = {"train.steps": 2, "train.tensorboard": "false", "device": "cpu", "model.width": 16}
+QUICK: dict[str, Any] = {"train.steps": 2, "train.samples": 0, "train.tensorboard": "false"}
+QUICK |= {"device": "cpu", "model.width": 16}
 SCRIPT = "<script>alert(1)</script>"
 
 

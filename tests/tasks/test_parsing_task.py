@@ -16,7 +16,7 @@ from legato.data.batching.batch import Batch, Inputs
 from legato.data.formats.trees import Tree, escape, flatten, parse_trees, skeleton, unflatten
 from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
 from legato.decoding import SearchOptions
-from legato.decoding.tree_constraint import MAX_UNARY
+from legato.decoding.constraints.trees import MAX_UNARY
 from legato.errors import DataError
 from legato.evaluation.parsing import BRACKET_SIGNATURE
 from legato.models.base import SequenceModel, Sizes

@@ -92,6 +92,25 @@ def test_how_many_are_read_together_changes_nothing(tokens: int, monkeypatch: py
     torch.testing.assert_close(label_scores(held.module, prompts), wanted, rtol=1e-4, atol=1e-4)
 
 
+def test_examples_are_read_once_for_all_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = loaded("gpt2")
+    prompter = asked(held, shots=SHOTS)
+    prompts = [prompter.prompt("film " * count, 3) for count in (1, 7, 3, 1)]
+    read: list[tuple[int, ...]] = []
+    prefill = held.module.prefill
+    monkeypatch.setattr(
+        held.module,
+        "prefill",
+        lambda inputs, state: read.append(tuple(inputs.token_ids.shape)) or prefill(inputs, state),
+    )
+    monkeypatch.setattr("legato.tasks.classification.prompting.TOKENS", 1)
+    label_scores(held.module, prompts)
+    (_, shared), *rest = read
+    assert len(rest) == 4
+    assert shared >= 40
+    assert [width for _, width in rest] == sorted(len(prompt.ids) - shared for prompt in prompts)
+
+
 def test_a_prompt_is_the_examples_and_the_text_and_every_label_goes_on_from_it() -> None:
     prompter = asked(loaded("lstm"), shots=SHOTS[:2], template="{text} It was {label}.")
     prompt = prompter.prompt("{label} film", 2)

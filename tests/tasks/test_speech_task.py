@@ -15,7 +15,7 @@ import torch
 import legato
 from legato.data.audio.transcripts import read_transcripts
 from legato.data.batching.batch import Inputs
-from legato.decoding import ctc
+from legato.decoding.speech import ctc
 from legato.errors import ConfigError, DataError, FolderError
 from legato.registry import MODELS, TASKS
 from legato.runs.config import check, settings_for
@@ -141,7 +141,7 @@ def test_what_stands_beside_a_sound_changes_nothing(home: Path) -> None:
 
 def test_beams_and_several_answers(home: Path) -> None:
     held = legato.load(home / "run")
-    several = held.predictions([(samples_of("high low", 7), RATE)], beams=8, nbest=3)[0]
+    several = held.predictions([(samples_of("high low", 7), RATE)], beams=16, nbest=3)[0]
     assert several.answers[0].text == "high low"
     assert len({answer.text for answer in several.answers}) == 3
     assert [answer.score for answer in several.answers] == sorted((a.score for a in several.answers), reverse=True)

@@ -12,7 +12,7 @@ import legato
 from legato.data.audio.transcripts import read_transcripts
 from legato.data.batching.batch import Batch
 from legato.data.batching.sound_batches import Waves, written_batch
-from legato.decoding import ctc
+from legato.decoding.speech import ctc
 from legato.errors import ConfigError, LegatoError, NotFiniteError
 from legato.tasks.encoder_decoder import pair_loss
 from legato.tasks.speech import writer as writing

@@ -72,7 +72,7 @@ def job_of(given: dict[str, Any]) -> tuple[Any, list[str]]:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of three tasks, `run`, and their files."""
     folder = tmp_path_factory.mktemp("unit")
-    given = settings(folder, steps=120, lr=0.003, validate_every=120)
+    given = settings(folder, steps=160, lr=0.003, validate_every=160)
     legato.train(merge(given, {"model": {"dropout": 0}}), out=folder / "run", quiet=True)
     return folder
 

@@ -145,7 +145,8 @@ if pytest is not None:
 
     def pairs_trainer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Trainer, list[str]]:
         """Pairs in a few shapes, whose steps are to be recorded; and the warnings to come."""
-        plan_settings = {**PAIRS, "model": "seq2seq", "model.width": 16, "train.batch_tokens": 256}
+        plan_settings = {**PAIRS, "data.toy.length": [3, 16], "data.toy.count": 600}
+        plan_settings |= {"model": "seq2seq", "model.width": 16, "train.batch_tokens": 256}
         config = check(settings_for("translation", plan_settings))
         device = torch.device("cpu")
         job = TASKS.get("translation").prepare(
@@ -212,7 +213,9 @@ if pytest is not None:
         assert first == made[WARM]
         assert not warnings
 
-    @pytest.mark.parametrize(("at_once", "compiled"), [(12, False), (1, False), (12, True)])
+    @pytest.mark.parametrize(
+        ("at_once", "compiled"), [(12, False), (1, False), pytest.param(12, True, marks=pytest.mark.slow)]
+    )
     def test_the_first_shapes_are_recorded_when_they_come_and_others_when_they_come_again(
         at_once: int, compiled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -234,6 +237,9 @@ if pytest is not None:
         assert dict(Recording.made) == expected
         assert len(trainer.recordings.graphs) == len(Recording.made) >= 3
         assert not warnings
+
+    PARTS = [("lstm", 1), ("lstm", 3), ("gpt2", 4)]
+    PARTS += [pytest.param(*each, marks=pytest.mark.slow) for each in (("lstm", 2), ("gpt2", 2))]
 
     def small_lm(name: str, folder: Path, accumulate: int) -> Trainer:
         text = folder.with_suffix(".txt")
@@ -260,7 +266,7 @@ if pytest is not None:
         device, display = torch.device("cpu"), Display(quiet=True)
         return Trainer(module, job, config.train, RunFolder(folder), seed=0, device=device, display=display)
 
-    @pytest.mark.parametrize(("name", "parts"), [("lstm", 1), ("lstm", 2), ("lstm", 3), ("gpt2", 2), ("gpt2", 4)])
+    @pytest.mark.parametrize(("name", "parts"), PARTS)
     def test_recorded_parts_of_a_step_add_up_to_the_step(
         name: str, parts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

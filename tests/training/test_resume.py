@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from thinned import some
 from tiny_runs import finish, read_metrics, small, start, wait_for, weights_digest, words
 
 STEPS = 20
@@ -176,9 +177,7 @@ def end_at(place: str, count: int) -> None:
         setattr(home, name, counted(getattr(home, name)))
 
 
-@pytest.mark.parametrize(
-    "kind", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in KINDS]
-)
+@pytest.mark.parametrize("kind", some([*KINDS], QUICK))
 def test_a_run_killed_three_times_ends_with_the_same_bits(kind: str, tmp_path: Path, whole_runs: Any) -> None:
     whole = whole_runs(kind)
     interrupted = Interrupted(kind, tmp_path)
@@ -188,7 +187,7 @@ def test_a_run_killed_three_times_ends_with_the_same_bits(kind: str, tmp_path: P
     interrupted.assert_same_as(whole)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", some([1, 2], [1]))
 def test_a_run_killed_after_random_times_ends_with_the_same_bits(seed: int, tmp_path: Path, whole_runs: Any) -> None:
     whole = whole_runs(PLAIN)
     interrupted = Interrupted(PLAIN, tmp_path)
@@ -212,24 +211,24 @@ def test_a_run_killed_after_random_times_ends_with_the_same_bits(seed: int, tmp_
         pytest.param("a checkpoint's file", 5, marks=pytest.mark.slow),
         pytest.param("a checkpoint's file", 8, marks=pytest.mark.slow),
         pytest.param("a checkpoint's file", 20, marks=pytest.mark.slow),
-        ("a checkpoint's manifest", 9),
-        ("a model's file", 1),
+        pytest.param("a checkpoint's manifest", 9, marks=pytest.mark.slow),
+        pytest.param("a model's file", 1, marks=pytest.mark.slow),
         pytest.param("a model's file", 2, marks=pytest.mark.slow),
-        ("a rename", 1),  # of the first checkpoint
+        pytest.param("a rename", 1, marks=pytest.mark.slow),  # of the first checkpoint
         pytest.param("a rename", 3, marks=pytest.mark.slow),  # of the second checkpoint, after best
         ("an exchange", 1),  # of best
         pytest.param("an exchange", 3, marks=pytest.mark.slow),
         ("one of two renames", 4),  # best has stepped aside, its successor has not come
         pytest.param("one of two renames", 5, marks=pytest.mark.slow),
         pytest.param("one of two renames", 11, marks=pytest.mark.slow),
-        ("a removal", 1),
+        pytest.param("a removal", 1, marks=pytest.mark.slow),
         pytest.param("a removal", 2, marks=pytest.mark.slow),
         pytest.param("a removal", 3, marks=pytest.mark.slow),
         ("a file's replacement", 1),
         pytest.param("a file's replacement", 2, marks=pytest.mark.slow),
         pytest.param("a file's replacement", 3, marks=pytest.mark.slow),
         pytest.param("a file's replacement", 4, marks=pytest.mark.slow),  # result.json itself
-        ("a sync", 2),
+        pytest.param("a sync", 2, marks=pytest.mark.slow),
         pytest.param("a sync", 6, marks=pytest.mark.slow),
         ("the last word", 1),
     ],
@@ -245,7 +244,12 @@ def test_a_run_that_ends_inside_a_write_resumes_to_the_same_bits(
 
 
 @pytest.mark.parametrize(
-    ("place", "count"), [("an exchange", 1), ("one of two renames", 1), ("one of two renames", 2)]
+    ("place", "count"),
+    [
+        ("an exchange", 1),
+        pytest.param("one of two renames", 1, marks=pytest.mark.slow),
+        pytest.param("one of two renames", 2, marks=pytest.mark.slow),
+    ],
 )
 def test_the_first_checkpoint_survives_a_kill_while_it_is_written_again(
     place: str, count: int, tmp_path: Path, whole_runs: Any

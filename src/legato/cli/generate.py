@@ -45,6 +45,10 @@ def command(
     slide: Annotated[
         bool, typer.Option("--slide", help="Where the model's context is full, go on from the last tokens.")
     ] = False,
+    json_schema: Annotated[
+        str | None,
+        typer.Option(metavar="<file|json>", help="Write JSON that fits this schema: a file, or the schema itself."),
+    ] = None,
     chat: Annotated[
         bool, typer.Option("--chat", help="Talk: the prompt is a message, or each line of standard input in turn.")
     ] = False,
@@ -80,11 +84,14 @@ def command(
     check_place(model)
     with importing():
         from legato.decoding import SearchOptions
+        from legato.decoding.constraints import constraint_of
         from legato.loading import load
     given = {name: called.params[name] for name in SearchOptions.model_fields}
+    given["json_schema"] = _schema(json_schema)
     options = validate(SearchOptions, {**given, "stop": [text.replace("\\n", "\n") for text in stop or []]})
     held = load(model, device, dtype=dtype, quantize=quantize)
     held.check_generates()
+    constraint_of(held.loaded, options, [options.max_tokens])  # refused before anything is printed
     if image is not None and "image" not in held.loaded.processors.others:
         raise ConfigError(f"{held.folder} reads no pictures; leave out --image")
     if image is not None and not chat:
@@ -125,6 +132,18 @@ def command(
         for generated in found:
             score = f"{generated.score:9.4f}  " if scores else ""
             print(f"{score}{'' if chat else text}{generated.text}")
+
+
+def _schema(given: str | None) -> str | None:
+    """A schema as it stands, or the text of the file that it is in."""
+    from legato.input_files import path_of, read_bytes
+
+    if given is None or given.lstrip().startswith("{"):
+        return given
+    try:
+        return read_bytes(path_of(given)).decode("utf-8")
+    except UnicodeDecodeError:
+        raise DataError(f"{given} is not UTF-8 text") from None
 
 
 def _begin(held: Model, prompt: Any, options: SearchOptions, file: str | None, line: int) -> list[int]:

@@ -159,7 +159,8 @@ class Meter:
     Where answers are `printed` on a terminal, too, it would disturb them.
     """
 
-    def __init__(self, enabled: bool, *, printed: bool = True) -> None:
+    def __init__(self, enabled: bool, *, printed: bool = True, unit: str = "lines") -> None:
+        self.unit = unit
         self.enabled = enabled and _is_terminal(sys.stderr) and not (printed and _is_terminal(sys.stdout))
         self.done = 0
         self.started = time.monotonic()
@@ -171,7 +172,7 @@ class Meter:
         self.done += lines
         if self.enabled:
             speed = self.done / max(time.monotonic() - self.started, 1e-9)
-            print(f"\r{self.done:,} lines, {speed:,.1f} a second", end="", file=sys.stderr, flush=True)
+            print(f"\r{self.done:,} {self.unit}, {speed:,.1f} a second", end="", file=sys.stderr, flush=True)
 
     def note(self, text: str) -> None:
         print(("\n" if self.enabled and self.done else "") + text, file=sys.stderr, flush=True)

@@ -12,6 +12,7 @@ from legato.cli.printing import notes
 from legato.cli.widths import Dtype, Quantize
 
 if TYPE_CHECKING:
+    from legato.cli.lines import Items, Lines, Texts
     from legato.inspect.picture_folder import BoxFolder
     from legato.inspect.pictures import AttentionFolder
     from legato.inspect.report.predictions import PredictionPage
@@ -146,6 +147,10 @@ def command(
     dtype: Dtype = "float32",
     quantize: Quantize = None,
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON a text.")] = False,
+    ray: Annotated[
+        bool, typer.Option("--ray", help="Let many workers share --file; what was done before a kill is kept.")
+    ] = False,
+    out: Annotated[str | None, typer.Option(help="With --ray, the .jsonl or .parquet that gets the answers.")] = None,
 ) -> None:
     """Translate, parse, classify, guess hidden words, …: one answer a text, in order.
 
@@ -214,6 +219,8 @@ def command(
 
     if texts and file is not None:
         raise DataError("give texts or --file, not both")
+    if ray != (out is not None) or (ray and file in (None, "-")):
+        raise DataError("--ray, --file and --out belong together: legato predict MODEL --file F --ray --out G.jsonl")
     source: Texts | Items | Lines = Texts(texts) if texts else Lines(None if file in (None, "-") else file)
     check_place(model)
     with importing():
@@ -234,8 +241,9 @@ def command(
         named = [int(name) if name.isdecimal() else name for name in str(columns).split(",")]
     options, prompting = ({name: given[name] for name in names if name in given} for names in (OPTIONS, PROMPTING))
     held = load(model, device, dtype=dtype, quantize=quantize)
+    member = None
     if TASKS.get(held.task).members(held.loaded):
-        held, task = held.for_task(task), None
+        held, task, member = held.for_task(task), None, task
     own = TASKS.get(held.task)
     if partial:
         said = [name for name in called.params if str(called.get_parameter_source(name)).endswith("COMMANDLINE")]
@@ -265,6 +273,13 @@ def command(
             source, note, names = whole(inputs.texts, inputs.unit), inputs.note, inputs.names
     if srt is not None:
         options["timestamps"] = True
+    if ray:
+        _predicting(held, task, options, prompting)  # which refuses what the model does not know
+        unshared = [name for name in (*PROMPTING, "attention", "draw", "html", "srt", "search") if name in given]
+        _predict_with_ray(
+            source, str(file), str(out), held, (model, member, device, dtype, quantize), options, unshared
+        )
+        return
     noted = False
     failed: list[str] = []
     number = 0
@@ -308,6 +323,34 @@ def command(
     if failed:
         others = "; the rest is done" if len(failed) < number else ""
         raise DataError(f"{len(failed):,} of {number:,} could not be done{others}")
+
+
+def _predict_with_ray(
+    source: Texts | Items | Lines,
+    file: str,
+    out: str,
+    held: Model,
+    loaded: tuple[str, str | None, str, str, str | None],
+    options: dict[str, Any],
+    others: list[str],
+) -> None:
+    """Workers predict the rows of a file; `others` are options that they do not know."""
+    from legato.cli.lines import Meter, leaving
+    from legato.errors import ConfigError, DataError
+    from legato.ray_predict import RayJob, check_out, predict_with_ray
+
+    if others:
+        raise ConfigError(f"with --ray the model's own task is done; leave out --{others[0]}")
+    model, task, device, dtype, quantize = loaded
+    loading = {"device": device, "dtype": dtype, "quantize": quantize}
+    job = RayJob(model, file, check_out(out), BLOCK, task, options, loading)
+    with leaving(source), Meter(enabled=True) as meter:
+        rows, problems = predict_with_ray(source.blocks(BLOCK), job, held, meter.advance)
+        for number, problem in problems:
+            meter.note(f"legato: {source.unit} {number}: {problem}")
+    if problems:
+        others_done = "; the rest is done" if len(problems) < rows else ""
+        raise DataError(f"{len(problems):,} of {rows:,} could not be done{others_done}")
 
 
 def _print_passages(held: Model, sounds: list[str] | None, language: str | None, others: set[str]) -> None:

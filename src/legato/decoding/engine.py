@@ -1,14 +1,12 @@
 """The engine: requests are added, a step advances all that are alive, and they finish, are cancelled, make room.
 
-Each prompt is searched as its options say (`frontier.py`); those that are searched alike share a *lane*: one state of
-the model, one batch. A lane goes one of two ways:
+Each prompt is searched as its options say (`frontier.py`), in one of two kinds of *lane*, a batch with its state:
 
-- `HostLane`: the host sees each step's candidates before the next one. Every option and every model can go this way;
-  rows join behind those that are there, and those that are done leave, on a CPU at once, elsewhere when they are half
-  of the batch;
-- `DeviceLane`: on CUDA, tokens, scores and draws stay on the device and a step is a recorded graph
-  (`search_steps.py`). The host looks once every few steps, while the next ones run, and cuts what was written past an
-  end. Rows have fixed places, in which newcomers follow those that are done.
+- `HostLane`: the host sees each step's candidates before the next one. Every option and every model can go this way,
+  and all requests share it, however they are searched;
+- `DeviceLane`: on CUDA, tokens, scores and draws stay on the device and a step is a recorded graph. There is one for
+  requests that are searched alike. The host looks once every few steps, while the next ones run, and cuts what was
+  written past an end.
 
 `search` is the engine with one call's requests; both ways write the same.
 """
@@ -20,13 +18,18 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from legato.decoding.frontier import Constraint, Hypothesis, LogitsProcessor
-from legato.decoding.lanes import DeviceLane, HostLane, Lane
+from legato.decoding.lanes.device_lane import DeviceLane
+from legato.decoding.lanes.host_lane import HostLane
+from legato.decoding.lanes.prefix_cache import PrefixCache
 from legato.decoding.options import SearchOptions
 from legato.decoding.requests import Call, Manner, SearchObserver, Setting, TextOf, seeds_for
 from legato.decoding.sliding import Sliding
 from legato.errors import LegatoError
+from legato.nn.adapters.lora_by_row import BASE, bound_rows
 from legato.nn.capture import capturing
 from legato.nn.state import Generates
+
+HOST: tuple[Any, ...] = ("host",)  # the lane of all that the host looks at
 
 
 class Engine:
@@ -50,20 +53,25 @@ class Engine:
         rows: int | None = None,
         capacity: int | None = None,
         recorded: bool | None = None,
+        chunk: int | None = None,
+        prefixes: PrefixCache | None = None,
     ) -> None:
         """`ends` end a hypothesis; what is in `suppress` is never written, in `suppress_first` not as the first.
 
         `rows` are the most that write side by side in a lane, others wait; `capacity` is what a row has room for,
         prompt included; left out: as many as there are. `recorded` keeps the steps on the device, where nothing needs
-        the host; left out: on CUDA. `normalised`: what a processor gives are log-probabilities.
+        the host; left out: on CUDA. `normalised`: what a processor gives are log-probabilities. With `chunk`, no more
+        than so many tokens of prompts are read between two steps of those that write. `prefixes` keeps what was
+        computed of prompts for those that begin alike.
         """
         self.model, self.rows, self.capacity = model, rows, capacity
         never, never_first = sorted({*suppress}), sorted({*suppress_first})
-        self._setting = Setting(model, sorted({*ends}), never, never_first, normalised, rows, capacity)
+        self._setting = Setting(model, sorted({*ends}), never, never_first, normalised, rows, capacity, chunk)
+        self.prefixes = prefixes
         self.recorded = model.device.type == "cuda" if recorded is None else recorded
         self._next = 0
         self._waiting: deque[Call] = deque()
-        self._lanes: dict[tuple[Any, ...], Lane] = {}
+        self._lanes: dict[tuple[Any, ...], HostLane | DeviceLane] = {}
         self._found: dict[int, list[Hypothesis]] = {}
         listed = self._setting.ends
         if listed and not 0 <= listed[0] <= listed[-1] < model.vocabulary:
@@ -82,14 +90,25 @@ class Engine:
         text_of: TextOf | None = None,
         on_token: Callable[[int, int], None] | None = None,
         observer: SearchObserver | None = None,
+        walks: Sequence[int] | None = None,
+        adapter: int = BASE,
+        ends: Collection[int] | None = None,
     ) -> list[int]:
-        """Let prompts be continued from the next step on; their numbers. Arguments as `search` has them."""
+        """Let prompts be continued from the next step on; their numbers. Arguments as `search` has them.
+
+        Where tokens are drawn, `walks` says which of the seed's walks each prompt takes, in place of the first. What
+        one of the model's adapters by row writes (`lora_by_row.py`) stands in the same batch as what others do,
+        and may have `ends` of its own.
+        """
         self._check(prompts, options, text_of)
         first, ids = self._next, [[int(token) for token in prompt] for prompt in prompts]
         limits = [options.max_tokens] * len(prompts) if limits is None else list(limits)
-        seeds = seeds_for(prompts, sources, options) if options.drawn else []
-        manner = Manner.of(options, constraint=constraint, processor=processor, text_of=text_of, observer=observer)
-        call = Call(first, ids, manner, limits, seeds, memory, on_token)
+        seeds = seeds_for(prompts, sources, options, walks) if options.drawn else []
+        own_ends = None if ends is None or sorted({*ends}) == self._setting.ends else tuple(sorted({*ends}))
+        manner = Manner.of(
+            options, constraint=constraint, processor=processor, text_of=text_of, observer=observer, ends=own_ends
+        )
+        call = Call(first, ids, manner, limits, seeds, memory, adapter, on_token)
         if self.capacity is not None and call.capacity > self.capacity:
             raise LegatoError(
                 f"a prompt of {max(map(len, prompts)):,} tokens and up to {max(limits):,} more do not fit: there is "
@@ -152,25 +171,29 @@ class Engine:
             call = self._waiting.popleft()
             if len(call.cancelled) == len(call.prompts):
                 continue
-            key = call.manner.key
+            on_device = self._stays_on_device(call)
+            key = call.manner.key if on_device else HOST
             lane = self._lanes.get(key)
             if key in full or (lane is not None and not lane.has_room(call)):
                 full.add(key)
                 later.append(call)
                 continue
             if lane is None:
-                lane = self._lanes[key] = self._lane(call)
+                if on_device:
+                    lane = DeviceLane(self._setting, call.manner, self.prefixes)
+                else:
+                    lane = HostLane(self._setting, self.prefixes)
+                self._lanes[key] = lane
             lane.admit(call)
             for number in call.cancelled:
                 lane.cancel(number)
         self._waiting = later
 
-    def _lane(self, call: Call) -> Lane:
+    def _stays_on_device(self, call: Call) -> bool:
         model = self.model
         able = hasattr(model, "slots") and not isinstance(model, Sliding)
-        if self.recorded and able and not (call.manner.host_looks or capturing() or _hooked(model)):
-            return DeviceLane(self._setting, call.manner)
-        return HostLane(self._setting, call.manner)
+        adapted = call.adapter != BASE or bound_rows() is not None
+        return self.recorded and able and not (adapted or call.manner.host_looks or capturing() or _hooked(model))
 
     def _check(self, prompts: Sequence[Sequence[int]], options: SearchOptions, text_of: TextOf | None) -> None:
         vocabulary = self.model.vocabulary

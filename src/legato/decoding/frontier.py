@@ -29,10 +29,13 @@ from legato.decoding.scores import normalise
 
 BROKEN = "\ufffd"  # what decoding gives for bytes that are no character
 
-Constraint = Callable[[int, list[int]], Collection[int] | None]
-"""From a prompt's number and the tokens generated so far to those allowed next (None: all).
+Allowed = Collection[int] | NDArray[np.bool_] | None
+"""Tokens that may come next: their numbers, or for each token (V,) whether it may; None: all."""
 
-None left ends the hypothesis there.
+Constraint = Callable[[int, list[int]], Allowed]
+"""From a prompt's number and the tokens generated so far to those allowed next.
+
+Where none is, the hypothesis ends.
 """
 
 LogitsProcessor = Callable[[Tensor, list[list[int]], list[int]], Tensor]
@@ -173,8 +176,11 @@ class Frontier:
             tokens = constraint(self.prompt_of(row), self.history(row)[0])
             if tokens is None:
                 continue
-            mask[row] = False
-            mask[row, list(tokens)] = True
+            if isinstance(tokens, np.ndarray):
+                mask[row] = tokens
+            else:
+                mask[row] = False
+                mask[row, list(tokens)] = True
             if not mask[row].any() or (not may_end and not (mask[row] & ~self.ends).any()):
                 self.close(np.array([row]), finished=True)
         return mask

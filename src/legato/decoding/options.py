@@ -13,6 +13,7 @@ A setting that the chosen search would ignore is an error, so that nobody tunes 
 
 from __future__ import annotations
 
+import json
 from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
@@ -52,6 +53,7 @@ class SearchOptions(Section):
     stop: tuple[str, ...] = ()
     slide: bool = False  # beyond the model's context, go on from the last tokens
     seed: int = Field(0, ge=0, le=MAX_SEED)
+    json_schema: str | None = None  # that what is written has to fit (constraints/json_schema.py)
 
     @property
     def width(self) -> int:
@@ -104,6 +106,17 @@ class SearchOptions(Section):
         if least > most:
             raise ValueError(f"is more than max_tokens={most}")
         return least
+
+    @field_validator("json_schema", mode="before")
+    @classmethod
+    def _a_schema_is_an_object(cls, schema: Any) -> Any:
+        try:
+            read = json.loads(schema) if isinstance(schema, str) else schema
+        except (ValueError, RecursionError):
+            raise ValueError('is no JSON; write a schema, as {"type": "object"}') from None
+        if read is not None and not isinstance(read, dict):
+            raise ValueError('is no JSON schema, as {"type": "object"} is one')
+        return None if read is None else json.dumps(read)
 
     @field_validator("stop", mode="before")
     @classmethod

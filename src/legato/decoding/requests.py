@@ -12,6 +12,7 @@ from legato.data.batching.batches import mix_seed
 from legato.decoding.candidates import Candidates
 from legato.decoding.frontier import Constraint, Frontier, LogitsProcessor
 from legato.decoding.options import SearchOptions
+from legato.nn.adapters.lora_by_row import BASE
 
 TextOf = Callable[[Sequence[int]], str]
 
@@ -37,6 +38,7 @@ class Setting:
     normalised: bool
     rows: int | None  # the most that write side by side in a lane
     capacity: int | None  # tokens that a row has room for
+    chunk: int | None  # tokens of prompts that are read between two steps; None: whole prompts
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class Manner:
     processor: LogitsProcessor | None = None
     text_of: TextOf | None = None
     observer: SearchObserver | None = None
+    ends: tuple[int, ...] | None = None  # tokens that end a hypothesis, in place of the setting's
 
     @classmethod
     def of(cls, options: SearchOptions, **more: Any) -> Manner:
@@ -58,13 +61,15 @@ class Manner:
     def key(self) -> tuple[Any, ...]:
         """What tells two of them apart."""
         functions = (self.constraint, self.processor, self.text_of, self.observer)
-        return self.options.model_dump_json(), *map(id, functions)  # they live as long as their lane
+        return self.options.model_dump_json(), self.ends, *map(id, functions)  # they live as long as their lane
 
     @property
     def host_looks(self) -> bool:
         """Whether the host has to see each step's candidates before the next one."""
         several = self.options.width > 1 and bool(self.options.stop)
-        return several or any(part is not None for part in (self.constraint, self.processor, self.observer))
+        return several or any(
+            part is not None for part in (self.constraint, self.processor, self.observer, self.ends)
+        )
 
 
 @dataclass
@@ -77,6 +82,7 @@ class Call:
     limits: list[int]
     seeds: list[tuple[int, int]]  # of each group, where tokens are drawn
     memory: Any = None
+    adapter: int = BASE  # whose texts these are, of the model's adapters by row (lora_by_row.py)
     on_token: Callable[[int, int], None] | None = None  # row and token; rows count from this call's first
     cancelled: set[int] = field(default_factory=set)
 
@@ -87,12 +93,16 @@ class Call:
 
 
 def seeds_for(
-    prompts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] | None, options: SearchOptions
+    prompts: Sequence[Sequence[int]],
+    sources: Sequence[Sequence[int]] | None,
+    options: SearchOptions,
+    walks: Sequence[int] | None = None,
 ) -> list[tuple[int, int]]:
-    """For each group what its draws are made from: seed and prompt, and the walk."""
+    """For each group what its draws are made from: seed and prompt, and the walk; the first ones, or `walks`."""
     found = []
     for number, prompt in enumerate(prompts):
         read = () if sources is None else sources[number]
         seed = mix_seed("drawn", options.seed, [int(token) for token in read], [int(token) for token in prompt])
-        found += [(seed, walk) for walk in range(options.samples)]
+        first = 0 if walks is None else walks[number]
+        found += [(seed, first + walk) for walk in range(options.samples)]
     return found

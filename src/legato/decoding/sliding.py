@@ -82,6 +82,9 @@ class SlidingState:
         self.inner.reorder(rows)
         self.rows = [list(self.rows[row]) for row in rows.tolist()]
 
+    def kept(self, row: int, tokens: int) -> Tensor | None:
+        return None
+
     def rewind(self, length: int) -> None:
         gone = self.inner.length - length
         self.inner.rewind(length)

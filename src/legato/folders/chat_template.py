@@ -25,7 +25,9 @@ from legato.data.text.tokenizers import Tokenizer
 from legato.errors import DataError, FolderError, LegatoError, brief
 from legato.sandbox import worker
 
-Messages = Sequence[Mapping[str, str]]
+Messages = Sequence[Mapping[str, Any]]
+Tools = Sequence[Mapping[str, Any]]
+"""Functions that a model may ask for, as OpenAI's API has them."""
 Spans = list[tuple[int, int]]
 """Where pieces of a text begin and end, in characters."""
 
@@ -58,14 +60,30 @@ class ChatTemplate:
         sees = any(name in self.source for name in ("'image'", '"image"'))
         return sees and BY_PARTS.search(self.source) is not None and "is string" not in self.source
 
-    def render(self, messages: Messages, *, answer: bool = True, today: datetime | None = None) -> str:
+    @cached_property
+    def takes_tools(self) -> bool:
+        """Whether it tells a model which functions it may ask for."""
+        return re.search(r"\btools\b", self.source) is not None
+
+    def render(
+        self, messages: Messages, *, answer: bool = True, today: datetime | None = None, tools: Tools | None = None
+    ) -> str:
         """The dialogue as one text; with `answer` it ends where the model's answer begins.
 
-        A message has a role (system, user, assistant) and a content. `today` is for templates that write the date.
+        A message has a role (system, user, assistant, tool) and a content; one may have asked for functions
+        (`tool_calls`). `today` is for templates that write the date.
         """
-        return self._render(messages, [(len(messages), answer)], today)[0]
+        if tools and not self.takes_tools:
+            raise LegatoError(f"{self.where} knows no tools; ask without them")
+        return self._render(messages, [(len(messages), answer)], today, tools)[0]
 
-    def _render(self, messages: Messages, views: list[tuple[int, bool]], today: datetime | None = None) -> list[str]:
+    def _render(
+        self,
+        messages: Messages,
+        views: list[tuple[int, bool]],
+        today: datetime | None = None,
+        tools: Tools | None = None,
+    ) -> list[str]:
         """The same for several views at once: how many of the messages there are, and whether an answer follows."""
         now = today or datetime.now()
         given: dict[str, Any] = {
@@ -74,6 +92,7 @@ class ChatTemplate:
             "views": [list(view) for view in views],
             "tokens": self.tokens,
             "now": [now.year, now.month, now.day, now.hour, now.minute, now.second, now.microsecond],
+            "tools": [dict(tool) for tool in tools] if tools else None,
         }
         try:
             texts: list[str] = worker.render(**given) if self.source in OWN else sandbox.call("render", **given)
@@ -90,7 +109,7 @@ class ChatTemplate:
             raise FolderError(f"{self.where} fails: {problem.kind}: {said}") from None
         return texts
 
-    def _in_parts(self, message: dict[str, str]) -> dict[str, Any]:
+    def _in_parts(self, message: dict[str, Any]) -> dict[str, Any]:
         if not self.by_parts:
             return dict(message)
         text, parts = message["content"], []
@@ -150,10 +169,10 @@ def plain_chat(tokenizer: Tokenizer, tokens: dict[str, str] | None = None) -> Ch
     return ChatTemplate(PLAIN.replace("END ", end), "the plain template", tokens)
 
 
-def _plain(message: Mapping[str, str]) -> dict[str, str]:
+def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(message, Mapping) or not {"role", "content"} <= set(message):
         raise LegatoError(f'a message should be {{"role": …, "content": …}}, not {message!r}')
     for key, value in message.items():
-        if not isinstance(value, str):
+        if not isinstance(value, str) and not (key == "tool_calls" and isinstance(value, list)):
             raise LegatoError(f"a message's {key} should be a text, not {value!r}")
-    return {str(key): str(value) for key, value in message.items()}
+    return {str(key): value for key, value in message.items()}

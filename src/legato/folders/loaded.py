@@ -12,6 +12,7 @@ from legato.folders.chat_template import ChatTemplate
 from legato.folders.sentence_encoder import SentenceEncoder
 from legato.models.base import SequenceModel
 from legato.models.model_with_head import body_of
+from legato.nn.adapters.lora_by_row import BASE
 from legato.nn.quantized import Deferred, hold_layers, read_deferred
 from legato.nn.quantized.deferred import put
 
@@ -32,6 +33,7 @@ class Loaded(HasProcessors):
     sentences: SentenceEncoder | None = None  # how a text becomes one vector, where the folder says it
     digest: str | None = None  # of the weights, where they are not all in the folder (adapters/)
     bases: tuple[Path, ...] = ()  # the folders of the models below, where it is an adapter
+    adapter: int = BASE  # of those that share the module, by row (lora_by_row.py)
     read_into: Callable[[SequenceModel], SequenceModel] | None = None  # the weights, where `module` is a sketch yet
 
     @property

@@ -17,7 +17,7 @@ from torch import Tensor
 from legato.errors import ConfigError, FolderError, brief, suggest
 from legato.models.base import SequenceModel
 from legato.models.model_with_head import body_of
-from legato.nn.lora import LowRank
+from legato.nn.adapters.lora import LowRank
 from legato.nn.quantized import (
     BITS,
     GROUP,
@@ -81,6 +81,19 @@ def _quantize(module: SequenceModel, quantize: str, where: Path, known: bool) ->
             "outputs are the least, of linear layers, recurrent cells and embeddings; leave quantize out"
         )
     body.original = original
+
+
+@torch.no_grad()
+def into_memory(module: SequenceModel) -> None:
+    """Copy the narrow matrices, which else lie in their file for as long as the model does.
+
+    All other weights were copied when they were read. So nothing that happens to a file changes what a server
+    answers: one that is written over would give other numbers, and one that is cut short end the process.
+    """
+    for part in module.modules():
+        if isinstance(part, Narrow):
+            for name, buffer in part._buffers.items():
+                part._buffers[name] = None if buffer is None else buffer.clone()
 
 
 def width_of(module: SequenceModel) -> str | None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-import torch.nn.functional as F
 from pydantic import Field, field_validator
 from torch import Tensor
 
@@ -21,6 +20,7 @@ from legato.data.batching.batch import Batch
 from legato.models.base import BlocksConfig, Sizes
 from legato.models.sound_encoder import SoundConfig, SoundEncoder
 from legato.nn.conformer import ConformerStack
+from legato.nn.dropout import dropout
 from legato.nn.feedforward import BlockShape
 
 
@@ -82,7 +82,7 @@ class ConformerModel(SoundEncoder):
 
     def read(self, batch: Batch, every: list[Tensor] | None = None) -> Tensor:
         x, lengths = self.subsample(batch.inputs)
-        x = F.dropout(self.scale * x, self.config.dropout, self.training)
+        x = dropout(self.scale * x, self.config.dropout, self.training)
         if every is not None:
             every.append(x)
         return self.stack(x, lengths, every=every)

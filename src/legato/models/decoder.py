@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from legato.data.batching.batch import Batch, Inputs
 from legato.models.base import SequenceModel, Sizes
+from legato.nn.adapters.lora_by_row import bound_rows
 from legato.nn.capture import capturing, record
+from legato.nn.dropout import dropout
 from legato.nn.feedforward import BlockShape
 from legato.nn.kernels.cuda.decoder import cuda_step
 from legato.nn.kernels.decoder import decoder_step
@@ -54,14 +55,16 @@ class CachedModel(SequenceModel):
         return self._extend(right_aligned(inputs.token_ids, inputs.lengths), state, inputs.lengths)
 
     def step(self, tokens: Tensor, state: KeyValueCache) -> Tensor:
-        kernel = None if capturing() else state.kernel
+        kernel, adapters = state.kernel, bound_rows()
+        if kernel is not None and (capturing() or not kernel.knows(adapters)):
+            kernel = None
         place = None if kernel is None else state.open_column()
         if kernel is None or place is None:
             return self._extend(tokens.unsqueeze(1), state)
         with torch.no_grad():
             x = self.embed_tokens(tokens.unsqueeze(1), place.at)
             rotary = self.writer.rotary
-            return kernel(x, place, None if rotary is None else rotary(place.at))
+            return kernel(x, place, None if rotary is None else rotary(place.at), adapters)
 
     def slots(self, groups: int, width: int, capacity: int, like: KeyValueCache, source_length: int) -> Slots | None:
         if like.sources is not None and isinstance(like.sources.layers[0], SourceStates):
@@ -133,7 +136,7 @@ class DecoderModel(CachedModel):
         """Vectors of tokens (B, T, D) with their positions."""
         if self.positions is not None:
             x = x + self.positions(at)
-        return F.dropout(x, self.dropout_embedding, self.training)
+        return dropout(x, self.dropout_embedding, self.training)
 
     # --- what stands for tokens: vectors, of which some may be no token's -------------------------------
 

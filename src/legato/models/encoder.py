@@ -15,13 +15,13 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
 from legato.data.batching.batch import Batch
 from legato.errors import LegatoError
 from legato.models.base import BlocksConfig, SequenceModel, Sizes
+from legato.nn.dropout import dropout
 from legato.nn.feedforward import ACTIVATIONS, BlockShape
 from legato.nn.linear import Linear
 from legato.nn.positions import Learned
@@ -117,7 +117,7 @@ class EncoderModel(SequenceModel):
             # A model that knows one kind of sentence only, as RoBERTa does, takes all for that.
             one = segments is None or self.segments.num_embeddings == 1
             x = x + (self.segments.weight[0] if one else self.segments(segments))
-        x = F.dropout(self.embedding_norm(x), self.config.dropout, self.training)
+        x = dropout(self.embedding_norm(x), self.config.dropout, self.training)
         if every is not None:
             every.append(x)
         return self.stack(x, batch.inputs.lengths, documents=documents, every=every)

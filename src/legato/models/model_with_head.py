@@ -3,7 +3,7 @@
     classes     y = W f(pool(h_1 … h_T)) + b         one answer a text
     tags        y_t = W h_t + b                      one a word, at its first token; a CRF may join them
     spans       (s_t, e_t) = W h_t + b               where an answer begins and ends
-    ctc         y_t = W h_t + b                      a token or none, the blank, at each state (decoding/ctc.py)
+    ctc         y_t = W h_t + b                      a token or none, the blank, at each state (decoding/speech/)
 
 Notable: what the head reads may be any of the body's layers or a learned mix of them (nn/pooling.py), with a
 bidirectional LSTM in between; so frozen layers serve as features, as ELMo's and BERT's do. The shapes that Hugging
@@ -25,6 +25,7 @@ from legato.data.batching.batch import Batch, Inputs
 from legato.data.positions import Positions
 from legato.errors import ConfigError
 from legato.models.base import SequenceModel
+from legato.nn.dropout import dropout
 from legato.nn.linear import Linear
 from legato.nn.losses.crf import CRF
 from legato.nn.pooling import AttentionPool, ScalarMix, at_positions, combine_layers, inside, pool
@@ -152,7 +153,7 @@ class ModelWithHead(SequenceModel):
         else:
             hidden = combine_layers(self.body.states(batch), self.shape.layers)
         if self.lstm is not None:
-            hidden = F.dropout(hidden, self.shape.dropout, self.training)
+            hidden = dropout(hidden, self.shape.dropout, self.training)
             hidden = self.lstm(hidden.transpose(0, 1), None, self.state_lengths(batch.inputs))[0].transpose(0, 1)
         return Output(hidden, None, auxiliary, self._logits(hidden, batch))
 
@@ -177,10 +178,10 @@ class ModelWithHead(SequenceModel):
     def _last(self, x: Tensor) -> Tensor:
         """… and the last layers, (…, D) to (…, outputs)."""
         if self.inner is not None:
-            x = F.dropout(x, self.shape.dropout, self.training) if self.shape.inner == "tanh" else x
+            x = dropout(x, self.shape.dropout, self.training) if self.shape.inner == "tanh" else x
             x = self.inner(x)
             x = torch.tanh(x) if self.shape.inner == "tanh" else F.relu(x)
-        logits: Tensor = self.head(F.dropout(x, self.shape.dropout, self.training))
+        logits: Tensor = self.head(dropout(x, self.shape.dropout, self.training))
         return logits
 
 

@@ -129,6 +129,9 @@ class RecurrentState:
         ]
         self._past = []
 
+    def kept(self, row: int, tokens: int) -> Tensor | None:
+        return None
+
     def rewind(self, length: int) -> None:
         if length == self.length:
             return

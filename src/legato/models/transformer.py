@@ -19,7 +19,6 @@ import math
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
@@ -28,6 +27,7 @@ from legato.models.base import DEEPEST, BlocksConfig, SequenceModel, Sizes
 from legato.models.decoder import CachedModel, cross_attention_of
 from legato.models.image_encoder import ImageConfig
 from legato.models.source_encoder import MEANING, SourceEncoder, SourceSetting, processors_with
+from legato.nn.dropout import dropout
 from legato.nn.feedforward import BlockShape
 from legato.nn.kv_cache import KeyValueCache
 from legato.nn.linear import Linear
@@ -184,4 +184,4 @@ class TransformerModel(CachedModel):
         x = table(tokens)
         scale = math.sqrt(self.config.width) if self.config.scale else 1.0
         x = x * scale if self.positions is None else torch.add(self.positions(at), x, alpha=scale)
-        return F.dropout(x, self.config.dropout, self.training)
+        return dropout(x, self.config.dropout, self.training)

@@ -29,7 +29,6 @@ from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field, SerializeAsAny
 from torch import Tensor, nn
 
@@ -49,6 +48,7 @@ from legato.models.model_with_head import MOST_OUTPUTS, HeadSpec
 from legato.models.source_encoder import SourceEncoder
 from legato.nn.capture import scope
 from legato.nn.convolution import OwnStatistics
+from legato.nn.dropout import dropout
 from legato.nn.feedforward import BlockShape
 from legato.nn.linear import Linear, as_wide_as, xavier
 from legato.nn.state import Memory, Output
@@ -125,7 +125,7 @@ class ClassHead(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """(B, 1, D) to logits (B, C)."""
-        logits: Tensor = self.classes(F.dropout(states[:, 0], self.dropout, self.training))
+        logits: Tensor = self.classes(dropout(states[:, 0], self.dropout, self.training))
         return logits
 
 

@@ -22,6 +22,7 @@ from legato.data.image.image_processor import MAX_SIDE
 from legato.errors import LegatoError
 from legato.models.base import BlocksConfig, ModelConfig, Sizes
 from legato.models.image_encoder import ImageConfig, ImageEncoder
+from legato.nn.dropout import dropout
 from legato.nn.feedforward import BlockShape
 from legato.nn.linear import Linear, as_wide_as
 from legato.nn.positions import share_sinusoids
@@ -146,7 +147,7 @@ class ViTModel(ImageEncoder):
 
     def embed(self, inputs: Inputs) -> Tensor:
         """The whole's vector and one for each patch, row by row of the grid: (B, 1 + N, D)."""
-        return F.dropout(self.patches(self.pixels_of(inputs)), self.config.dropout, self.training)
+        return dropout(self.patches(self.pixels_of(inputs)), self.config.dropout, self.training)
 
     def learned_positions(self) -> Tensor:
         return self.patches.learned()

@@ -27,7 +27,6 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from pydantic import Field, field_validator, model_validator
 from torch import Tensor, nn
 
@@ -38,7 +37,7 @@ from legato.models.base import DEEPEST, CellsConfig, ModelConfig, SequenceModel,
 from legato.models.source_encoder import EncoderSetting, SourceEncoder, processors_with
 from legato.nn.attention import MLP, weigh
 from legato.nn.capture import capture, scope
-from legato.nn.dropout import embed, variational_dropout
+from legato.nn.dropout import dropout, embed, variational_dropout
 from legato.nn.linear import Linear, xavier
 from legato.nn.pooling import pool
 from legato.nn.recurrent import Recurrent
@@ -174,4 +173,4 @@ class VQAModel(SequenceModel):
         return states
 
     def _dropped(self, x: Tensor) -> Tensor:
-        return F.dropout(x, self.config.dropout, self.training)
+        return dropout(x, self.config.dropout, self.training)

@@ -13,7 +13,7 @@ with silence after the sound that is as visible as the sound itself: for them le
 are given, what lies beyond is no part of the sound, and changes nothing.
 
 Its names in Hugging Face's folders are in `published/whisper.py`; what is written begins with a prompt of its own
-(`decoding/speech_prompt.py`).
+(`decoding/speech/speech_prompt.py`).
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from legato.errors import ConfigError, LegatoError
 from legato.models.base import DEEPEST, BlocksConfig, ModelConfig, Sizes
 from legato.models.decoder import CachedModel, cross_attention_of
 from legato.models.sound_encoder import HearingConfig
+from legato.nn.dropout import dropout
 from legato.nn.feedforward import BlockShape
 from legato.nn.kv_cache import KeyValueCache
 from legato.nn.linear import as_wide_as, pack
@@ -118,7 +119,7 @@ class FrameEncoder(nn.Module):
         frames = as_wide_as(self.first.weight, frames)
         x = F.gelu(self.first(_only(frames, lengths).transpose(1, 2))).transpose(1, 2)  # (B, T, D)
         x = F.gelu(self.second(_only(x, lengths).transpose(1, 2))).transpose(1, 2)  # (B, S, D)
-        x = F.dropout(x + self.positions[: x.shape[1]], self.dropout, self.training)
+        x = dropout(x + self.positions[: x.shape[1]], self.dropout, self.training)
         halves = None if lengths is None else (lengths + 1) // 2
         return Memory(self.stack(x, halves), halves)
 
@@ -198,7 +199,7 @@ class WhisperModel(CachedModel):
         return super().start(rows, capacity, memory)
 
     def embed_tokens(self, tokens: Tensor, at: At) -> Tensor:
-        return F.dropout(self.embedding(tokens) + self.positions(at), self.config.dropout, self.training)
+        return dropout(self.embedding(tokens) + self.positions(at), self.config.dropout, self.training)
 
     def _frames(self, source: Inputs | None) -> Tensor:
         """The frames (B, T, F) of sounds that the model can hear."""

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from legato.data.batching.batch import Batch, Inputs
 from legato.models.base import DEEPEST, ModelConfig, SequenceModel, Sizes
+from legato.nn.dropout import dropout
 from legato.nn.slots.slots import Slots
 from legato.nn.slots.tensor_slots import TensorSlots
 from legato.nn.state import Output
@@ -72,6 +73,9 @@ class WindowState:
         self.length = max(self.length, other.length)
         width = max(self.ids.shape[1], other.ids.shape[1])
         self.ids = torch.cat([F.pad(ids, (width - ids.shape[1], 0), value=NOTHING) for ids in (self.ids, other.ids)])
+
+    def kept(self, row: int, tokens: int) -> Tensor | None:
+        return None
 
     def rewind(self, length: int) -> None:
         self.ids = self.ids[:, : self.ids.shape[1] - (self.length - length)]
@@ -157,7 +161,7 @@ class WindowModel(SequenceModel):
         x = self.embedding(ids.clamp(min=0)) * known  # (B, n - 1 + T, E)
         x = x.unfold(1, self.seen, 1).transpose(2, 3).flatten(2)  # (B, T, n·E)
         for layer in self.hidden:
-            x = F.dropout(torch.tanh(layer(x)), self.config.dropout, self.training)
+            x = dropout(torch.tanh(layer(x)), self.config.dropout, self.training)
         return x
 
 

@@ -27,6 +27,8 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
+from legato.nn.kernels.training import attention_takes, dropout_attention
+
 
 class Score(nn.Module):
     """How well each query and each key go together. Keys are made of the memory once, for all queries to come."""
@@ -139,7 +141,9 @@ def fused_attention(
     causal: bool = False,
     dropout: float = 0.0,
 ) -> Tensor:
-    """The same output by PyTorch's kernel."""
+    """The same output by PyTorch's kernel, or in training on a CPU by ours."""
+    if attention_takes(query, key, mask, dropout):
+        return dropout_attention(query, key, value, mask, causal=causal, dropout=dropout)
     if causal and mask is not None:
         past = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
         mask = mask & past if mask.dtype == torch.bool else mask.masked_fill(~past, torch.finfo(mask.dtype).min)

@@ -37,6 +37,7 @@ from torch import Tensor, nn
 from legato.nn.attention import fused_attention
 from legato.nn.capture import capture, capturing, scope
 from legato.nn.convolution import BatchNorm
+from legato.nn.dropout import dropout
 from legato.nn.feedforward import BlockShape, FeedForward, make_norm
 from legato.nn.linear import Linear, as_wide_as, xavier
 from legato.nn.multihead import MultiHead
@@ -189,7 +190,7 @@ class ConformerBlock(nn.Module):
     def _added(self, name: str, sublayer: nn.Module, *inputs: Any) -> Tensor:
         with scope(name):
             y: Tensor = sublayer(*inputs)
-        return F.dropout(y, self.dropout) if self.training else y
+        return dropout(y, self.dropout) if self.training else y
 
 
 class ConformerStack(nn.Module):

@@ -1,4 +1,4 @@
-"""The dropouts that made recurrent language models good.
+"""Dropout, and the dropouts that made recurrent language models good.
 
 Ordinary dropout draws a new mask at every time step, which a recurrent network integrates into
 noise. These draw one mask and keep it for the whole segment (Gal & Ghahramani 2016; Merity et al.
@@ -9,6 +9,15 @@ from __future__ import annotations
 
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from legato.nn.kernels import training as kernels
+
+
+def dropout(x: Tensor, p: float, training: bool = True) -> Tensor:
+    """Each number is 0 with probability `p`, and 1 / (1 - p) as large otherwise (Srivastava et al. 2014)."""
+    if not training or p == 0.0:
+        return x
+    return kernels.dropout(x, p) if kernels.takes(x) else F.dropout(x, p)
 
 
 def variational_dropout(x: Tensor, p: float, training: bool) -> Tensor:
@@ -31,4 +40,4 @@ def embed(ids: Tensor, table: nn.Embedding, p: float, training: bool) -> Tensor:
 
 def drop_connect(weight: Tensor, p: float, training: bool) -> Tensor:
     """Dropout on the recurrent weights themselves, drawn once a segment."""
-    return F.dropout(weight, p, training) if training and p > 0.0 else weight
+    return dropout(weight, p, training)

@@ -15,6 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from legato.nn.capture import capture
+from legato.nn.dropout import dropout
+from legato.nn.kernels import training as kernels
 from legato.nn.kernels.cuda import training_kernels
 from legato.nn.linear import Linear, xavier
 
@@ -100,11 +102,13 @@ class FeedForward(nn.Module):
             from legato.nn.kernels.cuda.biased_gelu import biased_gelu
 
             x = biased_gelu(F.linear(x, self.inner.weight), self.inner.bias, tanh=self.tanh)
+        elif self.training and (self.exact or self.tanh) and kernels.takes(x):
+            x = kernels.gelu(self.inner(x), tanh=self.tanh)
         elif self.exact:
             x = self.inner.gelu(x)
         else:
             x = self.activation(self.inner(x))
         capture("units", x, "row position unit")
         if self.training:
-            x = F.dropout(x, self.dropout)
+            x = dropout(x, self.dropout)
         return self.outer(x)

@@ -6,7 +6,8 @@ Notable here:
 - as a rule every row has a token in each column, and nothing needs a mask. Prompts of different lengths
   are aligned at their ends, in the columns that the longest of them takes; from then on the cache knows
   each column's position in its row (NOTHING: no token there), and the mask and the positions come from that;
-- rows that `join` end in the same column as those that are there, whichever are longer;
+- rows that `join` end in the same column as those that are there, whichever are longer. They are copied to where rows
+  have left, where there is room; else all are, to a place with some to spare, on a CPU;
 - on a CPU `reorder` copies only rows that change, and of those only the columns in which they differ from what
   they are to be: beams of one prompt mostly differ in the last few;
 - what an encoder left is kept once for each source, see `SharedMemory`.
@@ -28,7 +29,7 @@ from legato.errors import LegatoError
 from legato.nn.attention import additive, visible
 from legato.nn.multihead import AttentionView, Past, Source, SourceStates
 from legato.nn.positions import At
-from legato.nn.state import SharedMemory
+from legato.nn.sources import Sources
 
 NOTHING = -1  # the position of a column without a token
 
@@ -72,12 +73,14 @@ class KeyValueCache:
         """`like` says which device and dtype, `windows` how far each layer sees."""
         self.length = 0
         self.capacity = capacity
+        self._end = capacity  # the columns that the rows which are there need at most
         self.limit = limit
         self.windows = [None] * layers if windows is None else list(windows)
         self.sources = None if sources is None else Sources(sources)
         self.kernel: Any = None  # what takes a step on a CPU (kernels/decoder.py)
         self.waiting: Any = None  # what a model is to take in beside the tokens of the prompts: pictures
-        self._store = like.new_empty(layers, 2, rows, heads, capacity, head_width)
+        self._room = like.new_empty(layers, 2, rows, heads, capacity, head_width)  # with rows that have left
+        self._store = self._room
         self._longest = 0  # tokens in the longest row; where ragged, at least that
         # A number for what each row has in each column, (B, capacity): where two rows have the same number they have
         # the same keys and values. Only on a CPU, see `reorder`.
@@ -195,13 +198,13 @@ class KeyValueCache:
             _move(list(taken.unbind(2)), listed, _first_differing(self._numbers[:, : self.length], listed))
         else:
             picked = taken.index_select(2, rows)
-            if wanted > now:
+            if wanted > self._room.shape[2]:
                 layers, two, _, *rest = self._store.shape
-                self._store = self._store.new_empty(layers, two, wanted, *rest)
-            self._store[:, :, :wanted, :, : self.length] = picked
+                self._room = self._store.new_empty(layers, two, wanted, *rest)
+            self._room[:, :, :wanted, :, : self.length] = picked
         if self._numbers is not None:
             self._numbers = self._numbers[listed]
-        self._store = self._store[:, :, :wanted]
+        self._store = self._room[:, :, :wanted]
         self._firsts = None
         if self._positions is not None:
             self._positions, self._counts, self._padding = (
@@ -209,14 +212,53 @@ class KeyValueCache:
             )
 
     def join(self, other: KeyValueCache) -> None:
-        """Rows of another cache go on behind ours: both are copied, from the first column with a token in any row."""
-        caches = (self, other)
+        """Rows of another cache go on behind ours, all from the first column with a token in any of their rows."""
         even = self._positions is None and other._positions is None and self.length == other.length
+        taken = other.length - other._first_column()
+        needed = other._end - other.length
+        rows = self.rows + other.rows
+        if rows <= self._room.shape[2] and taken <= self.length and needed <= self.capacity - self.length:
+            self._end = max(self._end, self.length + needed)
+            self._join_in_place(other, taken, even)
+        else:
+            self._join_elsewhere(other, rows, even)
+
+    def _join_in_place(self, other: KeyValueCache, taken: int, even: bool) -> None:
+        """… where rows have left."""
+        rows, start = self.rows + other.rows, self.length - taken
+        positions = [self._columns()] if not even else []
+        new = self._room[:, :, self.rows : rows]
+        new[:, :, :, :, :start] = 0  # nobody looks there, but what lies in memory may be NaN
+        new[:, :, :, :, start : self.length] = other._store[:, :, :, :, other.length - taken : other.length]
+        around = (start, self.capacity - self.length)
+        columns = slice(other.length - taken, other.length)
+        if not even:
+            positions.append(F.pad(other._columns()[:, columns], around, value=NOTHING))
+        if self._numbers is not None and other._numbers is not None:
+            known = other._numbers[:, columns]
+            shifted = np.where(known < 0, known, known + self._next_number)
+            self._numbers = np.concatenate([self._numbers, np.pad(shifted, ((0, 0), around), constant_values=-1)])
+        if self.sources is not None and other.sources is not None:
+            self.sources.join(other.sources)
+        self._store = self._room[:, :, :rows]
+        self._longest = max(self._longest, other._longest)
+        self._next_number += other._next_number
+        self._firsts = None
+        if not even:
+            self._become_ragged(torch.cat(positions))
+
+    def _join_elsewhere(self, other: KeyValueCache, count: int, even: bool) -> None:
+        """… and all are copied."""
+        caches = (self, other)
         firsts = [cache._first_column() for cache in caches]
         length = max(cache.length - first for cache, first in zip(caches, firsts, strict=True))
-        capacity = length + max(cache.capacity - cache.length for cache in caches)
+        self._end = length + max(cache._end - cache.length for cache in caches)
         layers, two, _, heads, _, width = self._store.shape
-        store = self._store.new_empty(layers, two, self.rows + other.rows, heads, capacity, width)
+        room, capacity = count, self._end
+        if self._store.is_cpu:  # where memory that nobody writes to is none
+            room, capacity = count + count // 2, capacity + capacity // 2
+        self._room = self._store.new_empty(layers, two, room, heads, capacity, width)
+        store = self._room[:, :, :count]
         positions, numbers = [], []
         for cache, first, rows in zip(caches, firsts, store.split([self.rows, other.rows], 2), strict=True):
             start, taken = length - (cache.length - first), slice(first, cache.length)
@@ -237,6 +279,23 @@ class KeyValueCache:
             self._numbers = np.concatenate(numbers)
         if not even:
             self._become_ragged(torch.cat(positions))
+
+    def kept(self, row: int, tokens: int) -> Tensor | None:
+        """Keys and values (L, 2, H, T, K) of the first tokens that a row has; None where they lie apart."""
+        first = 0
+        if self._positions is not None:
+            places = (self._positions[row, : self.length] != NOTHING).nonzero()[:, 0]
+            first = int(places[0])
+            if len(places) != self.length - first:
+                return None
+        return self._store[:, :, row, :, first : first + tokens].clone()
+
+    def restore(self, values: Tensor) -> None:
+        """Begin with what `kept` gave of a row, in every row of a cache that has taken in nothing."""
+        assert self.length == 0, "a cache begins with what was kept"
+        columns = values.shape[-2]
+        self.open(columns)
+        self._store[:, :, :, :, :columns] = values.unsqueeze(2)
 
     def rewind(self, length: int) -> None:
         if not 0 <= length <= self.length:
@@ -309,61 +368,6 @@ class KeyValueCache:
         columns = torch.arange(stop, device=seen.device)
         seen |= columns == columns[start:, None]  # (B, T, S)
         return AttentionView(additive(seen.unsqueeze(1), self._store.dtype))
-
-
-class Sources:
-    """Keys and values of each source in every layer, or the states that they would be made of, once for all."""
-
-    def __init__(self, layers: Sequence[Source] | Sequence[SourceStates]) -> None:
-        self.count, mask = len(layers), layers[0].mask
-        inside = None if mask is None else mask[:, 0, 0] == 0
-        self.layers: list[Any] = list(layers)
-        if isinstance(layers[0], SourceStates):
-            self._memory = SharedMemory([layers[0].states], inside)
-        else:
-            first = layers[0].key
-            store = first.new_empty(len(layers), 2, *first.shape)  # (L, 2, G, H, S, K)
-            for kept, layer in zip(store, self.layers, strict=True):
-                kept[0].copy_(layer.key)
-                kept[1].copy_(layer.value)
-            self._memory = SharedMemory([store], inside, dim=2)
-        self._list()
-
-    @property
-    def store(self) -> Tensor:
-        return self._memory.tensors[0]
-
-    @property
-    def length(self) -> int:
-        return self._memory.length
-
-    @property
-    def token_counts(self) -> Tensor:
-        """The tokens of each source, (G,)."""
-        inside = self._memory.inside
-        count, device = self._memory.sources, self.store.device
-        return torch.full((count,), self.length, device=device) if inside is None else inside.sum(1)
-
-    def _list(self) -> None:
-        (store,), inside = self._memory.tensors, self._memory.inside
-        self.lengths: Tensor | None = None  # (G,) int32, where keys and values are kept on a CPU
-        if store.is_cpu and not isinstance(self.layers[0], SourceStates):
-            self.lengths = torch.full((store.shape[2],), store.shape[4], dtype=torch.int32)
-            if inside is not None:
-                self.lengths = inside.sum(1, dtype=torch.int32)  # tokens come before padding
-        mask = None if inside is None else additive(inside[:, None, None], store.dtype)
-        if isinstance(self.layers[0], SourceStates):
-            self.layers = [SourceStates(store, mask)] * self.count
-        else:
-            self.layers = [Source(layer[0], layer[1], mask) for layer in store.unbind(0)]
-
-    def reorder(self, rows: list[int]) -> None:
-        if self._memory.reorder(rows):
-            self._list()
-
-    def join(self, other: Sources) -> None:
-        self._memory.join(other._memory)
-        self._list()
 
 
 def right_aligned(tokens: Tensor, lengths: Tensor) -> Tensor:

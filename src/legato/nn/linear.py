@@ -7,7 +7,8 @@ again, so only layers that `pack` names do it, when they are first used so in ev
 weights have changed. With fewer than `FEW` rows, on another device, in another precision or under autograd,
 `Linear` is `nn.Linear`, except in float16 on an Arm CPU: oneDNN has no fast kernel for that, and float32 is used.
 
-It may have low-rank adapters (`nn/lora.py`), which are added to whichever product was made.
+It may have low-rank adapters, its own (`lora.py`) or each row's (`lora_by_row.py`), which are added to
+whichever product was made.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from legato.nn.lora import LowRank
+from legato.nn.adapters.lora import LowRank
+from legato.nn.adapters.lora_by_row import LowRankRows, bound_rows
 
 # A CPU without bf16 products makes them another way, slower and right; PyTorch tells of it in a page of text.
 warnings.filterwarnings("ignore", message="mkldnn_matmul failed", category=UserWarning)
@@ -33,6 +35,7 @@ class Linear(nn.Linear):
     """y = x Wᵀ + b, and with adapters + s (x Aᵀ) Bᵀ"""
 
     low_rank: LowRank | None
+    low_rank_rows: LowRankRows | None = None
 
     def __init__(self, inputs: int, outputs: int, bias: bool = True) -> None:
         super().__init__(inputs, outputs, bias)
@@ -42,22 +45,30 @@ class Linear(nn.Linear):
         self.low_rank = None
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.low_rank is None:
+        if not self.adapted:
             return self._product(x)
         x = x.to(product_dtype(x))  # once for both products
-        added: Tensor = self.low_rank(x, self._product(x))
-        return added
+        y = self._product(x)
+        if self.low_rank is not None:
+            y = self.low_rank(x, y)
+        rows = None if self.low_rank_rows is None else bound_rows()
+        return y if self.low_rank_rows is None or rows is None else self.low_rank_rows(x, y, rows)
+
+    @property
+    def adapted(self) -> bool:
+        """Whether adapters add something to the product: its own, or now those of some row."""
+        return self.low_rank is not None or (self.low_rank_rows is not None and bound_rows() is not None)
 
     @property
     def plain(self) -> bool:
         """Whether y = x Wᵀ + b is all that it does, and nobody listens."""
-        if type(self) is not Linear or self.bias is None or self.low_rank is not None:
+        if type(self) is not Linear or self.bias is None or self.adapted:
             return False
         return not (self._forward_hooks or self._forward_pre_hooks)
 
     def gelu(self, x: Tensor) -> Tensor:
         """gelu(y), in one pass over y where weights are laid out."""
-        packed = self._ready(x) if self.low_rank is None else None
+        packed = None if self.adapted else self._ready(x)
         if packed is None:
             return F.gelu(self(x))
         return torch.ops.mkldnn._linear_pointwise(x, packed, self.added_bias, "gelu", [], "none")

@@ -46,7 +46,7 @@ class Readout(Linear):
 def plain_product(layer: nn.Module | None) -> bool:
     """Whether a layer is y = x Wᵀ + b and nothing else: no adapter, no hook, no other kind of linear layer."""
     kind = type(layer)
-    if kind not in (nn.Linear, Linear, Readout) or (kind is not nn.Linear and layer.low_rank is not None):  # type: ignore[union-attr]
+    if kind not in (nn.Linear, Linear, Readout) or (kind is not nn.Linear and layer.adapted):  # type: ignore[union-attr]
         return False
     return not (layer._forward_hooks or layer._forward_pre_hooks)  # type: ignore[union-attr]
 

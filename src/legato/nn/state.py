@@ -122,6 +122,9 @@ class State(Protocol):
         any more.
         """
 
+    def kept(self, row: int, tokens: int) -> Tensor | None:
+        """What a row has of its first tokens, for `restore` to begin with; None where it has them no more."""
+
     def rewind(self, length: int) -> None:
         """Go back to where `length` was this, since rows last joined (what speculation and editing need)."""
 

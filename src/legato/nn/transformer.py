@@ -19,12 +19,12 @@ from functools import reduce
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from legato.nn.attention import additive, visible
 from legato.nn.capture import capture, capturing, scope
+from legato.nn.dropout import dropout
 from legato.nn.feedforward import BlockShape, FeedForward, make_norm
 from legato.nn.kernels import decoder, encoder
 from legato.nn.kernels.cuda import load_training_kernels, training_kernels
@@ -93,7 +93,7 @@ class Block(nn.Module):
         with scope(name):
             y = sublayer(joined[1] if joined is not None else norm(x) if self.norm_first else x, *others)
         if self.training:
-            y = F.dropout(y, self.dropout)
+            y = dropout(y, self.dropout)
         if joined is not None:
             return Residual(joined[0], y)
         return x + y if self.norm_first else norm(x + y)

@@ -63,7 +63,12 @@ def _to_json(
 
 
 def render(
-    source: str, messages: list[dict[str, Any]], views: list[list[Any]], tokens: dict[str, str], now: list[int]
+    source: str,
+    messages: list[dict[str, Any]],
+    views: list[list[Any]],
+    tokens: dict[str, str],
+    now: list[int],
+    tools: list[dict[str, Any]] | None = None,
 ) -> list[str]:
     """The dialogue by a template, once for each of `views`: how many messages, and whether an answer is to follow."""
     from datetime import datetime
@@ -73,7 +78,12 @@ def render(
     template, texts = compiled(source), []
     for count, answer in views:
         plain = [dict(message) for message in messages[:count]]
-        known: dict[str, Any] = {"messages": plain, "tools": None, "documents": None, "add_generation_prompt": answer}
+        known: dict[str, Any] = {
+            "messages": plain,
+            "tools": tools,
+            "documents": None,
+            "add_generation_prompt": answer,
+        }
         known["strftime_now"] = datetime(*now).strftime  # type: ignore[arg-type]
         try:
             texts.append(str(template.render(**known, **tokens)))

@@ -12,12 +12,13 @@ Whatever goes wrong is one line of JSON, {"error": …}: 4xx for what was asked,
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from h11 import LocalProtocolError
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -25,6 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from legato.errors import LegatoError, brief, reason_of
 from legato.schema import to_json
+from legato.serving.transport.log import writer
 
 NAMES: Final = ("localhost", "127.0.0.1", "[::1]")  # of this machine, as its own browser calls it
 HEADERS: Final[Mapping[str, str]] = {  # where a route sets none of its own
@@ -50,7 +52,7 @@ def make_app(port: int) -> FastAPI:
     app.add_exception_handler(LegatoError, _refused)
     app.add_exception_handler(HTTPException, _no_route)
     app.add_exception_handler(RequestValidationError, _misread)
-    app.add_middleware(Guard, port=port)
+    app.add_middleware(Guard, hosts=local_hosts(port))
     return app
 
 
@@ -63,14 +65,21 @@ def error_response(status: int, line: str) -> Response:
     return json_response({"error": line}, status)
 
 
-class Guard:
-    """Refuses who does not name this server, adds the headers, and lets no exception out."""
+def local_hosts(port: int) -> frozenset[str]:
+    """What a client on this machine calls a server on `port`."""
+    named = frozenset(f"{name}:{port}" for name in NAMES)
+    return named | frozenset(NAMES) if port == 80 else named  # which browsers leave out
 
-    def __init__(self, app: ASGIApp, port: int) -> None:
-        self.app = app
-        self.hosts = frozenset(f"{name}:{port}" for name in NAMES)
-        if port == 80:  # which browsers leave out
-            self.hosts |= frozenset(NAMES)
+
+class Guard:
+    """Refuses who does not name this server, adds the headers, and lets no exception out.
+
+    `hosts` are its names, None: any will do, for a server that others may ask. `origins` are pages of others that may
+    ask it, too; they may not read answers by that alone.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: frozenset[str] | None, origins: frozenset[str] = frozenset()) -> None:
+        self.app, self.hosts, self.origins = app, hosts, origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":  # there is nothing else here
@@ -84,7 +93,8 @@ class Guard:
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
-            await send(message)
+            with suppress(LocalProtocolError):  # the request broke off, and nobody reads an answer
+                await send(message)
 
         refusal = self.refusal(Headers(scope=scope))
         if refusal is not None:
@@ -99,9 +109,10 @@ class Guard:
     def refusal(self, headers: Headers) -> str | None:
         """Why a request with these headers is not answered; None: it is."""
         hosts, origins = headers.getlist("host"), headers.getlist("origin")
-        if len(hosts) != 1 or hosts[0].lower() not in self.hosts:
-            return f"this server answers to {' and '.join(sorted(self.hosts))} only"
-        if origins and [origin.lower() for origin in origins] != [f"http://{hosts[0].lower()}"]:
+        if len(hosts) != 1 or (self.hosts is not None and hosts[0].lower() not in self.hosts):
+            return f"this server answers to {' and '.join(sorted(self.hosts or ()))} only"
+        own = {f"http://{hosts[0].lower()}", *self.origins}
+        if origins and (len(origins) != 1 or origins[0].lower() not in own):
             return "this server answers its own pages only"
         return None
 
@@ -111,7 +122,7 @@ def _explained(problem: Exception) -> Response:
     if reason is not None:
         return error_response(400, reason)
     line = f"this is a fault of ours: {type(problem).__name__}: {brief(problem, 300)}"
-    print(f"legato: {line}", file=sys.stderr, flush=True)
+    writer().say(f"legato: {line}")
     return error_response(500, line)
 
 

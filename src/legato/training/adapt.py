@@ -2,7 +2,7 @@
 
 full      every weight
 head      the task's head alone; the body gives features
-lora      two thin matrices beside some of the frozen ones (nn/lora.py; Hu et al. 2021), and the head; what is frozen
+lora      two thin matrices beside some of the frozen ones (lora.py; Hu et al. 2021), and the head; what is frozen
           may have 8 or 4 bits (QLoRA; Dettmers et al. 2023)
 bitfit    the biases (Ben Zaken et al. 2022), and the head
 
@@ -31,8 +31,8 @@ from legato.models.base import SequenceModel, count_parameters
 from legato.models.model_with_head import BODY, ModelWithHead, body_of
 from legato.models.published.family import form_of
 from legato.models.published.matrices import Matrix, matrices_of
+from legato.nn.adapters.lora import LowRank, Part
 from legato.nn.linear import Linear
-from legato.nn.lora import LowRank, Part
 from legato.nn.quantized import Narrow, is_quantized
 from legato.nn.readout import Readout
 from legato.training.devices import autocast

@@ -37,6 +37,7 @@ from legato.evaluation.metrics import metric_of, printed_scores
 from legato.folders.atomic import replacing
 from legato.folders.finite_scores import finite_scores
 from legato.interrupts import CTRL_C, Interrupt, Stopped
+from legato.memory import kept_pages
 from legato.models.base import SequenceModel
 from legato.nn.transformer import Stack, expect_documents
 from legato.schema import fields_of, fit
@@ -200,7 +201,8 @@ class Trainer:
         self.display.plan(self.config, self.steps, self.job.batches.steps_per_epoch, self.validate_every)
         self.display.start(self.steps, self.step)
         try:
-            with Interrupt() as interrupt, own_stream(self.device) if self.recordings.on else nullcontext():
+            stream = own_stream(self.device) if self.recordings.on else nullcontext()
+            with Interrupt() as interrupt, stream, kept_pages() if self.device.type == "cpu" else nullcontext():
                 self._train(interrupt)
         except NotFinite as problem:
             raise self._explain(problem) from None

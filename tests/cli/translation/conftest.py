@@ -22,10 +22,16 @@ from tiny_pairs import (
 
 @pytest.fixture(scope="session")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with texts in three languages and three runs: `t`, `recurrent`, and `many` between languages."""
+    """A folder with texts in three languages and two runs, `t` and `recurrent`."""
     home = tmp_path_factory.mktemp("home")
     train_translation(home, "t", small_translation(home))
     train_translation(home, "recurrent", small_translation(home, **SEQ2SEQ))
+    return home
+
+
+@pytest.fixture(scope="session")
+def many(home: Path) -> Path:
+    """The same folder with a third run, `many`, between languages."""
     many = {**SEQ2SEQ, "train__steps": 200}
     tested = {"data__test": f"{home}/test.{{}}", "data__test_directions": ["en-de", "de-fr"]}
     train_translation(home, "many", many_languages(home, **many, **tested))

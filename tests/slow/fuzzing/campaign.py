@@ -83,6 +83,10 @@ def prepare_process() -> Path:
     for name in LIBRARIES:
         _import(name)
     torch.compile = lambda model, *_, **__: model  # it takes longer than any case may
+    os.environ["LEGATO_KERNELS"] = str(home / "kernels")  # compiled once, not in each case's own cache
+    from legato.nn.kernels.library import library, training_library
+
+    library(), training_library()
     return home
 
 

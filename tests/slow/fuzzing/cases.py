@@ -33,7 +33,8 @@ ASKED_FOR: Final = frozenset(
     {
         *("train.steps", "train.epochs", "--max-tokens", "train.samples", "data.toy.count", "data.toy.valid_count"),
         *("data.beams", "data.max_tokens", "--beams", "--nbest", "train.accumulate", "--min-tokens"),
-        *("model.layers", "model.highways", "head.lstm"),
+        *("model.highways", "head.lstm"),
+        *("--check",),  # without which a server goes on until somebody stops it
     }
 )
 WRITES: Final = frozenset(
@@ -290,11 +291,11 @@ def _reworded(words: list[str], kind: str, name: str, how: str, draw: random.Ran
     """The command's words with one that is something else."""
     if kind == "argument":
         place = int(name)
-        if place < len(words) and words[place].partition("=")[0] not in ASKED_FOR:
+        if place < len(words) and not _asks(words[place].partition("=")[0]):
             words = words[:place] + ([] if how == "drop" else [word(draw)]) + words[place + 1 :]
         return words
     made = word(draw, meaning)
-    if name in ASKED_FOR and _is_much(made):
+    if _asks(name) and _is_much(made):
         made = "3"
     if kind == "setting":
         return [*words, f"{name}={made}"]
@@ -304,6 +305,11 @@ def _reworded(words: list[str], kind: str, name: str, how: str, draw: random.Ran
         place = words.index(name)
         return [*words[: place + 1], made, *words[place + 2 :]]
     return [*words, name, made]
+
+
+def _asks(name: str) -> bool:
+    """Whether much of it is much to compute, and no fault."""
+    return name in ASKED_FOR or name.endswith(".layers")
 
 
 def _is_much(made: str) -> bool:

@@ -397,6 +397,18 @@ def _of_verbs() -> Iterator[Scenario]:
     yield Scenario(
         "generate-talking", ("generate", "gpt2", "--chat", "--max-tokens", "5"), (made,), stdin="hello\nand?\n"
     )
+    yield Scenario("serve", ("serve", "--check", "--port", "0", "a=gpt2", "gpt2"), (made,), options=True)
+    # Not Lance's own files: they are called otherwise each time, so that no case could be run again.
+    documents, manifest = (stock.documents,), "index/index.json"
+    index = ("index", "docs", "--json", "--out", "index")
+    yield Scenario("index-words", index, documents, own=("index",), options=True)
+    yield Scenario("index-again", index, documents, (index,), own=("index",), reads=manifest)
+    vectors = (*index, "--model", "bert")
+    yield Scenario("index-vectors", vectors, (*documents, stock.sentence_encoder), own=("index",), reads="bert")
+    words = ("search", "index", "who hunts at night?", "--json")
+    yield Scenario("search-words", words, documents, (index,), options=True, reads=manifest)
+    words = ("ask", "index", "who hunts at night?", "--model", "llama", "--max-tokens", "5", "--json")
+    yield Scenario("ask", words, (*documents, stock.reader_model), (index,), options=True, reads="llama")
     asked = ("predict", "gpt2", "--task", "classification", "--shots", "train.tsv", "--labels", "good,bad", *FILE)
     yield Scenario("predict-prompting", asked, (made, stock.reviews, stock.texts), texts="texts.txt", options=True)
     yield Scenario("predict-typed", ("predict", "adapter", "--scores"), (stock.adapter,), stdin="a merry film\nsad\n")

@@ -115,6 +115,12 @@ def texts(folder: Path) -> None:
     (folder / "texts.txt").write_text("the cat sat\na dog runs by\nthe man sees a cat .\n")
 
 
+def documents(folder: Path) -> None:
+    from tiny_documents import write_documents
+
+    write_documents(folder / "docs")
+
+
 def search(folder: Path) -> None:
     (folder / "lines.txt").write_text("big ship\nold man\nred car\nglad man\n")
 
@@ -368,6 +374,15 @@ def wide_model(folder: Path) -> None:
     from tiny_adapted import published_folder
 
     published_folder(folder / "llama", "llama", **{**SMALL, "width": 32, "heads": 2})
+
+
+def reader_model(folder: Path) -> None:
+    """A model that reads long prompts, and talks."""
+    from tiny_adapted import published_folder
+    from tiny_published import CHATML, change
+
+    made = published_folder(folder / "llama", "llama", **{**SMALL, "length": 1024})
+    change(made / "tokenizer_config.json", chat_template=CHATML)
 
 
 def narrow_model(folder: Path) -> None:

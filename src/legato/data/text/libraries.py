@@ -17,18 +17,16 @@ Loading it runs the patterns, too, over the tokens that were added; that is trie
 from __future__ import annotations
 
 import json
-import os
 import re
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from legato import sandbox
-from legato.errors import DataError, LegatoError, brief, is_panic
+from legato.errors import DataError, LegatoError, brief, is_panic, panics_unprinted
 from legato.input_files import read_bytes
 
 LARGEST: Final = 1 << 28  # bytes of a tokenizer's file; the largest are a tenth of it
@@ -92,34 +90,6 @@ def clear_of_panics(what: str, error: type[LegatoError] = DataError) -> Iterator
         raise error(f"{what}: {brief(problem, 200) or type(problem).__name__}") from None
 
 
-@contextmanager
-def _panics_unprinted() -> Iterator[None]:
-    """Hold back what is written to standard error, and drop it where a panic comes: Rust prints each by itself.
-
-    Not for calls that others run beside, or that may be given up on: the stream is the whole process's.
-    """
-    try:
-        held, kept = tempfile.TemporaryFile(), os.dup(2)  # noqa: SIM115
-    except OSError:  # there is no such stream, or no place to hold it
-        yield
-        return
-    with held:
-        panicked = False
-        try:
-            os.dup2(held.fileno(), 2)
-            yield
-        except BaseException as problem:
-            panicked = is_panic(problem)
-            raise
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
-            held.seek(0)
-            if not panicked:
-                with suppress(OSError):  # nobody is there to read it
-                    os.write(2, held.read())
-
-
 class Library:
     """A `tokenizers.Tokenizer`, with all that it has; an error names the file that it was read from.
 
@@ -147,7 +117,7 @@ class Library:
         data = read_bytes(file, LARGEST)
         slow = slow_parts_of(data)
         try_loading(file, slow)
-        with clear_of_panics(f"{file} is not a tokenizer that can be read"), _panics_unprinted():
+        with clear_of_panics(f"{file} is not a tokenizer that can be read"), panics_unprinted():
             return cls(tokenizers.Tokenizer.from_buffer(data), str(file), slow)
 
     @classmethod
@@ -155,7 +125,7 @@ class Library:
         """From the text of one."""
         import tokenizers
 
-        with clear_of_panics(f"{source or 'this'} is not a tokenizer that can be read"), _panics_unprinted():
+        with clear_of_panics(f"{source or 'this'} is not a tokenizer that can be read"), panics_unprinted():
             return cls(tokenizers.Tokenizer.from_str(text), source, slow_parts_of(text.encode("utf-8", "replace")))
 
     def copy(self) -> Library:

@@ -51,6 +51,8 @@ from legato.schema import is_text, write_json
 
 __all__ = ["NAMES", "AnyTokenizer", "Ids", "StreamDecoder", "Tokenizer", "TokenizerConfig"]
 
+SHOWN: Final = 8  # ids behind which the next one becomes text
+CONTEXT: Final = 16  # ids of a prompt that are read for it
 BATCH: Final = 128  # pieces encoded side by side; what they become in memory is some 20 times larger
 # Names under which other makers' files keep their end of text.
 FOREIGN_EOS: Final = (EOS, "</s>", "<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "[SEP]", "[EOS]")
@@ -383,7 +385,8 @@ class StreamDecoder:
         self._starts = tokenizer.spaced
         self._shown: list[int] = []  # for files made elsewhere: the last ids that were shown
         self._held: list[int] = []  # and those that were not yet
-        for index in after:
+        # Where the library decodes, only the last ids count: enough that a character among them is whole.
+        for index in list(after)[-CONTEXT:] if tokenizer.pieces is None else after:
             self.push(index)
 
     def push(self, index: int) -> str:
@@ -409,5 +412,5 @@ class StreamDecoder:
         before = self._tokenizer.decode(self._shown)
         whole = self._tokenizer.decode([*self._shown, *self._held])
         # A few ids of context are enough for the library to place spaces.
-        self._shown, self._held = [*self._shown, *self._held][-8:], []
+        self._shown, self._held = [*self._shown, *self._held][-SHOWN:], []
         return whole[len(before) :]

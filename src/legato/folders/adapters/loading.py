@@ -57,9 +57,9 @@ from legato.models.model_with_head import BODY, HeadSpec, ModelWithHead, body_of
 from legato.models.published.entries import Setting
 from legato.models.published.matrices import Matrix, matrices_of, published_head
 from legato.models.published.tensor_names import From
+from legato.nn.adapters.lora import Part, beside, merge
 from legato.nn.characters import tell_spelling
 from legato.nn.linear import Linear
-from legato.nn.lora import Part, beside, merge
 from legato.nn.quantized import Narrow, hold_layers
 from legato.nn.quantized.deferred import change, numbers_of, put
 from legato.registry import MODELS
@@ -105,7 +105,7 @@ def load_adapter(
     has them again where `load_narrow` reads the base so.
     """
     refuse_links_out(folder)
-    told = _told(folder)
+    told = read_ours(folder)
     config = peft_files.read_lora_config(folder) if (folder / peft_files.CONFIG).is_file() else {}
     above = (*above, folder.resolve())
     place, name = _find_base(folder, told, config, above)
@@ -120,17 +120,17 @@ def load_adapter(
             f"{folder} is an adapter for another base: it was trained for {told['base'].get('given')} as that was "
             f"then, and the weights in {base.folder} are others"
         )
-    about = _about(told, config, base)
-    pairs, tensors, digest = _read_tensors(folder, config, before)
-    _check_trained(folder, told, base.module, pairs, tensors)
+    about = about_of(told, config, base)
+    pairs, tensors, digest = read_tensors(folder, config, before)
+    check_trained(folder, told, base.module, pairs, tensors)
     if not told:  # before a head that they lack is looked for
-        _find_matrices(folder, base, base.module, pairs)
+        find_matrices(folder, base, base.module, pairs)
     held = frozenset(BODY + name for name in body_of(base.module).state_dict())
     if not told and isinstance(base.module, ModelWithHead):  # its head stays, where the adapter brings none
         held = frozenset(base.module.state_dict())
     module = _rebuilt(folder, base, told, about, config, tensors)
     _check_whole(folder, module, held, tensors)
-    matrices = _find_matrices(folder, base, module, pairs)
+    matrices = find_matrices(folder, base, module, pairs)
     below = base.module.merged or MergedAdapters(name, before, {}, {})
     changed = _put(folder, base.folder, module, tensors)  # first: a matrix of a new head may have adapters, too
     merged = {key: pair for key, pair in below.pairs.items() if f"{key[0]}.weight" not in changed}
@@ -139,11 +139,20 @@ def load_adapter(
         scaling = peft_files.scaling_of(config, path, len(a), folder / peft_files.CONFIG)
         if not isinstance(matrix.layer, Narrow):
             change(matrix.layer.weight, partial(_merge_rows, matrix, a, b, scaling))
-        key, pair = place_of(matrix), (a, scaled(b, scaling))
+        key, pair = place_of(matrix), (a.clone(), scaled(b, scaling))  # nothing stays of a file that may change
         merged[key] = stacked([merged[key], pair]) if key in merged else pair
     _put_beside(module, merged)
     module.eval()
     module.merged = replace(below, pairs=merged, tensors={**below.tensors, **changed})
+    loaded = read_rest(folder, base, module, about, ours=bool(told))
+    loaded.bases, loaded.digest = (place, *base.bases), digest
+    if module.config.reads_characters:
+        tell_spelling(module, torch.from_numpy(vocabulary_bytes(loaded.tokenizer)))
+    return loaded
+
+
+def read_rest(folder: Path, base: Loaded, module: SequenceModel, about: dict[str, Any], *, ours: bool) -> Loaded:
+    """What an adapter's folder says beside its weights; what it leaves out, peft's own nearly all, is its base's."""
     said = read_json_if_there(folder / "generation_config.json", Generation, loose=True)
     loaded = replace(
         base,
@@ -153,9 +162,8 @@ def load_adapter(
         about=about,
         generation={**base.generation, **said},
     )
-    loaded.bases = (place, *base.bases)
-    loaded.digest, loaded.chat = digest, load_chat_template(folder) or base.chat
-    if told:  # peft's own folders leave all this to the base
+    loaded.chat = load_chat_template(folder) or base.chat
+    if ours:
         body = body_of(module)
         loaded.processors = load_processors(folder, body.processors_of(body.config), about=about)
         check_digests(folder, about, loaded.processors)
@@ -164,8 +172,6 @@ def load_adapter(
         lowercase = loaded.sentences is not None and loaded.sentences.lowercase
         set_up_tokenizer(loaded.processors, published=bool(about.get("published")), lowercase=lowercase)
         loaded.ends = ends_of_ours(about, module, loaded.tokenizer) if loaded.processors.has_text else ()
-    if module.config.reads_characters:
-        tell_spelling(module, torch.from_numpy(vocabulary_bytes(loaded.tokenizer)))
     return loaded
 
 
@@ -173,7 +179,7 @@ def adapter_config(
     folder: Path, read_config: Callable[[Path], ModelConfig], above: tuple[Path, ...] = ()
 ) -> ModelConfig:
     """The settings of the whole model; of an adapter of peft's, those of the base, which `read_config` reads."""
-    if told := _told(folder):
+    if told := read_ours(folder):
         try:
             return _settings(told)[1]
         except (ConfigError, LookupError, TypeError, ValueError) as problem:
@@ -189,7 +195,7 @@ def _settings(told: dict[str, Any]) -> tuple[type[SequenceModel], ModelConfig]:
     return kind, validate(kind.Config, told["model"])
 
 
-def _told(folder: Path) -> dict[str, Any]:
+def read_ours(folder: Path) -> dict[str, Any]:
     """What our own file says; nothing in a folder of peft's."""
     file = folder / OURS
     if not file.is_file():
@@ -198,7 +204,7 @@ def _told(folder: Path) -> dict[str, Any]:
     return {**told, "legato": check_about(told["legato"], file)}
 
 
-def _read_tensors(
+def read_tensors(
     folder: Path, config: Mapping[str, Any], base: str
 ) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, Tensor], str]:
     """Low-rank pairs, tensors as they are, and what tells the model that comes of them and the `base` from others.
@@ -224,7 +230,7 @@ def _read_tensors(
     return pairs, tensors, digest.hexdigest()
 
 
-def _check_trained(
+def check_trained(
     folder: Path, told: dict[str, Any], base: SequenceModel, pairs: Mapping[str, Any], tensors: Mapping[str, Any]
 ) -> None:
     """Refuse a folder that lacks some of what was trained; of peft's own, one that has no adapter at all."""
@@ -267,7 +273,7 @@ def _find_base(
     return base, given if Path(given).exists() else str(base.resolve())
 
 
-def _about(told: dict[str, Any], config: dict[str, Any], base: Loaded) -> dict[str, Any]:
+def about_of(told: dict[str, Any], config: dict[str, Any], base: Loaded) -> dict[str, Any]:
     """What our own key would say; of peft's own folders, what can be told."""
     if told:
         about: dict[str, Any] = told["legato"]
@@ -350,7 +356,7 @@ def _check_whole(folder: Path, module: SequenceModel, held: frozenset[str], tens
             raise FolderError(f"{folder} lacks the tensor '{missing[0]}'")
 
 
-def _find_matrices(
+def find_matrices(
     folder: Path, base: Loaded, module: SequenceModel, pairs: Mapping[str, tuple[Tensor, Tensor]]
 ) -> dict[str, Matrix]:
     """The matrices that adapters are for; a body's path may lack what it begins with."""

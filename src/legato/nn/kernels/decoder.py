@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from legato.nn.adapters.lora_by_row import AdapterRows
 from legato.nn.kernels import library as c
 from legato.nn.kernels.stack_layout import Stack, StackLayout, fits, suits, versions
 from legato.nn.linear import Linear
@@ -32,8 +33,14 @@ class DecoderStep:
         self.vocabulary = readout.vocabulary if isinstance(readout, Readout) else readout.out_features
         self.of = self._layout.of
 
-    def __call__(self, x: Tensor, place: CacheColumn, rotation: Rotation | None) -> Tensor:
-        """Logits (B, V) after new tokens (B, 1, D), for which a cache has a column."""
+    def knows(self, adapters: AdapterRows | None) -> bool:
+        """Whether the adapters of some rows lay beside the weights when they were laid out."""
+        return adapters is None or max(adapters.rows) < self._layout.adapters
+
+    def __call__(
+        self, x: Tensor, place: CacheColumn, rotation: Rotation | None, adapters: AdapterRows | None = None
+    ) -> Tensor:
+        """Logits (B, V) after new tokens (B, 1, D), for which a cache has a column; `adapters` are the rows'."""
         rows, threads = len(x), torch.get_num_threads()
         x = x.contiguous()
         room = x.new_empty(rows, self._stack.readout.rows)
@@ -53,6 +60,9 @@ class DecoderStep:
             step.sources = _columns(place.sources)
             step.rows_of_source = rows // len(place.source_lengths)
             step.source_lengths = place.source_lengths.data_ptr()
+        if adapters is not None:
+            whose = adapters.numbers(rows)
+            step.adapters = whose.data_ptr()
         self._kernels.step(self._stack, step, threads)
         return logits
 

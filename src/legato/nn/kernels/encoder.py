@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from legato.nn.adapters.lora_by_row import bound_rows
 from legato.nn.capture import capturing
 from legato.nn.kernels import library as c
 from legato.nn.kernels.stack_layout import KINDS, Stack, StackLayout, fits, float_numbers, suits, versions
@@ -64,7 +65,7 @@ _READ: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()  # tokens, by a s
 
 def encoder_pass(stack: Stack, x: Tensor) -> EncoderPass | None:
     """The pass of a stack over `x` on this machine; None where the plain modules do it."""
-    if not (x.is_cpu and x.dim() == 3) or torch.is_grad_enabled() or capturing():
+    if not (x.is_cpu and x.dim() == 3) or torch.is_grad_enabled() or capturing() or bound_rows() is not None:
         return None
     if torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling() or not has_pass(stack, x.dtype):
         return None

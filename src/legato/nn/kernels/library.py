@@ -17,8 +17,9 @@ import shutil
 import subprocess
 import tempfile
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 SOURCES: Final = Path(__file__).with_name("cpu")
 FLAGS: Final = (
@@ -28,6 +29,12 @@ FLAGS: Final = (
 )
 COMPILERS: Final = ("g++", "c++")  # clang's C++ lacks some of GCC's ways to write vectors
 PATIENCE: Final = 300  # seconds that a compiler may take
+
+
+class LowRank(ctypes.Structure):
+    """What an adapter adds to a product (cpu/low_rank.h)."""
+
+    _fields_ = (("rank", ctypes.c_int64), ("down", ctypes.c_void_p), ("up", ctypes.c_void_p))
 
 
 class Matrix(ctypes.Structure):
@@ -42,7 +49,8 @@ class Matrix(ctypes.Structure):
         ("bias", ctypes.c_void_p),
         ("table", ctypes.c_void_p),
         ("factor", ctypes.c_float),
-        ("unused", ctypes.c_int32),
+        ("ranks", ctypes.c_int32),
+        ("adapters", ctypes.POINTER(LowRank)),
     )
 
 
@@ -105,6 +113,7 @@ class Step(ctypes.Structure):
         ("source_lengths", ctypes.c_void_p),
         ("embedded", ctypes.c_void_p),
         ("logits", ctypes.c_void_p),
+        ("adapters", ctypes.c_void_p),
     )
 
 
@@ -129,6 +138,48 @@ class Choice(ctypes.Structure):
         ("forbidden_count", ctypes.c_int64),
         ("normalised", ctypes.c_int64),
         ("to", ctypes.c_void_p),
+    )
+
+
+class Strides(ctypes.Structure):
+    _fields_ = (("row", ctypes.c_int64), ("head", ctypes.c_int64), ("place", ctypes.c_int64))
+
+
+class Dropout(ctypes.Structure):
+    """What is dropped (cpu/random.h)."""
+
+    _fields_ = (("seed", ctypes.c_uint64), ("threshold", ctypes.c_uint32), ("scale", ctypes.c_float))
+
+
+class Attention(ctypes.Structure):
+    """Attention with dropout, and its gradients (cpu/attention.h)."""
+
+    SIZES: Final = ("rows", "heads", "kv_heads", "queries", "keys", "size")
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in SIZES),
+        *((name, ctypes.c_void_p) for name in ("query", "key", "value")),
+        *((name, Strides) for name in ("query_at", "key_at", "value_at")),
+        ("mask", ctypes.c_void_p),
+        ("first", ctypes.c_void_p),
+        ("scale", ctypes.c_float),
+        ("causal", ctypes.c_int32),
+        ("dropout", Dropout),
+        *((name, ctypes.c_void_p) for name in ("context", "sums", "slope")),
+        ("slope_at", Strides),
+        *((name, ctypes.c_void_p) for name in ("query_slope", "key_slope", "value_slope")),
+    )
+
+
+class Loss(ctypes.Structure):
+    """The loss over a vocabulary (cpu/loss.h)."""
+
+    _fields_ = (
+        ("logits", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("rows", "columns", "vocabulary")),
+        ("targets", ctypes.c_void_p),
+        ("ignored", ctypes.c_int64),
+        ("smoothing", ctypes.c_float),
+        ("losses", ctypes.c_void_p),
     )
 
 
@@ -167,9 +218,45 @@ class Library:
         self.encode.restype = None
 
 
+class TrainingLibrary:
+    """Those that training uses."""
+
+    def __init__(self, file: Path) -> None:
+        handle = ctypes.CDLL(str(file))
+        self.multiplies_tiles = bool(handle.legato_multiplies_tiles())  # cpu/tiles.h
+        self.attention = handle.legato_attention
+        self.attention.argtypes = [ctypes.POINTER(Attention), *[ctypes.c_int32] * 4]
+        self.attention.restype = None
+        self.dropout = handle.legato_dropout
+        self.dropout.argtypes = [
+            *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32),
+            *(ctypes.POINTER(Dropout), ctypes.c_int32),
+        ]
+        self.dropout.restype = None
+        self.gelu = handle.legato_gelu
+        self.gelu.argtypes = [*[ctypes.c_void_p] * 3, ctypes.c_int64, *[ctypes.c_int32] * 3]
+        self.gelu.restype = None
+        self.losses = handle.legato_losses
+        self.losses.argtypes = [ctypes.POINTER(Loss), ctypes.c_int32, ctypes.c_int32]
+        self.losses.restype = None
+
+
 @functools.cache
 def library() -> Library | None:
     """The kernels of this machine's processor, compiled where they are not yet; None where there can be none."""
+    return _loaded("kernels", Library)
+
+
+@functools.cache
+def training_library() -> TrainingLibrary | None:
+    """The same of those that training uses."""
+    return _loaded("training", TrainingLibrary)
+
+
+Loaded = TypeVar("Loaded")
+
+
+def _loaded(name: str, kind: Callable[[Path], Loaded]) -> Loaded | None:
     if os.environ.get("LEGATO_KERNELS") == "off":
         return None
     compiler = next((found for name in COMPILERS if (found := shutil.which(name))), None)
@@ -177,10 +264,10 @@ def library() -> Library | None:
         _tell("there is no C++ compiler (g++): PyTorch's operators do what Legato's own kernels would do faster")
         return None
     try:
-        file = _folder() / f"kernels-{_key(compiler)}.so"
+        file = _folder() / f"{name}-{_key(compiler)}.so"
         if not file.exists():
-            _compile(compiler, file)
-        return Library(file)
+            _compile(compiler, SOURCES / f"{name}.cpp", file)
+        return kind(file)
     except (OSError, subprocess.SubprocessError, AttributeError) as problem:
         told = getattr(problem, "stderr", None) or str(problem)
         _tell(f"Legato's CPU kernels could not be made, so PyTorch's operators are used: {_first_line(told)}")
@@ -188,7 +275,7 @@ def library() -> Library | None:
 
 
 def _tell(note: str) -> None:
-    warnings.warn(note, stacklevel=3)
+    warnings.warn(note, stacklevel=4)
 
 
 def _folder() -> Path:
@@ -221,12 +308,12 @@ def processor() -> tuple[str, ...]:
     return tuple(sorted({line for line in lines if line.startswith(kept)}))
 
 
-def _compile(compiler: str, file: Path) -> None:
+def _compile(compiler: str, source: Path, file: Path) -> None:
     """Under another name first: two processes may do this at the same time."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=file.parent) as place:
         made = Path(place) / file.name
-        command = [compiler, *FLAGS, str(SOURCES / "kernels.cpp"), "-o", str(made)]
+        command = [compiler, *FLAGS, str(source), "-o", str(made)]
         subprocess.run(command, capture_output=True, check=True, timeout=PATIENCE)
         os.replace(made, file)
 

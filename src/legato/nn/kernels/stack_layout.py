@@ -1,15 +1,16 @@
 """A stack of blocks as the C++ library reads it (`cpu/stack.h`): which stacks it can, and where their weights lie.
 
-It has layers that are plain or quantised products (no adapter, no hook), norms and activations that it knows, in
-float32, or in float16 where the processor multiplies that. Float matrices lie in panels for it, a copy of those that
-the modules have; so do quantised ones where many rows are multiplied at once, with one scale for 128 inputs in the
-place of four. Whatever is no matrix is float32 there.
+It has layers that are plain or quantised products (no adapter that is part of one, no hook), norms and activations
+that it knows, in float32, or in float16 where the processor multiplies that. Float matrices lie in panels for it, a
+copy of those that the modules have; so do quantised ones where many rows are multiplied at once, with one scale for
+128 inputs in the place of four. Whatever is no matrix is float32 there. The adapters of rows
+(`nn/adapters/lora_by_row.py`) lie beside their matrices.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import torch
@@ -24,6 +25,7 @@ from legato.nn.readout import Readout
 
 Stack = Any  # nn/transformer.py's, which asks for kernels
 BROAD: Final = 128  # inputs that share a scale where many rows are multiplied
+RANKS: Final = 8  # of an adapter, which are multiplied together (cpu/matrix.h)
 KINDS: Final = {torch.float32: 1, torch.float16: 5}  # of float matrices (cpu/matrix.h)
 NUMBERS: Final = {"relu": 1, "gelu": 2, "gelu-tanh": 3, "quick-gelu": 4, "silu": 5, "swiglu": 5}
 
@@ -35,6 +37,8 @@ class StackLayout:
         """With `kernels` quantised matrices are laid out, too, as many rows at once read them faster."""
         self._kept: list[Any] = []  # what pointers point to
         self._broadens = kernels if kernels is not None and _can_be_broad(stack, readout) else None
+        layers = [*_products(stack), *(() if readout is None else (readout,))]
+        self.adapters = 1 + max((number for layer in layers for number in _adapters_of(layer)), default=0)
         shape = stack.shape
         blocks = (c.Block * len(stack.layers))()
         for block, module, window in zip(blocks, stack.layers, stack.windows, strict=True):
@@ -87,6 +91,25 @@ class StackLayout:
         )
 
     def _matrix(self, layer: Linear) -> c.Matrix:
+        matrix = self._without_adapters(layer)
+        if _adapters_of(layer):
+            self._kept.append(matrix)
+            matrix = c.Matrix.from_buffer_copy(matrix)  # a narrow layer's is its own
+            self._put_adapters(matrix, _adapters_of(layer))
+        return matrix
+
+    def _put_adapters(self, matrix: c.Matrix, adapters: Mapping[int, tuple[Tensor, Tensor]]) -> None:
+        table = (c.LowRank * self.adapters)()
+        for number, (down, up) in adapters.items():
+            missing = -len(down) % RANKS
+            table[number].rank = len(down) + missing
+            table[number].down = self._pointer(F.pad(down, (0, 0, 0, missing)))
+            table[number].up = self._pointer(F.pad(up, (0, matrix.rows - up.shape[1], 0, missing)))
+        self._kept.append(table)
+        matrix.adapters = ctypes.cast(table, ctypes.POINTER(c.LowRank))
+        matrix.ranks = max(each.rank for each in table)
+
+    def _without_adapters(self, layer: Linear) -> c.Matrix:
         if isinstance(layer, QuantizedLinear):
             matrix = layer.as_matrix()
             self._kept.append(matrix)
@@ -167,13 +190,19 @@ def _products(stack: Stack) -> Iterator[nn.Module]:
 
 
 def _plain(layer: nn.Module) -> bool:
-    """Whether the kernels have this product: no adapter, no hook, inputs in whole blocks."""
+    """Whether the kernels have this product: no adapter of its own, no hook, inputs in whole blocks."""
     if type(layer) not in (Linear, PartlyBiased, Readout) and not isinstance(layer, QuantizedLinear):
         return False
     assert isinstance(layer, Linear)
     if layer.low_rank is not None or layer._forward_hooks or layer._forward_pre_hooks:
         return False
     return not isinstance(layer, QuantizedLinear) or layer.in_features % GROUP == 0
+
+
+def _adapters_of(layer: nn.Module) -> Mapping[int, tuple[Tensor, Tensor]]:
+    """A and s Bᵀ of the adapters that rows may have beside a layer, by their numbers."""
+    rows = layer.low_rank_rows if isinstance(layer, Linear) else None
+    return {} if rows is None else rows.own
 
 
 def _whole(layer: nn.Module) -> bool:
@@ -184,4 +213,9 @@ def versions(stack: Stack, readout: nn.Module | None = None) -> tuple[tuple[int,
     """Which weights these are. A fused optimiser changes them uncounted, but no model writes between its steps."""
     modules = [stack] if readout is None else [stack, readout]
     tensors = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
-    return tuple((tensor.data_ptr(), tensor._version) for tensor in tensors)
+    layers = [*_products(stack), *(() if readout is None else (readout,))]
+    rows = [layer.low_rank_rows for layer in layers if isinstance(layer, Linear) and layer.low_rank_rows is not None]
+    return (
+        *((tensor.data_ptr(), tensor._version) for tensor in tensors),
+        *((id(adapters), adapters.version) for adapters in rows),
+    )

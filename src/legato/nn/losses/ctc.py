@@ -11,7 +11,7 @@ in state s at frame t, up to there, and β_t(s) over the same, from there on:
 β is α of frames and states read backwards, so one pass makes both.
 
 `F.ctc_loss` does this sooner, but waits for the device to say how long rows are, which a step that is recorded as a
-CUDA graph cannot: there it is `RecordableCTC`. What such paths are, and the search for y, is in decoding/ctc.py.
+CUDA graph cannot: there it is `RecordableCTC`. Such paths, and the search for y, are in decoding/speech/ctc.py.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from legato.data.batching.batch import IGNORE
+from legato.nn.kernels import training as kernels
 from legato.nn.kernels.cuda import has_kernels
 from legato.nn.linear import product_dtype
 
@@ -28,9 +29,10 @@ from legato.nn.linear import product_dtype
 # each takes one more pass over the gradient of the weights. So a GPU of much memory has larger ones (`chunk_size`).
 CHUNK = {"cpu": 1 << 25, "cuda": 1 << 27}
 ROOMY = 32  # GiB of a GPU: with 2 times as many a chunk is twice as large, with 4 times four times
-# Logits from which they are made in chunks. Below it a CPU loses as much as it gains; a GPU gains soon, since
-# gradients made in place mean fewer passes over them.
+# Logits from which they are made in chunks. Below it a CPU without our kernels loses as much as it gains; with them,
+# and on a GPU, that is soon: gradients made in place mean fewer passes over them.
 MANY = {"cpu": 1 << 25, "cuda": 1 << 22}
+MANY_FOR_KERNELS = 1 << 18
 
 
 def better_in_chunks(weight: Tensor, vocabulary: int, tokens: int) -> bool:
@@ -38,7 +40,8 @@ def better_in_chunks(weight: Tensor, vocabulary: int, tokens: int) -> bool:
     rows, width = weight.shape
     if rows > vocabulary >= 4 * width:
         return True  # cutting the padding off many logits, and putting it back in their gradient, takes longer
-    return tokens * rows > MANY.get(weight.device.type, MANY["cpu"])
+    many = MANY_FOR_KERNELS if kernels.supports(weight) else MANY.get(weight.device.type, MANY["cpu"])
+    return tokens * rows > many
 
 
 def chunk_size(device: torch.device) -> int:
@@ -100,9 +103,9 @@ class _ChunkedNll(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         inside = product_dtype(hidden)  # what the matrix products are made in, and what sums and softmax are:
         exact = torch.float64 if inside == torch.float64 else torch.float32
+        wanted = ctx.needs_input_grad[:3]
         w = weight.to(inside)
         b = None if bias is None else bias.to(inside)
-        wanted = ctx.needs_input_grad[:3]
         like_hidden = torch.empty_like(hidden) if wanted[0] else None
         # Sums over chunks: in float32 at least, whatever the products are made in.
         like_weight = torch.zeros_like(weight, dtype=exact) if wanted[1] else None
@@ -200,6 +203,8 @@ def _losses_and_slope(
         from legato.nn.kernels.cuda.cross_entropy import losses_and_gradient
 
         return losses_and_gradient(logits, targets, vocabulary, smoothing, IGNORE), logits
+    if logits.is_cpu and targets.dtype == torch.int64 and kernels.supports(logits):
+        return kernels.losses_and_gradient(logits, targets, vocabulary, smoothing, IGNORE), logits
     return _kernel(logits, targets, vocabulary, smoothing, exact)
 
 

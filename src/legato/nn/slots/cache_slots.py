@@ -113,6 +113,16 @@ class CacheSlots:
         logits: Tensor = self.model.output(self.stack.extend(x, opening)[:, -1])
         return logits
 
+    def adopt(self, other: CacheSlots) -> None:
+        self.store[..., : other.capacity, :] = other.store
+        self.lengths.copy_(other.lengths)
+        if self.ancestors is not None and other.ancestors is not None:
+            self.ancestors[:, : other.capacity] = other.ancestors
+        if self.sources is not None and other.sources is not None:
+            self.sources[..., : other.sources.shape[4], :] = other.sources
+        if self.source_lengths is not None and other.source_lengths is not None:
+            self.source_lengths.copy_(other.source_lengths)
+
     def reset(self) -> None:
         self.lengths.zero_()
         self.store.zero_()  # what lies in memory may be NaN, which no mask hides

@@ -27,6 +27,9 @@ class Slots(Protocol):
         No shape depends on a number that lies on the device, and nothing is asked of it.
         """
 
+    def adopt(self, other: Any) -> None:
+        """Rows are what they are in smaller slots of the same model, each in its place."""
+
     def reset(self) -> None:
         """Forget all rows."""
 

@@ -51,6 +51,12 @@ class TensorSlots:
             part.copy_(new)
         return logits
 
+    def adopt(self, other: TensorSlots) -> None:
+        for part, kept in zip(self.parts, other.parts, strict=True):
+            part.copy_(kept)
+        for part, kept in zip(self.shared, other.shared, strict=True):
+            part[:, : kept.shape[1]] = kept
+
     def reset(self) -> None:
         for part in (*self.parts, *self.shared):
             part.zero_()

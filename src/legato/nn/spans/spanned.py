@@ -1,7 +1,7 @@
 """Attention to the last few tokens, or to those of one's own text, that costs what is seen: no (T, T) mask is made.
 
 Narrow numbers on a GPU go through kernels of ours (`window.py`), or where those do not serve, through PyTorch's flash
-attention (`flash.py`); others block by block:
+attention (`flash.py`); training on a CPU through kernels, too (`nn/kernels/training.py`); others block by block:
 
     queries   b b b | c c c | d d d          a window of at most a block's length
     keys      - a b | b c   | c d            so each block of queries sees its own keys and those of the block before
@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from legato.nn.attention import additive, fused_attention, visible
+from legato.nn.kernels import training as kernels
 from legato.nn.linear import product_dtype
 from legato.nn.spans.flash import flash_attention, flash_takes, text_borders
 from legato.nn.spans.window import Reach, window_attention, window_takes
@@ -54,6 +55,9 @@ def spans_of(
         return None
     if causal and not dropout and window_takes(x, product_dtype(x), head_width):
         return Spans(True, window, "window", reach=None if documents is None else Reach.of(documents, window))
+    if causal and kernels.takes(x) and product_dtype(x) in kernels.DTYPES:
+        texts = torch.zeros(x.shape[:2], dtype=torch.int32) if documents is None else documents
+        return Spans(True, window, "window", reach=Reach.of(texts, window))
     if (documents is None or most is not None) and flash_takes(x, product_dtype(x), head_width):
         return Spans(
             causal, window, "flash", None if documents is None or most is None else text_borders(documents, most)
@@ -67,7 +71,7 @@ def spanned_attention(qkv: Tensor, heads: int, spans: Spans, dropout: float = 0.
     """Attention of tokens to one another, (B, T, H, K), from queries, keys and values (B, T, H + 2 · kv heads, K)."""
     if spans.way != "blocks":
         qkv = qkv.to(product_dtype(qkv))  # which autocast knows of PyTorch's operators, and not of ours
-    if spans.way == "window":
+    if spans.way == "window" and qkv.is_cuda:
         assert not dropout
         return window_attention(qkv, heads, spans.window, spans.reach)
     shared = (qkv.shape[2] - heads) // 2
@@ -76,6 +80,11 @@ def spanned_attention(qkv: Tensor, heads: int, spans: Spans, dropout: float = 0.
         return flash_attention(
             query, key, value, spans.borders, causal=spans.causal, window=spans.window, dropout=dropout
         )
+    if spans.way == "window":
+        assert spans.reach is not None
+        query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)  # (B, H, T, K)
+        first = spans.reach.first
+        return kernels.dropout_attention(query, key, value, causal=True, dropout=dropout, first=first).transpose(1, 2)
     assert spans.window is not None
     query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)  # (B, H, T, K)
     return blocked_attention(query, key, value, spans.window, dropout=dropout).transpose(1, 2)

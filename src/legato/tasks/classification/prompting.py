@@ -238,37 +238,57 @@ def _check_labels(labels: Sequence[str]) -> None:
 
 @torch.no_grad()
 def label_scores(model: SequenceModel, prompts: Sequence[LabelPrompt], padding: int = 0) -> Tensor:
-    """log P of every label behind every prompt, (N, labels); each prompt is read once."""
+    """log P of every label behind every prompt, (N, labels); each is read once, what all begin with once for all.
+
+    Prompts are read side by side in order of their length.
+    """
     scores = torch.zeros(len(prompts), len(prompts[0].labels))
     order = sorted(range(len(prompts)), key=lambda number: len(prompts[number].ids))
+    shared, kept = _read_beginning(prompts, model)
     start = 0
     while start < len(order):
         end = start + 1
-        while end < len(order) and _fit_together(end + 1 - start, prompts[order[end]]):
+        while end < len(order) and _fit_together(end + 1 - start, prompts[order[end]], shared):
             end += 1
         chosen = order[start:end]
-        scores[chosen] = _read([prompts[number] for number in chosen], model, padding)
+        scores[chosen] = _read([prompts[number] for number in chosen], model, padding, kept)
         check_finite(scores[chosen], model)
         start = end
     return scores
 
 
-def _fit_together(rows: int, longest: LabelPrompt) -> bool:
-    """Whether so many prompts may be read side by side, of which that is the longest."""
-    tokens = rows * _length(longest)
-    return tokens <= TOKENS and tokens * sum(len(label) > 1 for label in longest.labels) <= KEPT
-
-
-def _read(prompts: Sequence[LabelPrompt], model: SequenceModel, padding: int) -> Tensor:
-    device, rows = model.device, len(prompts)
-    # What all begin with is read once, but for the last token of the shortest: each row has to read something.
+def _read_beginning(prompts: Sequence[LabelPrompt], model: SequenceModel) -> tuple[int, Tensor | None]:
+    """How many tokens all prompts begin with, and what a state keeps of them, where that can be given to others."""
+    # But for the last token of the shortest: each row has to read something.
     count = shared_start([prompt.ids[:-1] for prompt in prompts])
-    shared = prompts[0].ids[:count] if rows > 1 and count >= WORTH else []
+    if len(prompts) == 1 or count < WORTH:
+        return 0, None
+    state = model.start(1, count)
+    model.prefill(Inputs.of([prompts[0].ids[:count]], model.device), state)
+    kept = state.kept(0, count)
+    return (0, None) if kept is None else (count, kept)
+
+
+def _fit_together(rows: int, longest: LabelPrompt, shared: int) -> bool:
+    """Whether so many prompts may be read side by side, of which that is the longest."""
+    length = _length(longest)
+    copies = max(1, sum(len(label) > 1 for label in longest.labels))
+    return rows * (length - shared) <= TOKENS and rows * length * copies <= KEPT
+
+
+def _read(prompts: Sequence[LabelPrompt], model: SequenceModel, padding: int, kept: Tensor | None) -> Tensor:
+    """The scores of some prompts, read side by side; `kept` is what a state has of what all begin with."""
+    device, rows = model.device, len(prompts)
+    # What a state cannot give to others (a recurrent one) is read once for these.
+    count = shared_start([prompt.ids[:-1] for prompt in prompts]) if kept is None else kept.shape[-2]
+    shared = prompts[0].ids[:count] if kept is not None or (rows > 1 and count >= WORTH) else []
     rest = [prompt.ids[len(shared) :] for prompt in prompts]
     width = max(map(len, rest))
     capacity = len(shared) + width + max(len(label) for prompt in prompts for label in prompt.labels)
-    state = model.start(1 if shared else rows, capacity)
-    if shared:
+    state: Any = model.start(1 if shared and kept is None else rows, capacity)
+    if kept is not None:
+        state.restore(kept)
+    elif shared:
         model.prefill(Inputs.of([shared], device), state)
         state.reorder(torch.zeros(rows, dtype=torch.long, device=device))
     logits = model.prefill(Inputs.of(rest, device, padding), state)

@@ -34,9 +34,9 @@ from legato.data.processors import Processors
 from legato.data.splits import SplitData, ValidShare, by_order, completed
 from legato.data.text.tokenizers import AnyTokenizer, Ids, Tokenizer, TokenizerConfig
 from legato.decoding import Hypothesis, SearchOptions
+from legato.decoding.constraints.trees import TreeConstraint
 from legato.decoding.options import MAX_BEAMS
 from legato.decoding.search_start import SearchStart
-from legato.decoding.tree_constraint import TreeConstraint
 from legato.errors import DataError, brief
 from legato.evaluation.parsing import BRACKET_SIGNATURE, METRICS, bracket_scores
 from legato.folders.loaded import Loaded

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from legato.data.batching.batch import Batch, Inputs
 from legato.data.text.tokenizers import AnyTokenizer
-from legato.decoding.ctc import Fusion
+from legato.decoding.speech.ctc import Fusion
 from legato.errors import ConfigError
 from legato.folders.loaded import Loaded
 from legato.folders.model_folder import read_model

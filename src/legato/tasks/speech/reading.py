@@ -7,8 +7,8 @@ from typing import Any
 
 from legato.data.batching.batch import Batch
 from legato.data.positions import INPUT, Reading
-from legato.decoding.ctc_prefix import JointScores
 from legato.decoding.search_start import SearchStart
+from legato.decoding.speech.ctc_prefix import JointScores
 from legato.folders.loaded import Loaded
 from legato.tasks.encoder_decoder import written_reading
 from legato.tasks.sound_data import framed_sound

@@ -15,7 +15,7 @@ from legato.data.audio.transcripts import Transcripts
 from legato.data.batching.batch import Inputs
 from legato.data.batching.sound_batches import Waves, sound_batch
 from legato.data.text.tokenizers import AnyTokenizer
-from legato.decoding import ctc
+from legato.decoding.speech import ctc
 from legato.errors import FolderError
 from legato.evaluation.metrics import DetailTable
 from legato.evaluation.speech import speech_details, speech_scores

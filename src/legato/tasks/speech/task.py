@@ -33,10 +33,10 @@ from legato.data.processors import TEXT, Processors
 from legato.data.sources.files import MAX_LINE
 from legato.data.splits import Encoding, MaxLine, SplitData, TableFormat, ValidShare, completed, hold_out_named
 from legato.data.text.vocabularies import TokenizerConfig
-from legato.decoding import ctc
 from legato.decoding.options import MAX_BEAMS, MAX_NBEST
 from legato.decoding.search_start import SearchStart
-from legato.decoding.speech_prompt import SpeechPrompt
+from legato.decoding.speech import ctc
+from legato.decoding.speech.speech_prompt import SpeechPrompt
 from legato.errors import ConfigError, DataError
 from legato.evaluation.speech import METRICS, require_normalizer
 from legato.folders.loaded import Loaded

@@ -1,12 +1,12 @@
 """A model that writes what is said with a decoder, which looks at the encoder's states (Chan et al. 2016).
 
 Where CTC was learned from the same states (`model.encoder.ctc` = λ; Watanabe et al. 2017), the search asks both, at
-each token (`decoding/ctc_prefix.py`), and CTC's alignment says when each word was said:
+each token (`decoding/speech/ctc_prefix.py`), and CTC's alignment says when each word was said:
 
     score(y) = (1 − λ) log p_decoder(y | sound) + λ log p_ctc(y | sound)
 
-Whisper reads windows of 30 seconds and may write times itself (`decoding/speech_prompt.py`). Of a longer sound the
-next window begins where what was written of the one before ends.
+Whisper reads windows of 30 seconds and may write times itself (`decoding/speech/speech_prompt.py`). Of a longer sound
+the next window begins where what was written of the one before ends.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from legato.data.audio.transcripts import Transcripts
 from legato.data.batching.batch import Batch, Inputs
 from legato.data.batching.sound_batches import Waves, written_batch
 from legato.data.text.tokenizers import AnyTokenizer
-from legato.decoding import Hypothesis, SearchOptions, ctc
-from legato.decoding.ctc_prefix import JointScores
+from legato.decoding import Hypothesis, SearchOptions
 from legato.decoding.frontier import LogitsProcessor
-from legato.decoding.speech_prompt import SpeechPrompt, Timestamps, segments
+from legato.decoding.speech import ctc
+from legato.decoding.speech.ctc_prefix import JointScores
+from legato.decoding.speech.speech_prompt import SpeechPrompt, Timestamps, segments
 from legato.errors import ConfigError, LegatoError
 from legato.evaluation.metrics import DetailTable
 from legato.evaluation.speech import speech_details, speech_scores

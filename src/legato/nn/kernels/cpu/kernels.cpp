@@ -1,4 +1,4 @@
-// What Python calls: plain functions of plain data (nn/kernels/library.py).
+// What Python calls where a model is used: plain functions of plain data (nn/kernels/library.py).
 #include <omp.h>
 
 #include <algorithm>
@@ -6,6 +6,7 @@
 
 #include "choice.h"
 #include "encoder.h"
+#include "low_rank.h"
 #include "products.h"
 #include "stack.h"
 #include "threads.h"
@@ -33,6 +34,15 @@ struct Room {
     }
 };
 
+// The most ranks of an adapter of any of a stack's matrices.
+int64_t most_ranks(const Stack& stack) {
+    int64_t most = stack.readout.ranks;
+    for (const Block* block = stack.blocks; block < stack.blocks + stack.layers; block++)
+        for (const Matrix* w : {&block->qkv, &block->attention_output, &block->query, &block->cross_output, &block->inner, &block->outer})
+            most = std::max<int64_t>(most, w->ranks);
+    return most;
+}
+
 Workspace laid_out(Room& room, const Stack& stack, const Step& step, int threads) {
     room.taken_floats = room.taken_bytes = 0;
     const int64_t rows = step.rows, heads = (int64_t)stack.heads * stack.head_width;
@@ -51,6 +61,8 @@ Workspace laid_out(Room& room, const Stack& stack, const Step& step, int threads
     w.added = room.some(rows * stack.width + 64);
     w.scores = room.some(threads * longest);
     w.longest = longest;
+    w.ranks = step.adapters ? most_ranks(stack) : 0;
+    w.low = room.some(rows * w.ranks);
     return w;
 }
 
@@ -97,9 +109,32 @@ class Walk {
     }
 
     void product(const Matrix& w, const Rows& x, float* y, int64_t stride, int32_t activation) {
+        const bool adapted = step.adapters && w.ranks;
+        if (adapted) lower_rows(w, x);
         const Share mine = share_of(w.rows / PANEL);
-        multiply(w, x, y, stride, activation, mine.first, mine.last);
+        multiply(w, x, y, stride, adapted ? NONE : activation, mine.first, mine.last);
+        if (adapted) raise_rows(w, y, stride, activation, mine.first * PANEL, mine.last * PANEL);
         barrier.wait();
+    }
+
+    // Of each row that has an adapter A x.
+    void lower_rows(const Matrix& w, const Rows& x) {
+        const int64_t pieces = w.ranks / RANKS;
+        const Share mine = share_of(step.rows * pieces);
+        for (int64_t item = mine.first; item < mine.last; item++) {
+            const int64_t row = item / pieces, rank = item % pieces * RANKS;
+            const LowRank& own = w.adapters[step.adapters[row]];
+            if (rank < own.rank)
+                lower(own.down + rank * x.columns, x.floats + row * x.columns, x.columns, work.low + row * work.ranks + rank);
+        }
+        barrier.wait();
+    }
+
+    // And s B of that, in some outputs, which are then complete.
+    void raise_rows(const Matrix& w, float* y, int64_t stride, int32_t activation, int64_t first, int64_t last) {
+        for (int64_t row = 0; row < step.rows; row++)
+            raise_outputs(w.adapters[step.adapters[row]], w.rows, work.low + row * work.ranks, y + row * stride, first, last);
+        if (activation != NONE) activate(y + first, stride, step.rows, last - first, activation);
     }
 
     // What sublayers read: x with the norm before it, or x itself where norms come after.

@@ -22,10 +22,16 @@
 
 #include "vectors.h"
 
-constexpr int PANEL = 16, GROUP = 32, BROAD_GROUP = 128, VECTORS = PANEL / WIDE, LINE = 64;
+constexpr int PANEL = 16, GROUP = 32, BROAD_GROUP = 128, VECTORS = PANEL / WIDE, LINE = 64, RANKS = 8;
 
 enum Kind : int32_t { PANELS = 1, BYTES = 2, NIBBLES = 3, BROAD = 4, HALVES = 5 };
 enum Activation : int32_t { NONE = 0, RELU = 1, GELU = 2, GELU_TANH = 3, QUICK_GELU = 4, SILU = 5 };
+
+// What an adapter adds to a product, s B A x: A's rows and those of s Bᵀ, with zeros up to a multiple of RANKS.
+struct LowRank {
+    int64_t rank;
+    const float *down, *up;  // (rank, columns), (rank, rows)
+};
 
 struct Matrix {
     int32_t kind, rows, columns, minimums;  // rows: a multiple of 16; columns: of 32 where narrow, 8 of HALVES
@@ -33,7 +39,8 @@ struct Matrix {
     const float* bias;    // or null
     const int8_t* table;  // of NIBBLES
     float factor;         // of all scales
-    int32_t unused;
+    int32_t ranks;        // the most that an adapter of it has
+    const LowRank* adapters;  // by an adapter's number, of which 0 is none; null: it has none
 };
 
 // Rows of x: floats, and where a narrow matrix reads them bytes, scales and the sums of what the bytes stand for.

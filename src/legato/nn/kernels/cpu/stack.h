@@ -46,12 +46,13 @@ struct Step {
     const int32_t* source_lengths;  // (sources,)
     const float* embedded;          // (rows, width)
     float* logits;                  // (rows, readout.rows)
+    const int32_t* adapters;        // (rows,), whose each row is; null: nobody's
 };
 
 struct Workspace {
     Rows x, normed, context, units;
-    float *qkv, *inner, *added, *scores;
-    int64_t longest;
+    float *qkv, *inner, *added, *scores, *low;
+    int64_t longest, ranks;  // what a row has room for in `scores` and in `low`
 };
 
 INLINE float dot(const float* a, const float* b, int64_t count) {

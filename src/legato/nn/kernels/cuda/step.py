@@ -321,7 +321,7 @@ def suits(model: Any, slots: Slots) -> bool:
 
 def _plain(layer: nn.Module, dtype: torch.dtype) -> bool:
     """No adapter, no hook, inputs in whole groups."""
-    if not isinstance(layer, Linear) or layer.low_rank is not None:
+    if not isinstance(layer, Linear) or layer.adapted:
         return False
     if layer._forward_hooks or layer._forward_pre_hooks:
         return False

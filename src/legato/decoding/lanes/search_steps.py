@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from legato.decoding.candidates import Chooser
-from legato.decoding.device_frontier import DeviceFrontier
+from legato.decoding.lanes.device_frontier import DeviceFrontier
 from legato.nn.kernels.recording import failure_reason, record
 from legato.nn.slots import Slots
 
@@ -87,6 +87,15 @@ class SearchSteps:
         self.frontier.tokens.zero_()
         self._turn.zero_()
         self._made = 0
+
+    def adopt(self, other: SearchSteps) -> None:
+        """Go on with the groups of steps of the same kind, all of which were looked at, in smaller slots."""
+        self.slots.adopt(other.slots)
+        self.frontier.adopt(other.frontier)
+        if self.seeds is not None and other.seeds is not None:
+            self.seeds.copy_(other.seeds)
+        if self.seen is not None and other.seen is not None:
+            self.seen.copy_(other.seen)
 
     def begin(
         self,

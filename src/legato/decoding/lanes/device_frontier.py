@@ -36,6 +36,16 @@ class DeviceFrontier:
         self.tokens[rows], self.parents[rows] = tokens, rows
         self.scores[places], self.written[places] = scores, written
 
+    def adopt(self, other: DeviceFrontier) -> None:
+        """Groups are what they are in another frontier of as many."""
+        for mine, its in (
+            (self.tokens, other.tokens),
+            (self.parents, other.parents),
+            (self.scores, other.scores),
+            (self.written, other.written),
+        ):
+            mine.copy_(its)
+
     def advance(self, candidates: Tensor) -> None:
         """Make of candidates (5, G, C) the next frontier; see `Frontier.advance`."""
         if 1 < self.width <= MOST and candidates.is_cuda and has_kernels():

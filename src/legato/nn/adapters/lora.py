@@ -19,6 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from legato.nn.dropout import dropout
+
 
 class Part(NamedTuple):
     """Rows of a matrix that have an adapter of their own."""
@@ -44,7 +46,7 @@ class LowRank(nn.Module):
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """y (…, outputs), which is W x + b, with what the parts add."""
-        low = F.linear(F.dropout(x, self.dropout, self.training), self.down)  # (…, parts · r)
+        low = F.linear(dropout(x, self.dropout, self.training), self.down)  # (…, parts · r)
         added = torch.addmm(
             y.reshape(-1, self.outputs), low.reshape(-1, low.shape[-1]), self._wide_up().t(), alpha=self.scaling
         )

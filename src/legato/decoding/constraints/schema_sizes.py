@@ -1,0 +1,94 @@
+"""How much a JSON schema asks for at least: by how many tokens one more can put off the end of a text.
+
+What opens an object has to write its required keys, what begins one of several values has to end that one. The size
+of a part of a schema is that of the shortest text that fits it, with the longest of its alternatives; no text of it
+has more tokens than characters.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+MOST: Final = 1 << 12  # which is as good as any larger one
+PARTS: Final = ("properties", "patternProperties", "$defs", "definitions")  # names to schemas
+CHOICES: Final = ("anyOf", "oneOf", "allOf", "prefixItems")  # lists of schemas
+ALONE: Final = ("items", "additionalProperties", "not", "if", "then", "else")
+
+
+def largest_part(schema: Mapping[str, Any]) -> int:
+    """The largest of a schema's parts, in characters, a separator behind each key counted in.
+
+    >>> largest_part({"properties": {"name": {"enum": ["a", "Annabel"]}}, "required": ["name"]})
+    21
+    """
+    sizes: dict[int, int] = {}
+    return max(_size(part, schema, sizes) for part in _parts(schema))
+
+
+def _parts(schema: Any) -> Iterator[Any]:
+    """A schema and all schemas in it."""
+    left = [schema]
+    while left:
+        part = left.pop()
+        if isinstance(part, Mapping):
+            yield part
+            for key in PARTS:
+                named = part.get(key)
+                left += list(named.values()) if isinstance(named, Mapping) else []
+            for key in CHOICES:
+                some = part.get(key)
+                left += some if isinstance(some, list) else []
+            left += [part[key] for key in ALONE if key in part]
+
+
+def _size(part: Any, root: Mapping[str, Any], sizes: dict[int, int]) -> int:
+    if not isinstance(part, Mapping):
+        return 4  # any value: null, say
+    if id(part) not in sizes:
+        sizes[id(part)] = 0  # what is in itself is optional there
+        sizes[id(part)] = min(MOST, _own_size(part, root, sizes))
+    return sizes[id(part)]
+
+
+def _own_size(part: Mapping[str, Any], root: Mapping[str, Any], sizes: dict[int, int]) -> int:
+    own = [len(str(part.get("minimum", ""))), len(str(part.get("maximum", ""))), 5]  # "false"
+    if "const" in part:
+        own.append(_written(part["const"]))
+    if isinstance(part.get("enum"), list):
+        own += map(_written, part["enum"])
+    if isinstance(part.get("$ref"), str):
+        own.append(_size(_target(part["$ref"], root), root, sizes))
+    for key in CHOICES:
+        some = part.get(key)
+        if isinstance(some, list):
+            each = [_size(other, root, sizes) for other in some]
+            own.append(sum(each) if key in ("allOf", "prefixItems") else max(each, default=0))
+    if isinstance(part.get("minLength"), int):
+        own.append(part["minLength"] + 2)
+    if "pattern" in part or "format" in part:
+        own.append(48)
+    if isinstance(part.get("minItems"), int):
+        own.append(2 + part["minItems"] * (2 + _size(part.get("items"), root, sizes)))
+    required, named = part.get("required"), part.get("properties")
+    if isinstance(required, list):
+        of = named if isinstance(named, Mapping) else {}
+        own.append(2 + sum(_written(key) + 4 + _size(_get(of, key), root, sizes) for key in required))
+    return max(own)
+
+
+def _get(named: Mapping[str, Any], key: Any) -> Any:
+    return named.get(key) if isinstance(key, str) else None
+
+
+def _target(reference: str, root: Mapping[str, Any]) -> Any:
+    """What a reference within a schema names; None where it names nothing."""
+    part: Any = root
+    for name in reference.removeprefix("#").split("/")[1:]:
+        part = _get(part, name.replace("~1", "/").replace("~0", "~")) if isinstance(part, Mapping) else None
+    return part
+
+
+def _written(value: Any) -> int:
+    return len(json.dumps(value))

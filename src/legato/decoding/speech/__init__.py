@@ -1,0 +1,1 @@
+"""How speech is decoded: paths of CTC, and the tokens that Whisper writes times with."""

@@ -1,0 +1,283 @@
+"""Documents: what is in files of text, Markdown, HTML, PDF, jsonl and parquet, and which files a folder holds.
+
+Whatever a document says is data. Its name and its metadata are never opened, followed or run; a link out of a folder
+is not followed. What cannot be read is a `DataError` of one line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from legato.data.sources.files import MAX_LINE, decode, load_bytes, unify_newlines
+from legato.errors import DataError, brief, is_panic, listed
+from legato.input_files import near_path, open_file, path_of
+from legato.registry import require_extra
+from legato.retrieval.html_text import html_blocks
+from legato.retrieval.markdown import markdown_blocks, plain_blocks
+from legato.retrieval.records import Block, Document
+from legato.schema import is_text
+
+TEXT: Final = frozenset({".txt", ".text", ".rst", ".log"})
+MARKDOWN: Final = frozenset({".md", ".markdown", ".mdx"})
+HTML: Final = frozenset({".html", ".htm", ".xhtml"})
+LINES: Final = frozenset({".jsonl", ".ndjson"})
+TABLES: Final = LINES | {".parquet"}
+ENDINGS: Final = TEXT | MARKDOWN | HTML | TABLES | {".pdf"}
+TEXT_COLUMNS: Final = ("text", "contents", "content", "body", "passage", "document", "abstract")
+ID_COLUMNS: Final = ("_id", "id", "docid", "key")
+MAX_PAGES: Final = 20_000
+MAX_VALUE: Final = 1000  # characters of a value that is kept as metadata
+MAX_KEYS: Final = 50
+
+
+def kind_of(path: Path) -> str:
+    """The ending that says how a file is read, in lower case; `.gz` is looked behind."""
+    name = path.name.lower().removesuffix(".gz")
+    return os.path.splitext(name)[1]
+
+
+def files_under(place: Path, skipped: list[str]) -> Iterator[Path]:
+    """The documents in a folder, in the order of their names; what is hidden or of another kind is left out.
+
+    `skipped` is told of links that lead out of the folder.
+    """
+    root = os.path.realpath(place)
+    for folder, folders, names in os.walk(place, followlinks=False):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            path = Path(folder, name)
+            if name.startswith(".") or kind_of(path) not in ENDINGS:
+                continue
+            if path.is_symlink() and not os.path.realpath(path).startswith(root + os.sep):
+                skipped.append(f"{path} is a link out of the folder, and is not followed")
+                continue
+            yield path
+
+
+def check_document_place(name: str | Path) -> Path:
+    """The file or folder that somebody names; what is not there, or of no kind that is read, is refused."""
+    path = path_of(name)
+    if path.is_dir():
+        return path
+    if not path.exists():
+        near = near_path(path) or near_path(path, folder=True)
+        raise DataError(f"there is no {path} to index" + ("" if near is None else f"; did you mean '{near}'?"))
+    if kind_of(path) not in ENDINGS:
+        raise DataError(f"{path}: no document that can be read; its name should end in {listed(sorted(ENDINGS))}")
+    return path
+
+
+def digest_of(path: Path) -> str:
+    """The SHA-256 of a file."""
+    with open_file(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_documents(path: Path, column: str | None = None) -> Iterator[Document]:
+    """The documents of a file: one, or each row of a table; `column` is the table's that holds the text."""
+    kind = kind_of(path)
+    if kind in TABLES:
+        yield from _rows(path, kind, column)
+        return
+    if kind == ".pdf":
+        yield _pdf(path)
+        return
+    raw = load_bytes(path)
+    text = _text(path, raw)
+    if kind in MARKDOWN:
+        title, metadata, blocks = markdown_blocks(text)
+    elif kind in HTML:
+        (title, blocks), metadata = html_blocks(text), {}
+    else:
+        title, metadata, blocks = "", {}, plain_blocks(text)
+    if not blocks:
+        raise DataError(f"{path} holds no text; there is nothing to find in it")
+    yield Document("", title, blocks, dict(metadata))
+
+
+def read_changes(
+    path: Path, column: str | None, known: Mapping[str, Sequence[str]]
+) -> tuple[list[Document], list[str]]:
+    """The documents of a file that are new or other than before, and the keys of those that are not.
+
+    `known` are the keys by digests. Of jsonl the lines that are known are not parsed; other files are read whole.
+    """
+    if kind_of(path) not in LINES or not known:
+        return list(read_documents(path, column)), []
+    left = {digest: list(keys) for digest, keys in known.items()}
+    same: list[str] = []
+    lines: list[tuple[int, str]] = []
+    for number, line in _lines(path):
+        keys = left.get(_line_digest(line, column))
+        if keys:
+            same.append(keys.pop(0))
+        else:
+            lines.append((number, line))
+    return list(_documents(path, _parsed(path, lines), column, set(same))), same
+
+
+def _text(path: Path, raw: bytes) -> str:
+    """Text in UTF-8, or in UTF-16 where it begins with that mark; else in Latin-1, if it reads like text."""
+    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return unify_newlines(decode(path, raw, "utf-16"))
+    try:
+        return unify_newlines(decode(path, raw, "utf-8"))
+    except DataError:
+        controls = sum(raw.count(bytes([code])) for code in (*range(9), *range(14, 32)))
+        if controls:
+            raise DataError(f"{path} is binary, or in no encoding that is known; save it as text in UTF-8") from None
+        return unify_newlines(raw.decode("latin-1"))
+
+
+# --- tables ------------------------------------------------------------------------------------------
+
+
+def _rows(path: Path, kind: str, column: str | None) -> Iterator[Document]:
+    rows = _parsed(path, _lines(path)) if kind in LINES else ((*row, "") for row in _parquet(path))
+    yield from _documents(path, rows, column, set())
+
+
+def _documents(
+    path: Path, rows: Iterable[tuple[int, dict[str, Any], str]], column: str | None, taken: set[str]
+) -> Iterator[Document]:
+    """The documents in rows and their lines; `taken` are keys that others of the file have."""
+    count = len(taken)
+    seen: dict[str, int] = {}
+    for number, row, line in rows:
+        document = _row_document(path, number, row, column)
+        if document is None:
+            continue
+        count += 1
+        key, again = document.key, seen.get(document.key, 0)
+        while not again or key in taken:  # the same number or text may stand there twice
+            again += 1
+            key = document.key if again == 1 else f"{document.key}~{again}"
+        seen[document.key] = again
+        taken.add(key)
+        yield replace(document, key=key, digest=_line_digest(line, column) if line else "")
+    if not count:
+        raise DataError(f"{path} holds no row with a text; there is nothing to find in it")
+
+
+def _line_digest(line: str, column: str | None) -> str:
+    return hashlib.sha256(f"{column or ''}\0{line}".encode()).hexdigest()
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    text = unify_newlines(decode(path, load_bytes(path), "utf-8"))
+    return ((number, line) for number, line in enumerate(text.split("\n"), start=1) if line and not line.isspace())
+
+
+def _parsed(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, dict[str, Any], str]]:
+    for number, line in lines:
+        if len(line) > MAX_LINE:
+            raise DataError(f"{path}, line {number}: {len(line):,} characters in one line, more than {MAX_LINE:,}")
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as problem:
+            raise DataError(f"{path}, line {number} is no JSON: {brief(problem, 120)}") from None
+        if not isinstance(row, dict):
+            raise DataError(f'{path}, line {number} is no row: it should be {{"text": …}}')
+        yield number, row, line
+
+
+def _parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    from legato.data.sources.parquet import ParquetFile
+
+    raw = load_bytes(path)
+    try:
+        file = ParquetFile(path, raw)
+        columns = file.read(file.names)
+    except DataError:
+        raise
+    except Exception as problem:  # pyarrow's own, and what its decoders raise
+        raise DataError(f"{path} is no parquet file that can be read: {brief(problem, 120)}") from None
+    names = list(columns)
+    for number, values in enumerate(zip(*columns.values(), strict=True), start=1):
+        yield number, dict(zip(names, values, strict=True))
+
+
+def _row_document(path: Path, number: int, row: dict[str, Any], column: str | None) -> Document | None:
+    chosen = column or next((name for name in TEXT_COLUMNS if name in row), None)
+    if chosen is None or chosen not in row:
+        named = f"no column '{brief(column)}'" if column else f"none of the columns {listed(TEXT_COLUMNS)}"
+        raise DataError(f"{path}, row {number} has {named}; it has {listed(row) or 'nothing'}: choose with --column")
+    text = row[chosen]
+    if text is None or (isinstance(text, str) and not text.strip()):
+        return None
+    if not isinstance(text, str) or not is_text(text):
+        raise DataError(f"{path}, row {number}: '{brief(chosen)}' is no text but {brief(repr(text))}")
+    title = row.get("title") if isinstance(row.get("title"), str) and is_text(row["title"]) else ""
+    name = next((row[name] for name in ID_COLUMNS if isinstance(row.get(name), str | int)), None)
+    key = hashlib.sha256(text.encode()).hexdigest()[:16] if name is None else brief(name, 200)
+    others = {k: v for k, v in row.items() if k not in (chosen, "title") and isinstance(k, str)}
+    metadata = {brief(k, 60): kept for k, v in list(others.items())[:MAX_KEYS] if (kept := _kept(v)) is not None}
+    return Document(key, brief(title or "", 300), plain_blocks(unify_newlines(text)), metadata)
+
+
+def _kept(value: Any) -> Any:
+    """A value as metadata: numbers, short texts, lists of those; None for whatever else."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int | float):
+        return value if abs(value) < 2**53 else None  # nan and infinities compare as no
+    if isinstance(value, str):
+        return value if len(value) <= MAX_VALUE and is_text(value) and "\0" not in value else None
+    if isinstance(value, list) and len(value) <= MAX_KEYS:
+        return [one for one in map(_kept, value) if one is not None and not isinstance(one, list)]
+    return None
+
+
+# --- PDF ---------------------------------------------------------------------------------------------
+
+
+def _pdf(path: Path) -> Document:
+    pypdf = require_extra("retrieval", "pypdf")
+    raw = load_bytes(path)
+    try:
+        title, pages = _pdf_pages(pypdf, path, raw)
+    except DataError:
+        raise
+    except BaseException as problem:  # over damaged files it raises its own kinds and Python's
+        if not isinstance(problem, Exception) and not is_panic(problem):
+            raise
+        raise DataError(f"{path} is no PDF that can be read: {brief(problem, 120)}; save it anew") from None
+    blocks, place = list[Block](), 0
+    for number, text in enumerate(pages, start=1):
+        for block in plain_blocks(text):
+            blocks.append(Block(block.text, place + block.start, (), number))
+        place += len(text) + 1
+    if not blocks:
+        raise DataError(f"{path} holds no text: its {len(pages)} pages may be pictures; recognise their text first")
+    return Document("", title, blocks, {"pages": len(pages)})
+
+
+def _pdf_pages(pypdf: Any, path: Path, raw: bytes) -> tuple[str, Sequence[str]]:
+    import io
+    import logging
+
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # it notes every slip of a file on standard error
+    reader = pypdf.PdfReader(io.BytesIO(raw))
+    if reader.is_encrypted:
+        try:
+            opened = bool(reader.decrypt(""))
+        except Exception:  # ciphers that need another package
+            opened = False
+        if not opened:
+            raise DataError(f"{path} is encrypted; save it without a password first")
+    if len(reader.pages) > MAX_PAGES:
+        raise DataError(f"{path} has {len(reader.pages):,} pages, more than {MAX_PAGES:,}; split it")
+    pages = [_clean(page.extract_text()) for page in reader.pages]
+    named = reader.metadata.title if reader.metadata is not None else None
+    return brief(_clean(named), 200) if isinstance(named, str) else "", pages
+
+
+def _clean(text: str) -> str:
+    """Without what is no character, and zero bytes, which no store takes."""
+    return text.replace("\0", "").encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,203 @@
+"""`legato serve`: the API of models, with its limits, its keys, its metrics and its log.
+
+Errors are OpenAI's, {"error": {"message": …, "type": …}}: one line that says what is wrong. Texts are in no log.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from legato.errors import LegatoError, brief, reason_of
+from legato.serving.app import Guard, Refusal, json_response
+from legato.serving.audio_routes import audio_routes
+from legato.serving.indexes import ServedIndexes, search_routes
+from legato.serving.models import ServedModels
+from legato.serving.openai_routes import openai_routes
+from legato.serving.page.route import page_route
+from legato.serving.predict_routes import predict_routes
+from legato.serving.scheduler import DeadlineExceeded, QueueFull
+from legato.serving.transport.log import writer
+
+OPEN: Final = ("/", "/health", "/ready")  # to everybody, keys or not
+BODY: Final = 8 << 20  # bytes
+
+
+@dataclass
+class ApiOptions:
+    """How a server is guarded."""
+
+    keys: tuple[str, ...] = ()  # one of which a client has to send; none: nobody needs one
+    hosts: frozenset[str] | None = None  # by which it may be called; None: any
+    origins: frozenset[str] = frozenset()  # pages of others that may ask it
+    body: int = BODY
+    log: Callable[[dict[str, Any]], None] = field(default=lambda entry: None)
+
+
+class Metrics:
+    """The numbers of /metrics."""
+
+    def __init__(self, models: ServedModels) -> None:
+        self.models, self.registry = models, CollectorRegistry()
+        self.requests = Counter("legato_requests_total", "Requests", ["route", "status"], registry=self.registry)
+        self.seconds = Histogram(
+            "legato_request_seconds", "Until an answer is complete", ["route"], registry=self.registry
+        )
+        self.writing = Gauge("legato_texts_writing", "Texts being written", ["model"], registry=self.registry)
+        self.waiting = Gauge("legato_texts_waiting", "Texts that wait", ["model"], registry=self.registry)
+
+    def text(self) -> bytes:
+        for served in self.models:
+            writing, waiting = served.load()
+            self.writing.labels(served.name).set(writing)
+            self.waiting.labels(served.name).set(waiting)
+        return bytes(generate_latest(self.registry))
+
+
+def make_api(models: ServedModels, options: ApiOptions, indexes: ServedIndexes | None = None) -> FastAPI:
+    app = FastAPI(title="Legato", docs_url=None, redoc_url=None, openapi_url="/openapi.json")
+    metrics = Metrics(models)
+    app.state.ready = True
+
+    @app.get("/health")
+    async def health() -> Response:
+        return json_response({"status": "ok"})
+
+    @app.get("/ready")
+    async def ready() -> Response:
+        return json_response({"ready": app.state.ready}, 200 if app.state.ready else 503)
+
+    @app.get("/metrics")
+    def show_metrics() -> Response:
+        return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+    indexes = indexes or ServedIndexes()
+    app.include_router(page_route())
+    app.include_router(openai_routes(models, indexes))
+    app.include_router(search_routes(indexes))
+    app.include_router(predict_routes(models))
+    app.include_router(audio_routes(models))
+    for kind in (LegatoError, HTTPException, RequestValidationError, Exception):
+        app.add_exception_handler(kind, _respond)
+    app.add_middleware(RequestMiddleware, options=options, metrics=metrics)
+    app.add_middleware(Guard, hosts=options.hosts, origins=options.origins)
+    return app
+
+
+class RequestMiddleware:
+    """Checks the key and the size of a body, counts, and writes the log; no exception gets out."""
+
+    def __init__(self, app: ASGIApp, options: ApiOptions, metrics: Metrics) -> None:
+        self.app, self.options, self.metrics = app, options, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        headers, begun, status, taken = Headers(scope=scope), time.perf_counter(), 0, 0
+        number = headers.get("x-request-id", "")[:64]
+        number = number if number.isascii() and number.replace("-", "").isalnum() else secrets.token_hex(8)
+
+        async def answer(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["x-request-id"] = number
+            await send(message)
+
+        async def body() -> Message:
+            nonlocal taken
+            message = await receive()
+            taken += len(message.get("body", b""))
+            if taken > self.options.body:
+                raise Refusal(413, f"the body has more than {self.options.body:,} bytes")
+            return message
+
+        try:
+            self._check(scope, headers)
+            await self.app(scope, body, answer)
+        except Exception as problem:
+            if status:  # an answer has begun
+                raise
+            await response_to(problem)(scope, receive, answer)
+        finally:
+            seconds = time.perf_counter() - begun
+            route = getattr(scope.get("route"), "path", "other")
+            self.metrics.requests.labels(route, status).inc()
+            self.metrics.seconds.labels(route).observe(seconds)
+            self.options.log(
+                {
+                    "id": number,
+                    "method": scope["method"],
+                    "route": route,
+                    "status": status,
+                    "seconds": round(seconds, 4),
+                }
+            )
+
+    def _check(self, scope: Scope, headers: Headers) -> None:
+        if self.options.keys and scope["path"] not in OPEN:
+            given = headers.get("authorization", "").removeprefix("Bearer ").encode()
+            right = [hmac.compare_digest(given, key.encode()) for key in self.options.keys]  # all, in any case
+            if not any(right):
+                raise Refusal(401, "the key is not one of this server's; send it as Authorization: Bearer KEY")
+        size = headers.get("content-length", "0")
+        if size.isdigit() and int(size) > self.options.body:
+            raise Refusal(413, f"the body has {int(size):,} bytes; {self.options.body:,} are read")
+
+
+async def _respond(request: Request, problem: Exception) -> Response:
+    return response_to(problem)
+
+
+def response_to(problem: Exception) -> Response:
+    """What went wrong, with the status that says whose fault it is."""
+    status, extra, line = 500, {}, None
+    if isinstance(problem, HTTPException) and isinstance(problem.__cause__, Refusal | RecursionError):
+        problem = problem.__cause__  # FastAPI's word for whatever happens while a body is read
+    match problem:
+        case QueueFull():
+            status, extra, line = 429, {"retry-after": str(problem.seconds)}, str(problem)
+        case DeadlineExceeded():
+            status, line = 504, str(problem)
+        case Refusal():
+            status, line = problem.status, str(problem)
+        case RequestValidationError():
+            status, line = 400, _first_mistake(problem)
+        case HTTPException():
+            status, line = problem.status_code, brief(problem.detail, 200)
+        case LegatoError():
+            status, line = 400, str(problem)
+        case RecursionError():
+            status, line = 400, "the body is nested too deeply"
+        case _:
+            reason = reason_of(problem)
+            if reason is not None:
+                status, line = 400, reason
+    if line is None:
+        line = f"this is a fault of ours: {type(problem).__name__}"
+        writer().say(f"legato: {line}: {brief(problem, 300)}")
+    kinds = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+    kind = kinds.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    answer = json_response({"error": {"message": line, "type": kind, "param": None, "code": None}}, status)
+    answer.headers.update(extra)
+    return answer
+
+
+def _first_mistake(problem: RequestValidationError) -> str:
+    first = problem.errors()[0]
+    if first["type"] == "json_invalid":
+        return "the body is no JSON"
+    place = ".".join(str(part) for part in first["loc"] if part != "body")
+    return f"{place}: {first['msg']}" if place else str(first["msg"])

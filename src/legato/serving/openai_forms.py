@@ -1,0 +1,171 @@
+"""How answers are written down for OpenAI's clients: whole, or in chunks as they come."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from legato.decoding.logprobs import TokenLogprob
+
+Spelled = Callable[[int], str]
+"""A token as it reads in a text."""
+
+
+class Answer(NamedTuple):
+    """A text of an answer, and why it ends."""
+
+    text: str
+    reason: str | None  # stop, length or tool_calls; None while it goes on
+    logprobs: Sequence[TokenLogprob] | None = None
+    calls: Sequence[dict[str, Any]] = ()  # of tools
+
+
+class Form(Protocol):
+    """How an answer is written down."""
+
+    def whole(self, answers: Sequence[Any], usage: dict[str, int]) -> dict[str, Any]: ...
+
+    def first(self, choice: int) -> dict[str, Any] | None: ...
+
+    def piece(
+        self, choice: int, text: str, reason: str | None, logprobs: Sequence[TokenLogprob] | None = None
+    ) -> dict[str, Any]: ...
+
+    def calls(self, choice: int, calls: Sequence[dict[str, Any]]) -> dict[str, Any]: ...
+
+    def sources(self) -> dict[str, Any] | None:
+        """A last chunk with the sources of an answer from an index."""
+        ...
+
+    def last(self, usage: dict[str, int]) -> dict[str, Any]: ...
+
+
+class ChatForm:
+    """`chat.completion` and its chunks."""
+
+    def __init__(self, model: str, spelled: Spelled = str) -> None:
+        self.about = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": model}
+        self.spelled = spelled
+
+    def whole(self, answers: Sequence[Any], usage: dict[str, int]) -> dict[str, Any]:
+        choices = [self._choice(index, Answer(*answer)) for index, answer in enumerate(answers)]
+        return {**self.about, "object": "chat.completion", "choices": choices, "usage": usage}
+
+    def _choice(self, index: int, answer: Answer) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
+        if answer.calls:
+            message |= {"content": answer.text or None, "tool_calls": list(answer.calls)}
+        logprobs = self._logprobs(answer.logprobs)
+        return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": answer.reason}
+
+    def first(self, choice: int) -> dict[str, Any] | None:
+        return self._chunk(choice, {"role": "assistant", "content": ""}, None)
+
+    def piece(
+        self, choice: int, text: str, reason: str | None, logprobs: Sequence[TokenLogprob] | None = None
+    ) -> dict[str, Any]:
+        return self._chunk(choice, {"content": text} if text else {}, reason, logprobs)
+
+    def calls(self, choice: int, calls: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        return self._chunk(choice, {"tool_calls": [{"index": n, **call} for n, call in enumerate(calls)]}, None)
+
+    def sources(self) -> dict[str, Any] | None:
+        return None
+
+    def last(self, usage: dict[str, int]) -> dict[str, Any]:
+        return {**self.about, "object": "chat.completion.chunk", "choices": [], "usage": usage}
+
+    def _chunk(
+        self, choice: int, delta: dict[str, Any], reason: str | None, logprobs: Sequence[TokenLogprob] | None = None
+    ) -> dict[str, Any]:
+        held = {"index": choice, "delta": delta, "logprobs": self._logprobs(logprobs), "finish_reason": reason}
+        return {**self.about, "object": "chat.completion.chunk", "choices": [held]}
+
+    def _logprobs(self, tokens: Sequence[TokenLogprob] | None) -> dict[str, Any] | None:
+        if tokens is None:
+            return None
+        content = [
+            {**self._token(each.token, each.logprob), "top_logprobs": [self._token(*other) for other in each.top]}
+            for each in tokens
+        ]
+        return {"content": content, "refusal": None}
+
+    def _token(self, token: int, logprob: float) -> dict[str, Any]:
+        text = self.spelled(token)
+        return {"token": text, "logprob": logprob, "bytes": list(text.encode("utf-8", "replace"))}
+
+
+class CompletionForm:
+    """`text_completion`, whole or in chunks."""
+
+    def __init__(self, model: str, echoed: Sequence[str], each: int = 1, spelled: Spelled = str) -> None:
+        """`echoed` is what stands before the texts of each prompt, `each` how many those are."""
+        self.about = {
+            "id": f"cmpl-{secrets.token_hex(12)}",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": model,
+        }
+        self.echoed, self.each, self.spelled = echoed, each, spelled
+        self._written: dict[int, int] = {}  # characters of each choice so far
+
+    def whole(self, answers: Sequence[Any], usage: dict[str, int]) -> dict[str, Any]:
+        choices = [self._whole_choice(index, Answer(*answer)) for index, answer in enumerate(answers)]
+        return {**self.about, "choices": choices, "usage": usage}
+
+    def _whole_choice(self, index: int, answer: Answer) -> dict[str, Any]:
+        before = self._before(index)
+        return self._choice(index, before + answer.text, answer.reason, answer.logprobs, len(before))
+
+    def first(self, choice: int) -> dict[str, Any] | None:
+        before = self._before(choice)
+        self._written[choice] = len(before)
+        return {**self.about, "choices": [self._choice(choice, before, None)]} if before else None
+
+    def piece(
+        self, choice: int, text: str, reason: str | None, logprobs: Sequence[TokenLogprob] | None = None
+    ) -> dict[str, Any]:
+        begin = self._written.get(choice, 0)
+        self._written[choice] = begin + sum(len(self.spelled(each.token)) for each in logprobs or ())
+        return {**self.about, "choices": [self._choice(choice, text, reason, logprobs, begin)]}
+
+    def calls(self, choice: int, calls: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        raise NotImplementedError("a completion calls nothing")
+
+    def sources(self) -> dict[str, Any] | None:
+        return None
+
+    def last(self, usage: dict[str, int]) -> dict[str, Any]:
+        return {**self.about, "choices": [], "usage": usage}
+
+    def _before(self, choice: int) -> str:
+        return self.echoed[choice // self.each]
+
+    def _choice(
+        self,
+        choice: int,
+        text: str,
+        reason: str | None,
+        logprobs: Sequence[TokenLogprob] | None = None,
+        begin: int = 0,
+    ) -> dict[str, Any]:
+        return {
+            "index": choice,
+            "text": text,
+            "logprobs": self._logprobs(logprobs, begin),
+            "finish_reason": reason,
+        }
+
+    def _logprobs(self, tokens: Sequence[TokenLogprob] | None, begin: int) -> dict[str, Any] | None:
+        if tokens is None:
+            return None
+        texts = [self.spelled(each.token) for each in tokens]
+        offsets = [begin + sum(map(len, texts[:place])) for place in range(len(texts))]
+        return {
+            "tokens": texts,
+            "token_logprobs": [each.logprob for each in tokens],
+            "top_logprobs": [{self.spelled(token): value for token, value in each.top} for each in tokens],
+            "text_offset": offsets,
+        }

@@ -1,0 +1,346 @@
+"""OpenAI's API, for models that write and models that embed: what its own clients speak, unchanged."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+from fastapi import APIRouter, Request
+from starlette.responses import Response, StreamingResponse
+
+from legato.decoding.logprobs import TokenLogprob
+from legato.errors import ConfigError, LegatoError
+from legato.serving.app import Refusal, json_response
+from legato.serving.indexes import CitedChatForm, ServedIndexes, ground, no_answer
+from legato.serving.models import Served, ServedModels
+from legato.serving.openai_forms import Answer, ChatForm, CompletionForm, Form
+from legato.serving.openai_types import (
+    ChatCompletionRequest,
+    CompletionRequest,
+    EmbeddingsRequest,
+    GenerationRequest,
+    one_or_many,
+)
+from legato.serving.page.route import about_model
+from legato.serving.picture_messages import answer_about_picture, pictures_in
+from legato.serving.scheduler import Done, Event, Failed, Piece, QueueFull, TextRequest
+from legato.serving.tool_calls import BEGIN, Tool, may_begin, read_calls
+
+MOST_PROMPTS: Final = 128
+PARTIAL: Final = "\N{REPLACEMENT CHARACTER}"  # what a part of a character is decoded as
+MOST_EMBEDDED: Final = 2048
+MOST_SCHEMAS: Final = 64  # that wait to be read
+
+
+def openai_routes(models: ServedModels, indexes: ServedIndexes) -> APIRouter:
+    router = APIRouter(prefix="/v1")
+
+    @router.get("/models")
+    async def list_models() -> Response:
+        return json_response({"object": "list", "data": [_card(served) for served in models]})
+
+    @router.get("/models/{name:path}")
+    async def model_card(name: str) -> Response:
+        return json_response(_card(models[name]))
+
+    @router.post("/chat/completions")
+    async def chat(body: ChatCompletionRequest, request: Request) -> Response:
+        body.refuse_unsupported()
+        served = models[body.model]
+        most = body.max_completion_tokens or body.max_tokens
+        if body.index is not None and (body.offered_tools or pictures_in(body.messages)):
+            raise ConfigError("'index' goes with texts alone: leave out tools and pictures")
+        if pictures_in(body.messages):
+            return await answer_about_picture(served, body, most, request, ChatForm(body.model))
+        messages, tools = [message.plain() for message in body.messages], body.offered_tools
+        form = ChatForm(body.model, _spelling(served))
+        if body.index is not None:
+            room = most or served.most_tokens
+            grounded = await ground(indexes, body.index, served, messages, room, request.is_disconnected)
+            messages, form = grounded.messages, CitedChatForm(body.model, grounded.hits, _spelling(served))
+            if not grounded.hits:
+                return no_answer(form, bool(body.stream), _sse)
+        offered = [tool.model_dump(exclude_none=True) for tool in tools]
+        ids = await asyncio.to_thread(served.model.chat_ids, messages, tools=offered)
+        return await _generate(served, body, [ids], most, request, form, tools)
+
+    @router.post("/completions")
+    async def complete(body: CompletionRequest, request: Request) -> Response:
+        body.refuse_unsupported()
+        served, prompts = models[body.model], body.prompts
+        if body.logprobs is not None and body.echo:
+            raise ConfigError("'logprobs' are those of what is written; leave out 'echo'")
+        if not 1 <= len(prompts) <= MOST_PROMPTS:
+            raise ConfigError(f"there are {len(prompts):,} prompts; 1 to {MOST_PROMPTS} are answered at once")
+        ids = [served.model.prompt_ids(prompt) for prompt in prompts]
+        echoed = [_text_of(served, prompt) if body.echo else "" for prompt in prompts]
+        form = CompletionForm(body.model, echoed, body.n or 1, _spelling(served))
+        return await _generate(served, body, ids, body.max_tokens, request, form)
+
+    @router.post("/embeddings")
+    async def embed(body: EmbeddingsRequest, request: Request) -> Response:
+        body.refuse_unsupported()
+        return json_response(await _embed(models[body.model], body, request))
+
+    return router
+
+
+def _card(served: Served) -> dict[str, Any]:
+    card = {"id": served.name, "object": "model", "created": served.created, "owned_by": "legato"}
+    card["legato"] = about_model(served)
+    return card if served.base is None else {**card, "parent": served.base.name}
+
+
+def _spelling(served: Served) -> Callable[[int], str]:
+    """What spells a token as it reads in a text; one that is no whole character, by its name in the vocabulary."""
+    tokenizer = served.model.tokenizer
+
+    def spelled(token: int) -> str:
+        text = tokenizer.decode([token])
+        return text if text and PARTIAL not in text else tokenizer.token(token)
+
+    return spelled
+
+
+def _text_of(served: Served, prompt: str | list[int]) -> str:
+    return prompt if isinstance(prompt, str) else served.model.tokenizer.decode(served.model.prompt_ids(prompt))
+
+
+# ── texts ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _EventQueue:
+    """The events of several requests, in the order in which they come; a thread may put them."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.queue: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
+
+    def listener(self, number: int) -> Any:
+        def put(event: Event) -> None:
+            with suppress(RuntimeError):  # the server has stopped
+                self.loop.call_soon_threadsafe(self.queue.put_nowait, (number, event))
+
+        return put
+
+
+class _SchemaReader:
+    """Where schemas are read, which takes a while: nobody waits for it but those whose requests have one."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, "legato-schemas")
+        self._waiting = 0
+
+    async def read(self, submit: Callable[[], TextRequest]) -> TextRequest:
+        if self._waiting >= MOST_SCHEMAS:
+            raise QueueFull(self._waiting, self._waiting)
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, submit)
+        finally:
+            self._waiting -= 1
+
+
+_SCHEMAS: Final = _SchemaReader()
+
+
+async def _generate(
+    served: Served,
+    body: GenerationRequest,
+    prompts: list[list[int]],
+    most: int | None,
+    request: Request,
+    form: Form,
+    tools: Sequence[Tool] = (),
+) -> Response:
+    """Let each prompt be continued, and answer at the end or as it is written."""
+    scheduler, count = served.scheduler(), body.n or 1
+    most = served.most_tokens if most is None else most
+    if most > served.most_tokens:
+        raise ConfigError(f"{most:,} tokens were asked for; this server writes {served.most_tokens:,} at most")
+    options, events = body.search(most), _EventQueue()
+    requests: list[TextRequest] = []
+    try:
+        for number, ids in enumerate(prompts):
+            listener, top = events.listener(number), body.top
+            how: dict[str, Any] = {"count": count, "top_logprobs": top, "streamed": bool(body.stream)}
+            submit = partial(scheduler.submit, ids, options, listener, model=served.model, **how)
+            requests.append(submit() if options.json_schema is None else await _SCHEMAS.read(submit))
+    except BaseException:
+        for each in requests:
+            scheduler.cancel(each)
+        raise
+    read = sum(map(len, prompts))
+    if body.stream:
+        with_usage = body.stream_options is not None and body.stream_options.include_usage
+        lines = _stream(served, requests, events, form, count, read if with_usage else None, tools)
+        return StreamingResponse(lines, media_type="text/event-stream")
+    done: list[Done | None] = [None] * len(prompts)
+    try:
+        while None in done:
+            number, event = await _next(events, request)
+            if isinstance(event, Failed):
+                raise event.problem
+            if isinstance(event, Done):
+                done[number] = event
+    finally:
+        for each in requests:
+            scheduler.cancel(each)  # of what is done nothing is left
+    answers = [answer for each in done if each is not None for answer in _answers(each, tools)]
+    written = sum(len(text.tokens) for each in done if each is not None for text in each.texts)
+    return json_response(form.whole(answers, _usage(read, written)))
+
+
+def _answers(done: Done, tools: Sequence[Tool]) -> list[Answer]:
+    """The texts of a request, and the calls in them where there are tools."""
+    answers = []
+    for choice, text in enumerate(done.texts):
+        said, calls = read_calls(text.text, tools) if tools else (text.text, [])
+        tokens = None if done.tokens is None else done.tokens[choice]
+        answers.append(Answer(said, "tool_calls" if calls else _reason(text), tokens, calls))
+    return answers
+
+
+async def _next(events: _EventQueue, request: Request) -> tuple[int, Event]:
+    """The next event; a client that has gone ends the wait."""
+    waiting = asyncio.ensure_future(events.queue.get())
+    try:
+        while not waiting.done():
+            await asyncio.wait([waiting], timeout=0.5)
+            if not waiting.done() and await request.is_disconnected():
+                raise Refusal(499, "the client has gone")
+        return waiting.result()
+    finally:
+        waiting.cancel()
+
+
+async def _stream(
+    served: Served,
+    requests: list[TextRequest],
+    events: _EventQueue,
+    form: Form,
+    count: int,
+    read: int | None,
+    tools: Sequence[Tool],
+) -> AsyncIterator[str]:
+    """Server-sent events; whoever reads no further cancels what is not written yet."""
+    left, written, streamed = len(requests), 0, [_StreamedText(bool(tools)) for _ in range(len(requests) * count)]
+    try:
+        for choice in range(len(requests) * count):
+            if (first := form.first(choice)) is not None:
+                yield _sse(first)
+        while left:
+            number, event = await events.queue.get()
+            if isinstance(event, Failed):
+                yield _sse({"error": openai_error(event.problem)})
+                return
+            if isinstance(event, Piece):
+                choice = number * count + event.choice
+                text, tokens = streamed[choice].push(event)
+                if text:
+                    yield _sse(form.piece(choice, text, None, tokens))
+                continue
+            left -= 1
+            for place, answer in enumerate(_answers(event, tools)):
+                choice = number * count + place
+                written += len(event.texts[place].tokens)
+                if answer.calls:
+                    yield _sse(form.calls(choice, answer.calls))
+                rest = "" if answer.calls else answer.text[streamed[choice].sent :]
+                tokens = None if answer.logprobs is None else list(answer.logprobs[streamed[choice].tokens :])
+                if rest:
+                    yield _sse(form.piece(choice, rest, None, tokens))
+                    tokens = None if tokens is None else []
+                yield _sse(form.piece(choice, "", answer.reason, tokens or None))
+        if (sources := form.sources()) is not None:
+            yield _sse(sources)
+        if read is not None:
+            yield _sse(form.last(_usage(read, written)))
+        yield "data: [DONE]\n\n"
+    finally:
+        for each in requests:
+            served.scheduler().cancel(each)
+
+
+class _StreamedText:
+    """What a client has seen of a text; where there are tools, what may be a call of one is held back."""
+
+    def __init__(self, tools: bool) -> None:
+        self._tools, self._text = tools, ""
+        self._pending: list[TokenLogprob] | None = None
+        self.sent, self.tokens = 0, 0  # characters, and tokens that were sent
+
+    def push(self, piece: Piece) -> tuple[str, list[TokenLogprob] | None]:
+        """What to send now, and of which tokens."""
+        self._text += piece.text
+        if piece.tokens is not None:
+            self._pending = [*(self._pending or ()), *piece.tokens]
+        safe = len(self._text) if not self._tools else _no_call_in(self._text)
+        if safe <= self.sent:
+            return "", None
+        text, tokens, self._pending = self._text[self.sent : safe], self._pending, None
+        self.sent = safe
+        self.tokens += len(tokens or ())
+        return text, tokens
+
+
+def _no_call_in(text: str) -> int:
+    """How many characters of a text are certainly not of a call of a tool."""
+    if not text.strip() or may_begin(text):
+        return 0
+    place = text.find(BEGIN)
+    if place >= 0:
+        return len(text[:place].rstrip())
+    begun = max((n for n in range(1, len(BEGIN)) if text.endswith(BEGIN[:n])), default=0)
+    return len(text[: len(text) - begun].rstrip())
+
+
+def _sse(event: dict[str, Any]) -> str:
+    return f"data: {json.dumps(event, ensure_ascii=False)}\n\n"
+
+
+def _reason(text: Any) -> str:
+    return "stop" if text.finished else "length"
+
+
+def _usage(read: int, written: int) -> dict[str, int]:
+    return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+
+
+def openai_error(problem: BaseException, kind: str = "invalid_request_error") -> dict[str, Any]:
+    """What went wrong, as OpenAI's clients read it."""
+    ours = not isinstance(problem, LegatoError)
+    said = "this is a fault of ours" if ours else str(problem)
+    return {"message": said, "type": "server_error" if ours else kind, "param": None, "code": None}
+
+
+# ── vectors ───────────────────────────────────────────────────────────────────────────────────────
+
+
+async def _embed(served: Served, body: EmbeddingsRequest, request: Request) -> dict[str, Any]:
+    many = one_or_many(body.input)
+    if not 1 <= len(many) <= MOST_EMBEDDED:
+        raise ConfigError(f"there are {len(many):,} inputs; 1 to {MOST_EMBEDDED:,} are embedded at once")
+    texts = [_text_of(served, each) for each in many]
+    vectors, read = await served.embed(texts, request.is_disconnected)
+    if body.dimensions is not None and body.dimensions != vectors.shape[1]:
+        raise ConfigError(f"'dimensions' is {body.dimensions:,}; {served.name} has vectors of {vectors.shape[1]:,}")
+    data = [
+        {"object": "embedding", "index": index, "embedding": _coded(vector, body.encoding_format)}
+        for index, vector in enumerate(vectors)
+    ]
+    usage = {"prompt_tokens": read, "total_tokens": read}
+    return {"object": "list", "data": data, "model": served.name, "usage": usage}
+
+
+def _coded(vector: Any, how: str | None) -> Any:
+    if how == "base64":
+        return base64.b64encode(np.asarray(vector, dtype="<f4").tobytes()).decode("ascii")
+    return [float(number) for number in vector]

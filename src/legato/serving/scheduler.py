@@ -1,0 +1,353 @@
+"""Continuous batching: requests of many clients join and leave one engine between its steps.
+
+A thread of its own owns the engine. Requests come in by `submit`, which refuses them where too many wait; a listener
+hears their events: a piece of text, the end, or what went wrong. A client that goes away cancels its request, and the
+place is free at the next step.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, NamedTuple
+
+from legato.data.text.tokenizers import StreamDecoder
+from legato.decoding import SearchOptions
+from legato.decoding.constraints import check_followed, constraint_of
+from legato.decoding.emitter import Emitter
+from legato.decoding.engine import Engine
+from legato.decoding.frontier import Allowed, Constraint, Hypothesis
+from legato.decoding.lanes.prefix_cache import PrefixCache
+from legato.decoding.logprobs import LogprobObserver, TokenLogprob
+from legato.errors import LegatoError
+from legato.model import Generated, Model
+
+ROWS: Final = 64  # texts that are written side by side
+QUEUE: Final = 256  # texts that wait
+PATIENCE: Final = 600.0  # seconds from the moment that somebody asks
+CHUNK: Final = {"cpu": 128, "cuda": 2048}  # tokens of prompts that are read between two steps, by device
+ENDED: Final = 64  # requests whose ends say how fast others will
+LATEST: Final = 60.0  # seconds after which to come again, at most
+PREFIXES: Final = 512 << 20  # bytes of what was computed of prompts
+
+
+class QueueFull(LegatoError):
+    """Too many wait already; `seconds` is when to come again."""
+
+    def __init__(self, waiting: int, seconds: float) -> None:
+        super().__init__(f"{waiting:,} texts wait already; come again in {max(1, round(seconds))} s")
+        self.seconds = max(1, round(seconds))
+
+
+class DeadlineExceeded(LegatoError):
+    """A request took longer than anybody waits."""
+
+
+class Piece(NamedTuple):
+    """Some text of a request's text number `choice`, and its tokens, where somebody wants to know of them."""
+
+    choice: int
+    text: str
+    tokens: list[TokenLogprob] | None = None
+
+
+class Done(NamedTuple):
+    """All texts of a request, in their order; of each the tokens, where somebody wants to know of them."""
+
+    texts: list[Generated]
+    tokens: list[list[TokenLogprob]] | None = None
+
+
+class Failed(NamedTuple):
+    problem: BaseException
+
+
+Event = Piece | Done | Failed
+Listener = Callable[[Event], None]
+
+
+@dataclass(eq=False)
+class TextRequest:
+    """A prompt, and how many texts are to be written of it."""
+
+    model: Model  # the scheduler's, or an adapter of it
+    prompt: list[int]
+    options: SearchOptions  # for each of them
+    count: int
+    listener: Listener  # called by the scheduler's thread; must not wait
+    deadline: float
+    constraint: Constraint | None = None
+    observer: LogprobObserver | None = None
+    streamed: bool = True
+    begun: float = field(default_factory=time.monotonic)
+    numbers: list[int] = field(default_factory=list)  # the engine's
+    texts: dict[int, Generated] = field(default_factory=dict)  # by choice
+    tokens: dict[int, list[TokenLogprob]] = field(default_factory=dict)  # the same
+    sent: dict[int, int] = field(default_factory=dict)  # how many of those were in a piece
+    problem: Exception | None = None  # what something of its own raised: it alone fails
+
+    def tell(self, event: Event) -> None:
+        """Let the listener know; whoever raises hears no more."""
+        try:
+            self.listener(event)
+        except Exception as problem:
+            self.problem = self.problem or problem
+
+
+class Scheduler:
+    """One model's engine, and who waits for it."""
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        rows: int = ROWS,
+        queue: int = QUEUE,
+        patience: float = PATIENCE,
+        prefix_bytes: int = PREFIXES,
+    ) -> None:
+        model.check_generates()
+        self.model, self.rows, self.queue, self.patience = model, rows, queue, patience
+        self.prefixes = PrefixCache(prefix_bytes) if prefix_bytes else None
+        self._engine = self._new_engine()
+        self._changed = threading.Condition()
+        self._waiting: deque[TextRequest] = deque()
+        self._left: set[TextRequest] = set()  # whose clients have gone
+        self._running: dict[int, tuple[TextRequest, int]] = {}  # by the engine's number: the request and which text
+        self._streams: dict[int, tuple[StreamDecoder, Emitter]] = {}  # of the same
+        # By model, one function for all its requests: those that are searched alike choose their tokens together.
+        self._decodes: dict[int, Callable[[Sequence[int]], str]] = {}
+        self._closing = False
+        self._busy = 0.0  # seconds of steps so far
+        self._ended: deque[tuple[float, int]] = deque(maxlen=ENDED)  # when, in those seconds, and how many texts
+        self._broken: list[TextRequest] = []  # that have failed by themselves
+        self._thread = threading.Thread(target=self._run, name=f"legato-{model.folder.name}", daemon=True)
+        self._thread.start()
+
+    # ── what any thread may call ──────────────────────────────────────────────────────────────────
+
+    def submit(
+        self,
+        prompt: Sequence[int],
+        options: SearchOptions,
+        listener: Listener,
+        *,
+        count: int = 1,
+        top_logprobs: int | None = None,
+        model: Model | None = None,
+        streamed: bool = True,
+    ) -> TextRequest:
+        """Let texts be written; refuses what does not fit, and where too many wait.
+
+        Where they are not `streamed` there are no pieces before the end, which is less work. With `top_logprobs` each
+        token comes with its log-probability, and with those of as many others. `model` may be an adapter that shares
+        the scheduler's model.
+        """
+        model = self.model if model is None else model
+        ids = model.begin(list(prompt), options)
+        if not ids:
+            raise LegatoError("the prompt is empty; write something to go on from")
+        if count > self.rows:
+            raise LegatoError(f"{count:,} texts were asked for at once, and there is room for {self.rows:,}")
+        limits = [model.limit_of(ids, options)] * count
+        constraint = constraint_of(model.loaded, options, limits)
+        observer = None if top_logprobs is None else LogprobObserver(top_logprobs)
+        deadline = time.monotonic() + self.patience
+        request = TextRequest(model, ids, options, count, listener, deadline, constraint, observer, streamed)
+        with self._changed:
+            if self._closing:
+                raise LegatoError("the server is stopping")
+            waiting = sum(other.count for other in self._waiting)
+            if len(self._running) + waiting + count > self.rows + self.queue:
+                raise QueueFull(waiting, self._seconds_for(waiting))
+            self._waiting.append(request)
+            self._changed.notify()
+        return request
+
+    def cancel(self, request: TextRequest) -> None:
+        """Nobody waits for it any longer."""
+        with self._changed:
+            self._left.add(request)
+            self._changed.notify()
+
+    def load(self) -> tuple[int, int]:
+        """Texts that are being written, and that wait."""
+        with self._changed:
+            return len(self._running), sum(request.count for request in self._waiting)
+
+    def close(self, *, drain: bool = True, seconds: float = 30.0) -> None:
+        """Take in nothing more; with `drain` what was asked for is written first, for so long at most."""
+        with self._changed:
+            self._closing = True
+            if not drain:
+                self._left |= {*self._waiting, *(request for request, _ in self._running.values())}
+            self._changed.notify()
+        self._thread.join(seconds)
+
+    # ── the thread ────────────────────────────────────────────────────────────────────────────────
+
+    def _new_engine(self) -> Engine:
+        loaded = self.model.loaded
+        chunk = CHUNK.get(self.model.device.type, CHUNK["cuda"])
+        return Engine(loaded.module, ends=loaded.ends, rows=self.rows, chunk=chunk, prefixes=self.prefixes)
+
+    def _run(self) -> None:
+        while self._admitted():
+            begun = time.monotonic()
+            try:
+                self._engine.step()
+                self._collect()
+            except Exception as problem:  # of one request or another: nobody can say whose
+                self._fail(problem)
+            self._busy += time.monotonic() - begun
+            self._drop_broken()
+
+    def _admitted(self) -> bool:
+        """Wait until there is something to write, and take in what there is room for; whether to go on."""
+        with self._changed:
+            while not (self._waiting or self._running or self._left or self._closing):
+                self._changed.wait()
+            for request in self._left:
+                self._drop(request, LegatoError("nobody waits for this text any longer"))
+            self._left.clear()
+            now = time.monotonic()
+            for request in [*self._waiting, *{id(each): each for each, _ in self._running.values()}.values()]:
+                if now > request.deadline:
+                    self._drop(request, DeadlineExceeded(f"this took longer than {self.patience:g} s"))
+            while self._waiting and len(self._running) + self._waiting[0].count <= self.rows:
+                self._admit(self._waiting.popleft())
+            return bool(self._waiting or self._running) or not self._closing
+
+    def _admit(self, request: TextRequest) -> None:
+        """Let the engine take in a request."""
+        model, count, ids = request.model, request.count, request.prompt
+        tokenizer = model.tokenizer
+        decode = self._decodes.setdefault(model.loaded.adapter, tokenizer.decode)
+        decoders = [StreamDecoder(tokenizer, after=ids) for _ in range(count)]
+        emitters = [Emitter(request.options.stop, partial(_send_piece, request, choice)) for choice in range(count)]
+
+        def on_token(choice: int, token: int) -> None:
+            if request.problem is not None:
+                return
+            with self._own_failure(request):
+                if request.observer is not None:
+                    request.tokens.setdefault(choice, []).append(request.observer.of(choice, token))
+                emitters[choice].push(decoders[choice].push(token))
+
+        def constraint(prompt: int, tokens: list[int]) -> Allowed:
+            try:
+                assert request.constraint is not None
+                return request.constraint(prompt, tokens)
+            except Exception as problem:
+                self._break(request, problem)
+                return ()  # its text ends here
+
+        limit = model.limit_of(ids, request.options)
+        try:
+            request.numbers = self._engine.add(
+                [ids] * count,
+                request.options,
+                limits=[limit] * count,
+                text_of=decode if request.options.stop else None,
+                constraint=None if request.constraint is None else constraint,
+                observer=request.observer,
+                on_token=on_token if request.streamed or request.observer is not None else None,
+                walks=range(count),
+                adapter=model.loaded.adapter,
+                ends=model.loaded.ends,
+            )
+        except Exception as problem:
+            request.tell(Failed(problem))
+            return
+        for choice, number in enumerate(request.numbers):
+            self._running[number] = (request, choice)
+            self._streams[number] = (decoders[choice], emitters[choice])
+
+    @contextmanager
+    def _own_failure(self, request: TextRequest) -> Iterator[None]:
+        """What is raised here is this request's: it fails after the step, and the others go on."""
+        try:
+            yield
+        except Exception as problem:
+            self._break(request, problem)
+        if request.problem is not None:  # its listener's
+            self._broken.append(request)
+
+    def _break(self, request: TextRequest, problem: Exception) -> None:
+        request.problem = request.problem or problem
+        self._broken.append(request)
+
+    def _drop_broken(self) -> None:
+        for request in self._broken:
+            with self._changed:
+                self._drop(request, request.problem or LegatoError("this text could not be written"))
+        self._broken.clear()
+
+    def _collect(self) -> None:
+        """Send what has ended."""
+        for number in self._engine.done():
+            hypotheses = self._engine.take(number)
+            if number not in self._running:  # it was cancelled
+                continue
+            request, choice = self._running[number]
+            if request.problem is None:
+                with self._own_failure(request):
+                    self._end(request, choice, number, hypotheses[0])
+
+    def _end(self, request: TextRequest, choice: int, number: int, hypothesis: Hypothesis) -> None:
+        """A text has ended; the last of a request ends that."""
+        decoder, emitter = self._streams[number]
+        emitter.push(decoder.finish())
+        emitter.finish()
+        request.texts[choice] = request.model.finished(request.prompt, hypothesis, request.options)
+        check_followed(request.constraint)
+        del self._running[number], self._streams[number]
+        if len(request.texts) == request.count:
+            self._ended.append((self._busy, request.count))
+            order = range(request.count)
+            tokens = None if request.observer is None else [request.tokens.get(each, []) for each in order]
+            request.tell(Done([request.texts[each] for each in order], tokens))
+
+    def _seconds_for(self, texts: int) -> float:
+        """How long so many texts take, by those that have ended of late while there was work."""
+        if len(self._ended) < 2:
+            return 1.0
+        (first, _), *others = self._ended
+        rate = sum(count for _, count in others) / max(others[-1][0] - first, 1e-3)
+        return min(texts / rate, LATEST)
+
+    def _drop(self, request: TextRequest, problem: Exception) -> None:
+        if request in self._waiting:
+            self._waiting.remove(request)
+        elif not any(number in self._running for number in request.numbers):
+            return  # it is done
+        for number in request.numbers:
+            self._engine.cancel(number)
+            self._running.pop(number, None)
+            self._streams.pop(number, None)
+        request.tell(Failed(problem))
+
+    def _fail(self, problem: Exception) -> None:
+        """A step went wrong: what was being written is lost, and the next ones have a new engine."""
+        with self._changed:
+            self._engine.close()
+            for request in {id(each): each for each, _ in self._running.values()}.values():
+                request.tell(Failed(problem))
+            self._running.clear()
+            self._streams.clear()
+            self._engine = self._new_engine()
+
+
+def _send_piece(request: TextRequest, choice: int, text: str) -> None:
+    """Send some text, with the tokens that came since the last of it."""
+    tokens = None
+    if request.observer is not None:
+        known = request.tokens.get(choice, [])
+        tokens = known[request.sent.get(choice, 0) :]
+        request.sent[choice] = len(known)
+    request.tell(Piece(choice, text, tokens))

@@ -1,0 +1,151 @@
+"""A server of models: its socket, its signals and its end."""
+
+from __future__ import annotations
+
+import errno
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+import uvicorn
+from fastapi import FastAPI
+
+from legato.errors import LegatoError
+from legato.serving.api import ApiOptions, make_api
+from legato.serving.app import local_hosts
+from legato.serving.indexes import ServedIndexes
+from legato.serving.models import ServedModels
+from legato.serving.transport.connections import connection_class
+from legato.serving.transport.log import writer
+
+Protocol: Final = connection_class()
+LOCAL: Final = ("127.0.0.1", "localhost", "::1")
+DRAIN: Final = 30  # seconds that texts being written have when the server is to stop
+
+
+def serve(
+    models: ServedModels,
+    say: Callable[[str], None],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    keys: tuple[str, ...] = (),
+    origins: frozenset[str] = frozenset(),
+    body: int = 8 << 20,
+    log: bool = True,
+    check: bool = False,
+    indexes: ServedIndexes | None = None,
+) -> None:
+    """Answer until SIGTERM or Ctrl-C; then what was asked for is written, and nothing more is taken in.
+
+    With `check` nothing is answered: it stops once everything is ready.
+    """
+    opened = listen(host, port)
+    for served in models:
+        served.warm_up()
+    taken = opened.getsockname()[1]
+    local = host in LOCAL
+    lines = writer()
+    options = ApiOptions(
+        keys, local_hosts(taken) if local else None, origins, body, lines if log else lambda entry: None
+    )
+    shown = f"[{host}]" if ":" in host else host
+    names = ", ".join([*(served.name for served in models), *(f"index {name}" for name in indexes or ())])
+    if check:
+        opened.close()
+        say(f"{names} would be served at http://{shown}:{taken}/v1")
+        return
+    _say(say, f"serving {names} at http://{shown}:{taken}/v1 (Ctrl-C stops it)")
+    if not local and not keys:
+        _say(say, "legato: note: other machines may ask, and nobody needs a key; --api-key asks for one")
+    try:
+        run(make_api(models, options, indexes), opened)
+    finally:
+        models.close()
+        if indexes is not None:
+            indexes.close()
+    lines.say("the server has stopped")  # by its thread: nobody may read on
+    lines.close()
+
+
+def _say(say: Callable[[str], None], line: str) -> None:
+    with suppress(OSError):  # a full disk behind standard error is no reason not to serve
+        say(line)
+
+
+def allow_files() -> None:
+    """As many connections as the system lets this process have: often it begins with fewer."""
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def run(app: FastAPI, opened: socket.socket) -> None:
+    allow_files()
+    config = uvicorn.Config(
+        app,
+        http=Protocol,
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        server_header=False,
+        timeout_graceful_shutdown=DRAIN,
+    )
+    server = _Server(config)
+    server.app = app
+    try:
+        server.run(sockets=[opened])
+    finally:
+        opened.close()
+
+
+class _Server(uvicorn.Server):
+    """Says that it is not ready once it is to stop, and then ends by itself: uvicorn's would end by the signal."""
+
+    app: Any = None
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():  # which alone hears of signals
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        self.app.state.ready = False
+        super().handle_exit(sig, frame)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket at an address, or a line that says why there is none."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as problem:
+        raise LegatoError(f"there is no address '{host}' here: {getattr(problem, 'strerror', problem)}") from None
+    family, kind, protocol, _, address = found[0]
+    opened = socket.socket(
+        family, kind, protocol
+    )  # which has to be told: asyncio turns Nagle's delay off for TCP alone
+    try:
+        if sys.platform != "win32":
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        opened.bind(address)
+        opened.listen(1024)
+    except OSError as problem:
+        opened.close()
+        why = "is in use" if problem.errno == errno.EADDRINUSE else f"cannot be opened: {problem.strerror}"
+        raise LegatoError(f"port {port} of {host} {why}; name another with --port") from None
+    return opened

@@ -1,0 +1,1 @@
+"""Below the API: connections that end, and a log that nobody waits for."""

@@ -1,0 +1,199 @@
+"""Texts that fit a JSON schema: whatever the model would rather write, and however few tokens there are."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+import legato
+from answers import Command
+from cli.conftest import command as command
+from legato.decoding.constraints.json_schema import SchemaConstraint, SchemaGrammar
+from legato.decoding.constraints.schema_sizes import largest_part
+from legato.errors import ConfigError
+from legato.model import Model
+from tiny_published import gpt2_folder
+
+ADDRESS = {
+    "type": "object",
+    "properties": {"street": {"type": "string"}, "city": {"type": "string"}, "zip": {"type": "string"}},
+    "required": ["street", "city", "zip"],
+    "additionalProperties": False,
+}
+SCHEMAS: dict[str, dict[str, Any]] = {
+    "object": ADDRESS,
+    "optional": {"type": "object", "properties": {"a": ADDRESS, "b": {"type": "integer"}}},
+    "array": {"type": "array", "items": ADDRESS, "maxItems": 3},
+    "enum": {"enum": ["red", "a much longer one of the values", 3, None, True]},
+    "bounds": {"type": "array", "items": {"type": "integer", "minimum": -7, "maximum": 130}, "minItems": 2},
+    "choice": {"anyOf": [{"type": "null"}, {"type": "array", "items": {"anyOf": [{"type": "number"}, ADDRESS]}}]},
+    "string": {"type": "string", "minLength": 3, "maxLength": 12},
+    "pattern": {"type": "string", "pattern": "^[a-z]+@[a-z]+\\.com$"},
+    "tree": {
+        "$defs": {
+            "node": {"type": "object", "properties": {"of": {"type": "array", "items": {"$ref": "#/$defs/node"}}}}
+        },
+        "$ref": "#/$defs/node",
+    },
+    "any": {"type": "object"},
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return legato.load(gpt2_folder(tmp_path_factory.mktemp("json") / "m", length=512), "cpu")
+
+
+def grammar_of(model: Model, schema: dict[str, Any]) -> SchemaGrammar:
+    return SchemaGrammar(json.dumps(schema), model.tokenizer, model.module.vocabulary, model.loaded.ends)
+
+
+def drawn(grammar: SchemaGrammar, limit: int, seed: int) -> list[int]:
+    """A text of which each token is drawn from those allowed, most often one that opens or goes on."""
+    constraint, generator = SchemaConstraint(grammar, [limit]), np.random.default_rng(seed)
+    weights = generator.random(grammar.vocabulary) ** 4
+    tokens: list[int] = []
+    while len(tokens) < limit:
+        allowed = constraint(0, tokens) * weights
+        token = int(generator.choice(len(allowed), p=allowed / allowed.sum()))
+        if token in grammar.ends:
+            return tokens
+        tokens.append(token)
+    raise AssertionError(f"cut off: {tokens}")
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_a_text_fits_its_schema_with_few_tokens_and_with_many(model: Model, name: str) -> None:
+    schema = SCHEMAS[name]
+    grammar = grammar_of(model, schema)
+    for extra in (0, 1, 3, 10, 40, 100):
+        for seed in range(3):
+            text = model.tokenizer.decode(drawn(grammar, grammar.shortest + extra, seed))
+            jsonschema.validate(json.loads(text), schema)
+
+
+@pytest.mark.parametrize("name", ["object", "choice", "enum"])
+def test_what_a_model_generates_fits(model: Model, name: str) -> None:
+    schema = SCHEMAS[name]
+    for options in (
+        {"search": "greedy"},
+        {"search": "sample", "seed": 4, "nbest": 3},
+        {"search": "beam", "beams": 2},
+    ):
+        written = model.hypotheses(
+            [[1, 2]], legato.decoding.SearchOptions(**options, max_tokens=60, json_schema=schema)
+        )
+        for each in written[0]:
+            assert each.finished
+            jsonschema.validate(json.loads(each.text), schema)
+
+
+def test_too_few_tokens_are_refused_with_the_least_number(model: Model) -> None:
+    grammar = grammar_of(model, ADDRESS)
+    least = grammar.shortest
+    with pytest.raises(
+        ConfigError, match=f"^{least - 1} tokens are too few for this schema; it takes {least} at least$"
+    ):
+        SchemaConstraint(grammar, [200, least - 1])
+    assert len(drawn(grammar, least, 0)) == least - 1  # and the end token
+
+
+def deep(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "null"}
+    for _ in range(levels):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
+
+
+BAD: dict[str, dict[str, Any]] = {
+    "nothing like a type": {"type": "strin"},
+    "no properties": {"properties": []},
+    "a remote reference": {"$ref": "http://127.0.0.1:9/schema"},
+    "a file": {"$ref": "file:///etc/passwd"},
+    "itself": {"$ref": "#"},
+    "without end": {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]},
+    "very deep": deep(400),
+    "a look ahead": {"type": "string", "pattern": "(?=a)b"},
+    "one of": {"oneOf": [{"type": "integer"}, {"type": "number"}]},
+    "not": {"not": {}},
+    "too long": {"type": "string", "minLength": 1_000_000},
+    "too many": {"type": "array", "items": {"type": "integer"}, "minItems": 10**6},
+    "too many keys": {"required": [f"k{number}" for number in range(3000)], "type": "object"},
+    "a huge enumeration": {"enum": [f"v{number}" for number in range(100_000)]},
+    "a pattern that grows": {"type": "string", "pattern": "(.*a){3}.*a.{300}"},
+    "empty bounds": {"type": "integer", "minimum": 5, "maximum": 3},
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_schema_that_cannot_be_used_is_one_line(model: Model, name: str) -> None:
+    with pytest.raises(ConfigError, match="the JSON schema") as refusal:
+        grammar_of(model, BAD[name])
+    assert "\n" not in str(refusal.value)
+    assert len(str(refusal.value)) < 300
+
+
+def test_others_go_on_while_a_hostile_schema_is_read(model: Model) -> None:
+    """The reading holds no lock that Python's other threads need: they tick along."""
+    ended, gaps = threading.Event(), []
+
+    def tick() -> None:
+        last = time.monotonic()
+        while not ended.is_set():
+            time.sleep(0.001)
+            gaps.append(time.monotonic() - last)
+            last = time.monotonic()
+
+    other = threading.Thread(target=tick)
+    other.start()
+    with pytest.raises(ConfigError):
+        grammar_of(model, BAD["too many"])
+    ended.set()
+    other.join()
+    assert len(gaps) > 10
+
+
+def test_a_schema_that_takes_too_much_on_the_way_fails_and_is_not_called_done(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken:
+        def is_error(self) -> bool:
+            return True
+
+        def is_stopped(self) -> bool:
+            return False
+
+        def get_error(self) -> str:
+            return "lexer fuel"
+
+    monkeypatch.setattr(SchemaGrammar, "matcher", lambda self: Broken())
+    monkeypatch.setattr(Broken, "consume_tokens", lambda self, tokens: False, raising=False)
+    with pytest.raises(legato.LegatoError, match="the JSON schema takes too much to follow: lexer fuel"):
+        model.generate([1, 2], max_tokens=40, json_schema={"type": "string"})
+
+
+def test_an_end_is_known_to_take_longer_once_something_is_opened() -> None:
+    assert largest_part({"type": "boolean"}) == 5
+    named = {"properties": {"name": {"enum": ["a", "Annabel"]}}, "required": ["name"]}
+    assert largest_part({"anyOf": [{"type": "null"}, {"items": named}]}) == len('{"name": "Annabel"}') + 2
+    assert (
+        largest_part({"$defs": {"x": {"anyOf": [{"$ref": "#/$defs/x"}, {"const": "abcdef"}]}}, "$ref": "#/$defs/x"})
+        == 8
+    )
+
+
+def test_it_may_be_given_on_the_command_line(model: Model, tmp_path: Path, command: Command) -> None:
+    (tmp_path / "schema.json").write_text(json.dumps(ADDRESS), encoding="utf-8")
+    for given in (str(tmp_path / "schema.json"), json.dumps(ADDRESS)):
+        words = ("the cat", "--json-schema", given, "--max-tokens", 80, "--json", "--device", "cpu")
+        answer = command("generate", model.folder, *words)
+        assert answer.code == 0, answer.err
+        (line,) = answer.out.splitlines()
+        jsonschema.validate(json.loads(json.loads(line)["results"][0]["text"]), ADDRESS)

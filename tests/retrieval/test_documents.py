@@ -1,0 +1,216 @@
+"""Readers of each kind of document, and what is wrong with documents."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pypdf
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from legato.errors import DataError
+from legato.retrieval.chunks import Chunking, chunks_of, count_words
+from legato.retrieval.documents import check_document_place, files_under, read_changes, read_documents
+from legato.retrieval.html_text import html_blocks
+from legato.retrieval.markdown import markdown_blocks, plain_blocks
+from legato.retrieval.records import Block, Document
+from tiny_documents import GUIDE, write_documents
+
+
+def tiny_pdf(text: str, password: str | None = None) -> bytes:
+    """A PDF of one page, written by hand, so that nothing else is needed."""
+    stream = f"BT /F1 12 Tf 20 100 Td ({text}) Tj ET".encode()
+    objects = [
+        b"<< /Type /Catalog /Pages 2 0 R >>",
+        b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 300 200] /Contents 4 0 R /Resources "
+        b"<< /Font << /F1 5 0 R >> >> >>",
+        b"<< /Length %d >>\nstream\n%s\nendstream" % (len(stream), stream),
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+    ]
+    made, places = b"%PDF-1.4\n", []
+    for number, content in enumerate(objects, start=1):
+        places.append(len(made))
+        made += b"%d 0 obj\n%s\nendobj\n" % (number, content)
+    start = len(made)
+    made += b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1)
+    made += b"".join(b"%010d 00000 n \n" % place for place in places)
+    made += b"trailer << /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (len(objects) + 1, start)
+    if password is None:
+        return made
+    writer = pypdf.PdfWriter(clone_from=io.BytesIO(made))
+    writer.encrypt(password, algorithm="RC4-128")
+    out = io.BytesIO()
+    writer.write(out)
+    return out.getvalue()
+
+
+def one(path: Path) -> Document:
+    (document,) = read_documents(path)
+    return document
+
+
+def test_markdown_has_headings_and_front_matter(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text(GUIDE)
+    document = one(tmp_path / "a.md")
+    assert (document.title, document.metadata) == ("Guide", {"language": "en"})
+    assert [block.headings for block in document.blocks] == [(), ("Install",), ("Cats",)]
+    for block in document.blocks:
+        assert GUIDE[block.start : block.start + len(block.text)] == block.text
+
+
+def test_what_is_in_a_fence_is_no_heading() -> None:
+    title, _, blocks = markdown_blocks("Top\n===\n\n```\n# no heading\n\nstill code\n```\nafter\n")
+    assert title == "Top"
+    assert blocks[0].text.startswith("```\n# no heading\n\nstill code\n```")
+
+
+def test_html_is_read_without_scripts() -> None:
+    page = "<title>T</title><body><h2>One</h2><p>a &lt; b<br>c</p><style>p{}</style><!-- no --><ul><li>x<li>y</ul>"
+    title, blocks = html_blocks(page)
+    assert (title, [block.text for block in blocks]) == ("T", ["a < b\nc", "x\ny"])
+    assert blocks[0].headings == ("One",)
+
+
+def test_a_pdf_is_read_by_pages(tmp_path: Path) -> None:
+    (tmp_path / "a.pdf").write_bytes(tiny_pdf("Hello from a page"))
+    document = one(tmp_path / "a.pdf")
+    assert [(block.text, block.page) for block in document.blocks] == [("Hello from a page", 1)]
+
+
+def test_rows_are_documents(tmp_path: Path) -> None:
+    table = {"text": ["one", "two", None], "year": [1, 2, 3], "tags": [["x"], [], []]}
+    pq.write_table(pa.table(table), tmp_path / "a.parquet")
+    documents = list(read_documents(tmp_path / "a.parquet"))
+    assert [document.metadata["year"] for document in documents] == [1, 2]
+    rows = b'{"_id": "x", "body": "one"}\n\n{"_id": "x", "body": "two"}\n'
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(rows))
+    assert [document.key for document in read_documents(tmp_path / "b.jsonl.gz")] == ["x", "x~2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("empty.txt", b"", "is empty"),
+        ("blank.md", b" \n\n ", "holds no text"),
+        ("binary.txt", b"\x00\x01\x02\xff", "is binary"),
+        ("binary2.md", b"\xff\x02abc", "is binary"),
+        ("tags.html", b"<p></p><script>x</script>", "holds no text"),
+        ("locked.pdf", tiny_pdf("secret", "key"), "is encrypted"),
+        ("cut.pdf", tiny_pdf("Hello")[:60], "is no PDF"),
+        ("fake.pdf", b"hello", "is no PDF"),
+        ("fake.parquet", b"hello", "is no parquet file"),
+        ("bad.jsonl", b'{"text": "a"}\n{"text": ', "line 2 is no JSON"),
+        ("deep.jsonl", b"[" * 100_000, "line 1 is no JSON"),
+        ("list.jsonl", b"[1]\n", "line 1 is no row"),
+        ("other.jsonl", b'{"x": "a"}\n', "none of the columns text"),
+        ("none.jsonl", b'{"text": ""}\n', "holds no row with a text"),
+        ("number.jsonl", b'{"text": "a"}\n{"text": 5}\n', "row 2: 'text' is no text"),
+        ("surrogate.jsonl", b'{"text": "\\ud800"}\n', "is no text"),
+    ],
+)
+def test_what_is_wrong_with_a_document_is_one_line(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        list(read_documents(tmp_path / name))
+
+
+def test_latin_1_is_read_as_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes("Zürich am See".encode("latin-1"))
+    assert one(tmp_path / "a.txt").blocks[0].text == "Zürich am See"
+
+
+HOSTILE = {
+    "nested": ("> " * 20_000) + "deep\n" + ("- " * 20_000) + "\n",
+    "brackets": "[" * 100_000 + "](" * 50_000,
+    "unclosed fence": "```\n" + "# x\n" * 100_000,
+    "huge line": "word " * 400_000,
+    "one word": "x" * 1_000_000,
+    "headings": "#" * 500_000 + "\n" + "# a\n" * 50_000 + "end",
+    "underlines": "a\n" + "=" * 500_000 + "\n" + "b\n-\n" * 50_000,
+    "lines": "a line\n" * 1_000_000,
+    "tags": "<" * 300_000 + "<a " * 100_000 + "<!--" * 100_000,
+    "scripts": "<script>" * 100_000,
+    "entities": "&#x26;" * 100_000 + "&" * 100_000,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("ending", ["md", "html", "txt"])
+def test_hostile_text_takes_no_longer_than_its_length(tmp_path: Path, name: str, ending: str) -> None:
+    """What took the square of it would not end."""
+    (tmp_path / f"a.{ending}").write_text(HOSTILE[name])
+    try:
+        document = one(tmp_path / f"a.{ending}")
+    except DataError as problem:
+        if "holds no text" not in str(problem):
+            raise
+        return
+    chunks = list(chunks_of(document, Chunking()))
+    assert all(len(chunk.text) < 20_000 for chunk in chunks)
+
+
+TEXTS = st.text(st.sampled_from("ab. \n#`-日x!?"), max_size=400)
+
+
+@given(TEXTS, st.integers(1, 30), st.integers(0, 10))
+def test_chunks_cover_the_text_and_are_no_longer_than_asked(text: str, size: int, overlap: int) -> None:
+    document = Document("", "", plain_blocks(text))
+    chunks = list(chunks_of(document, Chunking(size, min(overlap, size // 2))))
+    assert all(count_words(chunk.text) <= size for chunk in chunks)
+    places = {place for chunk in chunks for place in range(chunk.start, chunk.end)}
+    assert all(letter.isspace() or place in places for place, letter in enumerate(text))
+
+
+def test_neighbours_share_sentences_and_no_section_is_mixed() -> None:
+    block = Block("One two three four. Five six seven. Eight nine ten eleven.", 0, ("A",))
+    chunks = list(chunks_of(Document("", "", [block, Block("Other part.", 80, ("B",))]), Chunking(10, 4)))
+    assert [chunk.heading for chunk in chunks] == ["A", "A", "B"]
+    assert chunks[1].text.startswith("Five six seven.")
+
+
+def test_a_size_of_zero_leaves_documents_whole() -> None:
+    _, _, blocks = markdown_blocks(GUIDE)
+    assert len(list(chunks_of(Document("", "", blocks), Chunking(0, 0)))) == 1
+
+
+def test_links_out_of_a_folder_are_not_followed(tmp_path: Path) -> None:
+    docs = write_documents(tmp_path / "docs")
+    (tmp_path / "secret.txt").write_text("secret")
+    (docs / "link.txt").symlink_to(tmp_path / "secret.txt")
+    (docs / "up").symlink_to(tmp_path)
+    (docs / ".hidden.txt").write_text("hidden")
+    skipped: list[str] = []
+    names = [path.name for path in files_under(docs, skipped)]
+    assert names == ["guide.md", "notes.txt", "rows.jsonl", "page.html"]
+    assert len(skipped) == 1
+    assert "link out of the folder" in skipped[0]
+
+
+def test_a_slip_in_a_name_is_told(tmp_path: Path) -> None:
+    docs = write_documents(tmp_path / "docs")
+    with pytest.raises(DataError, match=r"did you mean '.*guide.md'"):
+        check_document_place(docs / "giude.md")
+    (docs / "a.exe").write_bytes(b"MZ")
+    with pytest.raises(DataError, match="no document that can be read"):
+        check_document_place(docs / "a.exe")
+
+
+def test_lines_that_are_known_are_not_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"id": "x", "text": "one"}\n{"id": "x", "text": "two"}\n{"id": "y", "text": "three"}\n')
+    first = list(read_documents(file))
+    known = {document.digest: [document.key] for document in first}
+    assert read_changes(file, None, known) == ([], ["x", "x~2", "y"])
+    file.write_text('{"id": "x", "text": "new"}\n{"id": "x", "text": "one"}\n{"id": "x", "text": "two"}\n')
+    (new,), same = read_changes(file, None, known)
+    assert (new.key, new.blocks[0].text, same) == ("x~3", "new", ["x", "x~2"])  # whose keys stay theirs
+    assert [len(each) for each in read_changes(file, "id", known)] == [3, 0]  # another column is another text
+    file.write_text('{"id": "x", "text": "one"}\n{"id": \n')
+    with pytest.raises(DataError, match="line 2 is no JSON"):
+        read_changes(file, None, known)

@@ -1,0 +1,533 @@
+"""The index in both stores: what is found, and what is left of it when documents change, go, or are cut off."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import legato.retrieval.update as update_module
+from legato.errors import ConfigError, DataError, FolderError, LegatoError
+from legato.retrieval.chunks import Chunking
+from legato.retrieval.index import Index
+from legato.retrieval.lance_store import LanceStore
+from retrieval.stores import Place
+from tiny_documents import WordEncoder, write_documents
+
+QUESTIONS = ("Where does the dog run?", "owls at night", "How to install the package", "whales", "cat mat")
+
+
+def made(place: str, docs: Path, encoder: WordEncoder | None = None) -> Index:
+    index = Index.create(place, encoder)
+    index.update([docs])
+    return index
+
+
+def sources(index: Index, question: str, **how: Any) -> list[str]:
+    return [hit.passage.source for hit in index.search(question, **how)]
+
+
+def rows(path: Path, texts: list[str]) -> Path:
+    path.write_text("".join(f'{{"id": {n}, "text": {json.dumps(text)}}}\n' for n, text in enumerate(texts)))
+    return path
+
+
+# --- what is found -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["words", "vectors", "hybrid"])
+def test_every_mode_finds_the_passage_that_answers(place: Place, docs: Path, encoder: WordEncoder, mode: str) -> None:
+    index = made(place("a"), docs, encoder)
+    assert sources(index, "Where does the dog run?", mode=mode)[0] == "docs/notes.txt"
+    assert sources(index, "owls hunting", mode=mode)[0] == "docs/more/page.html"
+    (hit,) = index.search("install the package", 1, mode=mode)
+    assert (hit.passage.title, hit.passage.heading) == ("Guide", "Install")
+    assert hit.passage.text.startswith("Run pip install")
+
+
+def test_an_index_that_is_opened_again_finds_the_same(place: Place, docs: Path, encoder: WordEncoder) -> None:
+    index = made(place("a"), docs, encoder)
+    before = [index.search(question) for question in QUESTIONS]
+    index.close()
+    again = Index.open(place("a"), WordEncoder())
+    assert [again.search(question) for question in QUESTIONS] == before
+
+
+def test_two_indexes_of_the_same_documents_are_alike(place: Place, docs: Path) -> None:
+    one, other = (made(place(name), docs, WordEncoder()) for name in "ab")
+    for question in QUESTIONS:
+        assert one.search(question) == other.search(question)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["words", "vectors", "hybrid"])
+def test_both_stores_rank_alike(database: str, tmp_path: Path, mode: str) -> None:
+    random = np.random.default_rng(0)
+    texts = [" ".join(f"w{n}" for n in random.zipf(1.4, 30) if n < 500) + " end" for _ in range(400)]
+    file = rows(tmp_path / "rows.jsonl", texts)
+    found = []
+    for name in (str(tmp_path / "index"), f"{database}#alike_{mode}"):
+        index = made(name, file, WordEncoder(width=64))
+        rows(file, [*texts[:380], *(f"{text} changed" for text in texts[380:])])
+        index.update()
+        rows(file, texts)
+        hits = [index.search(" ".join(text.split()[:5]), 20, mode=mode) for text in texts[::40]]
+        found.append([{hit.passage.source: hit.score for hit in some} for some in hits])
+    for lance, postgres in zip(*found, strict=True):
+        shared = lance.keys() & postgres.keys()
+        assert len(shared) >= 19  # what ranks twentieth may be one of several alike
+        assert {name: lance[name] for name in shared} == pytest.approx({n: postgres[n] for n in shared}, abs=1e-5)
+
+
+def test_a_reranker_orders_what_was_found(place: Place, docs: Path, encoder: WordEncoder) -> None:
+    class Shortest:
+        def score(self, question: str, passages: Any) -> list[float]:
+            return [-float(len(passage)) for passage in passages]
+
+    index = made(place("a"), docs, encoder)
+    hits = index.search("the dog runs at night", 3, reranker=Shortest())
+    lengths = [len(hit.passage.searched_text) for hit in index.search("the dog runs at night", 100)]
+    assert [len(hit.passage.searched_text) for hit in hits] == sorted(lengths)[:3]
+    assert [hit.ranks["reranked"] for hit in hits] == [1, 2, 3]
+
+
+# --- filters -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["words", "vectors", "hybrid"])
+def test_filters_let_through_what_fits_all_of_them(place: Place, docs: Path, mode: str) -> None:
+    index = made(place("a"), docs, WordEncoder())
+    asked = "the sea and the land of whales and zebras and cats"
+
+    def names(**where: Any) -> set[str]:
+        return set(sources(index, asked, mode=mode, where=where, top=50))
+
+    assert names(year="1999") == {"docs/rows.jsonl#a"}
+    assert names(year=["1999", "2001"]) == {"docs/rows.jsonl#a", "docs/rows.jsonl#b"}
+    assert names(year=["1999", "2001"], tags="striped") == {"docs/rows.jsonl#b"}
+    assert names(language="en") <= {"docs/guide.md"}
+    assert names(source="docs/rows.jsonl") == {"docs/rows.jsonl#a", "docs/rows.jsonl#b"}
+    assert names(year="1999", tags="striped") == set()
+
+
+@pytest.mark.parametrize(
+    "value", ["x' OR '1'='1", "'] ) OR true --", "1999'; DROP TABLE passages; --", "%", "\\", '"']
+)
+def test_a_filter_stays_inside_its_quotes(place: Place, docs: Path, encoder: WordEncoder, value: str) -> None:
+    index = made(place("a"), docs, encoder)
+    assert index.search("whales", where={"year": value}) == []
+    assert index.search("whales", where={value: "1999"}) == []
+    assert sources(index, "whales", where={"year": "1999"}) == ["docs/rows.jsonl#a"]
+
+
+def test_hostile_names_and_texts_are_kept_as_they_are(place: Place, tmp_path: Path, encoder: WordEncoder) -> None:
+    docs = tmp_path / "it's; DROP TABLE x --"
+    docs.mkdir()
+    name = "a'b\"c\\d%s$1.txt"
+    text = "'; DROP TABLE passages; -- \\N \\. %s $1 {} whales\ttab"
+    (docs / name).write_text(text)
+    index = made(place("a"), docs, encoder)
+    (hit,) = index.search("whales")
+    assert (hit.passage.source, hit.passage.text) == (f"{docs.name}/{name}", text)
+    (docs / name).unlink()
+    (docs / "b.txt").write_text("zebras")
+    assert index.update().removed == 1
+    assert sources(index, "zebras whales", mode="words") == [f"{docs.name}/b.txt"]
+
+
+# --- updates -------------------------------------------------------------------------------------------
+
+
+def test_an_update_encodes_what_changed_and_nothing_else(place: Place, docs: Path, encoder: WordEncoder) -> None:
+    index = made(place("a"), docs, encoder)
+    encoder.encoded.clear()
+    report = index.update()
+    assert (report.added, report.changed, report.removed) == (0, 0, 0)
+    assert encoder.encoded == []
+    lines = (docs / "rows.jsonl").read_text().splitlines()
+    (docs / "rows.jsonl").write_text("\n".join([lines[0], lines[1].replace("Zebras", "Giraffes")]) + "\n")
+    (docs / "new.txt").write_text("Foxes dig holes.")
+    report = index.update()
+    assert (report.added, report.changed, report.removed) == (1, 1, 0)
+    assert sorted(encoder.encoded) == ["Foxes dig holes.", "Land\nGiraffes run over land."]
+    assert sources(index, "giraffes", mode="words") == ["docs/rows.jsonl#b"]
+    assert sources(index, "zebras", mode="words") == []
+    assert sources(index, "whales", mode="words") == ["docs/rows.jsonl#a"]
+
+
+def test_a_file_that_is_only_touched_is_not_read_anew(place: Place, docs: Path, encoder: WordEncoder) -> None:
+    index = made(place("a"), docs, encoder)
+    encoder.encoded.clear()
+    os.utime(docs / "notes.txt", (1, 1))
+    report = index.update()
+    assert (report.changed, encoder.encoded) == (0, [])
+
+
+def test_what_is_deleted_leaves_the_index(place: Place, docs: Path, encoder: WordEncoder) -> None:
+    index = made(place("a"), docs, encoder)
+    count = len(index)
+    shutil.rmtree(docs / "more")
+    report = index.update()
+    assert report.removed == 1
+    assert len(index) == count - 1
+    for mode in ("words", "vectors", "hybrid"):
+        assert "docs/more/page.html" not in sources(index, "owls hunt and fly at night", mode=mode, top=50)
+
+
+def test_an_updated_index_ranks_as_a_new_one(place: Place, docs: Path) -> None:
+    index = made(place("a"), docs, WordEncoder())
+    (docs / "notes.txt").write_text("Foxes dig holes at night.\n")
+    (docs / "guide.md").unlink()
+    index.update()
+    fresh = made(place("b"), docs, WordEncoder())
+    for question in (*QUESTIONS, "foxes"):
+        for mode in ("words", "vectors"):
+            old, new = (
+                [(h.passage.source, h.score) for h in i.search(question, 50, mode=mode)] for i in (index, fresh)
+            )
+            assert dict(old) == pytest.approx(dict(new))
+
+
+def test_a_file_or_folder_is_taken_out_by_its_name(place: Place, docs: Path, encoder: WordEncoder) -> None:
+    index = made(place("a"), docs, encoder)
+    assert index.remove(["docs/more"]).removed == 1
+    assert sources(index, "owls", mode="words") == []
+    with pytest.raises(DataError, match="holds no 'docs/mroe'"):
+        index.remove(["docs/mroe"])
+    assert index.remove(["docs"]).removed > 0
+    with pytest.raises(DataError, match="holds no passage"):
+        index.search("dog")
+
+
+def test_many_updates_are_merged_and_find_the_same(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(update_module, "SEGMENTS", 3)
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    index = None
+    for number in range(8):
+        (docs / f"{number}.txt").write_text(f"whale number{number} swims")
+        if number >= 4:
+            (docs / f"{number - 4}.txt").unlink()
+        index = index or Index.create(place("a"))
+        index.update([docs])
+    assert index is not None
+    assert len(index.manifest.segments) <= 4
+    assert sorted(sources(index, "whale", top=20)) == [f"docs/{n}.txt" for n in range(4, 8)]
+    assert sources(index, "number6") == ["docs/6.txt"]
+    assert sources(index, "number1") == []
+
+
+def test_two_folders_of_one_name_are_told_apart(place: Place, tmp_path: Path) -> None:
+    for name, text in (("a", "whales"), ("b", "zebras")):
+        (tmp_path / name / "docs").mkdir(parents=True)
+        (tmp_path / name / "docs" / "x.txt").write_text(text)
+    index = Index.create(place("i"))
+    index.update([tmp_path / "a" / "docs"])
+    index.update([tmp_path / "b" / "docs"])
+    assert sources(index, "whales") == ["docs/x.txt"]
+    assert sources(index, "zebras") == ["docs-2/x.txt"]
+
+
+def test_one_document_that_cannot_be_read_stops_no_folder(place: Place, docs: Path, encoder: WordEncoder) -> None:
+    (docs / "binary.txt").write_bytes(b"\x00\x01\xff")
+    (docs / "empty.md").write_text("")
+    with pytest.warns(UserWarning, match=r"binary|empty") as told:
+        index = made(place("a"), docs, encoder)
+    assert len(told) == 2
+    assert index.report is not None
+    assert [
+        ("binary.txt is binary" in line, "empty.md is empty" in line) for line in sorted(index.report.skipped)
+    ] == [
+        (True, False),
+        (False, True),
+    ]
+    assert sources(index, "whales", mode="words") == ["docs/rows.jsonl#a"]
+
+
+def test_a_document_that_breaks_leaves_the_index_with_a_word(place: Place, docs: Path, encoder: WordEncoder) -> None:
+    index = made(place("a"), docs, encoder)
+    (docs / "notes.txt").write_bytes(b"\x00\x01\xff")
+    with pytest.warns(UserWarning, match=r"notes.txt is binary"):
+        index.update()
+    assert sources(index, "beach", mode="words") == []
+
+
+def test_a_folder_of_nothing_makes_no_index(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.exe").write_bytes(b"MZ")
+    with pytest.raises(DataError, match="there is no document in"):
+        made(place("a"), tmp_path / "docs")
+    (tmp_path / "docs" / "a.txt").write_text("")
+    with pytest.raises(DataError, match=r"there is nothing to index: .*a.txt is empty"):
+        made(place("a"), tmp_path / "docs")
+    with pytest.raises(FolderError):
+        Index.open(place("a"))
+    assert not Path(place("a")).exists()
+
+
+@pytest.mark.slow
+def test_a_million_lines_are_cut_into_passages(tmp_path: Path) -> None:
+    (tmp_path / "long.txt").write_text("a line\n" * 999_999 + "and a whale\n")
+    index = Index.create(tmp_path / "index", None, Chunking(2000, 0))
+    index.update([tmp_path / "long.txt"])
+    (hit,) = index.search("whale")
+    assert hit.passage.text.endswith("and a whale")
+
+
+# --- what is refused -----------------------------------------------------------------------------------
+
+
+def test_another_encoder_is_refused(place: Place, docs: Path, encoder: WordEncoder) -> None:
+    made(place("a"), docs, encoder)
+    for other in (WordEncoder(seed=1), WordEncoder(width=16)):  # the same width; another
+        with pytest.raises(FolderError, match="made with another encoder"):
+            Index.open(place("a"), other)
+        with pytest.raises(FolderError, match="made with another encoder"):
+            Index.create(place("a"), other)
+    moved = Index.open(place("a"), WordEncoder(name="elsewhere"))
+    assert sources(moved, "whales")[0] == "docs/rows.jsonl#a"
+
+
+def test_an_index_is_made_and_searched_in_one_way(place: Place, docs: Path, encoder: WordEncoder) -> None:
+    words = made(place("w"), docs)
+    with pytest.raises(ConfigError, match="holds no vectors"):
+        words.search("dog", mode="vectors")
+    with pytest.raises(ConfigError, match="made of words alone"):
+        Index.create(place("w"), encoder)
+    with pytest.raises(ConfigError, match="holds passages of 160 words"):
+        Index.create(place("w"), None, Chunking(50, 10))
+    made(place("v"), docs, encoder)
+    blind = Index.open(place("v"))
+    assert sources(blind, "whales") == ["docs/rows.jsonl#a"]
+    with pytest.raises(ConfigError, match="needs the encoder"):
+        blind.search("whales", mode="hybrid")
+    with pytest.raises(ConfigError, match="give the encoder"):
+        blind.update()
+    with pytest.raises(ConfigError, match="no mode 'word'; did you mean 'words'"):
+        blind.search("whales", mode="word")
+
+
+@pytest.mark.parametrize(
+    ("question", "top", "message"),
+    [
+        ("  ", 5, "is empty"),
+        ("x" * 100_001, 5, "100,001 characters"),
+        ("x", 0, "ask for 1 to"),
+        ("x", 10**6, "ask for"),
+    ],
+)
+def test_a_question_that_is_none_is_refused(place: Place, docs: Path, question: str, top: int, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        made(place("a"), docs).search(question, top)
+
+
+@pytest.mark.parametrize("question", ["?", "the of and", "🦄", "' OR 1=1 --", "a" * 50_000, "日本語", "\x00", "\\"])
+def test_any_question_is_answered_or_finds_nothing(place: Place, docs: Path, question: str) -> None:
+    for index in (made(place("a"), docs, WordEncoder()), made(place("b"), docs)):
+        assert len(index.search(question)) <= 5
+
+
+def test_a_second_writer_is_refused(place: Place, docs: Path, encoder: WordEncoder) -> None:
+    index = made(place("a"), docs, encoder)
+    other = Index.open(place("a"), WordEncoder())
+    with index.store.locked(), pytest.raises(FolderError, match="being written by another process"):
+        other.update()
+    assert sources(other, "whales")[0] == "docs/rows.jsonl#a"
+    other.update()
+
+
+def test_a_reader_sees_the_whole_of_an_update_or_nothing(place: Place, docs: Path, encoder: WordEncoder) -> None:
+    reader = made(place("a"), docs, encoder)
+    before = [hit.passage.text for hit in reader.search("the dog runs", 50)]
+    writer = Index.open(place("a"), WordEncoder())
+    (docs / "notes.txt").write_text("Nothing of it is left.")
+    writer.update()
+    if isinstance(reader.store, LanceStore):  # its tables stay as they were
+        assert [hit.passage.text for hit in reader.search("the dog runs", 50)] == before
+    reader.refresh()
+    assert "docs/notes.txt" not in sources(reader, "beach dog", mode="words")
+    assert sources(reader, "nothing left", mode="words") == ["docs/notes.txt"]
+
+
+# --- what is cut off, or damaged -----------------------------------------------------------------------
+
+
+class Cut(Exception):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("count", range(6))
+def test_whoever_is_cut_off_leaves_the_old_index(
+    docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """After `count` writes to a table, before the manifest."""
+    place = str(tmp_path / "index")
+    made(place, docs, WordEncoder())
+    before = [Index.open(place, WordEncoder()).search(q) for q in QUESTIONS]
+    for name in ("notes.txt", "guide.md"):
+        (docs / name).write_text("Foxes dig. Nothing else is left of it.")
+    (docs / "more" / "page.html").unlink()
+    done = 0
+
+    def cut(work: Any) -> Any:
+        def worked(*given: Any) -> None:
+            nonlocal done
+            if done >= count:
+                raise Cut
+            done += 1
+            work(*given)
+
+        return worked
+
+    with monkeypatch.context() as patch:
+        for name in ("_add", "_delete", "_save"):
+            patch.setattr(LanceStore, name, cut(getattr(LanceStore, name)))
+        with pytest.raises((LegatoError, Cut)):
+            Index.open(place, WordEncoder()).update()
+    left = Index.open(place, WordEncoder())
+    assert [left.search(q) for q in QUESTIONS] == before
+    left.update()
+    fresh = made(str(tmp_path / "fresh"), docs, WordEncoder())
+    old, new = ([(h.passage.source, h.score) for h in i.search("foxes dig", 50, mode="words")] for i in (left, fresh))
+    assert dict(old) == pytest.approx(dict(new))
+    assert len(left) == len(fresh)
+
+
+KILLED = """
+import os, signal, sys
+import legato.retrieval.update as update
+from legato.retrieval.index import Index
+from tiny_documents import WordEncoder
+update.BATCH = 50
+place, folder, after = sys.argv[1], sys.argv[2], int(sys.argv[3])
+index = Index.open(place, WordEncoder())
+count = 0
+write = index.store.write
+def killed(*given):
+    global count
+    count += 1
+    write(*given)
+    if count == after:
+        os.kill(os.getpid(), signal.SIGKILL)
+index.store.write = killed
+if len(sys.argv) > 4:  # within the commit, behind its passages
+    import legato.retrieval.postgres_store as postgres
+    owner, name = (postgres, "_copy") if "://" in place else (index.store, "_add")
+    copy = getattr(owner, name)
+    def half(*given):
+        copy(*given)
+        if count == after and "passages" in str(given):
+            os.kill(os.getpid(), signal.SIGKILL)
+    setattr(owner, name, half)
+index.update()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("half", [False, True])
+def test_kill_9_leaves_an_index_that_is_whole(place: Place, tmp_path: Path, half: bool) -> None:
+    """Between two commits, and within one; running it again ends as if nobody had been killed."""
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    for number in range(20):
+        (docs / f"{number}.txt").write_text(f"old whale{number}")
+    made(place("a"), docs, WordEncoder())
+    for number in range(20):
+        rows(docs / f"{number}.jsonl", [f"new zebra{number} row{row}" for row in range(10)])
+    command = [sys.executable, "-c", KILLED, place("a"), str(docs), "2", *(["half"] if half else [])]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, check=False)
+    assert done.returncode == -9
+    index = Index.open(place("a"), WordEncoder())
+    for number in range(20):
+        assert sources(index, f"whale{number}", mode="words") == [f"docs/{number}.txt"]
+    found = {name for number in range(20) for name in sources(index, f"zebra{number}", mode="words", top=50)}
+    assert len(index) == 20 + len(found)
+    assert len(found) == (50 if half else 100)
+    index.update()
+    assert len(index) == 220
+    fresh = made(place("b"), docs, WordEncoder())
+    for question in ("zebra3", "row7", "old"):
+        old, new = (
+            [(h.passage.source, h.score) for h in i.search(question, 300, mode="words")] for i in (index, fresh)
+        )
+        assert dict(old) == pytest.approx(dict(new))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *("manifest cut", "manifest is a list", "manifest deep", "other format", "versions gone", "huge numbers"),
+        *("no table", "table cut", "table empty"),
+    ],
+)
+def test_a_damaged_folder_is_one_line(docs: Path, tmp_path: Path, damage: str) -> None:
+    place = tmp_path / "index"
+    made(str(place), docs, WordEncoder())
+    manifest = place / "index.json"
+    held = json.loads(manifest.read_text())
+    if damage == "manifest cut":
+        manifest.write_text(manifest.read_text()[:50])
+    elif damage == "manifest is a list":
+        manifest.write_text("[1]")
+    elif damage == "manifest deep":
+        manifest.write_text("[" * 100_000)
+    elif damage == "other format":
+        manifest.write_text(json.dumps({**held, "format": 9}))
+    elif damage == "no table":
+        shutil.rmtree(place / "passages.lance")
+    elif damage == "table cut":
+        for file in (place / "passages.lance").rglob("*.lance"):
+            file.write_bytes(file.read_bytes()[: file.stat().st_size // 3])
+    elif damage == "table empty":
+        for file in (place / "postings.lance").rglob("*"):
+            if file.is_file():
+                file.write_bytes(b"")
+    elif damage == "versions gone":
+        manifest.write_text(json.dumps({**held, "versions": {**held["versions"], "passages": 77}}))
+    else:
+        manifest.write_text(json.dumps({**held, "next_passage": 1}))
+    for mode in ("words", "hybrid"):
+        with pytest.raises(FolderError) as caught:
+            Index.open(str(place), WordEncoder()).search("the dog runs", mode=mode)
+        assert "\n" not in str(caught.value)
+        assert str(place) in str(caught.value)
+
+
+def test_what_is_no_index_is_said(docs: Path, tmp_path: Path) -> None:
+    with pytest.raises(FolderError, match="is no index"):
+        Index.open(str(docs))
+    with pytest.raises(FolderError, match="is a file"):
+        Index.open(str(docs / "guide.md"))
+    made(str(tmp_path / "index"), docs)
+    with pytest.raises(FolderError, match=r"did you mean '.*index'"):
+        Index.open(str(tmp_path / "indx"))
+    other = write_documents(tmp_path / "other")
+    with pytest.raises(FolderError, match=r"holds other files \(guide.md\)"):
+        made(str(docs), other)
+    assert (docs / "guide.md").exists()
+    with pytest.raises(DataError, match="there is no document in"):  # its own folder is never a document
+        made(str(docs), docs)
+
+
+def test_an_index_among_its_documents_does_not_hold_itself(tmp_path: Path) -> None:
+    docs = write_documents(tmp_path / "docs")
+    index = made(str(docs / "index"), docs)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert index.update().added == 0
+    assert {hit.passage.source.split("/")[1].split("#")[0] for hit in index.search("dog cat owls whales", 50)} <= {
+        "guide.md",
+        "notes.txt",
+        "more",
+        "rows.jsonl",
+    }

@@ -1,0 +1,44 @@
+"""Models behind the API of `legato serve`, and what its tests ask of them."""
+
+from __future__ import annotations
+
+import base64
+import io
+from typing import Any
+
+from fastapi.testclient import TestClient
+from PIL import Image
+
+from legato.serving.api import ApiOptions, make_api
+from legato.serving.app import local_hosts
+from legato.serving.models import Served, ServedModels
+
+PORT = 8000
+
+
+def api_of(*served: Served, **options: Any) -> TestClient:
+    app = make_api(ServedModels(list(served)), ApiOptions(hosts=local_hosts(PORT), **options))
+    return TestClient(app, base_url=f"http://127.0.0.1:{PORT}", raise_server_exceptions=False)
+
+
+def refusal_of(answer: Any, status: int) -> str:
+    """The line that a request is refused with."""
+    assert answer.status_code == status, answer.text
+    line = answer.json()["error"]["message"]
+    assert "\n" not in line
+    assert "Traceback" not in answer.text
+    return str(line)
+
+
+def png(colour: tuple[int, int, int] = (220, 30, 30), side: int = 8) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (side, side), colour).save(file, "PNG")
+    return file.getvalue()
+
+
+def coded(raw: bytes) -> str:
+    return base64.b64encode(raw).decode("ascii")
+
+
+def data_url(raw: bytes, kind: str = "image/png") -> str:
+    return f"data:{kind};base64,{coded(raw)}"
