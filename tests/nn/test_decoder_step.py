@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from typing import Any
 
 import pytest
@@ -99,6 +100,43 @@ def test_beams_move_multiply_and_leave(kind: str) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("width", [None, "int8", "int4"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("lengths", [(5, 1), (9, 3, 21), (40, 16)])
+def test_prompts_are_read_as_by_the_modules(kind: str, width: str | None, lengths: tuple[int, ...]) -> None:
+    """In parts of these lengths, with few tokens a query at a time and with many in panels; two rows of each."""
+    model = made(kind, heads=2, width=64, feedforward=96) if KINDS[kind]["name"] != "transformer" else made(kind)
+    if width is not None:
+        quantize_layers(model, width)
+    found = []
+    for kernel in (True, False):
+        torch.manual_seed(1)
+        memory = memory_of(model, 2)
+        with torch.no_grad():
+            state = model.start(2, 70, memory)
+            if not kernel:
+                state.kernel = None
+            for length in lengths:
+                prompts = torch.arange(2 * length).view(2, length) * 7 % V
+                found.append(model.prefill(Inputs(ids=prompts), state))
+            found.append(model.step(torch.tensor([1, 2]), state))
+    half = len(found) // 2
+    for ours, theirs in zip(found[:half], found[half:], strict=True):
+        assert ours.shape == theirs.shape
+        assert (ours - theirs).norm() < (0.02 if width else 1e-5) * theirs.norm()
+
+
+def test_long_prompts_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, prompts = made("llama"), torch.arange(60).view(2, 30) % V
+    with torch.no_grad():
+        whole = model.prefill(Inputs(ids=prompts), model.start(2, 30))
+        monkeypatch.setattr("legato.models.decoder.AT_ONCE", 22)
+        state = model.start(2, 30)
+        parts = model.prefill(Inputs(ids=prompts), state)
+    assert state.length == 30
+    torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-5)
+
+
 def test_rows_that_join_are_read_from_where_they_begin() -> None:
     model = made("llama")
     found = []
@@ -149,7 +187,7 @@ def test_an_adapter_that_came_later_is_seen_where_it_lies_and_otherwise_by_the_m
 
 
 def put_adapters(model: Any, ranks: dict[int, int]) -> None:
-    """Random ones of these ranks beside every product; the odd ones leave every third without."""
+    """Random ones of these ranks beside products: odd ones leave every third without, even ones have parts of it."""
     layers = [layer for layer in [*model.writer.modules(), model.output] if isinstance(layer, Linear)]
     for number, rank in ranks.items():
         for place, layer in enumerate(layers):
@@ -157,8 +195,12 @@ def put_adapters(model: Any, ranks: dict[int, int]) -> None:
                 continue
             if layer.low_rank_rows is None:
                 layer.low_rank_rows = LowRankRows(layer.out_features)
-            a, b = torch.randn(rank, layer.in_features) / 6, torch.randn(layer.out_features, rank) / 3
-            layer.low_rank_rows.put(number, [(Part("all", 0, layer.out_features), (a, b))], torch.empty(0))
+            edges = [0, layer.out_features] if number % 2 else [0, layer.out_features // 3, layer.out_features - 1]
+            parts = []
+            for start, end in itertools.pairwise(edges):
+                a, b = torch.randn(rank, layer.in_features) / 6, torch.randn(end - start, rank) / 3
+                parts.append((Part("", start, end), (a, b)))
+            layer.low_rank_rows.put(number, parts, torch.empty(0))
 
 
 def test_going_back_and_on_is_going_on() -> None:

@@ -116,6 +116,23 @@ def test_attention_is_the_plain_one_with_the_same_draws(
 
 
 @needs_library
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("heads", "shared"), [(3, 3), (4, 2)])
+def test_gradients_of_queries_keys_and_values_in_one_tensor_are_the_same(
+    heads: int, shared: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    fixed(monkeypatch, 0.2)
+    qkv = torch.randn(2, 70, heads + 2 * shared, 16, dtype=dtype, requires_grad=True)
+    mask = (torch.arange(70) < torch.tensor([[70], [40]]))[:, None, None]
+    one = kernels.self_attention(qkv, heads, mask, dropout=0.2)
+    other = kernels.dropout_attention(*kernels.heads_of(qkv, heads), mask, dropout=0.2).transpose(1, 2)
+    assert torch.equal(one, other)
+    slope = torch.randn_like(one)
+    assert torch.equal(*(torch.autograd.grad(x, qkv, slope)[0] for x in (one, other)))
+
+
+@needs_library
 @pytest.mark.parametrize("window", [None, 1, 7, 90])
 @pytest.mark.parametrize("share", [0.0, 0.1])
 @pytest.mark.parametrize(("dtype", "tiles"), [(torch.float32, False), (torch.bfloat16, True)], ids=str)
@@ -259,6 +276,19 @@ def test_gelu_and_its_gradient(tanh: bool, dtype: torch.dtype, tolerance: float)
     mine, theirs = torch.autograd.grad(found.sum(), x)[0], torch.autograd.grad(expected.sum(), wide)[0]
     torch.testing.assert_close(mine.double(), theirs, atol=tolerance, rtol=tolerance)
     assert kernels.gelu(torch.tensor([torch.nan]), tanh=tanh).isnan().all()
+
+
+@needs_library
+@pytest.mark.parametrize("tanh", [True, False])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 3e-6), (torch.bfloat16, 1e-2)])
+def test_gelu_with_a_bias_and_the_biass_gradient(tanh: bool, dtype: torch.dtype, tolerance: float) -> None:
+    torch.manual_seed(0)
+    x, bias = (3 * torch.randn(70, 48)).to(dtype).requires_grad_(), torch.randn(48, requires_grad=True)
+    wide = [part.detach().double().requires_grad_() for part in (x, bias)]
+    found = kernels.biased_gelu(x, bias, tanh=tanh)
+    expected = F.gelu(wide[0] + wide[1], approximate="tanh" if tanh else "none")
+    compare(found, expected, [x, bias], wide, tolerance)
+    assert kernels.biased_gelu(torch.full((1, 16), torch.nan), bias[:16], tanh=tanh).isnan().all()
 
 
 @needs_library

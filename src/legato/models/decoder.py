@@ -6,7 +6,7 @@ A decoder is one stack that looks back, and writes from left to right.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import torch
 from torch import Tensor
@@ -27,6 +27,8 @@ from legato.nn.readout import Readout, TokenEmbedding
 from legato.nn.slots import CacheSlots, Slots
 from legato.nn.state import Memory
 from legato.nn.transformer import Stack, places_in, start_normal
+
+AT_ONCE: Final = 1024  # tokens that the CPU kernels read together, which they have room for
 
 
 class CachedModel(SequenceModel):
@@ -49,22 +51,28 @@ class CachedModel(SequenceModel):
 
     def prefill(self, inputs: Inputs, state: KeyValueCache) -> Tensor:
         if inputs.lengths is None:
-            if inputs.token_ids.shape[1] == 1:  # what a translation begins with
-                return self.step(inputs.token_ids[:, 0], state)
-            return self._extend(inputs.token_ids, state)
+            return self._take_in(inputs.token_ids, state)
         return self._extend(right_aligned(inputs.token_ids, inputs.lengths), state, inputs.lengths)
 
     def step(self, tokens: Tensor, state: KeyValueCache) -> Tensor:
+        return self._take_in(tokens.unsqueeze(1), state)
+
+    def _take_in(self, tokens: Tensor, state: KeyValueCache) -> Tensor:
+        """(B, T) tokens, as many of each row; logits (B, V) after the last."""
         kernel, adapters = state.kernel, bound_rows()
         if kernel is not None and (capturing() or not kernel.knows(adapters)):
             kernel = None
-        place = None if kernel is None else state.open_column()
-        if kernel is None or place is None:
-            return self._extend(tokens.unsqueeze(1), state)
-        with torch.no_grad():
-            x = self.embed_tokens(tokens.unsqueeze(1), place.at)
-            rotary = self.writer.rotary
-            return kernel(x, place, None if rotary is None else rotary(place.at), adapters)
+        logits = None
+        for part in tokens.split(max(1, AT_ONCE // len(tokens)), dim=1):
+            place = None if kernel is None else state.open_columns(part.shape[1])
+            if kernel is None or place is None:
+                return self._extend(tokens, state)  # nothing was taken in yet: all parts go the same way
+            with torch.no_grad():
+                x = self.embed_tokens(part, place.at)
+                rotary = self.writer.rotary
+                logits = kernel(x, place, None if rotary is None else rotary(place.at), adapters)
+        assert logits is not None
+        return logits
 
     def slots(self, groups: int, width: int, capacity: int, like: KeyValueCache, source_length: int) -> Slots | None:
         if like.sources is not None and isinstance(like.sources.layers[0], SourceStates):

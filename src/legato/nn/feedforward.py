@@ -103,7 +103,10 @@ class FeedForward(nn.Module):
 
             x = biased_gelu(F.linear(x, self.inner.weight), self.inner.bias, tanh=self.tanh)
         elif self.training and (self.exact or self.tanh) and kernels.takes(x):
-            x = kernels.gelu(self.inner(x), tanh=self.tanh)
+            if self.inner.plain and self.inner.out_features % kernels.MULTIPLE == 0:
+                x = kernels.biased_gelu(F.linear(x, self.inner.weight), self.inner.bias, tanh=self.tanh)
+            else:
+                x = kernels.gelu(self.inner(x), tanh=self.tanh)
         elif self.exact:
             x = self.inner.gelu(x)
         else:

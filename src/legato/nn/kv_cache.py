@@ -43,11 +43,11 @@ class CacheSlice(NamedTuple):
     sources: Sequence[Source] | Sequence[SourceStates] | None
 
 
-class CacheColumn(NamedTuple):
-    """A column made ready for one new token a row, as the CPU kernels see it (kernels/decoder.py)."""
+class CacheColumns(NamedTuple):
+    """Columns made ready for new tokens, as the CPU kernels see them (kernels/decoder.py)."""
 
     at: At  # where the tokens stand in their rows
-    column: int
+    column: int  # the first
     firsts: Tensor | None  # (B,) int32, the first column of each row that has a token; None: 0
     keys_values: Tensor  # (L, 2, B, H, capacity, K)
     sources: Tensor | None  # (L, 2, G, H, S, K)
@@ -141,12 +141,14 @@ class KeyValueCache:
             pasts.append(Past(stored[:, :, :, start:], key, value))
         return CacheSlice(at, layers, pasts, None if self.sources is None else self.sources.layers)
 
-    def open_column(self) -> CacheColumn | None:
-        """Take one more, for the CPU kernels; None where these cannot read what is there, and nothing is taken."""
+    def open_columns(self, count: int = 1) -> CacheColumns | None:
+        """Take more, for the CPU kernels; None where these cannot read what is there, and nothing is taken."""
         if self.sources is not None and self.sources.lengths is None:
             return None
         firsts = None
         if self._positions is not None:
+            if count > 1:
+                return None
             if self._firsts is None:
                 self._firsts = (self._positions[:, : self.length] != NOTHING).int().argmax(1).int()
                 if bool((self._firsts + self._counts != self.length).any()):
@@ -154,17 +156,17 @@ class KeyValueCache:
             if self._firsts is None:
                 return None
             firsts = self._firsts
-        start = self.length
-        if start >= self.capacity:
-            raise ValueError(f"this cache has {self.capacity} columns; {start + 1} were asked for")
-        self._stay_below_limit(1, None)
-        at: At = slice(start, start + 1)
+        start, stop = self.length, self.length + count
+        if stop > self.capacity:
+            raise ValueError(f"this cache has {self.capacity} columns; {stop} were asked for")
+        self._stay_below_limit(count, None)
+        at: At = slice(start, stop)
         if self._positions is not None:
-            at = self._place(start, start + 1, None)
-        self.length = start + 1
-        self._number(start, start + 1)
+            at = self._place(start, stop, None)
+        self.length = stop
+        self._number(start, stop)
         sources = None if self.sources is None else self.sources.store
-        return CacheColumn(
+        return CacheColumns(
             at, start, firsts, self._store, sources, None if self.sources is None else self.sources.lengths
         )
 

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from legato.nn.attention import fused_attention, written_out_attention
 from legato.nn.capture import capture, capturing
 from legato.nn.feedforward import BlockShape
+from legato.nn.kernels.training import attention_takes, self_attention
 from legato.nn.linear import Linear, PartlyBiased, xavier
 from legato.nn.positions import Rotation, rotate
 from legato.nn.spans.spanned import Spans, spanned_attention
@@ -164,6 +165,10 @@ class SelfAttention(MultiHead):
             # Cut once, so that one pass puts their gradients together.
             query, key, value = qkv.split((heads, self.kv_heads, self.kv_heads), dim=2)
             key, value = key.transpose(1, 2), value.transpose(1, 2)  # (B, H, T, K)
+            dropout = self.dropout if self.training else 0.0
+            if self.fused and not capturing() and attention_takes(query.transpose(1, 2), key, look.mask, dropout):
+                joined = self_attention(qkv, heads, look.mask, causal=look.causal, dropout=dropout)
+                return self.output(joined.flatten(2))
         else:
             query, key_value = qkv[:, :, :heads], qkv[:, :, heads:]
             key_value = key_value.view(rows, length, 2, self.kv_heads, -1).permute(2, 0, 3, 1, 4)  # (2, B, H, T, K)

@@ -85,7 +85,7 @@ class Learned(nn.Embedding):
     """A table that is trained; positions beyond it do not exist."""
 
     def forward(self, at: At) -> Tensor:
-        return self.weight[at]  # (T, D) or (B, T, D)
+        return self.weight[at] if isinstance(at, slice) else super().forward(at)  # (T, D) or (B, T, D)
 
 
 class Rotation(NamedTuple):

@@ -26,7 +26,8 @@ from legato.nn.attention import additive, visible
 from legato.nn.capture import capture, capturing, scope
 from legato.nn.dropout import dropout
 from legato.nn.feedforward import BlockShape, FeedForward, make_norm
-from legato.nn.kernels import decoder, encoder
+from legato.nn.kernels import decoder, encoder, residual
+from legato.nn.kernels import training as kernels
 from legato.nn.kernels.cuda import load_training_kernels, training_kernels
 from legato.nn.kv_cache import CacheSlice, KeyValueCache
 from legato.nn.linear import product_dtype
@@ -51,9 +52,12 @@ class Residual(NamedTuple):
 
     stream: Tensor  # (B, T, D)
     added: Tensor | None = None  # (B, T, D)
+    dropout: float = 0.0  # of what is added, where the kernel drops
 
     def normed(self, norm: nn.Module, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
         """The sum, and its norm, which may come in the dtype of those who read it."""
+        if self.stream.is_cpu:
+            return residual.residual_norm(*self[:2], norm, dtype or self.stream.dtype, self.dropout)  # type: ignore[arg-type]
         if self.added is None:
             return self.stream, norm(self.stream)
         from legato.nn.kernels.cuda.residual_norm import residual_norm
@@ -92,6 +96,10 @@ class Block(nn.Module):
         joined = x.normed(norm, product_dtype(x.stream)) if isinstance(x, Residual) else None
         with scope(name):
             y = sublayer(joined[1] if joined is not None else norm(x) if self.norm_first else x, *others)
+        if joined is not None and y.is_cpu:
+            return Residual(joined[0], y, self.dropout)
+        if self.training and not self.norm_first and residual.takes(x, y, norm):
+            return residual.residual_norm(x, y, norm, x.dtype, self.dropout)[1]  # type: ignore[arg-type]
         if self.training:
             y = dropout(y, self.dropout)
         if joined is not None:
@@ -285,10 +293,15 @@ class Stack(nn.Module):
         return last
 
     def _joins(self, x: Tensor) -> bool:
-        """Whether sums and the norms behind them are one kernel: in training on a GPU, where nobody looks."""
-        if not (self.training and training_kernels(x)) or self.norm is None or self.recompute or capturing():
+        """Whether sums and the norms behind them are one kernel: in training, where there is one and nobody looks."""
+        on_gpu = training_kernels(x)
+        fit = on_gpu or (kernels.takes(x) and product_dtype(x) in kernels.DTYPES)
+        if not (self.training and fit) or self.norm is None or self.recompute or capturing():
             return False
-        from legato.nn.kernels.cuda.residual_norm import can_join
+        if on_gpu:
+            from legato.nn.kernels.cuda.residual_norm import can_join
+        else:
+            from legato.nn.kernels.residual import can_join
 
         norms = [self.norm]
         for block in self.layers:

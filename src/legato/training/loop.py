@@ -64,6 +64,7 @@ from legato.training.job import Job, Run
 from legato.training.layer_figures import LayerFigures
 from legato.training.optimizers import Average, make_optimizer, optimizer_tensors, restore_optimizer
 from legato.training.schedules import Schedule, resolve_steps
+from legato.training.update import clip_and_step
 
 
 class Trainer:
@@ -163,8 +164,7 @@ class Trainer:
         looking = self._layers.due(self.step + 1)
         if looking:
             self._layers.before()
-        norm = torch.nn.utils.clip_grad_norm_(self._trainable, self.config.clip or math.inf)
-        self.optimizer.step()
+        norm = clip_and_step(self.optimizer, self._trainable, self.config.clip or math.inf)
         self.recordings.warm[batch.task] += 1
         if self.average is None and self.config.average and self.step >= self.steps * (1 - self.config.average):
             self.average = Average(self.model, None)

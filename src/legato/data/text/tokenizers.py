@@ -262,7 +262,9 @@ class Tokenizer(AnyTokenizer):
 
     def encode_template(self, text: str) -> list[int]:
         """The ids of a text that spells its own special tokens, as a chat template writes it."""
-        return list(self.full_library.encode(whole_text(text), add_special_tokens=False).ids)
+        # One text alone would keep all other threads waiting.
+        (encoding,) = self.full_library.encode_batch_fast([whole_text(text)], add_special_tokens=False)
+        return list(encoding.ids)
 
     @cached_property
     def full_library(self) -> Any:

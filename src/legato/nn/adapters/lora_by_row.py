@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -45,10 +45,11 @@ class AdapterRows:
         """Of a batch of any number of rows."""
         return cls([adapter])
 
-    def numbers(self, rows: int) -> Tensor:
-        """(B,) whose each of so many rows is, for the CPU kernels."""
-        if self._numbers is None or len(self._numbers) != rows:
-            self._numbers = torch.tensor(self.rows, dtype=torch.int32).expand(rows).contiguous()
+    def numbers(self, rows: int, tokens: int) -> Tensor:
+        """(B T,) whose each of so many tokens of so many rows is, for the CPU kernels."""
+        if self._numbers is None or len(self._numbers) != rows * tokens:
+            numbers = torch.tensor(self.rows, dtype=torch.int32).expand(rows)
+            self._numbers = numbers.repeat_interleave(tokens)
         return self._numbers
 
     def foreign(self, owners: tuple[int, ...], device: torch.device) -> Tensor:
@@ -80,12 +81,20 @@ def adapter_rows(rows: AdapterRows | None) -> Iterator[None]:
         _bound.reset(before)
 
 
+class Thin(NamedTuple):
+    """What one adapter adds to a layer."""
+
+    down: Tensor  # (R, inputs), the A's of all its parts
+    up: Tensor  # (R, outputs), their s Bᵀ, zero where a part has no say
+    parts: tuple[tuple[int, int, int], ...]  # how many ranks each part has, and its first output and the one behind
+
+
 class LowRankRows:
     """What adapters add to one linear layer, each to its own rows."""
 
     def __init__(self, outputs: int) -> None:
         self.outputs = outputs
-        self.own: dict[int, tuple[Tensor, Tensor]] = {}  # by adapter: A (r, inputs) and s Bᵀ (r, outputs)
+        self.own: dict[int, Thin] = {}  # by adapter
         self.version = 0  # how often one was put
         self._together: tuple[tuple[int, ...], Tensor, Tensor, tuple[int, ...]] | None = (
             None  # the last ones' of many
@@ -96,7 +105,8 @@ class LowRankRows:
         """An adapter's A and s B of each part of the layer, as wide and where `like` is."""
         down = torch.cat([a for _, (a, _) in parts])
         up = torch.cat([F.pad(b.t(), (part.start, self.outputs - part.end)) for part, (_, b) in parts])
-        self.own[adapter] = down.to(like).contiguous(), up.to(like).contiguous()
+        spans = tuple((len(a), part.start, part.end) for part, (a, _) in parts)
+        self.own[adapter] = Thin(down.to(like).contiguous(), up.to(like).contiguous(), spans)
         self.version += 1
         self._together = None
 
@@ -115,11 +125,11 @@ class LowRankRows:
     def _of(self, adapters: tuple[int, ...]) -> tuple[Tensor, Tensor, tuple[int, ...]] | None:
         """A's and B's of these adapters, one below the other, and whose each row of them is."""
         if len(adapters) < 2:
-            one = [(down, up, adapters * len(down)) for down, up in (self.own[each] for each in adapters)]
+            one = [(down, up, adapters * len(down)) for down, up, _ in (self.own[each] for each in adapters)]
             return one[0] if one else None
         together = self._together  # which another thread may exchange
         if together is None or together[0] != adapters:
-            downs, ups = zip(*(self.own[each] for each in adapters), strict=True)
+            downs, ups, _ = zip(*(self.own[each] for each in adapters), strict=True)
             owners = tuple(each for each, down in zip(adapters, downs, strict=True) for _ in range(len(down)))
             self._together = together = adapters, torch.cat(downs), torch.cat(ups), owners
         return together[1:]

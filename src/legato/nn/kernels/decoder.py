@@ -1,4 +1,4 @@
-"""One token a row through a decoder on a CPU, in one call of the C++ library (`cpu/stack.h`).
+"""New tokens through a decoder on a CPU, one a row or a prompt's, in one call of the C++ library (`cpu/stack.h`).
 
 It is what `Stack.extend` and the readout do, its plain twin, for stacks that the kernels know (`stack_layout.py`),
 which are laid out when a model first writes and again when its weights have changed.
@@ -19,7 +19,7 @@ from legato.nn.linear import Linear
 from legato.nn.positions import Rotation
 from legato.nn.readout import Readout
 
-CacheColumn = Any  # nn/kv_cache.py's
+CacheColumns = Any  # nn/kv_cache.py's
 
 
 class DecoderStep:
@@ -38,15 +38,16 @@ class DecoderStep:
         return adapters is None or max(adapters.rows) < self._layout.adapters
 
     def __call__(
-        self, x: Tensor, place: CacheColumn, rotation: Rotation | None, adapters: AdapterRows | None = None
+        self, x: Tensor, place: CacheColumns, rotation: Rotation | None, adapters: AdapterRows | None = None
     ) -> Tensor:
-        """Logits (B, V) after new tokens (B, 1, D), for which a cache has a column; `adapters` are the rows'."""
-        rows, threads = len(x), torch.get_num_threads()
+        """Logits (B, V) after new tokens (B, T, D), for which a cache has columns; `adapters` are the rows'."""
+        (rows, tokens, _), threads = x.shape, torch.get_num_threads()
         x = x.contiguous()
         room = x.new_empty(rows, self._stack.readout.rows)
         logits = room[:, : self.vocabulary]  # before the step, which leaves nothing in a cache
         step = c.Step(
-            rows=rows,
+            rows=rows * tokens,
+            tokens=tokens,
             column=place.column,
             first=None if place.firsts is None else place.firsts.data_ptr(),
             cache=_columns(place.keys_values),
@@ -54,14 +55,14 @@ class DecoderStep:
             logits=room.data_ptr(),
         )
         if rotation is not None:
-            cos, sin = (part.expand(rows, 1, 1, -1).contiguous() for part in rotation)
+            cos, sin = (part.expand(rows, tokens, 1, -1).contiguous() for part in rotation)
             step.cos, step.sin = cos.data_ptr(), sin.data_ptr()
         if place.sources is not None and place.source_lengths is not None:
             step.sources = _columns(place.sources)
-            step.rows_of_source = rows // len(place.source_lengths)
+            step.rows_of_source = rows * tokens // len(place.source_lengths)
             step.source_lengths = place.source_lengths.data_ptr()
         if adapters is not None:
-            whose = adapters.numbers(rows)
+            whose = adapters.numbers(rows, tokens)
             step.adapters = whose.data_ptr()
         self._kernels.step(self._stack, step, threads)
         return logits

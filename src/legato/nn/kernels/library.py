@@ -34,7 +34,7 @@ PATIENCE: Final = 300  # seconds that a compiler may take
 class LowRank(ctypes.Structure):
     """What an adapter adds to a product (cpu/low_rank.h)."""
 
-    _fields_ = (("rank", ctypes.c_int64), ("down", ctypes.c_void_p), ("up", ctypes.c_void_p))
+    _fields_ = (("rank", ctypes.c_int64), *((name, ctypes.c_void_p) for name in ("down", "up", "spans")))
 
 
 class Matrix(ctypes.Structure):
@@ -103,6 +103,7 @@ class Columns(ctypes.Structure):
 class Step(ctypes.Structure):
     _fields_ = (
         ("rows", ctypes.c_int64),
+        ("tokens", ctypes.c_int64),
         ("column", ctypes.c_int64),
         ("first", ctypes.c_void_p),
         ("cos", ctypes.c_void_p),
@@ -167,6 +168,7 @@ class Attention(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("context", "sums", "slope")),
         ("slope_at", Strides),
         *((name, ctypes.c_void_p) for name in ("query_slope", "key_slope", "value_slope")),
+        *((name, ctypes.c_int64) for name in ("query_slope_stride", "key_slope_stride")),
     )
 
 
@@ -180,6 +182,51 @@ class Loss(ctypes.Structure):
         ("ignored", ctypes.c_int64),
         ("smoothing", ctypes.c_float),
         ("losses", ctypes.c_void_p),
+    )
+
+
+class BiasedGelu(ctypes.Structure):
+    """A layer's units, and their gradients (cpu/elementwise.h)."""
+
+    _fields_ = (
+        ("rows", ctypes.c_int64),
+        ("width", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("x", "bias", "slope", "y", "parts", "slopes")),
+    )
+
+
+class Residual(ctypes.Structure):
+    """A residual sum with its norm, and their gradients (cpu/residual.h)."""
+
+    _fields_ = (
+        ("rows", ctypes.c_int64),
+        ("width", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("stream", "added", "sum", "normed", "stats", "weight", "bias")),
+        ("eps", ctypes.c_float),
+        ("rms", ctypes.c_int32),
+        ("dropout", Dropout),
+        *((name, ctypes.c_void_p) for name in ("sum_slope", "normed_slope", "stream_slope", "added_slope")),
+        *((name, ctypes.c_void_p) for name in ("parts", "slopes")),
+    )
+
+
+class Weights(ctypes.Structure):
+    """A parameter, its gradient, and what AdamW keeps of it (cpu/update.h)."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("weight", "gradient", "mean", "square")),
+        ("count", ctypes.c_int64),
+        *((name, ctypes.c_float) for name in ("keep", "rate", "root")),
+    )
+
+
+class Update(ctypes.Structure):
+    """A step of AdamW's (cpu/update.h)."""
+
+    _fields_ = (
+        ("tensors", ctypes.POINTER(Weights)),
+        ("count", ctypes.c_int64),
+        *((name, ctypes.c_float) for name in ("beta1", "beta2", "eps", "clip")),
     )
 
 
@@ -236,9 +283,21 @@ class TrainingLibrary:
         self.gelu = handle.legato_gelu
         self.gelu.argtypes = [*[ctypes.c_void_p] * 3, ctypes.c_int64, *[ctypes.c_int32] * 3]
         self.gelu.restype = None
+        self.biased_gelu = handle.legato_biased_gelu
+        self.biased_gelu.argtypes = [ctypes.POINTER(BiasedGelu), *[ctypes.c_int32] * 3]
+        self.biased_gelu.restype = None
         self.losses = handle.legato_losses
         self.losses.argtypes = [ctypes.POINTER(Loss), ctypes.c_int32, ctypes.c_int32]
         self.losses.restype = None
+        self.residual = handle.legato_residual
+        self.residual.argtypes = [ctypes.POINTER(Residual), *[ctypes.c_int32] * 3]
+        self.residual.restype = None
+        self.squares = handle.legato_squares
+        self.squares.argtypes = [ctypes.POINTER(Weights), ctypes.c_int64, ctypes.c_int32]
+        self.squares.restype = ctypes.c_double
+        self.adamw = handle.legato_adamw
+        self.adamw.argtypes = [ctypes.POINTER(Update), ctypes.c_int32]
+        self.adamw.restype = None
 
 
 @functools.cache

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from legato.memory import available
+from legato.nn.adapters.lora_by_row import Thin
 from legato.nn.kernels import library as c
 from legato.nn.linear import Linear, PartlyBiased
 from legato.nn.quantized import GROUP, OUTPUTS, QuantizedLinear
@@ -98,13 +99,22 @@ class StackLayout:
             self._put_adapters(matrix, _adapters_of(layer))
         return matrix
 
-    def _put_adapters(self, matrix: c.Matrix, adapters: Mapping[int, tuple[Tensor, Tensor]]) -> None:
+    def _put_adapters(self, matrix: c.Matrix, adapters: Mapping[int, Thin]) -> None:
+        """Of each adapter RANKS at a time, with the outputs that these have a say in, as whole panels."""
         table = (c.LowRank * self.adapters)()
-        for number, (down, up) in adapters.items():
-            missing = -len(down) % RANKS
-            table[number].rank = len(down) + missing
-            table[number].down = self._pointer(F.pad(down, (0, 0, 0, missing)))
-            table[number].up = self._pointer(F.pad(up, (0, matrix.rows - up.shape[1], 0, missing)))
+        for number, (down, up, parts) in adapters.items():
+            downs, ups, spans, at = list[Tensor](), list[Tensor](), list[int](), 0
+            for rank, start, end in parts:
+                first, last, missing = start // OUTPUTS * OUTPUTS, -(-end // OUTPUTS) * OUTPUTS, -rank % RANKS
+                own = F.pad(up[at : at + rank, start:end], (start - first, last - end, 0, missing))
+                downs.append(F.pad(down[at : at + rank], (0, 0, 0, missing)))
+                ups.append(own.flatten())
+                spans += [first, last] * (len(own) // RANKS)
+                at += rank
+            each = table[number]
+            each.rank = sum(map(len, downs))
+            each.down, each.up = self._pointer(torch.cat(downs)), self._pointer(torch.cat(ups))
+            each.spans = self._pointer(torch.tensor(spans), torch.int32)
         self._kept.append(table)
         matrix.adapters = ctypes.cast(table, ctypes.POINTER(c.LowRank))
         matrix.ranks = max(each.rank for each in table)
@@ -199,8 +209,8 @@ def _plain(layer: nn.Module) -> bool:
     return not isinstance(layer, QuantizedLinear) or layer.in_features % GROUP == 0
 
 
-def _adapters_of(layer: nn.Module) -> Mapping[int, tuple[Tensor, Tensor]]:
-    """A and s Bᵀ of the adapters that rows may have beside a layer, by their numbers."""
+def _adapters_of(layer: nn.Module) -> Mapping[int, Thin]:
+    """The adapters that rows may have beside a layer, by their numbers."""
     rows = layer.low_rank_rows if isinstance(layer, Linear) else None
     return {} if rows is None else rows.own
 

@@ -17,10 +17,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from legato.nn.kernels.library import Attention, Dropout, Loss, Strides, training_library
+from legato.nn.kernels.library import Attention, BiasedGelu, Dropout, Loss, Strides, training_library
 
 DTYPES: Final = (torch.float32, torch.bfloat16)
 FEW: Final = 64
+MULTIPLE: Final = 16  # of which a width is where a kernel goes row by row: no vector of any machine lies in two
+ROWS: Final = 32  # that are summed together (cpu/elementwise.h)
 UNSEEN: Final = -1e29  # what is added to the score of a masked key
 
 
@@ -43,6 +45,12 @@ def dropout(x: Tensor, share: float) -> Tensor:
 def gelu(x: Tensor, *, tanh: bool) -> Tensor:
     """As `F.gelu`."""
     made: Tensor = _Gelu.apply(x, tanh)
+    return made
+
+
+def biased_gelu(x: Tensor, bias: Tensor, *, tanh: bool) -> Tensor:
+    """gelu(x + b), which on its way back sums b's gradient over rows. A width is a multiple of `MULTIPLE`."""
+    made: Tensor = _BiasedGelu.apply(x, bias, tanh)
     return made
 
 
@@ -86,16 +94,42 @@ def dropout_attention(
     first: Tensor | None = None,  # (B, T) int32: the first key that each query sees, where `causal`; it never falls
 ) -> Tensor:
     """`written_out_attention` without its weights, (B, H, T, K)."""
-    added = None
-    if mask is not None:
-        rows, keys = query.shape[0], key.shape[2]
-        wide = mask[:, 0, 0].expand(rows, keys)
-        if wide.dtype == torch.bool:
-            added = torch.zeros(rows, keys).masked_fill_(~wide, UNSEEN)
-        else:
-            added = (wide.float() * math.log2(math.e)).clamp_(min=UNSEEN)
-    attended: Tensor = _Attention.apply(query, key, value, added, first, causal, dropout_of(dropout))
+    added = _added(mask, query.shape[0], key.shape[2])
+    attended: Tensor = _Attention.apply(query, key, value, None, added, first, causal, dropout_of(dropout))
     return attended.transpose(1, 2)
+
+
+def self_attention(
+    qkv: Tensor,  # (B, T, H + 2 · kv heads, K)
+    heads: int,
+    mask: Tensor | None = None,
+    *,
+    causal: bool = False,
+    dropout: float = 0.0,
+    first: Tensor | None = None,
+) -> Tensor:
+    """The same of tokens to one another, (B, T, H, K); all their gradients are written into one tensor."""
+    query, key, value = heads_of(qkv.detach(), heads)
+    added = _added(mask, query.shape[0], key.shape[2])
+    attended: Tensor = _Attention.apply(query, key, value, qkv, added, first, causal, dropout_of(dropout))
+    return attended
+
+
+def heads_of(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values (B, H, T, K) of a product (B, T, H + 2 · kv heads, K)."""
+    shared = (qkv.shape[2] - heads) // 2
+    query, key, value = qkv.split((heads, shared, shared), dim=2)  # at once: one pass joins their gradients
+    return query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+
+
+def _added(mask: Tensor | None, rows: int, keys: int) -> Tensor | None:
+    """A mask as what is added to scores of base two, (B, S)."""
+    if mask is None:
+        return None
+    wide = mask[:, 0, 0].expand(rows, keys)
+    if wide.dtype == torch.bool:
+        return torch.zeros(rows, keys).masked_fill_(~wide, UNSEEN)
+    return (wide.float() * math.log2(math.e)).clamp_(min=UNSEEN)
 
 
 def dropout_of(share: float) -> Dropout:
@@ -150,6 +184,35 @@ def _gelu(x: Tensor, slope: Tensor | None, tanh: bool) -> Tensor:
     return y
 
 
+class _BiasedGelu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bias: Tensor, tanh: bool) -> Tensor:
+        x = x.contiguous()
+        ctx.save_for_backward(x, bias)
+        ctx.tanh = tanh
+        return _biased_gelu(x, bias, None, None, tanh)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor, None]:
+        x, bias = ctx.saved_tensors
+        of_bias = torch.empty(len(bias))
+        of_x = _biased_gelu(x, bias, slope.to(x.dtype).contiguous(), of_bias, ctx.tanh)
+        return of_x, of_bias.to(bias.dtype), None
+
+
+def _biased_gelu(x: Tensor, bias: Tensor, slope: Tensor | None, of_bias: Tensor | None, tanh: bool) -> Tensor:
+    made = training_library()
+    assert made is not None
+    y, wide, width = torch.empty_like(x), bias.float(), len(bias)
+    task = BiasedGelu(x.numel() // width, width, x.data_ptr(), wide.data_ptr(), y=y.data_ptr())
+    parts = torch.empty(0 if slope is None else -(-task.rows // ROWS), width)
+    if slope is not None and of_bias is not None:
+        task.slope, task.parts, task.slopes = slope.data_ptr(), parts.data_ptr(), of_bias.data_ptr()
+    made.biased_gelu(ctypes.byref(task), x.dtype == torch.bfloat16, tanh, torch.get_num_threads())
+    return y
+
+
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -157,6 +220,7 @@ class _Attention(torch.autograd.Function):
         query: Tensor,
         key: Tensor,
         value: Tensor,
+        qkv: Tensor | None,  # what they are parts of, which then has their gradients
         mask: Tensor | None,
         first: Tensor | None,
         causal: bool,
@@ -167,7 +231,7 @@ class _Attention(torch.autograd.Function):
         context = query.new_empty(rows, queries, heads, size)
         sums = torch.empty(rows, heads, queries)
         ctx.save_for_backward(query, key, value, mask, first, context, sums)
-        ctx.causal, ctx.dropout = causal, dropout
+        ctx.causal, ctx.dropout, ctx.joined = causal, dropout, qkv is not None
         task = _task((query, key, value, mask, first, context, sums), causal, dropout)
         _run(task, query.dtype, back=False)
         return context
@@ -179,11 +243,18 @@ class _Attention(torch.autograd.Function):
         query, key, value = saved[:3]
         slope = _near(slope.to(query.dtype))  # (B, T, H, K)
         task = _task(saved, ctx.causal, ctx.dropout)
-        made = [x.new_empty(x.shape[0], x.shape[2], x.shape[1], x.shape[3]) for x in (query, key, value)]
+        rows, heads, length, size = query.shape
+        made = [x.new_empty(x.shape[0], x.shape[2], x.shape[1], size) for x in (query, key, value) if not ctx.joined]
+        joined = query.new_empty(rows, length, heads + 2 * key.shape[1], size) if ctx.joined else None
+        if joined is not None:
+            made = [x.transpose(1, 2) for x in heads_of(joined, heads)]
         task.slope, task.slope_at = slope.data_ptr(), Strides(slope.stride(0), slope.stride(2), slope.stride(1))
         task.query_slope, task.key_slope, task.value_slope = (x.data_ptr() for x in made)
+        task.query_slope_stride, task.key_slope_stride = made[0].stride(1), made[1].stride(1)
         _run(task, query.dtype, back=True)
-        return *(x.transpose(1, 2) for x in made), None, None, None, None
+        if joined is not None:
+            return None, None, None, joined, None, None, None, None
+        return *(x.transpose(1, 2) for x in made), None, None, None, None, None
 
 
 def _near(x: Tensor) -> Tensor:

@@ -108,7 +108,8 @@ class _ChunkedNll(torch.autograd.Function):
         b = None if bias is None else bias.to(inside)
         like_hidden = torch.empty_like(hidden) if wanted[0] else None
         # Sums over chunks: in float32 at least, whatever the products are made in.
-        like_weight = torch.zeros_like(weight, dtype=exact) if wanted[1] else None
+        unset = torch.empty_like if len(hidden) else torch.zeros_like  # the first chunk sets it
+        like_weight = unset(weight, dtype=exact) if wanted[1] else None
         like_bias = torch.zeros_like(bias, dtype=exact) if bias is not None and wanted[2] else None
         total = torch.zeros(2, dtype=exact, device=hidden.device)
         with torch.autocast(hidden.device.type, enabled=False):
@@ -224,6 +225,8 @@ def _add_product(place: Tensor, left: Tensor, right: Tensor, *, first: bool) -> 
     elif place.is_cuda and _adds_wide(place.device.index or 0):
         # The product is added while it is still in registers, and never rounded to what it was made of.
         torch.addmm(place, left, right, beta=0 if first else 1, out_dtype=place.dtype, out=place)
+    elif first:
+        place.copy_(left @ right)
     else:
         place += left @ right
 

@@ -74,17 +74,15 @@ def spanned_attention(qkv: Tensor, heads: int, spans: Spans, dropout: float = 0.
     if spans.way == "window" and qkv.is_cuda:
         assert not dropout
         return window_attention(qkv, heads, spans.window, spans.reach)
+    if spans.way == "window":
+        assert spans.reach is not None
+        return kernels.self_attention(qkv, heads, causal=True, dropout=dropout, first=spans.reach.first)
     shared = (qkv.shape[2] - heads) // 2
     query, key, value = qkv.split((heads, shared, shared), dim=2)  # at once, so that one pass joins their gradients
     if spans.way == "flash":
         return flash_attention(
             query, key, value, spans.borders, causal=spans.causal, window=spans.window, dropout=dropout
         )
-    if spans.way == "window":
-        assert spans.reach is not None
-        query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)  # (B, H, T, K)
-        first = spans.reach.first
-        return kernels.dropout_attention(query, key, value, causal=True, dropout=dropout, first=first).transpose(1, 2)
     assert spans.window is not None
     query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)  # (B, H, T, K)
     return blocked_attention(query, key, value, spans.window, dropout=dropout).transpose(1, 2)

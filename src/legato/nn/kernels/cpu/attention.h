@@ -31,7 +31,8 @@ struct Attention {
     float* sums;    // (rows, heads, queries): logarithms of base 2
     const void* slope;
     Strides slope_at;
-    void *query_slope, *key_slope, *value_slope;  // (rows, places, heads, size)
+    void *query_slope, *key_slope, *value_slope;    // (rows, places, heads, size)
+    int64_t query_slope_stride, key_slope_stride;  // from a place to the next, of values' as of keys'
 };
 
 // 2ˣ as in `small_powers_of_two`, and 0 where that is smaller than any number worth having.
@@ -258,7 +259,7 @@ class Attending {
             for (int64_t i = 0; i < all.serves; i++)
                 for (int64_t first = 0; first < task.queries; first += BLOCK)
                     queries(row * task.heads + source % task.kv_heads * all.serves + i, first);
-            const int64_t stride = task.kv_heads * task.size;
+            const int64_t stride = task.key_slope_stride;
             leave(key_slope.get(), task.keys, all.task.scale, (Number*)task.key_slope,
                   row * task.keys * stride + source % task.kv_heads * task.size, stride);
             leave(value_slope.get(), task.keys, 1.f, (Number*)task.value_slope,
@@ -311,10 +312,11 @@ class Attending {
                 Kind::multiply(key_turned.get() + from, keys, changes_right.get(), rows, query_slope.get(), full,
                                size, full, rows, true);
             }
-            Number* to = (Number*)task.query_slope + offset;
-            for (int64_t i = 0; i < count; i++)
-                for (int64_t k = 0; k < task.size; k++)
-                    put(to + i * stride + k, query_slope.get()[k * full + i] * task.scale);
+            Number* to = (Number*)task.query_slope +
+                         (head / task.heads * task.queries + first) * task.query_slope_stride +
+                         head % task.heads * task.size;
+            for (int64_t i = 0; i < count; i++, to += task.query_slope_stride)
+                for (int64_t k = 0; k < task.size; k++) put(to + k, query_slope.get()[k * full + i] * task.scale);
         }
 
         // Weights and their slopes, of two keys with all queries of the block.

@@ -34,6 +34,15 @@ static void each_vector(const Number* const (&from)[COUNT], Number* to, int64_t 
     }
 }
 
+// Sixteen columns' sums over blocks that lie a `stride` apart.
+INLINE void add_blocks(const float* from, int64_t blocks, int64_t stride, float* to) {
+    Floats totals[16 / WIDE] = {};
+    for (int64_t block = 0; block < blocks; block++) UNROLL
+    for (int v = 0; v < 16 / WIDE; v++) totals[v] += load(from + block * stride + v * WIDE);
+    UNROLL
+    for (int v = 0; v < 16 / WIDE; v++) store(to + v * WIDE, totals[v]);
+}
+
 template <typename Number>
 static void drop(const Number* x, Number* y, int64_t count, const Dropout& dropout, int32_t threads) {
     const Number* const from[1] = {x};
@@ -79,5 +88,50 @@ static void gelu(const Number* x, const Number* slope, Number* y, int64_t count,
                 return given[0] * share;
             };
         });
+    }
+}
+
+// A layer's units, y = gelu(x + b), and on the way back the slopes of x and, summed over rows, of b.
+struct BiasedGelu {
+    int64_t rows, width;  // the width is a multiple of 16
+    const void* x;
+    const float* bias;
+    const void* slope;  // none on the way there
+    void* y;            // x's slope on the way back
+    float *parts, *slopes;  // (blocks, width), and (width,)
+};
+
+constexpr int64_t ROWS = 32;  // of a block: its sums are made one after the other, whatever the number of threads
+
+template <bool TANH, typename Number>
+static void biased_gelu(const BiasedGelu& task, int32_t threads) {
+    const int64_t blocks = (task.rows + ROWS - 1) / ROWS, width = task.width;
+#pragma omp parallel num_threads(threads) if (blocks > 1)
+    {
+#pragma omp for
+        for (int64_t block = 0; block < blocks; block++) {
+            float* part = task.slope ? task.parts + block * width : nullptr;
+            if (part) std::fill_n(part, width, 0.f);
+            for (int64_t row = block * ROWS; row < std::min(task.rows, (block + 1) * ROWS); row++) {
+                const Number *x = (const Number*)task.x + row * width, *up = (const Number*)task.slope + row * width;
+                Number* y = (Number*)task.y + row * width;
+                for (int64_t i = 0; i < width; i += WIDE) {
+                    const Floats given = read(x + i) + load(task.bias + i);
+                    Floats share, steep;
+                    share_of_gelu<TANH>(given, share, steep);
+                    if (part) {
+                        const Floats down = read(up + i) * add_product(share, given, steep);
+                        write(y + i, down);
+                        store(part + i, load(part + i) + down);
+                    } else {
+                        write(y + i, given * share);
+                    }
+                }
+            }
+        }
+        if (task.slope) {
+#pragma omp for
+            for (int64_t i = 0; i < width; i += 16) add_blocks(task.parts + i, blocks, width, task.slopes + i);
+        }
     }
 }

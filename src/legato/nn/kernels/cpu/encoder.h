@@ -6,6 +6,7 @@
 #include <atomic>
 #include <memory>
 
+#include "heads.h"
 #include "stack.h"
 #include "threads.h"
 
@@ -206,76 +207,24 @@ class Encoding {
         }
     };
 
-    // A head of one text: its queries, some at a time, with all its keys and values, which lie in panels.
+    // A thread's room for the attention of one head of one text.
     struct Heads {
-        static constexpr int64_t QUERIES = 32;
         Encoding& all;
-        const int64_t size, stride;
-        std::unique_ptr<float[]> keys, values, queries, scores;
+        const int64_t size, serves;
+        std::unique_ptr<float[]> room;
+        HeadPanels panels;
 
         explicit Heads(Encoding& all)
-            : all(all), size(all.stack.head_width), stride(all.stride), keys(new float[all.longest * size]),
-              values(new float[all.longest * size]), queries(new float[QUERIES * size]),
-              scores(new float[QUERIES * all.longest]) {}
+            : all(all), size(all.stack.head_width), serves(all.stack.heads / all.stack.kv_heads),
+              room(new float[HeadPanels::room(size, all.longest)]), panels(size, all.longest, room.get()) {}
 
         void attend(int64_t text, int64_t head) {
             const int64_t first = all.texts.starts[text], length = all.texts.starts[text + 1] - first;
-            const int64_t padded = (length + PANEL - 1) / PANEL * PANEL, serves = all.stack.heads / all.stack.kv_heads;
-            const float* query = all.qkv.get() + first * stride + head * size;
-            const float* key = all.qkv.get() + first * stride + (all.stack.heads + head / serves) * size;
-            lay_out(key, key + all.stack.kv_heads * size, length, padded);
-            const Matrix k{PANELS, (int32_t)padded, (int32_t)size, 0, keys.get(), nullptr, nullptr, 1.f, 0};
-            const Matrix v{PANELS, (int32_t)size, (int32_t)padded, 0, values.get(), nullptr, nullptr, 1.f, 0};
-            const float scale = 1.f / std::sqrt((float)size);
-            for (int64_t from = 0; from < length; from += QUERIES) {
-                const int64_t count = std::min(QUERIES, length - from);
-                for (int64_t row = 0; row < count; row++)
-                    for (int64_t i = 0; i < size; i++)
-                        queries[row * size + i] = query[(from + row) * stride + i] * scale;
-                const Rows asked{count, size, queries.get(), nullptr, nullptr, nullptr};
-                multiply(k, asked, scores.get(), padded, NONE, 0, padded / PANEL);
-                for (int64_t row = 0; row < count; row++) softmax(scores.get() + row * padded, length, padded);
-                const Rows weights{count, padded, scores.get(), nullptr, nullptr, nullptr};
-                multiply(v, weights, all.context.get() + (first + from) * all.heads + head * size, all.heads, NONE, 0,
-                         size / PANEL);
-            }
-        }
-
-        void lay_out(const float* key, const float* value, int64_t length, int64_t padded) {
-            for (int64_t panel = 0; panel < padded; panel += PANEL) {
-                float* to = keys.get() + panel * size;
-                const int64_t there = std::min<int64_t>(PANEL, length - panel);
-                if (there < PANEL) std::fill_n(to, PANEL * size, 0.f);
-                for (int64_t s = 0; s < there; s++)
-                    for (int64_t i = 0; i < size; i++) to[i * PANEL + s] = key[(panel + s) * stride + i];
-            }
-            for (int64_t panel = 0; panel < size; panel += PANEL) {
-                float* to = values.get() + panel * padded;
-                for (int64_t s = 0; s < length; s++) std::copy_n(value + s * stride + panel, PANEL, to + s * PANEL);
-                std::fill_n(to + length * PANEL, (padded - length) * PANEL, 0.f);
-            }
-        }
-
-        // Of `length` scores, with next to nothing behind them up to `padded`, where values are zeros.
-        static void softmax(float* scores, int64_t length, int64_t padded) {
-            for (int64_t s = length; s < padded; s++) scores[s] = -INFINITY;
-            Floats most = load(scores);
-            for (int64_t s = WIDE; s < padded; s += WIDE) most = larger(most, load(scores + s));
-            float largest = most[0];
-            UNROLL for (int i = 1; i < WIDE; i++) largest = most[i] > largest ? most[i] : largest;
-            Floats whole = ::all(0.f);
-            for (int64_t s = 0; s < padded; s += PANEL) {
-                Floats weights[VECTORS];
-                UNROLL for (int v = 0; v < VECTORS; v++)
-                    weights[v] = (load(scores + s + v * WIDE) - largest) * LOG2_E;
-                small_powers_of_two(weights);
-                UNROLL for (int v = 0; v < VECTORS; v++) {
-                    whole += weights[v];
-                    store(scores + s + v * WIDE, weights[v]);
-                }
-            }
-            const float inverse = 1.f / sum(whole);
-            for (int64_t s = 0; s < padded; s += WIDE) store(scores + s, load(scores + s) * inverse);
+            const float* query = all.qkv.get() + first * all.stride + head * size;
+            const float* key = all.qkv.get() + first * all.stride + (all.stack.heads + head / serves) * size;
+            panels.lay_out(key, key + all.stack.kv_heads * size, all.stride, length);
+            panels.attend(query, all.stride, length, all.context.get() + first * all.heads + head * size, all.heads,
+                          [&](int64_t) { return Seen{0, length}; });
         }
     };
 };

@@ -34,6 +34,9 @@ struct Room {
     }
 };
 
+// Whether there are enough new tokens of a row for laying out the keys that they see.
+bool in_panels(const Stack& stack, const Step& step) { return step.tokens >= 8 && stack.head_width % PANEL == 0; }
+
 // The most ranks of an adapter of any of a stack's matrices.
 int64_t most_ranks(const Stack& stack) {
     int64_t most = stack.readout.ranks;
@@ -46,11 +49,13 @@ int64_t most_ranks(const Stack& stack) {
 Workspace laid_out(Room& room, const Stack& stack, const Step& step, int threads) {
     room.taken_floats = room.taken_bytes = 0;
     const int64_t rows = step.rows, heads = (int64_t)stack.heads * stack.head_width;
-    int64_t longest = step.column + 1;
+    int64_t longest = step.column + step.tokens;
+    const int64_t seen = longest;
     if (stack.cross)
         for (int64_t i = 0; i < rows / step.rows_of_source; i++)
             longest = std::max<int64_t>(longest, step.source_lengths[i]);
     longest = (longest + 31) / 16 * 16;
+    if (in_panels(stack, step)) longest = std::max(longest, HeadPanels::room(stack.head_width, seen));
     Workspace w;
     w.x = room.rows(rows, stack.width);
     w.normed = room.rows(rows, stack.width);
@@ -61,6 +66,7 @@ Workspace laid_out(Room& room, const Stack& stack, const Step& step, int threads
     w.added = room.some(rows * stack.width + 64);
     w.scores = room.some(threads * longest);
     w.longest = longest;
+    w.seen = seen;
     w.ranks = step.adapters ? most_ranks(stack) : 0;
     w.low = room.some(rows * w.ranks);
     return w;
@@ -92,7 +98,8 @@ class Walk {
             after(block.feedforward_norm, last ? stack.norm : stack.blocks[layer + 1].attention_norm,
                   last ? stack.readout : stack.blocks[layer + 1].qkv);
         }
-        product(stack.readout, input(), step.logits, stack.readout.rows, NONE);
+        if (step.tokens > 1) keep_last(stack.readout);
+        product(stack.readout, last(), step.logits, stack.readout.rows, NONE);
     }
 
   private:
@@ -113,17 +120,22 @@ class Walk {
         if (adapted) lower_rows(w, x);
         const Share mine = share_of(w.rows / PANEL);
         multiply(w, x, y, stride, adapted ? NONE : activation, mine.first, mine.last);
-        if (adapted) raise_rows(w, y, stride, activation, mine.first * PANEL, mine.last * PANEL);
+        if (adapted) raise_rows(w, x.count, y, stride, activation, mine.first * PANEL, mine.last * PANEL);
         barrier.wait();
+    }
+
+    // Whose a row is, of all tokens or of those that logits are made of.
+    const LowRank& adapter_of(const Matrix& w, int64_t row, int64_t count) const {
+        return w.adapters[step.adapters[row * (step.rows / count)]];
     }
 
     // Of each row that has an adapter A x.
     void lower_rows(const Matrix& w, const Rows& x) {
         const int64_t pieces = w.ranks / RANKS;
-        const Share mine = share_of(step.rows * pieces);
+        const Share mine = share_of(x.count * pieces);
         for (int64_t item = mine.first; item < mine.last; item++) {
             const int64_t row = item / pieces, rank = item % pieces * RANKS;
-            const LowRank& own = w.adapters[step.adapters[row]];
+            const LowRank& own = adapter_of(w, row, x.count);
             if (rank < own.rank)
                 lower(own.down + rank * x.columns, x.floats + row * x.columns, x.columns, work.low + row * work.ranks + rank);
         }
@@ -131,10 +143,30 @@ class Walk {
     }
 
     // And s B of that, in some outputs, which are then complete.
-    void raise_rows(const Matrix& w, float* y, int64_t stride, int32_t activation, int64_t first, int64_t last) {
-        for (int64_t row = 0; row < step.rows; row++)
-            raise_outputs(w.adapters[step.adapters[row]], w.rows, work.low + row * work.ranks, y + row * stride, first, last);
-        if (activation != NONE) activate(y + first, stride, step.rows, last - first, activation);
+    void raise_rows(
+        const Matrix& w, int64_t count, float* y, int64_t stride, int32_t activation, int64_t first, int64_t last) {
+        for (int64_t row = 0; row < count; row++)
+            raise_outputs(adapter_of(w, row, count), work.low + row * work.ranks, y + row * stride, first, last);
+        if (activation != NONE) activate(y + first, stride, count, last - first, activation);
+    }
+
+    // The rows that logits are made of.
+    Rows last() {
+        Rows rows = input();
+        rows.count = step.rows / step.tokens;
+        return rows;
+    }
+
+    // The last token of each row of the cache to the place of that row.
+    void keep_last(const Matrix& reader) {
+        if (omp_get_thread_num() == 0) {
+            Rows rows = last();
+            for (int64_t row = 0; row < rows.count; row++)
+                std::copy_n(rows.floats + (row * step.tokens + step.tokens - 1) * stack.width, stack.width,
+                            rows.floats + row * stack.width);
+            if (narrow(reader)) narrow_for(reader, rows, 0, rows.count * (stack.width / group_of(reader)));
+        }
+        barrier.wait();
     }
 
     // What sublayers read: x with the norm before it, or x itself where norms come after.
@@ -167,33 +199,73 @@ class Walk {
     }
 
     void self_attention(const Block& block, int32_t layer) {
-        const int64_t size = stack.head_width, serves = stack.heads / stack.kv_heads;
-        const int64_t stride = (stack.heads + 2 * stack.kv_heads) * size;
         product(block.qkv, input(), work.qkv, block.qkv.rows, NONE);
-        float* scores = work.scores + omp_get_thread_num() * work.longest;
         const Share mine = share_of(step.rows * stack.kv_heads);
         for (int64_t item = mine.first; item < mine.last; item++) {
             const int64_t row = item / stack.kv_heads, head = item % stack.kv_heads;
-            float* query = work.qkv + row * stride + head * serves * size;
-            float* key = work.qkv + row * stride + (stack.heads + head) * size;
-            const float* value = key + stack.kv_heads * size;
-            if (block.key_norm.kind != NO_NORM) normalise(block.key_norm, key, key, size);
-            if (step.cos) rotate(key, step.cos + row * size, step.sin + row * size, size);
-            const int64_t at = layer * step.cache.layer + row * step.cache.row + head * step.cache.head;
-            std::copy_n(key, size, step.cache.keys + at + step.column * size);
-            std::copy_n(value, size, step.cache.values + at + step.column * size);
-            int64_t first = step.first ? step.first[row] : 0;
-            if (block.window) first = std::max<int64_t>(first, step.column + 1 - block.window);
-            for (int64_t i = 0; i < serves; i++, query += size) {
-                if (block.query_norm.kind != NO_NORM) normalise(block.query_norm, query, query, size);
-                if (step.cos) rotate(query, step.cos + row * size, step.sin + row * size, size);
-                attend(query, step.cache.keys + at + first * size, step.cache.values + at + first * size,
-                       step.column + 1 - first, size, scores,
-                       work.context.floats + (row * stack.heads + head * serves + i) * size);
-            }
+            take_in(block, layer, row, head);
+            if (step.tokens == 1) look_back(block, layer, row, head);
         }
         barrier.wait();
+        if (step.tokens > 1) {
+            if (in_panels(stack, step)) look_back_together(block, layer);
+            else
+                for (int64_t item = mine.first; item < mine.last; item++)
+                    look_back(block, layer, item / stack.kv_heads, item % stack.kv_heads);
+            barrier.wait();
+        }
         leave(block.attention_output, work.context);
+    }
+
+    int64_t stride() const { return (stack.heads + 2 * stack.kv_heads) * stack.head_width; }
+    int64_t cached(int32_t layer, int64_t row, int64_t head) const {  // where a head of a token's row begins
+        return layer * step.cache.layer + row / step.tokens * step.cache.row + head * step.cache.head;
+    }
+    int64_t column(int64_t row) const { return step.column + row % step.tokens; }
+    int64_t first_seen(const Block& block, int64_t row) const {
+        const int64_t first = step.first ? step.first[row / step.tokens] : 0;
+        return block.window ? std::max<int64_t>(first, column(row) + 1 - block.window) : first;
+    }
+
+    // A token's key and value go into the cache, and the queries that share them are made ready.
+    void take_in(const Block& block, int32_t layer, int64_t row, int64_t head) {
+        const int64_t size = stack.head_width, serves = stack.heads / stack.kv_heads;
+        float* query = work.qkv + row * stride() + head * serves * size;
+        float* key = work.qkv + row * stride() + (stack.heads + head) * size;
+        if (block.key_norm.kind != NO_NORM) normalise(block.key_norm, key, key, size);
+        if (step.cos) rotate(key, step.cos + row * size, step.sin + row * size, size);
+        const int64_t at = cached(layer, row, head) + column(row) * size;
+        std::copy_n(key, size, step.cache.keys + at);
+        std::copy_n(key + stack.kv_heads * size, size, step.cache.values + at);
+        for (int64_t i = 0; i < serves; i++, query += size) {
+            if (block.query_norm.kind != NO_NORM) normalise(block.query_norm, query, query, size);
+            if (step.cos) rotate(query, step.cos + row * size, step.sin + row * size, size);
+        }
+    }
+
+    // Those queries meet what the cache has.
+    void look_back(const Block& block, int32_t layer, int64_t row, int64_t head) {
+        const int64_t size = stack.head_width, serves = stack.heads / stack.kv_heads, first = first_seen(block, row);
+        const int64_t at = cached(layer, row, head) + first * size;
+        float* scores = work.scores + omp_get_thread_num() * work.longest;
+        for (int64_t i = head * serves; i < (head + 1) * serves; i++)
+            attend(work.qkv + row * stride() + i * size, step.cache.keys + at, step.cache.values + at,
+                   column(row) + 1 - first, size, scores, work.context.floats + (row * stack.heads + i) * size);
+    }
+
+    // The same of all tokens of a row, a head at a time.
+    void look_back_together(const Block& block, int32_t layer) {
+        const int64_t size = stack.head_width, serves = stack.heads / stack.kv_heads;
+        HeadPanels panels(size, work.seen, work.scores + omp_get_thread_num() * work.longest);
+        const Share mine = share_of(step.rows / step.tokens * stack.heads);
+        for (int64_t item = mine.first; item < mine.last; item++) {
+            const int64_t row = item / stack.heads * step.tokens, head = item % stack.heads;
+            const int64_t first = first_seen(block, row), at = cached(layer, row, head / serves) + first * size;
+            panels.lay_out(step.cache.keys + at, step.cache.values + at, size, work.seen - first);
+            panels.attend(work.qkv + row * stride() + head * size, stride(), step.tokens,
+                          work.context.floats + (row * stack.heads + head) * size, stack.heads * size,
+                          [&](int64_t i) { return Seen{first_seen(block, row + i) - first, column(row + i) + 1 - first}; });
+        }
     }
 
     void cross_attention(const Block& block, int32_t layer) {

@@ -16,23 +16,29 @@ static void lower(const float* down, const float* x, int64_t columns, float* low
         for (int r = 0; r < RANKS; r++) low[r] += down[r * columns + i] * x[i];
 }
 
-// y += what `rank` numbers make of s Bᵀ, in some vectors of outputs.
+// y += what RANKS numbers make of s Bᵀ, in some vectors of outputs.
 template <int V>
-INLINE void raise_vectors(const float* up, int64_t outputs, const float* low, int64_t rank, float* y) {
+INLINE void raise_vectors(const float* up, int64_t outputs, const float* low, float* y) {
     Floats total[V];
     UNROLL for (int v = 0; v < V; v++) total[v] = load(y + v * WIDE);
-    for (int64_t r = 0; r < rank; r++, up += outputs) {
+    for (int r = 0; r < RANKS; r++, up += outputs) {
         const Floats factor = all(low[r]);
         UNROLL for (int v = 0; v < V; v++) total[v] = add_product(total[v], load(up + v * WIDE), factor);
     }
     UNROLL for (int v = 0; v < V; v++) store(y + v * WIDE, total[v]);
 }
 
-// The same in the outputs from `first` to `last`, whole panels.
-static void raise_outputs(const LowRank& own, int64_t outputs, const float* low, float* y, int64_t first, int64_t last) {
+// What an adapter adds in the outputs from `first` to `last`, whole panels.
+static void raise_outputs(const LowRank& own, const float* low, float* y, int64_t first, int64_t last) {
     constexpr int AT_ONCE = 8;
-    int64_t i = first;
-    for (; i + AT_ONCE * WIDE <= last; i += AT_ONCE * WIDE)
-        raise_vectors<AT_ONCE>(own.up + i, outputs, low, own.rank, y + i);
-    for (; i < last; i += WIDE) raise_vectors<1>(own.up + i, outputs, low, own.rank, y + i);
+    const float* up = own.up;
+    for (int64_t rank = 0; rank < own.rank; rank += RANKS, low += RANKS) {
+        const int64_t begin = own.spans[rank / RANKS * 2], end = own.spans[rank / RANKS * 2 + 1], outputs = end - begin;
+        const int64_t stop = std::min(last, end);
+        int64_t i = std::max(first, begin);
+        for (; i + AT_ONCE * WIDE <= stop; i += AT_ONCE * WIDE)
+            raise_vectors<AT_ONCE>(up + i - begin, outputs, low, y + i);
+        for (; i < stop; i += WIDE) raise_vectors<1>(up + i - begin, outputs, low, y + i);
+        up += RANKS * outputs;
+    }
 }

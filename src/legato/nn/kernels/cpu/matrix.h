@@ -27,10 +27,12 @@ constexpr int PANEL = 16, GROUP = 32, BROAD_GROUP = 128, VECTORS = PANEL / WIDE,
 enum Kind : int32_t { PANELS = 1, BYTES = 2, NIBBLES = 3, BROAD = 4, HALVES = 5 };
 enum Activation : int32_t { NONE = 0, RELU = 1, GELU = 2, GELU_TANH = 3, QUICK_GELU = 4, SILU = 5 };
 
-// What an adapter adds to a product, s B A x: A's rows and those of s Bᵀ, with zeros up to a multiple of RANKS.
+// What an adapter adds to a product, s B A x. RANKS of A's rows and of s Bᵀ's at a time have a say in the outputs of a
+// span, and those alone of s Bᵀ are kept.
 struct LowRank {
-    int64_t rank;
-    const float *down, *up;  // (rank, columns), (rank, rows)
+    int64_t rank;  // a multiple of RANKS, filled up with zeros
+    const float *down, *up;  // (rank, columns), and (RANKS, last - first) of one span behind the other
+    const int32_t* spans;    // (rank/RANKS, 2), the first output and the one behind the last, whole panels
 };
 
 struct Matrix {

@@ -196,17 +196,32 @@ INLINE void one_input(Floats (&total)[R][VECTORS], const float* weights, const F
 }
 #endif
 
-// The inputs from `from` to `to` of R rows; y holds the sums of those before, and in the end those of all.
-template <int R>
+// The lines of floats of P panels that come next, for which tiles ask while they multiply.
+template <int P>
+struct FloatsAhead {
+    const float* at;  // null: what comes next is not asked for
+    int64_t apart;    // from one panel to the next
+    int64_t lines;    // of each for four inputs
+
+    inline __attribute__((always_inline)) void ask() {
+        if (!at) return;
+        for (int64_t i = 0; i < lines; i++, at += PANEL)
+            UNROLL for (int p = 0; p < P; p++) __builtin_prefetch(at + p * apart, 0, 2);
+    }
+};
+
+// The inputs from `from` to `to` of R rows and P panels; y holds the sums of those before, and in the end those of all.
+template <int R, int P>
 static void panel_tile(
     const Matrix& w, int64_t panel, const Rows& x, int64_t row, int64_t from, int64_t to, float* y, int64_t stride,
-    int32_t how) {
+    int32_t how, FloatsAhead<P>& ahead) {
     const float* weights = (const float*)w.data + (panel * x.columns + from) * PANEL;
     const float* inputs = x.floats + row * x.columns;
-    Floats total[R][VECTORS] = {};
+    constexpr int V = P * VECTORS;
+    Floats total[R][V] = {};
     if (from > 0)
         UNROLL for (int r = 0; r < R; r++)
-            UNROLL for (int v = 0; v < VECTORS; v++) total[r][v] = load(y + r * stride + v * WIDE);
+            UNROLL for (int v = 0; v < V; v++) total[r][v] = load(y + r * stride + v * WIDE);
     int64_t k = from;
 #if defined(__aarch64__)
     for (; k + 4 <= to; k += 4, weights += 4 * PANEL) {  // one load for four inputs of a row
@@ -220,19 +235,21 @@ static void panel_tile(
     }
 #endif
     for (; k < to; k++, weights += PANEL) {
-        Floats some[VECTORS];
-        UNROLL for (int v = 0; v < VECTORS; v++) some[v] = load(weights + v * WIDE);
+        if (VECTORS == 1 && k % 4 == 0) ahead.ask();
+        Floats some[V];
+        UNROLL for (int v = 0; v < V; v++)
+            some[v] = load(weights + v / VECTORS * x.columns * PANEL + v % VECTORS * WIDE);
         UNROLL for (int r = 0; r < R; r++) {
             const Floats input = all(inputs[r * x.columns + k]);
-            UNROLL for (int v = 0; v < VECTORS; v++) total[r][v] = add_product(total[r][v], some[v], input);
+            UNROLL for (int v = 0; v < V; v++) total[r][v] = add_product(total[r][v], some[v], input);
         }
     }
     if (to < x.columns) {
         UNROLL for (int r = 0; r < R; r++)
-            UNROLL for (int v = 0; v < VECTORS; v++) store(y + r * stride + v * WIDE, total[r][v]);
+            UNROLL for (int v = 0; v < V; v++) store(y + r * stride + v * WIDE, total[r][v]);
         return;
     }
-    finish<R, VECTORS>(total, w, panel * PANEL, y, stride, how);
+    finish<R, V>(total, w, panel * PANEL, y, stride, how);
 }
 
 template <int R>
@@ -247,8 +264,11 @@ INLINE void narrow_rows(
     }
 }
 
-// Inputs of a panel of floats that many rows are multiplied with before the next: a level-one cache has room for them.
-constexpr int64_t INPUTS = 768;
+// Panels of floats that a tile has: where one is a single vector, three, so that there are as many sums as registers.
+constexpr int TOGETHER = VECTORS == 1 ? 3 : 1;
+
+// Inputs of panels of floats that many rows are multiplied with before the next: a level-one cache has room for them.
+constexpr int64_t INPUTS = VECTORS == 1 ? 192 : 768;
 
 // How many rows the next tile of a ready panel has, of so many that are left.
 #if defined(__aarch64__)
@@ -259,7 +279,7 @@ INLINE int ready_rows(int64_t left) {  // fives and fours where that comes out
     return left >= 4 ? 4 : left >= 2 ? 2 : 1;
 }
 #else
-constexpr int READY_ROWS = LEGATO_BYTES == 64 ? 8 : 4, READY_VECTORS = 1, WIDE_ROWS = 6;
+constexpr int READY_ROWS = LEGATO_BYTES == 64 ? 8 : 4, READY_VECTORS = 1, WIDE_ROWS = VECTORS == 1 ? 8 : 6;
 INLINE int ready_rows(int64_t left) { return left >= READY_ROWS ? READY_ROWS : left >= 4 ? 4 : left >= 2 ? 2 : 1; }
 #endif
 
@@ -372,21 +392,40 @@ static Ahead lines_ahead(const Matrix& w, int64_t panel, int64_t rows) {
     return {(const uint8_t*)w.data + (panel + 1) * (w.columns / group) * size, size, 0, tiles * LINE};
 }
 
-// The rows from `row` to `end` with some inputs of one panel of floats.
+// What comes behind some inputs of P panels, of which tiles of so many rows each ask for a share; few rows wait for
+// memory anyway.
+template <int P>
+INLINE FloatsAhead<P> floats_ahead(const Matrix& w, int64_t panel, int64_t rows, int64_t from, int64_t to) {
+    const int64_t tiles = (rows + WIDE_ROWS - 1) / WIDE_ROWS;
+    const bool inside = to < w.columns;
+    if (VECTORS > 1 || tiles < 2 || (!inside && (panel + 2 * P) * PANEL > w.rows)) return {nullptr, 0, 0};
+    const float* at = (const float*)w.data + ((inside ? panel : panel + P) * w.columns + (inside ? to : 0)) * PANEL;
+    return {at, w.columns * PANEL, (4 + tiles - 1) / tiles};
+}
+
+// The rows from `row` to `end` with some inputs of P panels of floats.
+template <int P>
 static void multiply_wide(
     const Matrix& w, int64_t panel, const Rows& x, int64_t row, int64_t end, int64_t from, int64_t to, float* y,
     int64_t stride, int32_t how) {
-    for (; row + WIDE_ROWS <= end && end - row != 8; row += WIDE_ROWS)
-        panel_tile<WIDE_ROWS>(w, panel, x, row, from, to, y + row * stride, stride, how);
-    for (; row + 4 <= end; row += 4) panel_tile<4>(w, panel, x, row, from, to, y + row * stride, stride, how);
-    if (row + 3 == end) panel_tile<3>(w, panel, x, row, from, to, y + row * stride, stride, how);
-    else if (row + 2 == end) panel_tile<2>(w, panel, x, row, from, to, y + row * stride, stride, how);
-    else if (row + 1 == end) panel_tile<1>(w, panel, x, row, from, to, y + row * stride, stride, how);
+    FloatsAhead<P> ahead = floats_ahead<P>(w, panel, end - row, from, to);
+    const auto tile = [&](auto rows) {
+        panel_tile<rows, P>(w, panel, x, row, from, to, y + row * stride, stride, how, ahead);
+        row += rows;
+    };
+    using std::integral_constant;
+    if (WIDE_ROWS == 8 || end - row != 8)
+        while (row + WIDE_ROWS <= end) tile(integral_constant<int, WIDE_ROWS>{});
+    while (row + 4 <= end) tile(integral_constant<int, 4>{});
+    if (row + 3 == end) tile(integral_constant<int, 3>{});
+    if (row + 2 == end) tile(integral_constant<int, 2>{});
+    if (row + 1 == end) tile(integral_constant<int, 1>{});
 }
 
-// The rows from `row` to `end` with one panel.
+// The rows from `row` to `end` with one panel, or of floats `panels`.
 static void multiply_panel(
-    const Matrix& w, int64_t panel, const Rows& x, int64_t row, int64_t end, float* y, int64_t stride, int32_t how) {
+    const Matrix& w, int64_t panel, int64_t panels, const Rows& x, int64_t row, int64_t end, float* y, int64_t stride,
+    int32_t how) {
     if (w.kind == HALVES) return multiply_halves(w, panel, x, row, end, y, stride, how);
     Ahead ahead = lines_ahead(w, panel, end - row);
     if (w.kind == BROAD) {
@@ -420,19 +459,34 @@ static void multiply_panel(
         if (row < end) narrow_rows<1>(w, panel, x, row, y + row * stride, stride, how);
         return;
     }
-    for (int64_t from = 0; from < x.columns; from += INPUTS)
-        multiply_wide(w, panel, x, row, end, from, std::min(from + INPUTS, x.columns), y, stride, how);
+    const int64_t parts = (x.columns + INPUTS - 1) / INPUTS, some = ((x.columns + parts - 1) / parts + 3) / 4 * 4;
+    for (int64_t from = 0; from < x.columns; from += some) {
+        const int64_t to = std::min(from + some, x.columns);
+        if (panels == TOGETHER) multiply_wide<TOGETHER>(w, panel, x, row, end, from, to, y, stride, how);
+        else if (TOGETHER > 2 && panels == 2) multiply_wide<2>(w, panel, x, row, end, from, to, y, stride, how);
+        else multiply_wide<1>(w, panel, x, row, end, from, to, y, stride, how);
+    }
 }
 
 // Rows that go through a matrix together, in whole tiles: a level-two cache has room for them.
-INLINE int64_t rows_at_once(const Matrix& w) { return w.kind == HALVES ? 64 : narrow(w) ? 120 : 60; }
+INLINE int64_t rows_at_once(const Matrix& w) {
+    return w.kind == HALVES ? 64 : narrow(w) ? 120 : VECTORS == 1 ? 128 : 60;
+}
 INLINE int64_t tile_rows(const Matrix& w) { return w.kind == HALVES ? 8 : narrow(w) ? READY_ROWS : WIDE_ROWS; }
+
+// How many panels of floats the next tile has, of so many that are left: none is left alone where that can be.
+INLINE int64_t together(int64_t left) {
+    if (TOGETHER == 1) return 1;
+    return left == 2 || left == 4 ? 2 : std::min<int64_t>(left, TOGETHER);
+}
 
 // All rows of x with the panels from `first` to `last`; y has `stride` floats a row, and room for whole panels.
 static void multiply(
     const Matrix& w, const Rows& x, float* y, int64_t stride, int32_t how, int64_t first, int64_t last) {
     const int64_t some = rows_at_once(w);
     for (int64_t row = 0; row < x.count; row += some)
-        for (int64_t panel = first; panel < last; panel++)
-            multiply_panel(w, panel, x, row, std::min(row + some, x.count), y + panel * PANEL, stride, how);
+        for (int64_t panel = first, panels; panel < last; panel += panels) {
+            panels = w.kind == PANELS ? together(last - panel) : 1;
+            multiply_panel(w, panel, panels, x, row, std::min(row + some, x.count), y + panel * PANEL, stride, how);
+        }
 }

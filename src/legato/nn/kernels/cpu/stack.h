@@ -1,4 +1,4 @@
-// One token a row through all blocks of a decoder: what nn/transformer.py's Stack does with a key/value cache, and the
+// New tokens through all blocks of a decoder, one a row or a prompt's: what nn/transformer.py's Stack does with a key/value cache, and the
 // readout behind it, in one call. Matrices are large and rows are few, so it is the reading of weights that takes time;
 // everything else is kept out of its way.
 #pragma once
@@ -36,23 +36,24 @@ struct Columns {
     int64_t layer, row, head;  // in floats
 };
 
+// New tokens of the rows of a cache, `tokens` of each, one behind the other.
 struct Step {
-    int64_t rows, column;  // where the new token stands, in every row
-    const int32_t* first;  // (rows,), the first column of each row; null: 0
-    const float* cos;      // (rows, head_width), null without rotary positions
+    int64_t rows, tokens, column;  // of all rows; the first token's column, in every row of the cache
+    const int32_t* first;          // the first column of each row of the cache; null: 0
+    const float* cos;              // (rows, head_width), null without rotary positions
     const float* sin;
     Columns cache, sources;
     int64_t rows_of_source;         // rows that look at one source
     const int32_t* source_lengths;  // (sources,)
     const float* embedded;          // (rows, width)
-    float* logits;                  // (rows, readout.rows)
+    float* logits;                  // (rows / tokens, readout.rows), after the last token of each
     const int32_t* adapters;        // (rows,), whose each row is; null: nobody's
 };
 
 struct Workspace {
     Rows x, normed, context, units;
     float *qkv, *inner, *added, *scores, *low;
-    int64_t longest, ranks;  // what a row has room for in `scores` and in `low`
+    int64_t longest, ranks, seen;  // what a thread has room for in `scores`, a row in `low`; the columns of a cache
 };
 
 INLINE float dot(const float* a, const float* b, int64_t count) {
