@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ import pytest
 import legato
 from answers import Command
 from cli.conftest import command as command
-from legato.decoding.constraints.json_schema import SchemaConstraint, SchemaGrammar
-from legato.decoding.constraints.schema_sizes import largest_part
+from legato.decoding.constraints import json_schema
+from legato.decoding.constraints.json_schema import SchemaConstraint, SchemaGrammar, check_readable
+from legato.decoding.constraints.schema_ends import Ends
+from legato.decoding.constraints.schema_sizes import largest_match, largest_part
 from legato.errors import ConfigError
 from legato.model import Model
 from tiny_published import gpt2_folder
@@ -128,6 +131,8 @@ BAD: dict[str, dict[str, Any]] = {
     "too many keys": {"required": [f"k{number}" for number in range(3000)], "type": "object"},
     "a huge enumeration": {"enum": [f"v{number}" for number in range(100_000)]},
     "a pattern that grows": {"type": "string", "pattern": "(.*a){3}.*a.{300}"},
+    "a forced text without end": {"type": "array", "items": {"const": "abc" * 20_000}, "minItems": 10**5},
+    "a forced text in one branch": {"anyOf": [{"const": 1}, {"type": "string", "pattern": "^((a{100}){100}){100}$"}]},
     "empty bounds": {"type": "integer", "minimum": 5, "maximum": 3},
 }
 
@@ -140,8 +145,17 @@ def test_a_schema_that_cannot_be_used_is_one_line(model: Model, name: str) -> No
     assert len(str(refusal.value)) < 300
 
 
+HOSTILE: dict[str, dict[str, Any]] = {  # and read, or refused, in a while
+    "many keys": {"type": "object", "properties": {f"key {number} of them": {} for number in range(1500)}},
+    "many stars": {"type": "string", "pattern": "^" + "x*" * 3000 + "y$"},
+    "many classes": {"type": "string", "pattern": "^" + "[a-z0-9]" * 7000 + "$"},
+    "many alternatives": {"anyOf": [{"type": "string", "pattern": f"^.*{number}.*$"} for number in range(900)]},
+}
+
+
 def test_others_go_on_while_a_hostile_schema_is_read(model: Model) -> None:
     """The reading holds no lock that Python's other threads need: they tick along."""
+    grammar_of(model, ADDRESS)  # the first one makes the table of tokens
     ended, gaps = threading.Event(), []
 
     def tick() -> None:
@@ -153,11 +167,66 @@ def test_others_go_on_while_a_hostile_schema_is_read(model: Model) -> None:
 
     other = threading.Thread(target=tick)
     other.start()
-    with pytest.raises(ConfigError):
-        grammar_of(model, BAD["too many"])
+    for schema in HOSTILE.values():
+        with suppress(ConfigError):
+            grammar_of(model, schema)
     ended.set()
     other.join()
     assert len(gaps) > 10
+
+
+FAR: dict[str, dict[str, Any]] = {  # from its end
+    "a long string": {"type": "string", "pattern": "^[^x]{900}$"},
+    "many strings": {"type": "array", "minItems": 60, "items": {"type": "string", "pattern": "^[ab]{9}$"}},
+    "many numbers": {"type": "array", "minItems": 90, "items": {"type": "integer", "minimum": 0, "maximum": 10**9}},
+}
+
+
+@pytest.mark.parametrize("name", FAR)
+def test_a_far_end_that_is_known_is_not_looked_for_with_each_token(
+    model: Model, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grammar, looked = grammar_of(model, FAR[name]), []
+    nearest = Ends.nearest
+    monkeypatch.setattr(Ends, "nearest", lambda *given: looked.append(1) or nearest(*given))
+    monkeypatch.setattr(json_schema, "TRIED", 1)
+    tokens = drawn(grammar, grammar.shortest + 10, 0)
+    jsonschema.validate(json.loads(model.tokenizer.decode(tokens)), FAR[name])
+    assert len(looked) < len(tokens) / 3
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_a_text_whose_time_is_over_is_ended_as_soon_as_can_be(
+    model: Model, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grammar = grammar_of(model, SCHEMAS[name])
+    monkeypatch.setattr(json_schema, "TEXT", 0.0)
+    monkeypatch.setattr(json_schema, "TOKEN", 0.0)
+    for extra in (0, 3, 40, 100):
+        tokens = drawn(grammar, grammar.shortest + extra, 0)
+        jsonschema.validate(json.loads(model.tokenizer.decode(tokens)), SCHEMAS[name])
+        if extra <= grammar.leap:
+            assert [*tokens, *grammar.ends[:1]] == grammar.end
+
+
+def test_a_text_whose_end_is_not_found_in_time_fails(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    grammar = grammar_of(model, ADDRESS)
+    constraint = SchemaConstraint(grammar, [grammar.shortest + 9])
+    monkeypatch.setattr(Ends, "after", lambda *given: None)  # no end is known
+    monkeypatch.setattr(json_schema, "STEP", 0.0)
+    constraint(0, list(grammar.end[:1]))
+    assert "takes too much to follow: too much is to be tried" in str(constraint.failure)
+
+
+def test_a_strangers_schema_is_read_where_that_can_be_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_schema, "SECONDS", 0.3)
+    check_readable(json.dumps(ADDRESS))
+    check_readable('{"type": "strin"}')  # of which the model's own reader says what is wrong
+    with pytest.raises(ConfigError, match=r"^the JSON schema cannot be used: to read it takes more than 0\.3 s of"):
+        check_readable('{"type": "integer", "multipleOf": 99999999}')
+    with pytest.raises(ConfigError, match="characters; 65,536 are read"):
+        check_readable(json.dumps({"enum": ["x" * 70_000]}))
+    check_readable(json.dumps(ADDRESS))
 
 
 def test_a_schema_that_takes_too_much_on_the_way_fails_and_is_not_called_done(
@@ -187,6 +256,25 @@ def test_an_end_is_known_to_take_longer_once_something_is_opened() -> None:
         largest_part({"$defs": {"x": {"anyOf": [{"$ref": "#/$defs/x"}, {"const": "abcdef"}]}}, "$ref": "#/$defs/x"})
         == 8
     )
+
+
+@pytest.mark.parametrize(
+    ("pattern", "size"),
+    [
+        ("", 0),
+        ("^[0-9]{5}$", 5),
+        ("^(ab|[a-z]{20}){3}c*$", 61),
+        (r"\{\d{4}[]a]{5}[^]{2}]{3}[\]{]", 14),
+        ("((a{100}){100}){100}", 10**6),
+        ("a{0,3}b?|c", 2),
+        ("a{99999999999}", 1 << 20),
+        ("((((", 0),
+        ("a)b|[", 3),
+        ("\\", 1),
+    ],
+)
+def test_what_a_pattern_asks_for_is_seen(pattern: str, size: int) -> None:
+    assert largest_match(pattern) == size
 
 
 def test_it_may_be_given_on_the_command_line(model: Model, tmp_path: Path, command: Command) -> None:

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import base64
 import io
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import uvicorn
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from PIL import Image
 
 from legato.serving.api import ApiOptions, make_api
 from legato.serving.app import local_hosts
 from legato.serving.models import Served, ServedModels
+from legato.serving.server import Protocol
 
 PORT = 8000
 
@@ -19,6 +27,21 @@ PORT = 8000
 def api_of(*served: Served, **options: Any) -> TestClient:
     app = make_api(ServedModels(list(served)), ApiOptions(hosts=local_hosts(PORT), **options))
     return TestClient(app, base_url=f"http://127.0.0.1:{PORT}", raise_server_exceptions=False)
+
+
+@contextmanager
+def listening(app: FastAPI) -> Iterator[int]:
+    """A server in a thread of this process, for clients that come at the same time; its port."""
+    with socket.create_server(("127.0.0.1", 0)) as opened:
+        config = uvicorn.Config(app, http=Protocol, log_config=None, log_level="critical", lifespan="off", ws="none")
+        running = uvicorn.Server(config)
+        thread = threading.Thread(target=running.run, kwargs={"sockets": [opened]}, daemon=True)
+        thread.start()
+        while not running.started:
+            time.sleep(0.01)
+        yield opened.getsockname()[1]
+        running.should_exit = True
+        thread.join(30)
 
 
 def refusal_of(answer: Any, status: int) -> str:

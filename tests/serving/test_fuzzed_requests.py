@@ -9,8 +9,6 @@ import json
 import os
 import random
 import socket
-import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,12 +16,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import uvicorn
 
 import legato
 from legato.serving.api import ApiOptions, make_api
 from legato.serving.models import Served, ServedModels
-from legato.serving.server import Protocol
+from serving.api_client import listening
 from tiny_published import CHATML, gpt2_folder
 
 pytestmark = pytest.mark.slow
@@ -92,16 +89,8 @@ def server(folder: Path) -> Iterator[int]:
     """A server in a thread; its port."""
     served = Served("tiny", legato.load(folder, "cpu"), rows=8, queue=8, patience=20.0, most_tokens=16)
     app = make_api(ServedModels([served]), ApiOptions(hosts=None, body=1 << 18))
-    with socket.create_server(("127.0.0.1", 0)) as opened:
-        config = uvicorn.Config(app, http=Protocol, log_config=None, log_level="critical", lifespan="off", ws="none")
-        running = uvicorn.Server(config)
-        thread = threading.Thread(target=running.run, kwargs={"sockets": [opened]}, daemon=True)
-        thread.start()
-        while not running.started:
-            time.sleep(0.01)
-        yield opened.getsockname()[1]
-        running.should_exit = True
-        thread.join(30)
+    with listening(app) as port:
+        yield port
     served.close(drain=False)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -11,9 +11,6 @@ from legato.cli.imports import importing
 from legato.cli.printing import print_note
 from legato.cli.widths import Dtype, Quantize
 from legato.errors import ConfigError, brief
-
-if TYPE_CHECKING:
-    from legato.serving.indexes import ServedIndexes
 
 
 def command(
@@ -60,6 +57,12 @@ def command(
     check: Annotated[
         bool, typer.Option("--check", help="Read the models, open the port, say what would be served, and stop.")
     ] = False,
+    ray: Annotated[
+        bool, typer.Option("--ray", help="Behind Ray Serve, on the cluster that RAY_ADDRESS names, else a local one.")
+    ] = False,
+    replicas: Annotated[
+        int | None, typer.Option(min=1, help="Servers with the models, for --ray; 1 unless it is said.")
+    ] = None,
     device: Annotated[str, typer.Option()] = "auto",
     dtype: Dtype = "float32",
     quantize: Quantize = None,
@@ -70,10 +73,13 @@ def command(
     [dim]legato serve chat=runs/chat search=org/encoder --api-key secret --host 0.0.0.0[/dim]
     [dim]legato serve base=org/name --adapter polite=runs/polite --adapter terse=runs/terse[/dim]
     [dim]legato serve runs/chat --index docs=runs/index[/dim]
+    [dim]legato serve runs/chat --ray --replicas 4[/dim]
     """
     from legato.folders.finding import check_place
     from legato.registry import require_extra
 
+    if replicas is not None and not ray:
+        raise ConfigError("--replicas is for --ray; add that, or leave it out")
     for module in ("fastapi", "uvicorn", "prometheus_client"):
         require_extra("serve", module)
     named = [_named(each) for each in models]
@@ -82,31 +88,24 @@ def command(
     if any(not key for key in api_key or ()):
         raise ConfigError("--api-key is empty; leave it out, or give a key")
     with importing():
-        from legato.loading import load
-        from legato.serving.adapters import adapter_place, with_adapters
-        from legato.serving.models import Served, ServedModels
-        from legato.serving.server import serve
-    indexes = _opened(index or (), device)
-    adapters = [adapter_place(each) for each in adapter or ()]
-    for each in adapters:
+        from legato.serving.adapters import adapter_place
+        from legato.serving.server import ServerOptions, serve
+        from legato.serving.startup.spec import ServeSpec
+    spec = ServeSpec(
+        models=tuple((name or _name_of(place), place) for name, place in named),
+        adapters=tuple(adapter_place(each) for each in adapter or ()),
+        indexes=tuple(_index_places(index or ()).items()),
+        device=device,
+        dtype=dtype,
+        quantize=quantize,
+        rows=max_rows,
+        queue=max_queue,
+        patience=timeout,
+        most_tokens=max_tokens,
+    )
+    for each in spec.adapters:
         check_place(each.place)
-    served = [
-        (
-            place,
-            Served(
-                name or _name_of(place),
-                load(place, device, dtype=dtype, quantize=quantize),
-                rows=max_rows,
-                queue=max_queue,
-                patience=timeout,
-                most_tokens=max_tokens,
-            ),
-        )
-        for name, place in named
-    ]
-    serve(
-        ServedModels(with_adapters(served, adapters)),
-        print_note,
+    options = ServerOptions(
         host=host,
         port=port,
         keys=tuple(api_key or ()),
@@ -114,24 +113,26 @@ def command(
         body=max_body,
         log=log,
         check=check,
-        indexes=indexes,
     )
+    if ray:
+        from legato.serving.startup.ray_serve import serve_with_ray
+
+        serve_with_ray(spec, options, replicas or 1, print_note)
+    else:
+        serve(*spec.read(), options, print_note)
 
 
-def _opened(given: Sequence[str], device: str) -> ServedIndexes:
-    """The indexes by their names."""
-    from legato.rag import open_index
-    from legato.serving.indexes import ServedIndexes
-
-    opened = {}
+def _index_places(given: Sequence[str]) -> dict[str, str]:
+    """The indexes' places by their names."""
+    places: dict[str, str] = {}
     for each in given:
         name, equals, place = each.partition("=")
         if not equals or not place or not name.replace("-", "").replace("_", "").isalnum():
             raise ConfigError(f"--index {brief(each)}: write NAME=PLACE; a name is of letters, digits, - and _")
-        if name in opened:
+        if name in places:
             raise ConfigError(f"two indexes are called '{name}'; name one of them otherwise")
-        opened[name] = open_index(place, device=device)
-    return ServedIndexes(opened)
+        places[name] = place
+    return places
 
 
 def _named(given: str) -> tuple[str | None, str]:

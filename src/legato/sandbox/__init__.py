@@ -5,7 +5,10 @@ interrupt them. So they run in a helper (worker.py): one process, started when i
 nothing of ours in memory. It may take so much computing and memory a call, and give back so much; beyond that it is
 ended, the call is `OverBudget`, and the next call starts another.
 
-A process that forks starts a helper of its own; one that ends takes its helper with it.
+What may come often and take long has a helper *apart*, so that nobody waits for it who asks for something else; it
+has less memory, and yields to whatever else wants the processor.
+
+A process that forks starts helpers of its own; one that ends takes its helpers with it.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ WORKER: Final = Path(__file__).with_name("worker.py")
 SECONDS = 4.0  # of computing, a call; the worker's clock stands still while others have the processor
 PATIENCE = 60.0  # seconds by the clock on the wall: to start, and a call
 MEMORY = 1 << 30  # bytes
+APART = 1 << 28  # of a helper that others do not wait for
 OUTPUT = 1 << 26  # bytes of an answer
 # Where the system finds Python's own libraries; the rest of the environment is not for the helper.
 LOADING: Final = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DYLD_FRAMEWORK_PATH", "DYLD_FALLBACK_LIBRARY_PATH")
@@ -47,16 +51,20 @@ class Failed(Exception):
         self.kind, self.message, self.stage = kind, message, stage
 
 
-def call(name: str, **arguments: Any) -> Any:
-    """What the worker's function of that name gives; plain values in, plain values out."""
-    with _lock:
-        return _helper().call(name, arguments)
+def call(name: str, /, *, apart: str = "", seconds: float | None = None, **arguments: Any) -> Any:
+    """What the worker's function of that name gives; plain values in, plain values out.
+
+    `apart` names a helper that others have no part in, `seconds` is how long it may compute: SECONDS, else.
+    """
+    with _locks.setdefault(apart, threading.Lock()):
+        return _helper(apart).call(name, arguments, seconds)
 
 
 class Helper:
     """The process, and the two pipes to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, apart: bool = False) -> None:
+        self.memory, self.seconds = APART if apart else MEMORY, SECONDS
         kept = {name: value for name, value in os.environ.items() if name in LOADING}
         try:
             self.process = subprocess.Popen(
@@ -72,7 +80,7 @@ class Helper:
             raise _not_started(str(problem.strerror)) from None
         paths = [path for path in sys.path if path and Path(path).is_absolute()]
         try:
-            self._send({"paths": paths, "memory": MEMORY})
+            self._send({"paths": paths, "memory": self.memory, "yields": apart})
             self._receive()
         except OverBudget:  # nothing of anybody's has run yet
             code = self.process.poll()
@@ -83,9 +91,10 @@ class Helper:
             self.end()
             raise
 
-    def call(self, name: str, arguments: dict[str, Any]) -> Any:
+    def call(self, name: str, arguments: dict[str, Any], seconds: float | None = None) -> Any:
+        self.seconds = SECONDS if seconds is None else seconds
         try:
-            self._send({"call": name, "seconds": SECONDS, "output": OUTPUT, "arguments": arguments})
+            self._send({"call": name, "seconds": self.seconds, "output": OUTPUT, "arguments": arguments})
             answer = self._receive()
         except BaseException:  # it may be in the middle of something
             self.end()
@@ -143,36 +152,37 @@ class Helper:
         except subprocess.TimeoutExpired:
             code = 0
         if code in (-signal.SIGPROF, -signal.SIGXCPU):
-            return OverBudget(f"{SECONDS:g} s of computing")
-        return OverBudget(f"{MEMORY >> 20} MB of memory" if code == -signal.SIGKILL else "a process can bear")
+            return OverBudget(f"{self.seconds:g} s of computing")
+        return OverBudget(f"{self.memory >> 20} MB of memory" if code == -signal.SIGKILL else "a process can bear")
 
 
 def _not_started(reason: str) -> LegatoError:
     return LegatoError(f"the helper process could not be started: {reason}; look whether this Python starts at all")
 
 
-_lock = threading.Lock()
-_kept: Helper | None = None
+_locks = {"": threading.Lock()}  # by what a helper is apart for
+_kept: dict[str, Helper] = {}
 
 
-def _helper() -> Helper:
-    global _kept
-    if _kept is None or _kept.process.poll() is not None:
-        if _kept is not None:
-            _kept.end()
-        _kept = Helper()
-    return _kept
+def _helper(apart: str = "") -> Helper:
+    known = _kept.get(apart)
+    if known is None or known.process.poll() is not None:
+        if known is not None:
+            known.end()
+        known = _kept[apart] = Helper(apart=bool(apart))
+    return known
 
 
 def _forked() -> None:
-    """What a forked process does: the helper is its parent's, and whoever held the lock is not there."""
-    global _kept, _lock
-    _kept, _lock = None, threading.Lock()
+    """What a forked process does: the helpers are its parent's, and whoever held a lock is not there."""
+    global _kept, _locks
+    _kept, _locks = {}, {"": threading.Lock()}
 
 
 def _close() -> None:
-    if _kept is not None and _kept.process.returncode is None:
-        _kept.end()
+    for each in _kept.values():
+        if each.process.returncode is None:
+            each.end()
 
 
 os.register_at_fork(after_in_child=_forked)

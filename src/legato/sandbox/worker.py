@@ -119,12 +119,33 @@ def try_tokenizer(path: str) -> None:
     tokenizers.Tokenizer.from_file(path)
 
 
+# --- JSON schemas -------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1)
+def single_bytes() -> Any:
+    """The smallest vocabulary: whether a schema can be read does not depend on that."""
+    from llguidance import LLTokenizer
+
+    return LLTokenizer("byte")
+
+
+def read_schema(schema: str, limits: dict[str, Any]) -> None:
+    """Let llguidance read a schema, as far as it does before a text is written."""
+    from llguidance import LLMatcher, LLParserLimits
+
+    grammar = LLMatcher.grammar_from_json_schema(schema)
+    matcher = LLMatcher(single_bytes(), grammar, log_level=0, limits=LLParserLimits(**limits, verbose_errors=False))
+    matcher.compute_bitmask()
+
+
 # --- the process --------------------------------------------------------------------------------------
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "render": render,
     "first_match": first_match,
     "try_tokenizer": try_tokenizer,
+    "read_schema": read_schema,
 }
 
 
@@ -165,6 +186,8 @@ def main() -> None:
     sys.path[:] = first["paths"]
     memory = first["memory"]
     limit(memory)
+    if first["yields"] and hasattr(os, "nice"):
+        os.nice(19)
     send(out, b"{}")
     while (request := receive(pipe)) is not None:
         signal.setitimer(signal.ITIMER_PROF, request["seconds"])  # nobody handles it: it ends the process

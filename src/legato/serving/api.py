@@ -5,8 +5,8 @@ Errors are OpenAI's, {"error": {"message": …, "type": …}}: one line that say
 
 from __future__ import annotations
 
+import asyncio
 import hmac
-import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from legato.errors import LegatoError, brief, reason_of
-from legato.serving.app import Guard, Refusal, json_response
+from legato.serving.app import Guard, Refusal, json_response, request_id
 from legato.serving.audio_routes import audio_routes
 from legato.serving.indexes import ServedIndexes, search_routes
 from legato.serving.models import ServedModels
@@ -65,10 +65,20 @@ class Metrics:
             self.waiting.labels(served.name).set(waiting)
         return bytes(generate_latest(self.registry))
 
+    async def shown(self) -> bytes:
+        """What /metrics answers."""
+        return await asyncio.to_thread(self.text)
 
-def make_api(models: ServedModels, options: ApiOptions, indexes: ServedIndexes | None = None) -> FastAPI:
+
+def make_api(
+    models: ServedModels,
+    options: ApiOptions,
+    indexes: ServedIndexes | None = None,
+    metrics: Metrics | None = None,
+) -> FastAPI:
+    """The application; `metrics` are its own unless somebody gathers those of several."""
     app = FastAPI(title="Legato", docs_url=None, redoc_url=None, openapi_url="/openapi.json")
-    metrics = Metrics(models)
+    metrics = metrics or Metrics(models)
     app.state.ready = True
 
     @app.get("/health")
@@ -80,8 +90,8 @@ def make_api(models: ServedModels, options: ApiOptions, indexes: ServedIndexes |
         return json_response({"ready": app.state.ready}, 200 if app.state.ready else 503)
 
     @app.get("/metrics")
-    def show_metrics() -> Response:
-        return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
+    async def show_metrics() -> Response:
+        return Response(await metrics.shown(), media_type=CONTENT_TYPE_LATEST)
 
     indexes = indexes or ServedIndexes()
     app.include_router(page_route())
@@ -106,8 +116,7 @@ class RequestMiddleware:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
         headers, begun, status, taken = Headers(scope=scope), time.perf_counter(), 0, 0
-        number = headers.get("x-request-id", "")[:64]
-        number = number if number.isascii() and number.replace("-", "").isalnum() else secrets.token_hex(8)
+        number = request_id(headers)
 
         async def answer(message: Message) -> None:
             nonlocal status
@@ -131,6 +140,9 @@ class RequestMiddleware:
             if status:  # an answer has begun
                 raise
             await response_to(problem)(scope, receive, answer)
+        except asyncio.CancelledError:  # as Ray's proxy does where the client has gone
+            status = status or 499
+            raise
         finally:
             seconds = time.perf_counter() - begun
             route = getattr(scope.get("route"), "path", "other")

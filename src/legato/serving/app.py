@@ -12,6 +12,7 @@ Whatever goes wrong is one line of JSON, {"error": …}: 4xx for what was asked,
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
@@ -63,6 +64,12 @@ def json_response(value: Any, status: int = 200) -> Response:
 
 def error_response(status: int, line: str) -> Response:
     return json_response({"error": line}, status)
+
+
+def request_id(headers: Headers) -> str:
+    """What a request is called in the log: as its client calls it, where that is a plain word."""
+    given = headers.get("x-request-id", "")[:64]
+    return given if given.isascii() and given.replace("-", "").isalnum() else secrets.token_hex(8)
 
 
 def local_hosts(port: int) -> frozenset[str]:

@@ -11,6 +11,7 @@ one.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
@@ -27,7 +28,8 @@ from legato.retrieval.index import Index, SearchHit
 from legato.serving.app import Refusal, json_response
 from legato.serving.batcher import Batcher
 from legato.serving.models import Gone, Served
-from legato.serving.openai_forms import Answer, ChatForm, Spelled
+from legato.serving.openai_forms import Answer, ChatForm, Spelling
+from legato.serving.transport.bodies import BoundedRoute
 
 MOST_TOP: Final = 100  # passages of one request
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -118,7 +120,7 @@ class ServedIndexes:
 
 
 def search_routes(indexes: ServedIndexes) -> APIRouter:
-    router = APIRouter(prefix="/v1")
+    router = APIRouter(prefix="/v1", route_class=BoundedRoute)
 
     @router.post("/search", response_model=SearchResponse)
     async def search(body: SearchRequest, request: Request) -> Response:
@@ -166,15 +168,19 @@ async def ground(
 
     if not hits:
         return Grounded(messages, [])
-    asked, kept = fitting(question, hits, writer.special_tokens, lambda each: writer.fits(dialogue(each), most))
+
+    def fits(asked: list[dict[str, str]]) -> bool:
+        return writer.fits(dialogue(asked), most)
+
+    asked, kept = await asyncio.to_thread(fitting, question, hits, writer.special_tokens, fits)
     return Grounded(dialogue(asked), kept)
 
 
 class CitedChatForm(ChatForm):
     """`chat.completion` with the `sources`, and which of them each choice cites; in a stream they come last."""
 
-    def __init__(self, model: str, hits: Sequence[SearchHit], spelled: Spelled = str) -> None:
-        super().__init__(model, spelled)
+    def __init__(self, model: str, hits: Sequence[SearchHit], spelling: Spelling | None = None) -> None:
+        super().__init__(model, spelling)
         self.hits = list(hits)
         self._texts: dict[int, str] = {}
 

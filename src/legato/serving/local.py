@@ -44,7 +44,15 @@ def serve_studio(
 def run_server(app: FastAPI, opened: socket.socket) -> None:
     """Answer on an open socket until somebody presses Ctrl-C."""
     config = uvicorn.Config(
-        app, log_config=None, log_level="critical", access_log=False, lifespan="off", ws="none", server_header=False
+        app,
+        http="h11",
+        loop="asyncio",  # not what other packages bring
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        server_header=False,
     )
     try:
         uvicorn.Server(config).run(sockets=[opened])

@@ -20,6 +20,7 @@ from legato.serving.batcher import Batcher, Run
 from legato.serving.scheduler import PATIENCE, QUEUE, ROWS, Scheduler
 
 MOST_TOKENS: Final = 4096  # that a text may have
+LETTERS: Final = 64  # of a token, in texts that are read at all: there are few so long, and none is of these alone
 
 Gone = Callable[[], Awaitable[bool]]
 """Whether the client of a request has gone away."""
@@ -57,9 +58,19 @@ class Served:
                 self._scheduler = Scheduler(self.model, rows=self._rows, queue=self._queue, patience=self._patience)
             return self._scheduler
 
+    def check_letters(self, letters: int) -> None:
+        """Refuse a prompt of so many characters that to count its tokens would take long, and they would not fit."""
+        most = self.model.module.max_length
+        if most is not None and letters > LETTERS * most:
+            raise ConfigError(
+                f"the prompt has {letters:,} characters, but the model reads {most:,} tokens at most: shorten it"
+            )
+
     async def embed(self, texts: Sequence[str], gone: Gone) -> tuple[Any, int]:
         """A vector for each text (N, D), and how many tokens were read."""
-        encode = self.model.tokenizer.encode
+        encode, most = self.model.tokenizer.encode, self.model.module.max_length
+        if most is not None:  # what is beyond would be cut off, once all of it is tokens
+            texts = [text[: LETTERS * most] for text in texts]
 
         def run(some: list[str]) -> list[tuple[Any, int]]:
             return [(vector, len(encode(text))) for vector, text in zip(self.model.embed(some), some, strict=True)]

@@ -4,13 +4,33 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
+from legato.data.text.any_tokenizer import AnyTokenizer
+from legato.data.text.vocabularies import from_byte_letters
 from legato.decoding.logprobs import TokenLogprob
 
-Spelled = Callable[[int], str]
-"""A token as it reads in a text."""
+PARTIAL: Final = "\N{REPLACEMENT CHARACTER}"  # what a part of a character is decoded as
+
+
+class Spelling:
+    """Tokens as they read in a text; one that is no whole character goes by its name in the vocabulary."""
+
+    def __init__(self, tokenizer: AnyTokenizer) -> None:
+        self.tokenizer = tokenizer
+
+    def text(self, token: int) -> str:
+        text = self.tokenizer.decode([token])
+        return text if text and PARTIAL not in text else self.tokenizer.token(token)
+
+    def bytes(self, token: int) -> bytes:
+        """What clients put together where a character is of several tokens."""
+        text = self.text(token)
+        if token in self.tokenizer.special_ids or self.tokenizer.decode([token]) == text:
+            return text.encode("utf-8", "replace")
+        pieces = self.tokenizer.pieces
+        return from_byte_letters(text) if pieces is None else pieces[token]
 
 
 class Answer(NamedTuple):
@@ -45,9 +65,9 @@ class Form(Protocol):
 class ChatForm:
     """`chat.completion` and its chunks."""
 
-    def __init__(self, model: str, spelled: Spelled = str) -> None:
+    def __init__(self, model: str, spelling: Spelling | None = None) -> None:
         self.about = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": model}
-        self.spelled = spelled
+        self.spelling = spelling
 
     def whole(self, answers: Sequence[Any], usage: dict[str, int]) -> dict[str, Any]:
         choices = [self._choice(index, Answer(*answer)) for index, answer in enumerate(answers)]
@@ -93,14 +113,14 @@ class ChatForm:
         return {"content": content, "refusal": None}
 
     def _token(self, token: int, logprob: float) -> dict[str, Any]:
-        text = self.spelled(token)
-        return {"token": text, "logprob": logprob, "bytes": list(text.encode("utf-8", "replace"))}
+        assert self.spelling is not None, "log-probabilities are of tokens that can be spelled"
+        return {"token": self.spelling.text(token), "logprob": logprob, "bytes": [*self.spelling.bytes(token)]}
 
 
 class CompletionForm:
     """`text_completion`, whole or in chunks."""
 
-    def __init__(self, model: str, echoed: Sequence[str], each: int = 1, spelled: Spelled = str) -> None:
+    def __init__(self, model: str, echoed: Sequence[str], each: int, spelling: Spelling) -> None:
         """`echoed` is what stands before the texts of each prompt, `each` how many those are."""
         self.about = {
             "id": f"cmpl-{secrets.token_hex(12)}",
@@ -108,7 +128,7 @@ class CompletionForm:
             "created": int(time.time()),
             "model": model,
         }
-        self.echoed, self.each, self.spelled = echoed, each, spelled
+        self.echoed, self.each, self.spelling = echoed, each, spelling
         self._written: dict[int, int] = {}  # characters of each choice so far
 
     def whole(self, answers: Sequence[Any], usage: dict[str, int]) -> dict[str, Any]:
@@ -128,7 +148,7 @@ class CompletionForm:
         self, choice: int, text: str, reason: str | None, logprobs: Sequence[TokenLogprob] | None = None
     ) -> dict[str, Any]:
         begin = self._written.get(choice, 0)
-        self._written[choice] = begin + sum(len(self.spelled(each.token)) for each in logprobs or ())
+        self._written[choice] = begin + sum(len(self.spelling.text(each.token)) for each in logprobs or ())
         return {**self.about, "choices": [self._choice(choice, text, reason, logprobs, begin)]}
 
     def calls(self, choice: int, calls: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -161,11 +181,11 @@ class CompletionForm:
     def _logprobs(self, tokens: Sequence[TokenLogprob] | None, begin: int) -> dict[str, Any] | None:
         if tokens is None:
             return None
-        texts = [self.spelled(each.token) for each in tokens]
+        texts = [self.spelling.text(each.token) for each in tokens]
         offsets = [begin + sum(map(len, texts[:place])) for place in range(len(texts))]
         return {
             "tokens": texts,
             "token_logprobs": [each.logprob for each in tokens],
-            "top_logprobs": [{self.spelled(token): value for token, value in each.top} for each in tokens],
+            "top_logprobs": [{self.spelling.text(token): value for token, value in each.top} for each in tokens],
             "text_offset": offsets,
         }

@@ -15,12 +15,14 @@ import numpy as np
 from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 
+from legato.decoding import SearchOptions
+from legato.decoding.constraints import check_constraint
 from legato.decoding.logprobs import TokenLogprob
 from legato.errors import ConfigError, LegatoError
 from legato.serving.app import Refusal, json_response
 from legato.serving.indexes import CitedChatForm, ServedIndexes, ground, no_answer
 from legato.serving.models import Served, ServedModels
-from legato.serving.openai_forms import Answer, ChatForm, CompletionForm, Form
+from legato.serving.openai_forms import Answer, ChatForm, CompletionForm, Form, Spelling
 from legato.serving.openai_types import (
     ChatCompletionRequest,
     CompletionRequest,
@@ -32,15 +34,15 @@ from legato.serving.page.route import about_model
 from legato.serving.picture_messages import answer_about_picture, pictures_in
 from legato.serving.scheduler import Done, Event, Failed, Piece, QueueFull, TextRequest
 from legato.serving.tool_calls import BEGIN, Tool, may_begin, read_calls
+from legato.serving.transport.bodies import BoundedRoute
 
 MOST_PROMPTS: Final = 128
-PARTIAL: Final = "\N{REPLACEMENT CHARACTER}"  # what a part of a character is decoded as
 MOST_EMBEDDED: Final = 2048
 MOST_SCHEMAS: Final = 64  # that wait to be read
 
 
 def openai_routes(models: ServedModels, indexes: ServedIndexes) -> APIRouter:
-    router = APIRouter(prefix="/v1")
+    router = APIRouter(prefix="/v1", route_class=BoundedRoute)
 
     @router.get("/models")
     async def list_models() -> Response:
@@ -60,11 +62,12 @@ def openai_routes(models: ServedModels, indexes: ServedIndexes) -> APIRouter:
         if pictures_in(body.messages):
             return await answer_about_picture(served, body, most, request, ChatForm(body.model))
         messages, tools = [message.plain() for message in body.messages], body.offered_tools
-        form = ChatForm(body.model, _spelling(served))
+        served.check_letters(sum(len(message["content"]) for message in messages))
+        form = ChatForm(body.model, Spelling(served.model.tokenizer))
         if body.index is not None:
             room = most or served.most_tokens
             grounded = await ground(indexes, body.index, served, messages, room, request.is_disconnected)
-            messages, form = grounded.messages, CitedChatForm(body.model, grounded.hits, _spelling(served))
+            messages, form = grounded.messages, CitedChatForm(body.model, grounded.hits, form.spelling)
             if not grounded.hits:
                 return no_answer(form, bool(body.stream), _sse)
         offered = [tool.model_dump(exclude_none=True) for tool in tools]
@@ -79,9 +82,12 @@ def openai_routes(models: ServedModels, indexes: ServedIndexes) -> APIRouter:
             raise ConfigError("'logprobs' are those of what is written; leave out 'echo'")
         if not 1 <= len(prompts) <= MOST_PROMPTS:
             raise ConfigError(f"there are {len(prompts):,} prompts; 1 to {MOST_PROMPTS} are answered at once")
-        ids = [served.model.prompt_ids(prompt) for prompt in prompts]
-        echoed = [_text_of(served, prompt) if body.echo else "" for prompt in prompts]
-        form = CompletionForm(body.model, echoed, body.n or 1, _spelling(served))
+        served.check_letters(max([len(prompt) for prompt in prompts if isinstance(prompt, str)], default=0))
+        ids = await asyncio.to_thread(lambda: [served.model.prompt_ids(prompt) for prompt in prompts])
+        echoed = await asyncio.to_thread(
+            lambda: [_text_of(served, prompt) if body.echo else "" for prompt in prompts]
+        )
+        form = CompletionForm(body.model, echoed, body.n or 1, Spelling(served.model.tokenizer))
         return await _generate(served, body, ids, body.max_tokens, request, form)
 
     @router.post("/embeddings")
@@ -96,17 +102,6 @@ def _card(served: Served) -> dict[str, Any]:
     card = {"id": served.name, "object": "model", "created": served.created, "owned_by": "legato"}
     card["legato"] = about_model(served)
     return card if served.base is None else {**card, "parent": served.base.name}
-
-
-def _spelling(served: Served) -> Callable[[int], str]:
-    """What spells a token as it reads in a text; one that is no whole character, by its name in the vocabulary."""
-    tokenizer = served.model.tokenizer
-
-    def spelled(token: int) -> str:
-        text = tokenizer.decode([token])
-        return text if text and PARTIAL not in text else tokenizer.token(token)
-
-    return spelled
 
 
 def _text_of(served: Served, prompt: str | list[int]) -> str:
@@ -138,14 +133,18 @@ class _SchemaReader:
         self._pool = ThreadPoolExecutor(1, "legato-schemas")
         self._waiting = 0
 
-    async def read(self, submit: Callable[[], TextRequest]) -> TextRequest:
+    async def read(self, options: SearchOptions, submit: Callable[[], TextRequest]) -> TextRequest:
         if self._waiting >= MOST_SCHEMAS:
             raise QueueFull(self._waiting, self._waiting)
         self._waiting += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, submit)
+            return await asyncio.get_running_loop().run_in_executor(self._pool, self._submit, options, submit)
         finally:
             self._waiting -= 1
+
+    def _submit(self, options: SearchOptions, submit: Callable[[], TextRequest]) -> TextRequest:
+        check_constraint(options)
+        return submit()
 
 
 _SCHEMAS: Final = _SchemaReader()
@@ -172,7 +171,7 @@ async def _generate(
             listener, top = events.listener(number), body.top
             how: dict[str, Any] = {"count": count, "top_logprobs": top, "streamed": bool(body.stream)}
             submit = partial(scheduler.submit, ids, options, listener, model=served.model, **how)
-            requests.append(submit() if options.json_schema is None else await _SCHEMAS.read(submit))
+            requests.append(submit() if options.json_schema is None else await _SCHEMAS.read(options, submit))
     except BaseException:
         for each in requests:
             scheduler.cancel(each)
@@ -328,7 +327,7 @@ async def _embed(served: Served, body: EmbeddingsRequest, request: Request) -> d
     many = one_or_many(body.input)
     if not 1 <= len(many) <= MOST_EMBEDDED:
         raise ConfigError(f"there are {len(many):,} inputs; 1 to {MOST_EMBEDDED:,} are embedded at once")
-    texts = [_text_of(served, each) for each in many]
+    texts = await asyncio.to_thread(lambda: [_text_of(served, each) for each in many])
     vectors, read = await served.embed(texts, request.is_disconnected)
     if body.dimensions is not None and body.dimensions != vectors.shape[1]:
         raise ConfigError(f"'dimensions' is {body.dimensions:,}; {served.name} has vectors of {vectors.shape[1]:,}")

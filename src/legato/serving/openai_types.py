@@ -10,7 +10,7 @@ import json
 import secrets
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator
 
 from legato.config import MAX_SEED, validate
 from legato.decoding import SearchOptions
@@ -38,6 +38,24 @@ NOT_DONE: Final = {  # with what says that nothing is asked for
 }
 MOST_CHOICES: Final = 128
 MOST_STOPS: Final = 16
+MOST_MESSAGES: Final = 4096
+MOST_PARTS: Final = 1024  # of a message
+
+
+def _kind_of_texts(given: Any) -> str:
+    first = given[0] if isinstance(given, list) and given else None
+    kinds = ((str, "texts"), (list, "token lists"))
+    return next((kind for type_, kind in kinds if isinstance(first, type_)), "tokens" if given else "texts")
+
+
+# Which of the four it is, its first element says: none is read as another, and the first mistake ends the reading.
+Texts = Annotated[
+    Annotated[str, Tag("text")]
+    | Annotated[list[str], Field(fail_fast=True), Tag("texts")]
+    | Annotated[list[int], Field(fail_fast=True), Tag("tokens")]
+    | Annotated[list[Annotated[list[int], Field(fail_fast=True)]], Field(fail_fast=True), Tag("token lists")],
+    Discriminator(lambda given: "text" if not isinstance(given, list) else _kind_of_texts(given)),
+]
 
 
 class ApiRequest(BaseModel):
@@ -132,9 +150,9 @@ class Message(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[Part] | None = None
+    content: str | Annotated[list[Part], Field(max_length=MOST_PARTS, fail_fast=True)] | None = None
     name: str | None = None
-    tool_calls: list[CalledTool] | None = None
+    tool_calls: Annotated[list[CalledTool], Field(max_length=MOST_TOOLS, fail_fast=True)] | None = None
     tool_call_id: str | None = None
 
     def plain(self) -> dict[str, Any]:
@@ -172,13 +190,13 @@ ResponseFormat = Annotated[TextFormat | JsonFormat | JsonSchemaFormat, Field(dis
 
 
 class ChatCompletionRequest(GenerationRequest):
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)]
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     response_format: ResponseFormat | None = None
-    tools: Annotated[list[Tool], Field(max_length=MOST_TOOLS)] | None = None
+    tools: Annotated[list[Tool], Field(max_length=MOST_TOOLS, fail_fast=True)] | None = None
     tool_choice: ToolChoice | None = None
     index: IndexField | None = None  # ours: answer from its passages
 
@@ -204,7 +222,7 @@ class ChatCompletionRequest(GenerationRequest):
 
 
 class CompletionRequest(GenerationRequest):
-    prompt: str | list[str] | list[int] | list[list[int]] = ""
+    prompt: Texts = ""
     max_tokens: Annotated[int, Field(ge=1)] | None = 16
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
@@ -229,6 +247,6 @@ def one_or_many(given: Any) -> list[Any]:
 
 
 class EmbeddingsRequest(ApiRequest):
-    input: str | list[str] | list[int] | list[list[int]]
+    input: Texts
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Field(ge=1)] | None = None

@@ -12,10 +12,11 @@ from starlette.responses import Response
 from legato.serving.app import json_response
 from legato.serving.models import ServedModels
 from legato.serving.predict_types import Predictions, predictable, request_of
+from legato.serving.transport.bodies import BoundedRoute
 
 
 def predict_routes(models: ServedModels) -> APIRouter:
-    router = APIRouter(prefix="/v1")
+    router = APIRouter(prefix="/v1", route_class=BoundedRoute)
     body_type: Any = request_of(models)
 
     @router.post("/predict", response_model=Predictions)

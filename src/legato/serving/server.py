@@ -7,15 +7,16 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 import uvicorn
 from fastapi import FastAPI
 
 from legato.errors import LegatoError
-from legato.serving.api import ApiOptions, make_api
+from legato.serving.api import BODY, ApiOptions, make_api
 from legato.serving.app import local_hosts
 from legato.serving.indexes import ServedIndexes
 from legato.serving.models import ServedModels
@@ -27,54 +28,56 @@ LOCAL: Final = ("127.0.0.1", "localhost", "::1")
 DRAIN: Final = 30  # seconds that texts being written have when the server is to stop
 
 
-def serve(
-    models: ServedModels,
-    say: Callable[[str], None],
-    *,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    keys: tuple[str, ...] = (),
-    origins: frozenset[str] = frozenset(),
-    body: int = 8 << 20,
-    log: bool = True,
-    check: bool = False,
-    indexes: ServedIndexes | None = None,
-) -> None:
-    """Answer until SIGTERM or Ctrl-C; then what was asked for is written, and nothing more is taken in.
+@dataclass(frozen=True)
+class ServerOptions:
+    """Where a server listens, who may ask it, and what it writes down."""
 
-    With `check` nothing is answered: it stops once everything is ready.
-    """
-    opened = listen(host, port)
+    host: str = "127.0.0.1"
+    port: int = 8000  # 0 takes a free one
+    keys: tuple[str, ...] = ()
+    origins: frozenset[str] = frozenset()
+    body: int = BODY
+    log: bool = True
+    check: bool = False  # nothing is answered: it stops once everything is ready
+
+    def guards(self, port: int) -> ApiOptions:
+        """How the API behind the port that was taken is guarded."""
+        hosts = local_hosts(port) if self.host in LOCAL else None
+        log = writer() if self.log else lambda entry: None
+        return ApiOptions(self.keys, hosts, self.origins, self.body, log)
+
+    def address(self, port: int) -> str:
+        shown = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{shown}:{port}/v1"
+
+    def announce(self, say: Callable[[str], None], names: Iterable[str], address: str) -> None:
+        """Say what is served and where; also who may ask, where that is everybody."""
+        with suppress(OSError):  # a full disk behind standard error is no reason not to serve
+            say(f"serving {', '.join(names)} at {address} (Ctrl-C stops it)")
+            if self.host not in LOCAL and not self.keys:
+                say("legato: note: other machines may ask, and nobody needs a key; --api-key asks for one")
+
+
+def serve(models: ServedModels, indexes: ServedIndexes, options: ServerOptions, say: Callable[[str], None]) -> None:
+    """Answer until SIGTERM or Ctrl-C; then what was asked for is written, and nothing more is taken in."""
+    opened = listen(options.host, options.port)
     for served in models:
         served.warm_up()
-    taken = opened.getsockname()[1]
-    local = host in LOCAL
-    lines = writer()
-    options = ApiOptions(
-        keys, local_hosts(taken) if local else None, origins, body, lines if log else lambda entry: None
-    )
-    shown = f"[{host}]" if ":" in host else host
-    names = ", ".join([*(served.name for served in models), *(f"index {name}" for name in indexes or ())])
-    if check:
+    port = opened.getsockname()[1]
+    names = [*(served.name for served in models), *(f"index {name}" for name in indexes)]
+    if options.check:
         opened.close()
-        say(f"{names} would be served at http://{shown}:{taken}/v1")
+        say(f"{', '.join(names)} would be served at {options.address(port)}")
         return
-    _say(say, f"serving {names} at http://{shown}:{taken}/v1 (Ctrl-C stops it)")
-    if not local and not keys:
-        _say(say, "legato: note: other machines may ask, and nobody needs a key; --api-key asks for one")
+    options.announce(say, names, options.address(port))
+    lines = writer()
     try:
-        run(make_api(models, options, indexes), opened)
+        run(make_api(models, options.guards(port), indexes), opened)
     finally:
         models.close()
-        if indexes is not None:
-            indexes.close()
+        indexes.close()
     lines.say("the server has stopped")  # by its thread: nobody may read on
     lines.close()
-
-
-def _say(say: Callable[[str], None], line: str) -> None:
-    with suppress(OSError):  # a full disk behind standard error is no reason not to serve
-        say(line)
 
 
 def allow_files() -> None:
@@ -91,6 +94,7 @@ def run(app: FastAPI, opened: socket.socket) -> None:
     config = uvicorn.Config(
         app,
         http=Protocol,
+        loop="asyncio",  # not uvloop, which other packages bring
         log_config=None,
         log_level="critical",
         access_log=False,

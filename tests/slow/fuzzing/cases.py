@@ -40,7 +40,7 @@ ASKED_FOR: Final = frozenset(
 WRITES: Final = frozenset(
     {"out", "--out", "--attention", "--draw", "--srt", "--save", "--html"}
 )  # which name a place to write to
-SERVES: Final = frozenset({"--serve"})  # what goes on until somebody stops it
+SERVES: Final = frozenset({"--serve", "--ray"})  # what goes on until somebody stops it, or starts a cluster for each
 PLACE: Final = re.compile(r"(?P<target>\S+)=(?P<kind>[\w.-]+)#(?P<seed>\d+)")
 
 

@@ -19,6 +19,14 @@ def constraint_of(loaded: Any, options: SearchOptions, limits: Sequence[int]) ->
     return SchemaConstraint(grammar, limits)
 
 
+def check_constraint(options: SearchOptions) -> None:
+    """Refuse what takes too long to be read; for options that a stranger sends."""
+    if options.json_schema is not None:
+        from legato.decoding.constraints.json_schema import check_readable
+
+        check_readable(options.json_schema)
+
+
 def check_followed(constraint: Constraint | None) -> None:
     """Raise what a constraint could not be followed for, where there is such a thing."""
     failure = getattr(constraint, "failure", None)

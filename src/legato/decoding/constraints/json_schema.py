@@ -1,28 +1,32 @@
 """Texts that fit a JSON schema: after each token, `llguidance` tells which tokens may follow.
 
 What is cut off by the limit of tokens fits nothing. So the constraint knows how a text would be ended soonest from
-where it is. While more tokens are left than that takes, and than anything takes that one token can open
-(schema_sizes.py), all that fits may follow; then only what leaves room for an end, tried token by token. Values are
-separated as `json.dumps` does, and nothing else is space between them: a model may not write blanks until its tokens
-are spent.
+where it is (schema_ends.py). While more tokens are left than that takes, and than anything takes that one token can
+open (schema_sizes.py), all that fits may follow; then only what leaves room for an end, tried token by token. Values
+are separated as `json.dumps` does, and nothing else is space between them: a model may not write blanks until its
+tokens are spent.
 
-A schema comes from whoever asks, so reading it and each step have a budget. What exceeds it is refused, or ends with
-a failure that the search's caller raises.
+A schema comes from whoever asks, and texts of others wait for each step. So reading it, a step and a text each have a
+budget. What exceeds it is refused, is ended by the shortest way that is known, or ends with a failure that the
+search's caller raises. Before a stranger's schema is read here, `check_readable` reads it in a process that can be
+ended: some would be read for hours.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import NDArray
 
+from legato import sandbox
 from legato.data.text.any_tokenizer import AnyTokenizer
 from legato.data.text.tokenizers import Tokenizer
+from legato.decoding.constraints.schema_ends import Budget, Ends, Mask, OutOfTime
 from legato.decoding.constraints.schema_sizes import largest_part
 from legato.errors import ConfigError, LegatoError, brief
 from legato.registry import require_extra
@@ -30,18 +34,43 @@ from legato.registry import require_extra
 SEPARATORS: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 LARGEST: Final = 1 << 16  # characters of a schema
 LONGEST_END: Final = 1 << 11  # tokens
+LARGEST_PART: Final = 1 << 14  # characters that a part of a schema asks for, which are forced at once
+LEAP: Final = 1 << 12  # tokens, which are as good as any more
 LIMITS: Final = {"step_lexer_fuel": 100_000, "step_max_items": 25_000, "max_lexer_states": 50_000}
-LOOP: Final = 12  # times that one token is the nearest to an end before another way is looked for
-DEPTH: Final = 32  # characters of such a way
-BREADTH: Final = 4  # of them side by side
-WAYS: Final = 4  # that are looked for in vain, at most
+SECONDS: Final = 1.0  # of computing, in which a stranger's schema has to be read
 TRIED: Final = 12  # tokens that are tried where room is scarce
-# What ends a value, in a string and elsewhere, the first that may be written.
-IN_STRING: Final = ('"', "0", "a", " ")
-ELSEWHERE: Final = ("}", "]", ",", ":", '"', "0", "1", "-", "n", "t", "f", "{", "[")
-ONLY_IN_STRING: Final = "Z"  # a letter that stands nowhere else in JSON
+# Seconds of computing that looking for ends may take:
+READING: Final = 1.0  # while a schema is read
+STEP: Final = 0.1  # in a step of a text
+TEXT: Final = 0.5  # in all steps of a text, and
+TOKEN: Final = 0.0005  # for each token that it may have
 
-Mask = NDArray[np.bool_]
+
+def check_readable(schema: str) -> None:
+    """Refuse a schema that takes too much computing or memory to be read."""
+    _largest_part(schema)
+    require_extra("serve", "llguidance")
+    try:
+        sandbox.call("read_schema", apart="schemas", seconds=SECONDS, schema=_as_read(schema), limits=LIMITS)
+    except sandbox.OverBudget as problem:
+        raise _unusable(f"to read it takes more than {problem}") from None
+    except sandbox.Failed:
+        pass  # what is wrong with it is said where it is read
+
+
+def _largest_part(schema: str) -> int:
+    """What the largest part of a schema asks for, in characters; refused where that, or all of it, is too much."""
+    if len(schema) > LARGEST:
+        raise ConfigError(f"the JSON schema has {len(schema):,} characters; {LARGEST:,} are read")
+    part = largest_part(json.loads(schema))
+    if part > LARGEST_PART:
+        raise _unusable(f"a part of it asks for {part:,} characters and more; {LARGEST_PART:,} are written")
+    return part
+
+
+def _as_read(schema: str) -> str:
+    """As the library is to read it."""
+    return json.dumps({**json.loads(schema), "x-guidance": SEPARATORS})
 
 
 class SchemaGrammar:
@@ -49,129 +78,32 @@ class SchemaGrammar:
 
     def __init__(self, schema: str, tokenizer: AnyTokenizer, vocabulary: int, ends: Sequence[int]) -> None:
         library = require_extra("serve", "llguidance")
-        if len(schema) > LARGEST:
-            raise ConfigError(f"the JSON schema has {len(schema):,} characters; {LARGEST:,} are read")
+        self.leap = min(_largest_part(schema), LEAP)  # tokens that one more can make an end longer by, and more
         self.vocabulary, self.ends = vocabulary, list(ends)
         self._tokens, self.quotes = _guidance_tokens(tokenizer, vocabulary, self.ends)
-        read = json.loads(schema)
-        grammar = library.LLMatcher.grammar_from_json_schema(json.dumps({**read, "x-guidance": SEPARATORS}))
+        grammar = library.LLMatcher.grammar_from_json_schema(_as_read(schema))
         limits = library.LLParserLimits(**LIMITS, verbose_errors=False)
         self._start = library.LLMatcher(self._tokens, grammar, log_level=0, limits=limits)
         if self._start.is_error():
             raise _unusable(_first_line(self._start))
-        self._characters = {chr(code): self._alone(chr(code)) for code in range(32, 127) if chr(code) != "\\"}
-        self.leap = largest_part(read)  # tokens that one more token can make an end longer by, and more
-        self._ways: dict[bytes, list[int]] = {}  # by a mask: characters to the end of a string
-        self._in_vain = 0
-        end = self.ending(self._start, LONGEST_END)
+        self._start.compute_bitmask()  # else what is forced would be computed while other threads wait
+        self.shortest_ways = Ends(self._tokens, vocabulary, self.ends)
+        try:
+            end = self.shortest_ways.nearest(self._start, LONGEST_END, Budget(READING))
+        except OutOfTime:
+            end = None
         if end is None:
             raise _unusable(f"no text of at most {LONGEST_END:,} tokens was found that fits it")
-        self.shortest = len(end)
+        self.end = end  # a text that fits, from the beginning
+
+    @property
+    def shortest(self) -> int:
+        """The fewest tokens that are known to fit, the end token's included."""
+        return len(self.end)
 
     def matcher(self) -> Any:
         """Where a text begins."""
         return self._start.deep_copy()
-
-    def allowed(self, matcher: Any) -> Mask:
-        """The tokens that may follow, (V,)."""
-        mask = np.zeros(self.vocabulary, dtype=bool)
-        if matcher.is_stopped() or matcher.is_error():
-            mask[self.ends] = True
-            return mask
-        bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
-        known = np.unpackbits(bits, bitorder="little")[: self.vocabulary].astype(bool)
-        mask[: len(known)] = known
-        return mask
-
-    def in_string(self, mask: Mask) -> bool:
-        """Whether any letter may follow."""
-        letter = self._characters[ONLY_IN_STRING]
-        return letter is not None and bool(mask[letter])
-
-    def ending(self, matcher: Any, most: int) -> list[int] | None:
-        """Tokens that would end a text soon, the end token included; None: more than `most`."""
-        path: list[int] = []
-        matcher = matcher.deep_copy()
-        run, run_start, tried = 0, matcher, False
-        while len(path) < most + LOOP:  # some of which a way out takes the place of
-            if matcher.is_error():
-                return None
-            if matcher.is_accepting() or matcher.is_stopped():
-                return [*path, *self.ends[:1]] if len(path) < most else None
-            forced = matcher.compute_ff_tokens()
-            if forced:
-                if matcher.try_consume_tokens(forced) < len(forced):
-                    return None
-                path += forced
-                run = 0
-                continue
-            mask = self.allowed(matcher)
-            mask[self.ends] = False
-            token = self._nearest(mask)
-            if token is None:
-                return None
-            run = run + 1 if path and path[-1] == token else 0
-            if run == 0:
-                run_start, tried = matcher.deep_copy(), False
-            elif run == LOOP and not tried:
-                tried, way = True, self._way_out(run_start)
-                if way is not None:
-                    path, matcher, run = [*path[:-run], *way], run_start, 0
-                    matcher.consume_tokens(way)
-                    continue
-            if not matcher.consume_token(token):
-                return None
-            path.append(token)
-        return None
-
-    def _nearest(self, mask: Mask) -> int | None:
-        """Of the tokens that may follow, the one that most likely ends a value."""
-        for text in IN_STRING if self.in_string(mask) else ELSEWHERE:
-            token = self._characters[text]
-            if token is not None and mask[token]:
-                return token
-        return int(mask.argmax()) if mask.any() else None
-
-    def _way_out(self, matcher: Any) -> list[int] | None:
-        """Characters after which a string may end, where a pattern asks for some; looked for breadth first.
-
-        What allows the same tokens after as many characters is taken to be the same.
-        """
-        start = self.allowed(matcher)
-        known = self._ways.get(start.tobytes())
-        if known is not None and matcher.validate_tokens(known) == len(known):
-            return known
-        if self._in_vain >= WAYS:
-            return None
-        seen = {start.tobytes()}
-        quote, level = self._characters['"'], [(list[int](), matcher, start)]
-        for _ in range(DEPTH):
-            following: dict[bytes, tuple[list[int], Any, Mask]] = {}
-            for path, held, mask in level:
-                for token in self._characters.values():
-                    if token is None or not mask[token] or token == quote:
-                        continue
-                    after = held.deep_copy()
-                    after.consume_token(token)
-                    forced = after.compute_ff_tokens()
-                    after.consume_tokens(forced)
-                    allowed = self.allowed(after)
-                    if after.is_error():
-                        continue
-                    way = [*path, token, *forced]
-                    if quote in forced or (quote is not None and allowed[quote]):
-                        self._ways[start.tobytes()] = way
-                        return way
-                    following.setdefault(allowed.tobytes(), (way, after, allowed))
-            new_first = sorted(following, key=seen.__contains__)[:BREADTH]
-            seen |= set(new_first)
-            level = [following[key] for key in new_first]
-        self._in_vain += 1
-        return None
-
-    def _alone(self, text: str) -> int | None:
-        tokens = self._tokens.greedy_tokenize(text)
-        return int(tokens[0]) if len(tokens) == 1 else None
 
 
 @dataclass
@@ -180,7 +112,10 @@ class _Text:
 
     matcher: Any
     slack: int  # tokens that are left beyond those that an end takes, at least
+    seconds: float  # that looking for its end may still take
     free: bool = False  # in a string whose letters are free
+    path: list[int] | None = None  # what would end it, where that is known
+    before: tuple[list[int], int] | None = None  # what would have ended it a token ago, and that token
     ending: list[int] | None = None  # what is left to write, once it is to end
 
 
@@ -189,7 +124,7 @@ class SchemaConstraint:
 
     def __init__(self, grammar: SchemaGrammar, limits: Sequence[int]) -> None:
         """`limits` are the most tokens of each prompt, the end token's included."""
-        self.grammar, self.limits = grammar, list(limits)
+        self.grammar, self.limits, self.ends = grammar, list(limits), grammar.shortest_ways
         self.failure: LegatoError | None = None  # what a text could not be written for
         if grammar.shortest > min(self.limits):
             raise ConfigError(
@@ -202,24 +137,41 @@ class SchemaConstraint:
         text = self._texts.get((prompt, history)) or self._read(prompt, history)
         if text.ending is not None:
             return self._only(text.ending[:1])
-        mask = grammar.allowed(text.matcher)
+        mask = self.ends.allowed(text.matcher)
         if text.matcher.is_error():
-            self.failure = LegatoError(f"the JSON schema takes too much to follow: {_first_line(text.matcher)}")
-            return mask
-        text.free = grammar.in_string(mask)
+            return self._failed(_first_line(text.matcher), mask)
+        text.free = self.ends.in_string(mask)
         if text.slack > grammar.leap:
             return mask
-        left = self.limits[prompt] - len(tokens)
-        path = grammar.ending(text.matcher, left)
-        text.slack = -1 if path is None else left - len(path)
-        if path is None or text.slack > grammar.leap:
-            return mask
-        if text.slack == 0:
-            text.ending = path
-            return self._only(path[:1])
-        return self._with_room(text, mask, path, left)
+        left, begun = self.limits[prompt] - len(tokens), time.thread_time()
+        is_over = text.seconds <= 0  # but for this once: then what is left to write is known
+        step = Budget(STEP if is_over else min(STEP, text.seconds))
+        try:
+            path = self._path(text, left, step)
+            text.slack, text.path = (-1 if path is None else left - len(path)), path
+            if path is None or text.slack > grammar.leap:
+                return mask
+            if text.slack == 0 or is_over:
+                text.ending = path
+                return self._only(path[:1])
+            return self._with_room(text, mask, path, left, step)
+        except OutOfTime:
+            return self._failed("too much is to be tried to end a text", mask)
+        finally:
+            text.seconds -= time.thread_time() - begun
 
-    def _with_room(self, text: _Text, mask: Mask, path: list[int], left: int) -> Mask:
+    def _failed(self, reason: str, mask: Mask) -> Mask:
+        self.failure = LegatoError(f"the JSON schema takes too much to follow: {reason}")
+        return mask
+
+    def _path(self, text: _Text, left: int, budget: Budget) -> list[int] | None:
+        """What ends a text in the tokens that are left; None: nothing that was found."""
+        path = text.path
+        if path is None and text.before is not None:
+            path = self.ends.after(text.matcher, text.before[1], text.before[0], budget)
+        return path if path is not None and len(path) <= left else self.ends.nearest(text.matcher, left, budget)
+
+    def _with_room(self, text: _Text, mask: Mask, path: list[int], left: int, budget: Budget) -> Mask:
         """What may follow and leaves room for an end: what goes on within a string, and what is tried."""
         grammar = self.grammar
         if text.free and text.slack > 4:  # a letter of several tokens takes so many
@@ -227,11 +179,21 @@ class SchemaConstraint:
         else:
             fits = np.zeros_like(mask)
             for token in np.flatnonzero(mask)[:TRIED]:
-                after = text.matcher.deep_copy()
-                fits[token] = after.consume_token(int(token)) and grammar.ending(after, left - 1) is not None
+                try:
+                    fits[token] = self._leaves_room(text, int(token), path, left, budget)
+                except OutOfTime:  # what was not tried is not written
+                    break
         fits[grammar.ends] = mask[grammar.ends]
         fits[path[0]] = True
         return fits
+
+    def _leaves_room(self, text: _Text, token: int, path: list[int], left: int, budget: Budget) -> bool:
+        """Whether a text can be ended once it takes in a token."""
+        after = text.matcher.deep_copy()
+        if not after.consume_token(token):
+            return False
+        known = self.ends.after(after, token, path, budget)
+        return (known is not None and len(known) < left) or self.ends.nearest(after, left - 1, budget) is not None
 
     def _only(self, tokens: Sequence[int]) -> Mask:
         mask = np.zeros(self.grammar.vocabulary, dtype=bool)
@@ -242,13 +204,16 @@ class SchemaConstraint:
         """The text after one more token than one that is known, or from its beginning; what is shorter is dropped."""
         before = self._texts.get((prompt, history[:-1])) if history else None
         if before is None:
-            text = _Text(self.grammar.matcher(), -1)
+            text = _Text(self.grammar.matcher(), -1, TEXT + TOKEN * self.limits[prompt])
+            text.path = None if history else self.grammar.end
             text.matcher.consume_tokens(list(history))
         else:
             token = history[-1]
             inside = before.free and not self.grammar.quotes[token]
-            text = _Text(before.matcher.deep_copy(), before.slack - (1 if inside else 1 + self.grammar.leap))
+            slack = before.slack - (1 if inside else 1 + self.grammar.leap)
+            text = _Text(before.matcher.deep_copy(), slack, before.seconds)
             text.matcher.consume_token(token)
+            text.before = None if before.path is None else (before.path, token)
             if before.ending and before.ending[0] == token:
                 text.ending = before.ending[1:]
         known = {

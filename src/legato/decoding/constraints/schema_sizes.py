@@ -2,16 +2,20 @@
 
 What opens an object has to write its required keys, what begins one of several values has to end that one. The size
 of a part of a schema is that of the shortest text that fits it, with the longest of its alternatives; no text of it
-has more tokens than characters.
+has more tokens than characters. A part that asks for more than anybody reads is nothing that a text could end, and
+what it forces would be computed at once.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-MOST: Final = 1 << 12  # which is as good as any larger one
+MOST: Final = 1 << 20  # which is as good as any larger one
+PATTERN: Final = 48  # a pattern's, or a format's, at least
+COUNT: Final = re.compile(r"\{(\d+)(,\d*)?\}")
 PARTS: Final = ("properties", "patternProperties", "$defs", "definitions")  # names to schemas
 CHOICES: Final = ("anyOf", "oneOf", "allOf", "prefixItems")  # lists of schemas
 ALONE: Final = ("items", "additionalProperties", "not", "if", "then", "else")
@@ -68,7 +72,7 @@ def _own_size(part: Mapping[str, Any], root: Mapping[str, Any], sizes: dict[int,
     if isinstance(part.get("minLength"), int):
         own.append(part["minLength"] + 2)
     if "pattern" in part or "format" in part:
-        own.append(48)
+        own.append(max(PATTERN, largest_match(str(part.get("pattern", "")))))
     if isinstance(part.get("minItems"), int):
         own.append(2 + part["minItems"] * (2 + _size(part.get("items"), root, sizes)))
     required, named = part.get("required"), part.get("properties")
@@ -76,6 +80,49 @@ def _own_size(part: Mapping[str, Any], root: Mapping[str, Any], sizes: dict[int,
         of = named if isinstance(named, Mapping) else {}
         own.append(2 + sum(_written(key) + 4 + _size(_get(of, key), root, sizes) for key in required))
     return max(own)
+
+
+def largest_match(pattern: str) -> int:
+    """How many characters a regular expression asks for, with the longest of its alternatives, as far as is seen.
+
+    >>> largest_match("^(ab|[a-z]{20}){3}c*$"), largest_match(r"\\{\\d{4}")
+    (61, 5)
+    """
+    outer: list[tuple[int, int]] = []  # of each group that is open: what stands before it, and its longest branch
+    branch = longest = last = place = 0  # characters of this branch, of the longest one, and of what a count is about
+    while place < len(pattern):
+        sign, width = pattern[place], 1
+        count = COUNT.match(pattern, place) if sign == "{" else None
+        if count is not None:
+            branch += last * (min(int(count[1][:8]), MOST) - 1) if int(count[1][:8]) else 0
+            place += len(count[0])
+            continue
+        if sign == "(":
+            outer.append((branch, longest))
+            branch = longest = last = 0
+        elif sign == ")" and outer:
+            last = max(branch, longest)
+            before, longest = outer.pop()
+            branch = before + last
+        elif sign == "|":
+            branch, longest = 0, max(branch, longest)
+        elif sign == "[":
+            width = _class_length(pattern, place)
+            branch, last = branch + 1, 1
+        elif sign not in "^$*+?":
+            width = 2 if sign == "\\" else 1
+            branch, last = branch + 1, 1
+        branch, last = min(branch, MOST), min(last, MOST)
+        place += width
+    return max([branch, longest, *(before for before, _ in outer)])
+
+
+def _class_length(pattern: str, start: int) -> int:
+    """Characters of a class such as `[^]a-z]` that begins there."""
+    first = place = start + 2 if pattern[start + 1 : start + 2] == "^" else start + 1
+    while place < len(pattern) and (pattern[place] != "]" or place == first):
+        place += 2 if pattern[place] == "\\" else 1
+    return place + 1 - start
 
 
 def _get(named: Mapping[str, Any], key: Any) -> Any:

@@ -75,8 +75,8 @@ Workspace laid_out(Room& room, const Stack& stack, const Step& step, int threads
 // What every thread does, with barriers where all must have finished.
 class Walk {
   public:
-    Walk(const Stack& stack, const Step& step, Workspace& work, Barrier& barrier)
-        : stack(stack), step(step), work(work), barrier(barrier) {}
+    Walk(const Stack& stack, const Step& step, Workspace& work, Barrier& barrier, Taking (&takings)[2])
+        : stack(stack), step(step), work(work), barrier(barrier), takings(takings) {}
 
     void run() {
         each_row([&](int64_t row) {
@@ -107,6 +107,8 @@ class Walk {
     const Step& step;
     Workspace& work;
     Barrier& barrier;
+    Taking (&takings)[2];  // of the product that is made, and of the next
+    int products = 0;
 
     template <typename Do>
     void each_row(Do act) {
@@ -118,9 +120,12 @@ class Walk {
     void product(const Matrix& w, const Rows& x, float* y, int64_t stride, int32_t activation) {
         const bool adapted = step.adapters && w.ranks;
         if (adapted) lower_rows(w, x);
-        const Share mine = share_of(w.rows / PANEL);
-        multiply(w, x, y, stride, adapted ? NONE : activation, mine.first, mine.last);
-        if (adapted) raise_rows(w, x.count, y, stride, activation, mine.first * PANEL, mine.last * PANEL);
+        Taking& taking = takings[products++ % 2];
+        if (omp_get_thread_num() == 0) takings[products % 2].begin(omp_get_num_threads());  // nobody is there yet
+        taking.each(w.rows / PANEL, TOGETHER, [&](int64_t first, int64_t last) {
+            multiply(w, x, y, stride, adapted ? NONE : activation, first, last);
+            if (adapted) raise_rows(w, x.count, y, stride, activation, first * PANEL, last * PANEL);
+        });
         barrier.wait();
     }
 
@@ -379,8 +384,10 @@ void legato_step(const Stack* stack, const Step* step, int32_t threads) {
     room.bytes.resize(std::max(room.bytes.size(), room.taken_bytes));
     Workspace work = laid_out(room, *stack, *step, threads);
     Barrier barrier;
+    Taking takings[2];
+    for (Taking& taking : takings) taking.begin(threads);
 #pragma omp parallel num_threads(threads)
-    Walk(*stack, *step, work, barrier).run();
+    Walk(*stack, *step, work, barrier, takings).run();
 }
 
 void legato_encode(const Stack* stack, const Texts* texts, int32_t threads) {
