@@ -157,11 +157,12 @@ def overload(options: argparse.Namespace, place: Place) -> dict[str, Any]:
     try:
         server.wait()
         settle(server)
+        begun = time.perf_counter()
         probe = asyncio.run(
-            closed_loop(server.port, server.model, questions(1), clients=place.rows, seconds=options.overload / 2)
+            closed_loop(server.port, server.model, questions(1), clients=place.rows, seconds=options.overload)
         )
-        span = options.overload / 2
-        rate = sum(answer.complete for answer in probe) / span
+        settled = begun + options.overload / 2  # by then texts end as fast as they come
+        rate = sum(answer.complete and (answer.ended or 0) > settled for answer in probe) / (options.overload / 2)
         settle(server)
         begun = time.perf_counter()
         answers = asyncio.run(

@@ -190,6 +190,18 @@ def test_a_long_prompt_lets_others_write_on() -> None:
     assert told.count("short") == 12
 
 
+def test_a_short_prompt_does_not_wait_for_a_long_one_that_is_read_alone() -> None:
+    engine = Engine(made("llama"), ends=[], recorded=False, chunk=4)
+    long, *_ = engine.add([[3] * 60], options(max_tokens=2))
+    engine.step()
+    short, *_ = engine.add([[1, 2]], options(max_tokens=4))
+    for _ in range(8):  # the sixty tokens take fifteen
+        engine.step()
+    assert engine.done() == [short]
+    run_out(engine)
+    assert {*engine.done()} == {short, long}
+
+
 @pytest.mark.parametrize("ended", ["while it is read", "while it waits"])
 def test_a_prompt_that_is_being_read_can_be_cancelled(ended: str) -> None:
     engine = Engine(made("llama"), ends=[], recorded=False, chunk=2)

@@ -87,10 +87,9 @@ class HostLane:
             self._write(alive)
         budget = self.setting.chunk or 0
         while self._prefills and budget > 0:
-            prefill = self._next_prefill()
-            # Nobody waits for tokens where nobody writes.
-            tokens = budget if alive else prefill.left
-            budget -= min(tokens, prefill.left)
+            prefill = self._next_prefill()  # also where nobody writes: whoever comes meanwhile would wait
+            tokens = min(budget, prefill.left)
+            budget -= tokens
             self._read(prefill, tokens)
 
     def _next_prefill(self) -> Prefill:
