@@ -2,6 +2,7 @@
 
     python benchmarks/serve.py MODEL --sides legato,transformers,transformers-batching --clients 1,8,64 [--rounds 3]
     python benchmarks/serve.py MODEL --sides legato-int8,llama-cpp-python-q8_0 --llama-cpp VENV/bin/python
+    python benchmarks/serve.py MODEL --device cuda --dtype bfloat16 --sides legato,transformers-batching
     python benchmarks/serve.py MODEL --overload 60      # twice as many requests as are answered
     python benchmarks/serve.py MODEL --fairness         # short among long prompts; a prompt's shared beginning
     python benchmarks/serve.py MODEL --soak 1800        # memory under a light mixed load
@@ -275,6 +276,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, help="of a round; left out, 20, 30 or 60 by the number of clients")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rows", type=int, default=64, help="texts side by side")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda; llama.cpp's sides stay on the CPU")
+    parser.add_argument("--dtype", default="float32")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--llama-cpp", default="python3", help="the Python that has llama-cpp-python[server]")
     parser.add_argument("--xllamacpp", default="python3", help="the Python that has xllamacpp")
@@ -289,6 +292,8 @@ def main() -> None:
     options = parser.parse_args()
     place = Place(
         options.model.resolve(),
+        device=options.device,
+        dtype=options.dtype,
         threads=options.threads,
         rows=options.rows,
         llama_cpp=options.llama_cpp,

@@ -48,6 +48,8 @@ class Place:
     """What is served, and with what."""
 
     model: Path
+    device: str = "cpu"
+    dtype: str = "float32"
     threads: int = 2
     rows: int = 64
     context: int = 1024  # tokens of a text with its prompt, where a server has to know
@@ -65,13 +67,16 @@ class Place:
 
 
 def _legato(place: Place, port: int, *words: str) -> tuple[list[str], str]:
-    served = [f"chat={place.model}", "--port", str(port), "--device", "cpu", "--max-rows", str(place.rows)]
-    return [sys.executable, "-m", "legato", "serve", *served, *words, *place.more], "chat"
+    served = [f"chat={place.model}", "--port", str(port), "--device", place.device, "--max-rows", str(place.rows)]
+    width = [] if "--quantize" in words else ["--dtype", place.dtype]
+    return [sys.executable, "-m", "legato", "serve", *served, *width, *words, *place.more], "chat"
 
 
 def _transformers(place: Place, port: int, *words: str) -> tuple[list[str], str]:
     code = "from transformers.cli.transformers import main; main()"
-    served = ["serve", str(place.model), "--device", "cpu", "--dtype", "float32", "--port", str(port)]
+    if place.device != "cpu":
+        words = tuple(word for word in words if word not in BLOCKS)
+    served = ["serve", str(place.model), "--device", place.device, "--dtype", place.dtype, "--port", str(port)]
     return [sys.executable, "-c", code, *served, *words], str(place.model)
 
 

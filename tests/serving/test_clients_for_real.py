@@ -97,7 +97,11 @@ def test_it_chats_whole_and_in_a_stream_with_its_usage(client: openai.OpenAI, mo
     assert chunks[-1].choices == []
     assert chunks[-1].usage == whole.usage
     with client.chat.completions.stream(model="chat", messages=HELLO, max_tokens=20, temperature=0) as stream:
-        assert stream.get_final_completion().choices[0].message.content == expected
+        try:
+            final: Any = stream.get_final_completion()
+        except openai.LengthFinishReasonError as cut:  # as that client takes it where the limit ends a text
+            final = cut.completion
+        assert final.choices[0].message.content == expected
 
 
 def test_what_it_goes_on_from(client: openai.OpenAI, model: Model) -> None:
@@ -135,7 +139,7 @@ def test_tokens_come_with_their_logprobs(client: openai.OpenAI) -> None:
     (choice,) = chat(client, seed=1, logprobs=True, top_logprobs=3).choices
     tokens = choice.logprobs.content
     said = choice.message.content
-    assert "".join(each.token for each in tokens).startswith(said)
+    assert b"".join(bytes(each.bytes) for each in tokens).decode(errors="replace").startswith(said)
     assert all(each.logprob <= 0 and len(each.top_logprobs) == 3 for each in tokens)
     streamed = [
         each

@@ -17,6 +17,7 @@ from fastapi.exceptions import RequestValidationError
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -193,6 +194,8 @@ def response_to(problem: Exception) -> Response:
             status, line = 400, str(problem)
         case RecursionError():
             status, line = 400, "the body is nested too deeply"
+        case ClientDisconnect():
+            status, line = 499, "the request broke off"  # for the log: nobody reads this
         case _:
             reason = reason_of(problem)
             if reason is not None:
