@@ -265,7 +265,7 @@ INLINE void narrow_rows(
 }
 
 // Panels of floats that a tile has: where one is a single vector, three, so that there are as many sums as registers.
-constexpr int TOGETHER = VECTORS == 1 ? 3 : 1;
+constexpr int TOGETHER = VECTORS == 1 ? 3 : 1, PAIR = TOGETHER > 2 ? 2 : 1;
 
 // Inputs of panels of floats that many rows are multiplied with before the next: a level-one cache has room for them.
 constexpr int64_t INPUTS = VECTORS == 1 ? 192 : 768;
@@ -463,7 +463,7 @@ static void multiply_panel(
     for (int64_t from = 0; from < x.columns; from += some) {
         const int64_t to = std::min(from + some, x.columns);
         if (panels == TOGETHER) multiply_wide<TOGETHER>(w, panel, x, row, end, from, to, y, stride, how);
-        else if (TOGETHER > 2 && panels == 2) multiply_wide<2>(w, panel, x, row, end, from, to, y, stride, how);
+        else if (panels == PAIR) multiply_wide<PAIR>(w, panel, x, row, end, from, to, y, stride, how);
         else multiply_wide<1>(w, panel, x, row, end, from, to, y, stride, how);
     }
 }
