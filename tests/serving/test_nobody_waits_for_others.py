@@ -18,7 +18,7 @@ from legato.model import Model
 from legato.serving import openai_routes
 from legato.serving.api import ApiOptions, make_api
 from legato.serving.models import LETTERS, Served, ServedModels
-from legato.serving.transport.bodies import MOST_VALUES
+from legato.serving.transport.bodies import MOST_VALUES, check_values
 from serving.api_client import api_of, listening, refusal_of
 from tiny_published import CHATML, gpt2_folder
 
@@ -124,6 +124,14 @@ def test_a_body_of_very_many_values_is_refused_before_they_are_read(served: Serv
     for value in (b"1", b"[]", b"{}"):
         raw = b'{"model": "tiny", "prompt": [' + value + (b"," + value) * MOST_VALUES + b"]}"
         assert "values; 1,048,576 are read" in refusal_of(post(client, route, raw), 413)
+
+
+@pytest.mark.parametrize(
+    "text", [b"," * MOST_VALUES, b'\\"[{,' * MOST_VALUES, b'\\\\", "' * 1000 + b"[" * MOST_VALUES]
+)
+def test_what_stands_in_a_text_is_no_value(text: bytes) -> None:
+    check_values(b'{"model": "tiny", "prompt": "' + text + b'"}')
+    check_values(b'{"model": "tiny", "prompt": "' + text)  # which is no JSON
 
 
 MANY: dict[str, tuple[str, Callable[[], dict[str, Any]], str]] = {

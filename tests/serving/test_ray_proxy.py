@@ -117,6 +117,38 @@ def test_a_request_id_that_is_no_plain_word_is_replaced_for_all() -> None:
     assert seen[0].isalnum()
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["X-Request-Timeout-Seconds", "x-request-disconnect-disabled", "x-session-id", "x-serve-router-a", "serve_model"],
+)
+def test_what_tells_ray_how_to_do_its_work_is_not_for_clients(name: str) -> None:
+    seen = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.extend(name for name, _ in scope["headers"])
+        await replies(start(), body(""))(scope, receive, send)
+
+    client = Client(b"", accept="*/*")
+    client.scope["headers"].append((name.encode(), b"?1"))
+    client.ask(app)
+    assert sorted(seen) == [b"accept", b"x-request-id"]
+
+
+def test_a_client_that_goes_away_is_no_replica_that_died() -> None:
+    class Gone(Client):
+        async def receive(self) -> Any:
+            return await super().receive() if self.parts else {"type": "http.disconnect"}
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    entries: list[Any] = []
+    assert Gone(b"{}").ask(app, log=entries.append).heard == []
+    assert Gone().ask(app, log=entries.append).heard == []
+    assert entries == []
+
+
 def test_a_replica_that_dies_before_its_answer_leaves_an_error() -> None:
     entries: list[Any] = []
     client = Client(b"{}", x_request_id="mine").ask(replies(), log=entries.append)

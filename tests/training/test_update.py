@@ -90,6 +90,11 @@ def test_others_have_pytorchs_step() -> None:
     assert ours(adamw(given), given) == (training_library() is not None)
     assert not ours(torch.optim.SGD(given, lr=0.1), given)
     assert not ours(torch.optim.AdamW(given, amsgrad=True), given)
+    restored = adamw(given)
+    for parameter in given:
+        means = {name: torch.zeros_like(parameter, dtype=torch.float64) for name in ("exp_avg", "exp_avg_sq")}
+        restored.state[parameter] = {"step": torch.zeros(()), **means}  # as a checkpoint of somebody's may have them
+    assert not ours(restored, given)
     half = [nn.Parameter(p.detach().bfloat16()) for p in given]
     assert not ours(torch.optim.AdamW(half), half)
     turned = [nn.Parameter(torch.randn(3, 4).t())]

@@ -50,4 +50,11 @@ def _is_ours(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> 
     if type(optimizer) is not torch.optim.AdamW or any(group["amsgrad"] for group in optimizer.param_groups):
         return False
     moved = [p for p in parameters if p.grad is not None]
-    return bool(moved) and all(kernels.takes(p, p.grad) for p in moved if p.grad is not None)
+    kept = [state for p in moved if (state := optimizer.state.get(p))]
+    return (
+        bool(moved)
+        and all(kernels.takes(p, p.grad) for p in moved if p.grad is not None)
+        and all(
+            kernels.takes(state["exp_avg"], state["exp_avg_sq"]) for state in kept
+        )  # a checkpoint may be anybody's
+    )

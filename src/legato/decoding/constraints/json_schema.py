@@ -18,6 +18,7 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -46,6 +47,7 @@ TEXT: Final = 0.5  # in all steps of a text, and
 TOKEN: Final = 0.0005  # for each token that it may have
 
 
+@lru_cache(maxsize=256)  # of those that can be read
 def check_readable(schema: str) -> None:
     """Refuse a schema that takes too much computing or memory to be read."""
     _largest_part(schema)
@@ -54,8 +56,11 @@ def check_readable(schema: str) -> None:
         sandbox.call("read_schema", apart="schemas", seconds=SECONDS, schema=_as_read(schema), limits=LIMITS)
     except sandbox.OverBudget as problem:
         raise _unusable(f"to read it takes more than {problem}") from None
-    except sandbox.Failed:
-        pass  # what is wrong with it is said where it is read
+    except sandbox.Failed as problem:  # what is wrong with most is said where it is read
+        if problem.kind == "PanicException":
+            raise _unusable("what reads it breaks on it") from None
+        if problem.kind in ("ImportError", "ModuleNotFoundError"):
+            raise LegatoError(f"the helper process does not find llguidance: {brief(problem, 200)}") from None
 
 
 def _largest_part(schema: str) -> int:
@@ -148,6 +153,8 @@ class SchemaConstraint:
         step = Budget(STEP if is_over else min(STEP, text.seconds))
         try:
             path = self._path(text, left, step)
+            if path is None and is_over:
+                raise OutOfTime  # as each token from here on would be
             text.slack, text.path = (-1 if path is None else left - len(path)), path
             if path is None or text.slack > grammar.leap:
                 return mask

@@ -16,6 +16,7 @@ from typing import Any, Final
 MOST: Final = 1 << 20  # which is as good as any larger one
 PATTERN: Final = 48  # a pattern's, or a format's, at least
 COUNT: Final = re.compile(r"\{(\d+)(,\d*)?\}")
+ESCAPE: Final = re.compile(r"\\[xupP]\{[^}]*\}|\\.?", re.DOTALL)  # of one character
 PARTS: Final = ("properties", "patternProperties", "$defs", "definitions")  # names to schemas
 CHOICES: Final = ("anyOf", "oneOf", "allOf", "prefixItems")  # lists of schemas
 ALONE: Final = ("items", "additionalProperties", "not", "if", "then", "else")
@@ -94,7 +95,8 @@ def largest_match(pattern: str) -> int:
         sign, width = pattern[place], 1
         count = COUNT.match(pattern, place) if sign == "{" else None
         if count is not None:
-            branch += last * (min(int(count[1][:8]), MOST) - 1) if int(count[1][:8]) else 0
+            times = min(int(count[1].lstrip("0")[:8] or 1), MOST)
+            branch, last = min(branch + last * (times - 1), MOST), min(last * times, MOST)
             place += len(count[0])
             continue
         if sign == "(":
@@ -110,7 +112,8 @@ def largest_match(pattern: str) -> int:
             width = _class_length(pattern, place)
             branch, last = branch + 1, 1
         elif sign not in "^$*+?":
-            width = 2 if sign == "\\" else 1
+            escape = ESCAPE.match(pattern, place)
+            width = len(escape[0]) if escape is not None else 1
             branch, last = branch + 1, 1
         branch, last = min(branch, MOST), min(last, MOST)
         place += width

@@ -29,6 +29,8 @@ from legato.serving.transport.log import writer
 BODY: Final = "LEGATO_RAY_BODY"  # bytes of a request; what starts the proxies sets it
 LOG: Final = "LEGATO_RAY_LOG"  # whether what no replica can log is logged here
 OURS: Final = "x-content-type-options"  # which an answer of a replica has, and none of Ray's own
+RAYS: Final = (b"x-request-timeout", b"x-request-disconnect", b"x-serve-", b"x-session-id", b"serve_")  # by which a
+# client would set how long Ray waits for it, and who answers it.
 GONE: Final[Message] = {"type": "http.disconnect"}
 DIED: Final = "the replica that this request was on has died; nothing was kept of it, ask again"
 REFUSALS: Final = {  # what Ray's own answers mean
@@ -57,6 +59,8 @@ class ProxyMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        headers = [(name, value) for name, value in scope["headers"] if not name.lower().startswith(RAYS)]
+        scope = {**scope, "headers": headers}
         number = request_id(Headers(scope=scope))
         MutableHeaders(scope=scope)["x-request-id"] = number  # so that Ray gives it none of its own
         exchange = Exchange(self, number, receive, send)
@@ -80,6 +84,7 @@ class Exchange:
         self._taken, self._whole = 0, False  # bytes of the body, and whether it is there
         self._begun = self._ended = self._streamed = False  # of a replica's answer
         self._foreign = 0  # the status of Ray's own
+        self._gone = False  # the client
         self.refusal: Refusal | None = None
 
     async def receive(self) -> Message:
@@ -94,6 +99,7 @@ class Exchange:
         except TimeoutError:
             self.refusal = Refusal(408, "the request did not come in time")
             return GONE
+        self._gone = message["type"] == "http.disconnect"
         self._taken += len(message.get("body", b""))
         self._whole = not message.get("more_body", False)
         if self._taken > self.options.body:
@@ -106,6 +112,7 @@ class Exchange:
         waiting = asyncio.ensure_future(self._receive())
         try:
             await asyncio.wait([waiting, self._stalled], return_when=asyncio.FIRST_COMPLETED)
+            self._gone = waiting.done()
             return waiting.result() if waiting.done() else GONE
         finally:
             waiting.cancel()
@@ -130,7 +137,7 @@ class Exchange:
 
     async def finish(self) -> Refusal | None:
         """Say what there is to say where no replica has, or not to its end; with it, what is wrong."""
-        if self._ended or self._stalled.done():
+        if self._ended or self._gone or self._stalled.done():
             return None
         refusal = self.refusal or REFUSALS.get(self._foreign) or Refusal(503, DIED)
         if not self._begun:

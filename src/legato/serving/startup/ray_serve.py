@@ -15,6 +15,7 @@ import io
 import logging
 import os
 import re
+import secrets
 import socket
 import sys
 import threading
@@ -52,6 +53,9 @@ def serve_with_ray(spec: ServeSpec, options: ServerOptions, replicas: int, say: 
     """Answer by replicas until SIGTERM or Ctrl-C; then what was asked for is written, and nothing more taken in."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    if not os.environ.get("RAY_ADDRESS"):  # Ray's own ports, through which it runs what it is sent, ask for a token
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     ray, serve = require_extra("ray", "ray"), require_extra("ray", "ray.serve")
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
     opened = listen(options.host, options.port)  # one that is in use is said before anything takes long
@@ -96,7 +100,7 @@ def _cluster(ray: Any, options: ServerOptions) -> Iterator[None]:
     }
     how: dict[str, Any] = {"runtime_env": {"env_vars": variables}}  # of the proxies and the replicas
     if not address:
-        how["include_dashboard"] = False
+        how |= {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
     try:
         try:
             _check_reached(address)
