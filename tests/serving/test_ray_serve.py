@@ -108,7 +108,7 @@ def serving(home: Path, *words: object, **env: str) -> Iterator[Server]:
             assert process.poll() is None, said
             return re.search(r"^serving .* at (http://\S+)/v1 by 2 replicas", said, re.MULTILINE)
 
-        yield Server(process, eventually(address, 120)[1], out, err)
+        yield Server(process, eventually(address, 300)[1], out, err)
     finally:
         below = descendants(process.pid)
         process.terminate()
@@ -120,7 +120,7 @@ def serving(home: Path, *words: object, **env: str) -> Iterator[Server]:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
-def eventually(found: Callable[[], Any], seconds: float = 60.0) -> Any:
+def eventually(found: Callable[[], Any], seconds: float = 180.0) -> Any:
     """What it is, as soon as it is something."""
     end = time.monotonic() + seconds
     while not (value := found()):
