@@ -33,7 +33,11 @@ import xllamacpp as x
 file, port, slots, context, threads = sys.argv[1], *map(int, sys.argv[2:])
 params = x.CommonParams()
 params.model.path = file
-params.hostname, params.port = "127.0.0.1", port
+if hasattr(params, "hostnames"):
+    params.hostnames = ["127.0.0.1"]
+else:  # older ones
+    params.hostname = "127.0.0.1"
+params.port = port
 params.n_parallel, params.n_ctx, params.cont_batching = slots, context, True
 params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
 params.verbosity = 0

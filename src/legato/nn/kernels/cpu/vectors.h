@@ -207,10 +207,14 @@ INLINE Ints add_products(Ints total, Bytes w, Inputs from) {
     int32_t four;
     std::memcpy(&four, from + 4 * PLACE, 4);
     Bytes x = (Bytes)(Ints{} + four);
-#if defined(__AVX512VNNI__) && defined(__AVX512BW__)
-    const __m512i none = _mm512_setzero_si512();
+#if defined(__AVX512BW__)
+    const __m512i none = _mm512_setzero_si512(), size = _mm512_abs_epi8((__m512i)w);
     __m512i turned = _mm512_mask_sub_epi8((__m512i)x, _mm512_movepi8_mask((__m512i)w), none, (__m512i)x);
-    return (Ints)_mm512_dpbusd_epi32((__m512i)total, _mm512_abs_epi8((__m512i)w), turned);
+#if defined(__AVX512VNNI__)
+    return (Ints)_mm512_dpbusd_epi32((__m512i)total, size, turned);
+#else
+    return total + (Ints)_mm512_madd_epi16(_mm512_maddubs_epi16(size, turned), _mm512_set1_epi16(1));
+#endif
 #elif defined(__AVX2__) && !defined(__AVX512F__)
     __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8((__m256i)w), _mm256_sign_epi8((__m256i)x, (__m256i)w));
     return total + (Ints)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
