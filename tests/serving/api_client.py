@@ -17,7 +17,7 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from legato.serving.api import ApiOptions, make_api
-from legato.serving.app import local_hosts
+from legato.serving.app import local_hosts, server_config
 from legato.serving.models import Served, ServedModels
 from legato.serving.server import Protocol
 
@@ -33,8 +33,7 @@ def api_of(*served: Served, **options: Any) -> TestClient:
 def listening(app: FastAPI) -> Iterator[int]:
     """A server in a thread of this process, for clients that come at the same time; its port."""
     with socket.create_server(("127.0.0.1", 0)) as opened:
-        config = uvicorn.Config(app, http=Protocol, log_config=None, log_level="critical", lifespan="off", ws="none")
-        running = uvicorn.Server(config)
+        running = uvicorn.Server(server_config(app, Protocol))
         thread = threading.Thread(target=running.run, kwargs={"sockets": [opened]}, daemon=True)
         thread.start()
         while not running.started:

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
+import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from h11 import LocalProtocolError
@@ -55,6 +56,22 @@ def make_app(port: int) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _misread)
     app.add_middleware(Guard, hosts=local_hosts(port))
     return app
+
+
+def server_config(app: FastAPI, http: Any, **more: Any) -> uvicorn.Config:
+    """How uvicorn serves an application: `http` is the connections' protocol, and logs are ours."""
+    return uvicorn.Config(
+        app,
+        http=http,
+        loop="asyncio",  # not uvloop, which other packages bring
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        server_header=False,
+        **more,
+    )
 
 
 def json_response(value: Any, status: int = 200) -> Response:

@@ -14,7 +14,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from legato.errors import LegatoError
-from legato.serving.app import make_app
+from legato.serving.app import make_app, server_config
 from legato.serving.studio import Studio, studio_routes
 
 HOST: Final = "127.0.0.1"  # this machine alone
@@ -43,19 +43,8 @@ def serve_studio(
 
 def run_server(app: FastAPI, opened: socket.socket) -> None:
     """Answer on an open socket until somebody presses Ctrl-C."""
-    config = uvicorn.Config(
-        app,
-        http="h11",
-        loop="asyncio",  # not what other packages bring
-        log_config=None,
-        log_level="critical",
-        access_log=False,
-        lifespan="off",
-        ws="none",
-        server_header=False,
-    )
     try:
-        uvicorn.Server(config).run(sockets=[opened])
+        uvicorn.Server(server_config(app, "h11")).run(sockets=[opened])
     except KeyboardInterrupt:  # which uvicorn passes on when it has ended
         pass
     finally:

@@ -17,7 +17,7 @@ from fastapi import FastAPI
 
 from legato.errors import LegatoError
 from legato.serving.api import BODY, ApiOptions, make_api
-from legato.serving.app import local_hosts
+from legato.serving.app import local_hosts, server_config
 from legato.serving.indexes import ServedIndexes
 from legato.serving.models import ServedModels
 from legato.serving.transport.connections import connection_class
@@ -91,19 +91,7 @@ def allow_files() -> None:
 
 def run(app: FastAPI, opened: socket.socket) -> None:
     allow_files()
-    config = uvicorn.Config(
-        app,
-        http=Protocol,
-        loop="asyncio",  # not uvloop, which other packages bring
-        log_config=None,
-        log_level="critical",
-        access_log=False,
-        lifespan="off",
-        ws="none",
-        server_header=False,
-        timeout_graceful_shutdown=DRAIN,
-    )
-    server = _Server(config)
+    server = _Server(server_config(app, Protocol, timeout_graceful_shutdown=DRAIN))
     server.app = app
     try:
         server.run(sockets=[opened])
