@@ -418,11 +418,14 @@ class Model:
         most = self.module.max_length  # of which the last one written need not be read
         return options.max_tokens if most is None else min(options.max_tokens, most - len(prompt) + 1)
 
-    def finished(self, start: list[int], hypothesis: Hypothesis, options: SearchOptions) -> Generated:
-        """What a search found behind a prompt, as text."""
-        # Decoded behind the prompt, so that a word keeps the space before it.
-        decoder = StreamDecoder(self.tokenizer, after=start)
-        written = "".join(decoder.push(token) for token in hypothesis.tokens) + decoder.finish()
+    def finished(
+        self, start: list[int], hypothesis: Hypothesis, options: SearchOptions, written: str | None = None
+    ) -> Generated:
+        """What a search found behind a prompt, as text: `written`, where it was decoded already."""
+        if written is None:
+            # Decoded behind the prompt, so that a word keeps the space before it.
+            decoder = StreamDecoder(self.tokenizer, after=start)
+            written = "".join(decoder.push(token) for token in hypothesis.tokens) + decoder.finish()
         text, _ = cut_at_stop(written, options.stop)
         return Generated(text, hypothesis.tokens, hypothesis.score, hypothesis.logprob, hypothesis.finished)
 

@@ -17,6 +17,7 @@ from legato.decoding.lanes.device_lane import DeviceLane
 from legato.decoding.lanes.host_lane import HostLane
 from legato.decoding.lanes.prefix_cache import PrefixCache
 from legato.decoding.lanes.search_steps import SearchSteps
+from legato.decoding.row_settings import Level
 from legato.decoding.search import search
 from legato.errors import LegatoError
 from random_models import surer
@@ -116,13 +117,25 @@ def test_requests_that_come_later_get_what_they_would_get_alone(kind: str, how: 
 MIXED = ["greedy", "beam", "sample", "penalised", "greedy", "beam-sample", "sample"]
 
 
-@pytest.mark.parametrize("chunk", [None, 2])
+MIXED_ROWS = ["greedy", "sample", "filtered", "penalised", "warm", "greedy", "penalised walk"]
+WALKS: dict[str, dict[str, Any]] = {
+    "warm": {"kind": "sample", "temperature": 0.6},
+    "filtered": {"kind": "sample", "top_k": 6, "min_p": 0.02, "top_p": 0.8, "seed": 3},
+    "penalised walk": {"kind": "sample", "repetition_penalty": 1.4, "top_k": 9},
+}
+
+
+@pytest.mark.parametrize("chunk", [None, 2, 64])
+@pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("kind", ["llama", "windowed", "transformer", "lstm"])
-def test_requests_that_are_searched_in_other_ways_share_a_batch(kind: str, chunk: int | None) -> None:
+def test_requests_that_are_searched_in_other_ways_share_a_batch(kind: str, recorded: bool, chunk: int | None) -> None:
     model = made(kind)
-    hows = [options(**{"max_tokens": 14, **HOWS[how]}) for how in MIXED]
+    names = MIXED_ROWS if recorded else MIXED
+    hows = [
+        options(**{"max_tokens": 14, **{**HOWS, **WALKS}[how], **({"nbest": 1} if recorded else {})}) for how in names
+    ]
     alone = [run(model, how, False, [prompt])[0] for how, prompt in zip(hows, PROMPTS, strict=True)]
-    engine = Engine(model, ends=[0], suppress=[5], suppress_first=[7], recorded=False, rows=40, chunk=chunk)
+    engine = Engine(model, ends=[0], suppress=[5], suppress_first=[7], recorded=recorded, rows=40, chunk=chunk)
     numbers, found = {}, {}
     for turn in range(400):
         if turn < len(PROMPTS):
@@ -399,8 +412,8 @@ def test_steps_that_cannot_be_recorded_run_as_they_are_and_that_is_told_once(mon
     steps = steps_of(made("gpt2"))
     steps._device = Pretended()  # type: ignore[assignment]
     with pytest.warns(UserWarning, match="not recorded as a CUDA graph: operation not permitted when stream is capt"):
-        steps.record()
-    steps.record()  # says nothing
+        steps.prepare(Level.TAKEN)
+    steps.prepare(Level.DRAWN)  # says nothing
     steps._device = torch.device("cpu")
     assert len(steps.advance(3)()) == 3
 

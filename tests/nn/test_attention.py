@@ -155,12 +155,15 @@ def test_an_additive_mask_is_zero_where_there_is_something_to_see(dtype: torch.d
 
 
 @pytest.mark.parametrize(
-    ("learns", "plain", "trusted"), [(True, False, False), (True, True, True), (False, False, True)]
+    ("learns", "plain", "taken"),
+    [(True, False, False), (True, True, True), (False, False, False), (False, True, False)],
 )
-def test_cudnn_is_left_out_where_its_gradients_can_be_nan(learns: bool, plain: bool, trusted: bool) -> None:
+def test_cudnn_is_left_out_where_its_gradients_can_be_nan_and_where_nothing_is_trained(
+    learns: bool, plain: bool, taken: bool
+) -> None:
     query: Any = SimpleNamespace(is_cuda=True, requires_grad=learns)
     with trusted_kernels(query, plain):
-        assert torch.backends.cuda.cudnn_sdp_enabled() == trusted
+        assert torch.backends.cuda.cudnn_sdp_enabled() == taken
     assert torch.backends.cuda.cudnn_sdp_enabled()
 
 

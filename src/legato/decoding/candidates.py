@@ -26,6 +26,7 @@ from torch import Tensor
 
 from legato.decoding.draws import gumbel, uniform
 from legato.decoding.options import NEUTRAL, SearchOptions
+from legato.decoding.row_settings import Level, RowSettings
 from legato.decoding.scores import LARGE, best, filter_scores, log_sum_exp_, repetition_penalty, temperature
 from legato.nn.kernels.choice import take_best
 from legato.nn.kernels.cuda import has_kernels
@@ -77,7 +78,8 @@ class Chooser:
         self.width = options.width
         # Whether tokens are taken, or one drawn, of all there are, for which CUDA has kernels.
         whole = all(getattr(options, name) == value for name, value in NEUTRAL.items() if name != "temperature")
-        self._quick = whole and not (normalised or (options.drawn and self.width > 1)) and has_kernels()
+        self._able = not (normalised or (options.drawn and self.width > 1)) and has_kernels()
+        self._quick = whole and self._able
         # What nobody may write, by whether it would be the first token, and by whether a hypothesis may end.
         self.forbidden = {
             (first, may_end): torch.tensor(
@@ -108,22 +110,30 @@ class Chooser:
         *,
         may_end: bool | None = None,  # None: where `steps` say so
         first: bool = False,
+        rows: RowSettings | None = None,
+        level: Level | None = None,
     ) -> Tensor:
         """Candidates as (5, G, C) numbers on the device, for `Candidates.of`.
 
-        Float32 holds whole numbers exactly up to 2^24, more than any vocabulary.
+        With `rows` each group, of one row, has settings of its own in place of the options', and `level` is the most
+        that any of them needs. Float32 holds whole numbers exactly up to 2^24, more than any vocabulary.
         """
         if may_end is None:
             may_end = True if self.options.min_tokens == 0 else None
         forbidden = self.forbidden[first, may_end is True]
-        if self._quick and logits.is_cuda and seen is None and allowed is None:
+        drawn, quick = self.options.drawn, self._quick and seen is None
+        if rows is not None:
+            drawn, quick = level != Level.TAKEN, self._able and level in (Level.TAKEN, Level.DRAWN)
+            seen = seen if level == Level.PENALISED else None
+        if quick and logits.is_cuda and allowed is None:
             from legato.nn.kernels.cuda import choice
 
             ending = self._ending[first] if may_end is None else None
             barred = choice.Forbidden(forbidden, ending, self.options.min_tokens)
             fits = len(forbidden) <= choice.MOST_FORBIDDEN
             if fits and self.width == 1:
-                return choice.choose(logits, steps, barred, self.options.temperature, seeds)
+                warmth = max(self.options.temperature, 1e-30) if rows is None else rows.temperature
+                return choice.choose(logits, steps, barred, warmth, seeds if drawn else None)
             if fits and choice.fits_beams(logits.shape[-1], self.width):
                 return choice.choose_beams(logits, scores, steps, barred)
         raw = logits.float()
@@ -131,10 +141,10 @@ class Chooser:
         if may_end is None:
             grown = (steps >= self.options.min_tokens).repeat_interleave(self.width)  # (G · W,)
             may = grown.unsqueeze(-1) & self._ending[first]
-        if seen is None and allowed is None and not self.options.drawn:
+        if seen is None and allowed is None and not drawn:
             picks = self._taken(raw, scores, forbidden, may)
         else:
-            picks = self._chosen(raw, scores, forbidden, may, steps, seeds, seen, allowed)
+            picks = self._chosen(raw, scores, forbidden, may, steps, seeds if drawn else None, seen, allowed, rows)
         return torch.stack([part.float() for part in picks])  # (5, G, C)
 
     def on_host(
@@ -186,6 +196,7 @@ class Chooser:
         seeds: Tensor | None,
         seen: Tensor | None,
         allowed: Tensor | None,
+        rows: RowSettings | None,
     ) -> Picks:
         """The same for every option, from the scores of everything."""
         count, width = before.shape
@@ -193,7 +204,8 @@ class Chooser:
         total = 0 * raw.amax(-1, keepdim=True) if self.normalised else raw.logsumexp(-1, keepdim=True)  # (G · W, 1)
         shaped, shaped_total = raw, total
         if seen is not None:
-            shaped = repetition_penalty(raw, seen, self.options.repetition_penalty)
+            penalty = self.options.repetition_penalty if rows is None else rows.penalty.unsqueeze(-1)
+            shaped = repetition_penalty(raw, seen, penalty)
             shaped_total = shaped.logsumexp(-1, keepdim=True)
         # The sum stays as it was without what is forbidden. In place: nobody picks these, so nobody asks for
         # their log-probability.
@@ -203,10 +215,10 @@ class Chooser:
 
         possible = None
         if width == 1:
-            picked = self._walk(shaped, seeds, steps) if self.options.drawn else best(shaped, 1)[1]  # (G, 1)
+            picked = best(shaped, 1)[1] if seeds is None else self._walk(shaped, seeds, steps, rows)  # (G, 1)
         else:
             keys = (shaped + (before.view(-1, 1) - shaped_total)).view(count, -1)  # (G, W · V), scores of all
-            if self.options.drawn:
+            if seeds is not None:
                 keys = self._drawn(keys, shaped, seeds, steps)
             values, picked = best(keys, 2 * width)  # (G, C)
             possible = values > -torch.inf
@@ -223,23 +235,24 @@ class Chooser:
         whole = total.view(count, width).sum(-1, keepdim=True)  # (G, 1)
         return picked % raw.shape[-1], parents, logprobs, gains, whole.expand_as(picked)
 
-    def _drawn(self, scores: Tensor, shaped: Tensor, seeds: Tensor | None, steps: Tensor) -> Tensor:
+    def _drawn(self, scores: Tensor, shaped: Tensor, seeds: Tensor, steps: Tensor) -> Tensor:
         """Scores (G, W · V) with temperature, filters, and noise that makes the largest a fair draw."""
         left = filter_scores(shaped, self.options).reshape(scores.shape) > -torch.inf
-        assert seeds is not None
         keys = temperature(scores, self.options.temperature) + gumbel(seeds, steps, scores.shape[-1])
         return keys.masked_fill(~left, -torch.inf)
 
-    def _walk(self, shaped: Tensor, seeds: Tensor | None, steps: Tensor) -> Tensor:
+    def _walk(self, shaped: Tensor, seeds: Tensor, steps: Tensor, rows: RowSettings | None) -> Tensor:
         """One token a row: the first whose cumulative probability exceeds a uniform number."""
-        reached = filter_scores(shaped, self.options).softmax(-1).cumsum(-1)  # (G, V)
+        left = filter_scores(shaped, self.options) if rows is None else rows.filtered(shaped)
+        reached = left.softmax(-1).cumsum(-1)  # (G, V)
         total = reached[:, -1:]
         # Below the sum as rounded, so that the token found always has a probability above 0.
         below = torch.nextafter(total, torch.zeros_like(total))
-        assert seeds is not None
         aim = torch.minimum(uniform(seeds, steps).unsqueeze(-1) * total, below)  # (G, 1)
-        found = torch.searchsorted(reached, aim, right=True)  # (G, 1)
-        return found.clamp(max=shaped.shape[-1] - 1)
+        found = torch.searchsorted(reached, aim, right=True).clamp(max=shaped.shape[-1] - 1)  # (G, 1)
+        if rows is None:
+            return found
+        return torch.where((rows.temperature > 0).unsqueeze(-1), found, best(shaped, 1)[1])
 
 
 def _forbid_(logits: Tensor, tokens: Tensor, may: Tensor | None) -> None:

@@ -5,8 +5,8 @@ Each prompt is searched as its options say (`frontier.py`), in one of two kinds 
 - `HostLane`: the host sees each step's candidates before the next one. Every option and every model can go this way,
   and all requests share it, however they are searched;
 - `DeviceLane`: on CUDA, tokens, scores and draws stay on the device and a step is a recorded graph. There is one for
-  requests that are searched alike. The host looks once every few steps, while the next ones run, and cuts what was
-  written past an end.
+  all greedy searches and random walks, and one for beams that are searched alike. The host looks once every few
+  steps, while the next ones run, and cuts what was written past an end.
 
 `search` is the engine with one call's requests; both ways write the same.
 """
@@ -172,7 +172,7 @@ class Engine:
             if len(call.cancelled) == len(call.prompts):
                 continue
             on_device = self._stays_on_device(call)
-            key = call.manner.key if on_device else HOST
+            key = call.manner.on_device.key if on_device else HOST
             lane = self._lanes.get(key)
             if key in full or (lane is not None and not lane.has_room(call)):
                 full.add(key)
@@ -180,7 +180,7 @@ class Engine:
                 continue
             if lane is None:
                 if on_device:
-                    lane = DeviceLane(self._setting, call.manner, self.prefixes)
+                    lane = DeviceLane(self._setting, call.manner.on_device, self.prefixes)
                 else:
                     lane = HostLane(self._setting, self.prefixes)
                 self._lanes[key] = lane

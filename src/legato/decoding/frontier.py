@@ -42,6 +42,13 @@ LogitsProcessor = Callable[[Tensor, list[list[int]], list[int]], Tensor]
 """From logits (rows, V), what each row has written and the number of its prompt to other logits."""
 
 
+class Stops(NamedTuple):
+    """Strings that end a text, where it is read so."""
+
+    strings: tuple[str, ...]
+    text_of: Callable[[Sequence[int]], str]
+
+
 @dataclass
 class Hypothesis:
     """A continuation of a prompt."""
@@ -78,27 +85,28 @@ class Frontier:
         on_token: Callable[[int, int], None] | None,
         text_of: Callable[[Sequence[int]], str] | None = None,
         *,
-        first: int = 0,
+        groups: Integers | None = None,
     ) -> None:
-        """The groups are numbered from `first` on."""
+        """`groups` (G,) are their numbers; left out: from 0 on."""
         self.options = options
-        self.width, groups = options.width, len(limits)
+        self.width, count = options.width, len(limits)
         self.on_token = on_token
         self.ends = np.zeros(vocabulary, dtype=bool)  # (V,)
         self.ends[list(ends)] = True
-        self.groups = np.arange(first, first + groups)  # (G,), the numbers of those in the batch
-        self.done = np.zeros(groups, dtype=bool)  # (G,)
+        self.groups = np.arange(count) if groups is None else groups  # (G,), the numbers of those in the batch
+        self.done = np.zeros(count, dtype=bool)  # (G,)
         # All rows of a group are the same at first: one of them counts, or its candidates would repeat.
-        self.scores = np.full((groups, self.width), -np.inf, dtype=np.float32)  # (G, W), −∞: not a hypothesis
+        self.scores = np.full((count, self.width), -np.inf, dtype=np.float32)  # (G, W), −∞: not a hypothesis
         self.scores[:, 0] = 0
         self.moved = False  # whether the rows are no longer those the model's state has
         self.limits = np.asarray(limits)  # (G,), the most tokens of each group
         self.steps: list[Step] = []
-        self.begun = np.zeros(groups, dtype=np.int64)  # (G,), how many steps there were when each group came
+        self.begun = np.zeros(count, dtype=np.int64)  # (G,), how many steps there were when each group came
         # Those that have closed, by what two may not have in common: their tokens or, where it is told, their text.
         # Of several that are shown no two shall read the same, whatever tokens spell them.
         self.text_of = text_of if options.nbest > 1 and self.width > 1 else None
         self.closed: dict[int, dict[Hashable, Hypothesis]] = {int(number): {} for number in self.groups}
+        self.stops: dict[int, Stops] = {}  # by the number of a group
 
     @property
     def written(self) -> Integers:
@@ -123,10 +131,12 @@ class Frontier:
         self.groups[here], self.done[here], self.scores[here] = other.groups, other.done, other.scores
         self.limits[here], self.begun[here] = other.limits, len(self.steps) - 1
         self.closed |= other.closed
+        self.stops |= other.stops
 
     def cancel(self, number: int) -> None:
         """A group goes no further, and what it has found is dropped."""
         self.closed.pop(number, None)
+        self.stops.pop(number, None)
         here = self.groups == number
         self.done[here] = True
         self.scores[here] = -np.inf
@@ -258,20 +268,21 @@ class Frontier:
             logprobs.append(float(candidates.logprobs[group, place]))
             self._add(group, tokens, logprobs, float(scores[group, place]), finished=True)
 
-    def close_at_stop(self, text_of: Callable[[Sequence[int]], str]) -> None:
+    def close_at_stop(self) -> None:
         """Close every hypothesis whose newest token completes a stop string."""
         for row in self.open_rows():
-            if self._stops(row, text_of):
+            stops = self.stops.get(int(self.groups[row // self.width]))
+            if stops is not None and self._stops(row, *stops):
                 self.close(np.array([row]), finished=True)
 
-    def _stops(self, row: int, text_of: Callable[[Sequence[int]], str]) -> bool:
+    def _stops(self, row: int, stops: tuple[str, ...], text_of: Callable[[Sequence[int]], str]) -> bool:
         """Whether the text of a row, none of whose beginnings holds a stop string, holds one.
 
         It would lie at the end, so the last few tokens are decoded alone: more of them, until their text
         is long enough. The first of them may be the rest of a character, which reads as U+FFFD, or lack
         its space; what comes after that is the end of the whole text.
         """
-        stops, count = self.options.stop, int(self.written[row // self.width])
+        count = int(self.written[row // self.width])
         if not any(BROKEN in stop for stop in stops):
             newest = text_of(self.history(row, 1)[0])
             needed = max(map(len, stops)) + len(newest)  # it may begin before all that is new

@@ -11,7 +11,7 @@ from torch import Tensor
 from legato.data.batching.batches import mix_seed
 from legato.decoding.candidates import Candidates
 from legato.decoding.frontier import Constraint, Frontier, LogitsProcessor
-from legato.decoding.options import SearchOptions
+from legato.decoding.options import NEUTRAL, SearchOptions
 from legato.nn.adapters.lora_by_row import BASE
 
 TextOf = Callable[[Sequence[int]], str]
@@ -62,6 +62,14 @@ class Manner:
         """What tells two of them apart."""
         functions = (self.constraint, self.processor, self.text_of, self.observer)
         return self.options.model_dump_json(), self.ends, *map(id, functions)  # they live as long as their lane
+
+    @property
+    def on_device(self) -> Manner:
+        """What a lane on the device has in common: where a search has one row, how it chooses is its own."""
+        if self.options.width > 1:
+            return self
+        neutral = {**NEUTRAL, "search": "sample", "repetition_penalty": 1.0, "stop": ()}
+        return Manner(self.options.model_copy(update=neutral), ends=self.ends)
 
     @property
     def host_looks(self) -> bool:

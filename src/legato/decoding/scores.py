@@ -129,7 +129,7 @@ def min_p(logits: Tensor, share: float) -> Tensor:
     return logits.masked_fill(logits < least, -torch.inf)
 
 
-def repetition_penalty(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
+def repetition_penalty(logits: Tensor, seen: Tensor, penalty: float | Tensor) -> Tensor:
     """Tokens marked in `seen` (B, V) are lowered: positive logits divided, negative ones multiplied."""
     lowered = torch.where(logits > 0, logits / penalty, logits * penalty)
     return torch.where(seen, lowered, logits)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 from fastapi import APIRouter, Request
@@ -111,19 +113,69 @@ def _text_of(served: Served, prompt: str | list[int]) -> str:
 # ── texts ─────────────────────────────────────────────────────────────────────────────────────────
 
 
+class _Mailbox:
+    """Events for a loop's queues. It is woken once for all that come until it looks: a step of 64 texts has 64."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop, self._events = ref(loop), deque[tuple[_EventQueue, int, Event]]()
+        self._woken = False
+
+    def post(self, queue: _EventQueue, number: int, event: Event) -> None:
+        """Any thread may; who is late wakes the loop once too often, and nobody is forgotten."""
+        self._events.append((queue, number, event))
+        loop = self._loop()
+        if not self._woken and loop is not None:
+            self._woken = True
+            with suppress(RuntimeError):  # the server has stopped
+                loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        self._woken = False
+        while self._events:
+            queue, number, event = self._events.popleft()
+            queue.queue.put_nowait((number, event))
+
+
+_MAILBOXES: WeakKeyDictionary[asyncio.AbstractEventLoop, _Mailbox] = WeakKeyDictionary()
+
+
 class _EventQueue:
     """The events of several requests, in the order in which they come; a thread may put them."""
 
     def __init__(self) -> None:
-        self.loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
+        self._mailbox = _MAILBOXES.setdefault(loop, _Mailbox(loop))
         self.queue: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
 
     def listener(self, number: int) -> Any:
-        def put(event: Event) -> None:
-            with suppress(RuntimeError):  # the server has stopped
-                self.loop.call_soon_threadsafe(self.queue.put_nowait, (number, event))
+        return partial(self._mailbox.post, self, number)
 
-        return put
+    async def next_ones(self) -> list[tuple[int, Event]]:
+        """All that have come, one at least; of pieces of a text that came meanwhile one is made."""
+        events = [await self.queue.get()]
+        while not self.queue.empty():
+            events.append(self.queue.get_nowait())
+        return _joined(events)
+
+
+def _joined(events: list[tuple[int, Event]]) -> list[tuple[int, Event]]:
+    """The same events, where pieces of a text that follow one another are one."""
+    joined: list[tuple[int, Event]] = []
+    last: dict[tuple[int, int], int] = {}  # by text, where its last piece stands
+    for number, event in events:
+        if not isinstance(event, Piece):
+            last.clear()
+            joined.append((number, event))
+            continue
+        place = last.setdefault((number, event.choice), len(joined))
+        if place == len(joined):
+            joined.append((number, event))
+            continue
+        before = joined[place][1]
+        assert isinstance(before, Piece)
+        tokens = None if event.tokens is None else [*(before.tokens or ()), *event.tokens]
+        joined[place] = number, Piece(event.choice, before.text + event.text, tokens)
+    return joined
 
 
 class _SchemaReader:
@@ -236,28 +288,24 @@ async def _stream(
             if (first := form.first(choice)) is not None:
                 yield _sse(first)
         while left:
-            number, event = await events.queue.get()
-            if isinstance(event, Failed):
-                yield _sse({"error": openai_error(event.problem)})
-                return
-            if isinstance(event, Piece):
-                choice = number * count + event.choice
-                text, tokens = streamed[choice].push(event)
-                if text:
-                    yield _sse(form.piece(choice, text, None, tokens))
-                continue
-            left -= 1
-            for place, answer in enumerate(_answers(event, tools)):
-                choice = number * count + place
-                written += len(event.texts[place].tokens)
-                if answer.calls:
-                    yield _sse(form.calls(choice, answer.calls))
-                rest = "" if answer.calls else answer.text[streamed[choice].sent :]
-                tokens = None if answer.logprobs is None else list(answer.logprobs[streamed[choice].tokens :])
-                if rest:
-                    yield _sse(form.piece(choice, rest, None, tokens))
-                    tokens = None if tokens is None else []
-                yield _sse(form.piece(choice, "", answer.reason, tokens or None))
+            lines: list[str] = []
+            for number, event in await events.next_ones():
+                if isinstance(event, Failed):
+                    yield "".join([*lines, _sse({"error": openai_error(event.problem)})])
+                    return
+                if isinstance(event, Piece):
+                    choice = number * count + event.choice
+                    text, tokens = streamed[choice].push(event)
+                    if text:
+                        lines.append(_sse(form.piece(choice, text, None, tokens)))
+                    continue
+                left -= 1
+                for place, answer in enumerate(_answers(event, tools)):
+                    choice = number * count + place
+                    written += len(event.texts[place].tokens)
+                    lines += _last_lines(form, choice, answer, streamed[choice])
+            if lines:
+                yield "".join(lines)
         if (sources := form.sources()) is not None:
             yield _sse(sources)
         if read is not None:
@@ -266,6 +314,17 @@ async def _stream(
     finally:
         for each in requests:
             served.scheduler().cancel(each)
+
+
+def _last_lines(form: Form, choice: int, answer: Answer, streamed: _StreamedText) -> list[str]:
+    """What is left to tell of a text that has ended."""
+    lines = [_sse(form.calls(choice, answer.calls))] if answer.calls else []
+    rest = "" if answer.calls else answer.text[streamed.sent :]
+    tokens = None if answer.logprobs is None else list(answer.logprobs[streamed.tokens :])
+    if rest:
+        lines.append(_sse(form.piece(choice, rest, None, tokens)))
+        tokens = None if tokens is None else []
+    return [*lines, _sse(form.piece(choice, "", answer.reason, tokens or None))]
 
 
 class _StreamedText:

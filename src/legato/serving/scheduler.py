@@ -99,6 +99,31 @@ class TextRequest:
             self.problem = self.problem or problem
 
 
+class _TextStream:
+    """A text as it is written."""
+
+    def __init__(self, decoder: StreamDecoder, emitter: Emitter) -> None:
+        self._decoder, self._emitter = decoder, emitter
+        self._parts: list[str] = []
+        self.count = 0  # tokens so far
+
+    def push(self, token: int) -> None:
+        self.count += 1
+        self._take(self._decoder.push(token))
+
+    def finish(self) -> None:
+        self._take(self._decoder.finish())
+        self._emitter.finish()
+
+    def _take(self, text: str) -> None:
+        self._parts.append(text)
+        self._emitter.push(text)
+
+    @property
+    def text(self) -> str:
+        return "".join(self._parts)
+
+
 class Scheduler:
     """One model's engine, and who waits for it."""
 
@@ -119,7 +144,7 @@ class Scheduler:
         self._waiting: deque[TextRequest] = deque()
         self._left: set[TextRequest] = set()  # whose clients have gone
         self._running: dict[int, tuple[TextRequest, int]] = {}  # by the engine's number: the request and which text
-        self._streams: dict[int, tuple[StreamDecoder, Emitter]] = {}  # of the same
+        self._streams: dict[int, _TextStream] = {}  # of the same
         # By model, one function for all its requests: those that are searched alike choose their tokens together.
         self._decodes: dict[int, Callable[[Sequence[int]], str]] = {}
         self._closing = False
@@ -228,8 +253,12 @@ class Scheduler:
         model, count, ids = request.model, request.count, request.prompt
         tokenizer = model.tokenizer
         decode = self._decodes.setdefault(model.loaded.adapter, tokenizer.decode)
-        decoders = [StreamDecoder(tokenizer, after=ids) for _ in range(count)]
-        emitters = [Emitter(request.options.stop, partial(_send_piece, request, choice)) for choice in range(count)]
+        streams = [
+            _TextStream(
+                StreamDecoder(tokenizer, after=ids), Emitter(request.options.stop, partial(_send_piece, request, n))
+            )
+            for n in range(count)
+        ]
 
         def on_token(choice: int, token: int) -> None:
             if request.problem is not None:
@@ -237,7 +266,7 @@ class Scheduler:
             with self._own_failure(request):
                 if request.observer is not None:
                     request.tokens.setdefault(choice, []).append(request.observer.of(choice, token))
-                emitters[choice].push(decoders[choice].push(token))
+                streams[choice].push(token)
 
         def constraint(prompt: int, tokens: list[int]) -> Allowed:
             try:
@@ -266,7 +295,7 @@ class Scheduler:
             return
         for choice, number in enumerate(request.numbers):
             self._running[number] = (request, choice)
-            self._streams[number] = (decoders[choice], emitters[choice])
+            self._streams[number] = streams[choice]
 
     @contextmanager
     def _own_failure(self, request: TextRequest) -> Iterator[None]:
@@ -301,10 +330,10 @@ class Scheduler:
 
     def _end(self, request: TextRequest, choice: int, number: int, hypothesis: Hypothesis) -> None:
         """A text has ended; the last of a request ends that."""
-        decoder, emitter = self._streams[number]
-        emitter.push(decoder.finish())
-        emitter.finish()
-        request.texts[choice] = request.model.finished(request.prompt, hypothesis, request.options)
+        stream = self._streams[number]
+        stream.finish()
+        written = stream.text if stream.count == len(hypothesis.tokens) else None
+        request.texts[choice] = request.model.finished(request.prompt, hypothesis, request.options, written)
         check_followed(request.constraint)
         del self._running[number], self._streams[number]
         if len(request.texts) == request.count:

@@ -25,6 +25,7 @@ from legato.serving.transport.log import writer
 
 Protocol: Final = connection_class()
 LOCAL: Final = ("127.0.0.1", "localhost", "::1")
+SWITCH: Final = 0.0005  # seconds after which threads of Python take turns: those that write texts and that send them
 DRAIN: Final = 30  # seconds that texts being written have when the server is to stop
 
 
@@ -91,6 +92,7 @@ def allow_files() -> None:
 
 def run(app: FastAPI, opened: socket.socket) -> None:
     allow_files()
+    sys.setswitchinterval(SWITCH)
     server = _Server(server_config(app, Protocol, timeout_graceful_shutdown=DRAIN))
     server.app = app
     try:

@@ -396,7 +396,7 @@ class StreamDecoder:
         if self._tokenizer.pieces is None:
             self._held.append(int(index))
             whole = self._tokenizer.decode([*self._shown, *self._held])
-            return "" if whole.endswith("\ufffd") else self._reveal()
+            return "" if whole.endswith("\ufffd") else self._reveal(whole)
         piece = self._tokenizer.pieces[index]
         if self._starts and piece:
             piece, self._starts = piece.removeprefix(b" "), False
@@ -406,13 +406,14 @@ class StreamDecoder:
 
     def finish(self) -> str:
         """What was held back, with U+FFFD for a character that never became whole."""
-        return self._reveal() + self._utf8.decode(b"", final=True)
+        whole = self._tokenizer.decode([*self._shown, *self._held]) if self._held else ""
+        return self._reveal(whole) + self._utf8.decode(b"", final=True)
 
-    def _reveal(self) -> str:
+    def _reveal(self, whole: str) -> str:
+        """What `whole`, the text of the last ids, has beyond what was shown of it."""
         if not self._held:
             return ""
         before = self._tokenizer.decode(self._shown)
-        whole = self._tokenizer.decode([*self._shown, *self._held])
         # A few ids of context are enough for the library to place spaces.
         self._shown, self._held = [*self._shown, *self._held][-SHOWN:], []
         return whole[len(before) :]

@@ -5,7 +5,7 @@ A cohort knows nothing of the model's state but its rows in it; a lane keeps tha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any
 
@@ -16,8 +16,9 @@ from torch import Tensor
 from legato.data.batching.batch import Inputs
 from legato.decoding.candidates import Candidates, Chooser, Floats, Integers
 from legato.decoding.draws import seeds_of
-from legato.decoding.frontier import Allowed, Frontier, Hypothesis, ranked
+from legato.decoding.frontier import Allowed, Frontier, Hypothesis, Stops, ranked
 from legato.decoding.requests import Call, Manner, Setting
+from legato.decoding.row_settings import Level, RowSettings
 from legato.decoding.sliding import Sliding
 from legato.folders.finite_scores import not_finite
 from legato.nn.pooling import inside
@@ -73,27 +74,38 @@ class Cohort:
         self._first = call.first if self._first is None else self._first
         self.changed = True
 
-    def begin(self, call: Call, logits: Tensor) -> Newcomers:
-        """A call's first tokens are chosen of logits (B, V) behind its prompts."""
+    def begin(self, calls: Sequence[Call], logits: Tensor, rows: RowSettings | None = None) -> Newcomers:
+        """The first tokens of calls are chosen of logits (B, V) behind their prompts; `rows` are their settings."""
         setting, options = self.setting, self.manner.options
+        samples = options.samples
         frontier = Frontier(
-            np.repeat(call.limits, options.samples),
+            np.repeat([limit for call in calls for limit in call.limits], samples),
             options,
             self.ends,
             setting.model.vocabulary,
             self._teller,
             self.manner.text_of,
-            first=call.first * options.samples,
+            groups=np.concatenate([call.first * samples + np.arange(len(call.prompts) * samples) for call in calls]),
         )
-        seeds = seeds_of(call.seeds, self.device) if options.drawn else None  # (G,)
+        for call in calls:
+            if call.manner.options.stop and call.manner.text_of is not None:
+                stops = Stops(call.manner.options.stop, call.manner.text_of)
+                first = call.first * samples
+                frontier.stops |= dict.fromkeys(range(first, first + len(call.prompts) * samples), stops)
+        seeds = None
+        if options.drawn:
+            undrawn = [(0, 0)]
+            pairs = [pair for call in calls for pair in call.seeds or undrawn * len(call.prompts) * samples]
+            seeds = seeds_of(pairs, self.device)  # (G,)
         seen = None
-        if options.repetition_penalty != 1:
-            seen = _tokens_in(Inputs.of(call.prompts, self.device), setting.model.vocabulary)  # (B, V)
+        if options.repetition_penalty != 1 or (rows is not None and rows.level == Level.PENALISED):
+            prompts = [prompt for call in calls for prompt in call.prompts]
+            seen = _tokens_in(Inputs.of(prompts, self.device), setting.model.vocabulary)  # (B, V)
         each = options.samples * options.width
         if each > 1:
             logits = logits.repeat_interleave(each, 0)  # (B · samples · width, V)
             seen = None if seen is None else seen.repeat_interleave(each, 0)
-        self.choose(frontier, logits, seeds, seen, first=True)
+        self.choose(frontier, logits, seeds, seen, first=True, rows=rows)
         return Newcomers(frontier, seeds, seen)
 
     def join(self, new: Newcomers, rows: Integers) -> None:
@@ -153,12 +165,20 @@ class Cohort:
         for number in found:
             for walk in range(samples):
                 self._tellers.pop(number * samples + walk, None)
+                frontier.stops.pop(number * samples + walk, None)
                 if self.manner.observer is None:  # who may look at all that has closed
                     frontier.closed.pop(number * samples + walk, None)
         return found
 
     def choose(
-        self, frontier: Frontier, logits: Tensor, seeds: Tensor | None, seen: Tensor | None, *, first: bool = False
+        self,
+        frontier: Frontier,
+        logits: Tensor,
+        seeds: Tensor | None,
+        seen: Tensor | None,
+        *,
+        first: bool = False,
+        rows: RowSettings | None = None,
     ) -> None:
         """Let the frontier's hypotheses take a token each of logits (G · W, V)."""
         manner, chooser, device = self.manner, self.chooser, self.device
@@ -170,17 +190,17 @@ class Cohort:
         if manner.constraint is not None:
             allowed = torch.from_numpy(frontier.allowed(self._constraint, bool(may_end))).to(device)
         if manner.processor is not None:
-            rows = range(len(logits))
+            each = range(len(logits))
             first_number = self._first or 0
             logits = manner.processor(
                 logits,
-                [frontier.history(row)[0] for row in rows],
-                [frontier.prompt_of(row) - first_number for row in rows],
+                [frontier.history(row)[0] for row in each],
+                [frontier.prompt_of(row) - first_number for row in each],
             )
         if manner.observer is not None:
             manner.observer.scored(logits, chooser.forbidden[first, may_end is True], frontier)
         packed = None
-        if seen is None and allowed is None:
+        if seen is None and allowed is None and rows is None:
             packed = chooser.on_host(logits, frontier.scores, may_end=may_end, first=first)
         if packed is None:
             packed = (
@@ -193,6 +213,8 @@ class Cohort:
                     allowed,
                     may_end=may_end,
                     first=first,
+                    rows=rows,
+                    level=None if rows is None else rows.level,
                 )
                 .cpu()
                 .numpy()
@@ -206,8 +228,8 @@ class Cohort:
     def advance(self, frontier: Frontier, packed: Floats) -> None:
         """What was chosen becomes the frontier: what ended closes, what is spent, too."""
         frontier.on_token = self._teller
-        observer, text_of = self.manner.observer, self.manner.text_of if self.manner.options.stop else None
-        if observer is None and text_of is None and frontier.advance_open(packed):
+        observer = self.manner.observer
+        if observer is None and not frontier.stops and frontier.advance_open(packed):
             return
         self.changed = True
         candidates = Candidates.of(packed)
@@ -216,8 +238,8 @@ class Cohort:
         frontier.advance(candidates)
         if observer is not None:
             observer.advanced(candidates, frontier)
-        if text_of is not None:
-            frontier.close_at_stop(text_of)
+        if frontier.stops:
+            frontier.close_at_stop()
         frontier.close_spent()
         frontier.settle()
 

@@ -38,13 +38,13 @@ class DeviceFrontier:
 
     def adopt(self, other: DeviceFrontier) -> None:
         """Groups are what they are in another frontier of as many."""
-        for mine, its in (
-            (self.tokens, other.tokens),
-            (self.parents, other.parents),
-            (self.scores, other.scores),
-            (self.written, other.written),
-        ):
+        for mine, its in zip(self.changing, other.changing, strict=True):
             mine.copy_(its)
+
+    @property
+    def changing(self) -> list[Tensor]:
+        """What a step changes."""
+        return [self.tokens, self.parents, self.scores, self.written]
 
     def advance(self, candidates: Tensor) -> None:
         """Make of candidates (5, G, C) the next frontier; see `Frontier.advance`."""

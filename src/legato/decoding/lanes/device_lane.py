@@ -3,6 +3,9 @@
 Its requests are one cohort, in fixed places of a recorded graph (`search_steps.py`), where newcomers follow those
 that are done. Whoever needs more columns, or a longer source, than a place has gets larger ones, into which the
 others move.
+
+A pass over prompts costs as much as many steps, however short they are, so that prompts are read together: while
+others write, newcomers wait a few steps for one another. Long prompts are read in parts, where the engine does so.
 """
 
 from __future__ import annotations
@@ -10,10 +13,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from legato.decoding.frontier import Frontier, Hypothesis
 from legato.decoding.lanes.cohort import Cohort
@@ -22,8 +26,11 @@ from legato.decoding.lanes.prefill import Prefill
 from legato.decoding.lanes.prefix_cache import PrefixCache
 from legato.decoding.lanes.search_steps import LOOK, SearchSteps, search_steps
 from legato.decoding.requests import Call, Manner, Setting
+from legato.decoding.row_settings import Level, RowSettings, level_of
 
 SMALLEST = 128  # columns of the smallest recorded cache
+TOGETHER: Final = 8  # steps for which newcomers wait for one another, where prompts are read in parts
+KNOWN: Final = 256  # tokens of a prompt's beginning that are worth a pass of its own, where they need not be read
 
 
 class DeviceLane:
@@ -33,6 +40,9 @@ class DeviceLane:
         self.setting, self.manner, self.device = setting, manner, setting.model.device
         self._prefixes = prefixes
         self._cohort = Cohort(setting, manner)
+        self._coming: list[Call] = []  # whose prompts are to be read
+        self._prefills: list[Prefill] = []  # whose prompts are being read
+        self._turn = self._waited = 0  # of reading, and steps since prompts were read
         self._steps: SearchSteps | None = None
         self._capacity = self._source = 0  # columns of a place, and tokens of its source
         self._largest = False  # whether there is no memory for larger places
@@ -45,10 +55,17 @@ class DeviceLane:
     def has_room(self, call: Call) -> bool:
         if self._instead is not None:
             return self._instead.has_room(call)
-        if self._steps is None or self._cohort.frontier is None:
-            return True
-        free = int(self._cohort.frontier.done.sum())
-        return len(call.prompts) * self.manner.options.samples <= free and self._fits(call)
+        options = self.manner.options
+        coming = sum(len(other.prompts) for other in self._coming_calls()) * options.samples
+        wanted = coming + len(call.prompts) * options.samples
+        if self._steps is None:
+            return self.setting.rows is None or wanted * options.width <= self.setting.rows
+        if self._cohort.frontier is None:
+            return wanted <= self._steps.slots.groups and self._fits(call)
+        return wanted <= int(self._cohort.frontier.done.sum()) and self._fits(call)
+
+    def _coming_calls(self) -> list[Call]:
+        return [*self._coming, *(call for prefill in self._prefills for call in prefill.calls)]
 
     @torch.no_grad()
     def _fits(self, call: Call) -> bool:
@@ -62,7 +79,7 @@ class DeviceLane:
         before, held = self._steps, self._resources
         self._resources = ExitStack()
         like = self.setting.model.start(len(call.prompts), 1, call.memory)
-        larger = self._make(before.slots.groups, *wanted, like)
+        larger = self._make(before.slots.groups, *wanted, like, self._level)
         if larger is None:
             self._resources, self._largest = held, True
             return False
@@ -71,33 +88,99 @@ class DeviceLane:
         self._steps = larger
         return True
 
-    # Not inference mode: tables that a model keeps for later, made here, must still serve its training.
-    @torch.no_grad()
     def admit(self, call: Call) -> None:
+        """Take in a call, whose prompts are read with the next steps."""
         if self._instead is not None:
             self._instead.admit(call)
-            return
+        else:
+            self._coming.append(call)
+
+    # Not inference mode: tables that a model keeps for later, made here, must still serve its training.
+    @torch.no_grad()
+    def _read(self) -> None:
+        """Read on in prompts, and begin with those that are read."""
+        self._waited = 0
+        self._form()
+        budget = self.setting.chunk
+        while self._prefills:
+            self._turn += 1
+            left = min(self._prefills, key=lambda prefill: prefill.left)
+            prefill = self._prefills[0] if self._turn % 2 else left  # as the host's lane does
+            tokens = None if budget is None else min(budget, prefill.left)
+            logits = prefill.advance(tokens)
+            if logits is not None:
+                self._prefills.remove(prefill)
+                self._enter(prefill, logits)
+            if budget is not None and tokens is not None:
+                budget -= tokens
+                if budget <= 0:
+                    return
+
+    def _form(self) -> None:
+        """Who came is read together, up to a part's tokens; long prompts and what has a memory are read alone."""
+        most = self.setting.chunk
+        together: list[Call] = []
+        for call in self._coming:
+            longest = max(map(len, call.prompts))
+            known = self._prefixes is not None and len(call.prompts) == 1 and longest > KNOWN
+            known = known and self._known(call.prompts[0]) >= KNOWN
+            if call.memory is not None or known or (most is not None and longest > most):
+                self._prefill([call])
+                continue
+            rows = sum(len(each.prompts) for each in [*together, call])
+            longest = max(len(prompt) for each in [*together, call] for prompt in each.prompts)
+            if together and most is not None and rows * longest > most:
+                self._prefill(together)
+                together = []
+            together.append(call)
+        if together:
+            self._prefill(together)
+        self._coming.clear()
+
+    def _known(self, prompt: list[int]) -> int:
+        return 0 if self._prefixes is None else self._prefixes.known(prompt)
+
+    def _prefill(self, calls: list[Call]) -> None:
+        longest = max(len(prompt) for call in calls for prompt in call.prompts)
+        self._prefills.append(Prefill(self.setting, calls, longest + 1, self._prefixes))
+
+    def _enter(self, prefill: Prefill, logits: Tensor) -> None:
+        """Calls whose prompts are read take their places."""
         self._look(0)
         cohort, samples, width = self._cohort, self.manner.options.samples, self.manner.options.width
-        prefill = Prefill(self.setting, call, max(map(len, call.prompts)) + 1, self._prefixes)
-        logits = prefill.advance()
-        assert logits is not None
+        calls = prefill.calls
+        if self._prefixes is not None:
+            prefill.keep(KNOWN)
         prefill.spread(samples * width)
         if self._steps is None:
-            wanted = self.setting.rows // width if self.setting.rows else len(call.prompts) * samples
-            capacity = max(call.capacity, self.setting.capacity or 0)
-            self._steps = self._make(_bucket(wanted), capacity, _source_of(call), prefill.state)
+            everybody = [*calls, *self._coming_calls()]
+            wanted = sum(len(call.prompts) for call in everybody) * samples
+            wanted = self.setting.rows // width if self.setting.rows else wanted
+            capacity = max(self.setting.capacity or 0, *(call.capacity for call in everybody))
+            self._steps = self._make(
+                _bucket(wanted), capacity, max(map(_source_of, everybody)), prefill.state, _level_of(calls)
+            )
         if self._steps is None:
             self._instead = HostLane(self.setting, self._prefixes)
-            self._instead.admit(call)
+            for call in [*calls, *self._coming_calls()]:
+                self._instead.admit(call)
+            self._coming.clear()
+            self._prefills.clear()
             return
-        cohort.expect(call)
-        new = cohort.begin(call, logits)
+        for call in calls:
+            cohort.expect(call)
+        rows = None
+        if width == 1:
+            rows = RowSettings(
+                [call.manner.options for call in calls for _ in range(len(call.prompts) * samples)], self.device
+            )
+            self._steps.prepare(rows.level)
+        new = cohort.begin(calls, logits, rows)
         device, last = self.device, new.frontier.steps[-1]
         if new.frontier.moved:
-            rows = torch.from_numpy(last.parents).to(device)
-            prefill.state.reorder(rows)
-            new.seen = None if new.seen is None else new.seen[rows]
+            parents = torch.from_numpy(last.parents).to(device)
+            prefill.state.reorder(parents)
+            new.seen = None if new.seen is None else new.seen[parents]
         places = list(range(len(new.frontier.groups)))
         if cohort.frontier is not None:
             places = np.flatnonzero(cohort.frontier.done)[: len(places)].tolist()
@@ -109,12 +192,23 @@ class DeviceLane:
             torch.from_numpy(new.frontier.written).to(device),
             new.seeds,
             new.seen,
+            rows,
         )
         if cohort.frontier is None:
             self._begin(new.frontier, self._steps.slots.groups)
         else:
             cohort.frontier.join(new.frontier, places)
+        for call in calls:
+            for number in call.cancelled:
+                cohort.cancel(number)
         self._looks = 0
+
+    @property
+    def _level(self) -> Level:
+        """What a step has to be able to do for those who write."""
+        if self._steps is None or self._steps.rows is None or self._cohort.frontier is None:
+            return Level.TAKEN
+        return Level(int(self._steps.rows.levels[~self._cohort.frontier.done].max(initial=0)))
 
     def _begin(self, frontier: Frontier, groups: int) -> None:
         """The frontier of the first call, with places for as many groups as there are."""
@@ -127,7 +221,7 @@ class DeviceLane:
         frontier.steps[-1] = frontier.steps[-1].padded(missing * frontier.width)
         self._cohort.frontier = frontier
 
-    def _make(self, groups: int, capacity: int, source: int, like: Any) -> SearchSteps | None:
+    def _make(self, groups: int, capacity: int, source: int, like: Any, level: Level) -> SearchSteps | None:
         """Steps with places of so many columns, and so long a source, at least; `like` is a state of the model."""
         setting, model = self.setting, self.setting.model
         capacity, source = _bucket(capacity, SMALLEST), _bucket(source, 16) if source else 0
@@ -139,7 +233,7 @@ class DeviceLane:
             if slots is None:
                 return None
             steps = SearchSteps(slots, self._cohort.chooser, setting.ends, model.vocabulary, model.device)
-            steps.record()
+            steps.prepare(level)
             return steps
 
         steps = self._resources.enter_context(search_steps(model, key, make))
@@ -149,13 +243,25 @@ class DeviceLane:
 
     @property
     def idle(self) -> bool:
-        return self._instead.idle if self._instead is not None else self._cohort.idle
+        if self._instead is not None:
+            return self._instead.idle
+        return not (self._coming or self._prefills) and self._cohort.idle
 
     @torch.no_grad()
     def step(self) -> None:
+        if self._instead is None and self._read_now():
+            self._read()
         if self._instead is not None:
             self._instead.step()
-            return
+        elif not self._cohort.idle:
+            self._write()
+
+    def _read_now(self) -> bool:
+        """Whether it is time to read prompts: nobody writes, or newcomers have waited for one another."""
+        waits = self._cohort.alive and self.setting.chunk is not None and self._waited < TOGETHER
+        return bool(self._prefills or (self._coming and not waits))
+
+    def _write(self) -> None:
         assert self._cohort.frontier is not None
         assert self._steps is not None
         alive = ~self._cohort.frontier.done
@@ -164,9 +270,10 @@ class DeviceLane:
         count = 1 if self._cohort.streams else min(1 << self._looks, LOOK)
         count = min(count, left)
         if count > 0:
-            self._unread.append(self._steps.advance(count))
+            self._unread.append(self._steps.advance(count, self._level))
             self._ahead += count
             self._looks += 1
+            self._waited += count
         self._look(1 if count > 0 else 0)
 
     def _look(self, unread: int) -> None:
@@ -182,6 +289,11 @@ class DeviceLane:
     def cancel(self, number: int) -> None:
         if self._instead is not None:
             self._instead.cancel(number)
+        for call in self._coming_calls():
+            if call.first <= number < call.first + len(call.prompts):
+                call.cancelled.add(number)
+        self._coming = [call for call in self._coming if _wanted(call)]
+        self._prefills = [prefill for prefill in self._prefills if any(map(_wanted, prefill.calls))]
         self._cohort.cancel(number)
 
     def finished(self) -> dict[int, list[Hypothesis]]:
@@ -190,6 +302,15 @@ class DeviceLane:
     def close(self) -> None:
         self._unread.clear()
         self._resources.close()
+
+
+def _wanted(call: Call) -> bool:
+    """Whether somebody waits for it still."""
+    return len(call.cancelled) < len(call.prompts)
+
+
+def _level_of(calls: list[Call]) -> Level:
+    return max(level_of(call.manner.options) for call in calls)
 
 
 def _source_of(call: Call) -> int:

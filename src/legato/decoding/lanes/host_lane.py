@@ -46,12 +46,12 @@ class HostLane:
         if self.setting.rows is None:
             return True
         alive = sum(cohort.alive for cohort in self._cohorts.values())
-        coming = sum(_rows_of(prefill.call) for prefill in self._prefills)
+        coming = sum(_rows_of(prefill.calls[0]) for prefill in self._prefills)
         return alive + coming + _rows_of(call) <= self.setting.rows
 
     def admit(self, call: Call) -> None:
         """Read a call's prompts; where the engine reads in parts, with the next steps."""
-        prefill = Prefill(self.setting, call, call.capacity, self._prefixes)
+        prefill = Prefill(self.setting, [call], call.capacity, self._prefixes)
         if self.setting.chunk is None:
             self._read(prefill, None)
         else:
@@ -59,7 +59,7 @@ class HostLane:
 
     def cancel(self, number: int) -> None:
         for prefill in list(self._prefills):
-            call = prefill.call
+            call = prefill.calls[0]
             if call.first <= number < call.first + len(call.prompts):
                 call.cancelled.add(number)
                 if len(call.cancelled) == len(call.prompts):
@@ -105,13 +105,13 @@ class HostLane:
             return
         if prefill in self._prefills:
             self._prefills.remove(prefill)
-        call = prefill.call
+        call = prefill.calls[0]
         cohort = self._cohorts.get(call.manner.key)
         if cohort is None:
             cohort = self._cohorts[call.manner.key] = Cohort(self.setting, call.manner)
         cohort.expect(call)
         prefill.spread(call.manner.options.samples * call.manner.options.width)
-        new = cohort.begin(call, logits)
+        new = cohort.begin([call], logits)
         if new.frontier.done.all():
             cohort.keep(new.frontier)
         else:

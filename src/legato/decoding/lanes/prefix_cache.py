@@ -36,6 +36,20 @@ class PrefixCache:
 
         The last token is always left to be read: nobody has kept its logits.
         """
+        best, shared = self._best(tokens, adapter)
+        if best is None:
+            return 0
+        self._kept.move_to_end(best)
+        state.restore(self._kept[best][1][..., :shared, :])
+        self.reused += shared
+        return shared
+
+    def known(self, tokens: Sequence[int], adapter: int = BASE) -> int:
+        """How many tokens of a prompt's beginning `restore` would put into a state."""
+        best, shared = self._best(tokens, adapter)
+        return 0 if best is None else shared
+
+    def _best(self, tokens: Sequence[int], adapter: int) -> tuple[tuple[int, bytes] | None, int]:
         wanted = np.asarray(tokens[:-1], dtype=np.int32)
         best, shared = None, LEAST - 1
         for name, (known, _) in self._kept.items():
@@ -46,12 +60,7 @@ class PrefixCache:
             count = int(differing[0]) if len(differing) else most
             if count > shared:
                 best, shared = name, count
-        if best is None:
-            return 0
-        self._kept.move_to_end(best)
-        state.restore(self._kept[best][1][..., :shared, :])
-        self.reused += shared
-        return shared
+        return best, shared
 
     def keep(self, tokens: Sequence[int], state: Any, row: int, adapter: int = BASE) -> None:
         """Keep what a state has of a row that took in these tokens, and not of what it took in before them."""

@@ -14,6 +14,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +22,8 @@ from torch import Tensor
 
 from legato.decoding.candidates import Chooser
 from legato.decoding.lanes.device_frontier import DeviceFrontier
+from legato.decoding.options import SearchOptions
+from legato.decoding.row_settings import Level, RowSettings
 from legato.nn.kernels.recording import failure_reason, record
 from legato.nn.slots import Slots
 
@@ -40,45 +43,70 @@ class SearchSteps:
         ending[list(ends)] = True
         self.frontier = DeviceFrontier(groups, width, ending)
         self.seeds = torch.zeros(groups, dtype=torch.long, device=device) if chooser.options.drawn else None
+        # A group of one row has settings of its own (`row_settings.py`).
+        self.rows = RowSettings([SearchOptions()] * groups, device) if width == 1 else None
         penalised = chooser.options.repetition_penalty != 1
-        self.seen = torch.zeros(groups * width, vocabulary, dtype=torch.bool, device=device) if penalised else None
+        self.seen: Tensor | None = None
+        self._device, self._vocabulary = device, vocabulary
+        if penalised:
+            self._remember_tokens()
         count = min(2 * width, width * vocabulary) if width > 1 else 1
         self._log = torch.zeros(2 * LOOK, 5, groups, count, device=device)
         self._turn = torch.zeros(1, dtype=torch.long, device=device)
         self._made = 0  # steps since the last reset
-        self._graph: Any = None
-        self._device = device
+        self._graphs: dict[Level, Any] = {}  # of a step, by what it can do; None where none could be recorded
         # Where the host reads, twice: while it reads one, the other is written.
         self._looks = 0
         on_gpu = device.type == "cuda"
         self._copies = [torch.empty(self._log.shape, pin_memory=True) for _ in range(2)] if on_gpu else []
         self._events = [torch.cuda.Event() for _ in range(2)] if on_gpu else []
 
+    def _remember_tokens(self) -> None:
+        rows = self.slots.groups * self.slots.width
+        self.seen = torch.zeros(rows, self._vocabulary, dtype=torch.bool, device=self._device)
+
     @torch.no_grad()
-    def _step(self) -> None:
+    def _step(self, level: Level) -> None:
         frontier = self.frontier
         parents = frontier.parents if self.slots.width > 1 else None
         logits = self.slots.step(frontier.tokens, parents)
-        if self.seen is not None:
+        seen = self.seen if self.rows is None or level == Level.PENALISED else None
+        if seen is not None:
             if parents is not None:
-                self.seen.copy_(self.seen.index_select(0, parents))
-            self.seen.scatter_(-1, frontier.tokens[:, None], True)
-        candidates = self.chooser(logits, frontier.scores, frontier.written, self.seeds, self.seen)
+                seen.copy_(seen.index_select(0, parents))
+            seen.scatter_(-1, frontier.tokens[:, None], True)
+        candidates = self.chooser(
+            logits, frontier.scores, frontier.written, self.seeds, seen, rows=self.rows, level=level
+        )
         self._log.index_copy_(0, self._turn, candidates.unsqueeze(0))
         frontier.advance(candidates)
         self._turn.add_(1).remainder_(len(self._log))
 
-    def record(self) -> None:
-        """Record a step, where the device can; why not, is told."""
-        if self._device.type != "cuda":
+    @torch.no_grad()
+    def prepare(self, level: Level) -> None:
+        """Be ready for steps that can do so much: recorded, where the device can; why not, is told.
+
+        What is there stays: a recording runs the step a few times.
+        """
+        if level == Level.PENALISED and self.seen is None:
+            self._remember_tokens()
+        if level in self._graphs or self._device.type != "cuda":
             return
+        changing = [*self.slots.changing, *self.frontier.changing, self._turn]
+        changing += [] if self.seen is None else [self.seen]
+        before = [each.clone() for each in changing]
         try:
-            self._graph = record(self._step, self._device)
+            self._graphs[level] = record(partial(self._step, level), self._device)
         except torch.OutOfMemoryError:
-            raise
+            if not self._graphs:
+                raise
+            self._graphs[level] = None
+            _tell("the device's memory does not hold it")
         except RuntimeError as problem:
+            self._graphs[level] = None
             _tell(failure_reason(problem))
-        self.reset()
+        for each, kept in zip(changing, before, strict=True):
+            each.copy_(kept)
 
     def reset(self) -> None:
         """Forget all groups."""
@@ -94,8 +122,13 @@ class SearchSteps:
         self.frontier.adopt(other.frontier)
         if self.seeds is not None and other.seeds is not None:
             self.seeds.copy_(other.seeds)
-        if self.seen is not None and other.seen is not None:
+        if other.seen is not None:
+            if self.seen is None:
+                self._remember_tokens()
+            assert self.seen is not None
             self.seen.copy_(other.seen)
+        if self.rows is not None and other.rows is not None:
+            self.rows.adopt(other.rows)
 
     def begin(
         self,
@@ -106,6 +139,7 @@ class SearchSteps:
         written: Tensor,
         seeds: Tensor | None,
         seen: Tensor | None,
+        rows: RowSettings | None = None,
     ) -> None:
         """Groups go on in these places from what a state has, and from their first tokens."""
         where = torch.tensor(places, device=self._device)
@@ -116,14 +150,17 @@ class SearchSteps:
         if self.seen is not None and seen is not None:
             width = self.slots.width
             self.seen[(where[:, None] * width + torch.arange(width, device=self._device)).flatten()] = seen
+        if self.rows is not None and rows is not None:
+            self.rows.place(where, rows)
 
-    def advance(self, steps: int) -> Callable[[], list[Any]]:
+    def advance(self, steps: int, level: Level = Level.TAKEN) -> Callable[[], list[Any]]:
         """Make so many steps, up to LOOK; what gives, once they are made, each one's candidates (5, G, C)."""
+        graph = self._graphs.get(level)
         for _ in range(steps):
-            if self._graph is None:
-                self._step()
+            if graph is None:
+                self._step(level)
             else:
-                self._graph.replay()
+                graph.replay()
         turns = [(self._made + step) % len(self._log) for step in range(steps)]
         self._made += steps
         if self._device.type != "cuda":

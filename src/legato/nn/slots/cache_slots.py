@@ -113,6 +113,10 @@ class CacheSlots:
         logits: Tensor = self.model.output(self.stack.extend(x, opening)[:, -1])
         return logits
 
+    @property
+    def changing(self) -> list[Tensor]:
+        return [self.lengths] if self.ancestors is None else [self.lengths, self.ancestors]
+
     def adopt(self, other: CacheSlots) -> None:
         self.store[..., : other.capacity, :] = other.store
         self.lengths.copy_(other.lengths)

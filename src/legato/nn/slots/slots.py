@@ -27,6 +27,10 @@ class Slots(Protocol):
         No shape depends on a number that lies on the device, and nothing is asked of it.
         """
 
+    @property
+    def changing(self) -> list[Tensor]:
+        """What a step changes, but for what it writes where nobody has written."""
+
     def adopt(self, other: Any) -> None:
         """Rows are what they are in smaller slots of the same model, each in its place."""
 

@@ -51,6 +51,10 @@ class TensorSlots:
             part.copy_(new)
         return logits
 
+    @property
+    def changing(self) -> Parts:
+        return self.parts
+
     def adopt(self, other: TensorSlots) -> None:
         for part, kept in zip(self.parts, other.parts, strict=True):
             part.copy_(kept)

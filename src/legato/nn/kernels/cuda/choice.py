@@ -27,24 +27,26 @@ def choose(
     logits: Tensor,
     written: Tensor,
     forbidden: Forbidden,
-    temperature: float = 1.0,
+    temperature: float | Tensor = 1.0,
     seeds: Tensor | None = None,
 ) -> Tensor:
     """From logits (R, V): candidates (5, R, 1), see `Candidates.of`.
 
     The best token of each row, the first of equal ones; with `seeds` (R,) the one that the row's number for so many
-    tokens `written` (R,) (decoding/draws.py) falls on in the cumulative distribution at this temperature.
+    tokens `written` (R,) (decoding/draws.py) falls on in the cumulative distribution at this temperature, or each
+    row's (R,), 0 for the best.
     """
     rows, size = logits.shape
     blocks = -(-size // BLOCK)
     parts = torch.empty(rows, blocks, 5, dtype=torch.float32, device=logits.device)
     out = torch.empty(5, rows, 1, dtype=torch.float32, device=logits.device)
-    warmth = max(temperature, 1e-30)
+    if not isinstance(temperature, Tensor):
+        temperature = torch.full((rows,), temperature, dtype=torch.float32, device=logits.device)
     barred = forbidden.tokens, forbidden.ending, written, forbidden.least
     how = {"FORBIDDEN": len(forbidden.tokens), "ENDS": forbidden.ending is not None, "BLOCK": BLOCK, "num_warps": 4}
-    kernels.scan_logits[(rows, blocks)](logits, logits.stride(0), *barred, parts, size, warmth, **how)
+    kernels.scan_logits[(rows, blocks)](logits, logits.stride(0), *barred, parts, size, temperature, **how)
     kernels.choose[(rows,)](
-        parts, logits, logits.stride(0), *barred, seeds, size, blocks, warmth, out, rows,
+        parts, logits, logits.stride(0), *barred, seeds, size, blocks, temperature, out, rows,
         DRAWN=seeds is not None, BLOCKS=next_power_of_2(blocks), **how,
     )  # fmt: skip
     return out

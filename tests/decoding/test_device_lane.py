@@ -1,0 +1,208 @@
+"""The lane on the device: searches of other settings in one recorded step, prompts read together, growing places."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tiny_searches import assert_same, options
+
+from legato.data.batching.batch import Inputs
+from legato.decoding.engine import Engine
+from legato.decoding.lanes import device_lane, prefix_cache
+from legato.decoding.lanes.device_lane import DeviceLane
+from legato.decoding.lanes.prefix_cache import PrefixCache
+from random_models import surer
+
+V = 23
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]
+HOWS: list[dict[str, Any]] = [
+    {},
+    {"kind": "sample", "temperature": 0.7},
+    {"kind": "sample", "top_k": 5, "top_p": 0.8, "seed": 2},
+    {"repetition_penalty": 1.4},
+    {"kind": "sample", "min_p": 0.1, "repetition_penalty": 1.2},
+    {},
+]
+
+
+def made(name: str, device: str) -> Any:
+    return surer(name, V).to(device)
+
+
+def engine_of(model: Any, **more: Any) -> Engine:
+    return Engine(model, ends=[0], suppress=[5], **{"recorded": True, "rows": 8, **more})
+
+
+def prompts(count: int) -> list[list[int]]:
+    return [[1 + (3 * n + 5 * at) % (V - 1) for at in range(1 + n % 4)] for n in range(count)]
+
+
+def alone(model: Any, prompt: list[int], how: Any, **more: Any) -> Any:
+    engine = engine_of(model, recorded=False)
+    [number] = engine.add([prompt], how, **more)
+    while engine.step():
+        pass
+    return engine.take(number)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", ["gpt2", "llama", "lstm"])
+def test_what_others_ask_for_later_changes_nothing(name: str, device: str) -> None:
+    model, numbers = made(name, device), []
+    engine, asked = engine_of(model), list(zip(prompts(len(HOWS)), HOWS, strict=True))
+    lanes = set()
+    for prompt, how in asked:
+        numbers += engine.add([prompt], options(**{"max_tokens": 12, **how}))
+        engine.step()
+        lanes |= {id(lane) for lane in engine._lanes.values()}
+    while engine.step():
+        pass
+    assert len(lanes) == 1
+    for number, (prompt, how) in zip(numbers, asked, strict=True):
+        assert_same(engine.take(number), alone(model, prompt, options(**{"max_tokens": 12, **how})))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("how", [{}, {"kind": "sample", "top_p": 0.9}, {"repetition_penalty": 1.3}, {"kind": "beam"}])
+@pytest.mark.parametrize("name", ["gpt2", "lstm"])
+def test_places_that_grow_keep_what_is_in_them(
+    name: str, how: dict[str, Any], device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_lane, "SMALLEST", 4)
+    model, chosen = made(name, device), options(**{"max_tokens": 12, **how})
+    engine = engine_of(model)
+    asked = [[1], [4, 3, 2], [1 + n % 20 for n in range(19)]]
+    numbers = []
+    for prompt in asked:
+        numbers += engine.add([prompt], chosen)
+        engine.step()
+        engine.step()
+    while engine.step():
+        pass
+    for number, prompt in zip(numbers, asked, strict=True):
+        assert_same(engine.take(number), alone(model, prompt, chosen))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_each_text_stops_at_its_own_strings(device: str) -> None:
+    model = made("gpt2", device)
+    text_of = lambda tokens: "".join(chr(97 + token) for token in tokens)  # noqa: E731
+    plain = [alone(model, prompt, options(max_tokens=16))[0].tokens for prompt in prompts(3)]
+    stops = [(text_of(plain[0][4:6]),), (text_of(plain[1][2:3]),), ()]
+    engine = engine_of(model)
+    numbers = []
+    for prompt, stop in zip(prompts(3), stops, strict=True):
+        chosen = options(max_tokens=16, stop=stop)
+        numbers += engine.add([prompt], chosen, text_of=text_of if stop else None)
+    while engine.step():
+        assert len(engine._lanes) <= 1
+    found = [engine.take(number)[0] for number in numbers]
+    for hypothesis, prompt, stop in zip(found, prompts(3), stops, strict=True):
+        assert_same([hypothesis], alone(model, prompt, options(max_tokens=16, stop=stop), text_of=text_of))
+    assert len(found[0].tokens) <= 6
+    assert len(found[1].tokens) <= 3
+    assert found[2].tokens == plain[2]
+
+
+def watched(model: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """What prompts were read, rows and tokens of each pass."""
+    read: list[tuple[int, ...]] = []
+    prefill = model.prefill
+
+    def watch(inputs: Inputs, state: Any) -> Any:
+        read.append(tuple(inputs.token_ids.shape))
+        return prefill(inputs, state)
+
+    monkeypatch.setattr(model, "prefill", watch)
+    return read
+
+
+def test_newcomers_wait_for_one_another_and_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, how = made("gpt2", "cpu"), options(max_tokens=40, min_tokens=40)
+    read = watched(model, monkeypatch)
+    engine = engine_of(model, chunk=64)
+    told: list[int] = []
+    engine.add([[1, 2]], how, on_token=lambda row, token: told.append(token))
+    engine.step()
+    for prompt in prompts(4)[1:]:
+        engine.add([prompt], how)
+        engine.step()
+    while len(read) < 2:
+        engine.step()
+    assert read == [(1, 2), (3, 4)]
+    assert len(told) <= device_lane.TOGETHER + 2  # nobody waits for long
+    while engine.step():
+        pass
+    assert len(engine.done()) == 4
+
+
+def test_long_prompts_are_read_in_parts_while_others_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, how = made("gpt2", "cpu"), options(max_tokens=30, min_tokens=30)
+    read = watched(model, monkeypatch)
+    engine = engine_of(model, chunk=6)
+    told: list[int] = []
+    engine.add([[1, 2]], how, on_token=lambda row, token: told.append(token))
+    for _ in range(device_lane.TOGETHER + 2):
+        engine.step()
+    long = [1 + n % 20 for n in range(20)]
+    [number] = engine.add([long], how)
+    before = len(told)
+    for _ in range(4):
+        engine.step()
+    assert read[1:] == [(1, 6), (1, 6), (1, 6), (1, 2)]
+    assert len(told) > before + 2
+    while engine.step():
+        pass
+    assert_same(engine.take(number), alone(model, long, how))
+
+
+def test_who_goes_away_before_being_read_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, how = made("gpt2", "cpu"), options(max_tokens=20, min_tokens=20)
+    read = watched(model, monkeypatch)
+    engine = engine_of(model, chunk=6)
+    [first] = engine.add([[1, 2]], how)
+    engine.step()
+    [gone] = engine.add([[3]], how)
+    [long] = engine.add([[1 + n % 20 for n in range(20)]], how)
+    engine.step()
+    engine.cancel(gone)
+    while len(read) < 2:
+        engine.step()
+    engine.cancel(long)
+    while engine.step():
+        pass
+    assert read == [(1, 2), (1, 6)]
+    assert engine.done() == [first]
+
+
+def test_a_long_beginning_that_is_known_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefix_cache, "LEAST", 3)
+    monkeypatch.setattr(device_lane, "KNOWN", 8)
+    model, how = made("gpt2", "cpu"), options(max_tokens=5)
+    read = watched(model, monkeypatch)
+    engine = engine_of(model, chunk=64, prefixes=PrefixCache(1 << 20))
+    beginning = [1 + (7 * n) % 20 for n in range(12)]
+    asked = [[*beginning, 3], [4, 2], [*beginning, 8, 9]]
+    for group in (asked[:2], asked[2:]):
+        numbers = [number for prompt in group for number in engine.add([prompt], how)]
+        while engine.step():
+            pass
+        for number, prompt in zip(numbers, group, strict=True):
+            assert_same(engine.take(number), alone(made("gpt2", "cpu"), prompt, how))
+    assert read == [(2, 13), (1, 2)]
+
+
+def test_a_lane_without_room_on_the_device_is_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, how = made("gpt2", "cpu"), options(max_tokens=5)
+    monkeypatch.setattr(model, "slots", lambda *_: None)
+    engine = engine_of(model)
+    numbers = [number for prompt in prompts(3) for number in engine.add([prompt], how)]
+    engine.step()
+    lane = next(iter(engine._lanes.values()))
+    assert isinstance(lane, DeviceLane)
+    while engine.step():
+        pass
+    for number, prompt in zip(numbers, prompts(3), strict=True):
+        assert_same(engine.take(number), alone(made("gpt2", "cpu"), prompt, how))
