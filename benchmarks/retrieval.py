@@ -7,8 +7,8 @@
 `nfcorpus` prints nDCG@10 by words, vectors and both, as BEIR scores it; FOLDER holds corpus.jsonl.gz,
 queries.jsonl.gz and qrels/SPLIT.tsv. `squad` asks every question for its paragraph, among those of all articles.
 `scale` takes passages from files (lines, the first column of tables, rows of jsonl, SQuAD's paragraphs), or draws
-such of 80 words (Zipf); vectors of 384 numbers are drawn in clusters, so that it times the index and no encoder.
-It then changes 1 % of the passages, and searches. The last line is JSON.
+such of 80 words (Zipf); vectors of 384 numbers are drawn in clusters, so that it times the index and no encoder,
+unless there is a --model. It then changes 1 % of the passages, and searches. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -175,6 +175,7 @@ def write_rows(file: Path, texts: list[str]) -> None:
 
 
 def scale(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    from legato.rag import encoder_of
     from legato.retrieval.chunks import Chunking
 
     file = folder / "rows.jsonl"
@@ -184,7 +185,8 @@ def scale(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
         print(f"there are {len(texts):,} passages in these files")
     write_rows(file, texts)
     place = given.out or str(folder / "index")
-    index = Index.create(place, DrawnEncoder(), Chunking(0, 0))
+    encoder = encoder_of(given.model, device="cpu") if given.model else DrawnEncoder()
+    index = Index.create(place, encoder, Chunking(0, 0))
     began, computed = time.perf_counter(), time.process_time()
     index.update([file])
     build, build_cpu = time.perf_counter() - began, time.process_time() - computed
@@ -234,7 +236,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("what", choices=["nfcorpus", "squad", "scale"])
     parser.add_argument("data", nargs="?", help="a folder of NFCorpus, a file of SQuAD")
-    parser.add_argument("--model", help="an encoder; left out: words alone")
+    parser.add_argument("--model", help="an encoder; left out: words alone, in `scale` drawn vectors")
     parser.add_argument("--split", default="test", help="of NFCorpus's queries: train, dev or test")
     parser.add_argument("--vectors", type=Path, help="an .npz that keeps the encoder's vectors from run to run")
     parser.add_argument("--out", help="where the index goes; left out: a folder that is removed")

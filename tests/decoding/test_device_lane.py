@@ -13,6 +13,8 @@ from legato.decoding.engine import Engine
 from legato.decoding.lanes import device_lane, prefix_cache
 from legato.decoding.lanes.device_lane import DeviceLane
 from legato.decoding.lanes.prefix_cache import PrefixCache
+from legato.decoding.lanes.search_steps import SearchSteps
+from legato.decoding.row_settings import Level
 from random_models import surer
 
 V = 23
@@ -132,7 +134,7 @@ def test_newcomers_wait_for_one_another_and_are_read_together(monkeypatch: pytes
     while len(read) < 2:
         engine.step()
     assert read == [(1, 2), (3, 4)]
-    assert len(told) <= device_lane.TOGETHER + 2  # nobody waits for long
+    assert len(told) <= device_lane.GATHER_STEPS + 2  # nobody waits for long
     while engine.step():
         pass
     assert len(engine.done()) == 4
@@ -144,7 +146,7 @@ def test_long_prompts_are_read_in_parts_while_others_write(monkeypatch: pytest.M
     engine = engine_of(model, chunk=6)
     told: list[int] = []
     engine.add([[1, 2]], how, on_token=lambda row, token: told.append(token))
-    for _ in range(device_lane.TOGETHER + 2):
+    for _ in range(device_lane.GATHER_STEPS + 2):
         engine.step()
     long = [1 + n % 20 for n in range(20)]
     [number] = engine.add([long], how)
@@ -179,7 +181,7 @@ def test_who_goes_away_before_being_read_is_not_read(monkeypatch: pytest.MonkeyP
 
 def test_a_long_beginning_that_is_known_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefix_cache, "LEAST", 3)
-    monkeypatch.setattr(device_lane, "KNOWN", 8)
+    monkeypatch.setattr(device_lane, "MIN_REUSED", 8)
     model, how = made("gpt2", "cpu"), options(max_tokens=5)
     read = watched(model, monkeypatch)
     engine = engine_of(model, chunk=64, prefixes=PrefixCache(1 << 20))
@@ -206,3 +208,97 @@ def test_a_lane_without_room_on_the_device_is_the_hosts(monkeypatch: pytest.Monk
         pass
     for number, prompt in zip(numbers, prompts(3), strict=True):
         assert_same(engine.take(number), alone(made("gpt2", "cpu"), prompt, how))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_places_that_nobody_uses_stay_within_the_positions_of_the_model(name: str) -> None:
+    model = made(name, "cpu")
+    assert model.max_length is not None
+    engine, how = engine_of(model), options(max_tokens=12)
+    expected = alone(model, [3], how)
+    numbers = []
+    for _ in range(model.max_length // 6):  # somebody always writes, in one place of eight
+        numbers += engine.add([[3]], how)
+        for _ in range(7):
+            engine.step()
+    while engine.step():
+        pass
+    for number in numbers:
+        assert_same(engine.take(number), expected)
+
+
+def test_every_step_is_the_recorded_one_of_its_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared: list[set[Level]] = []
+    made_of: dict[int, set[Level]] = {}
+    advance, prepare = SearchSteps.advance, SearchSteps.prepare
+
+    def watch_prepare(self: SearchSteps, level: Level) -> None:
+        made_of.setdefault(id(self), set()).add(level)
+        prepare(self, level)
+
+    def watch_advance(self: SearchSteps, steps: int, level: Level = Level.TAKEN) -> Any:
+        assert level in made_of[id(self)]
+        prepared.append(made_of[id(self)])
+        return advance(self, steps, level)
+
+    monkeypatch.setattr(SearchSteps, "prepare", watch_prepare)
+    monkeypatch.setattr(SearchSteps, "advance", watch_advance)
+    model = made("gpt2", "cpu")
+    for together in (
+        [{}, {"kind": "sample", "top_p": 0.9, "max_tokens": 3}],
+        [{"kind": "beam", "beams": 2, "repetition_penalty": 1.2}],
+        [{"kind": "beam-sample", "beams": 2, "top_k": 5}],
+    ):
+        engine = Engine(model, recorded=True, rows=8)  # nothing ends before its time
+        for how in together:
+            engine.add([[1, 2]], options(**{"max_tokens": 8, **how}))
+        while engine.step():
+            pass
+    assert {Level.TAKEN, Level.FILTERED} in prepared
+    assert {Level.TAKEN} in prepared
+
+
+def test_a_part_is_no_more_tokens_than_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, how = made("gpt2", "cpu"), options(max_tokens=40, min_tokens=40)
+    read = watched(model, monkeypatch)
+    engine = engine_of(model, chunk=12)
+    engine.add([[1, 2]], how)
+    engine.step()
+    for n in range(6):
+        engine.add([[n + 1, *range(2, 7)]], how)
+    per_step = []
+    while engine._waiting or len(engine.done()) < 7:
+        before = len(read)
+        if not engine.step():
+            break
+        per_step.append(sum(rows * tokens for rows, tokens in read[before:]))
+    assert max(per_step[1:]) <= 12
+
+
+def test_larger_places_do_not_hold_up_who_came_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_lane, "SMALLEST", 8)
+    model, how = made("gpt2", "cpu"), options(max_tokens=5)
+    engine = engine_of(model)
+    long = [1 + n % 20 for n in range(30)]
+    numbers = [*engine.add([[1]], how), *engine.add([long], how)]
+    engine.step()
+    lane = next(iter(engine._lanes.values()))
+    assert isinstance(lane, DeviceLane)
+    assert lane._capacity == 8
+    while engine.step():
+        pass
+    for number, prompt in zip(numbers, ([1], long), strict=True):
+        assert_same(engine.take(number), alone(model, prompt, how))
+
+
+@pytest.mark.parametrize("how", [{"top_k": 2**31 - 1, "kind": "sample"}, {"repetition_penalty": 1e-40}])
+def test_settings_beyond_all_measure_end_nobody_elses_text(how: dict[str, Any]) -> None:
+    model = made("gpt2", "cpu")
+    engine = engine_of(model)
+    [other] = engine.add([[3]], options(max_tokens=8))
+    [number] = engine.add([[1, 2]], options(**{"max_tokens": 8, **how}))
+    for _ in range(100):
+        if not engine.step():
+            break
+    assert set(engine.done()) == {other, number}
+    assert_same(engine.take(other), alone(model, [3], options(max_tokens=8)))

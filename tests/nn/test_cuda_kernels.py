@@ -19,6 +19,7 @@ from legato.data.batching.batch import IGNORE, Batch, Inputs
 from legato.decoding.candidates import Chooser
 from legato.decoding.lanes.device_frontier import DeviceFrontier
 from legato.decoding.options import SearchOptions
+from legato.decoding.row_settings import Level, RowSettings
 from legato.models.base import Sizes
 from legato.nn import feedforward, transformer
 from legato.nn.capture import record
@@ -206,6 +207,13 @@ def test_a_token_taken_or_drawn_is_the_plain_search_s(
         written = torch.arange(300, device=DEVICE)
         found = choice.choose(many.to(DEVICE), written, forbidden_of(chooser), temperature, seeds.to(DEVICE)).cpu()
         assert int((found[0] != drawn[0]).sum()) <= 1  # where a number falls on a border, rounding decides
+    each = [SearchOptions(search="sample", temperature=0.3), SearchOptions(), SearchOptions(search="sample")] * 100
+    rows, lane = RowSettings(each), Chooser(SearchOptions(search="sample", min_tokens=least), ends, suppress)
+    mixed = lane(many.clone(), torch.zeros(300, 1), torch.arange(300), seeds, rows=rows, level=Level.DRAWN)
+    warmth = rows.temperature.to(DEVICE)
+    found = choice.choose(many.to(DEVICE), written, forbidden_of(lane), warmth, seeds.to(DEVICE)).cpu()
+    assert int((found[0] != mixed[0]).sum()) <= 1
+    assert torch.equal(found[0, 1::3], mixed[0, 1::3])
     broken = logits.clone()
     broken[0, 1], broken[1, 0], broken[4] = torch.nan, torch.inf, -torch.inf
     finite = choice.choose(broken.to(DEVICE), steps.to(DEVICE), forbidden_of(chooser))[4, :, 0].isfinite()

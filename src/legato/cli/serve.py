@@ -49,6 +49,12 @@ def command(
     max_rows: Annotated[int, typer.Option(min=1, help="Texts that a model writes side by side.")] = 64,
     max_queue: Annotated[int, typer.Option(min=0, help="Texts that wait for it; more are refused with 429.")] = 256,
     max_tokens: Annotated[int, typer.Option(min=1, help="The longest text that may be asked for.")] = 4096,
+    max_prefixes: Annotated[
+        int,
+        typer.Option(
+            min=0, help="MiB in which a model keeps what it computed of prompts, for those that begin alike."
+        ),
+    ] = 512,
     max_body: Annotated[int, typer.Option(min=1, help="Bytes of a request.")] = 8 << 20,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds that a request may take.")] = 600.0,
     log: Annotated[
@@ -102,6 +108,7 @@ def command(
         queue=max_queue,
         patience=timeout,
         most_tokens=max_tokens,
+        prefix_bytes=max_prefixes << 20,
     )
     for each in spec.adapters:
         check_place(each.place)

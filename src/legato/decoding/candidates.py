@@ -132,8 +132,8 @@ class Chooser:
             barred = choice.Forbidden(forbidden, ending, self.options.min_tokens)
             fits = len(forbidden) <= choice.MOST_FORBIDDEN
             if fits and self.width == 1:
-                warmth = max(self.options.temperature, 1e-30) if rows is None else rows.temperature
-                return choice.choose(logits, steps, barred, warmth, seeds if drawn else None)
+                temperature = max(self.options.temperature, 1e-30) if rows is None else rows.temperature
+                return choice.choose(logits, steps, barred, temperature, seeds if drawn else None)
             if fits and choice.fits_beams(logits.shape[-1], self.width):
                 return choice.choose_beams(logits, scores, steps, barred)
         raw = logits.float()

@@ -209,6 +209,7 @@ class Frontier:
         each = np.arange(len(self.groups))[:, None]  # (G, 1)
         parents = candidates.parents + each * width  # (G, C), rows of the batch
         scores = self.scores[each, candidates.parents] + candidates.gains  # (G, C)
+        scores[np.isnan(scores)] = -np.inf  # ∞ − ∞, of logits that a penalty has made infinite
         possible = scores > -np.inf  # (G, C)
         ending = self.ends[candidates.tokens] & possible  # (G, C)
         # A group that the model leaves nothing (its only token is a forbidden one) ends where it is.

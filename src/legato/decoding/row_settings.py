@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
+from typing import Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from legato.decoding.options import NEUTRAL, SearchOptions
+
+ALL: Final = 1 << 31  # more than any vocabulary
 
 
 class Level(IntEnum):
@@ -48,7 +51,7 @@ class RowSettings:
         self.levels = np.array([level_of(each) for each in options])  # (G,)
         # 0 takes the best. No temperature is 0 because float32 cannot hold it.
         self.temperature = column([max(each.temperature, 1e-30) if each.drawn else 0.0 for each in options])
-        self.top_k = torch.tensor([each.top_k for each in options], dtype=torch.long, device=device)
+        self.top_k = torch.tensor([min(each.top_k, ALL) for each in options], dtype=torch.long, device=device)
         self.top_p = column([each.top_p for each in options])
         self.min_p = column([each.min_p for each in options])
         self.penalty = column([each.repetition_penalty for each in options])
@@ -76,8 +79,8 @@ class RowSettings:
 
     def filtered(self, logits: Tensor) -> Tensor:
         """Logits (G, V) at each row's temperature, −∞ for what its filters leave out (`scores.filter_scores`)."""
-        warmth = self.temperature.masked_fill(self.temperature == 0, 1.0)
-        scaled = (logits - logits.amax(-1, keepdim=True)) / warmth.unsqueeze(-1)
+        divisor = self.temperature.masked_fill(self.temperature == 0, 1.0)
+        scaled = (logits - logits.amax(-1, keepdim=True)) / divisor.unsqueeze(-1)
         values, tokens = scaled.sort(stable=True, dim=-1, descending=True)
         places = torch.arange(values.shape[-1], device=values.device)
         most = torch.where(self.top_k > 0, self.top_k, values.shape[-1]).unsqueeze(-1)

@@ -19,8 +19,9 @@ Notable here:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+import threading
+from contextlib import AbstractContextManager, nullcontext
+from typing import Final
 
 import torch
 import torch.nn.functional as F
@@ -166,18 +167,30 @@ def trusted_kernels(query: Tensor, plain: bool) -> AbstractContextManager[None]:
         return nullcontext()
     if query.requires_grad:
         return sdpa_kernel(TRUSTED)
-    return nullcontext() if torch.compiler.is_compiling() else _without_cudnn()
+    return nullcontext() if torch.compiler.is_compiling() else _WITHOUT_CUDNN
 
 
-@contextmanager
-def _without_cudnn() -> Iterator[None]:
-    """`sdpa_kernel` at a tenth of its cost."""
-    before = torch.backends.cuda.cudnn_sdp_enabled()
-    torch.backends.cuda.enable_cudnn_sdp(False)
-    try:
-        yield
-    finally:
-        torch.backends.cuda.enable_cudnn_sdp(before)
+class _WithoutCudnn(AbstractContextManager[None]):
+    """`sdpa_kernel` at a tenth of its cost; the setting is one for all threads, and comes back with the last."""
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._before = threading.Lock(), 0, True
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._before = torch.backends.cuda.cudnn_sdp_enabled()
+                torch.backends.cuda.enable_cudnn_sdp(False)
+            self._inside += 1
+
+    def __exit__(self, *problem: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                torch.backends.cuda.enable_cudnn_sdp(self._before)
+
+
+_WITHOUT_CUDNN: Final = _WithoutCudnn()
 
 
 def _fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, dropout: float) -> Tensor:

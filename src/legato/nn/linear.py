@@ -6,6 +6,8 @@ better with weights laid out its own way. Laying them out costs about one produc
 again, so only layers that `pack` names do it, when they are first used so in evaluation, and again when their
 weights have changed. With fewer than `FEW` rows, on another device, in another precision or under autograd,
 `Linear` is `nn.Linear`, except in float16 on an Arm CPU: oneDNN has no fast kernel for that, and float32 is used.
+So it is with `MANY` rows, for which both layouts are as fast, unless their number is always the same: oneDNN makes
+code and room for each number of rows that it meets, 0.6 to 3 MB, and keeps those of the last thousand.
 
 It may have low-rank adapters, its own (`lora.py`) or each row's (`lora_by_row.py`), which are added to
 whichever product was made.
@@ -29,6 +31,7 @@ from legato.nn.adapters.lora_by_row import LowRankRows, bound_rows
 warnings.filterwarnings("ignore", message="mkldnn_matmul failed", category=UserWarning)
 
 FEW = 4  # rows from which the other layout wins; one row is bound by memory, whatever the layout
+MANY = 128  # rows from which it does not
 
 
 class Linear(nn.Linear):
@@ -39,7 +42,7 @@ class Linear(nn.Linear):
 
     def __init__(self, inputs: int, outputs: int, bias: bool = True) -> None:
         super().__init__(inputs, outputs, bias)
-        self.packs = False
+        self.packs = 0.0  # rows below which weights are laid out otherwise
         self._packed: Tensor | None = None
         self._of: tuple[int, int] | None = None  # which weights `_packed` was made of
         self.low_rank = None
@@ -84,8 +87,8 @@ class Linear(nn.Linear):
 
     def _ready(self, x: Tensor) -> Tensor | None:
         """The weights in oneDNN's layout, where these rows are multiplied with them."""
-        used = self.packs and not self.training and not torch.is_grad_enabled() and x.numel() >= FEW * x.shape[-1]
-        return self._laid_out(x) if used else None
+        used = self.packs and not self.training and not torch.is_grad_enabled()
+        return self._laid_out(x) if used and FEW <= x.numel() // x.shape[-1] < self.packs else None
 
     @property
     def added_bias(self) -> Tensor | None:
@@ -146,14 +149,14 @@ def as_wide_as(weight: Tensor, x: Tensor) -> Tensor:
     return x if x.is_meta or torch.is_autocast_enabled(x.device.type) else x.to(weight.dtype)
 
 
-def pack(*modules: nn.Module) -> None:
-    """Say that the linear layers inside will meet the same weights many times."""
+def pack(*modules: nn.Module, below: float = MANY) -> None:
+    """Say that the linear layers inside will meet the same weights many times, with fewer rows than `below`."""
     if not torch.backends.mkldnn.is_available():
         return
     for module in modules:
         for layer in module.modules():
             if isinstance(layer, Linear):
-                layer.packs = True
+                layer.packs = below
 
 
 def xavier(layer: nn.Linear, *stacked: int) -> None:

@@ -17,7 +17,7 @@ from legato.registry import TASKS
 from legato.schema import to_json
 from legato.serving.app import Refusal
 from legato.serving.batcher import Batcher, Run
-from legato.serving.scheduler import PATIENCE, QUEUE, ROWS, Scheduler
+from legato.serving.scheduler import PATIENCE, PREFIXES, QUEUE, ROWS, Scheduler
 
 MOST_TOKENS: Final = 4096  # that a text may have
 LETTERS: Final = 64  # of a token, in texts that are read at all: there are few so long, and none is of these alone
@@ -40,11 +40,12 @@ class Served:
         queue: int = QUEUE,
         patience: float = PATIENCE,
         most_tokens: int = MOST_TOKENS,
+        prefix_bytes: int = PREFIXES,
     ) -> None:
         into_memory(model.module)
         self.name, self.model, self.most_tokens = name, model, most_tokens
         self.created = int(time.time())
-        self._rows, self._queue, self._patience = rows, queue, patience
+        self._rows, self._queue, self._patience, self._prefix_bytes = rows, queue, patience, prefix_bytes
         self.limits: dict[str, Any] = {"rows": rows, "queue": queue, "patience": patience, "most_tokens": most_tokens}
         self._scheduler: Scheduler | None = None
         self._batcher: Batcher | None = None
@@ -55,7 +56,13 @@ class Served:
         """What writes; refused for a model that does not."""
         with self._lock:
             if self._scheduler is None:
-                self._scheduler = Scheduler(self.model, rows=self._rows, queue=self._queue, patience=self._patience)
+                self._scheduler = Scheduler(
+                    self.model,
+                    rows=self._rows,
+                    queue=self._queue,
+                    patience=self._patience,
+                    prefix_bytes=self._prefix_bytes,
+                )
             return self._scheduler
 
     def check_letters(self, letters: int) -> None:

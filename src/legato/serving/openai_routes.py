@@ -150,7 +150,7 @@ class _EventQueue:
     def listener(self, number: int) -> Any:
         return partial(self._mailbox.post, self, number)
 
-    async def next_ones(self) -> list[tuple[int, Event]]:
+    async def next_events(self) -> list[tuple[int, Event]]:
         """All that have come, one at least; of pieces of a text that came meanwhile one is made."""
         events = [await self.queue.get()]
         while not self.queue.empty():
@@ -289,7 +289,7 @@ async def _stream(
                 yield _sse(first)
         while left:
             lines: list[str] = []
-            for number, event in await events.next_ones():
+            for number, event in await events.next_events():
                 if isinstance(event, Failed):
                     yield "".join([*lines, _sse({"error": openai_error(event.problem)})])
                     return

@@ -145,7 +145,7 @@ class Scheduler:
         self._left: set[TextRequest] = set()  # whose clients have gone
         self._running: dict[int, tuple[TextRequest, int]] = {}  # by the engine's number: the request and which text
         self._streams: dict[int, _TextStream] = {}  # of the same
-        # By model, one function for all its requests: those that are searched alike choose their tokens together.
+        # By model, one function for all its requests: those that may choose their tokens together do.
         self._decodes: dict[int, Callable[[Sequence[int]], str]] = {}
         self._closing = False
         self._busy = 0.0  # seconds of steps so far

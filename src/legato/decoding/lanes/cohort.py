@@ -1,4 +1,4 @@
-"""Requests that are searched alike: their hypotheses, how their next tokens are chosen, whom to tell of them.
+"""Requests that choose their tokens together: their hypotheses, how the next ones are chosen, whom to tell of them.
 
 A cohort knows nothing of the model's state but its rows in it; a lane keeps that (`host_lane.py`, `device_lane.py`).
 """
@@ -25,7 +25,7 @@ from legato.nn.pooling import inside
 
 
 class Cohort:
-    """Requests that are searched alike."""
+    """Requests that choose together: on the host they are searched alike, on a device settings may be a row's own."""
 
     def __init__(self, setting: Setting, manner: Manner) -> None:
         self.setting, self.manner = setting, manner
@@ -70,7 +70,8 @@ class Cohort:
         samples = self.manner.options.samples
         if call.on_token is not None:
             first = call.first * samples
-            self._tellers |= {first + n: (call.on_token, first) for n in range(len(call.prompts) * samples)}
+            groups = range(first, first + len(call.prompts) * samples)
+            self._tellers |= {n: (call.on_token, first) for n in groups if n // samples not in call.cancelled}
         self._first = call.first if self._first is None else self._first
         self.changed = True
 
@@ -94,8 +95,8 @@ class Cohort:
                 frontier.stops |= dict.fromkeys(range(first, first + len(call.prompts) * samples), stops)
         seeds = None
         if options.drawn:
-            undrawn = [(0, 0)]
-            pairs = [pair for call in calls for pair in call.seeds or undrawn * len(call.prompts) * samples]
+            # A group that draws nothing has no seed.
+            pairs = [pair for call in calls for pair in call.seeds or [(0, 0)] * len(call.prompts) * samples]
             seeds = seeds_of(pairs, self.device)  # (G,)
         seen = None
         if options.repetition_penalty != 1 or (rows is not None and rows.level == Level.PENALISED):

@@ -29,8 +29,10 @@ from legato.decoding.requests import Call, Manner, Setting
 from legato.decoding.row_settings import Level, RowSettings, level_of
 
 SMALLEST = 128  # columns of the smallest recorded cache
-TOGETHER: Final = 8  # steps for which newcomers wait for one another, where prompts are read in parts
-KNOWN: Final = 256  # tokens of a prompt's beginning that are worth a pass of its own, where they need not be read
+GATHER_STEPS: Final = 8  # for which newcomers wait for one another, where prompts are read in parts
+MIN_REUSED: Final = (
+    256  # tokens of a prompt's beginning that are worth a pass of its own, where they need not be read
+)
 
 
 class DeviceLane:
@@ -59,7 +61,10 @@ class DeviceLane:
         coming = sum(len(other.prompts) for other in self._coming_calls()) * options.samples
         wanted = coming + len(call.prompts) * options.samples
         if self._steps is None:
-            return self.setting.rows is None or wanted * options.width <= self.setting.rows
+            # Who needs larger places than the first ones waits until those are there, and then they grow.
+            first = self._coming_calls()[:1]
+            larger = any(_bucket(call.capacity) > _bucket(max(each.capacity, SMALLEST)) for each in first)
+            return not larger and (self.setting.rows is None or wanted * options.width <= self.setting.rows)
         if self._cohort.frontier is None:
             return wanted <= self._steps.slots.groups and self._fits(call)
         return wanted <= int(self._cohort.frontier.done.sum()) and self._fits(call)
@@ -100,30 +105,35 @@ class DeviceLane:
     def _read(self) -> None:
         """Read on in prompts, and begin with those that are read."""
         self._waited = 0
-        self._form()
-        budget = self.setting.chunk
+        self._group()
+        budget, begun = self.setting.chunk, False
         while self._prefills:
             self._turn += 1
             left = min(self._prefills, key=lambda prefill: prefill.left)
             prefill = self._prefills[0] if self._turn % 2 else left  # as the host's lane does
-            tokens = None if budget is None else min(budget, prefill.left)
+            if (
+                budget is not None
+                and begun
+                and (budget <= 0 or (prefill.rows * prefill.left > budget and not prefill.parts))
+            ):
+                return
+            tokens = None if budget is None else max(1, min(budget, prefill.left))
+            if budget is not None:
+                budget -= prefill.rows * prefill.left if tokens is None or not prefill.parts else tokens
+            begun = True
             logits = prefill.advance(tokens)
             if logits is not None:
                 self._prefills.remove(prefill)
                 self._enter(prefill, logits)
-            if budget is not None and tokens is not None:
-                budget -= tokens
-                if budget <= 0:
-                    return
 
-    def _form(self) -> None:
+    def _group(self) -> None:
         """Who came is read together, up to a part's tokens; long prompts and what has a memory are read alone."""
         most = self.setting.chunk
         together: list[Call] = []
         for call in self._coming:
             longest = max(map(len, call.prompts))
-            known = self._prefixes is not None and len(call.prompts) == 1 and longest > KNOWN
-            known = known and self._known(call.prompts[0]) >= KNOWN
+            known = self._prefixes is not None and len(call.prompts) == 1 and longest > MIN_REUSED
+            known = known and self._known(call.prompts[0]) >= MIN_REUSED
             if call.memory is not None or known or (most is not None and longest > most):
                 self._prefill([call])
                 continue
@@ -150,7 +160,7 @@ class DeviceLane:
         cohort, samples, width = self._cohort, self.manner.options.samples, self.manner.options.width
         calls = prefill.calls
         if self._prefixes is not None:
-            prefill.keep(KNOWN)
+            prefill.keep(MIN_REUSED)
         prefill.spread(samples * width)
         if self._steps is None:
             everybody = [*calls, *self._coming_calls()]
@@ -158,7 +168,7 @@ class DeviceLane:
             wanted = self.setting.rows // width if self.setting.rows else wanted
             capacity = max(self.setting.capacity or 0, *(call.capacity for call in everybody))
             self._steps = self._make(
-                _bucket(wanted), capacity, max(map(_source_of, everybody)), prefill.state, _level_of(calls)
+                _bucket(wanted), capacity, max(map(_source_of, everybody)), prefill.state, self._level_of(calls)
             )
         if self._steps is None:
             self._instead = HostLane(self.setting, self._prefixes)
@@ -210,6 +220,12 @@ class DeviceLane:
             return Level.TAKEN
         return Level(int(self._steps.rows.levels[~self._cohort.frontier.done].max(initial=0)))
 
+    def _level_of(self, calls: list[Call]) -> Level:
+        """What calls need of a step; a search of several rows is what its options say, whatever the level."""
+        if self.manner.options.width > 1:
+            return Level.TAKEN
+        return max(level_of(call.manner.options) for call in calls)
+
     def _begin(self, frontier: Frontier, groups: int) -> None:
         """The frontier of the first call, with places for as many groups as there are."""
         missing = groups - len(frontier.groups)
@@ -258,7 +274,7 @@ class DeviceLane:
 
     def _read_now(self) -> bool:
         """Whether it is time to read prompts: nobody writes, or newcomers have waited for one another."""
-        waits = self._cohort.alive and self.setting.chunk is not None and self._waited < TOGETHER
+        waits = self._cohort.alive and self.setting.chunk is not None and self._waited < GATHER_STEPS
         return bool(self._prefills or (self._coming and not waits))
 
     def _write(self) -> None:
@@ -270,7 +286,9 @@ class DeviceLane:
         count = 1 if self._cohort.streams else min(1 << self._looks, LOOK)
         count = min(count, left)
         if count > 0:
-            self._unread.append(self._steps.advance(count, self._level))
+            level = self._level
+            self._steps.prepare(level)
+            self._unread.append(self._steps.advance(count, level))
             self._ahead += count
             self._looks += 1
             self._waited += count
@@ -307,10 +325,6 @@ class DeviceLane:
 def _wanted(call: Call) -> bool:
     """Whether somebody waits for it still."""
     return len(call.cancelled) < len(call.prompts)
-
-
-def _level_of(calls: list[Call]) -> Level:
-    return max(level_of(call.manner.options) for call in calls)
 
 
 def _source_of(call: Call) -> int:

@@ -24,56 +24,66 @@ WORTH_OF_A_PASS: Final = 4096  # tokens that are to be saved on CUDA, where a pa
 
 
 class Prefill:
-    """The prompts of calls that are searched alike, as far as a state has taken them in."""
+    """The prompts of calls that wait together, as far as a state has taken them in."""
 
     def __init__(
         self, setting: Setting, calls: Sequence[Call], capacity: int, prefixes: PrefixCache | None = None
     ) -> None:
         """Several calls: none has a memory, and they have one adapter."""
         first = calls[0]
-        self.calls, self._model, self._prefixes = list(calls), setting.model, prefixes
-        self._adapter_number = first.adapter
+        self.calls, self._model, self._prefixes, self._capacity = list(calls), setting.model, prefixes, capacity
         prompts = [prompt for call in calls for prompt in call.prompts]
         self._count = len(prompts)
         # What stands beside a prompt, a source or a picture, may differ where tokens are the same.
         alone = first.memory is None and all(prompt == prompts[0] for prompt in prompts)
         self._prompts = prompts[:1] if alone else prompts
-        self._parts = alone  # whether it can be read in parts
-        # Whoever looks inside is to see each prompt whole, and a context that slides is read as it stands.
-        whole = first.memory is not None or capturing() or isinstance(self._model, Sliding)
-        self._read = 0 if whole else _shared(self._prompts, self._model.device.type)
-        self.state: Any = setting.model.start(1 if self._read else len(self._prompts), capacity, first.memory)
+        self.parts = alone  # whether it can be read in parts
+        self._memory, self._adapter_number, self._read = first.memory, first.adapter, 0
         self._adapter = None if first.adapter == BASE else AdapterRows.all_of(first.adapter)
+        self.state: Any = None  # made when it is first read: until then it holds nothing, and others may be kept
+
+    def _begin(self) -> None:
+        # Whoever looks inside is to see each prompt whole, and a context that slides is read as it stands.
+        whole = self._memory is not None or capturing() or isinstance(self._model, Sliding)
+        self._read = 0 if whole else _shared(self._prompts, self._model.device.type)
+        self.state = self._model.start(1 if self._read else len(self._prompts), self._capacity, self._memory)
         if self._read:
             device = self._model.device
             with adapter_rows(self._adapter):
                 self._model.prefill(Inputs.of([self._prompts[0][: self._read]], device), self.state)
             self.state.reorder(torch.zeros(len(self._prompts), dtype=torch.long, device=device))
-        if alone and prefixes is not None:
-            self._read = prefixes.restore(self._prompts[0], self.state, first.adapter)
+        if self.parts and self._prefixes is not None:
+            self._read = self._prefixes.restore(self._prompts[0], self.state, self._adapter_number)
+
+    @property
+    def rows(self) -> int:
+        """Prompts that are read side by side."""
+        return len(self._prompts)
 
     @property
     def left(self) -> int:
-        """Tokens that are still to be read."""
+        """Tokens of a prompt that are still to be read, of the longest."""
         return max(map(len, self._prompts)) - self._read
 
     def advance(self, tokens: int | None = None) -> Tensor | None:
         """Read so many more tokens, or all; logits (B, V) behind the prompts once they are read."""
-        end = None if tokens is None or not self._parts or tokens >= self.left else self._read + tokens
+        if self.state is None:
+            self._begin()
+        end = None if tokens is None or not self.parts or tokens >= self.left else self._read + tokens
         inputs = Inputs.of([prompt[self._read : end] for prompt in self._prompts], self._model.device)
         with adapter_rows(self._adapter):
             logits: Tensor = self._model.prefill(inputs, self.state)
         if end is not None:
             self._read = end
             return None
-        if self._parts and self._prefixes is not None:
+        if self.parts and self._prefixes is not None:
             self._prefixes.keep(self._prompts[0], self.state, 0, self._adapter_number)
         missing = self._count // len(logits)
         return logits if missing == 1 else logits.repeat(missing, 1)
 
     def keep(self, least: int) -> None:
         """Keep what was computed of prompts of so many tokens that were read together."""
-        if self._prefixes is not None and not self._parts and self.calls[0].memory is None:
+        if self._prefixes is not None and not self.parts and self._memory is None:
             for row, prompt in enumerate(self._prompts):
                 if len(prompt) >= least:
                     self._prefixes.keep(prompt, self.state, row, self._adapter_number)

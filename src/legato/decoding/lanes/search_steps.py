@@ -100,13 +100,18 @@ class SearchSteps:
         except torch.OutOfMemoryError:
             if not self._graphs:
                 raise
-            self._graphs[level] = None
-            _tell("the device's memory does not hold it")
+            self._give_up(level, "the device's memory does not hold it")
         except RuntimeError as problem:
-            self._graphs[level] = None
-            _tell(failure_reason(problem))
+            self._give_up(level, failure_reason(problem))
         for each, kept in zip(changing, before, strict=True):
             each.copy_(kept)
+
+    def _give_up(self, level: Level, reason: str) -> None:
+        """Steps of this level run as they are from now on."""
+        self._graphs[level] = None
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()  # what was run to warm up may write still
+        _tell(reason)
 
     def reset(self) -> None:
         """Forget all groups."""

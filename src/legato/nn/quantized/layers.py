@@ -141,7 +141,7 @@ class QuantizedLinear(NarrowLinear, Linear):  # type: ignore[override]
     def __init__(self, layer: Linear, weight: QuantizedWeight) -> None:
         super().__init__(layer, weight)
         self.low_rank, self.low_rank_rows = layer.low_rank, layer.low_rank_rows
-        self.packs, self._packed, self._of = False, None, None
+        self.packs, self._packed, self._of = 0.0, None, None
 
     def forward(self, x: Tensor) -> Tensor:
         return Linear.forward(self, x)

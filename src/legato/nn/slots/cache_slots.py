@@ -54,6 +54,7 @@ class CacheSlots:
         layers, two, _, heads, _, head_width = store.shape
         self.store = store.new_zeros(layers, two, rows, heads, capacity, head_width)
         self.lengths = torch.zeros(rows, dtype=torch.long, device=device)
+        self._last = min(capacity, model.max_length or capacity) - 1
         self.rows = torch.arange(rows, device=device)
         self.columns = torch.arange(capacity, device=device)
         self.ancestors = self.rows[:, None].repeat(1, capacity) if width > 1 else None  # (R, capacity)
@@ -91,8 +92,8 @@ class CacheSlots:
         if self.ancestors is not None:
             self.ancestors.scatter_(1, self.lengths[:, None], self.rows[:, None])
         logits = self._plain(tokens) if self.kernel is None else self.kernel(tokens, self)
-        # A place that nobody uses stays within the cache.
-        self.lengths.add_(1).clamp_(max=self.capacity - 1)
+        # A place that nobody uses stays within the cache, and within the positions that the model has.
+        self.lengths.add_(1).clamp_(max=self._last)
         return logits
 
     def _plain(self, tokens: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from legato.rag import open_index
 from legato.serving.adapters import AdapterPlace, with_adapters
 from legato.serving.indexes import ServedIndexes
 from legato.serving.models import MOST_TOKENS, Served, ServedModels
-from legato.serving.scheduler import PATIENCE, QUEUE, ROWS
+from legato.serving.scheduler import PATIENCE, PREFIXES, QUEUE, ROWS
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class ServeSpec:
     queue: int = QUEUE
     patience: float = PATIENCE
     most_tokens: int = MOST_TOKENS
+    prefix_bytes: int = PREFIXES
 
     def read(self) -> tuple[ServedModels, ServedIndexes]:
         """All of it, with what is narrow in memory and what is shared held once."""
@@ -47,4 +48,5 @@ class ServeSpec:
             queue=self.queue,
             patience=self.patience,
             most_tokens=self.most_tokens,
+            prefix_bytes=self.prefix_bytes,
         )

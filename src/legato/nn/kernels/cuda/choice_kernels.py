@@ -26,8 +26,8 @@ def scan_logits(
     """Of each block of a row's logits (R, V): the largest m of what may be written, its place, and Σ exp((l − m) / T)
     over that; of all the largest h and Σ exp(l − h)."""
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    warmth = tl.load(temperature + row)
-    warmth = tl.where(warmth > 0, warmth, 1.0)
+    divisor = tl.load(temperature + row)
+    divisor = tl.where(divisor > 0, divisor, 1.0)
     at = block * BLOCK + tl.arange(0, BLOCK)
     score = tl.load(logits + row * apart + at, mask=at < size, other=float("-inf")).to(tl.float32)
     # NaN must show in the sum; for the place it counts as the least.
@@ -39,7 +39,7 @@ def scan_logits(
     out = parts + (row * tl.num_programs(1) + block) * 5
     tl.store(out, largest)
     tl.store(out + 1, place.to(tl.float32))
-    tl.store(out + 2, tl.sum(tl.exp((known - tl.where(largest > float("-inf"), largest, 0.0)) / warmth), 0))
+    tl.store(out + 2, tl.sum(tl.exp((known - tl.where(largest > float("-inf"), largest, 0.0)) / divisor), 0))
     tl.store(out + 3, highest)
     tl.store(out + 4, tl.sum(tl.exp(score - tl.where(highest > float("-inf"), highest, 0.0)), 0))
 
@@ -83,10 +83,10 @@ def choose(
     total = _log_sum(place + 3, there)
     token = tl.min(tl.where((largest == base) & there, first, size.to(tl.float32)), 0).to(tl.int32)
     if DRAWN:
-        given = tl.load(temperature + row)
-        warmth = tl.where(given > 0, given, 1.0)
+        own = tl.load(temperature + row)
+        divisor = tl.where(own > 0, own, 1.0)
         masses = tl.load(place + 2, mask=there, other=0.0) * tl.where(
-            largest > float("-inf"), tl.exp((largest - base) / warmth), 0.0
+            largest > float("-inf"), tl.exp((largest - base) / divisor), 0.0
         )
         counter = tl.load(written + row).to(tl.uint64) + 1
         word = _mixed(tl.load(seeds + row).to(tl.uint64) + counter * 0x9E3779B97F4A7C15)
@@ -99,10 +99,10 @@ def choose(
         at = found * BLOCK + tl.arange(0, BLOCK)
         score = tl.load(logits + row * apart + at, mask=at < size, other=float("-inf")).to(tl.float32)
         may = _may(at, forbidden, ending, written, row, least, FORBIDDEN, ENDS)
-        each = tl.where(may, tl.exp((score - base) / warmth), 0.0)
+        each = tl.where(may, tl.exp((score - base) / divisor), 0.0)
         inside = before + tl.cumsum(each, 0)
         end = tl.max(tl.where(each > 0, at, 0), 0)
-        token = tl.where(given > 0, tl.min(tl.where((inside > aim) & (each > 0), at, end), 0), token)
+        token = tl.where(own > 0, tl.min(tl.where((inside > aim) & (each > 0), at, end), 0), token)
     logit = tl.load(logits + row * apart + tl.minimum(token, size - 1)).to(tl.float32)
     logit = tl.where(base > float("-inf"), logit, float("-inf"))
     tl.store(out + row, token.to(tl.float32))
