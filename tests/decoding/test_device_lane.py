@@ -245,7 +245,7 @@ def test_every_step_is_the_recorded_one_of_its_level(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(SearchSteps, "advance", watch_advance)
     model = made("gpt2", "cpu")
     for together in (
-        [{}, {"kind": "sample", "top_p": 0.9, "max_tokens": 3}],
+        [{"max_tokens": 40}, {"kind": "sample", "top_p": 0.9, "max_tokens": 3}],
         [{"kind": "beam", "beams": 2, "repetition_penalty": 1.2}],
         [{"kind": "beam-sample", "beams": 2, "top_k": 5}],
     ):

@@ -167,6 +167,15 @@ def test_cudnn_is_left_out_where_its_gradients_can_be_nan_and_where_nothing_is_t
     assert torch.backends.cuda.cudnn_sdp_enabled()
 
 
+def test_it_comes_back_with_the_last_of_those_that_left_it_out() -> None:
+    query: Any = SimpleNamespace(is_cuda=True, requires_grad=False)
+    with trusted_kernels(query, False):
+        with trusted_kernels(query, False):
+            assert not torch.backends.cuda.cudnn_sdp_enabled()
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+    assert torch.backends.cuda.cudnn_sdp_enabled()
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize(("queries", "keys", "masked"), [(1, 64, False), (64, 64, False), (704, 704, True)])
 def test_scores_far_below_zero_have_gradients_on_a_gpu(queries: int, keys: int, masked: bool) -> None:

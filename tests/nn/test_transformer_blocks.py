@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import math
 from typing import Any
 
 import pytest
@@ -410,10 +411,13 @@ def plain(layer: Linear, x: Tensor) -> Tensor:
     return nn.functional.linear(x, layer.weight, layer.bias)
 
 
-@pytest.mark.parametrize("rows", [1, 4, 64])
+@pytest.mark.parametrize("rows", [1, 4, 64, 128, 500])
 @torch.no_grad()
 def test_a_packed_layer_equals_a_plain_one(rows: int) -> None:
     layer, x = packed(24, 40), torch.randn(rows, 1, 24)
+    torch.testing.assert_close(layer(x), plain(layer, x))
+    assert (layer._packed is not None) is (4 <= rows < 128 and torch.backends.mkldnn.is_available())
+    pack(layer, below=math.inf)
     torch.testing.assert_close(layer(x), plain(layer, x))
     assert (layer._packed is not None) is (rows >= 4 and torch.backends.mkldnn.is_available())
 
