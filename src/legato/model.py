@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from legato.config import validate
-from legato.data.text.tokenizers import AnyTokenizer, StreamDecoder, Tokenizer
+from legato.data.text.tokenizers import AnyTokenizer, StreamDecoder, Tokenizer, decode_behind
 from legato.decoding import Hypothesis, SearchOptions, cut_at_stop, search
 from legato.decoding.constraints import check_followed, constraint_of
 from legato.decoding.emitter import Emitter
@@ -422,10 +422,7 @@ class Model:
         self, start: list[int], hypothesis: Hypothesis, options: SearchOptions, written: str | None = None
     ) -> Generated:
         """What a search found behind a prompt, as text: `written`, where it was decoded already."""
-        if written is None:
-            # Decoded behind the prompt, so that a word keeps the space before it.
-            decoder = StreamDecoder(self.tokenizer, after=start)
-            written = "".join(decoder.push(token) for token in hypothesis.tokens) + decoder.finish()
+        written = decode_behind(self.tokenizer, start, hypothesis.tokens) if written is None else written
         text, _ = cut_at_stop(written, options.stop)
         return Generated(text, hypothesis.tokens, hypothesis.score, hypothesis.logprob, hypothesis.finished)
 

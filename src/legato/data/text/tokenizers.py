@@ -417,3 +417,9 @@ class StreamDecoder:
         # A few ids of context are enough for the library to place spaces.
         self._shown, self._held = [*self._shown, *self._held][-SHOWN:], []
         return whole[len(before) :]
+
+
+def decode_behind(tokenizer: AnyTokenizer, before: Iterable[int], tokens: Iterable[int]) -> str:
+    """The text of tokens that follow others: so the first word keeps the space before it."""
+    decoder = StreamDecoder(tokenizer, after=before)
+    return "".join(decoder.push(token) for token in tokens) + decoder.finish()
