@@ -64,6 +64,11 @@ def harness(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return named["legato"](str(folder), device="cpu", batch_tokens=60, max_length=12)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_cuda_that_lm_eval_asks_for_by_itself_is_no_wish(harness: Any) -> None:
+    assert type(harness)(str(harness.model.folder), device="cuda:0").device.type != "cuda"
+
+
 @torch.no_grad()
 def passed(harness: Any, before: list[int], after: list[int]) -> tuple[float, bool]:
     """The same from one forward pass over what the last tokens of both leave room for."""

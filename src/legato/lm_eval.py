@@ -25,6 +25,7 @@ import torch
 import torch.nn.functional as F
 from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
+from tqdm import tqdm
 
 from legato.data.batching.batch import Batch, Inputs
 from legato.data.text.tokenizers import Tokenizer
@@ -62,6 +63,8 @@ class LegatoLM(LM):
     ) -> None:
         """At most `batch_size` requests write, and `batch_tokens` tokens are read, side by side."""
         super().__init__()
+        if device == "cuda:0" and not torch.cuda.is_available():
+            device = None  # that is what lm_eval asks for where it was told nothing
         width = {"dtype": dtype} | ({} if quantize is None else {"quantize": quantize})
         self.model = pretrained if isinstance(pretrained, Model) else load(pretrained, device or "auto", **width)
         self.model.check_generates()
@@ -79,7 +82,7 @@ class LegatoLM(LM):
 
     def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """log P of each continuation behind its context, and whether each of its tokens is the likeliest."""
-        found = self._score([self._pair(*request.args) for request in requests])
+        found = self._score([self._pair(*request.args) for request in requests], disable_tqdm)
         for request, answer in zip(requests, found, strict=True):
             self.cache_hook.add_partial("loglikelihood", request.args, answer)
         return found
@@ -92,7 +95,7 @@ class LegatoLM(LM):
                 windows.append(window)
                 owners.append(number)
         totals = [0.0] * len(requests)
-        for number, (logp, _) in zip(owners, self._score(windows), strict=True):
+        for number, (logp, _) in zip(owners, self._score(windows, disable_tqdm), strict=True):
             totals[number] += logp
         for request, total in zip(requests, totals, strict=True):
             self.cache_hook.add_partial("loglikelihood_rolling", request.args, total)
@@ -104,6 +107,7 @@ class LegatoLM(LM):
         kinds: dict[str, list[int]] = {}
         for number, request in enumerate(requests):
             kinds.setdefault(repr(sorted(request.args[1].items())), []).append(number)
+        progress = tqdm(total=len(requests), desc="writing", disable=disable_tqdm)
         for numbers in kinds.values():
             settings = requests[numbers[0]].args[1]
             options = self._options(settings)
@@ -119,6 +123,8 @@ class LegatoLM(LM):
                 written = self.model.generate([prompts[number] or [self.prefix] for number in part], **options)
                 for number, text in zip(part, written, strict=True):
                     texts[number] = text
+                progress.update(len(part))
+        progress.close()
         for request, text in zip(requests, texts, strict=True):
             self.cache_hook.add_partial("generate_until", request.args, text)
         return texts
@@ -126,7 +132,7 @@ class LegatoLM(LM):
     # --- scores -------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def _score(self, pairs: Sequence[Continuation]) -> list[tuple[float, bool]]:
+    def _score(self, pairs: Sequence[Continuation], quiet: bool = True) -> list[tuple[float, bool]]:
         """log P of each continuation, and whether each of its tokens is the likeliest."""
         rows: dict[tuple[int, ...], list[int]] = {}  # what is read, and whose it is
         for number, (before, after) in enumerate(pairs):
@@ -138,6 +144,7 @@ class LegatoLM(LM):
                 rows.setdefault(tuple([*before, *after][-(self.max_length + 1) :][:-1]), []).append(number)
         found = [(0.0, True)] * len(pairs)  # of nothing
         order = sorted(rows, key=len)
+        progress = tqdm(total=len(order), desc="reading", disable=quiet)
         start = 0
         while start < len(order):
             end = start + 1
@@ -146,7 +153,9 @@ class LegatoLM(LM):
             numbers = [number for row in order[start:end] for number in rows[row]]
             for number, answer in zip(numbers, self._read(order[start:end], rows, pairs), strict=True):
                 found[number] = answer
+            progress.update(end - start)
             start = end
+        progress.close()
         return found
 
     def _read(

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from legato.config import validate
 from legato.data.batching.batch import Inputs
+from legato.errors import LegatoError
 from legato.models.base import Sizes
 from legato.nn.adapters.lora import Part
 from legato.nn.adapters.lora_by_row import BASE, AdapterRows, LowRankRows, adapter_rows
@@ -135,6 +136,21 @@ def test_long_prompts_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None
         parts = model.prefill(Inputs(ids=prompts), state)
     assert state.length == 30
     torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "length", "line"), [(25, 30, "25 columns; 30 were"), (70, 66, "of 66 tokens is too")]
+)
+def test_of_a_prompt_that_has_no_room_nothing_is_taken_in(
+    monkeypatch: pytest.MonkeyPatch, capacity: int, length: int, line: str
+) -> None:
+    monkeypatch.setattr("legato.models.decoder.AT_ONCE", 22)
+    model = made("llama")
+    state = model.start(2, capacity)
+    with pytest.raises((ValueError, LegatoError), match=line):
+        model.prefill(Inputs(ids=torch.arange(2 * length).view(2, length) % V), state)
+    assert state.length == 0
+    assert model.prefill(Inputs(ids=torch.ones(2, 12, dtype=torch.long)), state).shape == (2, V)
 
 
 def test_rows_that_join_are_read_from_where_they_begin() -> None:

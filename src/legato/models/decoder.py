@@ -63,6 +63,7 @@ class CachedModel(SequenceModel):
         if kernel is not None and (capturing() or not kernel.knows(adapters)):
             kernel = None
         logits = None
+        state.check_room(tokens.shape[1])  # all of them or none
         for part in tokens.split(max(1, AT_ONCE // len(tokens)), dim=1):
             place = None if kernel is None else state.open_columns(part.shape[1])
             if kernel is None or place is None:

@@ -115,9 +115,7 @@ class KeyValueCache:
     def open(self, columns: int, lengths: Tensor | None = None) -> CacheSlice:
         """Take `columns` more. Where `lengths` (B,) are given, each row has so many tokens, at the end of them."""
         start, stop = self.length, self.length + columns
-        if stop > self.capacity:
-            raise ValueError(f"this cache has {self.capacity} columns; {stop} were asked for")
-        self._stay_below_limit(columns, lengths)
+        self._longest = self.check_room(columns, lengths)
         if lengths is not None and self._positions is None:
             self._become_ragged(self._columns())
         at: At = slice(start, stop)
@@ -157,9 +155,7 @@ class KeyValueCache:
                 return None
             firsts = self._firsts
         start, stop = self.length, self.length + count
-        if stop > self.capacity:
-            raise ValueError(f"this cache has {self.capacity} columns; {stop} were asked for")
-        self._stay_below_limit(count, None)
+        self._longest = self.check_room(count)
         at: At = slice(start, stop)
         if self._positions is not None:
             at = self._place(start, stop, None)
@@ -309,7 +305,11 @@ class KeyValueCache:
             self._counts = (self._positions[:, :length] != NOTHING).sum(1)
             self._padding[:, length:] = 0
 
-    def _stay_below_limit(self, columns: int, lengths: Tensor | None) -> None:
+    def check_room(self, columns: int, lengths: Tensor | None = None) -> int:
+        """The tokens of the longest row once `columns` more are taken; an error where there is no room for them."""
+        stop = self.length + columns
+        if stop > self.capacity:
+            raise ValueError(f"this cache has {self.capacity} columns; {stop} were asked for")
         if lengths is None:
             longest = self._longest + columns
         elif self._positions is None:
@@ -322,7 +322,7 @@ class KeyValueCache:
                 longest = int(self._counts.max()) + columns
             if longest > self.limit:
                 raise LegatoError(f"a sequence of {longest} tokens is too long: this model goes up to {self.limit}")
-        self._longest = longest
+        return longest
 
     def _columns(self) -> Tensor:
         """The position of each column in its row, (B, capacity)."""
