@@ -18,7 +18,7 @@ from legato.retrieval.chunks import Chunking, chunks_of, count_words
 from legato.retrieval.documents import check_document_place, files_under, read_changes, read_documents
 from legato.retrieval.html_text import html_blocks
 from legato.retrieval.markdown import markdown_blocks, plain_blocks
-from legato.retrieval.records import Block, Document
+from legato.retrieval.records import Block, Document, FileDocuments
 from tiny_documents import GUIDE, write_documents
 
 
@@ -201,15 +201,32 @@ def test_a_slip_in_a_name_is_told(tmp_path: Path) -> None:
         check_document_place(docs / "a.exe")
 
 
+def test_of_lines_that_are_alike_each_is_known_once(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    line = '{"text": "one"}\n'
+    file.write_text(line * 3)
+    first = list(read_documents(file))
+    known = FileDocuments("a.jsonl", [one.key for one in first], [one.digest for one in first], [0, 1, 2], [1, 1, 1])
+    assert read_changes(file, None, known) == ([], [0, 1, 2])
+    file.write_text(line * 2)
+    assert read_changes(file, None, known) == ([], [0, 1])
+    file.write_text(line * 4)
+    (new,), same = read_changes(file, None, known)
+    assert same == [0, 1, 2]
+    assert new.key not in known.keys
+
+
 def test_lines_that_are_known_are_not_read_again(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
     file.write_text('{"id": "x", "text": "one"}\n{"id": "x", "text": "two"}\n{"id": "y", "text": "three"}\n')
     first = list(read_documents(file))
-    known = {document.digest: [document.key] for document in first}
-    assert read_changes(file, None, known) == ([], ["x", "x~2", "y"])
+    columns = [one.key for one in first], [one.digest for one in first], [0, 1, 2], [1, 1, 1]
+    known = FileDocuments("a.jsonl", *columns)
+    assert read_changes(file, None, known) == ([], [0, 1, 2])
+    assert (list(known.without()), list(known.without([0, 2]))) == (["x", "x~2", "y"], ["x~2"])
     file.write_text('{"id": "x", "text": "new"}\n{"id": "x", "text": "one"}\n{"id": "x", "text": "two"}\n')
     (new,), same = read_changes(file, None, known)
-    assert (new.key, new.blocks[0].text, same) == ("x~3", "new", ["x", "x~2"])  # whose keys stay theirs
+    assert (new.key, new.blocks[0].text, same) == ("x~3", "new", [0, 1])  # whose keys stay theirs
     assert [len(each) for each in read_changes(file, "id", known)] == [3, 0]  # another column is another text
     file.write_text('{"id": "x", "text": "one"}\n{"id": \n')
     with pytest.raises(DataError, match="line 2 is no JSON"):

@@ -226,4 +226,6 @@ def test_readers_that_take_their_time_get_all_and_others_do_not_wait(folder: Pat
     # Pieces that nobody has taken yet are put together, so each stream is cut in other places.
     streams = [re.sub(rb"\r\n[0-9a-f]+\r\n", b"", each).decode() for each in ends]
     texts = ["".join(map(json.loads, re.findall(r'"text": ?("(?:[^"\\]|\\.)*")', each))) for each in streams]
-    assert texts == [texts[0]] * 8 and len(texts[0].split()) == 400 and texts[0].startswith(expected)
+    assert texts == [texts[0]] * 8
+    assert texts[0].startswith(expected)
+    assert len(texts[0].split()) == 400

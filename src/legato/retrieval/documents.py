@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +20,7 @@ from legato.input_files import near_path, open_file, path_of
 from legato.registry import require_extra
 from legato.retrieval.html_text import html_blocks
 from legato.retrieval.markdown import markdown_blocks, plain_blocks
-from legato.retrieval.records import Block, Document
+from legato.retrieval.records import Block, Document, FileDocuments
 from legato.schema import is_text
 
 TEXT: Final = frozenset({".txt", ".text", ".rst", ".log"})
@@ -101,25 +101,38 @@ def read_documents(path: Path, column: str | None = None) -> Iterator[Document]:
     yield Document("", title, blocks, dict(metadata))
 
 
-def read_changes(
-    path: Path, column: str | None, known: Mapping[str, Sequence[str]]
-) -> tuple[list[Document], list[str]]:
-    """The documents of a file that are new or other than before, and the keys of those that are not.
+def read_changes(path: Path, column: str | None, before: FileDocuments) -> tuple[list[Document], list[int]]:
+    """The documents of a file that are new or other than `before`, and which of those are as they were.
 
-    `known` are the keys by digests. Of jsonl the lines that are known are not parsed; other files are read whole.
+    Of jsonl the lines that are known are not parsed; other files are read whole.
     """
-    if kind_of(path) not in LINES or not known:
+    if kind_of(path) not in LINES or not before.keys:
         return list(read_documents(path, column)), []
-    left = {digest: list(keys) for digest, keys in known.items()}
-    same: list[str] = []
+    left, alike = _by_digest(before.digests)
+    same: list[int] = []
     lines: list[tuple[int, str]] = []
     for number, line in _lines(path):
-        keys = left.get(_line_digest(line, column))
-        if keys:
-            same.append(keys.pop(0))
-        else:
+        digest = _line_digest(line, column)
+        found = left.pop(digest, None)
+        if found is None:
             lines.append((number, line))
-    return list(_documents(path, _parsed(path, lines), column, set(same))), same
+            continue
+        same.append(found)
+        if others := alike.get(digest):
+            left[digest] = others.pop(0)
+    taken = {before.keys[n] for n in same}
+    return list(_documents(path, _parsed(path, lines), column, taken)), same
+
+
+def _by_digest(digests: Sequence[str]) -> tuple[dict[str, int], dict[str, list[int]]]:
+    """Where each digest stands first, and where it stands again."""
+    first = dict(zip(reversed(digests), range(len(digests) - 1, -1, -1), strict=True))
+    again: dict[str, list[int]] = {}
+    if len(first) < len(digests):
+        for number, digest in enumerate(digests):
+            if first[digest] != number:
+                again.setdefault(digest, []).append(number)
+    return first, again
 
 
 def _text(path: Path, raw: bytes) -> str:

@@ -30,7 +30,7 @@ from legato.retrieval.bm25 import IntArray, Posting
 from legato.retrieval.manifest import Manifest, read_manifest
 from legato.retrieval.records import (
     Commit,
-    DocumentRecord,
+    FileDocuments,
     FileRecord,
     Filter,
     Passage,
@@ -268,11 +268,10 @@ class LanceStore:
         rows = self._rows("files", ["source", "digest", "size", "modified"]).to_pylist()
         return {row["source"]: FileRecord(**row) for row in rows}
 
-    def documents(self, source: str) -> dict[str, DocumentRecord]:
-        columns = ["source", "key", "digest", "first", "count"]
+    def documents(self, source: str) -> FileDocuments:
+        columns = ["key", "digest", "first", "count"]
         rows = self._rows("documents", columns, f"source = {_quoted(source)}")
-        values = zip(*(rows[name].to_pylist() for name in columns), strict=True)  # a dict for each row takes long
-        return {row[1]: DocumentRecord(*row) for row in values}
+        return FileDocuments(source, *(rows[name].to_pylist() for name in columns))
 
     def lengths(self) -> tuple[IntArray, IntArray]:
         found = self._rows("passages", ["id", "length"])

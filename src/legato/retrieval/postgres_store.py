@@ -23,7 +23,7 @@ from legato.retrieval.bm25 import IntArray, Posting
 from legato.retrieval.manifest import Manifest, read_manifest
 from legato.retrieval.records import (
     Commit,
-    DocumentRecord,
+    FileDocuments,
     FileRecord,
     Filter,
     Passage,
@@ -196,9 +196,9 @@ class PostgresStore:
         rows = self._rows(f"SELECT source, digest, size, modified FROM {self.name}.files")
         return {row[0]: FileRecord(*row) for row in rows}
 
-    def documents(self, source: str) -> dict[str, DocumentRecord]:
-        query = f"SELECT source, key, digest, first, count FROM {self.name}.documents WHERE source = %s"
-        return {row[1]: DocumentRecord(*row) for row in self._rows(query, [source])}
+    def documents(self, source: str) -> FileDocuments:
+        rows = self._rows(f"SELECT key, digest, first, count FROM {self.name}.documents WHERE source = %s", [source])
+        return FileDocuments(source, *zip(*rows, strict=True))
 
     def lengths(self) -> tuple[IntArray, IntArray]:
         rows = np.array(self._rows(f"SELECT id, length FROM {self.name}.passages"), dtype=np.int64).reshape(-1, 2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,6 +80,27 @@ class DocumentRecord:
     digest: str
     first: int
     count: int
+
+
+@dataclass(frozen=True)
+class FileDocuments:
+    """The documents of a file as they were when it was indexed, column by column: an object for each takes long."""
+
+    source: str
+    keys: Sequence[str] = ()
+    digests: Sequence[str] = ()
+    firsts: Sequence[int] = ()
+    counts: Sequence[int] = ()
+
+    def without(self, kept: Iterable[int] = ()) -> dict[str, DocumentRecord]:
+        """Those that are not `kept`, which are given by their numbers in the columns, by their keys."""
+        kept = set(kept)
+        records = (
+            DocumentRecord(self.source, self.keys[n], self.digests[n], self.firsts[n], self.counts[n])
+            for n in range(len(self.keys))
+            if n not in kept
+        )
+        return {record.key: record for record in records}
 
 
 @dataclass

@@ -11,7 +11,7 @@ import numpy as np
 from legato.errors import LegatoError
 from legato.retrieval.bm25 import IntArray, Posting
 from legato.retrieval.manifest import Manifest
-from legato.retrieval.records import Commit, DocumentRecord, FileRecord, Filter, Passage, VectorArray
+from legato.retrieval.records import Commit, FileDocuments, FileRecord, Filter, Passage, VectorArray
 
 FLAT = 20_000  # passages up to which all vectors are compared, so that what is found is exact
 PROBED = 40  # clusters of vectors that are looked into beyond that, of about as many as √N
@@ -46,8 +46,8 @@ class Store(Protocol):
 
     def files(self) -> dict[str, FileRecord]: ...
 
-    def documents(self, source: str) -> dict[str, DocumentRecord]:
-        """Those of a file, by their keys."""
+    def documents(self, source: str) -> FileDocuments:
+        """Those of a file."""
         ...
 
     def lengths(self) -> tuple[IntArray, IntArray]:

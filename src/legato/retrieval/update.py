@@ -26,7 +26,7 @@ from legato.retrieval.chunks import chunks_of
 from legato.retrieval.documents import check_document_place, digest_of, files_under, read_changes
 from legato.retrieval.manifest import Manifest, unit_vectors
 from legato.retrieval.models import Encoder
-from legato.retrieval.records import Commit, Document, DocumentRecord, FileRecord, Passage
+from legato.retrieval.records import Commit, Document, DocumentRecord, FileDocuments, FileRecord, Passage
 from legato.retrieval.store import Store
 
 BATCH: Final = 20_000  # passages of a commit
@@ -178,13 +178,9 @@ class Update:
             if known != record:
                 self.commit.files.append(record)
             return
-        old = self.store.documents(source) if self.there else {}
-        digests: dict[str, list[str]] = {}
-        for one in old.values():
-            digests.setdefault(one.digest, []).append(one.key)
-        documents, kept = read_changes(path, self.manifest.column, digests)  # all of them, or none
-        for key in kept:
-            del old[key]
+        before = self.store.documents(source) if self.there else FileDocuments(source)
+        documents, kept = read_changes(path, self.manifest.column, before)  # all of them, or none
+        old = before.without(kept)
         self.report.unchanged += len(kept)
         for document in documents:
             self._document(source, document, old.pop(document.key, None))
@@ -194,7 +190,7 @@ class Update:
         self.commit.files.append(record)
 
     def _remove_file(self, source: str) -> None:
-        for gone in self.store.documents(source).values():
+        for gone in self.store.documents(source).without().values():
             self._remove_document(gone)
             self.report.removed += 1
         self.commit.removed_files.append(source)
