@@ -18,6 +18,7 @@ requests go side by side in order of their length; only what is scored is read o
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -65,6 +66,7 @@ class LegatoLM(LM):
         super().__init__()
         if device == "cuda:0" and not torch.cuda.is_available():
             device = None  # that is what lm_eval asks for where it was told nothing
+            warnings.warn("there is no CUDA here (cuda:0 was asked for, or nothing): reading elsewhere", stacklevel=2)
         width = {"dtype": dtype} | ({} if quantize is None else {"quantize": quantize})
         self.model = pretrained if isinstance(pretrained, Model) else load(pretrained, device or "auto", **width)
         self.model.check_generates()

@@ -10,7 +10,7 @@ from tiny_searches import assert_same, options
 
 from legato.data.batching.batch import Inputs
 from legato.decoding.engine import Engine
-from legato.decoding.lanes import device_lane, prefix_cache
+from legato.decoding.lanes import device_lane, prefill, prefix_cache
 from legato.decoding.lanes.device_lane import DeviceLane
 from legato.decoding.lanes.prefix_cache import PrefixCache
 from legato.decoding.lanes.search_steps import SearchSteps
@@ -88,6 +88,26 @@ def test_places_that_grow_keep_what_is_in_them(
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("how", [{}, {"kind": "sample"}, {"kind": "beam"}])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "lstm"])
+def test_a_beginning_that_all_have_is_read_once(
+    name: str, how: dict[str, Any], device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefill, "WORTH_OF_A_PASS", 1)
+    model, chosen = made(name, device), options(**{"max_tokens": 10, **how})
+    read = watched(model, monkeypatch)
+    beginning = [1 + 7 * n % 20 for n in range(prefill.WORTH)]
+    asked = [[*beginning, *range(1, 1 + count)] for count in (3, 1, 19, 8)]
+    engine = engine_of(model, rows=None)
+    numbers = engine.add(asked, chosen)
+    while engine.step():
+        pass
+    assert read == [(1, 16), (4, 19)]
+    for number, prompt in zip(numbers, asked, strict=True):
+        assert_same(engine.take(number), alone(model, prompt, chosen))
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_each_text_stops_at_its_own_strings(device: str) -> None:
     model = made("gpt2", device)
     text_of = lambda tokens: "".join(chr(97 + token) for token in tokens)  # noqa: E731
@@ -138,6 +158,40 @@ def test_newcomers_wait_for_one_another_and_are_read_together(monkeypatch: pytes
     while engine.step():
         pass
     assert len(engine.done()) == 4
+
+
+def test_newcomers_wait_no_longer_where_nobody_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+    advance = SearchSteps.advance
+
+    def watch(self: SearchSteps, steps: int, level: Level = Level.TAKEN) -> Any:
+        taken.append(steps)
+        return advance(self, steps, level)
+
+    monkeypatch.setattr(SearchSteps, "advance", watch)
+    model, how = made("gpt2", "cpu"), options(max_tokens=40, min_tokens=40)
+    read = watched(model, monkeypatch)
+    engine = engine_of(model, chunk=64)
+    engine.add([[1, 2]], how)
+    engine.step()
+    engine.add([[3]], how)
+    while len(read) < 2:
+        before = sum(taken)
+        engine.step()
+    assert before == device_lane.GATHER_STEPS
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_no_more_rows_write_than_are_allowed(width: int) -> None:
+    how = options(max_tokens=9) if width == 1 else options(kind="beam", beams=2, max_tokens=9)
+    model = made("gpt2", "cpu")
+    engine = engine_of(model, rows=5)
+    numbers = [number for prompt in prompts(12) for number in engine.add([prompt], how)]
+    alive = []
+    while engine.step():
+        alive += [lane._cohort.alive for lane in engine._lanes.values() if isinstance(lane, DeviceLane)]
+    assert max(alive) == 5 // width * width
+    assert sorted(numbers) == sorted(engine.done())
 
 
 def test_long_prompts_are_read_in_parts_while_others_write(monkeypatch: pytest.MonkeyPatch) -> None:

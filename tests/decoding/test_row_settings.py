@@ -43,6 +43,14 @@ def test_filters_leave_each_row_what_its_own_options_do(many: list[dict[str, Any
     torch.testing.assert_close(found[same], expected[same], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("p", [1e-20, 1e-46, 5e-324])
+def test_the_best_token_is_left_however_small_top_p_is(p: float) -> None:
+    options, logits = SearchOptions(search="sample", top_p=p), torch.randn(3, V)
+    for found in (RowSettings([options] * 3).filtered(logits), filter_scores(logits, options)):
+        assert torch.equal(found.argmax(-1), logits.argmax(-1))
+        assert torch.equal((found > -torch.inf).sum(-1), torch.ones(3, dtype=torch.long))
+
+
 @given(st.lists(ANY, min_size=1, max_size=6), st.integers(0, 999))
 def test_each_row_takes_the_token_it_takes_alone(many: list[dict[str, Any]], seed: int) -> None:
     options = [SearchOptions(**each) for each in many]

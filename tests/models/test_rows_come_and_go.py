@@ -129,6 +129,35 @@ def test_it_is_all_one_which_row_is_longer(kind: str, first: int, second: int) -
 
 @each
 @torch.no_grad()
+def test_prompts_go_on_behind_a_beginning_that_was_read_once(kind: str) -> None:
+    model, beginning = build(kind), PROMPTS[0]
+    inputs = Inputs.of([beginning])
+    source = source_of(model, [SOURCES[0]])
+    memory = model.encode(Batch(inputs, source=source)) if model.is_encoder_decoder else None
+    state = model.start(1, 30, memory)
+    model.prefill(inputs, state)
+    state.reorder(torch.zeros(4, dtype=torch.long))
+    logits = model.prefill(Inputs.of(PROMPTS[1:], padding=7), state)
+    rows = [Written(SOURCES[0], [*beginning, *prompt]) for prompt in PROMPTS[1:]]
+    agree(model, logits, rows)
+    logits = go_on(model, state, logits, rows, 2)
+    other, more, others = started(model, [0])
+    state.join(other)
+    logits, rows = go_on(model, state, torch.cat([logits, more]), rows + others, 1), rows + others
+    state.reorder(torch.tensor([3, 0, 4, 1]))
+    logits, rows = logits[[3, 0, 4, 1]], [rows[row] for row in (3, 0, 4, 1)]
+    if isinstance(state, KeyValueCache):
+        closed, kept = go_on(model, state, logits, rows, 1), state.kept(0, len(rows[0].tokens))
+        assert kept is not None
+        assert kept.shape[-2] == len(rows[0].tokens)
+        if state.sources is None:
+            assert state.open_columns() is not None
+            state.rewind(state.length - 1)
+        go_on(model, state, closed, rows, 2)
+
+
+@each
+@torch.no_grad()
 def test_beams_of_different_widths_join(kind: str) -> None:
     """Rows of one source share it, in groups that are no longer of one size."""
     model = build(kind)

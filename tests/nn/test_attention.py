@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from contextlib import ExitStack
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -167,10 +168,14 @@ def test_cudnn_is_left_out_where_its_gradients_can_be_nan_and_where_nothing_is_t
     assert torch.backends.cuda.cudnn_sdp_enabled()
 
 
-def test_it_comes_back_with_the_last_of_those_that_left_it_out() -> None:
-    query: Any = SimpleNamespace(is_cuda=True, requires_grad=False)
-    with trusted_kernels(query, False):
-        with trusted_kernels(query, False):
+@pytest.mark.parametrize("learns", [(False, False), (False, True), (True, False)])
+def test_it_comes_back_with_the_last_of_those_that_left_it_out(learns: tuple[bool, bool]) -> None:
+    one, other = (
+        trusted_kernels(cast("Any", SimpleNamespace(is_cuda=True, requires_grad=each)), False) for each in learns
+    )
+    with ExitStack() as later:  # as threads may interleave
+        with one:
+            later.enter_context(other)
             assert not torch.backends.cuda.cudnn_sdp_enabled()
         assert not torch.backends.cuda.cudnn_sdp_enabled()
     assert torch.backends.cuda.cudnn_sdp_enabled()

@@ -52,7 +52,7 @@ def command(
     max_prefixes: Annotated[
         int,
         typer.Option(
-            min=0, help="MiB in which a model keeps what it computed of prompts, for those that begin alike."
+            min=0, help="MiB in which a model keeps what it computed of prompts, for those that begin alike; 0: none."
         ),
     ] = 512,
     max_body: Annotated[int, typer.Option(min=1, help="Bytes of a request.")] = 8 << 20,

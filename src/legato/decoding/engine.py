@@ -5,8 +5,8 @@ Each prompt is searched as its options say (`frontier.py`), in one of two kinds 
 - `HostLane`: the host sees each step's candidates before the next one. Every option and every model can go this way,
   and all requests share it, however they are searched;
 - `DeviceLane`: on CUDA, tokens, scores and draws stay on the device and a step is a recorded graph. There is one for
-  all greedy searches and random walks, and one for beams that are searched alike. The host looks once every few
-  steps, while the next ones run, and cuts what was written past an end.
+  all greedy searches and random walks, whatever their filters, penalties and stop strings, and one for beams that are
+  searched alike. The host looks once every few steps, while the next ones run, and cuts what was written past an end.
 
 `search` is the engine with one call's requests; both ways write the same.
 """

@@ -68,7 +68,7 @@ class Manner:
         """What a lane on the device has in common: where a search has one row, how it chooses is its own."""
         if self.options.width > 1:
             return self
-        neutral = {**NEUTRAL, "search": "sample", "repetition_penalty": 1.0, "stop": ()}
+        neutral = {**NEUTRAL, "search": "sample", "beams": None, "repetition_penalty": 1.0, "stop": ()}
         return Manner(self.options.model_copy(update=neutral), ends=self.ends)
 
     @property

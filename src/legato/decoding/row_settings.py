@@ -17,6 +17,7 @@ from torch import Tensor
 from legato.decoding.options import NEUTRAL, SearchOptions
 
 ALL: Final = 1 << 31  # more than any vocabulary
+SMALLEST: Final = torch.finfo(torch.float32).tiny
 
 
 class Level(IntEnum):
@@ -49,10 +50,10 @@ class RowSettings:
             return torch.tensor(values, dtype=torch.float32, device=device)
 
         self.levels = np.array([level_of(each) for each in options])  # (G,)
-        # 0 takes the best. No temperature is 0 because float32 cannot hold it.
+        # 0 takes the best. Nothing is 0 because float32 cannot hold it.
         self.temperature = column([max(each.temperature, 1e-30) if each.drawn else 0.0 for each in options])
         self.top_k = torch.tensor([min(each.top_k, ALL) for each in options], dtype=torch.long, device=device)
-        self.top_p = column([each.top_p for each in options])
+        self.top_p = column([max(each.top_p, SMALLEST) for each in options])  # 0 would leave nothing
         self.min_p = column([each.min_p for each in options])
         self.penalty = column([each.repetition_penalty for each in options])
 

@@ -116,7 +116,9 @@ def top_p(logits: Tensor, p: float) -> Tensor:
             break
     before = values.cumsum(-1).roll(1, -1)  # (B, size), the mass of all that are more probable
     before[:, 0] = 0
-    kept = logits.gather(-1, tokens).masked_fill(before >= p, -torch.inf)
+    beyond = before >= p
+    beyond[:, 0] = False  # whatever p is in their width
+    kept = logits.gather(-1, tokens).masked_fill(beyond, -torch.inf)
     return torch.full_like(logits, -torch.inf).scatter(-1, tokens, kept)
 
 

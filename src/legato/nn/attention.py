@@ -165,9 +165,9 @@ def trusted_kernels(query: Tensor, plain: bool) -> AbstractContextManager[None]:
     """
     if not query.is_cuda or (query.requires_grad and plain):
         return nullcontext()
-    if query.requires_grad:
-        return sdpa_kernel(TRUSTED)
-    return nullcontext() if torch.compiler.is_compiling() else _WITHOUT_CUDNN
+    if torch.compiler.is_compiling():
+        return sdpa_kernel(TRUSTED) if query.requires_grad else nullcontext()
+    return _WITHOUT_CUDNN
 
 
 class _WithoutCudnn(AbstractContextManager[None]):

@@ -6,6 +6,8 @@ Notable here:
 - as a rule every row has a token in each column, and nothing needs a mask. Prompts of different lengths
   are aligned at their ends, in the columns that the longest of them takes; from then on the cache knows
   each column's position in its row (NOTHING: no token there), and the mask and the positions come from that;
+- a beginning that was read once for all rows ends where the longest of them begins, so that before the tokens of a
+  shorter one a hole is left, until whoever wants a row's tokens side by side has it closed;
 - rows that `join` end in the same column as those that are there, whichever are longer. They are copied to where rows
   have left, where there is room; else all are, to a place with some to spare, on a CPU;
 - on a CPU `reorder` copies only rows that change, and of those only the columns in which they differ from what
@@ -91,6 +93,7 @@ class KeyValueCache:
         self._counts = torch.empty(0)  # (B,), tokens in each row
         self._padding = torch.empty(0)  # (B, capacity), what a mask adds at each column
         self._firsts: Tensor | None = None  # (B,) int32, see `CacheColumn`; made when it is wanted
+        self._holes = False  # whether there may be columns without a token behind a row's first
 
     @property
     def rows(self) -> int:
@@ -118,6 +121,7 @@ class KeyValueCache:
         self._longest = self.check_room(columns, lengths)
         if lengths is not None and self._positions is None:
             self._become_ragged(self._columns())
+        self._holes |= lengths is not None and start > 0
         at: At = slice(start, stop)
         if self._positions is not None:
             numbers = self._place(start, stop, lengths)
@@ -147,10 +151,11 @@ class KeyValueCache:
         if self._positions is not None:
             if count > 1:
                 return None
+            self.close_holes()
             if self._firsts is None:
                 self._firsts = (self._positions[:, : self.length] != NOTHING).int().argmax(1).int()
                 if bool((self._firsts + self._counts != self.length).any()):
-                    self._firsts = None  # there are holes
+                    self._firsts = None  # a row without tokens has none
             if self._firsts is None:
                 return None
             firsts = self._firsts
@@ -209,8 +214,26 @@ class KeyValueCache:
                 part[rows] for part in (self._positions, self._counts, self._padding)
             )
 
+    def close_holes(self) -> None:
+        """Move what a row has so that its tokens stand side by side, and end in the last column."""
+        if not self._holes or self._positions is None:
+            return
+        self._holes = False
+        self._firsts = None
+        # A row's columns without a token come first, those with one as they were.
+        order = (self._positions[:, : self.length] != NOTHING).byte().argsort(dim=1, stable=True)  # (B, S)
+        for part in (self._positions, self._padding):
+            part[:, : self.length] = part[:, : self.length].gather(1, order)
+        places = order[None, :, None, :, None]  # of (2, B, H, S, K)
+        for layer in self._store[:, :, :, :, : self.length]:
+            layer.copy_(layer.gather(3, places.expand_as(layer)))
+        if self._numbers is not None:
+            taken = self._numbers[:, : self.length]
+            taken[:] = np.take_along_axis(taken, order.numpy(), axis=1)
+
     def join(self, other: KeyValueCache) -> None:
         """Rows of another cache go on behind ours, all from the first column with a token in any of their rows."""
+        self._holes |= other._holes
         even = self._positions is None and other._positions is None and self.length == other.length
         taken = other.length - other._first_column()
         needed = other._end - other.length
@@ -281,6 +304,7 @@ class KeyValueCache:
     def kept(self, row: int, tokens: int) -> Tensor | None:
         """Keys and values (L, 2, H, T, K) of the first tokens that a row has; None where they lie apart."""
         first = 0
+        self.close_holes()
         if self._positions is not None:
             places = (self._positions[row, : self.length] != NOTHING).nonzero()[:, 0]
             first = int(places[0])

@@ -20,7 +20,7 @@ class ServedAdapter(Served):
     """An adapter, beside its base and whatever else shares that."""
 
     def __init__(self, name: str, base: Served, model: Model) -> None:
-        super().__init__(name, model, **base.limits)
+        super().__init__(name, model, most_tokens=base.most_tokens, **base.limits)
         self.base: Served = base
 
     def scheduler(self) -> Scheduler:

@@ -43,10 +43,11 @@ class Served:
         prefix_bytes: int = PREFIXES,
     ) -> None:
         into_memory(model.module)
-        self.name, self.model, self.most_tokens = name, model, most_tokens
+        self.name, self.model = name, model
         self.created = int(time.time())
-        self._rows, self._queue, self._patience, self._prefix_bytes = rows, queue, patience, prefix_bytes
-        self.limits: dict[str, Any] = {"rows": rows, "queue": queue, "patience": patience, "most_tokens": most_tokens}
+        self.most_tokens = most_tokens
+        kept = {"rows": rows, "queue": queue, "patience": patience, "prefix_bytes": prefix_bytes}
+        self.limits: dict[str, Any] = kept  # whoever shares it has the same
         self._scheduler: Scheduler | None = None
         self._batcher: Batcher | None = None
         self._members: dict[str | None, Model] = {}
@@ -56,13 +57,7 @@ class Served:
         """What writes; refused for a model that does not."""
         with self._lock:
             if self._scheduler is None:
-                self._scheduler = Scheduler(
-                    self.model,
-                    rows=self._rows,
-                    queue=self._queue,
-                    patience=self._patience,
-                    prefix_bytes=self._prefix_bytes,
-                )
+                self._scheduler = Scheduler(self.model, **self.limits)
             return self._scheduler
 
     def check_letters(self, letters: int) -> None:
@@ -119,7 +114,7 @@ class Served:
     async def _batched(self, inputs: Sequence[Any], kind: Any, run: Run, gone: Gone) -> list[Any]:
         with self._lock:
             if self._batcher is None:
-                self._batcher = Batcher(self.name, queue=self._queue, patience=self._patience)
+                self._batcher = Batcher(self.name, queue=self.limits["queue"], patience=self.limits["patience"])
             batcher = self._batcher
         return await batcher.outcome(batcher.submit(inputs, kind, run), gone)
 

@@ -65,9 +65,14 @@ class DeviceLane:
             first = self._coming_calls()[:1]
             larger = any(_bucket(call.capacity) > _bucket(max(each.capacity, SMALLEST)) for each in first)
             return not larger and (self.setting.rows is None or wanted * options.width <= self.setting.rows)
-        if self._cohort.frontier is None:
-            return wanted <= self._steps.slots.groups and self._fits(call)
-        return wanted <= int(self._cohort.frontier.done.sum()) and self._fits(call)
+        return wanted <= self._free_groups(self._steps) and self._fits(call)
+
+    def _free_groups(self, steps: SearchSteps) -> int:
+        """Who may come yet; there may be more places than rows are allowed, since places are a power of two."""
+        most, rows = steps.slots.groups, self.setting.rows
+        if rows is not None:
+            most = min(most, rows // self.manner.options.width)
+        return most - self._cohort.alive // self.manner.options.width
 
     def _coming_calls(self) -> list[Call]:
         return [*self._coming, *(call for prefill in self._prefills for call in prefill.calls)]
@@ -284,6 +289,8 @@ class DeviceLane:
         left = int((self._cohort.frontier.limits - self._cohort.frontier.written)[alive].max()) - self._ahead
         # What streams is looked at step by step; else more seldom as the search goes on.
         count = 1 if self._cohort.streams else min(1 << self._looks, LOOK)
+        if self._coming and self.setting.chunk is not None:
+            count = min(count, max(1, GATHER_STEPS - self._waited))
         count = min(count, left)
         if count > 0:
             level = self._level

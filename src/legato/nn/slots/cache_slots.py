@@ -67,6 +67,7 @@ class CacheSlots:
         self.kernel: Any = None  # what takes a step on CUDA (kernels/cuda/step.py)
 
     def put(self, places: Tensor, state: KeyValueCache) -> None:
+        state.close_holes()
         length, given = state.length, len(state.lengths)
         rows = (places[:, None] * self.width + torch.arange(self.width, device=places.device)).flatten()
         # A row's tokens end in the last column: they begin here in the first.
