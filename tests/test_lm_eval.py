@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import runpy
 import sys
 from dataclasses import dataclass
 from types import ModuleType
@@ -62,6 +63,14 @@ def harness(tmp_path_factory: pytest.TempPathFactory) -> Any:
                 sys.modules[name] = module
     folder = gpt2_folder(tmp_path_factory.mktemp("m"))
     return named["legato"](str(folder), device="cpu", batch_tokens=60, max_length=12)
+
+
+def test_without_lm_eval_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("lm_eval", "lm_eval.api", "lm_eval.api.model"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, "legato.lm_eval", raising=False)
+    with pytest.raises(SystemExit, match="pip install lm_eval"):
+        runpy.run_module("legato.lm_eval", run_name="__main__")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import errno
 import os
+import re
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator
@@ -22,13 +23,14 @@ MATCHED = 200  # characters of a word that is compared with others, and how many
 COMPARED = 10_000
 LISTED = 40  # names in a list of what there is
 LISTED_LENGTH = 360  # characters of that list
+_CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 class LegatoError(Exception):
     """Something the user can put right. The message is one line."""
 
     def __init__(self, message: str) -> None:
-        line = " ".join(message.split())
+        line = without_controls(" ".join(message.split()))
         if len(line) > LONGEST:  # whoever wrote it should have used `brief`; the end says what to do
             line = f"{line[: LONGEST - ENDING - 3]} … {line[-ENDING:]}"
         super().__init__(line)
@@ -132,6 +134,15 @@ def brief(value: Any, most: int = 60) -> str:
     text = " ".join((value[: 10 * most] if isinstance(value, str) else str(value)).split())
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def without_controls(text: str) -> str:
+    r"""A text from elsewhere as a terminal may show it: what steers it, or turns letters' order, is spelled out.
+
+    >>> print(without_controls("a\x1b[31mb"), without_controls("x\u202ey"))
+    a\x1b[31mb x\u202ey
+    """
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def suggest(word: str, known: Iterable[str]) -> str:

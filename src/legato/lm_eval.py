@@ -18,14 +18,13 @@ requests go side by side in order of their length; only what is scored is read o
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import torch
 import torch.nn.functional as F
-from lm_eval.api.model import LM
-from lm_eval.api.registry import register_model
 from tqdm import tqdm
 
 from legato.data.batching.batch import Batch, Inputs
@@ -34,6 +33,14 @@ from legato.errors import ConfigError
 from legato.folders.finite_scores import check_finite
 from legato.loading import load
 from legato.model import Model
+
+try:
+    from lm_eval.api.model import LM
+    from lm_eval.api.registry import register_model
+except ModuleNotFoundError:
+    if __name__ != "__main__":
+        raise
+    sys.exit("legato: lm_eval is not installed here; pip install lm_eval")
 
 BATCH_TOKENS: Final = 2048  # of requests that are read side by side
 READ_OUT: Final = 256  # positions whose logits are made at once

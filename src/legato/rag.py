@@ -7,7 +7,7 @@ legato.ask("runs/index", "How is it installed?", model="org/chat").text
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +21,7 @@ from legato.retrieval.answers import CitedAnswer, answer, extract
 from legato.retrieval.chunks import OVERLAP, SIZE, Chunking
 from legato.retrieval.index import Index, open_store
 from legato.retrieval.models import Span
-from legato.retrieval.records import VectorArray
+from legato.retrieval.records import VectorArray, Where
 from legato.retrieval.update import Progress
 
 Place = str | Path
@@ -153,7 +153,7 @@ def ask(
     *,
     top: int = 5,
     mode: str | None = None,
-    where: Mapping[str, str | Sequence[str]] | None = None,
+    where: Where | None = None,
     rerank: Place | Model | None = None,
     max_tokens: int = 256,
     emit: Callable[[str], None] = lambda piece: None,

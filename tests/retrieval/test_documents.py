@@ -64,6 +64,18 @@ def test_markdown_has_headings_and_front_matter(tmp_path: Path) -> None:
         assert GUIDE[block.start : block.start + len(block.text)] == block.text
 
 
+def test_front_matter_may_hold_lists() -> None:
+    head = "---\ntitle: [a, b]\ntags: [setup, 'two words']\nnone: []\nby:\n  - Ada\n- Bob\nyear: 1999\n- lost\n---\n"
+    title, metadata, _ = markdown_blocks(f"{head}# Top\n\ntext\n")
+    assert title == "Top"
+    assert metadata == {
+        "title": ["a", "b"],
+        "tags": ["setup", "two words"],
+        "by": ["Ada", "Bob"],
+        "year": "1999",
+    }
+
+
 def test_what_is_in_a_fence_is_no_heading() -> None:
     title, _, blocks = markdown_blocks("Top\n===\n\n```\n# no heading\n\nstill code\n```\nafter\n")
     assert title == "Top"

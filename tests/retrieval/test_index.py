@@ -91,6 +91,8 @@ def test_filters_let_through_what_fits_all_of_them(place: Place, docs: Path, mod
     assert names(year="1999") == {"docs/rows.jsonl#a"}
     assert names(year=["1999", "2001"]) == {"docs/rows.jsonl#a", "docs/rows.jsonl#b"}
     assert names(year=["1999", "2001"], tags="striped") == {"docs/rows.jsonl#b"}
+    assert names(year=1999) == {"docs/rows.jsonl#a"}
+    assert names(year=[1999, 2001], tags=["striped"]) == {"docs/rows.jsonl#b"}
     assert names(language="en") <= {"docs/guide.md"}
     assert names(source="docs/rows.jsonl") == {"docs/rows.jsonl#a", "docs/rows.jsonl#b"}
     assert names(year="1999", tags="striped") == set()
@@ -232,12 +234,96 @@ def test_one_document_that_cannot_be_read_stops_no_folder(place: Place, docs: Pa
     assert sources(index, "whales", mode="words") == ["docs/rows.jsonl#a"]
 
 
-def test_a_document_that_breaks_leaves_the_index_with_a_word(place: Place, docs: Path, encoder: WordEncoder) -> None:
+def test_of_a_document_that_breaks_what_the_index_holds_stays(place: Place, docs: Path, encoder: WordEncoder) -> None:
     index = made(place("a"), docs, encoder)
+    whole = (docs / "rows.jsonl").read_text()
     (docs / "notes.txt").write_bytes(b"\x00\x01\xff")
-    with pytest.warns(UserWarning, match=r"notes.txt is binary"):
-        index.update()
+    (docs / "rows.jsonl").write_text(whole[:-9])  # somebody is writing it
+    with pytest.warns(UserWarning, match=r"notes.txt is binary.* stays: --remove docs/notes.txt"):
+        assert index.update().removed == 0
+    assert sources(index, "beach", mode="words") == ["docs/notes.txt"]
+    assert sources(index, "whales", mode="words") == ["docs/rows.jsonl#a"]
+    (docs / "notes.txt").write_text("")
+    (docs / "rows.jsonl").write_text(whole)
+    with pytest.warns(UserWarning, match=r"notes.txt is empty; there is nothing to find"):
+        assert index.update().removed == 1
     assert sources(index, "beach", mode="words") == []
+
+
+def test_a_file_that_cannot_be_read_or_goes_meanwhile_stops_no_folder(
+    place: Place, docs: Path, encoder: WordEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = made(place("a"), docs, encoder)
+    (docs / "new.txt").write_text("an aardvark")
+    digest_of = update_module.digest_of
+
+    def digest(path: Path) -> str:
+        if path.name == "guide.md":
+            raise PermissionError(13, "Permission denied", str(path))
+        if path.name == "notes.txt":
+            path.unlink()
+        return digest_of(path)
+
+    for name in ("guide.md", "notes.txt"):
+        (docs / name).write_text((docs / name).read_text() + "\n\nmore")
+    monkeypatch.setattr(update_module, "digest_of", digest)
+    with pytest.warns(UserWarning, match="Permission denied|no longer there") as told:
+        report = index.update()
+    assert len(told) == 2
+    assert (report.added, report.changed, report.removed) == (1, 0, 1)
+    assert sources(index, "aardvark", mode="words") == ["docs/new.txt"]
+    assert sources(index, "install the package", mode="words") == ["docs/guide.md"]
+    assert sources(index, "beach", mode="words") == []
+    with pytest.raises(DataError, match=r"guide.md cannot be read: Permission denied"):
+        index.update([docs / "guide.md"])
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_the_last_document_leaves_too(place: Place, docs: Path, encoder: WordEncoder, moved: bool) -> None:
+    index = made(place("a"), docs, encoder)
+    shutil.rmtree(docs)
+    if not moved:
+        docs.mkdir()
+        assert index.update().documents == 0
+    else:
+        with pytest.warns(UserWarning, match="no longer there; what was in it has left"):
+            index.update()
+    assert len(index) == 0
+    with pytest.raises(DataError, match="holds no passage"):
+        index.search("whales")
+    docs.mkdir(exist_ok=True)
+    (docs / "a.txt").write_text("whales again")
+    index.update()
+    assert sources(index, "whales") == ["docs/a.txt"]
+
+
+def test_what_was_taken_out_stays_out_until_it_is_named(place: Place, docs: Path, encoder: WordEncoder) -> None:
+    index = made(place("a"), docs, encoder)
+    index.remove(["docs/more", "docs/notes.txt"])
+    report = index.update()
+    assert (report.added, report.removed) == (0, 0)
+    again = Index.open(place("a"), WordEncoder())
+    assert sources(again, "beach", mode="words") == []
+    assert again.update([docs]).added == 2
+    assert sources(again, "beach", mode="words") == ["docs/notes.txt"]
+
+
+def test_other_kinds_of_files_are_counted(place: Place, docs: Path, encoder: WordEncoder) -> None:
+    for name in ("a.csv", "b.csv", "more/c.py", "Makefile", ".hidden"):
+        (docs / name).write_text("x")
+    with pytest.warns(UserWarning, match=r"left out: 2 \.csv, 1 without an ending, 1 \.py") as told:
+        made(place("a"), docs, encoder)
+    assert len(told) == 1
+
+
+def test_an_index_is_not_its_own_document(tmp_path: Path, docs: Path) -> None:
+    with pytest.raises(DataError, match="is where the index itself is"):
+        made(str(docs), docs)
+    index = made(str(docs / "index"), docs)
+    assert index.report is not None
+    assert index.report.skipped == []
+    with pytest.raises(DataError, match=r"there is no index .*b yet: name files or folders"):
+        Index.create(tmp_path / "b").update()
 
 
 def test_a_folder_of_nothing_makes_no_index(place: Place, tmp_path: Path) -> None:

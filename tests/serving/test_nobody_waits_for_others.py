@@ -147,10 +147,10 @@ MANY: dict[str, tuple[str, Callable[[], dict[str, Any]], str]] = {
         "at most 128 items",
     ),
     "prompts": ("completions", lambda: {"prompt": ["x"] * 1000}, "there are 1,000 prompts"),
-    "kinds of prompts": ("completions", lambda: {"prompt": [[1]] * 1000 + ["x"]}, "prompt.token lists.1000"),
-    "numbers and words": ("completions", lambda: {"prompt": [1] * 1000 + ["x"]}, "prompt.tokens.1000"),
+    "kinds of prompts": ("completions", lambda: {"prompt": [[1]] * 1000 + ["x"]}, "prompt.1000: "),
+    "numbers and words": ("completions", lambda: {"prompt": [1] * 1000 + ["x"]}, "prompt.1000: "),
     "inputs": ("embeddings", lambda: {"input": ["x"] * 3000}, "there are 3,000 inputs"),
-    "kinds of inputs": ("embeddings", lambda: {"input": ["x", *[1] * 1000]}, "input.texts.1: "),
+    "kinds of inputs": ("embeddings", lambda: {"input": ["x", *[1] * 1000]}, "input.1: "),
 }
 
 

@@ -171,6 +171,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"messages": HELLO, "frequency_penalty": 1}, "'frequency_penalty' is not done here"),
     ({"messages": HELLO, "tools": [{"type": "function"}]}, "tools.0.function: Field required"),
     ({"messages": HELLO, "temprature": 1}, "there is no parameter 'temprature'"),
+    ({"messages": [{"role": "user", "content": None}]}, "messages.0: a message of the user has no content"),
+    ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content: Input should be"),
     ({"messages": [{"role": "user", "content": "the cat " * 60}]}, "tokens, but the model reads 64 at most"),
     ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "messages.0"),
 ]
@@ -188,6 +190,26 @@ def test_a_body_that_is_no_request_is_refused(client: TestClient, body: bytes) -
     for route in ("chat/completions", "completions", "embeddings"):
         headers = {"content-type": "application/json"}
         refusal_of(client.post(f"/v1/{route}", content=body, headers=headers), 400)
+
+
+@pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded"])
+def test_a_body_that_is_not_sent_as_json_is_told_how(client: TestClient, kind: str | None) -> None:
+    headers = {} if kind is None else {"content-type": kind}
+    answer = client.post("/v1/completions", content=b'{"model": "tiny", "prompt": "x"}', headers=headers)
+    assert refusal_of(answer, 400) == "the body has to be a JSON object, sent with 'content-type: application/json'"
+
+
+def test_a_refusal_names_the_field_and_no_place_on_the_server(client: TestClient, model: Model) -> None:
+    wrong = client.post("/v1/chat/completions", json={"model": "tiny", "messages": HELLO, "temperature": 3})
+    assert wrong.json()["error"]["param"] == "temperature"
+    for body in (
+        {"model": "tiny", "prompt": [10**6]},
+        {"model": "tiny", "prompt": "the cat " * 60},
+        {"model": "tiny", "prompt": "the", "stream": True, "n": 5},
+    ):
+        said = refusal_of(client.post("/v1/completions", json=body), 400)
+        assert str(model.folder) not in said
+        assert "--" not in said
 
 
 def test_a_body_that_is_too_large_is_refused(served: Served) -> None:
@@ -216,13 +238,16 @@ def test_a_key_is_asked_for(served: Served) -> None:
     assert "key" in refusal_of(client.get("/v1/models", headers={"authorization": "Bearer wrong"}), 401)
     for key in ("right", "other"):
         assert client.get("/v1/models", headers={"authorization": f"Bearer {key}"}).status_code == 200
+        assert client.get("/v1/models", headers={"authorization": f"bearer  {key}"}).status_code == 200
+    for other in ("right", "Basic right", "Bearer", "Bearer "):
+        refusal_of(client.get("/v1/models", headers={"authorization": other}), 401)
     assert client.get("/health").status_code == 200
 
 
 def test_other_hosts_and_origins_are_refused(served: Served) -> None:
     client = client_of(served, origins=frozenset({"https://mine.example"}))
-    assert client.get("/v1/models", headers={"host": "evil.example"}).status_code == 403
-    assert client.get("/v1/models", headers={"origin": "https://evil.example"}).status_code == 403
+    refusal_of(client.get("/v1/models", headers={"host": "evil.example"}), 403)
+    refusal_of(client.get("/v1/models", headers={"origin": "https://evil.example"}), 403)
     assert client.get("/v1/models", headers={"origin": "https://mine.example"}).status_code == 200
 
 

@@ -67,6 +67,7 @@ def test_an_answer_has_its_numbered_sources(client: TestClient) -> None:
     assert told["sources"][0]["source"] == "docs/notes.txt"
     assert "The dog runs on the beach." in told["sources"][0]["text"]
     assert [each["index"] for each in told["citations"]] == [0]
+    assert set(told["citations"][0]) == {"index", "numbers", "by", "answered"}
     assert "sources" not in chat(client, index=None).json()
 
 
@@ -107,6 +108,22 @@ def test_search_gives_the_passages_alone(client: TestClient) -> None:
     assert [(each["number"], each["source"]) for each in told["data"]] == [(1, "docs/rows.jsonl#a")]
     page = client.get("/openapi.json").json()
     assert "SearchResponse" in json.dumps(page["paths"]["/v1/search"])
+
+
+def test_what_is_searched_for_may_stand_beside_the_name(client: TestClient) -> None:
+    asked = {"index": "docs", "query": "whales zebras", "top": 2, "mode": "words", "filter": {"year": [1999, 1998]}}
+    told = client.post("/v1/search", json=asked).json()
+    assert [each["source"] for each in told["data"]] == ["docs/rows.jsonl#a"]
+    assert refusal_of(client.post("/v1/search", json={**asked, "top": 0}), 400).startswith("top: ")
+
+
+def test_where_an_index_lies_is_nobodys_business(served: Served, tmp_path: Path) -> None:
+    index = Index.create(tmp_path / "words")
+    index.update([write_documents(tmp_path / "docs")])
+    app = make_api(ServedModels([served]), ApiOptions(hosts=local_hosts(PORT)), ServedIndexes({"plain": index}))
+    client = TestClient(app, base_url=f"http://127.0.0.1:{PORT}", raise_server_exceptions=False)
+    said = refusal_of(client.post("/v1/search", json={"index": "plain", "query": "dog", "mode": "vectors"}), 400)
+    assert said == "the index 'plain' holds no vectors; search by words, or make it with an encoder"
 
 
 @pytest.mark.parametrize(

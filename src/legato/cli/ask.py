@@ -12,6 +12,7 @@ from legato.cli.imports import importing
 from legato.cli.printing import print_note
 from legato.cli.search import note_incomplete
 from legato.cli.widths import Dtype, Quantize
+from legato.errors import without_controls
 
 
 def command(
@@ -28,7 +29,7 @@ def command(
     quantize: Quantize = None,
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON: the answer and its sources.")] = False,
 ) -> None:
-    """Answer a question from an index, with numbered sources; says so where they hold no answer.
+    """Answer a question from an index, with numbered sources; a note says where none holds what the answer says.
 
     [dim]legato ask runs/index "How is it installed?" --model org/chat[/dim]
     [dim]legato ask runs/index "Who wrote it?" --model runs/qa --json[/dim]
@@ -52,7 +53,7 @@ def command(
     def emit(piece: str) -> None:
         nonlocal began
         began = began or bool(piece)
-        sys.stdout.write(piece)
+        sys.stdout.write(without_controls(piece))
         sys.stdout.flush()
 
     def silent(piece: str) -> None:
@@ -79,7 +80,7 @@ def command(
         return
     if not found.answered:
         if not began:
-            print(found.text)
+            print(without_controls(found.text))
         print_note("legato: note: the sources hold no answer")
     if found.invalid:
         print_note(f"legato: note: the answer cites sources that there are not: {found.invalid}")

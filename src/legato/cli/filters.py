@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from legato.errors import ConfigError, brief
+from legato.errors import ConfigError, brief, without_controls
 
 if TYPE_CHECKING:
     from legato.retrieval.index import SearchHit
@@ -48,4 +48,5 @@ def source_line(number: int, hit: SearchHit) -> str:
     passage = hit.passage
     page = f", page {passage.page}" if passage.page is not None else ""
     under = " › ".join(part for part in (passage.title, passage.heading) if part)
-    return f"[{number}] {brief(passage.source, 200)}{page}" + (f" · {brief(under, 120)}" if under else "")
+    line = f"[{number}] {brief(passage.source, 200)}{page}" + (f" · {brief(under, 120)}" if under else "")
+    return without_controls(line)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from legato.errors import TextsCut
+from legato.errors import TextsCut, without_controls
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -101,7 +101,7 @@ def notes(say: Callable[[str], None] = print_note) -> Iterator[None]:
             cut.append(message)
         elif str(message) not in told:  # from another place, too
             told.add(str(message))
-            say(f"legato: note: {message}")
+            say(f"legato: note: {without_controls(str(message))}")
 
     with warnings.catch_warnings():
         # What a library has silenced by its words stays so: cuDNN gathers the weights of a recurrent net itself.

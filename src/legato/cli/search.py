@@ -9,7 +9,7 @@ import typer
 from legato.cli.filters import SHOWN, Filters, Mode, Place, Rerank, Top, parse_filters, source_line
 from legato.cli.imports import importing
 from legato.cli.printing import print_note
-from legato.errors import brief
+from legato.errors import brief, without_controls
 
 
 def command(
@@ -54,7 +54,8 @@ def command(
         if as_json:
             print(to_json({"number": number, **hit.as_json()}, ensure_ascii=False))
         else:
-            print(f"{source_line(number, hit)}  ({hit.score:.4f})\n    {brief(hit.passage.text, SHOWN)}\n")
+            text = without_controls(brief(hit.passage.text, SHOWN))
+            print(f"{source_line(number, hit)}  ({hit.score:.4f})\n    {text}\n")
     if not hits:
         print_note("legato: note: nothing was found; use other words, or fewer filters")
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -36,28 +38,44 @@ MAX_VALUE: Final = 1000  # characters of a value that is kept as metadata
 MAX_KEYS: Final = 50
 
 
+class NoText(DataError):
+    """A document says nothing, or is not there any longer."""
+
+
 def kind_of(path: Path) -> str:
     """The ending that says how a file is read, in lower case; `.gz` is looked behind."""
     name = path.name.lower().removesuffix(".gz")
     return os.path.splitext(name)[1]
 
 
-def files_under(place: Path, skipped: list[str]) -> Iterator[Path]:
+def files_under(place: Path, skipped: list[str], without: Path | None = None) -> Iterator[Path]:
     """The documents in a folder, in the order of their names; what is hidden or of another kind is left out.
 
-    `skipped` is told of links that lead out of the folder.
+    `skipped` is told of other kinds, of folders that cannot be read and of links that lead out of the folder;
+    `without` is a folder within that is not looked into.
     """
-    root = os.path.realpath(place)
-    for folder, folders, names in os.walk(place, followlinks=False):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+    root, others = os.path.realpath(place), Counter[str]()
+
+    def tell(problem: OSError) -> None:
+        skipped.append(f"{problem.filename} cannot be read: {problem.strerror}")
+
+    for folder, folders, names in os.walk(place, followlinks=False, onerror=tell):
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and Path(folder, name) != without)
         for name in sorted(names):
             path = Path(folder, name)
-            if name.startswith(".") or kind_of(path) not in ENDINGS:
+            if name.startswith("."):
+                continue
+            if kind_of(path) not in ENDINGS:
+                others[kind_of(path)] += 1
                 continue
             if path.is_symlink() and not os.path.realpath(path).startswith(root + os.sep):
                 skipped.append(f"{path} is a link out of the folder, and is not followed")
                 continue
             yield path
+    if others:
+        kinds = [f"{count:,} {kind or 'without an ending'}" for kind, count in others.most_common()]
+        told = brief(", ".join(kinds), 80)
+        skipped.append(f"files in {place} that are of no kind that is read were left out: {told}")
 
 
 def check_document_place(name: str | Path) -> Path:
@@ -71,6 +89,19 @@ def check_document_place(name: str | Path) -> Path:
     if kind_of(path) not in ENDINGS:
         raise DataError(f"{path}: no document that can be read; its name should end in {listed(sorted(ENDINGS))}")
     return path
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """What the file system says against a file is said of that file."""
+    try:
+        yield
+    except (OSError, DataError) as problem:
+        if not path.exists():  # since its folder was looked through
+            raise NoText(f"{path} is no longer there") from None
+        if isinstance(problem, DataError):
+            raise
+        raise DataError(f"{path} cannot be read: {problem.strerror or brief(problem)}") from None
 
 
 def digest_of(path: Path) -> str:
@@ -97,7 +128,7 @@ def read_documents(path: Path, column: str | None = None) -> Iterator[Document]:
     else:
         title, metadata, blocks = "", {}, plain_blocks(text)
     if not blocks:
-        raise DataError(f"{path} holds no text; there is nothing to find in it")
+        raise NoText(f"{path} holds no text; there is nothing to find in it")
     yield Document("", title, blocks, dict(metadata))
 
 
@@ -175,7 +206,7 @@ def _documents(
         taken.add(key)
         yield replace(document, key=key, digest=_line_digest(line, column) if line else "")
     if not count:
-        raise DataError(f"{path} holds no row with a text; there is nothing to find in it")
+        raise NoText(f"{path} holds no row with a text; there is nothing to find in it")
 
 
 def _line_digest(line: str, column: str | None) -> str:
@@ -267,7 +298,7 @@ def _pdf(path: Path) -> Document:
             blocks.append(Block(block.text, place + block.start, (), number))
         place += len(text) + 1
     if not blocks:
-        raise DataError(f"{path} holds no text: its {len(pages)} pages may be pictures; recognise their text first")
+        raise NoText(f"{path} holds no text: its {len(pages)} pages may be pictures; recognise their text first")
     return Document("", title, blocks, {"pages": len(pages)})
 
 

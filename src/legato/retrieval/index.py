@@ -23,7 +23,7 @@ from legato.retrieval.lance_store import LanceStore
 from legato.retrieval.manifest import Manifest, check_encoder, record_of, unit_vectors
 from legato.retrieval.models import Encoder, Reranker
 from legato.retrieval.postgres_store import PostgresStore
-from legato.retrieval.records import Filter, Passage
+from legato.retrieval.records import Filter, Passage, Where, filter_of
 from legato.retrieval.store import Store
 from legato.retrieval.update import Progress, Update, UpdateReport, dense_lengths
 
@@ -143,15 +143,16 @@ class Index:
         top: int = 5,
         *,
         mode: str | None = None,
-        where: Mapping[str, str | Sequence[str]] | None = None,
+        where: Where | None = None,
         reranker: Reranker | None = None,
         weights: Mapping[str, float] | None = None,
     ) -> list[SearchHit]:
         """The passages that fit a question best. `mode` is hybrid, vectors or words; left out: what the index has.
 
-        `where` filters by metadata: `{"language": "en"}`, or any of several values. `weights` are of both rankings.
+        `where` filters by metadata: `{"language": "en", "year": [2023, 2024]}`, any of several values. `weights` are
+        of both rankings.
         """
-        filtered: dict[str, Sequence[str]] = {k: [v] if isinstance(v, str) else v for k, v in (where or {}).items()}
+        filtered = filter_of(where or {})
         mode = self._mode(mode)
         _check_question(question, top)
         if self.manifest.passages == 0:

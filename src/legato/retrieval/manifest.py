@@ -45,6 +45,7 @@ class Manifest(BaseModel):
     roots: dict[str, str] = Field(
         default_factory=dict
     )  # the files and folders it is of, by what the index calls them
+    removed: list[str] = Field(default_factory=list)  # of what is in those, what was taken out and stays out
     next_passage: Count = 0
     next_segment: Count = 0
     segments: dict[int, Count] = Field(default_factory=dict)  # how many postings each has

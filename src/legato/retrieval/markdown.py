@@ -15,7 +15,8 @@ MAX_HEADING_TEXT: Final = 200
 MAX_ENTRIES: Final = 50  # of front matter
 _HEADING: Final = re.compile(r" {0,3}(#{1,6})(?:[ \t]+(.*?))?[ \t]*#*[ \t]*$")
 _FENCE: Final = re.compile(r" {0,3}(`{3,}|~{3,})")
-_ENTRY: Final = re.compile(r"([A-Za-z][\w-]{0,40}):[ \t]+(\S.{0,200})$")
+_ENTRY: Final = re.compile(r"([A-Za-z][\w-]{0,40}):(?:[ \t]+(\S.{0,200}))?[ \t]*$")
+_ITEM: Final = re.compile(r"[ \t]*-[ \t]+(\S.{0,200})$")
 _UNDERLINE: Final = re.compile(r" {0,3}(=+|-{2,})[ \t]*$")
 
 
@@ -38,7 +39,7 @@ def plain_blocks(text: str) -> list[Block]:
     return blocks
 
 
-def markdown_blocks(text: str) -> tuple[str, dict[str, str], list[Block]]:
+def markdown_blocks(text: str) -> tuple[str, dict[str, str | list[str]], list[Block]]:
     """The title (the first heading, or the front matter's), the front matter, and the blocks under their headings."""
     metadata, place = _front_matter(text)
     reader = _Reader()
@@ -46,8 +47,8 @@ def markdown_blocks(text: str) -> tuple[str, dict[str, str], list[Block]]:
         reader.read(line, place)
         place += len(line)
     reader.close()
-    title = metadata.get("title", reader.title)
-    return title, metadata, reader.blocks
+    title = metadata.get("title")
+    return title if isinstance(title, str) else reader.title, metadata, reader.blocks
 
 
 class _Reader:
@@ -104,17 +105,36 @@ class _Reader:
         self.lines, self.fence = [], ""
 
 
-def _front_matter(text: str) -> tuple[dict[str, str], int]:
-    """The plain `key: value` lines between two lines of dashes at the beginning, and where they end."""
+def _front_matter(text: str) -> tuple[dict[str, str | list[str]], int]:
+    """The plain `key: value` lines between two lines of dashes at the beginning, and where they end.
+
+    A value may be a list, `[a, b]` or a line `- a` for each.
+    """
     if not text.startswith("---\n"):
         return {}, 0
     end = text.find("\n---", 3)
     if end < 0 or end > 10_000:
         return {}, 0
-    entries = {}
+    entries: dict[str, str | list[str]] = {}
+    items: list[str] | None = None  # of the key above, where it has no value of its own
     for line in text[4:end].splitlines()[:MAX_ENTRIES]:
-        found = _ENTRY.match(line)
-        if found is not None:
-            entries[found[1]] = found[2].strip().strip("\"'")
+        found, item = _ENTRY.match(line), _ITEM.match(line)
+        if item is not None and items is not None:
+            items.append(_unquoted(item[1]))
+        elif found is not None and found[2] is None:
+            entries[found[1]] = items = []
+        else:
+            items = None
+        if found is not None and found[2] is not None:
+            value = found[2].strip()
+            if value.startswith("[") and value.endswith("]"):
+                entries[found[1]] = [one for one in map(_unquoted, value[1:-1].split(",")) if one]
+            else:
+                entries[found[1]] = _unquoted(value)
+    entries = {key: value for key, value in entries.items() if value}
     newline = text.find("\n", end + 4)
     return entries, len(text) if newline < 0 else newline + 1
+
+
+def _unquoted(value: str) -> str:
+    return value.strip().strip("\"'")

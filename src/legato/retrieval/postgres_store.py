@@ -34,6 +34,7 @@ from legato.retrieval.store import FLAT, PROBED, pack, unpack
 
 WAITS: Final = (0.5, 1.0, 2.0)  # seconds before it is tried again
 TIMEOUT: Final = 5  # seconds to connect
+STALE: Final = 0.1  # share of the passages that may have come or gone since statistics were made
 NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,40}")
 PASSWORD: Final = re.compile(r"(?<=://)([^:/@]*):[^@/]*@|(?<=[?&])password=[^&]*")
 FIELDS: Final = ("id", "source", "title", "heading", "page", "start", "end", "text", "metadata", "length")
@@ -185,8 +186,11 @@ class PostgresStore:
                         f"CREATE INDEX vectors ON {name}.passages USING ivfflat (vector vector_cosine_ops) "
                         f"WITH (lists = {lists})"
                     )
-            for table in ("passages", "postings", "documents", "files"):
-                connection.execute(f"ANALYZE {name}.{table}")
+            query = "SELECT reltuples FROM pg_class WHERE oid = to_regclass(%s)"
+            known = connection.execute(query, [f"{name}.passages"]).fetchone()[0]  # when it was analysed; −1: never
+            if abs(manifest.passages - known) > STALE * manifest.passages:
+                for table in ("passages", "postings", "documents", "files"):
+                    connection.execute(f"ANALYZE {name}.{table}")
 
         self._retried(work)
 

@@ -13,6 +13,9 @@ from legato.retrieval.bm25 import Posting
 VectorArray = np.ndarray[Any, np.dtype[np.float32]]
 Filter = Mapping[str, Sequence[str]]
 """Of each key the values that a passage may have; all keys have to fit."""
+Scalar = str | bool | int | float
+Where = Mapping[str, Scalar | Sequence[Scalar]]
+"""A filter as people write it: of each key a value, or several."""
 
 
 @dataclass(frozen=True)
@@ -118,14 +121,27 @@ class Commit:
     removed_files: list[str] = field(default_factory=list)
 
 
+def filter_of(where: Where) -> Filter:
+    """
+    >>> filter_of({"year": 2024, "draft": False, "language": ["en", "de"]})
+    {'year': ['2024'], 'draft': ['false'], 'language': ['en', 'de']}
+    """
+    return {
+        key: [_spelled(one) for one in ([given] if isinstance(given, str | bool | int | float) else given)]
+        for key, given in where.items()
+    }
+
+
+def _spelled(value: Scalar) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def facets_of(passage: Passage) -> list[str]:
     """What a passage can be filtered by, as `key=value`; long texts are none."""
     own = {"source": passage.source.partition("#")[0], "title": passage.title, **passage.metadata}
     facets = []
     for key, value in own.items():
         for one in value if isinstance(value, list) else [value]:
-            if isinstance(one, bool):
-                one = str(one).lower()
-            if isinstance(one, str | int | float) and 0 < len(str(one)) <= 200:
-                facets.append(f"{key}={one}")
+            if isinstance(one, str | bool | int | float) and 0 < len(_spelled(one)) <= 200:
+                facets.append(f"{key}={_spelled(one)}")
     return facets

@@ -23,7 +23,7 @@ from legato.errors import DataError, brief
 from legato.input_files import path_of
 from legato.retrieval.bm25 import IntArray, PostingsBuilder, merge_postings, terms_of
 from legato.retrieval.chunks import chunks_of
-from legato.retrieval.documents import check_document_place, digest_of, files_under, read_changes
+from legato.retrieval.documents import NoText, check_document_place, digest_of, files_under, read_changes, reading
 from legato.retrieval.manifest import Manifest, unit_vectors
 from legato.retrieval.models import Encoder
 from legato.retrieval.records import Commit, Document, DocumentRecord, FileDocuments, FileRecord, Passage
@@ -76,22 +76,24 @@ class Update:
         known = self.store.files() if self.there else {}
         found = dict(self._files(roots))
         self.manifest.complete = False
-        for source, (path, strict) in found.items():
+        left = {source for source in known if source not in found and source.split("/")[0] in roots}
+        for source, path in found.items():
             try:
                 self._file(source, path, known.get(source))
             except DataError as problem:
-                if strict:
+                if places and path in roots.values():  # somebody names it now
                     raise
-                self.report.skipped.append(str(problem))
-                if source in known:  # what was in it is not in it any longer
-                    self._remove_file(source)
-        for source in known:
-            if source not in found and source.split("/")[0] in roots:
-                self._remove_file(source)
+                stays = source in known and not isinstance(problem, NoText)
+                told = f"; what the index holds of it stays: --remove {brief(source)} takes it out" if stays else ""
+                self.report.skipped.append(f"{problem}{told}")
+                if source in known and not stays:
+                    left.add(source)
+        for source in sorted(left):
+            self._remove_file(source)
         if not found and not known:
             raise DataError(f"there is no document in {brief(', '.join(map(str, places)))}; name files or folders")
-        if self.manifest.documents == 0:
-            reason = self.report.skipped[0] if self.report.skipped else "no document is left in it"
+        if self.manifest.documents == 0 and not known:
+            reason = self.report.skipped[-1] if self.report.skipped else "no document is left in it"
             raise DataError(f"there is nothing to index: {reason}")
         self.manifest.complete = True
         self._write()
@@ -116,7 +118,8 @@ class Update:
             for source in below:
                 self._remove_file(source)
                 del known[source]
-            self.manifest.roots.pop(name.rstrip("/"), None)
+            if self.manifest.roots.pop(name.rstrip("/"), None) is None:
+                self.manifest.removed = sorted({*self.manifest.removed, name.rstrip("/")})
         self._write()
         self.report.passages, self.report.documents = self.manifest.passages, self.manifest.documents
         return self.report
@@ -128,11 +131,14 @@ class Update:
         known = self.manifest.roots
         if not places:
             if not known:
-                raise DataError("name files or folders to index")
+                none = "" if self.there else f"there is no index {self.store.place} yet: "
+                raise DataError(f"{none}name files or folders to index")
             return {name: path_of(place) for name, place in known.items()}
         roots = {}
         for place in places:
             path = Path(os.path.realpath(check_document_place(place)))
+            if self._is_own(path):
+                raise DataError(f"{path} is where the index itself is; give --out another folder")
             name = base = path.name or "root"
             number = 1
             while name in known and known[name] != str(path) and Path(known[name]).exists():
@@ -140,36 +146,46 @@ class Update:
                 name = f"{base}-{number}"  # another folder of the same name
             known[name] = str(path)
             roots[name] = path
+            self.manifest.removed = [each for each in self.manifest.removed if not each.startswith(f"{name}/")]
         return roots
 
-    def _files(self, roots: dict[str, Path]) -> Iterable[tuple[str, tuple[Path, bool]]]:
-        """Each file's name in the index, its path, and whether somebody named it."""
+    def _files(self, roots: dict[str, Path]) -> Iterable[tuple[str, Path]]:
+        """Each file's name in the index, and its path."""
+        removed = tuple(f"{name}/" for name in self.manifest.removed)
         for name, path in roots.items():
             if path.is_dir():
-                for file in files_under(path, self.report.skipped):
-                    if self._is_own(file):
-                        continue
-                    yield f"{name}/{file.relative_to(path).as_posix()}", (file, False)
+                for file in files_under(path, self.report.skipped, self._own):
+                    source = f"{name}/{file.relative_to(path).as_posix()}"
+                    if not f"{source}/".startswith(removed):
+                        yield source, file
             elif path.exists():
-                yield name, (path, True)
+                yield name, path
             else:
                 self.report.skipped.append(f"{path} is no longer there; what was in it has left the index")
 
-    def _is_own(self, file: Path) -> bool:
-        """Whether a file belongs to the index itself, which may lie among the documents."""
-        return "://" not in self.store.place and file.is_relative_to(os.path.realpath(self.store.place))
+    @property
+    def _own(self) -> Path | None:
+        """The folder of the index itself, which may lie among the documents."""
+        return None if "://" in self.store.place else Path(os.path.realpath(self.store.place))
+
+    def _is_own(self, path: Path) -> bool:
+        return self._own is not None and path.is_relative_to(self._own)
 
     def _file(self, source: str, path: Path, known: FileRecord | None) -> None:
         try:
             source.encode()
         except UnicodeEncodeError:
             raise DataError(f"{brief(source)}: its name is no text; rename it") from None
-        state = path.stat()
+        with reading(path):
+            state = path.stat()
+        if state.st_size == 0:
+            raise NoText(f"{path} is empty; there is nothing to find in it")
         same = known is not None and (known.size, known.modified) == (state.st_size, state.st_mtime_ns)
         if same and known is not None and known.digest:
             self.report.unchanged += 1
             return
-        digest = digest_of(path)
+        with reading(path):
+            digest = digest_of(path)
         # A file that was changed just now may be changed again within the same tick of the clock: no time for it.
         settled = time.time_ns() - state.st_mtime_ns > FRESH
         record = FileRecord(source, digest, state.st_size, state.st_mtime_ns if settled else 0)
@@ -179,7 +195,8 @@ class Update:
                 self.commit.files.append(record)
             return
         before = self.store.documents(source) if self.there else FileDocuments(source)
-        documents, kept = read_changes(path, self.manifest.column, before)  # all of them, or none
+        with reading(path):
+            documents, kept = read_changes(path, self.manifest.column, before)  # all of them, or none
         old = before.without(kept)
         self.report.unchanged += len(kept)
         for document in documents:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -34,6 +35,8 @@ from legato.serving.transport.log import writer
 
 OPEN: Final = ("/", "/health", "/ready")  # to everybody, keys or not
 BODY: Final = 8 << 20  # bytes
+# Of the words that say where in a body something is, pydantic's own names of kinds are left out.
+FIELD: Final = re.compile(r"(?!(?:str|int|float|bool|list|dict|text|texts|tokens)$)[a-z_][a-z0-9_]*(?:\[\])?")
 
 
 @dataclass
@@ -100,10 +103,14 @@ def make_api(
     app.include_router(search_routes(indexes))
     app.include_router(predict_routes(models))
     app.include_router(audio_routes(models))
+
+    async def respond(request: Request, problem: Exception) -> Response:
+        return response_to(problem, models)
+
     for kind in (LegatoError, HTTPException, RequestValidationError, Exception):
-        app.add_exception_handler(kind, _respond)
+        app.add_exception_handler(kind, respond)
     app.add_middleware(RequestMiddleware, options=options, metrics=metrics)
-    app.add_middleware(Guard, hosts=options.hosts, origins=options.origins)
+    app.add_middleware(Guard, hosts=options.hosts, origins=options.origins, error=error_of)
     return app
 
 
@@ -140,7 +147,7 @@ class RequestMiddleware:
         except Exception as problem:
             if status:  # an answer has begun
                 raise
-            await response_to(problem)(scope, receive, answer)
+            await response_to(problem, self.metrics.models)(scope, receive, answer)
         except asyncio.CancelledError:  # as Ray's proxy does where the client has gone
             status = status or 499
             raise
@@ -161,7 +168,8 @@ class RequestMiddleware:
 
     def _check(self, scope: Scope, headers: Headers) -> None:
         if self.options.keys and scope["path"] not in OPEN:
-            given = headers.get("authorization", "").removeprefix("Bearer ").encode()
+            scheme, _, credentials = headers.get("authorization", "").partition(" ")
+            given = credentials.strip().encode() if scheme.lower() == "bearer" else b""
             right = [hmac.compare_digest(given, key.encode()) for key in self.options.keys]  # all, in any case
             if not any(right):
                 raise Refusal(401, "the key is not one of this server's; send it as Authorization: Bearer KEY")
@@ -170,13 +178,9 @@ class RequestMiddleware:
             raise Refusal(413, f"the body has {int(size):,} bytes; {self.options.body:,} are read")
 
 
-async def _respond(request: Request, problem: Exception) -> Response:
-    return response_to(problem)
-
-
-def response_to(problem: Exception) -> Response:
+def response_to(problem: Exception, models: ServedModels) -> Response:
     """What went wrong, with the status that says whose fault it is."""
-    status, extra, line = 500, {}, None
+    status, extra, line, field = 500, {}, None, None
     if isinstance(problem, HTTPException) and isinstance(problem.__cause__, Refusal | RecursionError):
         problem = problem.__cause__  # FastAPI's word for whatever happens while a body is read
     match problem:
@@ -187,7 +191,7 @@ def response_to(problem: Exception) -> Response:
         case Refusal():
             status, line = problem.status, str(problem)
         case RequestValidationError():
-            status, line = 400, _first_mistake(problem)
+            status, (line, field) = 400, _first_mistake(problem)
         case HTTPException():
             status, line = problem.status_code, brief(problem.detail, 200)
         case LegatoError():
@@ -203,16 +207,27 @@ def response_to(problem: Exception) -> Response:
     if line is None:
         line = f"this is a fault of ours: {type(problem).__name__}"
         writer().say(f"legato: {line}: {brief(problem, 300)}")
-    kinds = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
-    kind = kinds.get(status, "server_error" if status >= 500 else "invalid_request_error")
-    answer = json_response({"error": {"message": line, "type": kind, "param": None, "code": None}}, status)
+    answer = error_of(status, models.without_places(line), field)
     answer.headers.update(extra)
     return answer
 
 
-def _first_mistake(problem: RequestValidationError) -> str:
+def error_of(status: int, line: str, field: str | None = None) -> Response:
+    """An error as OpenAI's clients read it; `field` is that of the body which is wrong."""
+    kinds = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+    kind = kinds.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    return json_response({"error": {"message": line, "type": kind, "param": field, "code": None}}, status)
+
+
+def _first_mistake(problem: RequestValidationError) -> tuple[str, str | None]:
+    """What is wrong first, and in which field."""
     first = problem.errors()[0]
     if first["type"] == "json_invalid":
-        return "the body is no JSON"
-    place = ".".join(str(part) for part in first["loc"] if part != "body")
-    return f"{place}: {first['msg']}" if place else str(first["msg"])
+        return "the body is no JSON", None
+    parts = [str(part) for part in first["loc"][1:] if isinstance(part, int) or FIELD.fullmatch(part)]
+    if not parts:
+        if first["loc"] == ("body",):
+            return "the body has to be a JSON object, sent with 'content-type: application/json'", None
+        return str(first["msg"]), None
+    place = ".".join(parts)
+    return f"{place}: {str(first['msg']).removeprefix('Value error, ')}", place

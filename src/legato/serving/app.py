@@ -13,7 +13,7 @@ Whatever goes wrong is one line of JSON, {"error": …}: 4xx for what was asked,
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -102,8 +102,14 @@ class Guard:
     ask it, too; they may not read answers by that alone.
     """
 
-    def __init__(self, app: ASGIApp, hosts: frozenset[str] | None, origins: frozenset[str] = frozenset()) -> None:
-        self.app, self.hosts, self.origins = app, hosts, origins
+    def __init__(
+        self,
+        app: ASGIApp,
+        hosts: frozenset[str] | None,
+        origins: frozenset[str] = frozenset(),
+        error: Callable[[int, str], Response] = error_response,
+    ) -> None:
+        self.app, self.hosts, self.origins, self.error = app, hosts, origins, error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":  # there is nothing else here
@@ -122,13 +128,13 @@ class Guard:
 
         refusal = self.refusal(Headers(scope=scope))
         if refusal is not None:
-            return await error_response(403, refusal)(scope, receive, answer)
+            return await self.error(403, refusal)(scope, receive, answer)
         try:
             await self.app(scope, receive, answer)
         except Exception as problem:
             if begun:
                 raise
-            await _explained(problem)(scope, receive, answer)
+            await self._explained(problem)(scope, receive, answer)
 
     def refusal(self, headers: Headers) -> str | None:
         """Why a request with these headers is not answered; None: it is."""
@@ -140,14 +146,13 @@ class Guard:
             return "this server answers its own pages only"
         return None
 
-
-def _explained(problem: Exception) -> Response:
-    reason = reason_of(problem)
-    if reason is not None:
-        return error_response(400, reason)
-    line = f"this is a fault of ours: {type(problem).__name__}: {brief(problem, 300)}"
-    writer().say(f"legato: {line}")
-    return error_response(500, line)
+    def _explained(self, problem: Exception) -> Response:
+        reason = reason_of(problem)
+        if reason is not None:
+            return self.error(400, reason)
+        line = f"this is a fault of ours: {type(problem).__name__}: {brief(problem, 300)}"
+        writer().say(f"legato: {line}")
+        return self.error(500, line)
 
 
 async def _refused(request: Request, problem: Exception) -> Response:

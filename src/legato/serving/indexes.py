@@ -21,7 +21,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from starlette.responses import Response, StreamingResponse
 
 from legato.decoding.logprobs import TokenLogprob
-from legato.errors import ConfigError, FolderError, brief, suggest
+from legato.errors import ConfigError, FolderError, LegatoError, brief, suggest
 from legato.rag import ChatWriter
 from legato.retrieval.answers import NO_ANSWER, cited, fitting
 from legato.retrieval.index import Index, SearchHit
@@ -34,6 +34,10 @@ from legato.serving.transport.bodies import BoundedRoute
 MOST_TOP: Final = 100  # passages of one request
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Text = Annotated[str, Field(max_length=200)]
+Value = Text | bool | int | float
+Top = Annotated[int, Field(ge=1, le=MOST_TOP)]
+Mode = Literal["hybrid", "vectors", "words"]
+FilterField = Annotated[dict[Text, Value | list[Value]], Field(max_length=20)]
 
 
 class IndexQuery(BaseModel):
@@ -42,9 +46,9 @@ class IndexQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     name: Name
-    top: Annotated[int, Field(ge=1, le=MOST_TOP)] = 5
-    mode: Literal["hybrid", "vectors", "words"] | None = None
-    filter: Annotated[dict[Text, Text | list[Text]], Field(max_length=20)] = {}
+    top: Top = 5
+    mode: Mode | None = None
+    filter: FilterField = {}
 
 
 def _named(given: Any) -> Any:
@@ -56,10 +60,20 @@ IndexField = Annotated[IndexQuery, BeforeValidator(_named, json_schema_input_typ
 
 
 class SearchRequest(BaseModel):
+    """What is asked for stands beside the index's name, or with it."""
+
     model_config = ConfigDict(extra="forbid")
 
     index: IndexField
     query: str
+    top: Top | None = None
+    mode: Mode | None = None
+    filter: FilterField | None = None
+
+    @property
+    def wanted(self) -> IndexQuery:
+        own = {name: getattr(self, name) for name in ("top", "mode", "filter")}
+        return self.index.model_copy(update={name: value for name, value in own.items() if value is not None})
 
 
 class Source(BaseModel):
@@ -108,6 +122,8 @@ class ServedIndexes:
                 found = [index.search(each, query.top, mode=query.mode, where=query.filter) for each in questions]
             except FolderError:  # damaged, or its database is down; where it lies is nobody's business
                 raise Refusal(503, f"the index '{name}' cannot be read now") from None
+            except LegatoError as problem:
+                raise ConfigError(str(problem).replace(index.store.place, f"the index '{name}'")) from None
             return found
 
         (hits,) = await batcher.outcome(batcher.submit([question], object(), run), gone)
@@ -125,7 +141,7 @@ def search_routes(indexes: ServedIndexes) -> APIRouter:
     @router.post("/search", response_model=SearchResponse)
     async def search(body: SearchRequest, request: Request) -> Response:
         """The passages of an index that fit a question, best first."""
-        hits = await indexes.search(body.index, body.query, request.is_disconnected)
+        hits = await indexes.search(body.wanted, body.query, request.is_disconnected)
         return json_response({"object": "list", "index": body.index.name, "data": sources_of(hits)})
 
     return router
@@ -200,7 +216,10 @@ class CitedChatForm(ChatForm):
 
     def _cited(self, texts: Sequence[str]) -> dict[str, Any]:
         found = [cited("", text.strip(), self.hits) for text in texts]
-        citations = [{"index": n, "numbers": one.citations, "by": one.cited_by} for n, one in enumerate(found)]
+        citations = [
+            {"index": n, "numbers": one.citations, "by": one.cited_by, "answered": one.answered}
+            for n, one in enumerate(found)
+        ]
         return {"sources": sources_of(self.hits), "citations": citations}
 
 

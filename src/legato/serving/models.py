@@ -161,6 +161,12 @@ class ServedModels:
             raise Refusal(404, f"there is no model '{name}'; {suggest(name, self._by_name)}")
         return self._by_name[name]
 
+    def without_places(self, line: str) -> str:
+        """A message in which models go by their names: where their folders lie is nobody's business."""
+        for served in sorted(self, key=lambda each: -len(str(each.model.folder))):
+            line = line.replace(str(served.model.folder), served.name)
+        return line
+
     def close(self, *, drain: bool = True) -> None:
         for served in self:
             served.close(drain=drain)

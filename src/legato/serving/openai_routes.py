@@ -291,7 +291,7 @@ async def _stream(
             lines: list[str] = []
             for number, event in await events.next_events():
                 if isinstance(event, Failed):
-                    yield "".join([*lines, _sse({"error": openai_error(event.problem)})])
+                    yield "".join([*lines, _sse({"error": openai_error(event.problem, served)})])
                     return
                 if isinstance(event, Piece):
                     choice = number * count + event.choice
@@ -372,11 +372,12 @@ def _usage(read: int, written: int) -> dict[str, int]:
     return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
 
 
-def openai_error(problem: BaseException, kind: str = "invalid_request_error") -> dict[str, Any]:
+def openai_error(problem: BaseException, served: Served) -> dict[str, Any]:
     """What went wrong, as OpenAI's clients read it."""
     ours = not isinstance(problem, LegatoError)
-    said = "this is a fault of ours" if ours else str(problem)
-    return {"message": said, "type": "server_error" if ours else kind, "param": None, "code": None}
+    said = "this is a fault of ours" if ours else str(problem).replace(str(served.model.folder), served.name)
+    kind = "server_error" if ours else "invalid_request_error"
+    return {"message": said, "type": kind, "param": None, "code": None}
 
 
 # ── vectors ───────────────────────────────────────────────────────────────────────────────────────

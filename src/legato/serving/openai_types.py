@@ -10,7 +10,7 @@ import json
 import secrets
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
 from legato.config import MAX_SEED, validate
 from legato.decoding import SearchOptions
@@ -154,6 +154,12 @@ class Message(BaseModel):
     name: str | None = None
     tool_calls: Annotated[list[CalledTool], Field(max_length=MOST_TOOLS, fail_fast=True)] | None = None
     tool_call_id: str | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Message:
+        if self.content is None and self.role != "assistant":
+            raise ValueError(f"a message of the {self.role} has no content")
+        return self
 
     def plain(self) -> dict[str, Any]:
         """As a chat template takes it."""

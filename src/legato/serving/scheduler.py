@@ -174,6 +174,10 @@ class Scheduler:
         the scheduler's model.
         """
         model = self.model if model is None else model
+        most = model.module.max_length
+        if most is not None and len(prompt) > most:
+            told = f"the prompt has {len(prompt):,} tokens, but the model reads {most:,} at most"
+            raise LegatoError(f"{told}: shorten it")
         ids = model.begin(list(prompt), options)
         if not ids:
             raise LegatoError("the prompt is empty; write something to go on from")

@@ -44,6 +44,8 @@ def about_model(served: Served) -> dict[str, Any]:
     """What a model does, for its card: its task, the route that it is for, and what it reads there."""
     model = served.model
     about: dict[str, Any] = {"task": model.task, "use": None, "input": "a text", "member": None}
+    if model.task == "embedding":
+        return {**about, "use": "embeddings"}
     kinds = predictable_kinds(served)
     if model.generates and "image" not in TASKS.get(model.task).processors:
         return {**about, "use": "completions" if model.loaded.chat is None else "chat"}
@@ -52,4 +54,4 @@ def about_model(served: Served) -> dict[str, Any]:
         return {**about, "use": "predict", "input": kind, "member": member}
     if model.generates:
         return {**about, "use": "chat"}
-    return {**about, "use": "embeddings"} if model.task in ("embedding", "mlm") else about
+    return {**about, "use": "embeddings"} if model.task == "mlm" else about
