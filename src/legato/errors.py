@@ -23,7 +23,7 @@ MATCHED = 200  # characters of a word that is compared with others, and how many
 COMPARED = 10_000
 LISTED = 40  # names in a list of what there is
 LISTED_LENGTH = 360  # characters of that list
-_CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069]")
 
 
 class LegatoError(Exception):
@@ -139,10 +139,12 @@ def brief(value: Any, most: int = 60) -> str:
 def without_controls(text: str) -> str:
     r"""A text from elsewhere as a terminal may show it: what steers it, or turns letters' order, is spelled out.
 
+    In a line of JSON it says the same as before.
+
     >>> print(without_controls("a\x1b[31mb"), without_controls("x\u202ey"))
-    a\x1b[31mb x\u202ey
+    a\u001b[31mb x\u202ey
     """
-    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def suggest(word: str, known: Iterable[str]) -> str:

@@ -65,14 +65,22 @@ def test_markdown_has_headings_and_front_matter(tmp_path: Path) -> None:
 
 
 def test_front_matter_may_hold_lists() -> None:
-    head = "---\ntitle: [a, b]\ntags: [setup, 'two words']\nnone: []\nby:\n  - Ada\n- Bob\nyear: 1999\n- lost\n---\n"
-    title, metadata, _ = markdown_blocks(f"{head}# Top\n\ntext\n")
+    head = "\n".join(
+        [
+            *("---", "title: [a, b]", "tags: [setup, 'two words']  # both", "none: []"),
+            'authors: ["Doe, Jane", x]',
+            *("by:", "  - Ada", "", f"- {'x' * 300}", "- Bob", "year: 1999", "- lost", "said: [sic] he [so]", "---"),
+        ]
+    )
+    title, metadata, _ = markdown_blocks(f"{head}\n# Top\n\ntext\n")
     assert title == "Top"
     assert metadata == {
         "title": ["a", "b"],
         "tags": ["setup", "two words"],
+        "authors": ["Doe, Jane", "x"],
         "by": ["Ada", "Bob"],
         "year": "1999",
+        "said": "[sic] he [so]",
     }
 
 

@@ -126,6 +126,16 @@ def test_where_an_index_lies_is_nobodys_business(served: Served, tmp_path: Path)
     assert said == "the index 'plain' holds no vectors; search by words, or make it with an encoder"
 
 
+def test_an_index_whose_last_document_has_left_finds_nothing(served: Served, tmp_path: Path) -> None:
+    index = Index.create(tmp_path / "words")
+    index.update([write_documents(tmp_path / "docs")])
+    app = make_api(ServedModels([served]), ApiOptions(hosts=local_hosts(PORT)), ServedIndexes({"docs": index}))
+    client = TestClient(app, base_url=f"http://127.0.0.1:{PORT}", raise_server_exceptions=False)
+    Index.open(tmp_path / "words").remove(["docs"])
+    assert client.post("/v1/search", json={"index": "docs", "query": "dog"}).json()["data"] == []
+    assert chat(client).json()["choices"][0]["message"]["content"] == NO_ANSWER
+
+
 @pytest.mark.parametrize(
     ("index", "status", "message"),
     [

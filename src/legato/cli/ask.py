@@ -76,7 +76,7 @@ def command(
         if began:
             sys.stdout.write("\n")
     if as_json:
-        print(to_json(found.as_json(), ensure_ascii=False))
+        print(without_controls(to_json(found.as_json(), ensure_ascii=False)))
         return
     if not found.answered:
         if not began:

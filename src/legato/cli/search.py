@@ -52,7 +52,7 @@ def command(
     hits = held.search(asked, top, mode=mode, where=where, reranker=reranker)
     for number, hit in enumerate(hits, start=1):
         if as_json:
-            print(to_json({"number": number, **hit.as_json()}, ensure_ascii=False))
+            print(without_controls(to_json({"number": number, **hit.as_json()}, ensure_ascii=False)))
         else:
             text = without_controls(brief(hit.passage.text, SHOWN))
             print(f"{source_line(number, hit)}  ({hit.score:.4f})\n    {text}\n")

@@ -84,8 +84,8 @@ class KeyValueCache:
         self._room = like.new_empty(layers, 2, rows, heads, capacity, head_width)  # with rows that have left
         self._store = self._room
         self._longest = 0  # tokens in the longest row; where ragged, at least that
-        # A number for what each row has in each column, (B, capacity): where two rows have the same number they have
-        # the same keys and values. Only on a CPU, see `reorder`.
+        # A number for what each row has in each column, (B, capacity): as far as two rows have the same numbers, from
+        # the first column on, they have the same keys and values. Only on a CPU, see `reorder`.
         self._numbers = np.zeros((rows, capacity), dtype=np.int64) if like.is_cpu else None
         self._next_number = 0
         # Only where rows are of different lengths:

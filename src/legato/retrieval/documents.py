@@ -48,16 +48,20 @@ def kind_of(path: Path) -> str:
     return os.path.splitext(name)[1]
 
 
-def files_under(place: Path, skipped: list[str], without: Path | None = None) -> Iterator[Path]:
+def files_under(
+    place: Path, skipped: list[str], closed: list[Path] | None = None, without: Path | None = None
+) -> Iterator[Path]:
     """The documents in a folder, in the order of their names; what is hidden or of another kind is left out.
 
-    `skipped` is told of other kinds, of folders that cannot be read and of links that lead out of the folder;
-    `without` is a folder within that is not looked into.
+    `skipped` is told of other kinds, of folders that cannot be read, which are added to `closed`, and of links that
+    lead out of the folder; `without` is a folder within that is not looked into.
     """
     root, others = os.path.realpath(place), Counter[str]()
 
     def tell(problem: OSError) -> None:
         skipped.append(f"{problem.filename} cannot be read: {problem.strerror}")
+        if closed is not None and not is_gone(problem.filename):
+            closed.append(Path(problem.filename))
 
     for folder, folders, names in os.walk(place, followlinks=False, onerror=tell):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and Path(folder, name) != without)
@@ -68,7 +72,7 @@ def files_under(place: Path, skipped: list[str], without: Path | None = None) ->
             if kind_of(path) not in ENDINGS:
                 others[kind_of(path)] += 1
                 continue
-            if path.is_symlink() and not os.path.realpath(path).startswith(root + os.sep):
+            if os.path.islink(path) and not os.path.realpath(path).startswith(root + os.sep):
                 skipped.append(f"{path} is a link out of the folder, and is not followed")
                 continue
             yield path
@@ -91,13 +95,24 @@ def check_document_place(name: str | Path) -> Path:
     return path
 
 
+def is_gone(path: str | Path) -> bool:
+    """Whether nothing is at a place; of what is behind a closed door nobody knows."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        pass
+    return False
+
+
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
     """What the file system says against a file is said of that file."""
     try:
         yield
     except (OSError, DataError) as problem:
-        if not path.exists():  # since its folder was looked through
+        if is_gone(path):  # since its folder was looked through
             raise NoText(f"{path} is no longer there") from None
         if isinstance(problem, DataError):
             raise

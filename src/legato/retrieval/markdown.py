@@ -17,6 +17,8 @@ _HEADING: Final = re.compile(r" {0,3}(#{1,6})(?:[ \t]+(.*?))?[ \t]*#*[ \t]*$")
 _FENCE: Final = re.compile(r" {0,3}(`{3,}|~{3,})")
 _ENTRY: Final = re.compile(r"([A-Za-z][\w-]{0,40}):(?:[ \t]+(\S.{0,200}))?[ \t]*$")
 _ITEM: Final = re.compile(r"[ \t]*-[ \t]+(\S.{0,200})$")
+_LIST: Final = re.compile(r"\[(.*)\]\s*(?:#.*)?")
+_PART: Final = re.compile(r"\s*(\"[^\"]*\"|'[^']*'|[^,]+)")
 _UNDERLINE: Final = re.compile(r" {0,3}(=+|-{2,})[ \t]*$")
 
 
@@ -118,22 +120,32 @@ def _front_matter(text: str) -> tuple[dict[str, str | list[str]], int]:
     entries: dict[str, str | list[str]] = {}
     items: list[str] | None = None  # of the key above, where it has no value of its own
     for line in text[4:end].splitlines()[:MAX_ENTRIES]:
-        found, item = _ENTRY.match(line), _ITEM.match(line)
-        if item is not None and items is not None:
-            items.append(_unquoted(item[1]))
-        elif found is not None and found[2] is None:
+        if items is not None and line.strip()[:1] in ("", "-"):
+            items += [_unquoted(item[1]) for item in [_ITEM.match(line)] if item is not None]
+            continue
+        items, found = None, _ENTRY.match(line)
+        if found is None:
+            continue
+        if found[2] is None:
             entries[found[1]] = items = []
         else:
-            items = None
-        if found is not None and found[2] is not None:
-            value = found[2].strip()
-            if value.startswith("[") and value.endswith("]"):
-                entries[found[1]] = [one for one in map(_unquoted, value[1:-1].split(",")) if one]
-            else:
-                entries[found[1]] = _unquoted(value)
+            many = _list_of(found[2].strip())
+            entries[found[1]] = _unquoted(found[2]) if many is None else many
     entries = {key: value for key, value in entries.items() if value}
     newline = text.find("\n", end + 4)
     return entries, len(text) if newline < 0 else newline + 1
+
+
+def _list_of(value: str) -> list[str] | None:
+    """
+    >>> _list_of('["Doe, Jane", x]  # both'), _list_of("[sic] he said [so]")
+    (['Doe, Jane', 'x'], None)
+    """
+    found = _LIST.fullmatch(value)
+    parts = [] if found is None else [part.strip() for part in _PART.findall(found[1])]
+    if found is None or any(part[0] not in "\"'" and set(part) & set("[]") for part in parts if part):
+        return None
+    return [one for one in map(_unquoted, parts) if one]
 
 
 def _unquoted(value: str) -> str:

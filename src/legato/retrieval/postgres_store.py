@@ -12,7 +12,7 @@ import re
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -34,7 +34,7 @@ from legato.retrieval.store import FLAT, PROBED, pack, unpack
 
 WAITS: Final = (0.5, 1.0, 2.0)  # seconds before it is tried again
 TIMEOUT: Final = 5  # seconds to connect
-STALE: Final = 0.1  # share of the passages that may have come or gone since statistics were made
+STALE: Final = 0.1  # share by which documents may have become more or fewer since statistics were made
 NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,40}")
 PASSWORD: Final = re.compile(r"(?<=://)([^:/@]*):[^@/]*@|(?<=[?&])password=[^&]*")
 FIELDS: Final = ("id", "source", "title", "heading", "page", "start", "end", "text", "metadata", "length")
@@ -113,7 +113,11 @@ class PostgresStore:
         with keeper:
             if not keeper.execute("SELECT pg_try_advisory_lock(%s)", [number]).fetchone()[0]:
                 raise FolderError(f"{self.place} is being written by another process; wait until it is done")
-            yield
+            try:
+                yield
+            finally:  # the database would release it, too, but some time after the connection has ended
+                with suppress(self._library.Error):
+                    keeper.execute("SELECT pg_advisory_unlock(%s)", [number])
 
     def create(self, manifest: Manifest) -> None:
         name, text = self.name, manifest.model_dump_json()
@@ -186,9 +190,12 @@ class PostgresStore:
                         f"CREATE INDEX vectors ON {name}.passages USING ivfflat (vector vector_cosine_ops) "
                         f"WITH (lists = {lists})"
                     )
-            query = "SELECT reltuples FROM pg_class WHERE oid = to_regclass(%s)"
-            known = connection.execute(query, [f"{name}.passages"]).fetchone()[0]  # when it was analysed; −1: never
-            if abs(manifest.passages - known) > STALE * manifest.passages:
+            query = (
+                "SELECT reltuples, EXISTS (SELECT FROM pg_stats WHERE schemaname = %s AND tablename = 'documents') "
+                "FROM pg_class WHERE oid = to_regclass(%s)"
+            )
+            known, analysed = connection.execute(query, [name, f"{name}.documents"]).fetchone()
+            if not analysed or abs(manifest.documents - known) > STALE * manifest.documents:
                 for table in ("passages", "postings", "documents", "files"):
                     connection.execute(f"ANALYZE {name}.{table}")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -23,7 +24,15 @@ from legato.errors import DataError, brief
 from legato.input_files import path_of
 from legato.retrieval.bm25 import IntArray, PostingsBuilder, merge_postings, terms_of
 from legato.retrieval.chunks import chunks_of
-from legato.retrieval.documents import NoText, check_document_place, digest_of, files_under, read_changes, reading
+from legato.retrieval.documents import (
+    NoText,
+    check_document_place,
+    digest_of,
+    files_under,
+    is_gone,
+    read_changes,
+    reading,
+)
 from legato.retrieval.manifest import Manifest, unit_vectors
 from legato.retrieval.models import Encoder
 from legato.retrieval.records import Commit, Document, DocumentRecord, FileDocuments, FileRecord, Passage
@@ -68,6 +77,7 @@ class Update:
         self.report = UpdateReport()
         self.commit = Commit()
         self.last = time.monotonic()
+        self.closed: set[str] = set()  # folders and files that could not be looked into, by their names in the index
 
     def run(self, places: Sequence[str | Path]) -> UpdateReport:
         """Read these files and folders; without any, those that the index is of."""
@@ -76,7 +86,13 @@ class Update:
         known = self.store.files() if self.there else {}
         found = dict(self._files(roots))
         self.manifest.complete = False
-        left = {source for source in known if source not in found and source.split("/")[0] in roots}
+        left = {
+            source
+            for source in known
+            if source not in found
+            and source.split("/")[0] in roots
+            and not f"{source}/".startswith(tuple(f"{name}/" for name in self.closed))
+        }
         for source, path in found.items():
             try:
                 self._file(source, path, known.get(source))
@@ -84,8 +100,8 @@ class Update:
                 if places and path in roots.values():  # somebody names it now
                     raise
                 stays = source in known and not isinstance(problem, NoText)
-                told = f"; what the index holds of it stays: --remove {brief(source)} takes it out" if stays else ""
-                self.report.skipped.append(f"{problem}{told}")
+                told = f"; what the index holds of it stays: --remove {shlex.quote(source)} takes it out"
+                self.report.skipped.append(f"{problem}{told if stays else ''}")
                 if source in known and not stays:
                     left.add(source)
         for source in sorted(left):
@@ -111,7 +127,7 @@ class Update:
         known = self.store.files() if self.there else {}
         for name in sources:
             below = [source for source in known if source == name or source.startswith(f"{name.rstrip('/')}/")]
-            if not below:
+            if not below and not self._is_there(name):
                 raise DataError(
                     f"the index holds no '{brief(name)}'; it is of {brief(', '.join(self.manifest.roots))}"
                 )
@@ -123,6 +139,11 @@ class Update:
         self._write()
         self.report.passages, self.report.documents = self.manifest.passages, self.manifest.documents
         return self.report
+
+    def _is_there(self, name: str) -> bool:
+        """Whether something that the index does not hold is where it looks."""
+        root, _, rest = name.rstrip("/").partition("/")
+        return bool(rest) and root in self.manifest.roots and not is_gone(Path(self.manifest.roots[root], rest))
 
     # --- files -------------------------------------------------------------------------------------
 
@@ -153,15 +174,20 @@ class Update:
         """Each file's name in the index, and its path."""
         removed = tuple(f"{name}/" for name in self.manifest.removed)
         for name, path in roots.items():
-            if path.is_dir():
-                for file in files_under(path, self.report.skipped, self._own):
+            if os.path.isdir(path):
+                closed = list[Path]()
+                for file in files_under(path, self.report.skipped, closed, self._own):
                     source = f"{name}/{file.relative_to(path).as_posix()}"
                     if not f"{source}/".startswith(removed):
                         yield source, file
-            elif path.exists():
+                self.closed |= {f"{name}/{each.relative_to(path).as_posix()}".removesuffix("/.") for each in closed}
+            elif is_gone(path):
+                self.report.skipped.append(f"{path} is no longer there; what was in it has left the index")
+            elif os.path.exists(path):
                 yield name, path
             else:
-                self.report.skipped.append(f"{path} is no longer there; what was in it has left the index")
+                self.closed.add(name)
+                self.report.skipped.append(f"{path} cannot be read; what the index holds of it stays")
 
     @property
     def _own(self) -> Path | None:

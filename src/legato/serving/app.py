@@ -12,6 +12,7 @@ Whatever goes wrong is one line of JSON, {"error": …}: 4xx for what was asked,
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -87,6 +88,17 @@ def request_id(headers: Headers) -> str:
     """What a request is called in the log: as its client calls it, where that is a plain word."""
     given = headers.get("x-request-id", "")[:64]
     return given if given.isascii() and given.replace("-", "").isalnum() else secrets.token_hex(8)
+
+
+def without_place(line: str, place: str, name: str) -> str:
+    """A message in which a place goes by its name; a bare word, which says of no place, is left as it is.
+
+    >>> without_place("/a/b knows no tools, /a/bc does", "/a/b", "chat")
+    'chat knows no tools, /a/bc does'
+    """
+    if "/" not in place:
+        return line
+    return re.sub(rf"(?<![\w./-]){re.escape(place)}(?![\w-])", lambda _: name, line)
 
 
 def local_hosts(port: int) -> frozenset[str]:

@@ -25,7 +25,7 @@ from legato.errors import ConfigError, FolderError, LegatoError, brief, suggest
 from legato.rag import ChatWriter
 from legato.retrieval.answers import NO_ANSWER, cited, fitting
 from legato.retrieval.index import Index, SearchHit
-from legato.serving.app import Refusal, json_response
+from legato.serving.app import Refusal, json_response, without_place
 from legato.serving.batcher import Batcher
 from legato.serving.models import Gone, Served
 from legato.serving.openai_forms import Answer, ChatForm, Spelling
@@ -119,11 +119,13 @@ class ServedIndexes:
         def run(questions: list[str]) -> list[list[SearchHit]]:
             try:
                 index.refresh()
+                if not len(index):  # its last document has left
+                    return [[] for _ in questions]
                 found = [index.search(each, query.top, mode=query.mode, where=query.filter) for each in questions]
             except FolderError:  # damaged, or its database is down; where it lies is nobody's business
                 raise Refusal(503, f"the index '{name}' cannot be read now") from None
             except LegatoError as problem:
-                raise ConfigError(str(problem).replace(index.store.place, f"the index '{name}'")) from None
+                raise ConfigError(without_place(str(problem), index.store.place, f"the index '{name}'")) from None
             return found
 
         (hits,) = await batcher.outcome(batcher.submit([question], object(), run), gone)

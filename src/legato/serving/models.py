@@ -15,7 +15,7 @@ from legato.folders.quantized import into_memory
 from legato.model import Generated, Model
 from legato.registry import TASKS
 from legato.schema import to_json
-from legato.serving.app import Refusal
+from legato.serving.app import Refusal, without_place
 from legato.serving.batcher import Batcher, Run
 from legato.serving.scheduler import PATIENCE, PREFIXES, QUEUE, ROWS, Scheduler
 
@@ -52,6 +52,11 @@ class Served:
         self._batcher: Batcher | None = None
         self._members: dict[str | None, Model] = {}
         self._lock = threading.Lock()
+
+    def without_places(self, line: str) -> str:
+        """A message in which this model goes by its name, and not by where its folder lies."""
+        line = without_place(line, str(self.model.folder), self.name)
+        return line if self.base is None else self.base.without_places(line)
 
     def scheduler(self) -> Scheduler:
         """What writes; refused for a model that does not."""
@@ -163,8 +168,8 @@ class ServedModels:
 
     def without_places(self, line: str) -> str:
         """A message in which models go by their names: where their folders lie is nobody's business."""
-        for served in sorted(self, key=lambda each: -len(str(each.model.folder))):
-            line = line.replace(str(served.model.folder), served.name)
+        for served in self:
+            line = served.without_places(line)
         return line
 
     def close(self, *, drain: bool = True) -> None:

@@ -375,7 +375,7 @@ def _usage(read: int, written: int) -> dict[str, int]:
 def openai_error(problem: BaseException, served: Served) -> dict[str, Any]:
     """What went wrong, as OpenAI's clients read it."""
     ours = not isinstance(problem, LegatoError)
-    said = "this is a fault of ours" if ours else str(problem).replace(str(served.model.folder), served.name)
+    said = "this is a fault of ours" if ours else served.without_places(str(problem))
     kind = "server_error" if ours else "invalid_request_error"
     return {"message": said, "type": kind, "param": None, "code": None}
 
