@@ -1,8 +1,8 @@
 """Bringing an index up to date: what is new or changed is read again, what is gone leaves, the rest stays untouched.
 
 A file is known by its size, its time and its hash, a document by its hash. Passages are committed some thousand at
-a time; each commit leaves an index that is whole, so that a kill loses the last few minutes, and running it again
-goes on.
+a time, of a slow encoder's as many as it reads in half a minute; each commit leaves an index that is whole, so that a
+kill loses what came after it, and running it again goes on.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ from legato.retrieval.models import Encoder
 from legato.retrieval.records import Commit, Document, DocumentRecord, FileDocuments, FileRecord, Passage
 from legato.retrieval.store import Store
 
-BATCH: Final = 20_000  # passages of a commit
+BATCH: Final = 20_000  # passages of a commit at most
+FIRST: Final = 2_000  # … where an encoder reads them and nobody knows yet how fast it is
+PERIOD: Final = 30.0  # seconds that it reads for a commit
 PATIENCE: Final = 300.0  # seconds after which there is one in any case
 ENCODED: Final = 512  # texts that an encoder is given at once
 SEGMENTS: Final = 12  # beyond which the smallest are merged
@@ -76,6 +78,7 @@ class Update:
         self.progress = progress or (lambda count: None)
         self.report = UpdateReport()
         self.commit = Commit()
+        self.batch = BATCH if encoder is None else min(FIRST, BATCH)
         self.last = time.monotonic()
         self.closed: set[str] = set()  # folders and files that could not be looked into, by their names in the index
 
@@ -266,7 +269,7 @@ class Update:
             self.report.added += 1
         else:
             self.report.changed += 1
-        if len(self.commit.passages) >= BATCH or time.monotonic() - self.last > PATIENCE:
+        if len(self.commit.passages) >= self.batch or time.monotonic() - self.last > PATIENCE:
             self._write()
 
     def _remove_document(self, gone: DocumentRecord) -> None:
@@ -300,11 +303,13 @@ class Update:
         if self.encoder is None:
             self.progress(len(texts))
             return None
-        made = []
+        made, begun = [], time.monotonic()
         for start in range(0, len(texts), ENCODED):
             some = texts[start : start + ENCODED]
             made.append(unit_vectors(self.encoder.encode(some)))
             self.progress(len(some))
+        fast = PERIOD * len(texts) / max(time.monotonic() - begun, 1e-3)
+        self.batch = max(min(FIRST, BATCH), min(BATCH, int(fast)))
         return np.concatenate(made)
 
     def _merge(self) -> None:
