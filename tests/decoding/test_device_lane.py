@@ -107,6 +107,17 @@ def test_a_beginning_that_all_have_is_read_once(
         assert_same(engine.take(number), alone(model, prompt, chosen))
 
 
+def test_behind_a_beginning_that_all_have_tokens_stand_side_by_side() -> None:
+    beginning = [1 + 7 * n % 20 for n in range(prefill.WORTH)]
+    asked = [[*beginning, *range(1, 1 + count)] for count in (3, 1, 19, 8)]
+    engine = engine_of(made("gpt2", "cpu"), recorded=False, rows=None)
+    engine.add(asked, options(max_tokens=10, min_tokens=10))
+    engine.step()
+    (lane,) = engine._lanes.values()
+    for row, prompt in enumerate(asked):  # as the C++ step and the cache of prompts need it
+        assert lane._state.kept(row, len(prompt)) is not None  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_each_text_stops_at_its_own_strings(device: str) -> None:
     model = made("gpt2", device)

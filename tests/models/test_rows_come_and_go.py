@@ -140,6 +140,10 @@ def test_prompts_go_on_behind_a_beginning_that_was_read_once(kind: str) -> None:
     logits = model.prefill(Inputs.of(PROMPTS[1:], padding=7), state)
     rows = [Written(SOURCES[0], [*beginning, *prompt]) for prompt in PROMPTS[1:]]
     agree(model, logits, rows)
+    if isinstance(state, KeyValueCache):
+        model.step(logits.argmax(-1), state)
+        state.rewind(len(beginning))
+        assert torch.equal(model.prefill(Inputs.of(PROMPTS[1:], padding=7), state), logits)
     logits = go_on(model, state, logits, rows, 2)
     other, more, others = started(model, [0])
     state.join(other)
@@ -147,6 +151,7 @@ def test_prompts_go_on_behind_a_beginning_that_was_read_once(kind: str) -> None:
     state.reorder(torch.tensor([3, 0, 4, 1]))
     logits, rows = logits[[3, 0, 4, 1]], [rows[row] for row in (3, 0, 4, 1)]
     if isinstance(state, KeyValueCache):
+        state.close_holes()
         closed, kept = go_on(model, state, logits, rows, 1), state.kept(0, len(rows[0].tokens))
         assert kept is not None
         assert kept.shape[-2] == len(rows[0].tokens)

@@ -6,8 +6,8 @@ Notable here:
 - as a rule every row has a token in each column, and nothing needs a mask. Prompts of different lengths
   are aligned at their ends, in the columns that the longest of them takes; from then on the cache knows
   each column's position in its row (NOTHING: no token there), and the mask and the positions come from that;
-- a beginning that was read once for all rows ends where the longest of them begins, so that before the tokens of a
-  shorter one a hole is left, until whoever wants a row's tokens side by side has it closed;
+- a beginning that was read once for all rows ends where the longest of them goes on, so that before the tokens of a
+  shorter one a hole is left, until somebody has it closed who will not go back;
 - rows that `join` end in the same column as those that are there, whichever are longer. They are copied to where rows
   have left, where there is room; else all are, to a place with some to spare, on a CPU;
 - on a CPU `reorder` copies only rows that change, and of those only the columns in which they differ from what
@@ -151,11 +151,10 @@ class KeyValueCache:
         if self._positions is not None:
             if count > 1:
                 return None
-            self.close_holes()
             if self._firsts is None:
                 self._firsts = (self._positions[:, : self.length] != NOTHING).int().argmax(1).int()
                 if bool((self._firsts + self._counts != self.length).any()):
-                    self._firsts = None  # a row without tokens has none
+                    self._firsts = None  # there are holes
             if self._firsts is None:
                 return None
             firsts = self._firsts
@@ -215,7 +214,10 @@ class KeyValueCache:
             )
 
     def close_holes(self) -> None:
-        """Move what a row has so that its tokens stand side by side, and end in the last column."""
+        """Move what a row has so that its tokens stand side by side, and end in the last column.
+
+        As after `join`, `rewind` does not go further back than to here.
+        """
         if not self._holes or self._positions is None:
             return
         self._holes = False
@@ -304,7 +306,6 @@ class KeyValueCache:
     def kept(self, row: int, tokens: int) -> Tensor | None:
         """Keys and values (L, 2, H, T, K) of the first tokens that a row has; None where they lie apart."""
         first = 0
-        self.close_holes()
         if self._positions is not None:
             places = (self._positions[row, : self.length] != NOTHING).nonzero()[:, 0]
             first = int(places[0])

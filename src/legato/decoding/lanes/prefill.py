@@ -18,6 +18,7 @@ from legato.decoding.requests import Call, Setting
 from legato.decoding.sliding import Sliding
 from legato.nn.adapters.lora_by_row import BASE, AdapterRows, adapter_rows
 from legato.nn.capture import capturing
+from legato.nn.kv_cache import KeyValueCache
 
 WORTH: Final = 16  # tokens that prompts must begin with in common for reading them once to be worth it
 WORTH_OF_A_PASS: Final = 4096  # tokens that are to be saved on CUDA, where a pass over few costs as much as over many
@@ -73,6 +74,8 @@ class Prefill:
         inputs = Inputs.of([prompt[self._read : end] for prompt in self._prompts], self._model.device)
         with adapter_rows(self._adapter):
             logits: Tensor = self._model.prefill(inputs, self.state)
+        if isinstance(self.state, KeyValueCache):
+            self.state.close_holes()  # behind what all begin with
         if end is not None:
             self._read = end
             return None
