@@ -86,7 +86,7 @@ def test_sources_that_do_not_fit_are_left_out_from_the_end() -> None:
     writer = Writer(most=len(SYSTEM) + 300)
     answer("Who?", hits("word " * 1000), writer)
     assert 100 < len(writer.messages[1]["content"]) <= 300
-    with pytest.raises(ConfigError, match="reads too few tokens"):
+    with pytest.raises(ConfigError, match="one source do not fit"):
         answer("Who?", hits(*TEXTS), Writer(most=10))
 
 

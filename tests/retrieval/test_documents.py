@@ -64,6 +64,21 @@ def test_markdown_has_headings_and_front_matter(tmp_path: Path) -> None:
         assert GUIDE[block.start : block.start + len(block.text)] == block.text
 
 
+def test_a_first_heading_beside_another_title_is_a_heading() -> None:
+    title, _, blocks = markdown_blocks("---\ntitle: Quokkas\n---\n# Wallabies\n\ntext\n\n## Food\n\nmore\n")
+    assert title == "Quokkas"
+    assert [block.headings for block in blocks] == [("Wallabies",), ("Wallabies", "Food")]
+
+
+def test_text_that_ends_within_a_character_is_being_written(tmp_path: Path) -> None:
+    text = "Zürich liegt am Zürichsee. Und hier noch ein ü".encode()
+    (tmp_path / "a.txt").write_bytes(text[:-1])
+    with pytest.raises(DataError, match="ends within a character"):
+        one(tmp_path / "a.txt")
+    (tmp_path / "b.txt").write_bytes("in Latin-1 ein ü".encode("latin-1"))
+    assert one(tmp_path / "b.txt").blocks[0].text == "in Latin-1 ein ü"
+
+
 def test_front_matter_may_hold_lists() -> None:
     head = "\n".join(
         [

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -91,7 +92,7 @@ def test_filters_let_through_what_fits_all_of_them(place: Place, docs: Path, mod
     assert names(year="1999") == {"docs/rows.jsonl#a"}
     assert names(year=["1999", "2001"]) == {"docs/rows.jsonl#a", "docs/rows.jsonl#b"}
     assert names(year=["1999", "2001"], tags="striped") == {"docs/rows.jsonl#b"}
-    assert names(year=1999) == {"docs/rows.jsonl#a"}
+    assert names(year=1999) == names(year=1999.0) == {"docs/rows.jsonl#a"}
     assert names(year=[1999, 2001], tags=["striped"]) == {"docs/rows.jsonl#b"}
     assert names(language="en") <= {"docs/guide.md"}
     assert names(source="docs/rows.jsonl") == {"docs/rows.jsonl#a", "docs/rows.jsonl#b"}
@@ -216,6 +217,13 @@ def test_two_folders_of_one_name_are_told_apart(place: Place, tmp_path: Path) ->
     index.update([tmp_path / "b" / "docs"])
     assert sources(index, "whales") == ["docs/x.txt"]
     assert sources(index, "zebras") == ["docs-2/x.txt"]
+    index.remove("docs")
+    assert index.update([tmp_path / "b" / "docs"]).added == 0  # it keeps its name
+    (tmp_path / "b").rename(tmp_path / "away")
+    (tmp_path / "c" / "docs").mkdir(parents=True)
+    (tmp_path / "c" / "docs" / "x.txt").write_text("newts")
+    index.update([tmp_path / "c" / "docs"])
+    assert sources(index, "zebras") == ["docs-2/x.txt"]
 
 
 def test_one_document_that_cannot_be_read_stops_no_folder(place: Place, docs: Path, encoder: WordEncoder) -> None:
@@ -331,6 +339,9 @@ def test_the_last_document_leaves_too(place: Place, docs: Path, encoder: WordEnc
         with pytest.warns(UserWarning, match="no longer there; what was in it has left"):
             index.update()
     assert len(index) == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert index.update().documents == 0
     with pytest.raises(DataError, match="holds no passage"):
         index.search("whales")
     docs.mkdir(exist_ok=True)
@@ -430,9 +441,17 @@ def test_an_index_is_made_and_searched_in_one_way(place: Place, docs: Path, enco
         blind.search("whales", mode="word")
 
 
+@pytest.mark.parametrize("where", [{"year": None}, {"year": {"gt": 1}}, {"year": [[1]]}])
+def test_a_filter_that_is_none_is_refused(place: Place, docs: Path, where: Any) -> None:
+    with pytest.raises(ConfigError, match=r"'year' is "):
+        made(place("a"), docs).search("whales", where=where)
+
+
 @pytest.mark.parametrize(
     ("question", "top", "message"),
     [
+        (cast("Any", None), 5, "a question is a text"),
+        ("x", cast("Any", 1.5), "a number of passages"),
         ("  ", 5, "is empty"),
         ("x" * 100_001, 5, "100,001 characters"),
         ("x", 0, "ask for 1 to"),

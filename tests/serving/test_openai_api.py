@@ -202,6 +202,13 @@ def test_a_body_that_is_not_sent_as_json_is_told_how(client: TestClient, kind: s
 def test_a_refusal_names_the_field_and_no_place_on_the_server(client: TestClient, model: Model) -> None:
     wrong = client.post("/v1/chat/completions", json={"model": "tiny", "messages": HELLO, "temperature": 3})
     assert wrong.json()["error"]["param"] == "temperature"
+    for body, field, code in (
+        ({"model": "tinny", "prompt": "x"}, "model", "model_not_found"),
+        ({"model": "tiny", "prompt": "x", "zork": 1}, "zork", None),
+        ({"model": "tiny", "prompt": "the cat " * 60}, None, "context_length_exceeded"),
+    ):
+        error = client.post("/v1/completions", json=body).json()["error"]
+        assert (error["param"], error["code"]) == (field, code)
     for body in (
         {"model": "tiny", "prompt": [10**6]},
         {"model": "tiny", "prompt": "the cat " * 60},

@@ -117,13 +117,23 @@ def test_what_is_searched_for_may_stand_beside_the_name(client: TestClient) -> N
     assert refusal_of(client.post("/v1/search", json={**asked, "top": 0}), 400).startswith("top: ")
 
 
-def test_where_an_index_lies_is_nobodys_business(served: Served, tmp_path: Path) -> None:
+def test_where_an_index_lies_is_nobodys_business(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     index = Index.create(tmp_path / "words")
     index.update([write_documents(tmp_path / "docs")])
     app = make_api(ServedModels([served]), ApiOptions(hosts=local_hosts(PORT)), ServedIndexes({"plain": index}))
     client = TestClient(app, base_url=f"http://127.0.0.1:{PORT}", raise_server_exceptions=False)
     said = refusal_of(client.post("/v1/search", json={"index": "plain", "query": "dog", "mode": "vectors"}), 400)
     assert said == "the index 'plain' holds no vectors; search by words, or make it with an encoder"
+    monkeypatch.chdir(tmp_path)
+    app = make_api(
+        ServedModels([served]), ApiOptions(hosts=local_hosts(PORT)), ServedIndexes({"plain": Index.open("words")})
+    )
+    client = TestClient(app, base_url=f"http://127.0.0.1:{PORT}", raise_server_exceptions=False)
+    assert said == refusal_of(
+        client.post("/v1/search", json={"index": "plain", "query": "dog", "mode": "vectors"}), 400
+    )
 
 
 def test_an_index_whose_last_document_has_left_finds_nothing(served: Served, tmp_path: Path) -> None:

@@ -39,7 +39,8 @@ def command(
         str | None, typer.Option(help="Of jsonl and parquet, the column that holds the text.", show_default="text, …")
     ] = None,
     remove: Annotated[
-        list[str] | None, typer.Option(help="Take this file or folder out of the index; may be repeated.")
+        list[str] | None,
+        typer.Option(help="Take a file or folder out, named as search shows it; may be repeated."),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
     dtype: Dtype = "float32",

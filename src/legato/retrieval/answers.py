@@ -117,7 +117,10 @@ def fitting(
         elif most is None or most > SHORTEST:
             most = len(held[0].passage.searched_text) // 2 if most is None else most // 2
         else:
-            raise ConfigError("the model reads too few tokens for a question with one source; use a larger one")
+            raise ConfigError(
+                "the question and one source do not fit into what the model reads; shorten the question, or use a "
+                "model that reads more"
+            )
         messages = messages_for(question, held, special, most)
     return messages, held
 

@@ -188,10 +188,22 @@ def _text(path: Path, raw: bytes) -> str:
     try:
         return unify_newlines(decode(path, raw, "utf-8"))
     except DataError:
+        if _is_cut(raw):
+            raise DataError(f"{path} ends within a character; somebody may be writing it") from None
         controls = sum(raw.count(bytes([code])) for code in (*range(9), *range(14, 32)))
         if controls:
             raise DataError(f"{path} is binary, or in no encoding that is known; save it as text in UTF-8") from None
         return unify_newlines(raw.decode("latin-1"))
+
+
+def _is_cut(raw: bytes) -> bool:
+    """Whether it is UTF-8 with letters beyond ASCII but for its last bytes, which begin another one."""
+    for count in (1, 2, 3):
+        try:
+            return not raw[:-count].decode("utf-8").isascii()
+        except UnicodeDecodeError:
+            continue
+    return False
 
 
 # --- tables ------------------------------------------------------------------------------------------

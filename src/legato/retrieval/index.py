@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from legato.errors import ConfigError, DataError, FolderError, suggest
+from legato.errors import ConfigError, DataError, FolderError, brief, suggest
 from legato.retrieval.bm25 import BM25, IntArray, best_of, terms_of
 from legato.retrieval.chunks import Chunking
 from legato.retrieval.fusion import reciprocal_rank_fusion
@@ -120,10 +120,11 @@ class Index:
         with self.store.locked():
             return self._finish(Update(self.store, *self._current(), self.encoder, progress).run(places))
 
-    def remove(self, sources: Iterable[str]) -> UpdateReport:
-        """Take files out of the index, by what it calls them."""
+    def remove(self, sources: str | Path | Iterable[str | Path]) -> UpdateReport:
+        """Take a file or folder out of the index, or several, by what it calls them."""
+        names = [str(sources)] if isinstance(sources, str | Path) else [str(source) for source in sources]
         with self.store.locked():
-            return self._finish(Update(self.store, *self._current(), self.encoder, None).remove(sources))
+            return self._finish(Update(self.store, *self._current(), self.encoder, None).remove(names))
 
     def _current(self) -> tuple[Manifest, bool]:
         """What is there now that nobody else writes, and whether that is an index."""
@@ -233,6 +234,8 @@ class Index:
 
 
 def _check_question(question: str, top: int) -> None:
+    if not isinstance(question, str) or not isinstance(top, int):
+        raise ConfigError(f"a question is a text, and 'top' a number of passages: {brief(repr((question, top)))}")
     if not question.strip():
         raise ConfigError("the question is empty; ask for something")
     if len(question) > LONGEST:

@@ -95,9 +95,11 @@ class LanceStore:
         try:
             yield
         finally:
-            if os.listdir(self.folder) == [LOCK]:  # nothing came of it
+            left = set(os.listdir(self.folder))
+            if not left & {MANIFEST, *(f"{name}.lance" for name in TABLES)}:  # nothing came of it
                 (self.folder / LOCK).unlink(missing_ok=True)
-                self.folder.rmdir()
+                if left <= {LOCK}:
+                    self.folder.rmdir()
             locks.let_go(handle)
 
     def create(self, manifest: Manifest) -> None:

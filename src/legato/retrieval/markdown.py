@@ -44,20 +44,21 @@ def plain_blocks(text: str) -> list[Block]:
 def markdown_blocks(text: str) -> tuple[str, dict[str, str | list[str]], list[Block]]:
     """The title (the first heading, or the front matter's), the front matter, and the blocks under their headings."""
     metadata, place = _front_matter(text)
-    reader = _Reader()
+    named = metadata.get("title")
+    reader = _Reader(named if isinstance(named, str) else "")
     for line in text[place:].splitlines(keepends=True):
         reader.read(line, place)
         place += len(line)
     reader.close()
-    title = metadata.get("title")
-    return title if isinstance(title, str) else reader.title, metadata, reader.blocks
+    return reader.named or reader.title, metadata, reader.blocks
 
 
 class _Reader:
     """What has been read of a Markdown text so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, named: str) -> None:
         self.blocks: list[Block] = []
+        self.named = named  # the title, where the front matter says it
         self.title = ""
         self.headings: list[tuple[int, str]] = []
         self.lines: list[str] = []
@@ -102,7 +103,7 @@ class _Reader:
         text = "".join(self.lines).rstrip()
         if text.strip():
             # The title stands over every passage anyway.
-            above = tuple(text for _, text in self.headings if text and text != self.title)
+            above = tuple(text for _, text in self.headings if text and text != (self.named or self.title))
             self.blocks.append(Block(text, self.start, above))
         self.lines, self.fence = [], ""
 

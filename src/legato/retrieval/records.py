@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from legato.errors import ConfigError, brief
 from legato.retrieval.bm25 import Posting
 
 VectorArray = np.ndarray[Any, np.dtype[np.float32]]
@@ -123,17 +124,25 @@ class Commit:
 
 def filter_of(where: Where) -> Filter:
     """
-    >>> filter_of({"year": 2024, "draft": False, "language": ["en", "de"]})
+    >>> filter_of({"year": 2024.0, "draft": False, "language": ["en", "de"]})
     {'year': ['2024'], 'draft': ['false'], 'language': ['en', 'de']}
     """
-    return {
-        key: [_spelled(one) for one in ([given] if isinstance(given, str | bool | int | float) else given)]
-        for key, given in where.items()
-    }
+    found: dict[str, Sequence[str]] = {}
+    for key, given in dict(where).items():
+        many: list[Any] = list(given) if isinstance(given, list | tuple | set | frozenset) else [given]
+        for one in many:
+            if not isinstance(one, str | bool | int | float):
+                raise ConfigError(
+                    f"a filter is of texts, numbers or lists of those; '{brief(key)}' is {brief(repr(one))}"
+                )
+        found[key] = [_spelled(one) for one in many]
+    return found
 
 
 def _spelled(value: Scalar) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def facets_of(passage: Passage) -> list[str]:

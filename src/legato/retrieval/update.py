@@ -39,7 +39,7 @@ from legato.retrieval.records import Commit, Document, DocumentRecord, FileDocum
 from legato.retrieval.store import Store
 
 BATCH: Final = 20_000  # passages of a commit at most
-FIRST: Final = 2_000  # … where an encoder reads them and nobody knows yet how fast it is
+FIRST: Final = 500  # … where an encoder reads them and nobody knows yet how fast it is
 PERIOD: Final = 30.0  # seconds that it reads for a commit
 PATIENCE: Final = 300.0  # seconds after which there is one in any case
 ENCODED: Final = 512  # texts that an encoder is given at once
@@ -109,9 +109,9 @@ class Update:
                     left.add(source)
         for source in sorted(left):
             self._remove_file(source)
-        if not found and not known:
+        if not found and not self.there:
             raise DataError(f"there is no document in {brief(', '.join(map(str, places)))}; name files or folders")
-        if self.manifest.documents == 0 and not known:
+        if self.manifest.documents == 0 and not self.there:
             reason = self.report.skipped[-1] if self.report.skipped else "no document is left in it"
             raise DataError(f"there is nothing to index: {reason}")
         self.manifest.complete = True
@@ -131,9 +131,8 @@ class Update:
         for name in sources:
             below = [source for source in known if source == name or source.startswith(f"{name.rstrip('/')}/")]
             if not below and not self._is_there(name):
-                raise DataError(
-                    f"the index holds no '{brief(name)}'; it is of {brief(', '.join(self.manifest.roots))}"
-                )
+                roots = brief(", ".join(self.manifest.roots) or "nothing")
+                raise DataError(f"the index holds no '{brief(name)}'; it is of {roots}")
             for source in below:
                 self._remove_file(source)
                 del known[source]
@@ -163,9 +162,9 @@ class Update:
             path = Path(os.path.realpath(check_document_place(place)))
             if self._is_own(path):
                 raise DataError(f"{path} is where the index itself is; give --out another folder")
-            name = base = path.name or "root"
-            number = 1
-            while name in known and known[name] != str(path) and Path(known[name]).exists():
+            name = next((name for name, place in known.items() if place == str(path)), path.name or "root")
+            base, number = name, 1
+            while name in known and known[name] != str(path):
                 number += 1
                 name = f"{base}-{number}"  # another folder of the same name
             known[name] = str(path)

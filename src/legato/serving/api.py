@@ -180,7 +180,7 @@ class RequestMiddleware:
 
 def response_to(problem: Exception, models: ServedModels) -> Response:
     """What went wrong, with the status that says whose fault it is."""
-    status, extra, line, field = 500, {}, None, None
+    status, extra, line, field, code = 500, {}, None, None, None
     if isinstance(problem, HTTPException) and isinstance(problem.__cause__, Refusal | RecursionError):
         problem = problem.__cause__  # FastAPI's word for whatever happens while a body is read
     match problem:
@@ -189,7 +189,7 @@ def response_to(problem: Exception, models: ServedModels) -> Response:
         case DeadlineExceeded():
             status, line = 504, str(problem)
         case Refusal():
-            status, line = problem.status, str(problem)
+            status, line, field, code = problem.status, str(problem), problem.field, problem.code
         case RequestValidationError():
             status, (line, field) = 400, _first_mistake(problem)
         case HTTPException():
@@ -207,16 +207,16 @@ def response_to(problem: Exception, models: ServedModels) -> Response:
     if line is None:
         line = f"this is a fault of ours: {type(problem).__name__}"
         writer().say(f"legato: {line}: {brief(problem, 300)}")
-    answer = error_of(status, models.without_places(line), field)
+    answer = error_of(status, models.without_places(line), field, code)
     answer.headers.update(extra)
     return answer
 
 
-def error_of(status: int, line: str, field: str | None = None) -> Response:
+def error_of(status: int, line: str, field: str | None = None, code: str | None = None) -> Response:
     """An error as OpenAI's clients read it; `field` is that of the body which is wrong."""
     kinds = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
     kind = kinds.get(status, "server_error" if status >= 500 else "invalid_request_error")
-    return json_response({"error": {"message": line, "type": kind, "param": field, "code": None}}, status)
+    return json_response({"error": {"message": line, "type": kind, "param": field, "code": code}}, status)
 
 
 def _first_mistake(problem: RequestValidationError) -> tuple[str, str | None]:

@@ -42,11 +42,11 @@ HEADERS: Final[Mapping[str, str]] = {  # where a route sets none of its own
 
 
 class Refusal(LegatoError):
-    """A request that is not answered, and the HTTP status that says so."""
+    """A request that is not answered: the HTTP status that says so, the field that is wrong, OpenAI's word for it."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, field: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
-        self.status = status
+        self.status, self.field, self.code = status, field, code
 
 
 def make_app(port: int) -> FastAPI:

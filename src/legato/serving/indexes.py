@@ -125,7 +125,9 @@ class ServedIndexes:
             except FolderError:  # damaged, or its database is down; where it lies is nobody's business
                 raise Refusal(503, f"the index '{name}' cannot be read now") from None
             except LegatoError as problem:
-                raise ConfigError(without_place(str(problem), index.store.place, f"the index '{name}'")) from None
+                place, told = index.store.place, f"the index '{name}'"
+                line = without_place(str(problem), place, told)
+                raise ConfigError(told + line.removeprefix(place) if line.startswith(f"{place} ") else line) from None
             return found
 
         (hits,) = await batcher.outcome(batcher.submit([question], object(), run), gone)

@@ -163,7 +163,8 @@ class ServedModels:
         if name in self._also and name not in self._by_name:
             return self._also[name]
         if name not in self._by_name:
-            raise Refusal(404, f"there is no model '{name}'; {suggest(name, self._by_name)}")
+            told = f"there is no model '{name}'; {suggest(name, self._by_name)}"
+            raise Refusal(404, told, "model", "model_not_found")
         return self._by_name[name]
 
     def without_places(self, line: str) -> str:

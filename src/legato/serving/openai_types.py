@@ -16,6 +16,7 @@ from legato.config import MAX_SEED, validate
 from legato.decoding import SearchOptions
 from legato.decoding.options import NEUTRAL
 from legato.errors import ConfigError
+from legato.serving.app import Refusal
 from legato.serving.indexes import IndexField
 from legato.serving.tool_calls import MOST_TOOLS, CalledTool, Tool, ToolChoice, forced_schema
 
@@ -71,8 +72,8 @@ class ApiRequest(BaseModel):
             if name in IGNORED or value in NOT_DONE.get(name, ()):
                 continue
             if name in NOT_DONE:
-                raise ConfigError(f"'{name}' is not done here; leave it out")
-            raise ConfigError(f"there is no parameter '{name}'")
+                raise Refusal(400, f"'{name}' is not done here; leave it out", name)
+            raise Refusal(400, f"there is no parameter '{name}'", name)
 
 
 class StreamOptions(BaseModel):

@@ -26,6 +26,7 @@ from legato.decoding.lanes.prefix_cache import PrefixCache
 from legato.decoding.logprobs import LogprobObserver, TokenLogprob
 from legato.errors import LegatoError
 from legato.model import Generated, Model
+from legato.serving.app import Refusal
 
 ROWS: Final = 64  # texts that are written side by side
 QUEUE: Final = 256  # texts that wait
@@ -177,7 +178,7 @@ class Scheduler:
         most = model.module.max_length
         if most is not None and len(prompt) > most:
             told = f"the prompt has {len(prompt):,} tokens, but the model reads {most:,} at most"
-            raise LegatoError(f"{told}: shorten it")
+            raise Refusal(400, f"{told}: shorten it", code="context_length_exceeded")
         ids = model.begin(list(prompt), options)
         if not ids:
             raise LegatoError("the prompt is empty; write something to go on from")
