@@ -77,6 +77,18 @@ def test_an_index_follows_its_folder(command: Command, docs: Path) -> None:
     assert said("docs") == "1 added)"
 
 
+def test_texts_of_documents_steer_no_terminal(command: Command, docs: Path, models: Path) -> None:
+    (docs / "evil.md").write_text("# Red \x1b[31m\n\nThe wombat\x07 \x9b2J \u202edigs.\n")
+    assert command("index", "docs", "--out", "index").code == 0
+    plain, told = command("search", "index", "wombat"), command("search", "index", "wombat", "--json")
+    asked = command("ask", "index", "wombat", "--model", models / "qa")
+    for done in (plain, told, asked):
+        assert done.code == 0
+        assert not set(done.out + done.err) & set("\x1b\x07\x9b\u202e")
+    assert "\\u001b[31m" in plain.out
+    assert json.loads(told.out)["text"] == "The wombat\x07 \x9b2J \u202edigs."
+
+
 def test_a_search_by_words_with_filters(command: Command, docs: Path) -> None:
     command("index", "docs", "--out", "index")
     lines = command("search", "index", "whales and zebras", "--filter", "year=2001", "--json").out.splitlines()

@@ -469,6 +469,43 @@ def test_any_question_is_answered_or_finds_nothing(place: Place, docs: Path, que
         assert len(index.search(question)) <= 5
 
 
+def test_with_a_slow_encoder_a_commit_comes_soon(
+    place: Place, docs: Path, encoder: WordEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(update_module, "FIRST", 1)
+    monkeypatch.setattr(update_module, "PERIOD", 0.0)  # nothing is read in it
+    assert len(made(place("slow"), docs, encoder).manifest.segments) >= 4
+    assert len(made(place("words"), docs).manifest.segments) == 1  # which no encoder reads
+
+
+@pytest.mark.slow
+def test_a_lock_in_a_database_ends_with_the_update(
+    database: str, docs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import psycopg
+
+    index = made(f"{database}#locks", docs)
+    monkeypatch.setattr(psycopg.Connection, "__exit__", lambda *_: None)  # as slowly as it may end
+    for _ in range(2):
+        with index.store.locked():
+            pass
+
+
+@pytest.mark.slow
+def test_a_database_knows_what_its_tables_hold(
+    database: str, docs: Path, encoder: WordEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("legato.retrieval.postgres_store.FLAT", 1)  # so that vectors have an index, which counts rows
+    index = made(f"{database}#statistics", docs, encoder)
+    store: Any = index.store
+    query = "SELECT DISTINCT tablename FROM pg_stats WHERE schemaname = %s"
+    assert {name for (name,) in store._rows(query, ["statistics"])} == {"passages", "postings", "documents", "files"}
+    counted = "SELECT reltuples FROM pg_class WHERE oid = to_regclass('statistics.documents')"
+    rows(docs / "rows.jsonl", [f"number{n}" for n in range(30)])
+    index.update()
+    assert store._rows(counted)[0][0] == index.manifest.documents > 30
+
+
 def test_a_second_writer_is_refused(place: Place, docs: Path, encoder: WordEncoder) -> None:
     index = made(place("a"), docs, encoder)
     other = Index.open(place("a"), WordEncoder())

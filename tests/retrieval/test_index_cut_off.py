@@ -175,6 +175,7 @@ def test_what_is_no_index_is_said(docs: Path, tmp_path: Path) -> None:
     with pytest.raises(FolderError, match=r"holds other files \(guide.md\)"):
         made(str(docs), other)
     assert (docs / "guide.md").exists()
+    assert not [path for path in docs.iterdir() if path.name.startswith(".")]  # nothing is left of the try
     with pytest.raises(DataError, match="is where the index itself is"):
         made(str(docs), docs)
 
