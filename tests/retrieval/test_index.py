@@ -485,10 +485,13 @@ def test_a_lock_in_a_database_ends_with_the_update(
     import psycopg
 
     index = made(f"{database}#locks", docs)
-    monkeypatch.setattr(psycopg.Connection, "__exit__", lambda *_: None)  # as slowly as it may end
+    still: list[Any] = []  # connections that have not ended yet
+    monkeypatch.setattr(psycopg.Connection, "__exit__", lambda one, *_: still.append(one))
     for _ in range(2):
         with index.store.locked():
             pass
+    for one in still:
+        one.close()
 
 
 @pytest.mark.slow
