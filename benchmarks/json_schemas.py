@@ -1,15 +1,18 @@
 """JSON that fits a schema: how many of a model's outputs do, and what a token costs with a schema and without.
 
-    python benchmarks/json_schemas.py MODEL [--count 200] [--rows 16] [--only with]
+    python benchmarks/json_schemas.py MODEL [--count 200] [--rows 16] [--only with] [--numbers]
 
 Texts are drawn at temperature 1 through `legato.serving`'s scheduler, as a server draws them, with limits from the
-fewest tokens that a schema takes to ample. An output counts where it is whole JSON, `jsonschema` says that it fits,
-and it ended by itself: one that the limit cut off has failed.
+fewest tokens that a schema takes to ample. An output fits where it is whole JSON, `jsonschema` says so, in exact
+arithmetic, and it ended by itself. One that the limit cut off (`finish_reason: "length"`) is counted apart, and one
+that ended by itself and does not fit is shown: with a schema there should be none. `--numbers` takes schemas with
+multiples, bounds and integers beyond 2^53.
 """
 
 from __future__ import annotations
 
 import argparse
+import decimal
 import json
 import threading
 import time
@@ -78,6 +81,29 @@ SCHEMAS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+NUMBERS: dict[str, tuple[str, dict[str, Any]]] = {
+    name: ("Make up some numbers.", object_of(title=TEXT, n=number, list={"type": "array", "items": number}))
+    for name, number in {
+        "multiples": {"type": "integer", "multipleOf": 7919},
+        "few multiples": {"type": "integer", "multipleOf": 7, "minimum": -40, "exclusiveMaximum": 1000},
+        "quarters": {"type": "number", "multipleOf": 0.25},
+        "cents": {"type": "number", "multipleOf": 0.01, "exclusiveMinimum": 0, "maximum": 99.99},
+        "two multiples": {"allOf": [{"type": "integer", "multipleOf": 12}, {"multipleOf": 90}]},
+        "share": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
+        "narrow": {"type": "number", "minimum": -1.5, "maximum": -1.25},
+        "width of none": {"type": "number", "minimum": 0.1, "maximum": 0.1},
+        "beyond 2^53": {"type": "integer", "minimum": 2**53 + 1, "maximum": 2**60 + 1},
+        "number beyond 2^53": {"type": "number", "exclusiveMinimum": -(2**61) - 1, "exclusiveMaximum": -(2**54) - 1},
+        "signed 64 bits": {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
+        "any integer": {"type": "integer"},
+        "any number": {"type": "number"},
+        "values": {"enum": [2**53, -0.001, 1e-7, 10**18, 3]},
+        "a far step": {"type": "integer", "multipleOf": 997, "exclusiveMinimum": 2**53},
+        "many digits": {"type": "number", "minimum": 0.30000000000000004, "maximum": 123456789012345.67},
+    }.items()
+}
+
+
 class Listener:
     def __init__(self) -> None:
         self.texts: list[Any] = []
@@ -96,21 +122,23 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--rows", type=int, default=16, help="texts side by side")
     parser.add_argument("--only", choices=["with", "without"], help="one of the two")
+    parser.add_argument("--numbers", action="store_true", help="schemas of numbers, with a schema alone")
     given = parser.parse_args()
     model = legato.load(given.model, "cpu")
+    schemas = NUMBERS if given.numbers else SCHEMAS
     limits = {
         name: SchemaGrammar(json.dumps(schema), model.tokenizer, model.module.vocabulary, model.loaded.ends).shortest
-        for name, (_, schema) in SCHEMAS.items()
+        for name, (_, schema) in schemas.items()
     }
-    names, extras = list(SCHEMAS), (0, 5, 20, 60, 150)
+    names, extras = list(schemas), (0, 5, 20, 60, 150)
     for constrained in (False, True):
-        if given.only == ("without" if constrained else "with"):
+        if given.only == ("without" if constrained else "with") or (given.numbers and not constrained):
             continue
         scheduler = Scheduler(model, rows=given.rows, queue=given.count, patience=3600)
         heard, begun = [], time.perf_counter()
         for number in range(given.count):
             name = names[number % len(names)]
-            prompt, schema = SCHEMAS[name]
+            prompt, schema = schemas[name]
             most = limits[name] + extras[number // len(names) % len(extras)]
             options = SearchOptions(
                 search="sample",
@@ -118,7 +146,9 @@ def main() -> None:
                 max_tokens=most,
                 json_schema=schema if constrained else None,
             )
-            ids = model.chat_ids([{"role": "user", "content": f"{prompt} Answer in JSON."}])
+            asked = f"{prompt} Answer in JSON."
+            is_chat = model.loaded.chat is not None
+            ids = model.chat_ids([{"role": "user", "content": asked}]) if is_chat else model.tokenizer.encode(asked)
             heard.append((name, Listener()))
             scheduler.submit(ids, options, heard[-1][1])
         for _, each in heard:
@@ -126,21 +156,29 @@ def main() -> None:
         seconds = time.perf_counter() - begun
         scheduler.close()
         tokens = sum(len(text.tokens) for _, each in heard for text in each.texts)
-        fitting = sum(fits(each.texts, SCHEMAS[name][1]) for name, each in heard)
+        outcomes = [(name, text, outcome(text, schemas[name][1])) for name, each in heard for text in each.texts]
+        counts = {kind: sum(found == kind for *_, found in outcomes) for kind in ("fits", "length", "wrong")}
+        for name, text, found in outcomes:
+            if constrained and found == "wrong":
+                print(f"WRONG {name}: {text.text}")
         print(
-            f"{'with' if constrained else 'without'} a schema: {fitting} of {given.count} fit; {tokens:,} tokens in "
+            f"{'with' if constrained else 'without'} a schema, of {given.count}: {counts['fits']} fit, "
+            f"{counts['length']} say length, {counts['wrong']} ended and do not fit; {tokens:,} tokens in "
             f"{seconds:.1f} s, {1000 * seconds / tokens:.2f} ms a token, {given.rows} texts side by side",
             flush=True,
         )
 
 
-def fits(texts: list[Any], schema: dict[str, Any]) -> bool:
+def outcome(text: Any, schema: dict[str, Any]) -> str:
+    if not text.finished:
+        return "length"
+    exact = json.loads(json.dumps(schema), parse_float=decimal.Decimal)
     try:
-        (text,) = texts
-        jsonschema.validate(json.loads(text.text), schema)
+        with decimal.localcontext(decimal.Context(prec=2000)):
+            jsonschema.validate(json.loads(text.text, parse_float=decimal.Decimal), exact)
     except (ValueError, jsonschema.ValidationError):
-        return False
-    return bool(text.finished)
+        return "wrong"
+    return "fits"
 
 
 if __name__ == "__main__":

@@ -28,17 +28,23 @@ from legato import sandbox
 from legato.data.text.any_tokenizer import AnyTokenizer
 from legato.data.text.tokenizers import Tokenizer
 from legato.decoding.constraints.schema_ends import Budget, Ends, Mask, OutOfTime
+from legato.decoding.constraints.schema_numbers import exact_bounds, steps
 from legato.decoding.constraints.schema_sizes import largest_part
 from legato.errors import ConfigError, LegatoError, brief
 from legato.registry import require_extra
 
 SEPARATORS: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-LARGEST: Final = 1 << 16  # characters of a schema
+LARGEST: Final = 3 << 15  # characters of a schema
 LONGEST_END: Final = 1 << 11  # tokens
 LARGEST_PART: Final = 1 << 14  # characters that a part of a schema asks for, which are forced at once
 LEAP: Final = 1 << 12  # tokens, which are as good as any more
-LIMITS: Final = {"step_lexer_fuel": 100_000, "step_max_items": 25_000, "max_lexer_states": 50_000}
-SECONDS: Final = 1.0  # of computing, in which a stranger's schema has to be read
+LIMITS: Final = {
+    "step_lexer_fuel": 100_000,
+    "step_max_items": 25_000,
+    "max_items_in_row": 12_000,  # an optional key takes four
+    "max_lexer_states": 50_000,
+}
+SECONDS: Final = 2.0  # of computing, in which a stranger's schema has to be read
 TRIED: Final = 12  # tokens that are tried where room is scarce
 # Seconds of computing that looking for ends may take:
 READING: Final = 1.0  # while a schema is read
@@ -75,7 +81,7 @@ def _largest_part(schema: str) -> int:
 
 def _as_read(schema: str) -> str:
     """As the library is to read it."""
-    return json.dumps({**json.loads(schema), "x-guidance": SEPARATORS})
+    return json.dumps({**exact_bounds(json.loads(schema)), "x-guidance": SEPARATORS})
 
 
 class SchemaGrammar:
@@ -92,7 +98,7 @@ class SchemaGrammar:
         if self._start.is_error():
             raise _unusable(_first_line(self._start))
         self._start.compute_bitmask()  # else what is forced would be computed while other threads wait
-        self.shortest_ways = Ends(self._tokens, vocabulary, self.ends)
+        self.shortest_ways = Ends(self._tokens, vocabulary, self.ends, steps(json.loads(schema)))
         try:
             end = self.shortest_ways.nearest(self._start, LONGEST_END, Budget(READING))
         except OutOfTime:
@@ -152,7 +158,7 @@ class SchemaConstraint:
         is_over = text.seconds <= 0  # but for this once: then what is left to write is known
         step = Budget(STEP if is_over else min(STEP, text.seconds))
         try:
-            path = self._path(text, left, step)
+            path = self._path(text, left, step, tokens)
             if path is None and is_over:
                 raise OutOfTime  # as each token from here on would be
             text.slack, text.path = (-1 if path is None else left - len(path)), path
@@ -161,7 +167,7 @@ class SchemaConstraint:
             if text.slack == 0 or is_over:
                 text.ending = path
                 return self._only(path[:1])
-            return self._with_room(text, mask, path, left, step)
+            return self._with_room(text, mask, path, left, step, tokens)
         except OutOfTime:
             return self._failed("too much is to be tried to end a text", mask)
         finally:
@@ -171,14 +177,17 @@ class SchemaConstraint:
         self.failure = LegatoError(f"the JSON schema takes too much to follow: {reason}")
         return mask
 
-    def _path(self, text: _Text, left: int, budget: Budget) -> list[int] | None:
+    def _path(self, text: _Text, left: int, budget: Budget, tokens: list[int]) -> list[int] | None:
         """What ends a text in the tokens that are left; None: nothing that was found."""
         path = text.path
         if path is None and text.before is not None:
             path = self.ends.after(text.matcher, text.before[1], text.before[0], budget)
-        return path if path is not None and len(path) <= left else self.ends.nearest(text.matcher, left, budget)
+        known = path is not None and len(path) <= left
+        return path if known else self.ends.nearest(text.matcher, left, budget, tokens)
 
-    def _with_room(self, text: _Text, mask: Mask, path: list[int], left: int, budget: Budget) -> Mask:
+    def _with_room(
+        self, text: _Text, mask: Mask, path: list[int], left: int, budget: Budget, tokens: list[int]
+    ) -> Mask:
         """What may follow and leaves room for an end: what goes on within a string, and what is tried."""
         grammar = self.grammar
         if text.free and text.slack > 4:  # a letter of several tokens takes so many
@@ -187,20 +196,22 @@ class SchemaConstraint:
             fits = np.zeros_like(mask)
             for token in np.flatnonzero(mask)[:TRIED]:
                 try:
-                    fits[token] = self._leaves_room(text, int(token), path, left, budget)
+                    fits[token] = self._leaves_room(text, [*tokens, int(token)], path, left, budget)
                 except OutOfTime:  # what was not tried is not written
                     break
         fits[grammar.ends] = mask[grammar.ends]
         fits[path[0]] = True
         return fits
 
-    def _leaves_room(self, text: _Text, token: int, path: list[int], left: int, budget: Budget) -> bool:
-        """Whether a text can be ended once it takes in a token."""
+    def _leaves_room(self, text: _Text, tokens: list[int], path: list[int], left: int, budget: Budget) -> bool:
+        """Whether a text can be ended once it takes in the last of these tokens."""
         after = text.matcher.deep_copy()
-        if not after.consume_token(token):
+        if not after.consume_token(tokens[-1]):
             return False
-        known = self.ends.after(after, token, path, budget)
-        return (known is not None and len(known) < left) or self.ends.nearest(after, left - 1, budget) is not None
+        known = self.ends.after(after, tokens[-1], path, budget)
+        if known is not None and len(known) < left:
+            return True
+        return self.ends.nearest(after, left - 1, budget, tokens) is not None
 
     def _only(self, tokens: Sequence[int]) -> Mask:
         mask = np.zeros(self.grammar.vocabulary, dtype=bool)

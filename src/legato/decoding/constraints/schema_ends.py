@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from legato.decoding.constraints.schema_numbers import completions
+
 LOOP: Final = 12  # times that one token is the nearest to an end before another way is looked for
+REPEATS: Final = 4  # more, after which a number's end is looked for again
 DEPTH: Final = 32  # characters of such a way
 BREADTH: Final = 4  # of them side by side
 WAYS: Final = 4  # that are looked for in vain, at most
@@ -22,6 +26,8 @@ WAY: Final = 0.1  # seconds that such a way is looked for, at most
 # What ends a value, in a string and elsewhere, the first that may be written.
 IN_STRING: Final = ('"', "0", "a", " ")
 ELSEWHERE: Final = ("}", "]", ",", ":", '"', "0", "1", "-", "n", "t", "f", "{", "[")
+BEHIND_NUMBER: Final = ("}", "]", ",")
+NUMBER_TOKENS: Final = 256  # of a text, in which its last number is looked for
 ONLY_IN_STRING: Final = "Z"  # a letter that stands nowhere else in JSON
 
 Mask = NDArray[np.bool_]
@@ -49,8 +55,9 @@ class Budget:
 class Ends:
     """Ends of texts over one vocabulary, by a schema."""
 
-    def __init__(self, tokens: Any, vocabulary: int, ends: Sequence[int]) -> None:
-        self.vocabulary, self.ends = vocabulary, list(ends)
+    def __init__(self, tokens: Any, vocabulary: int, ends: Sequence[int], steps: Sequence[Decimal] = ()) -> None:
+        """`steps` are those that numbers of the schema go by."""
+        self.vocabulary, self.ends, self._steps = vocabulary, list(ends), list(steps)
         self._library = tokens
         self.characters = {chr(code): self._alone(chr(code)) for code in range(32, 127) if chr(code) != "\\"}
         self._in_string = self._known(IN_STRING)
@@ -90,8 +97,13 @@ class Ends:
                 return path
         return None
 
-    def nearest(self, matcher: Any, most: int, budget: Budget) -> list[int] | None:
-        """Tokens that would end a text soon, the end token included; None: more than `most`."""
+    def nearest(
+        self, matcher: Any, most: int, budget: Budget, written: Sequence[int] = ()
+    ) -> list[int] | None:
+        """Tokens that would end a text soon, the end token included; None: more than `most`.
+
+        `written` are the tokens of the text; a number that they end with is completed by what it is.
+        """
         path: list[int] = []
         matcher = matcher.deep_copy()
         run, run_start, tried = 0, matcher, False
@@ -116,9 +128,16 @@ class Ends:
             if run == 0:
                 run_start, tried = matcher.deep_copy(), False
             elif run == LOOP and not tried:
-                tried, way = True, self._way_out(run_start, budget)
+                tried, way = True, self._number_end(run_start, [*written, *path[:-run]])
+                way = self._way_out(run_start, budget) if way is None else way
                 if way is not None:
                     path, matcher, run = [*path[:-run], *way], run_start, 0
+                    matcher.consume_tokens(way)
+                    continue
+            elif run > LOOP and run % REPEATS == 0 and token == self.characters["0"]:  # a number may be long enough now
+                way = self._number_end(matcher, [*written, *path])
+                if way is not None:
+                    path, run = [*path, *way], 0
                     matcher.consume_tokens(way)
                     continue
             if not matcher.consume_token(token):
@@ -141,6 +160,18 @@ class Ends:
 
     def _follows(self, matcher: Any, token: int) -> bool:
         return bool(matcher.validate_tokens([token]))
+
+    def _number_end(self, matcher: Any, written: Sequence[int]) -> list[int] | None:
+        """Digits after which the number that a text ends with may end; None: none that was found."""
+        text = self._library.decode_str(list(written[-NUMBER_TOKENS:]))
+        for digits in completions(text, self._steps):
+            path = [self.characters[digit] for digit in digits]
+            if any(token is None for token in path) or matcher.validate_tokens(path) < len(path):
+                continue
+            behind = [*self._known(BEHIND_NUMBER), *self.ends[:1]]
+            if any(matcher.validate_tokens([*path, token]) > len(path) for token in behind):
+                return path
+        return None
 
     def _way_out(self, matcher: Any, budget: Budget) -> list[int] | None:
         """Characters after which a string may end, where a pattern asks for some."""

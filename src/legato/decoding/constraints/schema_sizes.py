@@ -19,6 +19,7 @@ COUNT: Final = re.compile(r"\{(\d+)(,\d*)?\}")
 ESCAPE: Final = re.compile(r"\\[xupP]\{[^}]*\}|\\.?", re.DOTALL)  # of one character
 PARTS: Final = ("properties", "patternProperties", "$defs", "definitions")  # names to schemas
 CHOICES: Final = ("anyOf", "oneOf", "allOf", "prefixItems")  # lists of schemas
+NUMBERS: Final = ("multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 ALONE: Final = ("items", "additionalProperties", "not", "if", "then", "else")
 
 
@@ -58,7 +59,8 @@ def _size(part: Any, root: Mapping[str, Any], sizes: dict[int, int]) -> int:
 
 
 def _own_size(part: Mapping[str, Any], root: Mapping[str, Any], sizes: dict[int, int]) -> int:
-    own = [len(str(part.get("minimum", ""))), len(str(part.get("maximum", ""))), 5]  # "false"
+    own = [*(len(str(part.get(key, ""))) for key in NUMBERS), 5]  # "false"
+    own.append(2 * own[0] + 2)  # digits that make a multiple of any number, behind a point or not
     if "const" in part:
         own.append(_written(part["const"]))
     if isinstance(part.get("enum"), list):
