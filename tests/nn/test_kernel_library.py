@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,13 +45,79 @@ def test_a_compiler_that_fails_is_told_of(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert list((tmp_path / "made").iterdir()) == []
 
 
+@pytest.fixture
+def small_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Has kernels be a library of one function, and the folder that it lies in."""
+    (tmp_path / "kernels.cpp").write_text('extern "C" int legato_answer() { return 42; }')
+    monkeypatch.setattr(kernels, "SOURCES", tmp_path)
+    monkeypatch.setattr(kernels, "FLAGS", ("-shared", "-fPIC"))
+    monkeypatch.setattr(kernels, "Library", lambda file: file.read_bytes())
+    monkeypatch.setenv("LEGATO_KERNELS", str(tmp_path / "made"))
+    return tmp_path / "made"
+
+
+DAMAGES = {
+    "truncated": lambda data: data[: len(data) // 2],
+    "empty": lambda data: b"",
+    "with a bit flipped": lambda data: data[:900] + bytes([data[900] ^ 1]) + data[901:],
+}
+
+
+@needs_compiler
+def test_a_damaged_library_is_made_anew_before_it_is_loaded(small_library: Path) -> None:
+    intact = kernels.library()
+    (file,) = small_library.glob("kernels-*.so")
+    assert intact == file.read_bytes()
+    assert {path.suffix for path in small_library.iterdir()} == {".so", ".sha256"}
+    for path in (file, file.with_suffix(".sha256")):
+        for damage in DAMAGES.values():
+            path.write_bytes(damage(intact))
+            kernels.library.cache_clear()
+            assert kernels.library() == intact
+    file.with_suffix(".sha256").unlink()
+    kernels.library.cache_clear()
+    assert kernels.library() == intact
+
+
+@needs_compiler
+def test_a_damaged_library_that_cannot_be_made_anew_is_not_loaded(
+    small_library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels.library()
+    (file,) = small_library.glob("kernels-*.so")
+    file.write_bytes(b"")
+    kernels.library.cache_clear()
+    monkeypatch.setattr(kernels, "replacing_file", lambda path: path.with_name("nowhere").joinpath("x").open("w"))
+    with pytest.warns(UserWarning, match="kernels could not be made, so PyTorch's operators are used"):
+        assert kernels.library() is None
+
+
+@needs_compiler
+@pytest.mark.skipif(os.name == "nt", reason="files have no such permissions")
+@pytest.mark.parametrize("other", ["folder", "file", "owner"])
+def test_a_library_that_another_user_may_have_written_is_not_loaded(
+    small_library: Path, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    assert kernels.library() is not None
+    assert small_library.stat().st_mode & 0o777 == 0o700
+    kernels.library.cache_clear()
+    if other == "owner":
+        monkeypatch.setattr(os, "getuid", lambda: small_library.stat().st_uid + 1)
+        if small_library.stat().st_uid == 0:
+            os.chown(small_library, 12345, -1)
+    else:
+        (small_library if other == "folder" else next(small_library.glob("*.so"))).chmod(0o777)
+    with pytest.warns(UserWarning, match="other users may write to .*; set LEGATO_KERNELS to a folder of your own"):
+        assert kernels.library() is None
+
+
 @needs_compiler
 @pytest.mark.slow
 def test_it_is_made_once_in_the_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("LEGATO_KERNELS")
     monkeypatch.setenv("LEGATO_CACHE", str(tmp_path))
     assert kernels.library() is not None
-    (made,) = tmp_path.glob("kernels-*.so")
+    (made,) = tmp_path.glob("kernels/kernels-*.so")
     before = made.stat().st_mtime_ns
     kernels.library.cache_clear()
     assert kernels.library() is not None

@@ -97,9 +97,7 @@ class Ends:
                 return path
         return None
 
-    def nearest(
-        self, matcher: Any, most: int, budget: Budget, written: Sequence[int] = ()
-    ) -> list[int] | None:
+    def nearest(self, matcher: Any, most: int, budget: Budget, written: Sequence[int] = ()) -> list[int] | None:
         """Tokens that would end a text soon, the end token included; None: more than `most`.
 
         `written` are the tokens of the text; a number that they end with is completed by what it is.
@@ -134,7 +132,9 @@ class Ends:
                     path, matcher, run = [*path[:-run], *way], run_start, 0
                     matcher.consume_tokens(way)
                     continue
-            elif run > LOOP and run % REPEATS == 0 and token == self.characters["0"]:  # a number may be long enough now
+            elif (
+                run > LOOP and run % REPEATS == 0 and token == self.characters["0"]
+            ):  # a number may be long enough now
                 way = self._number_end(matcher, [*written, *path])
                 if way is not None:
                     path, run = [*path, *way], 0

@@ -1,9 +1,10 @@
 """The C++ library of CPU kernels (`cpu/`): compiled once for this machine, where there is a compiler.
 
 What it has are plain functions of plain data, so that no header of PyTorch's is needed and compiling takes seconds.
-It is made when it is first wanted and kept in the cache folder, under a name that tells its sources, the compiler and
-the processor. Without a compiler, or with `LEGATO_KERNELS=off`, there is none: everything then runs on PyTorch's own
-operators, and a note says so once.
+It is made when it is first wanted and kept in `kernels` in the cache folder, under a name that tells its sources, the
+compiler and the processor. Its SHA-256 stands in a file beside it and is compared before it is loaded: a damaged library would end
+the process, so it is made anew. One that another user could have written is not loaded. Without a compiler, or with
+`LEGATO_KERNELS=off`, there is none: everything then runs on PyTorch's own operators, and a note says so once.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import hashlib
 import os
 import platform
 import shutil
+import stat
 import subprocess
-import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
+
+from legato.output_files import replacing_file
 
 SOURCES: Final = Path(__file__).with_name("cpu")
 FLAGS: Final = (
@@ -28,7 +31,7 @@ FLAGS: Final = (
     "-fno-schedule-insns",  # GCC's order of a tile's products makes them wait for one another: 82 for 103 GOP/s
 )
 COMPILERS: Final = ("g++", "c++")  # clang's C++ lacks some of GCC's ways to write vectors
-PATIENCE: Final = 300  # seconds that a compiler may take
+TIMEOUT_S: Final = 300  # of a compiler
 
 
 class LowRank(ctypes.Structure):
@@ -324,8 +327,11 @@ def _loaded(name: str, kind: Callable[[Path], Loaded]) -> Loaded | None:
         return None
     try:
         file = _folder() / f"{name}-{_key(compiler)}.so"
-        if not file.exists():
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _check_owner(file.parent)
+        if not _is_intact(file):
             _compile(compiler, SOURCES / f"{name}.cpp", file)
+        _check_owner(file)
         return kind(file)
     except (OSError, subprocess.SubprocessError, AttributeError) as problem:
         told = getattr(problem, "stderr", None) or str(problem)
@@ -341,7 +347,7 @@ def _folder() -> Path:
     from legato.data.cache import cache_folder  # which knows tokenizers, too
 
     own = os.environ.get("LEGATO_KERNELS")
-    return Path(own) if own else cache_folder()
+    return Path(own) if own else cache_folder() / "kernels"
 
 
 def _key(compiler: str) -> str:
@@ -350,7 +356,7 @@ def _key(compiler: str) -> str:
     for source in sorted(SOURCES.iterdir()):
         if source.suffix in (".h", ".cpp"):
             told.update(source.read_bytes())
-    version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=PATIENCE).stdout
+    version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=TIMEOUT_S).stdout
     told.update(version + " ".join(FLAGS).encode() + platform.machine().encode())
     told.update("".join(processor()).encode())
     return told.hexdigest()[:24]
@@ -368,13 +374,38 @@ def processor() -> tuple[str, ...]:
 
 
 def _compile(compiler: str, source: Path, file: Path) -> None:
-    """Under another name first: two processes may do this at the same time."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=file.parent) as place:
-        made = Path(place) / file.name
-        command = [compiler, *FLAGS, str(source), "-o", str(made)]
-        subprocess.run(command, capture_output=True, check=True, timeout=PATIENCE)
-        os.replace(made, file)
+    """Write a library, and then its digest, each under another name first: two processes may do this together."""
+    with replacing_file(file) as fresh:
+        command = [compiler, *FLAGS, str(source), "-o", str(fresh)]
+        subprocess.run(command, capture_output=True, check=True, timeout=TIMEOUT_S)
+        digest = _digest(fresh)
+    with replacing_file(_digest_file(file)) as fresh:
+        fresh.write_text(digest, encoding="ascii")
+
+
+def _is_intact(file: Path) -> bool:
+    """Whether a library is there and is what was written; it has a few hundred kilobytes, hashed in a millisecond."""
+    try:
+        return _digest_file(file).read_bytes() == _digest(file).encode()
+    except FileNotFoundError:
+        return False
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _digest_file(file: Path) -> Path:
+    return file.with_suffix(".sha256")
+
+
+def _check_owner(path: Path) -> None:
+    """Refuse a file or folder into which another user may have put code."""
+    if not hasattr(os, "getuid"):
+        return
+    status = path.stat()
+    if status.st_uid not in (os.getuid(), 0) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise PermissionError(f"other users may write to {path}; set LEGATO_KERNELS to a folder of your own")
 
 
 def _first_line(told: str | bytes) -> str:
