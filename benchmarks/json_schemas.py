@@ -172,13 +172,21 @@ def main() -> None:
 def outcome(text: Any, schema: dict[str, Any]) -> str:
     if not text.finished:
         return "length"
-    exact = json.loads(json.dumps(schema), parse_float=decimal.Decimal)
+    exact = json.loads(json.dumps(schema), parse_float=number)
     try:
         with decimal.localcontext(decimal.Context(prec=2000)):
-            jsonschema.validate(json.loads(text.text, parse_float=decimal.Decimal), exact)
+            jsonschema.validate(json.loads(text.text, parse_float=number), exact)
     except (ValueError, jsonschema.ValidationError):
         return "wrong"
     return "fits"
+
+
+def number(text: str) -> decimal.Decimal | float:
+    """Exact, but for what has more digits in its exponent than a `Decimal` may have."""
+    try:
+        return decimal.Decimal(text)
+    except decimal.InvalidOperation:
+        return float(text)
 
 
 if __name__ == "__main__":
