@@ -209,7 +209,7 @@ def test_a_bound_is_rounded_inwards_to_what_is_compared_exactly(
 
 
 def test_no_number_beyond_a_bound_is_allowed(model: Model) -> None:
-    for bound in (2**53 + 1, 2**60 - 1, 123456789012.34567, 1.2345678901234567e-9):
+    for bound in (2**53 + 1, 2**56 - 1, 123456789012.34567, 1.2345678901234567e-9):
         step = decimal.Decimal(1) if bound > 2**53 else decimal.Decimal("1e-30")
         for key, side in (("minimum", -1), ("maximum", 1), ("exclusiveMinimum", -1), ("exclusiveMaximum", 1)):
             matcher = grammar_of(model, {"type": "number", key: bound}).matcher()

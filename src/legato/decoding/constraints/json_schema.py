@@ -81,7 +81,10 @@ def _largest_part(schema: str) -> int:
 
 def _as_read(schema: str) -> str:
     """As the library is to read it."""
-    return json.dumps({**exact_bounds(json.loads(schema)), "x-guidance": SEPARATORS})
+    try:
+        return json.dumps({**exact_bounds(json.loads(schema)), "x-guidance": SEPARATORS})
+    except RecursionError:
+        raise _unusable("it is nested too deeply") from None
 
 
 class SchemaGrammar:

@@ -4,8 +4,8 @@ What it has are plain functions of plain data, so that no header of PyTorch's is
 It is made when it is first wanted and kept in `kernels` in the cache folder, under a name that tells its sources, the
 compiler and the processor. Its SHA-256 stands in a file beside it and is compared before it is loaded: a damaged
 library would end the process, so it is made anew. One that another user could have written is not loaded. Without a
-compiler, or with `LEGATO_KERNELS=off`, there is none: everything then runs on PyTorch's own operators, and a note says
-so once.
+compiler, or with `LEGATO_KERNELS=off`, there is none: everything then runs on PyTorch's own operators, and a note
+says so once.
 """
 
 from __future__ import annotations
