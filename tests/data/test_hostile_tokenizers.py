@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from legato import sandbox
 from legato.data.text import libraries
 from legato.data.text.libraries import KNOWN, Library, slow_parts, slow_parts_of
 from legato.data.text.sentencepieces import SentencePieceTokenizer
+from legato.data.text.text_growth import check_growth
 from legato.data.text.tokenizers import Tokenizer
 from legato.errors import DataError
 from legato.tasks.mlm.fill_mask import MaskReader
@@ -244,3 +247,85 @@ def test_a_vocabulary_larger_than_any_is_not_read(name: str, tmp_path: Path) -> 
     said = refused(lambda: Tokenizer.load(tmp_path))
     assert name in said
     assert "bytes" in said
+
+
+def replace(pattern: Any, content: str) -> Any:
+    return normalizers.Replace(pattern, content)
+
+
+def charsmap(longest: int) -> Any:
+    data = (4).to_bytes(4, "little") + bytes(4) + b"a\0" + b"b" * longest + b"\0"
+    return {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(data).decode()}
+
+
+GROWING: dict[str, dict[str, Any]] = {
+    "by a text": {"normalizer": replace("a", "a" * 17)},
+    "by a pattern": {"normalizer": replace(Regex("."), "a" * 17)},
+    "between characters": {"normalizer": replace("", "a" * 17)},
+    "by doubling": {"normalizer": normalizers.Sequence([replace("a", "aa")] * 5)},
+    "before": {"normalizer": normalizers.Prepend("a" * 17)},
+    "within sequences": {
+        "normalizer": normalizers.Sequence([normalizers.Sequence([replace("a", "aaaa")] * 2), replace("a", "aa")])
+    },
+    "by bytes": {"pre_tokenizer": pre_tokenizers.Sequence([pre_tokenizers.ByteLevel()] * 5)},
+    "of tokens": {"decoder": decoders.Sequence([decoders.Replace("a", "a" * 17), decoders.Fuse()])},
+}
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_a_tokenizer_that_makes_texts_many_times_longer_is_refused_before_it_is_loaded(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = file_of(tmp_path, library(**GROWING[name]))
+    monkeypatch.setattr(tokenizers.Tokenizer, "from_buffer", None)
+    monkeypatch.setattr(sandbox, "call", None)
+    said = refused(lambda: Tokenizer.load(folder))
+    assert re.search(r"may make a text \d+ times longer by what it replaces .*; use another tokenizer$", said)
+
+
+@pytest.mark.parametrize(
+    ("section", "part"),
+    [
+        ("normalizer", charsmap(65)),
+        ("post_processor", {"type": "TemplateProcessing", "single": [{"Sequence": {}}] * 5, "pair": []}),
+    ],
+)
+def test_a_growing_part_of_a_file_is_seen_however_it_is_written(section: str, part: dict[str, Any]) -> None:
+    for key in (section, f"\\u00{ord(section[0]):x}{section[1:]}"):
+        text = f'{{"model": {{"vocab": {{"normalizer": 3}}}}, "{key}" : {json.dumps(part)}}}'
+        refused(lambda text=text: check_growth(Path("a.json"), text.encode(), KNOWN))  # type: ignore[misc]
+
+
+PUBLISHED: dict[str, dict[str, Any]] = {  # what changes texts in them
+    "Llama 2": {
+        "normalizer": normalizers.Sequence([normalizers.Prepend("▁"), replace(" ", "▁")]),
+        "decoder": decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)]),
+    },
+    "Whisper, GPT-2": {"pre_tokenizer": pre_tokenizers.ByteLevel(), "decoder": decoders.ByteLevel()},
+    "BERT": {"normalizer": normalizers.BertNormalizer(), "decoder": decoders.WordPiece()},
+    "XLNet": {
+        "normalizer": normalizers.Sequence(
+            [
+                *(replace("``", '"'), replace("''", '"'), normalizers.NFKD(), normalizers.StripAccents()),
+                *(normalizers.Lowercase(), replace(Regex(" {2,}"), " ")),
+            ]
+        ),
+        "pre_tokenizer": pre_tokenizers.Metaspace(),
+    },
+    "CLIP": {
+        "normalizer": normalizers.Sequence([normalizers.NFC(), replace(Regex(r"\s+"), " "), normalizers.Lowercase()])
+    },
+    "Qwen": {
+        "normalizer": normalizers.NFC(),
+        "pre_tokenizer": pre_tokenizers.Sequence(
+            [pre_tokenizers.Split(Regex(r"\p{N}"), "isolated"), pre_tokenizers.ByteLevel(use_regex=False)]
+        ),
+    },
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_tokenizers_are_no_growing_ones(name: str) -> None:
+    check_growth(Path("a.json"), library(**PUBLISHED[name]).to_str().encode(), KNOWN)
+    sentencepiece = {"normalizer": {"type": "Sequence", "normalizers": [charsmap(40)]}}  # XLM-R, T5
+    check_growth(Path("a.json"), json.dumps(sentencepiece).encode(), KNOWN)

@@ -10,8 +10,10 @@ waits for on a text of a few thousand letters; so does WordPiece where words may
 library cannot be interrupted, but it lets other threads run while it works on a batch: so such a tokenizer works in a
 thread of its own, and whoever waits for it too long says so. What it began goes on until the process ends.
 
-Loading it runs the patterns, too, over the tokens that were added; that is tried first where it can be ended
-(sandbox/). The patterns that most published tokenizers share are known, and theirs are left as they are.
+One that makes texts many times longer takes more memory than there is, which ends the process: it is refused before
+it is loaded (text_growth.py). Loading runs the patterns, too, over the tokens that were added; that is tried first
+where it can be ended (sandbox/). The patterns that most published tokenizers share are known, and theirs are left as
+they are.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from legato import sandbox
+from legato.data.text.text_growth import check_growth
 from legato.errors import DataError, LegatoError, brief, is_panic, panics_unprinted
 from legato.input_files import read_bytes
 
@@ -115,6 +118,7 @@ class Library:
         import tokenizers
 
         data = read_bytes(file, LARGEST)
+        check_growth(file, data, KNOWN)
         slow = slow_parts_of(data)
         try_loading(file, slow)
         with clear_of_panics(f"{file} is not a tokenizer that can be read"), panics_unprinted():
