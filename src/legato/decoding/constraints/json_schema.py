@@ -7,9 +7,12 @@ are separated as `json.dumps` does, and nothing else is space between them: a mo
 tokens are spent.
 
 A schema comes from whoever asks, and texts of others wait for each step. So reading it, a step and a text each have a
-budget. What exceeds it is refused, is ended by the shortest way that is known, or ends with a failure that the
-search's caller raises. Before a stranger's schema is read here, `check_readable` reads it in a process that can be
-ended: some would be read for hours.
+budget. What exceeds it is refused, is ended by the shortest way that is known, or is not ended: then the limit cuts it
+off, and its `finish_reason` is "length". A text that `llguidance` itself cannot follow fails. Before a stranger's
+schema is read here, `check_readable` reads it in a process that can be ended: some would be read for hours.
+
+Each token, also of an end, is one that `llguidance` allows, so what has ended fits as far as that compares exactly:
+schema_numbers.py gives it no number that it would round.
 """
 
 from __future__ import annotations
@@ -45,6 +48,7 @@ LIMITS: Final = {
     "max_lexer_states": 50_000,
 }
 SECONDS: Final = 2.0  # of computing, in which a stranger's schema has to be read
+UNENDED: Final = 1 << 60  # tokens to spare, of a text whose end is not looked for any more
 TRIED: Final = 12  # tokens that are tried where room is scarce
 # Seconds of computing that looking for ends may take:
 READING: Final = 1.0  # while a schema is read
@@ -172,7 +176,8 @@ class SchemaConstraint:
                 return self._only(path[:1])
             return self._with_room(text, mask, path, left, step, tokens)
         except OutOfTime:
-            return self._failed("too much is to be tried to end a text", mask)
+            text.slack = UNENDED  # from here on it is free, and cut off where the limit is
+            return mask
         finally:
             text.seconds -= time.thread_time() - begun
 
