@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import sacrebleu
+from sacrebleu.metrics import chrf
 
 from legato.errors import LegatoError
 from legato.evaluation.translation import translation_scores
@@ -70,3 +71,19 @@ def test_lists_of_different_lengths_are_an_error():
 def test_the_scorer_is_imported_only_when_it_scores():
     code = "import sys, legato.evaluation.translation; assert 'sacrebleu' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_word_without_end_costs_no_more_than_a_long_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    extract = chrf.extract_all_char_ngrams
+    monkeypatch.setattr(
+        chrf, "extract_all_char_ngrams", lambda line, *rest: read.append(len(line)) or extract(line, *rest)
+    )
+    endless = "ab" * 50_000
+    scores = translation_scores(["the cat", f"the {endless} sat"], [endless, f"the {endless} sat"])
+    assert sum(read) < 4 * 10_010
+    long = ["ab" * 5_000, "a dog " * 4_000]  # that are no longer than scored are scored whole
+    assert scores["chrf"] < 100 == round(translation_scores(long, long)["chrf"])
+    read.clear()
+    translation_scores(long, long)
+    assert sum(read) == 2 * (10_000 + 24_000)

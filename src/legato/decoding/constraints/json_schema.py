@@ -7,7 +7,7 @@ are separated as `json.dumps` does, and nothing else is space between them: a mo
 tokens are spent.
 
 A schema comes from whoever asks, and texts of others wait for each step. So reading it, a step and a text each have a
-budget. What exceeds it is refused, is ended by the shortest way that is known, or is not ended: then the limit cuts it
+budget. What exceeds it is refused, is ended by the shortest way that is known, or not ended: then the limit cuts it
 off, and its `finish_reason` is "length". A text that `llguidance` itself cannot follow fails. Before a stranger's
 schema is read here, `check_readable` reads it in a process that can be ended: some would be read for hours.
 
