@@ -6,8 +6,8 @@
     chrf         character n-grams up to 6, F2 (Popović 2015)
 
 They are from 0 to 100, over the whole corpus. Texts are given as people read them: detokenized. Of a word of more
-than 10,000 characters, which no language has, the first 10,000 are scored: chrF counts six n-grams at each character, so
-a word of 100,000 took longer than all else in a validation.
+than 10,000 characters, which no language has, the first 10,000 are scored: chrF counts six n-grams at each
+character, so a word of 100,000 took longer than all else in a validation.
 """
 
 from __future__ import annotations
