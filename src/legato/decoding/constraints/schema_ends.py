@@ -165,8 +165,8 @@ class Ends:
         """Digits after which the number that a text ends with may end; None: none that was found."""
         text = self._library.decode_str(list(written[-NUMBER_TOKENS:]))
         for digits in completions(text, self._steps):
-            path = [self.characters[digit] for digit in digits]
-            if any(token is None for token in path) or matcher.validate_tokens(path) < len(path):
+            path = self._known(digits)
+            if len(path) < len(digits) or matcher.validate_tokens(path) < len(path):
                 continue
             behind = [*self._known(BEHIND_NUMBER), *self.ends[:1]]
             if any(matcher.validate_tokens([*path, token]) > len(path) for token in behind):
