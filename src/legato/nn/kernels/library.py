@@ -379,6 +379,7 @@ def _compile(compiler: str, source: Path, file: Path) -> None:
     with replacing_file(file) as fresh:
         command = [compiler, *FLAGS, str(source), "-o", str(fresh)]
         subprocess.run(command, capture_output=True, check=True, timeout=TIMEOUT_S)
+        fresh.chmod(0o700)  # whatever the umask lets a group do
         digest = _digest(fresh)
     with replacing_file(_digest_file(file)) as fresh:
         fresh.write_text(digest, encoding="ascii")
