@@ -23,6 +23,7 @@ TRAINING_TEXT = f"{TEXT}\n" * 40
 ONE_LAYER = {"model.layers": 1, "model.dropout": 0}
 RUNS: dict[str, dict[str, Any]] = {
     **{name: {"task": "lm", "model": name, **ONE_LAYER} for name in ("elman", "gru", "lstm", "window")},
+    "deep": {"task": "lm", "model": "elman", "model.layers": 3, "model.dropout": 0},
     "gpt2": {"task": "lm", "model": "gpt2", **ONE_LAYER, **HEADS},
     "bert": {"task": "mlm", "model": "bert", **ONE_LAYER, **HEADS},
 }
@@ -60,6 +61,42 @@ def test_an_elman_rnn_has_the_product_of_its_steps_and_stays_below_the_bound(mod
         back = (back * (1 - state.double().square())) @ weight.double()
         norms.append(float(back.norm()))
     np.testing.assert_allclose(found.norms, norms[::-1], rtol=1e-3)
+
+
+def stacked(models: dict[str, Model], layers: int) -> tuple[Model, list[Any]]:
+    """An Elman network of so many layers, 16 wide each, and its cells."""
+    model = copy.deepcopy(models["deep"])
+    model.module.stack.layers = model.module.stack.layers[:layers]
+    return model, [pair[0].cell for pair in model.module.stack.layers]
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_the_bound_of_each_layer_holds_along_every_way_up(models: dict[str, Model], layers: int) -> None:
+    model, cells = stacked(models, layers)
+    for seed, scales in enumerate(([0.05, 1.2, 1.2], [1.2, 0.05, 0.5], [0.7, 0.9, 1.1])):
+        torch.manual_seed(seed)
+        for cell, scale in zip(cells, scales, strict=False):
+            torch.nn.init.orthogonal_(cell.weight_hh, scale)
+            torch.nn.init.normal_(cell.weight_ih, std=0.1)
+        for layer in range(layers):
+            found = gradient_through_time(model, TEXT, layer=layer)
+            assert found.bound is not None
+            assert (found.norms <= found.bound * (1 + 1e-6)).all(), (scales, layer)
+            assert found.bound[-1] == pytest.approx(found.norms[-1], rel=1e-5)
+
+
+def test_the_bound_is_the_norm_where_nothing_is_lost(models: dict[str, Model]) -> None:
+    """States of zero, where tanh has slope 1, and matrices that only scale."""
+    model, cells = stacked(models, 3)
+    with torch.no_grad():
+        for cell, u, w in zip(cells, (0.5, 1.2, 0.9), (0.0, 0.7, 1.5), strict=True):
+            cell.weight_hh.copy_(u * torch.eye(16))
+            cell.weight_ih.copy_(w * torch.eye(16))
+            cell.bias_ih.zero_()
+            cell.bias_hh.zero_()
+    for layer in range(3):
+        found = gradient_through_time(model, TEXT, layer=layer)
+        np.testing.assert_allclose(found.bound, found.norms, rtol=1e-4)
 
 
 def written_out(model: Model) -> tuple[Any, list[torch.Tensor], list[torch.Tensor], torch.Tensor]:

@@ -1,12 +1,19 @@
 """How far gradients reach back: ‖∂loss_t / ∂h_s‖ for every s up to t, of a model that predicts the next token.
 
 h_s is the state that a recurrent layer leaves at s, or what the first block of a Transformer reads there. In an
-Elman RNN each step back multiplies by diag(1 − h²) U, so over t − s steps the norm shrinks, or grows, at most by
+Elman RNN each step back multiplies by diag(1 − h²) U, so over t − s steps the norm in the last layer shrinks, or
+grows, at most by
 
     (γ_w γ_g)^(t − s)          γ_w = ‖U‖₂, the largest singular value;  γ_g = the largest 1 − h² on the way
 
-(Pascanu et al. 2013). Below 1 it vanishes; above 1 it may explode. The LSTM's cell and the Transformer's attention
-are ways around the product.
+(Pascanu et al. 2013). Below 1 it vanishes; above 1 it may explode. From a layer l below, the way to the loss leads
+along time in l and up into l + 1, so that
+
+    ∂loss/∂h^l_s = U_lᵀ diag(1 − (h^l_{s+1})²) ∂loss/∂h^l_{s+1}  +  W_{l+1}ᵀ diag(1 − (h^{l+1}_s)²) ∂loss/∂h^{l+1}_s
+    b^l_s = ‖U_l‖₂ γ^l b^l_{s+1}  +  ‖W_{l+1}‖₂ γ^{l+1} b^{l+1}_s          b^l_t = ‖∂loss/∂h^l_t‖
+
+where W_{l+1} multiplies what layer l hands up and γ^l is the largest 1 − (h^l)². Of the last layer b is the product
+above. The LSTM's cell and the Transformer's attention are ways around the product.
 
 An LSTM hands on two states, and h_s = o_s ∘ tanh(c_s) is made of the other. So ∂loss_t / ∂h_s is what comes back
 through the gates alone, c_s being held, and `of="cell"` asks for ∂loss_t / ∂c_s, what comes back by both ways: along
@@ -51,7 +58,7 @@ class Gradients:
     wanted: str  # the token whose loss it is, behind the last of them
     loss: float
     norms: Array  # (t + 1,), ‖∂loss_t / ∂h_s‖, or ‖∂loss_t / ∂c_s‖; the last is of t itself
-    bound: Array | None  # (t + 1,), the same of t times (γ_w γ_g)^(t − s), of an Elman RNN
+    bound: Array | None  # (t + 1,), what the norms cannot exceed, b above; of an Elman RNN
 
     @property
     def distances(self) -> Array:
@@ -83,15 +90,15 @@ def gradient_through_time(
         logits = module.readout(module(batch).hidden)[0, at]
         loss = F.cross_entropy(logits.float(), batch.inputs.token_ids[0, at + 1])
         name, states = _chosen(trace, layer, loaded, of)
-        found = torch.autograd.grad(loss, states, allow_unused=True)
-    norms = _norms(found, states)[: at + 1]
+        gradients = torch.autograd.grad(loss, states, allow_unused=True, retain_graph=True)
+        bound = _bound(module, trace, name, loss, at)
     return Gradients(
         name,
         places.names[: at + 1],
         places.names[at + 1],
         float(loss.detach()),
-        norms,
-        _bound(module, trace, name, norms),
+        _norms(gradients, states)[: at + 1],
+        bound,
     )
 
 
@@ -130,13 +137,24 @@ def _norms(found: tuple[Tensor | None, ...], states: list[Tensor]) -> Array:
     return torch.stack([zero if each is None else each.double().norm().cpu() for each in found]).numpy()
 
 
-def _bound(module: Any, trace: Recording, name: str, norms: Array) -> Array | None:
-    found = HIDDEN.search(name)
-    if found is None or found[1] != "elman":
+def _bound(module: Any, trace: Recording, name: str, loss: Tensor, at: int) -> Array | None:
+    """The recursion over layers and time, from the last layer down to the one of this name."""
+    match = HIDDEN.search(name)
+    if match is None or match[1] != "elman":
         return None
-    layers = [each for each in module.modules() if isinstance(each, Layer) and isinstance(each.cell, ElmanCell)]
-    weight = layers[int(found[2])].cell.weight_hh.detach().double().cpu()
-    steepest = max(float((1 - state.detach().double().square()).max()) for state in trace[name][: len(norms)])
-    factor = float(torch.linalg.matrix_norm(weight, 2)) * steepest
-    away = np.arange(len(norms) - 1, -1, -1)
-    return norms[-1] * factor**away
+    cells = [each.cell for each in module.modules() if isinstance(each, Layer) and isinstance(each.cell, ElmanCell)]
+    bound = from_above = np.zeros(at + 1)  # nothing lies above the last layer
+    for number in reversed(range(int(match[2]), len(cells))):
+        cell, states = cells[number], trace[f"{name[: match.start(2)]}{number}.hidden"][: at + 1]
+        slope = max(float((1 - state.detach().double().square()).max()) for state in states)
+        (gradient,) = torch.autograd.grad(loss, states[at], retain_graph=True)
+        factor, bound = _operator_norm(cell.weight_hh) * slope, np.empty(at + 1)
+        bound[at] = float(gradient.double().norm())
+        for s in reversed(range(at)):
+            bound[s] = factor * bound[s + 1] + from_above[s]
+        from_above = _operator_norm(cell.weight_ih) * slope * bound
+    return bound
+
+
+def _operator_norm(weight: Tensor) -> float:
+    return float(torch.linalg.matrix_norm(weight.detach().double().cpu(), 2))
