@@ -54,12 +54,32 @@ def test_comparing_settings_files_names_them(command: Any, home: Path, tmp_path:
 
 def test_a_width_that_is_written_down_is_kept(command: Any, home: Path, tmp_path: Path) -> None:
     settings = {k: v for k, v in small(home, train__steps=1).items() if k != "model"}
-    command("compare", "lm", "model=[elman,lstm]", *words(settings), f"out={tmp_path}/c", "--quiet")
+    answer = command("compare", "lm", "model=[elman,lstm]", *words(settings), f"out={tmp_path}/c", "--quiet")
+    results = [json.loads((tmp_path / "c" / name / "result.json").read_text()) for name in ("elman", "lstm")]
+    elman, lstm = (f"{result['parameters']:,}" for result in results)
+    warning = (
+        f"match=parameters is not reached for the {elman} parameters of 'elman': 'lstm' {lstm} (its width is set); "
+        "leave out model.width, or set match=none"
+    )
+    assert warning in answer.err
+    assert warning.partition(":")[0] in " ".join(answer.out.split())  # under the table, in several lines
     widths = {
         yaml.safe_load((tmp_path / "c" / name / "config.yaml").read_text())["model"]["width"]
         for name in ("elman", "lstm")
     }
     assert widths == {16}
+
+
+def test_parameters_are_counted_with_what_a_task_puts_on_a_model(tmp_path: Path) -> None:
+    """A classifier has a head and no readout: word2vec's would be half of it."""
+    rows = "".join(f"{n} words of a text\t{'yes' if n % 2 else 'no'}\n" for n in range(40))
+    (tmp_path / "t.tsv").write_text("text\tlabel\n" + rows)
+    settings = {"data.train": str(tmp_path / "t.tsv"), "tokenizer": "word", "train.steps": 1, "device": "cpu"}
+    models = ["word2vec", "elman"]
+    found = legato.compare("classification", settings, model=models, out=tmp_path / "c", quiet=True)
+    first, second = (entry.results[0].parameters for entry in found.entries)
+    assert abs(second - first) < 0.1 * first
+    assert not found.warnings
 
 
 def test_a_quiet_comparison_tells_what_it_is_at(tmp_path: Path) -> None:

@@ -29,7 +29,8 @@ from legato.evaluation.lm import PRICE
 from legato.evaluation.metrics import Metric, Metrics, metric_of
 from legato.folders.atomic import clear_errors, write_text
 from legato.input_files import path_of
-from legato.models.base import Sizes, measure
+from legato.models.base import Sizes, count_parameters
+from legato.models.model_with_head import HeadSpec, ModelWithHead
 from legato.registry import MODELS, TASKS
 from legato.runs.config import RunConfig, check, dump, flat, settings_for
 from legato.runs.run_folder import RunFolder
@@ -45,6 +46,7 @@ LISTS = (
     *("data.toy.distance", "data.toy.length", "data.labels", "adapt.targets"),
 )
 WIDEST = 16384
+TOLERANCE = 0.1  # of the parameters, by which a model may miss the number that it should have
 NUMBER = re.compile("[0-9]{1,15}")
 PLOT = "compare.png"
 # What every run tells of itself: the column's title, and how a value is shown. From `trainable` on, only where runs
@@ -98,6 +100,7 @@ class Prepared:
     settings: dict[str, Any]  # of the model, those that follow from the data
     tokens: int
     rows: int | None  # texts or pictures, where these are counted
+    head: HeadSpec | None  # what the task puts on the model in place of its readout
 
 
 @dataclass
@@ -107,6 +110,7 @@ class Comparison:
     entries: list[ComparisonEntry]
     out: Path
     plot: Path
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def metrics(self) -> Metrics:
@@ -144,7 +148,7 @@ class Comparison:
             for figure in (*self.measured, *self.figures):
                 row[figure] = {"mean": entry.mean(figure), "spread": entry.spread(figure)}
             rows.append(row)
-        return {"out": str(self.out), "plot": str(self.plot), "entries": rows}
+        return {"out": str(self.out), "plot": str(self.plot), "entries": rows, "warnings": self.warnings}
 
 
 def compare(
@@ -196,7 +200,10 @@ def _compare(
     _same_data(entries)
     prepared = _all_prepared(entries)
     _same_budget(entries, [each.tokens for each in prepared], [each.rows for each in prepared])
-    _match_parameters(entries, prepared, match)
+    warnings = _match_parameters(entries, prepared, match)
+    for line in warnings:
+        display.warn(line)
+        tell(f"warning: {line}")
     for entry in entries:
         for seed in seeds or [entry.config.seed]:
             folder = out / (re.sub(r"[^\w.-]", "-", entry.label) + (f"-seed{seed}" if len(seeds) > 1 else ""))
@@ -206,7 +213,7 @@ def _compare(
             result = _run(config, folder, Display(quiet, lambda text: tell(f"  {text}")))
             entry.results.append(result)
             tell(f"{entry.label}: {result.parameters:,} parameters, {result.seconds:.0f} seconds")
-    comparison = Comparison(entries, out, out / PLOT)
+    comparison = Comparison(entries, out, out / PLOT, warnings)
     out.mkdir(parents=True, exist_ok=True)
     write_text(out / "compare.json", to_json(comparison.summary(), indent=1))
     draw(comparison)
@@ -279,15 +286,38 @@ def _same_budget(entries: list[ComparisonEntry], tokens: list[int], rows: list[i
             raise ConfigError(f"'{entry.label}' would train on {count:,} {unit}, {first}; {advice}")
 
 
-def _match_parameters(entries: list[ComparisonEntry], prepared: list[Prepared], match: Any) -> None:
-    """Choose each entry's width so that its parameters come closest to the first one's, or to a number."""
+def _match_parameters(entries: list[ComparisonEntry], prepared: list[Prepared], match: Any) -> list[str]:
+    """Choose each entry's width so that its parameters come closest to the first one's, or to a number.
+
+    A line for the user where that leaves some of them far apart.
+    """
     if match in ("none", None):
-        return
+        return []
     target = int(match) if match != "parameters" else _parameters(entries[0].config, prepared[0])
+    unmatched, advice = [], ["set match=none"]
     for entry, data in zip(entries, prepared, strict=True):
-        fixed = entry.own_width or entry.config.start_from is not None
-        if not fixed and "width" in type(entry.config.model).model_fields:
+        reason, remedy = _why_fixed(entry)
+        if not reason:
             entry.config = _with_width(entry.config, _closest_width(entry.config, data, target))
+            reason, remedy = "at the width that comes nearest", "set another match=NUMBER"
+        count = _parameters(entry.config, data)
+        if abs(count - target) > TOLERANCE * target:
+            unmatched.append(f"'{entry.label}' {count:,} ({reason})")
+            if remedy and remedy not in advice:
+                advice.insert(0, remedy)
+    if not unmatched:
+        return []
+    aim = f" for the {target:,} parameters of '{entries[0].label}'" if match == "parameters" else ""
+    return [f"match={match} is not reached{aim}: {', '.join(unmatched)}; {', or '.join(advice)}"]
+
+
+def _why_fixed(entry: ComparisonEntry) -> tuple[str, str]:
+    """Why the entry's width cannot be chosen, and what to set so that it can; empty where it can."""
+    if entry.config.start_from is not None:
+        return f"it begins with from={brief(entry.config.start_from)}", ""
+    if "width" not in type(entry.config.model).model_fields:
+        return "it has no width", ""
+    return ("its width is set", "leave out model.width") if entry.own_width else ("", "")
 
 
 def _all_prepared(entries: list[ComparisonEntry]) -> list[Prepared]:
@@ -309,11 +339,17 @@ def _prepared(config: RunConfig) -> Prepared:
     given = dict(config.model)
     settings = {key: value for key, value in dict(job.model_config).items() if value != given[key]}
     tokens = steps * job.batches.tokens_per_step
-    return Prepared(job.sizes, settings, tokens, None if rows is None else steps * rows)
+    return Prepared(job.sizes, settings, tokens, None if rows is None else steps * rows, job.head)
 
 
 def _parameters(config: RunConfig, data: Prepared) -> int:
-    return measure(MODELS.get(config.model.name), config.model.model_copy(update=data.settings), data.sizes)
+    """How many the run's model has, counted without making it."""
+    with torch.device("meta"):
+        model = MODELS.get(config.model.name)(config.model.model_copy(update=data.settings), data.sizes)
+        if data.head is not None:
+            own = {} if config.head is None else config.head.model_dump()
+            model = ModelWithHead(model, data.head.model_copy(update=own))
+    return count_parameters(model)
 
 
 def _with_width(config: RunConfig, width: int) -> RunConfig:
@@ -347,7 +383,7 @@ def table_of(comparison: Comparison) -> tuple[list[str], list[list[str]], str]:
                 more = "" if spread is None else f" ± {metric.text(spread, '.3f')}"
                 cells.append(metric.text(mean, ".3f") + more)
         rows.append(cells)
-    told = []  # what is to be known of figures of models that cut texts differently
+    told = list(comparison.warnings)  # and what is to be known of figures of models that cut texts differently
     results = [result for entry in comparison.entries for result in entry.results]
     if any("valid.unspelt_bytes" in result.metrics for result in results):
         told.append(f"bits per byte: what a model's tokens do not spell is charged at {PRICE:.3f} bits a byte")
