@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { dot, numbers, softmax } from "./softmax";
+import { dot, LECTURE, numbers, scoresOf, softmax } from "./softmax";
 
 test("the lecture's scores, divided by 8", () => {
   const weights = softmax([112, 96, 16, 8].map((score) => score / 8));
@@ -16,6 +16,12 @@ test("lines that people write", () => {
   expect(numbers("112, 96;16 8")).toEqual([112, 96, 16, 8]);
   expect(numbers("1, x")).toBeNull();
   expect(numbers("")).toBeNull();
+});
+
+test("a report without heads begins with the lecture's scores", () => {
+  expect(scoresOf(undefined, false)).toBe(LECTURE);
+  expect(scoresOf(undefined, true)).toBeNull();
+  expect(scoresOf("1, 2", true)).toBe("1, 2");
 });
 
 test("a dot product", () => expect(dot([1, 2], [3, 4])).toBe(11));

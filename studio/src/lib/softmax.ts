@@ -15,6 +15,13 @@ export function numbers(line: string): number[] | null {
   return found.length && found.length <= 64 && found.every(Number.isFinite) ? found : null;
 }
 
+export const LECTURE = "112, 96, 16, 8";
+
+/** The scores to work through: those that were typed, or the lecture's where no head has any; null: a head's. */
+export function scoresOf(typed: string | undefined, hasHeads: boolean): string | null {
+  return typed ?? (hasHeads ? null : LECTURE);
+}
+
 export function dot(a: ArrayLike<number>, b: ArrayLike<number>): number {
   let sum = 0;
   for (let i = 0; i < a.length; i++) sum += a[i]! * b[i]!;
