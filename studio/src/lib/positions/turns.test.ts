@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { cosines, likeness, rotation, rotationError, some } from "./turns";
+import { cosines, inTurns, likeness, rotation, rotationError, some } from "./turns";
 
 const RATES = [1, 0.1, 0.01];
 const LENGTH = 40;
@@ -22,6 +22,11 @@ test("one matrix takes every position as far", () => {
     }
   }
   expect(rotationError(table, [1, 0.1, 0.02], 10)).toBeGreaterThan(0.01);
+});
+
+test("sines and cosines are drawn in turns, each column once", () => {
+  expect(Array.from({ length: 6 }, (_, place) => inTurns(place, 6))).toEqual([0, 3, 1, 4, 2, 5]);
+  expect(Array.from({ length: 5 }, (_, place) => inTurns(place, 5))).toEqual([0, 3, 1, 4, 2]);
 });
 
 test("likeness depends on the distance alone", () => {

@@ -37,6 +37,13 @@ export function rotationError(table: Numbers, rates: ArrayLike<number>, distance
   return most;
 }
 
+/** Which column of a table of all sines, then all cosines, is drawn at a place where they take turns: sin, cos, sin, … */
+export function inTurns(place: number, columns: number): number {
+  const half = Math.floor(columns / 2);
+  if (place >= 2 * half) return half; // one more sine, of a width that is odd
+  return place % 2 ? columns - half + (place - 1) / 2 : place / 2;
+}
+
 /** cos(P(t), P(t + k)) = the mean of cos ω k, whatever t. */
 export function likeness(rates: ArrayLike<number>, distance: number): number {
   let sum = 0;
