@@ -96,7 +96,7 @@ def test_one_of_several_tasks_is_inspected(command: Any, tmp_path: Path) -> None
         ([picture, "--task", "colours"], "has no question; write one behind it"),
         (["what colour is it?", "--task", "colours"], "has no picture; name one before it"),
         (["a gem", "--task", "boxes"], "is no file, and this model reads pictures, not text"),
-        ([picture, "--task", "films"], "is a picture, and this model reads text; give it one"),
+        ([picture, "--task", "films"], "is a picture, but this model reads text; give it a text"),
     ):
         answer = command("inspect", run, *words)
         assert answer.code == 2

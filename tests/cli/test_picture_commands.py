@@ -133,6 +133,27 @@ def test_what_will_not_do_is_one_line(command: Any, runs: Path, photos: Path, wo
     assert answer.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("verb", "name", "advice"),
+    [
+        ("predict", "t.csv", "to read what is in it: --file t.csv (of a table, --columns names the texts)"),
+        ("predict", "t.txt", "to read what is in it: --file t.txt (of a table, --columns names the texts)"),
+        ("embed", "t.txt", "to read its lines: --file t.txt"),
+        ("inspect", "t.txt", "give it a text from it"),
+    ],
+)
+def test_a_file_is_not_read_as_its_name(
+    command: Any, runs: Path, photos: Path, verb: str, name: str, advice: str
+) -> None:
+    assert command(verb, runs / "texts", name).code == 0  # a text that only looks like a name
+    (photos / name).write_text("text\na merry film\n")
+    answer = command(verb, runs / "texts", name)
+    assert (answer.code, answer.out) == (2, "")
+    kind = "table" if name.endswith("csv") else "text file"
+    assert answer.err.startswith(f"legato: {name} is a {kind}, but ")
+    assert answer.err.endswith(f" reads text; {advice}\n")
+
+
 def test_a_picture_for_a_model_that_reads_none(command: Any, runs: Path, photos: Path) -> None:
     answer = command("predict", runs / "texts", "a merry film", "a.png")
     assert (answer.code, answer.out) == (2, "")

@@ -284,7 +284,7 @@ def test_one_of_several_tasks_has_to_be_named(trained: Callable[[str], Model], t
             model.trace(PICTURE, task=task)
     path = write_picture(tmp_path / "a.png")
     for task, given, line in (
-        ("films", str(path), "a.png is a picture, and this model reads text; give it one"),
+        ("films", str(path), "a.png is a picture, but this model reads text; give it a text"),
         ("films", PICTURE, "this model reads text, and ndarray is none"),
         ("boxes", "a gem of a film", "is no file, and this model reads pictures, not text"),
         ("colours", PICTURE, "has no question"),

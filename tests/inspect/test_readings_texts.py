@@ -122,7 +122,7 @@ def test_a_file_that_is_no_text_is_refused(trained: Callable[[str], Model], tmp_
     picture, sound = write_picture(tmp_path / "a.png"), tmp_path / "0.wav"
     for name in ("texts", "masks", "trees"):
         for given, kind in ((picture, "picture"), (sound, "sound")):
-            with pytest.raises(DataError, match=rf"is a {kind}, and this model reads text; give it one"):
+            with pytest.raises(DataError, match=rf"is a {kind}, but this model reads text; give it a text"):
                 trained(name).trace(str(given))
         with pytest.raises(DataError, match="this model reads text, and ndarray is none"):
             trained(name).trace(pixels("red"))

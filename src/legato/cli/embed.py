@@ -79,6 +79,7 @@ def command(
         from legato.loading import load
         from legato.tasks.embedding.embed_files import embed_to_file, embedded, ending_of
         from legato.tasks.embedding.text_vectors import TextVectors
+        from legato.tasks.file_inputs import refuse_files
     ending = None if out is None else ending_of(out, pool)
     many: list[Any]
     if image:
@@ -100,6 +101,8 @@ def command(
                 raise DataError(f"{where} {number} is empty, and nothing has no vector; remove it")
         if not many:
             raise DataError(f"{file or 'standard input'} holds no text; give at least one line")
+        if texts:
+            refuse_files(texts, "legato embed", "to read its lines: --file {}")
         held = load(model, device, dtype=dtype, quantize=quantize)
         vectors = TextVectors.of(held.loaded, layers=layers, pool=pool, normalize=normalize)
     with Meter(enabled=not texts, printed=out is None) as meter, notes(meter.note):

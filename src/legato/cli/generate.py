@@ -86,6 +86,7 @@ def command(
         from legato.decoding import SearchOptions
         from legato.decoding.constraints import constraint_of
         from legato.loading import load
+        from legato.tasks.file_inputs import refuse_files
     given = {name: called.params[name] for name in SearchOptions.model_fields}
     given["json_schema"] = _schema(json_schema)
     options = validate(SearchOptions, {**given, "stop": [text.replace("\\n", "\n") for text in stop or []]})
@@ -103,6 +104,8 @@ def command(
             raise ConfigError("a dialogue is written as it comes: give a message, or leave out --json and the like")
         _talk(held, options, first, image)
         return
+    if prompt is not None:
+        refuse_files([prompt], "legato generate", "to go on from its lines: --file {}")
     prompts = _prompts(prompt, file)
     file = file or ("standard input" if len(prompts) > 1 else None)
     asked: list[Any] = list(prompts)

@@ -224,9 +224,8 @@ def command(
     source: Texts | Items | Lines = Texts(texts) if texts else Lines(None if file in (None, "-") else file)
     check_place(model)
     with importing():
-        from legato.data.audio.sounds import is_sound_file
-        from legato.data.image.pictures import is_picture_file
         from legato.loading import load
+        from legato.tasks.file_inputs import refuse_files
     table = False
     if file is not None:
         from legato.tasks.table_inputs import is_table
@@ -261,10 +260,8 @@ def command(
         items = own.inputs_of(texts)
         source, single = Items(items, own.input_name), len(items) == 1
     elif texts:
-        for text in texts:
-            kind = "picture" if is_picture_file(text) else "sound" if is_sound_file(text) else None
-            if kind is not None:
-                raise DataError(f"{text} is a {kind}, but {held.folder} reads text; give it a text")
+        advice = "to read what is in it: --file {} (of a table, --columns names the texts)"
+        refuse_files(texts, str(held.folder), advice)
     if file not in (None, "-"):
         alone = search is not None or context is not None
         inputs = own.read_file(file, held.about, named, alone=alone)

@@ -10,9 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from legato.data.audio.sounds import is_sound_file
 from legato.data.batching.batch import Batch, Inputs
-from legato.data.image.pictures import is_picture_file
 from legato.data.positions import INPUT, Reading, named_tokens, row_reading
 from legato.data.processors import TEXT
 from legato.errors import DataError, LegatoError
@@ -20,6 +18,7 @@ from legato.folders.loaded import Loaded
 from legato.registry import TASKS
 from legato.tasks.embedding.text_vectors import TextVectors
 from legato.tasks.encoder_decoder import text_reading
+from legato.tasks.file_inputs import refuse_files
 
 
 def reading_of(loaded: Loaded, given: Any, written: str | None = None) -> Reading:
@@ -62,9 +61,7 @@ def _predicted(loaded: Loaded, given: Any) -> str:
 def check_text(given: Any) -> None:
     if not isinstance(given, str):
         raise DataError(f"this model reads text, and {type(given).__name__} is none")
-    kind = "picture" if is_picture_file(given) else "sound" if is_sound_file(given) else None
-    if kind is not None:
-        raise DataError(f"{given} is a {kind}, and this model reads text; give it one")
+    refuse_files([given], "this model")
     if not given.strip():
         raise DataError("there is no text to look at; give one")
 

@@ -18,10 +18,8 @@ import torch
 from torch import Tensor
 
 from legato.config import Section, validate
-from legato.data.audio.sounds import is_sound_file
 from legato.data.batching.batches import BatchShape
 from legato.data.batching.examples import Example, scoring_batches
-from legato.data.image.pictures import is_picture_file
 from legato.data.positions import Reading
 from legato.data.processors import TEXT, HasProcessors, Processors
 from legato.data.sources.table import Column
@@ -247,10 +245,11 @@ class Task:
         cls, source: str, about: Mapping[str, Any], columns: Sequence[Column] | None = None, *, alone: bool = False
     ) -> TableInputs | None:
         """What `predict` takes of a file (see `read_inputs`); None: it is no table, and each line is a text."""
+        from legato.tasks.file_inputs import file_kind
         from legato.tasks.table_inputs import is_table
 
-        kind = "picture" if is_picture_file(source) else "sound" if is_sound_file(source) else None
-        if kind is not None:
+        kind = file_kind(source)
+        if kind in ("picture", "sound"):
             raise DataError(f"{source} is a {kind}, and {cls.name} reads text; give a file of that")
         return cls.read_inputs(source, about, columns, alone=alone) if is_table(source) else None
 

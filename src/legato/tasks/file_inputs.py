@@ -1,17 +1,23 @@
-"""What `predict --file` reads for models of pictures or sounds: a file, a folder, a `.tar`, a list, or a table."""
+"""What `predict --file` reads for models of pictures or sounds: a file, a folder, a `.tar`, a list, or a table.
+
+And what a text names where it is the name of a file, which is then not meant as a text.
+"""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from legato.data.audio.sounds import is_sound_file
+from legato.data.image.pictures import is_picture_file
 from legato.data.sources.columns import Role
 from legato.data.sources.files import load_text
 from legato.data.sources.named_files import printable
 from legato.data.sources.table import Column, Head
-from legato.data.sources.tables import kind_of, read_table, tabbed
+from legato.data.sources.tables import FILE_SUFFIXES, kind_of, read_table, tabbed
 from legato.errors import DataError, brief, listed
 from legato.input_files import near_path, path_of
 from legato.tasks.table_inputs import ColumnChoice, TableInputs
@@ -79,6 +85,27 @@ class FileKind:
             f"{head.where} has the columns {listed(head.names)}; say which is the {self.what}: "
             f"--columns {brief(head.names[0])}"
         )
+
+
+def file_kind(text: str) -> str | None:
+    """The kind of the file that a text names: picture, sound, table or text file; None: it names none of these."""
+    if is_picture_file(text) or is_sound_file(text):
+        return "picture" if is_picture_file(text) else "sound"
+    path = Path(text)
+    try:
+        if path.suffix.lower() not in FILE_SUFFIXES or not path.is_file():
+            return None
+    except (OSError, ValueError):  # no file could be called so
+        return None
+    return "table" if kind_of(path) != "text" else "text file"
+
+
+def refuse_files(texts: Sequence[str], reader: str, advice: str = "give it a text from it") -> None:
+    """Refuse texts that name files, whose names a `reader` would read; `advice` is for tables and text files."""
+    for text in texts:
+        if (kind := file_kind(text)) is not None:
+            better = "give it a text" if kind in ("picture", "sound") else advice.format(shlex.quote(text))
+            raise DataError(f"{brief(text, 300)} is a {kind}, but {reader} reads text; {better}")
 
 
 def existing(source: str) -> Path:
