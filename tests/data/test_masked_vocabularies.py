@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from legato.config import validate
+from legato.data.text.text_reader import TextReader
 from legato.data.text.tokenizers import NAMES, Tokenizer, TokenizerConfig
 from legato.errors import ConfigError
 
@@ -34,6 +35,21 @@ def test_wordpiece_numbers_the_marks_as_bert_does() -> None:
     assert tokenizer.eos_id == 3
     assert tokenizer.name == "wordpiece"
     assert made("wordpiece", lowercase=True).lowercase
+
+
+def test_robertas_marks_are_those_of_its_kind(tmp_path: Path) -> None:
+    tokenizer = made("bpe", special_tokens="roberta")
+    names = [tokenizer.token(index) for index in (tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id)]
+    assert names == ["<s>", "</s>", "<mask>"]
+    assert (tokenizer.pad_id, tokenizer.eos_id) == (0, tokenizer.sep_id)
+    assert tokenizer.size == 290
+    assert not {"<eos>", "[CLS]"} & set(tokenizer.library.get_vocab())
+    around = tokenizer.encode_with_special_tokens("dogs")
+    assert (around[0], around[-1]) == (tokenizer.cls_id, tokenizer.sep_id)
+    reader = TextReader(tokenizer, None, False, False, True)
+    assert reader.paired == ([tokenizer.cls_id], [tokenizer.sep_id] * 2, [tokenizer.sep_id])
+    tokenizer.save(tmp_path)
+    assert Tokenizer.load(tmp_path).encode(TEXT).tolist() == tokenizer.encode(TEXT).tolist()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -69,6 +69,7 @@ def test_letters_and_vectors_are_of_whole_words() -> None:
     assert scratch_tokenizer(given())["name"] == "wordpiece"
     assert scratch_tokenizer(given("gpt2"))["name"] == "bpe"
     assert scratch_tokenizer(given("bert")) == {"name": "wordpiece", "masked": True}
+    assert scratch_tokenizer(given("roberta")) == {"name": "bpe", "masked": True, "special_tokens": "roberta"}
 
 
 def test_vectors_need_no_head_of_a_trained_encoder() -> None:

@@ -48,6 +48,10 @@ class ModelConfig(Section):
     both_ways: ClassVar[Mapping[str, Any]] = {}  # the settings with which it reads both ways, where it has a choice
     pretraining_heads: ClassVar[tuple[str, ...]] = ()  # settings that say which heads of pre-training there are
     uses_cls: ClassVar[bool] = False  # whether it reads a text between [CLS] and [SEP]
+    masked_tokenizer: ClassVar[Mapping[str, Any]] = {
+        "name": "wordpiece",
+        "masked": True,
+    }  # to guess hidden words with
     free: ClassVar[tuple[str, ...]] = ()  # settings that no weight depends on: others may be chosen with from=MODEL
 
     name: str

@@ -24,6 +24,8 @@ class RobertaConfig(EncoderConfig):
 
     pretraining_heads: ClassVar[tuple[str, ...]] = ("masked_words", "pooler")
 
+    masked_tokenizer: ClassVar[Mapping[str, Any]] = {"name": "bpe", "masked": True, "special_tokens": "roberta"}
+
     name: Literal["roberta"] = "roberta"
     family: Family = Field("roberta", description="roberta, xlm-roberta or camembert: what it is saved as")
     segments: int = Field(1, ge=1, description="kinds of sentences; with one, all are alike")

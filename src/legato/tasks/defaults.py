@@ -120,7 +120,7 @@ def scratch_tokenizer(given: Given, words: bool = False) -> dict[str, Any]:
     if words or config.network == "characters" or str(given.model.get("characters", 0)) != "0":
         return {"name": "word", "min_count": 2}
     if config.uses_cls:
-        return {"name": "wordpiece", "masked": True}
+        return dict(config.masked_tokenizer)
     return {"name": "bpe" if config.network == "attention" else "wordpiece"}
 
 

@@ -4,8 +4,8 @@ Notable here:
 - each of the six is a pipeline of the `tokenizers` library around a vocabulary; `assemble` builds the
   pipeline, `recognise` tells which one a file holds, `train_library` finds the vocabulary in a text;
 - training twice on one text gives the same tokenizer, which the library alone does not promise;
-- a vocabulary for guessing hidden words (`masked`) has BERT's special tokens, and the template by which others put
-  them around a text;
+- a vocabulary for guessing hidden words (`masked`) has BERT's or RoBERTa's special tokens, and the template by
+  which others put them around a text;
 - how text is cut into pieces, words and characters is said once, for training and for encoding.
 """
 
@@ -29,6 +29,7 @@ EOS: Final = "<eos>"
 UNK: Final = "<unk>"
 PAD: Final = "<pad>"
 BERT_SPECIAL_TOKENS: Final = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # in the order in which BERT numbers them
+ROBERTA_SPECIAL_TOKENS: Final = ("<pad>", "<s>", "</s>", "<unk>")  # and <mask>, which comes last
 NAMES: Final = ("byte", "char", "word", "bpe", "unigram", "wordpiece")
 DEFAULT_SIZE: Final = 8000
 PIECE: Final = 1 << 16  # characters that the library gets at once: longer ones cost it more than their share
@@ -63,6 +64,14 @@ class TokenizerConfig(Section):
     lowercase: bool = Field(False, description="read everything in lower case")
     path: str | None = Field(None, description="a tokenizer.json to use as it is")
     masked: bool = Field(False, description="with [CLS], [SEP] and [MASK], by which words are hidden; mlm sets it")
+    special_tokens: Literal["bert", "roberta"] = Field(
+        "bert", description="of masked: bert; or roberta, of bpe alone: <s>, </s> and <mask>, and no <eos>"
+    )
+
+    @property
+    def as_roberta(self) -> bool:
+        """Whether the special tokens are RoBERTa's."""
+        return self.masked and self.name == "bpe" and self.special_tokens == "roberta"
 
     @model_validator(mode="after")
     def _bytes_fit(self) -> TokenizerConfig:
@@ -82,6 +91,10 @@ def train_library(config: TokenizerConfig, texts: Iterable[str]) -> Any:
             return train(config, texts)
         if config.name == "wordpiece":  # BERT's own, so its special tokens come first and are all there are
             return put_template(train(config, texts))
+        if config.as_roberta:
+            size = (config.size or DEFAULT_SIZE) - 1
+            library = train(config.model_copy(update={"size": size}), texts)
+            return put_template(with_token(library, "<mask>", config.name), "<s>", "</s>", doubled=True)
         size = DEFAULT_SIZE if config.size is None and config.name in ("bpe", "unigram") else config.size
         if size is not None:  # the special tokens count, and <unk> is there
             config = config.model_copy(update={"size": max(size - len(BERT_SPECIAL_TOKENS) + 1, 1)})
@@ -90,15 +103,21 @@ def train_library(config: TokenizerConfig, texts: Iterable[str]) -> Any:
 
 def with_mask(library: Any, name: str) -> Any:
     """`library` with those of BERT's special tokens that it lacks, behind all others."""
-    from tokenizers import AddedToken
-
     known = library.get_vocab(with_added_tokens=True)
     for special_token in BERT_SPECIAL_TOKENS:
         if special_token not in known and special_token != "[UNK]":
-            # Where tokens bring the space before them, the hidden one's is hidden with it.
-            swallows = special_token == "[MASK]" and name in ("bpe", "unigram")
-            library.add_special_tokens([AddedToken(special_token, lstrip=swallows, normalized=False)])
+            with_token(library, special_token, name)
     return put_template(library)
+
+
+def with_token(library: Any, special_token: str, name: str) -> Any:
+    """`library`, whose kind is `name`, with one more special token."""
+    from tokenizers import AddedToken
+
+    # Where tokens bring the space before them, the hidden one's is hidden with it.
+    swallows = special_token in ("[MASK]", "<mask>") and name in ("bpe", "unigram")
+    library.add_special_tokens([AddedToken(special_token, lstrip=swallows, normalized=False)])
+    return library
 
 
 def put_template(library: Any, first: str = "[CLS]", last: str = "[SEP]", *, doubled: bool = False) -> Any:
@@ -308,7 +327,8 @@ def _train_subword(config: TokenizerConfig, texts: Iterable[str]) -> Any:
     common: dict[str, Any] = {"vocab_size": size, "show_progress": False}
     if config.name == "bpe":
         letters = pre_tokenizers.ByteLevel.alphabet()
-        return _fit(config, texts, trainers.BpeTrainer(special_tokens=[EOS], initial_alphabet=letters, **common))
+        first = list(ROBERTA_SPECIAL_TOKENS) if config.as_roberta else [EOS]
+        return _fit(config, texts, trainers.BpeTrainer(special_tokens=first, initial_alphabet=letters, **common))
     # These two trainers number pieces, and break ties by number, differently from run to run. Here the
     # alphabet decides instead, so that the same text always gives the same tokenizer.
     if config.name == "unigram":
