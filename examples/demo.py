@@ -55,6 +55,7 @@ def language(out: Path, tell: Callable[[str], None]) -> Comparison:
         "model.layers": 1,
         "model.dropout": 0,
         "data.train": "builtin:stdlib",
+        "data.forget": 0.02,
         "tokenizer": "char",
         "train.steps": 500,
         "train.batch_tokens": 1024,

@@ -70,6 +70,12 @@ def test_every_recipe_is_valid_and_promises_a_score(name: str, base: Bases) -> N
     assert recipe.expect or "not measured yet" in recipe.about
 
 
+def test_streams_forget_only_where_a_recipe_says_so() -> None:
+    assert check({"task": "lm", "data": {"train": "a.txt"}}).data.forget == 0
+    measured_with = [name for name in list_recipes() if settings_for(name)["data"].get("forget")]
+    assert measured_with == ["lm/ptb-lstm", "lm/shakespeare-lstm", "lm/stdlib-lstm", "lm/wikitext2-lstm"]
+
+
 @pytest.mark.parametrize("name", list_recipes())
 def test_a_recipe_is_printed_as_a_file_that_can_be_run(name: str, command: Any, base: Bases) -> None:
     printed = yaml.safe_load(command("recipes", name).out)

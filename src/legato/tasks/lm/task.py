@@ -38,7 +38,7 @@ class LanguageData(TextData):
     stride: int | None = Field(
         None, ge=1, description="tokens that each window scores where no state is carried; left out: half of it"
     )
-    forget: float = Field(0.02, ge=0, lt=1, description="chance that a stream forgets its state at a window")
+    forget: float = Field(0.0, ge=0, lt=1, description="chance that a stream forgets its state at a window")
     toy: ToyConfig = ToyConfig()
 
 
