@@ -252,6 +252,14 @@ def test_a_file_that_is_no_yaml_is_named_in_one_line(tmp_path: Path, content: st
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("kind", ["bool", "int", "float"])
+def test_a_value_that_is_not_of_its_tag_is_named_with_its_line(tmp_path: Path, kind: str) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text(f"task: lm\nabout: !!{kind} x\n")
+    with pytest.raises(ConfigError, match=rf"a\.yaml: line 2: 'x' is no {kind}; write another value"):
+        read_yaml(file)
+
+
 @pytest.mark.parametrize("content", ["", "just words\n", "- a\n- b\n", "5\n"])
 def test_a_file_without_settings_is_refused(tmp_path: Path, content: str) -> None:
     file = tmp_path / "a.yaml"

@@ -55,6 +55,15 @@ class _PlainLoader(yaml.SafeLoader):
         self._depth -= 1
         return node
 
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep=deep)
+        except (OutOfRange, yaml.YAMLError, RecursionError):
+            raise
+        except Exception:  # what a value is converted by, of a text that is none such
+            line, kind = node.start_mark.line + 1, node.tag.rpartition(":")[2]
+            raise OutOfRange(f"line {line}: {brief(repr(node.value))} is no {kind}; write another value") from None
+
     def flatten_mapping(self, node: Any) -> None:
         for key, _ in node.value:
             if key.tag == "tag:yaml.org,2002:merge":

@@ -72,7 +72,7 @@ def test_every_recipe_is_valid_and_promises_a_score(name: str, base: Bases) -> N
 
 def test_streams_forget_only_where_a_recipe_says_so() -> None:
     assert check({"task": "lm", "data": {"train": "a.txt"}}).data.forget == 0
-    measured_with = [name for name in list_recipes() if settings_for(name)["data"].get("forget")]
+    measured_with = [name for name in list_recipes() if settings_for(name).get("data", {}).get("forget")]
     assert measured_with == ["lm/ptb-lstm", "lm/shakespeare-lstm", "lm/stdlib-lstm", "lm/wikitext2-lstm"]
 
 

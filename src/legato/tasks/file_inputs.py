@@ -15,7 +15,7 @@ from legato.data.audio.sounds import is_sound_file
 from legato.data.image.pictures import is_picture_file
 from legato.data.sources.columns import Role
 from legato.data.sources.files import load_text
-from legato.data.sources.named_files import printable
+from legato.data.sources.named_files import find_files, printable
 from legato.data.sources.table import Column, Head
 from legato.data.sources.tables import FILE_SUFFIXES, kind_of, read_table, tabbed
 from legato.errors import DataError, brief, listed
@@ -70,8 +70,7 @@ class FileKind:
         table = read_table(source, choice, replace(tabbed(source), binary=1))
         if not table.lines:
             raise DataError(f"{table.source} is empty: it holds no rows; give a file that does")
-        find = self.finder(path)
-        every = [find(value, table.where(row)) for row, value in enumerate(table.columns[0])]
+        every = find_files(table, self.finder(path))
         note = f"{table.source}: reading {table.shown[0]} as {self.what}" if choice.guessed else ""
         return TableInputs(every, note, unit="row")
 

@@ -15,6 +15,10 @@ import soundfile
 from legato.data.audio import sounds
 from legato.data.audio.sound_files import Sound, SoundFinder, as_sound, members_of, sound_file, sounds_in
 from legato.data.audio.sounds import is_sound_file, read_sound, sound_extent
+from legato.data.audio.transcripts import read_transcripts
+from legato.data.sources.files import FileOptions
+from legato.data.sources.named_files import find_files
+from legato.data.sources.tables import read_table
 from legato.errors import DataError
 
 RATE = 16_000
@@ -113,6 +117,30 @@ def test_a_stream_that_does_not_know_its_length_is_read() -> None:
 )
 def test_what_is_no_sound_is_refused(raw: bytes) -> None:
     assert "is no sound of WAV, FLAC, Ogg or MP3" in refused(raw)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("my talk.m4a", "ffmpeg -i 'my talk.m4a' 'my talk.wav'"),
+        ("all.tar: b/a.m4a", "ffmpeg -i b/a.m4a b/a.wav"),
+        ("t.jsonl, line 3", "ffmpeg -i sound.m4a sound.wav"),
+    ],
+)
+def test_a_sound_that_others_read_is_converted_by_these_words(name: str, words: str) -> None:
+    with pytest.raises(DataError, match="is a sound of MPEG-4, which is not read here") as caught:
+        read_sound(b"\0\0\0\x20ftypM4A " + bytes(99), name, RATE)
+    assert str(caught.value).endswith(f"make it a WAV: {words}")
+
+
+def test_whatever_a_row_holds_is_said_of_the_row(tmp_path: Path) -> None:
+    table = tmp_path / "t.jsonl"
+    table.write_text('{"audio": {"bytes": "xx"}, "text": "a"}\n')
+    with pytest.raises(DataError, match=r"t\.jsonl, line 1: 'bytes' is 'xx', and no bytes; give a path"):
+        read_transcripts(str(table))
+    rows = read_table(str(table), ["audio"], FileOptions(binary=1))
+    with pytest.raises(DataError, match=r"t\.jsonl, line 1: .*bytes.* names no file \(unhashable"):
+        find_files(rows, lambda value, where: {value: where})
 
 
 @pytest.mark.parametrize(("kind", "subtype"), KINDS)

@@ -147,6 +147,8 @@ def _of_entries(value: Mapping[str, Any], where: str) -> Sound:
     if value.get("array") is not None:
         return sound_of_samples(value["array"], value.get("sampling_rate"), where)
     if value.get("bytes") is not None:
+        if not isinstance(value["bytes"], bytes):
+            raise DataError(f"{where}: 'bytes' is {brief(repr(value['bytes']))}, and no bytes; give a path")
         return Sound(where, data=value["bytes"])
     if value.get("path"):
         return as_sound(str(value["path"]))

@@ -8,7 +8,7 @@ from typing import Final
 from legato.data.audio.sound_files import Sound, SoundFinder
 from legato.data.sources.columns import Role, Roles
 from legato.data.sources.files import FileOptions, resolve_path
-from legato.data.sources.named_files import read_naming_table
+from legato.data.sources.named_files import find_files, read_naming_table
 from legato.data.sources.table import Column, Table
 
 AUDIO: Final = Role("sound", "audio, sound, wav, speech, audio_path, audio_file, file_name, filename, file, path")
@@ -20,4 +20,4 @@ def read_sound_table(
     """A table, the sounds that its first column names, and a note of what was guessed."""
     table, path, note = read_naming_table(source, files, roles, columns)
     finder = SoundFinder(None if audio is None else resolve_path(audio, files.root), path)
-    return table, [finder.find(value, table.where(row)) for row, value in enumerate(table.columns[0])], note
+    return table, find_files(table, finder.find), note

@@ -7,6 +7,7 @@ pieces, of which the mean over the channels is kept, and resampled once (soxr).
 from __future__ import annotations
 
 import io
+import shlex
 import struct
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +19,14 @@ from legato.registry import require_extra
 
 ENDINGS: Final = (".wav", ".flac", ".ogg", ".opus", ".mp3")
 FORMATS: Final = {"WAV": "WAV", "WAVEX": "WAV", "RF64": "WAV", "FLAC": "FLAC", "OGG": "Ogg", "MP3": "MP3"}
+CONTAINERS: Final = (  # of sounds that are not read here: what stands where in the file
+    (4, b"ftyp", "MPEG-4"),
+    (0, b"\x30\x26\xb2\x75\x8e\x66\xcf\x11", "WMA"),
+    (0, b"\x1a\x45\xdf\xa3", "WebM or Matroska"),
+    (0, b"\xff\xf1", "AAC"),
+    (0, b"\xff\xf9", "AAC"),
+    (0, b"#!AMR", "AMR"),
+)
 MAX_BYTES: Final = 1 << 32  # of a file
 MAX_SAMPLES: Final = 1 << 29  # of a channel: nine hours at 16 kHz, three at 48
 MAX_CHANNELS: Final = 256
@@ -103,10 +112,13 @@ def _opened(raw: bytes, name: str) -> Any:
     try:
         file = library.SoundFile(io.BytesIO(raw))
     except (library.LibsndfileError, RuntimeError, TypeError):  # TypeError: it takes it for a file without a header
+        kind = next((kind for start, mark, kind in CONTAINERS if raw[start : start + len(mark)] == mark), None)
+        if kind is not None:
+            raise _unread(name, kind) from None
         raise DataError(f"{name} is no sound of WAV, FLAC, Ogg or MP3, or its beginning is damaged") from None
     try:
         if file.format not in FORMATS:
-            raise DataError(f"{name} is a sound of {file.format}, which is not read here; make it WAV or FLAC")
+            raise _unread(name, file.format)
         check_rate(file.samplerate, name)
         if file.channels > MAX_CHANNELS:
             raise DataError(f"{name} has {file.channels:,} channels, more than {MAX_CHANNELS}; keep those of speech")
@@ -118,6 +130,14 @@ def _opened(raw: bytes, name: str) -> Any:
         file.close()
         raise
     return file
+
+
+def _unread(name: str, kind: str) -> DataError:
+    path = Path(name.rpartition(": ")[2])  # a member of a .tar stands behind the archive
+    if not path.suffix or " " in path.suffix:  # a row of a table
+        path = Path("sound.m4a")
+    words = f"ffmpeg -i {shlex.quote(str(path))} {shlex.quote(str(path.with_suffix('.wav')))}"
+    return DataError(f"{name} is a sound of {kind}, which is not read here; make it a WAV: {words}")
 
 
 def _cut_wav(raw: bytes) -> bool:

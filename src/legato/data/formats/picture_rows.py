@@ -23,7 +23,7 @@ from legato.data.image.scenes import SCENES, Scene, Scenes, ScenesConfig
 from legato.data.image.scenes import picture as draw_picture
 from legato.data.sources.columns import Role, Roles
 from legato.data.sources.files import FileOptions, resolve_path
-from legato.data.sources.named_files import class_folders, digest_of_files, read_naming_table
+from legato.data.sources.named_files import class_folders, digest_of_files, find_files, read_naming_table
 from legato.data.sources.table import Column, Table
 
 IMAGE: Final = Role("picture", "image, img, picture, photo, image_path, image_file, file_name, filename, file, path")
@@ -60,8 +60,7 @@ def read_picture_table(
     """A table, the pictures that `find` has for its first column, and a note of what was guessed."""
     table, path, note = read_naming_table(source, files, roles, columns)
     finder = PictureFinder(None if images is None else resolve_path(images, files.root), path)
-    pictures = [find(finder, value, table.where(row)) for row, value in enumerate(table.columns[0])]
-    return table, pictures, note
+    return table, find_files(table, partial(find, finder)), note
 
 
 def read_labelled_pictures(

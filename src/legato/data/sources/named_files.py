@@ -6,13 +6,13 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from legato.data.sources.columns import Roles
 from legato.data.sources.files import FileOptions
 from legato.data.sources.table import Column, Head, Table
 from legato.data.sources.tables import locate, read_table, tabbed
-from legato.errors import DataError
+from legato.errors import DataError, LegatoError, brief
 
 HASHED: Final = 1 << 31  # bytes of all files up to which each is hashed; of more, their sizes are
 
@@ -38,6 +38,22 @@ def digest_of_files(files: Iterable[NamedFile]) -> Iterator[bytes]:
     whole = sum(sizes) <= HASHED
     for file, size in zip(every, sizes, strict=True):
         yield hashlib.sha256(file.raw()).digest() if whole else size.to_bytes(8, "little")
+
+
+def find_files(table: Table, find: Callable[[Any, str], T]) -> list[T]:
+    """What `find` makes of each value of a table's first column; whatever it raises is a mistake in that row."""
+    found = []
+    for row, value in enumerate(table.columns[0]):
+        where = table.where(row)
+        try:
+            found.append(find(value, where))
+        except LegatoError:
+            raise
+        except Exception as problem:
+            raise DataError(
+                f"{where}: {brief(repr(value))} names no file ({brief(problem)}); correct it, or remove the row"
+            ) from None
+    return found
 
 
 def printable(name: str) -> str:
