@@ -105,7 +105,7 @@ def test_a_file_in_another_encoding_is_named_with_its_line(refused: Any, tmp_pat
         ("{home}/train.en", "is one text without columns; give two aligned files"),
         ("[{home},{home}/train.de]", "is a folder"),
         ("none", "'data.train' is needed"),
-        ("toy:langage", "no toy task 'langage'; did you mean 'language'?"),
+        ("toy:langage", "there is no toy:langage; did you mean 'toy:language'?"),
         ("{home}/train.{{}}", "stands for several languages; say which: data.directions"),
     ],
 )

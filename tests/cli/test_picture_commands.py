@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 import legato
+from legato.model import Model
 from tiny_pictures import TINY, TINY_CAPTIONER, captioned, class_folders, picture_model, write_jsonl, write_picture
 from tiny_reviews import settings as review_settings
 
@@ -131,6 +132,23 @@ def test_what_will_not_do_is_one_line(command: Any, runs: Path, photos: Path, wo
     assert (answer.code, answer.out.strip()) == (2, "")
     assert answer.err.startswith(said)
     assert answer.err.count("\n") == 1
+
+
+def test_pictures_of_a_folder_are_printed_as_they_are_done(
+    command: Any, runs: Path, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks: list[int] = []
+    predictions = Model.predictions
+
+    def count(self: Model, inputs: Any, **options: Any) -> Any:
+        blocks.append(len(inputs))
+        return predictions(self, inputs, **options)
+
+    monkeypatch.setattr(Model, "predictions", count)
+    (photos / "third.png").write_bytes((photos / "a.png").read_bytes())
+    lines = command("predict", runs / "classes", "--file", ".").out.splitlines()
+    assert len(lines) == sum(blocks)
+    assert blocks[:2] == [1, 2]
 
 
 @pytest.mark.parametrize(

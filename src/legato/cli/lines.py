@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, BinaryIO, TextIO
+from typing import Any, BinaryIO, TextIO, TypeVar
 
 from legato.data.sources.files import lines_of
 from legato.errors import DataError
@@ -18,6 +18,8 @@ from legato.interrupts import CODE
 FIRST = 32  # lines in the first block
 LONGEST = 1 << 26  # bytes of a line
 PATIENCE = 0.05  # seconds to wait for one more line before working on those that are there
+
+T = TypeVar("T")
 
 
 class Texts:
@@ -30,9 +32,8 @@ class Texts:
         self.texts = [text for text, _ in read]
         self.spoilt: int | None = next((number for number, (_, whole) in enumerate(read, start=1) if not whole), None)
 
-    def blocks(self, size: int) -> Iterator[list[str]]:
-        for start in range(0, len(self.texts), size):
-            yield self.texts[start : start + size]
+    def blocks(self, size: int, first: int | None = None) -> Iterator[list[str]]:
+        return _growing(self.texts, size, first)
 
 
 class Items:
@@ -43,9 +44,16 @@ class Items:
     def __init__(self, items: Sequence[Any], unit: str) -> None:
         self.items, self.unit = items, unit
 
-    def blocks(self, size: int) -> Iterator[list[Any]]:
-        for start in range(0, len(self.items), size):
-            yield list(self.items[start : start + size])
+    def blocks(self, size: int, first: int | None = None) -> Iterator[list[Any]]:
+        return _growing(self.items, size, first)
+
+
+def _growing(items: Sequence[T], size: int, first: int | None) -> Iterator[list[T]]:
+    """Lists of `size` items, in order; with `first` the first ones shorter, so that something shows soon."""
+    start, now = 0, size if first is None else first
+    while start < len(items):
+        yield list(items[start : start + now])
+        start, now = start + now, min(2 * now, size)
 
 
 class Lines:
@@ -63,12 +71,12 @@ class Lines:
         self.path = path
         self.spoilt: int | None = None
 
-    def blocks(self, size: int) -> Iterator[list[str]]:
+    def blocks(self, size: int, first: int | None = None) -> Iterator[list[str]]:
         """Lists of at most `size` lines, in order; the first ones shorter, so that something shows soon."""
         arrived: queue.Queue[str | BaseException | None] = queue.Queue(maxsize=4 * size)
         threading.Thread(target=self._read, args=(arrived,), daemon=True).start()
         ended: BaseException | bool = False
-        now = min(FIRST, size)
+        now = min(FIRST if first is None else first, size)
         while not ended:
             block: list[str] = []
             while len(block) < now:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from legato.tasks.base import Prediction
 
 BLOCK = 512  # lines read ahead, so that those of like length can go together
+ITEMS = 64  # pictures or sounds, which take longer, and show one by one at first
 # What is handed on where it is given: to the model's task, and to prompting for labels.
 OPTIONS = (
     *("beams", "length_penalty", "nbest", "max_tokens", "to", "search", "alignments", "context", "threshold"),
@@ -209,7 +210,7 @@ def command(
     the exit code is 2. With --nbest above 1 that line, too, has its number before it. Where a model reads the
     beginning of a longer text, as classifiers do, a note says how many were cut.
     """
-    from legato.cli.lines import Items, Lines, Meter, Texts, leaving
+    from legato.cli.lines import FIRST, Items, Lines, Meter, Texts, leaving
     from legato.data.sources.files import load_text
     from legato.errors import DataError
     from legato.folders.finding import check_place
@@ -280,12 +281,12 @@ def command(
     noted = False
     failed: list[str] = []
     number = 0
-    with leaving(source), Meter(enabled=not texts) as meter, notes(meter.note):
+    with leaving(source), Meter(enabled=not texts, unit=f"{source.unit}s") as meter, notes(meter.note):
         saved = _saving(held, attention, draw, srt)
         predict = _predicting(held, task, options, prompting)
         if html is not None:
             saved.append(_page(held, html, task, options))
-        for block in source.blocks(BLOCK):
+        for block in source.blocks(ITEMS, 1) if isinstance(source, Items) else source.blocks(BLOCK, FIRST):
             if source.spoilt and not noted:
                 noted = True
                 bad = f"{source.unit} {source.spoilt}"

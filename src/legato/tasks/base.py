@@ -22,11 +22,13 @@ from legato.data.batching.batches import BatchShape
 from legato.data.batching.examples import Example, scoring_batches
 from legato.data.positions import Reading
 from legato.data.processors import TEXT, HasProcessors, Processors
+from legato.data.sources.files import SPLITS
 from legato.data.sources.table import Column
+from legato.data.splits import PARTED
 from legato.data.text.text_reader import parting
 from legato.data.text.tokenizers import AnyTokenizer, TokenizerConfig
 from legato.decoding.search_start import SearchStart
-from legato.errors import ConfigError, DataError, brief
+from legato.errors import ConfigError, DataError, brief, listed, suggest
 from legato.evaluation.metrics import Metrics, printed_scores
 from legato.folders.finite_scores import check_finite
 from legato.folders.loaded import Loaded
@@ -206,6 +208,7 @@ class Task:
     continues: ClassVar[bool] = False  # whether it can begin with a trained model (`from=MODEL`)
     headed: ClassVar[bool] = False  # whether it puts a head on a model
     rows: ClassVar[bool] = False  # whether its batches may be so many rows (`train.batch_rows`)
+    generated: ClassVar[tuple[str, ...]] = ()  # its sources that are no file: toys, and texts that are there always
     compared: ClassVar[Mapping[str, Any]] = {}  # what models have to have in common, so that their tokens are as many
 
     @classmethod
@@ -221,9 +224,18 @@ class Task:
 
     @classmethod
     def require(cls, data: Any, split: str) -> None:
-        """Refuse settings that do not say where a split is."""
-        if data.model_dump(include={split})[split] is None:
+        """Refuse settings that do not say where a split is, or name a toy of other tasks."""
+        sources = data.model_dump(include=set(SPLITS))
+        if sources[split] is None:
             raise ConfigError(f"'data.{split}' is needed; set data.{split}{cls.needs.format(split=split)}")
+        for source in sources.values():
+            if isinstance(source, str) and source.startswith(PARTED) and source not in cls.generated:
+                homes = [name for name in TASKS.names() if source in TASKS.get(name).generated]
+                own = f"{cls.name} has {listed(cls.generated) if cls.generated else 'none such: name a file'}"
+                if homes:
+                    raise ConfigError(f"{source} is for {listed(homes)}; {own}")
+                if cls.generated:
+                    raise ConfigError(f"there is no {brief(source)}; {suggest(source, cls.generated)}")
 
     @classmethod
     def members(cls, loaded: Loaded) -> dict[str, Loaded]:

@@ -88,7 +88,19 @@ def test_a_tokenizer_that_does_not_exist_is_named(train: Any) -> None:
 
 
 def test_a_toy_that_does_not_exist_suggests_the_nearest(train: Any) -> None:
-    is_one_line(train("data.train=toy:recal", "tokenizer=word"), "there is no toy task 'recal'", "'recall'")
+    is_one_line(train("data.train=toy:recal", "tokenizer=word"), "there is no toy:recal; did you mean 'toy:recall'?")
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("toy:clips", "toy:clips is for image-classification; captioning has toy:scenes"),
+        ("builtin:stdlib", "builtin:stdlib is for lm, mlm, word2vec; captioning has toy:scenes"),
+        ("toy:scene", "there is no toy:scene; did you mean 'toy:scenes'?"),
+    ],
+)
+def test_a_toy_of_another_task_is_not_looked_for_on_the_hub(command: Any, source: str, said: str) -> None:
+    is_one_line(command("train", "captioning", f"data.train={source}"), said)
 
 
 def test_reading_both_ways_is_refused_for_language_modelling(train: Any) -> None:

@@ -11,7 +11,7 @@ from functools import cached_property
 
 from legato.data.digests import sha256_of, sized
 from legato.data.sources.columns import TEXT
-from legato.data.sources.corpora import CORPORA
+from legato.data.sources.corpora import CORPORA, CORPUS_SOURCES
 from legato.data.sources.files import FileOptions, load_text, unify_newlines
 from legato.data.sources.table import Column, Head
 from legato.data.sources.tables import kind_of, locate, read_table
@@ -64,8 +64,7 @@ def read_text(source: str, files: FileOptions = FileOptions(), *, column: str | 
     if source.startswith("builtin:"):
         name = source.removeprefix("builtin:")
         if name not in CORPORA:
-            known = [f"builtin:{corpus}" for corpus in CORPORA]
-            raise DataError(f"there is no built-in text '{brief(source)}'; {suggest(source, known)}")
+            raise DataError(f"there is no built-in text '{brief(source)}'; {suggest(source, CORPUS_SOURCES)}")
         documents = CORPORA[name](files.split)
     else:
         path = locate(source, files.root)

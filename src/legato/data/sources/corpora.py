@@ -68,3 +68,4 @@ def _assign(documents: dict[str, str]) -> dict[str, str]:
 
 
 CORPORA: Final[dict[str, Callable[[str], list[str]]]] = {"stdlib": stdlib_corpus}
+CORPUS_SOURCES: Final = tuple(f"builtin:{name}" for name in CORPORA)

@@ -198,3 +198,4 @@ _DRAW: Final[dict[str, Draw]] = {
     "language": _language,
 }
 TOYS: Final = tuple(_DRAW)
+TOY_SOURCES: Final = tuple(f"{TOY}{name}" for name in TOYS)

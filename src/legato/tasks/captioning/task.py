@@ -19,6 +19,7 @@ from pydantic import Field
 from legato.data.batching.batch import Batch
 from legato.data.batching.batches import mix_seed
 from legato.data.batching.picture_batches import PictureBatches, Pixels
+from legato.data.image.scenes import SCENES
 from legato.data.positions import Reading
 from legato.data.processors import TEXT
 from legato.decoding import SearchOptions
@@ -142,6 +143,7 @@ class Captioning(PictureTask):
     default_model = "seq2seq"
     Job = CaptioningJob
     Data = CaptioningData
+    generated = (SCENES,)
     needs = "=FILE, a table with pictures and captions"
     metrics = METRICS
     Options = CaptioningOptions

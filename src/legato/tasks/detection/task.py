@@ -226,6 +226,7 @@ class Detection(PictureTask):
     default_model = "detr"
     Job = DetectionJob
     Data = DetectionData
+    generated = (SCENES,)
     needs = "=FILE, a table with pictures and objects"
     metrics = METRICS
     Options = DetectionOptions

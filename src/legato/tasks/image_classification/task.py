@@ -175,6 +175,7 @@ class ImageClassification(PictureTask):
     default_model = "resnet"
     Job = ImageClassificationJob
     Data = ImageClassificationData
+    generated = (SCENES, CLIPS)
     needs = "=FOLDER, with a folder of pictures for each class, or a table"
     metrics = METRICS
     Options = ClassificationOptions

@@ -23,6 +23,7 @@ from legato.config import Section
 from legato.data.batching.batch import Batch
 from legato.data.batching.batches import mix_seed
 from legato.data.batching.picture_batches import PictureBatches, Pixels
+from legato.data.image.scenes import SCENES
 from legato.data.positions import Reading
 from legato.data.processors import TEXT
 from legato.data.text.text_reader import with_eos
@@ -168,6 +169,7 @@ class ImageText(PictureTask):
     default_model = "clip"
     Job = ImageTextJob
     Data = ImageTextData
+    generated = (SCENES,)
     needs = "=FILE, a table with pictures and captions"
     metrics = METRICS
     Options = ImageTextOptions

@@ -12,7 +12,8 @@ from typing import Any, Literal
 from pydantic import Field
 
 from legato.data.cache import cached_ids
-from legato.data.sources.toys import TOY, ToyConfig
+from legato.data.sources.corpora import CORPUS_SOURCES
+from legato.data.sources.toys import TOY, TOY_SOURCES, ToyConfig
 from legato.errors import ConfigError
 from legato.evaluation.lm import METRICS
 from legato.folders.loaded import Loaded
@@ -48,6 +49,7 @@ class LanguageModelling(Task):
     name = "lm"
     summary = "language modelling: predict the next token; generate text"
     Data = LanguageData
+    generated = (*CORPUS_SOURCES, *TOY_SOURCES)
     needs = "=FILE, or data.{split}=builtin:stdlib to try"
     metrics = METRICS
     continues = True

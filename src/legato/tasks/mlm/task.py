@@ -26,6 +26,7 @@ from legato.data.batching.sentence_pairs import DocumentSentences, SentencePairs
 from legato.data.cache import cached_ids, cached_tokenizer
 from legato.data.formats.text import Text
 from legato.data.positions import INPUT, Reading, named_tokens
+from legato.data.sources.corpora import CORPUS_SOURCES
 from legato.data.text.tokenizers import AnyTokenizer
 from legato.errors import ConfigError, DataError
 from legato.evaluation.lm import safe_exp
@@ -251,6 +252,7 @@ class MaskedLanguageModelling(Task):
     summary = "masked language modelling: guess hidden words from both sides"
     Job = MaskedJob
     Data = MaskedData
+    generated = CORPUS_SOURCES
     needs = "=FILE, or data.{split}=builtin:stdlib to try"
     metrics = METRICS
     Options = MaskedOptions

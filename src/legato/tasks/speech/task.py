@@ -322,6 +322,7 @@ class Speech(SoundTask):
     default_model = "conformer"
     Job = SpeechJob
     Data = SpeechData
+    generated = (SOUNDS,)
     needs = "=FILE, a table with sounds and transcripts"
     metrics = METRICS
     Options = SpeechOptions

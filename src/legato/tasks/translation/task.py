@@ -27,7 +27,7 @@ from legato.data.formats.text_pairs import Pairs, clean, hold_out_pairs, read_pa
 from legato.data.positions import Reading
 from legato.data.processors import Processors
 from legato.data.sources.files import MAX_LINE
-from legato.data.sources.toys import TOY, ToyConfig, toy_rows
+from legato.data.sources.toys import TOY, TOY_SOURCES, ToyConfig, toy_rows
 from legato.data.splits import Encoding, MaxLine, SplitData, ValidShare, completed
 from legato.data.text.bpe_dropout import BpeDropout
 from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
@@ -270,6 +270,7 @@ class Translation(Task):
     summary = "any text to any text: translation, summaries, spelling"
     Job = TranslationJob
     Data = TranslationData
+    generated = TOY_SOURCES
     needs = "=[source file,target file], or a table"
     metrics = METRICS
     Options = TranslationOptions

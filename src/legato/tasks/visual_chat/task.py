@@ -299,6 +299,7 @@ class VisualChat(Task):
     summary = "dialogues about pictures: learn to answer what is on them"
     Job = VisualChatJob
     Data = VisualChatData
+    generated = (SCENES,)
     needs = "=FILE, a jsonl of pictures and dialogues"
     metrics = METRICS
     processors = (TEXT, "image")

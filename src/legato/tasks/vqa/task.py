@@ -217,6 +217,7 @@ class VQA(Task):
     default_model = "vqa"
     Job = VQAJob
     Data = VQAData
+    generated = (SCENES,)
     needs = "=FILE, a table with pictures, questions and answers"
     metrics = METRICS
     Options = ClassificationOptions

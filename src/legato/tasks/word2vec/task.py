@@ -23,6 +23,7 @@ from legato.data.batching.batch import Batch
 from legato.data.batching.skip_grams import SkipGrams
 from legato.data.cache import cached_ids, cached_tokenizer
 from legato.data.formats.text import Text
+from legato.data.sources.corpora import CORPUS_SOURCES
 from legato.data.sources.files import resolve_path
 from legato.data.text.tokenizers import AnyTokenizer
 from legato.errors import ConfigError, DataError
@@ -220,6 +221,7 @@ class Word2Vec(Task):
     summary = "word vectors: one for each word, from the words near it"
     Job = Word2VecJob
     Data = Word2VecData
+    generated = CORPUS_SOURCES
     needs = "=FILE, or data.{split}=builtin:stdlib to try"
     metrics = METRICS
     Options = Word2VecOptions
