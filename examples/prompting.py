@@ -4,7 +4,7 @@
 
 Rows of the table: SmolLM2 (or any model that writes) with none, one, four and eight examples in its prompt; with the
 four examples that are nearest to the text by the encoder's vectors, or with the nearest passages of Wikipedia; the
-same model tuned on instructions (T0, by LoRA), which has seen none of these tasks' examples; and the encoder, a tenth
+same model tuned on instructions (T0, by LoRA), which has seen none of these tasks' examples; and the encoder, a sixth
 of the size, tuned on examples of the task itself. Columns:
 
     sst2    sentiment of film reviews, accuracy (ROOT/glue/sst2)

@@ -51,7 +51,7 @@ class ClassificationData(LabelledData):
     )
     vectors: str | None = Field(None, description="GloVe or word2vec text file that the embedding begins with")
     max_length: int | None = Field(None, ge=8, description="tokens; longer texts are cut; left out: the model's")
-    baseline: bool = Field(False, description="also score TF-IDF and logistic regression, fitted to data.train")
+    baseline: bool = Field(False, description="also fit logistic regression on TF-IDF of words and word pairs")
 
 
 class ClassificationOptions(Section):
