@@ -92,8 +92,7 @@ def train_library(config: TokenizerConfig, texts: Iterable[str]) -> Any:
         if config.name == "wordpiece":  # BERT's own, so its special tokens come first and are all there are
             return put_template(train(config, texts))
         if config.as_roberta:
-            size = (config.size or DEFAULT_SIZE) - 1
-            library = train(config.model_copy(update={"size": size}), texts)
+            library = train(config.model_copy(update={"size": (config.size or DEFAULT_SIZE) - 1}), texts)
             return put_template(with_token(library, "<mask>", config.name), "<s>", "</s>", doubled=True)
         size = DEFAULT_SIZE if config.size is None and config.name in ("bpe", "unigram") else config.size
         if size is not None:  # the special tokens count, and <unk> is there
