@@ -35,9 +35,10 @@ def command(
     [dim]legato compare A.yaml B.yaml out=runs/ab --html ab.html[/dim]
 
     Widths are chosen so that every model has nearly as many parameters as the first one at its own
-    width, unless model.width is set or match=none. "seed=[1,2,3]" repeats each and shows mean ± spread.
-    The table, learning curves and every run are kept under out=…. With --html losses, scores, rates and norms of all
-    runs are drawn over their steps, or over the tokens that they read, and beside them the parts of each model.
+    width, unless model.width is set or match=none; where they stay apart, a warning says so.
+    "seed=[1,2,3]" repeats each and shows mean ± spread. The table, learning curves and every run are
+    kept under out=…. With --html losses, scores, rates and norms of all runs are drawn over their
+    steps, or over the tokens that they read, and beside them the parts of each model.
     """
     from legato.config import split_words
     from legato.schema import to_json
