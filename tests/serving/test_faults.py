@@ -242,6 +242,17 @@ def test_a_connection_is_kept_and_requests_may_come_before_the_answers(address: 
     assert b"HTTP/1.1 408" not in answers
 
 
+@pytest.mark.parametrize("host", ["x", "evil.example"])
+def test_a_length_beside_chunks_is_refused_and_ends_the_connection(address: tuple[str, int], host: str) -> None:
+    raw = head(BODY, "Transfer-Encoding: chunked\r\n").replace(b"Host: x", f"Host: {host}".encode())
+    with socket.create_connection(address, 30) as opened:
+        opened.sendall(raw + b"0\r\n\r\n" + head(BODY) + BODY)  # which a proxy may have taken for the body
+        answers = everything(opened)
+    assert answers.count(b"HTTP/1.1 ") == 1
+    assert answers.startswith(b"HTTP/1.1 400 ")
+    assert b"both Content-Length and Transfer-Encoding" in answers
+
+
 def test_a_long_answer_outlives_the_time_that_a_request_has_to_come(address: tuple[str, int]) -> None:
     body = b'{"model": "tiny", "prompt": "the cat", "max_tokens": 400, "temperature": 0, "n": 4, "stream": true}'
     with socket.create_connection(address, 30) as opened:

@@ -16,11 +16,13 @@ import pytest
 from fastapi.testclient import TestClient
 
 import legato
+from legato.errors import ConfigError
 from legato.model import Model
 from legato.serving.api import ApiOptions, make_api
 from legato.serving.app import local_hosts
 from legato.serving.models import Served, ServedModels
 from legato.serving.scheduler import DeadlineExceeded, Done, Failed, Piece, QueueFull, Scheduler
+from legato.serving.server import ServerOptions
 from tiny_published import CHATML, gpt2_folder
 
 PORT = 8000
@@ -235,8 +237,18 @@ def test_a_body_that_is_too_large_is_refused(served: Served) -> None:
 def test_unknown_models_and_routes(client: TestClient) -> None:
     for name in ("other", "../../etc/passwd", "", "tiny/../tiny"):
         refusal_of(client.post("/v1/completions", json={"model": name, "prompt": "x"}), 404)
-    refusal_of(client.get("/v1/nothing"), 404)
-    refusal_of(client.get("/v1/completions"), 405)
+    routes = ", ".join(("GET /v1/models", "GET /v1/models/{name}", "POST /v1/chat/completions"))
+    line = refusal_of(client.get("/v1/nothing"), 404)
+    assert line.startswith("there is no GET /v1/nothing here; there is GET /health, ")
+    assert routes in line
+    assert line.endswith("POST /v1/audio/transcriptions")
+    assert "there is no GET /v1/completions here" in refusal_of(client.get("/v1/completions"), 405)
+
+
+@pytest.mark.parametrize("key", ["schlüssel-鍵", " secret", "secret\n", "se\x00cret"])
+def test_a_key_that_no_header_holds_is_refused_at_the_start(key: str) -> None:
+    with pytest.raises(ConfigError, match="API key 2 holds what no client can send"):
+        ServerOptions(keys=("right", key))
 
 
 def test_a_key_is_asked_for(served: Served) -> None:

@@ -22,7 +22,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from legato.errors import LegatoError, brief, reason_of
+from legato.errors import LONGEST, LegatoError, brief, reason_of
 from legato.serving.app import Guard, Refusal, json_response, request_id
 from legato.serving.audio_routes import audio_routes
 from legato.serving.indexes import ServedIndexes, search_routes
@@ -105,6 +105,9 @@ def make_api(
     app.include_router(audio_routes(models))
 
     async def respond(request: Request, problem: Exception) -> Response:
+        if isinstance(problem, HTTPException) and problem.status_code in (404, 405):
+            asked = f"{brief(request.method, 20)} {brief(request.url.path)}"
+            problem = HTTPException(problem.status_code, f"there is no {asked} here; there is {_routes_of(app)}")
         return response_to(problem, models)
 
     for kind in (LegatoError, HTTPException, RequestValidationError, Exception):
@@ -112,6 +115,18 @@ def make_api(
     app.add_middleware(RequestMiddleware, options=options, metrics=metrics)
     app.add_middleware(Guard, hosts=options.hosts, origins=options.origins, error=error_of)
     return app
+
+
+def _routes_of(app: FastAPI) -> str:
+    """The routes of an application, for whoever asks for another one.
+
+    >>> app = FastAPI()
+    >>> _ = app.get("/health")(lambda: None)
+    >>> _routes_of(app)
+    'GET /health'
+    """
+    paths = app.openapi()["paths"]  # which FastAPI makes once
+    return ", ".join(f"{method.upper()} {path}" for path, methods in paths.items() for method in methods)
 
 
 class RequestMiddleware:
@@ -193,7 +208,7 @@ def response_to(problem: Exception, models: ServedModels) -> Response:
         case RequestValidationError():
             status, (line, field) = 400, _first_mistake(problem)
         case HTTPException():
-            status, line = problem.status_code, brief(problem.detail, 200)
+            status, line = problem.status_code, brief(problem.detail, LONGEST)
         case LegatoError():
             status, line = 400, str(problem)
         case RecursionError():

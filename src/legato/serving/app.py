@@ -126,7 +126,8 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":  # there is nothing else here
             return await self.app(scope, receive, send)
-        begun = False
+        begun, given = False, Headers(scope=scope)
+        ambiguous = "content-length" in given and "transfer-encoding" in given
 
         async def answer(message: Message) -> None:
             nonlocal begun
@@ -135,12 +136,17 @@ class Guard:
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
+                if ambiguous:  # where the next request begins, a proxy before this may see otherwise
+                    headers["connection"] = "close"
             with suppress(LocalProtocolError):  # the request broke off, and nobody reads an answer
                 await send(message)
 
-        refusal = self.refusal(Headers(scope=scope))
+        refusal = self.refusal(given)
         if refusal is not None:
             return await self.error(403, refusal)(scope, receive, answer)
+        if ambiguous:  # RFC 9112, 6.3: it ought to be handled as an error
+            line = "the request has both Content-Length and Transfer-Encoding; send one of them"
+            return await self.error(400, line)(scope, receive, answer)
         try:
             await self.app(scope, receive, answer)
         except Exception as problem:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import signal
 import socket
 import sys
@@ -15,7 +16,7 @@ from typing import Any, Final
 import uvicorn
 from fastapi import FastAPI
 
-from legato.errors import LegatoError
+from legato.errors import ConfigError, LegatoError
 from legato.serving.api import BODY, ApiOptions, make_api
 from legato.serving.app import local_hosts, server_config
 from legato.serving.indexes import ServedIndexes
@@ -25,6 +26,7 @@ from legato.serving.transport.log import writer
 
 Protocol: Final = connection_class()
 LOCAL: Final = ("127.0.0.1", "localhost", "::1")
+KEY: Final = re.compile(r"[!-~\xa1-\xff](?:[ -~\xa1-\xff]*[!-~\xa1-\xff])?")  # that a header can hold
 SWITCH: Final = 0.0005  # seconds after which threads of Python take turns: those that write texts and that send them
 DRAIN: Final = 30  # seconds that texts being written have when the server is to stop
 
@@ -40,6 +42,15 @@ class ServerOptions:
     body: int = BODY
     log: bool = True
     check: bool = False  # nothing is answered: it stops once everything is ready
+
+    def __post_init__(self) -> None:
+        for number, key in enumerate(self.keys, start=1):
+            if not KEY.fullmatch(key):
+                which = "" if len(self.keys) == 1 else f" {number}"
+                raise ConfigError(
+                    f"API key{which} holds what no client can send in a header (a character beyond Latin-1, a control "
+                    "character, or a space at an end); choose one of letters and digits"
+                )
 
     def guards(self, port: int) -> ApiOptions:
         """How the API behind the port that was taken is guarded."""
