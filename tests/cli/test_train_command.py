@@ -118,6 +118,17 @@ def test_an_expectation_that_was_not_measured_was_not_reached(home: Path, tmp_pa
     assert legato.train("lm", settings, out=tmp_path / "run", quiet=True).reached == {"test.perplexity": False}
 
 
+def test_several_processes_are_told_that_they_are_not_supported(
+    command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    answer = command("train", "lm", f"data.train={tmp_path}/none.txt")
+    assert answer.code == 2
+    assert "several GPUs is not supported yet: start legato train without torchrun" in answer.err
+    assert answer.err.count("\n") == 1
+
+
 def test_a_run_is_trained_by_one_process_at_a_time(home: Path, tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path / "run", {"task": "lm"})
     with pytest.raises(FolderError, match="being trained by another process"):

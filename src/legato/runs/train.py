@@ -5,6 +5,7 @@ A run is described by a `RunConfig`, which `config.py` makes.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -98,6 +99,7 @@ def train(
     >>> legato.train("lm", {"data.train": "a.txt", "model": "lstm"}, out="runs/x")  # doctest: +SKIP
     >>> legato.train({"task": "lm", "data.train": "a.txt"}, out="runs/x")  # doctest: +SKIP
     """
+    _check_alone()
     if isinstance(what, Mapping):
         settings, what = {**what, **(settings or {})}, None
     given = {**(settings or {}), **more}
@@ -109,6 +111,16 @@ def train(
             )
         return resume_run(path_of(str(given.pop("resume")), error=ConfigError), settings_for(None, given), display)
     return start_run(check(settings_for(what, given)), display)
+
+
+def _check_alone() -> None:
+    """Refuse one of several processes, as `torchrun` starts them: each would train the whole model by itself."""
+    count = os.environ.get("WORLD_SIZE", "1")
+    if "RANK" in os.environ and count.isdecimal() and int(count) > 1:
+        raise ConfigError(
+            f"this is one of {brief(count)} processes (WORLD_SIZE), and training on several GPUs is not supported yet: "
+            "start legato train without torchrun"
+        )
 
 
 def start_run(config: RunConfig, display: Display) -> Result:
