@@ -107,6 +107,13 @@ def _in_weights(first: int, last: int) -> bool:
     return False
 
 
+def trim() -> None:
+    """Give what is free in this process back to the system, where glibc keeps it for what asks next."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)
+
+
 @contextmanager
 def kept_pages() -> Iterator[None]:
     """While it lasts, memory that is freed is kept for what asks next, where glibc hands it out.

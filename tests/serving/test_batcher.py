@@ -62,15 +62,15 @@ def held(batcher: Batcher, run: Lengths) -> None:
     assert run.begun.wait(20)
 
 
-async def never() -> bool:
-    return False
+async def never() -> None:
+    await asyncio.Event().wait()
 
 
-async def at_once() -> bool:
-    return True
+async def at_once() -> None:
+    return
 
 
-def outcome(batcher: Batcher, request: Any, gone: Callable[[], Awaitable[bool]] = never) -> Any:
+def outcome(batcher: Batcher, request: Any, gone: Callable[[], Awaitable[None]] = never) -> Any:
     return asyncio.run(batcher.outcome(request, gone))
 
 

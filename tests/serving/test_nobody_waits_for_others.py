@@ -17,8 +17,9 @@ import legato
 from legato.model import Model
 from legato.serving import openai_routes
 from legato.serving.api import ApiOptions, make_api
-from legato.serving.models import LETTERS, Served, ServedModels
+from legato.serving.models import Served, ServedModels
 from legato.serving.transport.bodies import MOST_VALUES, check_values
+from legato.serving.transport.text_limits import TOKEN_CHARACTERS
 from serving.api_client import api_of, listening, refusal_of
 from tiny_published import CHATML, gpt2_folder
 
@@ -173,7 +174,7 @@ def test_a_text_far_too_long_is_no_tokens_before_it_is_refused(
         "encode_with_special_tokens",
         lambda self, text, most=None: read.append(len(text)) or encode(self, text, most),
     )
-    client, most = api_of(served), LETTERS * 256
+    client, most = api_of(served), TOKEN_CHARACTERS * 256
     for length, said in (
         (most + 1, f"{most + 1:,} characters, but the model reads 256"),
         (most, "tokens, but the m"),

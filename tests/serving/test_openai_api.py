@@ -207,7 +207,7 @@ def test_a_refusal_names_the_field_and_no_place_on_the_server(client: TestClient
     for body, field, code in (
         ({"model": "tinny", "prompt": "x"}, "model", "model_not_found"),
         ({"model": "tiny", "prompt": "x", "zork": 1}, "zork", None),
-        ({"model": "tiny", "prompt": "the cat " * 60}, None, "context_length_exceeded"),
+        ({"model": "tiny", "prompt": "the cat " * 60}, "prompt", "context_length_exceeded"),
     ):
         error = client.post("/v1/completions", json=body).json()["error"]
         assert (error["param"], error["code"]) == (field, code)

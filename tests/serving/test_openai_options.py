@@ -340,6 +340,8 @@ def test_the_page_asks_only_this_server_and_needs_no_key(model: Model) -> None:
         "use": "chat",
         "input": "a text",
         "member": None,
+        "max_input_tokens": model.module.max_length,
+        "max_input_characters": 64 * model.module.max_length,
     }
     served.close(drain=False)
 

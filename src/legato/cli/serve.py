@@ -49,6 +49,14 @@ def command(
     max_rows: Annotated[int, typer.Option(min=1, help="Texts that a model writes side by side.")] = 64,
     max_queue: Annotated[int, typer.Option(min=0, help="Texts that wait for it; more are refused with 429.")] = 256,
     max_tokens: Annotated[int, typer.Option(min=1, help="The longest text that may be asked for.")] = 4096,
+    max_input_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Tokens of a text that is sent; left out: 8,192, or as many as the model reads. "
+            "Of characters it may have 64 times as many.",
+        ),
+    ] = None,
     max_prefixes: Annotated[
         int,
         typer.Option(
@@ -108,6 +116,7 @@ def command(
         queue=max_queue,
         patience=timeout,
         most_tokens=max_tokens,
+        input_tokens=max_input_tokens,
         prefix_bytes=max_prefixes << 20,
     )
     for each in spec.adapters:

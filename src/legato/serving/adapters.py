@@ -12,28 +12,33 @@ from legato.folders.adapters.by_row import SharedBase, find_adapter, named_base,
 from legato.model import Model
 from legato.nn.adapters.lora_by_row import AdapterRows, adapter_rows
 from legato.serving.batcher import Run
-from legato.serving.models import Gone, Served
+from legato.serving.models import Served
 from legato.serving.scheduler import Scheduler
+from legato.serving.transport.departures import Gone
 
 
 class ServedAdapter(Served):
     """An adapter, beside its base and whatever else shares that."""
 
     def __init__(self, name: str, base: Served, model: Model) -> None:
-        super().__init__(name, model, most_tokens=base.most_tokens, **base.limits)
+        super().__init__(
+            name, model, most_tokens=base.most_tokens, input_tokens=base.input_limits.tokens, **base.limits
+        )
         self.base: Served = base
 
     def scheduler(self) -> Scheduler:
         return self.base.scheduler()
 
-    async def _batched(self, inputs: Sequence[Any], kind: Any, run: Run, gone: Gone) -> list[Any]:
+    async def _batched(
+        self, inputs: Sequence[Any], lengths: Sequence[int], kind: Any, run: Run, gone: Gone
+    ) -> list[Any]:
         rows = AdapterRows.all_of(self.model.loaded.adapter)
 
         def run_adapted(some: list[Any]) -> Sequence[Any]:
             with adapter_rows(rows):
                 return run(some)
 
-        return await super()._batched(inputs, kind, run_adapted, gone)
+        return await super()._batched(inputs, lengths, kind, run_adapted, gone)
 
     def warm_up(self) -> None:
         """Its base has been."""

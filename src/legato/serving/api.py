@@ -22,7 +22,8 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from legato.errors import LONGEST, LegatoError, brief, reason_of
+from legato.errors import LONGEST, LegatoError, brief, is_panic, reason_of
+from legato.memory import trim
 from legato.serving.app import Guard, Refusal, json_response, request_id
 from legato.serving.audio_routes import audio_routes
 from legato.serving.indexes import ServedIndexes, search_routes
@@ -30,11 +31,12 @@ from legato.serving.models import ServedModels
 from legato.serving.openai_routes import openai_routes
 from legato.serving.page.route import page_route
 from legato.serving.predict_routes import predict_routes
-from legato.serving.scheduler import DeadlineExceeded, QueueFull
+from legato.serving.scheduler import DeadlineExceeded, QueueFull, as_exception
 from legato.serving.transport.log import writer
 
 OPEN: Final = ("/", "/health", "/ready")  # to everybody, keys or not
 BODY: Final = 8 << 20  # bytes
+LARGE_BODY: Final = 1 << 20  # bytes from which on what a request has taken is given back to the system at its end
 # Of the words that say where in a body something is, pydantic's own names of kinds are left out.
 FIELD: Final = re.compile(r"(?!(?:str|int|float|bool|list|dict|text|texts|tokens)$)[a-z_][a-z0-9_]*(?:\[\])?")
 
@@ -82,7 +84,7 @@ def make_api(
 ) -> FastAPI:
     """The application; `metrics` are its own unless somebody gathers those of several."""
     app = FastAPI(title="Legato", docs_url=None, redoc_url=None, openapi_url="/openapi.json")
-    metrics = metrics or Metrics(models)
+    metrics, indexes = metrics or Metrics(models), indexes or ServedIndexes()
     app.state.ready = True
 
     @app.get("/health")
@@ -91,13 +93,15 @@ def make_api(
 
     @app.get("/ready")
     async def ready() -> Response:
+        stopped = [*models.broken, *indexes.broken]
+        if stopped:
+            return json_response({"ready": False, "stopped": stopped}, 503)
         return json_response({"ready": app.state.ready}, 200 if app.state.ready else 503)
 
     @app.get("/metrics")
     async def show_metrics() -> Response:
         return Response(await metrics.shown(), media_type=CONTENT_TYPE_LATEST)
 
-    indexes = indexes or ServedIndexes()
     app.include_router(page_route())
     app.include_router(openai_routes(models, indexes))
     app.include_router(search_routes(indexes))
@@ -159,14 +163,15 @@ class RequestMiddleware:
         try:
             self._check(scope, headers)
             await self.app(scope, body, answer)
-        except Exception as problem:
-            if status:  # an answer has begun
+        except BaseException as problem:
+            if status or not (isinstance(problem, Exception) or is_panic(problem)):  # an answer has begun
+                if isinstance(problem, asyncio.CancelledError):  # as Ray's proxy does where the client has gone
+                    status = status or 499
                 raise
-            await response_to(problem, self.metrics.models)(scope, receive, answer)
-        except asyncio.CancelledError:  # as Ray's proxy does where the client has gone
-            status = status or 499
-            raise
+            await response_to(as_exception(problem), self.metrics.models)(scope, receive, answer)
         finally:
+            if taken > LARGE_BODY:
+                asyncio.get_running_loop().run_in_executor(None, trim)
             seconds = time.perf_counter() - begun
             route = getattr(scope.get("route"), "path", "other")
             self.metrics.requests.labels(route, status).inc()

@@ -16,6 +16,7 @@ from legato.schema import TypedDict
 from legato.serving.app import json_response
 from legato.serving.media import checked_sound, seconds_of
 from legato.serving.models import ServedModels
+from legato.serving.transport.departures import departure
 
 ResponseFormat = Literal["json", "text", "srt", "verbose_json", "vtt"]
 TIMED: Final = ("srt", "vtt", "verbose_json")
@@ -72,7 +73,7 @@ def audio_routes(models: ServedModels) -> APIRouter:
         options: dict[str, Any] = {"language": language} if language else {}
         if response_format in TIMED:
             options["timestamps"] = True
-        (prediction,) = await served.predict([raw], options, request.is_disconnected)
+        (prediction,) = await served.predict([raw], options, departure(request))
         if "problem" in prediction:
             raise ConfigError(prediction["problem"])
         answer = prediction["answers"][0]

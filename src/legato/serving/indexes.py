@@ -12,6 +12,7 @@ one.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
@@ -27,11 +28,14 @@ from legato.retrieval.answers import NO_ANSWER, cited, fitting
 from legato.retrieval.index import Index, SearchHit
 from legato.serving.app import Refusal, json_response, without_place
 from legato.serving.batcher import Batcher
-from legato.serving.models import Gone, Served
+from legato.serving.models import Served
 from legato.serving.openai_forms import Answer, ChatForm, Spelling
 from legato.serving.transport.bodies import BoundedRoute
+from legato.serving.transport.departures import Gone, departure
+from legato.serving.transport.text_limits import CODE
 
 MOST_TOP: Final = 100  # passages of one request
+MOST_QUERY: Final = 32_768  # characters of a question
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Text = Annotated[str, Field(max_length=200)]
 Value = Text | bool | int | float
@@ -65,7 +69,7 @@ class SearchRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     index: IndexField
-    query: str
+    query: Annotated[str, Field(max_length=MOST_QUERY)]
     top: Top | None = None
     mode: Mode | None = None
     filter: FilterField | None = None
@@ -114,6 +118,9 @@ class ServedIndexes:
         if name not in self._by_name:
             other = suggest(name, self._by_name) if self._by_name else "this server has none: legato serve --index"
             raise Refusal(404, f"there is no index '{brief(name, 80)}'; {other}")
+        if len(question) > MOST_QUERY:
+            line = f"the question has {len(question):,} characters; an index is searched for {MOST_QUERY:,} at most"
+            raise Refusal(400, line, code=CODE)
         index, batcher = self._by_name[name], self._batchers[name]
 
         def run(questions: list[str]) -> list[list[SearchHit]]:
@@ -133,10 +140,20 @@ class ServedIndexes:
         (hits,) = await batcher.outcome(batcher.submit([question], object(), run), gone)
         return list(hits)
 
-    def close(self) -> None:
+    @property
+    def broken(self) -> list[str]:
+        """The names of those that are searched no more."""
+        return [name for name, batcher in self._batchers.items() if batcher.broken]
+
+    def close(self, until: float) -> bool:
+        """End all threads, by a moment of the monotonic clock at most; whether they have ended."""
+        ended = True
         for name, batcher in self._batchers.items():
-            batcher.close(drain=False)
-            self._by_name[name].close()
+            if batcher.close(drain=False, seconds=max(0, until - time.monotonic())):
+                self._by_name[name].close()
+            else:
+                ended = False
+        return ended
 
 
 def search_routes(indexes: ServedIndexes) -> APIRouter:
@@ -145,7 +162,7 @@ def search_routes(indexes: ServedIndexes) -> APIRouter:
     @router.post("/search", response_model=SearchResponse)
     async def search(body: SearchRequest, request: Request) -> Response:
         """The passages of an index that fit a question, best first."""
-        hits = await indexes.search(body.wanted, body.query, request.is_disconnected)
+        hits = await indexes.search(body.wanted, body.query, departure(request))
         return json_response({"object": "list", "index": body.index.name, "data": sources_of(hits)})
 
     return router

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -12,18 +13,20 @@ import numpy as np
 from legato.decoding import SearchOptions
 from legato.errors import ConfigError, suggest
 from legato.folders.quantized import into_memory
+from legato.memory import trim
 from legato.model import Generated, Model
 from legato.registry import TASKS
 from legato.schema import to_json
 from legato.serving.app import Refusal, without_place
 from legato.serving.batcher import Batcher, Run
 from legato.serving.scheduler import PATIENCE, PREFIXES, QUEUE, ROWS, Scheduler
+from legato.serving.transport.departures import Gone
+from legato.serving.transport.text_limits import TOKEN_BYTES, TOKEN_CHARACTERS, TextLimits, token_counts
 
 MOST_TOKENS: Final = 4096  # that a text may have
-LETTERS: Final = 64  # of a token, in texts that are read at all: there are few so long, and none is of these alone
-
-Gone = Callable[[], Awaitable[bool]]
-"""Whether the client of a request has gone away."""
+BATCH_WORK: Final = {"cpu": 2048, "cuda": 16384}  # tokens of a batch, by device
+CLOSING: Final = 30.0  # seconds that threads have to end
+LONG_WORK: Final = 256  # tokens of a request from which on it is long: others do not wait for those
 
 
 class Served:
@@ -40,6 +43,7 @@ class Served:
         queue: int = QUEUE,
         patience: float = PATIENCE,
         most_tokens: int = MOST_TOKENS,
+        input_tokens: int | None = None,
         prefix_bytes: int = PREFIXES,
     ) -> None:
         into_memory(model.module)
@@ -49,7 +53,9 @@ class Served:
         kept = {"rows": rows, "queue": queue, "patience": patience, "prefix_bytes": prefix_bytes}
         self.limits: dict[str, Any] = kept  # whoever shares it has the same
         self._scheduler: Scheduler | None = None
-        self._batcher: Batcher | None = None
+        self.input_limits = TextLimits.of(model.module, input_tokens)
+        self.prompt_limits = self.input_limits.for_prompts(model.module)
+        self._batchers: dict[bool, Batcher] = {}  # of short requests and of long ones: each has a thread
         self._members: dict[str | None, Model] = {}
         self._lock = threading.Lock()
 
@@ -65,36 +71,45 @@ class Served:
                 self._scheduler = Scheduler(self.model, **self.limits)
             return self._scheduler
 
-    def check_letters(self, letters: int) -> None:
-        """Refuse a prompt of so many characters that to count its tokens would take long, and they would not fit."""
-        most = self.model.module.max_length
-        if most is not None and letters > LETTERS * most:
-            raise ConfigError(
-                f"the prompt has {letters:,} characters, but the model reads {most:,} tokens at most: shorten it"
-            )
-
     async def embed(self, texts: Sequence[str], gone: Gone) -> tuple[Any, int]:
         """A vector for each text (N, D), and how many tokens were read."""
-        encode, most = self.model.tokenizer.encode, self.model.module.max_length
+        tokenizer, most = self.model.tokenizer, self.model.module.max_length
+
+        def lengths() -> list[int]:
+            if most is None:
+                return self.input_limits.input_lengths(texts, tokenizer, "input")
+            return list(token_counts(texts, tokenizer))
+
         if most is not None:  # what is beyond would be cut off, once all of it is tokens
-            texts = [text[: LETTERS * most] for text in texts]
-
-        def run(some: list[str]) -> list[tuple[Any, int]]:
-            return [(vector, len(encode(text))) for vector, text in zip(self.model.embed(some), some, strict=True)]
-
-        answers = await self._batched(texts, "embed", run, gone)
-        return np.stack([vector for vector, _ in answers]), sum(count for _, count in answers)
+            texts = [text[: TOKEN_CHARACTERS * most] for text in texts]
+        counts = await asyncio.to_thread(lengths)
+        read = counts if most is None else [min(count, most) for count in counts]
+        vectors = await self._batched(texts, read, "embed", self.model.embed, gone)
+        return np.stack(vectors), sum(counts)
 
     async def predict(
-        self, inputs: Sequence[Any], options: Mapping[str, Any], gone: Gone, task: str | None = None
+        self,
+        inputs: Sequence[Any],
+        options: Mapping[str, Any],
+        gone: Gone,
+        task: str | None = None,
+        field: str = "inputs",
     ) -> list[dict[str, Any]]:
-        """What `legato predict --json` gives of each input; `task` is one of several that a model has."""
+        """What `legato predict --json` gives of each input; `task` is one of several that a model has, `field` what
+        the request calls the inputs.
+        """
         model = self.member(task)
+        tokenizer = model.loaded.tokenizer if model.loaded.processors.has_text else None
+        lengths = await asyncio.to_thread(self.input_limits.input_lengths, inputs, tokenizer, field)
+        if model.module.is_encoder_decoder:  # as much is written as is read, in each of the beams
+            beams, most = options.get("beams") or 1, options.get("max_tokens")
+            lengths = [(length + (most or length)) * beams for length in lengths]
 
         def run(some: list[Any]) -> list[dict[str, Any]]:
             return [prediction.as_json() for prediction in model.predictions(some, **options)]
 
-        return await self._batched(inputs, ("predict", task, to_json(dict(sorted(options.items())))), run, gone)
+        kind = ("predict", task, to_json(dict(sorted(options.items()))))
+        return await self._batched(inputs, lengths, kind, run, gone)
 
     async def talk(self, prompt: list[int], picture: bytes, options: SearchOptions, gone: Gone) -> list[Generated]:
         """What is answered to a dialogue about a picture, `options.nbest` times."""
@@ -105,7 +120,8 @@ class Served:
 
         # What is drawn depends on the row that it is drawn for, so it is drawn alone.
         kind = ("talk", options) if options.search == "greedy" else object()
-        (answer,) = await self._batched([(prompt, picture)], kind, run, gone)
+        length = len(prompt) + len(picture) // TOKEN_BYTES + options.max_tokens * options.nbest
+        (answer,) = await self._batched([(prompt, picture)], [length], kind, run, gone)
         return list(answer)
 
     def member(self, task: str | None) -> Model:
@@ -116,12 +132,30 @@ class Served:
                 self._members[task] = self.model.for_task(task) if several else self.model
             return self._members[task]
 
-    async def _batched(self, inputs: Sequence[Any], kind: Any, run: Run, gone: Gone) -> list[Any]:
+    async def _batched(
+        self, inputs: Sequence[Any], lengths: Sequence[int], kind: Any, run: Run, gone: Gone
+    ) -> list[Any]:
+        long = sum(map(self.cost, lengths)) > LONG_WORK
         with self._lock:
-            if self._batcher is None:
-                self._batcher = Batcher(self.name, queue=self.limits["queue"], patience=self.limits["patience"])
-            batcher = self._batcher
-        return await batcher.outcome(batcher.submit(inputs, kind, run), gone)
+            if long not in self._batchers:
+                self._batchers[long] = Batcher(
+                    self.name,
+                    work=BATCH_WORK.get(self.model.device.type, BATCH_WORK["cuda"]),
+                    cost=self.cost,
+                    queue=self.limits["queue"],
+                    patience=self.limits["patience"],
+                    idle=trim if long else None,
+                )
+            batcher = self._batchers[long]
+        return await batcher.outcome(batcher.submit(inputs, kind, run, lengths), gone)
+
+    def cost(self, length: int) -> float:
+        """What a text of so many tokens takes, in tokens alone: attention goes by their square, within what is read
+        at once. Of a token each layer's matrices take 12 D² products, and its attention 2 n D.
+        """
+        config, most = self.model.module.config, self.model.module.max_length
+        width = getattr(config, "width", None) if config.network == "attention" else None
+        return length if width is None else length * (1 + min(length, most or length) / (6 * width))
 
     def warm_up(self) -> None:
         """Do once what each first request would wait for: kernels are compiled, tables are made."""
@@ -130,16 +164,23 @@ class Served:
 
     def load(self) -> tuple[int, int]:
         """Texts and other inputs that are being worked on, and that wait."""
-        running, waiting = (0, 0) if self._scheduler is None else self._scheduler.load()
-        if self._batcher is not None:
-            more = self._batcher.load()
-            running, waiting = running + more[0], waiting + more[1]
-        return running, waiting
+        loads = [each.load() for each in self._threads()]
+        return sum(running for running, _ in loads), sum(waiting for _, waiting in loads)
 
-    def close(self, *, drain: bool = True) -> None:
-        for each in (self._scheduler, self._batcher):
-            if each is not None:
-                each.close(drain=drain)
+    @property
+    def broken(self) -> bool:
+        """Whether a thread of it has ended by a fault."""
+        return any(each.broken for each in self._threads())
+
+    def close(self, *, drain: bool = True, until: float | None = None) -> bool:
+        """End its threads, by a moment of the monotonic clock at most; whether they have ended."""
+        until = time.monotonic() + CLOSING if until is None else until
+        ended = [each.close(drain=drain, seconds=max(0, until - time.monotonic())) for each in self._threads()]
+        return all(ended)
+
+    def _threads(self) -> list[Scheduler | Batcher]:
+        with self._lock:
+            return [*([] if self._scheduler is None else [self._scheduler]), *self._batchers.values()]
 
 
 class ServedModels:
@@ -173,6 +214,12 @@ class ServedModels:
             line = served.without_places(line)
         return line
 
-    def close(self, *, drain: bool = True) -> None:
-        for served in self:
-            served.close(drain=drain)
+    @property
+    def broken(self) -> list[str]:
+        """The names of those that answer no more."""
+        return [served.name for served in self if served.broken]
+
+    def close(self, *, drain: bool = True, until: float | None = None) -> bool:
+        """End all threads, by a moment of the monotonic clock at most; whether they have ended."""
+        ended = [served.close(drain=drain, until=until) for served in self]
+        return all(ended)

@@ -21,7 +21,7 @@ from legato.decoding import SearchOptions
 from legato.decoding.constraints import check_constraint
 from legato.decoding.logprobs import TokenLogprob
 from legato.errors import ConfigError, LegatoError
-from legato.serving.app import Refusal, json_response
+from legato.serving.app import json_response
 from legato.serving.indexes import CitedChatForm, ServedIndexes, ground, no_answer
 from legato.serving.models import Served, ServedModels
 from legato.serving.openai_forms import Answer, ChatForm, CompletionForm, Form, Spelling
@@ -37,6 +37,7 @@ from legato.serving.picture_messages import answer_about_picture, pictures_in
 from legato.serving.scheduler import Done, Event, Failed, Piece, QueueFull, TextRequest
 from legato.serving.tool_calls import BEGIN, Tool, may_begin, read_calls
 from legato.serving.transport.bodies import BoundedRoute
+from legato.serving.transport.departures import departure, settled
 
 MOST_PROMPTS: Final = 128
 MOST_EMBEDDED: Final = 2048
@@ -64,17 +65,18 @@ def openai_routes(models: ServedModels, indexes: ServedIndexes) -> APIRouter:
         if pictures_in(body.messages):
             return await answer_about_picture(served, body, most, request, ChatForm(body.model))
         messages, tools = [message.plain() for message in body.messages], body.offered_tools
-        served.check_letters(sum(len(message["content"]) for message in messages))
+        count = sum(len(message["content"]) for message in messages)
+        served.prompt_limits.check_characters(count, "the prompt", "messages")
         form = ChatForm(body.model, Spelling(served.model.tokenizer))
         if body.index is not None:
             room = most or served.most_tokens
-            grounded = await ground(indexes, body.index, served, messages, room, request.is_disconnected)
+            grounded = await ground(indexes, body.index, served, messages, room, departure(request))
             messages, form = grounded.messages, CitedChatForm(body.model, grounded.hits, form.spelling)
             if not grounded.hits:
                 return no_answer(form, bool(body.stream), _sse)
         offered = [tool.model_dump(exclude_none=True) for tool in tools]
         ids = await asyncio.to_thread(served.model.chat_ids, messages, tools=offered)
-        return await _generate(served, body, [ids], most, request, form, tools)
+        return await _generate(served, body, [ids], most, request, form, tools, field="messages")
 
     @router.post("/completions")
     async def complete(body: CompletionRequest, request: Request) -> Response:
@@ -84,7 +86,7 @@ def openai_routes(models: ServedModels, indexes: ServedIndexes) -> APIRouter:
             raise ConfigError("'logprobs' are those of what is written; leave out 'echo'")
         if not 1 <= len(prompts) <= MOST_PROMPTS:
             raise ConfigError(f"there are {len(prompts):,} prompts; 1 to {MOST_PROMPTS} are answered at once")
-        served.check_letters(max([len(prompt) for prompt in prompts if isinstance(prompt, str)], default=0))
+        _check_prompts(served, prompts)
         ids = await asyncio.to_thread(lambda: [served.model.prompt_ids(prompt) for prompt in prompts])
         echoed = await asyncio.to_thread(
             lambda: [_text_of(served, prompt) if body.echo else "" for prompt in prompts]
@@ -210,8 +212,11 @@ async def _generate(
     request: Request,
     form: Form,
     tools: Sequence[Tool] = (),
+    field: str = "prompt",
 ) -> Response:
     """Let each prompt be continued, and answer at the end or as it is written."""
+    for ids in prompts:
+        served.prompt_limits.check_tokens(len(ids), "the prompt", field)
     scheduler, count = served.scheduler(), body.n or 1
     most = served.most_tokens if most is None else most
     if most > served.most_tokens:
@@ -259,14 +264,20 @@ def _answers(done: Done, tools: Sequence[Tool]) -> list[Answer]:
     return answers
 
 
+def _check_prompts(served: Served, prompts: Sequence[str | list[int]]) -> None:
+    """Refuse what is far too long before it is cut into tokens, or looked at one by one."""
+    for prompt in prompts:
+        if isinstance(prompt, str):
+            served.prompt_limits.check_characters(len(prompt), "the prompt", "prompt")
+        else:
+            served.prompt_limits.check_tokens(len(prompt), "the prompt", "prompt")
+
+
 async def _next(events: _EventQueue, request: Request) -> tuple[int, Event]:
     """The next event; a client that has gone ends the wait."""
     waiting = asyncio.ensure_future(events.queue.get())
     try:
-        while not waiting.done():
-            await asyncio.wait([waiting], timeout=0.5)
-            if not waiting.done() and await request.is_disconnected():
-                raise Refusal(499, "the client has gone")
+        await settled(waiting, departure(request))
         return waiting.result()
     finally:
         waiting.cancel()
@@ -387,8 +398,11 @@ async def _embed(served: Served, body: EmbeddingsRequest, request: Request) -> d
     many = one_or_many(body.input)
     if not 1 <= len(many) <= MOST_EMBEDDED:
         raise ConfigError(f"there are {len(many):,} inputs; 1 to {MOST_EMBEDDED:,} are embedded at once")
+    for each in many:
+        if not isinstance(each, str):
+            served.input_limits.check_tokens(len(each), "an input", "input")
     texts = await asyncio.to_thread(lambda: [_text_of(served, each) for each in many])
-    vectors, read = await served.embed(texts, request.is_disconnected)
+    vectors, read = await served.embed(texts, departure(request))
     if body.dimensions is not None and body.dimensions != vectors.shape[1]:
         raise ConfigError(f"'dimensions' is {body.dimensions:,}; {served.name} has vectors of {vectors.shape[1]:,}")
     data = [

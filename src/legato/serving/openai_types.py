@@ -37,6 +37,9 @@ NOT_DONE: Final = {  # with what says that nothing is asked for
     "verbosity": (None,),
     "web_search_options": (None,),
 }
+LENGTHS: Final = (
+    "at most `max_input_tokens` tokens and `max_input_characters` characters, which `/v1/models` says of each model"
+)
 MOST_CHOICES: Final = 128
 MOST_STOPS: Final = 16
 MOST_MESSAGES: Final = 4096
@@ -151,7 +154,9 @@ class Message(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Annotated[list[Part], Field(max_length=MOST_PARTS, fail_fast=True)] | None = None
+    content: Annotated[
+        str | Annotated[list[Part], Field(max_length=MOST_PARTS, fail_fast=True)] | None, Field(description=LENGTHS)
+    ] = None
     name: str | None = None
     tool_calls: Annotated[list[CalledTool], Field(max_length=MOST_TOOLS, fail_fast=True)] | None = None
     tool_call_id: str | None = None
@@ -229,7 +234,7 @@ class ChatCompletionRequest(GenerationRequest):
 
 
 class CompletionRequest(GenerationRequest):
-    prompt: Texts = ""
+    prompt: Annotated[Texts, Field(description=LENGTHS)] = ""
     max_tokens: Annotated[int, Field(ge=1)] | None = 16
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
@@ -254,6 +259,6 @@ def one_or_many(given: Any) -> list[Any]:
 
 
 class EmbeddingsRequest(ApiRequest):
-    input: Texts
+    input: Annotated[Texts, Field(description=LENGTHS)]
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Field(ge=1)] | None = None

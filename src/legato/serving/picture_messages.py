@@ -21,6 +21,7 @@ from legato.serving.app import json_response
 from legato.serving.media import picture_of
 from legato.serving.models import Served
 from legato.serving.openai_types import ChatCompletionRequest, Message, PicturePart
+from legato.serving.transport.departures import departure
 
 
 class ChatForm(Protocol):
@@ -61,8 +62,10 @@ async def answer_about_picture(
     if samples:
         options = options.model_copy(update={"nbest": count})
     messages = [message.plain() for message in chat.messages]
+    served.prompt_limits.check_characters(sum(len(each["content"]) for each in messages), "the dialogue", "messages")
     ids = await asyncio.to_thread(served.model.chat_ids, messages, about_picture=True)
-    answers = await served.talk(ids, picture, options, request.is_disconnected)
+    served.prompt_limits.check_tokens(len(ids), "the dialogue", "messages")
+    answers = await served.talk(ids, picture, options, departure(request))
     answers = answers if samples else answers[:1] * count
     tokens = sum(len(answer.tokens) for answer in answers)
     usage = {"prompt_tokens": len(ids), "completion_tokens": tokens, "total_tokens": len(ids) + tokens}

@@ -13,6 +13,7 @@ from legato.serving.app import json_response
 from legato.serving.models import ServedModels
 from legato.serving.predict_types import Predictions, predictable, request_of
 from legato.serving.transport.bodies import BoundedRoute
+from legato.serving.transport.departures import departure
 
 
 def predict_routes(models: ServedModels) -> APIRouter:
@@ -28,7 +29,7 @@ def predict_routes(models: ServedModels) -> APIRouter:
         inputs = await asyncio.to_thread(
             lambda: [read(each, f"inputs.{number}") for number, each in enumerate(content.inputs)]
         )
-        predictions = await target.served.predict(inputs, options, request.is_disconnected, target.member)
+        predictions = await target.served.predict(inputs, options, departure(request), target.member)
         about = {"object": "list", "model": target.served.name, "task": target.task.name}
         return json_response({**about, "predictions": predictions})
 

@@ -32,6 +32,7 @@ from legato.registry import TASKS
 from legato.schema import OPEN, TypedDict, with_config
 from legato.serving.media import picture_of, sound_of
 from legato.serving.models import Served, ServedModels
+from legato.serving.transport.text_limits import TextLimits
 from legato.tasks.base import Task
 
 MOST_INPUTS: Final = 256
@@ -41,7 +42,6 @@ OWN: Final = ("model", "inputs", "task")  # what else a request says
 CODED: Final = "as a data: URL, or in base64"
 
 Coded = Annotated[str, Field(min_length=1)]
-Pair = Annotated[list[str], Field(min_length=2, max_length=2)]
 
 
 class PictureQuestion(BaseModel):
@@ -63,10 +63,13 @@ class InputKind:
     read: Callable[[Any, str], Any]  # given where in the request it stands
 
     @classmethod
-    def of(cls, task: type[Task], about: Mapping[str, Any]) -> InputKind | None:
+    def of(cls, task: type[Task], about: Mapping[str, Any], limits: TextLimits) -> InputKind | None:
         """Of a task, by what it declares, and by what a model's folder remembers; None: of nothing that is sent."""
         if task.Input is str:
-            return cls(str | Pair, "a text; where two belong together, both in a list", _text)
+            text = Annotated[str, Field(json_schema_extra={"maxLength": limits.characters})]
+            pair = Annotated[list[text], Field(min_length=2, max_length=2)]  # type: ignore[valid-type]
+            shown = f"a text of {limits.tokens:,} tokens at most; where two belong together, both in a list"
+            return cls(text | pair, shown, _text)
         if task.Input == PICTURE_TYPES:
             clip = bool(about.get("frames"))
             return cls(
@@ -153,7 +156,7 @@ def predictable(served: Served, member: str | None = None) -> Predictable:
 
 
 def _of_task(served: Served, member: str | None, task: type[Task], loaded: Loaded) -> Predictable | None:
-    kind = None if task.Options is None else InputKind.of(task, loaded.about)
+    kind = None if task.Options is None else InputKind.of(task, loaded.about, served.input_limits)
     return None if kind is None else Predictable(served, member, task, kind)
 
 

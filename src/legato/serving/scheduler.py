@@ -24,9 +24,10 @@ from legato.decoding.engine import Engine
 from legato.decoding.frontier import Allowed, Constraint, Hypothesis
 from legato.decoding.lanes.prefix_cache import PrefixCache
 from legato.decoding.logprobs import LogprobObserver, TokenLogprob
-from legato.errors import LegatoError
+from legato.errors import LegatoError, brief, is_panic, reason_of
 from legato.model import Generated, Model
 from legato.serving.app import Refusal
+from legato.serving.transport.log import writer
 
 ROWS: Final = 64  # texts that are written side by side
 QUEUE: Final = 256  # texts that wait
@@ -47,6 +48,18 @@ class QueueFull(LegatoError):
 
 class DeadlineExceeded(LegatoError):
     """A request took longer than anybody waits."""
+
+
+def has_stopped() -> Refusal:
+    """What whoever asks a thread that has ended by a fault is told."""
+    return Refusal(503, "this model has stopped by a fault of ours; the server has to be started anew")
+
+
+def as_exception(problem: BaseException) -> Exception:
+    """What one request is told of whatever it raised: a library's panic is no `Exception`."""
+    if isinstance(problem, Exception):
+        return problem
+    return LegatoError((reason_of(problem) if is_panic(problem) else None) or "the server is stopping")
 
 
 class Piece(NamedTuple):
@@ -149,6 +162,7 @@ class Scheduler:
         # By model, one function for all its requests: those that may choose their tokens together do.
         self._decodes: dict[int, Callable[[Sequence[int]], str]] = {}
         self._closing = False
+        self._stopped = False  # by a fault
         self._busy = 0.0  # seconds of steps so far
         self._ended: deque[tuple[float, int]] = deque(maxlen=ENDED)  # when, in those seconds, and how many texts
         self._broken: list[TextRequest] = []  # that have failed by themselves
@@ -175,10 +189,6 @@ class Scheduler:
         the scheduler's model.
         """
         model = self.model if model is None else model
-        most = model.module.max_length
-        if most is not None and len(prompt) > most:
-            told = f"the prompt has {len(prompt):,} tokens, but the model reads {most:,} at most"
-            raise Refusal(400, f"{told}: shorten it", code="context_length_exceeded")
         ids = model.begin(list(prompt), options)
         if not ids:
             raise LegatoError("the prompt is empty; write something to go on from")
@@ -190,6 +200,8 @@ class Scheduler:
         deadline = time.monotonic() + self.patience
         request = TextRequest(model, ids, options, count, listener, deadline, constraint, observer, streamed)
         with self._changed:
+            if self._stopped:
+                raise has_stopped()
             if self._closing:
                 raise LegatoError("the server is stopping")
             waiting = sum(other.count for other in self._waiting)
@@ -210,14 +222,22 @@ class Scheduler:
         with self._changed:
             return len(self._running), sum(request.count for request in self._waiting)
 
-    def close(self, *, drain: bool = True, seconds: float = 30.0) -> None:
-        """Take in nothing more; with `drain` what was asked for is written first, for so long at most."""
+    @property
+    def broken(self) -> bool:
+        """Whether the thread has ended by a fault, and nothing is written any longer."""
+        return self._stopped
+
+    def close(self, *, drain: bool = True, seconds: float = 30.0) -> bool:
+        """Take in nothing more; with `drain` what was asked for is written first, for so long at most. Whether the
+        thread has ended by then.
+        """
         with self._changed:
             self._closing = True
             if not drain:
                 self._left |= {*self._waiting, *(request for request, _ in self._running.values())}
             self._changed.notify()
         self._thread.join(seconds)
+        return not self._thread.is_alive()
 
     # ── the thread ────────────────────────────────────────────────────────────────────────────────
 
@@ -227,15 +247,24 @@ class Scheduler:
         return Engine(loaded.module, ends=loaded.ends, rows=self.rows, chunk=chunk, prefixes=self.prefixes)
 
     def _run(self) -> None:
-        while self._admitted():
-            begun = time.monotonic()
-            try:
-                self._engine.step()
-                self._collect()
-            except Exception as problem:  # of one request or another: nobody can say whose
-                self._fail(problem)
-            self._busy += time.monotonic() - begun
-            self._drop_broken()
+        try:
+            while self._admitted():
+                begun = time.monotonic()
+                try:
+                    self._engine.step()
+                    self._collect()
+                except Exception as problem:  # of one request or another: nobody can say whose
+                    self._fail(problem)
+                self._busy += time.monotonic() - begun
+                self._drop_broken()
+        except BaseException as problem:  # a library's panic, say; else whoever waits would wait for ever
+            writer().say(f"legato: {self._thread.name} has stopped: {brief(repr(problem), 300)}")
+            with self._changed:
+                self._stopped = True
+                for request in {*self._waiting, *(request for request, _ in self._running.values())}:
+                    request.tell(Failed(has_stopped()))
+                self._waiting.clear()
+                self._running.clear()
 
     def _admitted(self) -> bool:
         """Wait until there is something to write, and take in what there is room for; whether to go on."""
@@ -254,7 +283,13 @@ class Scheduler:
             return bool(self._waiting or self._running) or not self._closing
 
     def _admit(self, request: TextRequest) -> None:
-        """Let the engine take in a request."""
+        """Let the engine take in a request; what is raised here is this request's."""
+        try:
+            self._begin(request)
+        except BaseException as problem:
+            request.tell(Failed(as_exception(problem)))
+
+    def _begin(self, request: TextRequest) -> None:
         model, count, ids = request.model, request.count, request.prompt
         tokenizer = model.tokenizer
         decode = self._decodes.setdefault(model.loaded.adapter, tokenizer.decode)
@@ -277,27 +312,23 @@ class Scheduler:
             try:
                 assert request.constraint is not None
                 return request.constraint(prompt, tokens)
-            except Exception as problem:
-                self._break(request, problem)
+            except BaseException as problem:
+                self._break(request, as_exception(problem))
                 return ()  # its text ends here
 
         limit = model.limit_of(ids, request.options)
-        try:
-            request.numbers = self._engine.add(
-                [ids] * count,
-                request.options,
-                limits=[limit] * count,
-                text_of=decode if request.options.stop else None,
-                constraint=None if request.constraint is None else constraint,
-                observer=request.observer,
-                on_token=on_token if request.streamed or request.observer is not None else None,
-                walks=range(count),
-                adapter=model.loaded.adapter,
-                ends=model.loaded.ends,
-            )
-        except Exception as problem:
-            request.tell(Failed(problem))
-            return
+        request.numbers = self._engine.add(
+            [ids] * count,
+            request.options,
+            limits=[limit] * count,
+            text_of=decode if request.options.stop else None,
+            constraint=None if request.constraint is None else constraint,
+            observer=request.observer,
+            on_token=on_token if request.streamed or request.observer is not None else None,
+            walks=range(count),
+            adapter=model.loaded.adapter,
+            ends=model.loaded.ends,
+        )
         for choice, number in enumerate(request.numbers):
             self._running[number] = (request, choice)
             self._streams[number] = streams[choice]
@@ -307,8 +338,8 @@ class Scheduler:
         """What is raised here is this request's: it fails after the step, and the others go on."""
         try:
             yield
-        except Exception as problem:
-            self._break(request, problem)
+        except BaseException as problem:
+            self._break(request, as_exception(problem))
         if request.problem is not None:  # its listener's
             self._broken.append(request)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -29,6 +31,7 @@ LOCAL: Final = ("127.0.0.1", "localhost", "::1")
 KEY: Final = re.compile(r"[!-~\xa1-\xff](?:[ -~\xa1-\xff]*[!-~\xa1-\xff])?")  # that a header can hold
 SWITCH: Final = 0.0005  # seconds after which threads of Python take turns: those that write texts and that send them
 DRAIN: Final = 30  # seconds that texts being written have when the server is to stop
+ENDING: Final = 5  # seconds that all else has then, before the process ends in the middle of it
 
 
 @dataclass(frozen=True)
@@ -48,8 +51,8 @@ class ServerOptions:
             if not KEY.fullmatch(key):
                 which = "" if len(self.keys) == 1 else f" {number}"
                 raise ConfigError(
-                    f"API key{which} holds what no client can send in a header (a character beyond Latin-1, a control "
-                    "character, or a space at an end); choose one of letters and digits"
+                    f"API key{which} holds what no client can send in a header (characters beyond Latin-1, control "
+                    "characters, spaces at its ends); choose one of letters and digits"
                 )
 
     def guards(self, port: int) -> ApiOptions:
@@ -82,13 +85,48 @@ def serve(models: ServedModels, indexes: ServedIndexes, options: ServerOptions, 
         say(f"{', '.join(names)} would be served at {options.address(port)}")
         return
     options.announce(say, names, options.address(port))
-    lines = writer()
+    with ending(DRAIN + ENDING) as stop:
+        try:
+            run(make_api(models, options.guards(port), indexes), opened, stop)
+        finally:  # what was asked for is written, or its time is over
+            until = time.monotonic() + ENDING
+            ended = [models.close(drain=False, until=until), indexes.close(until)]
+            if not all(ended):
+                give_up()
+    end_log("the server has stopped")
+
+
+@contextmanager
+def ending(seconds: float) -> Iterator[threading.Event]:
+    """An event that says that the server is to stop: so many seconds later the process ends, whatever it is doing.
+
+    A thread that computes cannot be interrupted, and the end of the interpreter waits for some of them.
+    """
+    stop, ended = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        stop.wait()
+        if not ended.wait(seconds):
+            give_up()
+
+    threading.Thread(target=watch, name="legato-end", daemon=True).start()
     try:
-        run(make_api(models, options.guards(port), indexes), opened)
+        yield stop
     finally:
-        models.close()
-        indexes.close()
-    lines.say("the server has stopped")  # by its thread: nobody may read on
+        ended.set()
+        stop.set()
+
+
+def give_up() -> None:
+    """End the process in the middle of what it computes."""
+    end_log("legato: the server has stopped in the middle of what it computed, which took too long")
+    os._exit(1)
+
+
+def end_log(line: str) -> None:
+    """The last line; by the log's thread, since nobody may read on."""
+    lines = writer()
+    lines.say(line)
     lines.close()
 
 
@@ -101,11 +139,12 @@ def allow_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def run(app: FastAPI, opened: socket.socket) -> None:
+def run(app: FastAPI, opened: socket.socket, stop: threading.Event | None = None) -> None:
+    """Answer until a signal comes, which sets `stop`."""
     allow_files()
     sys.setswitchinterval(SWITCH)
     server = _Server(server_config(app, Protocol, timeout_graceful_shutdown=DRAIN))
-    server.app = app
+    server.app, server.stop = app, stop
     try:
         server.run(sockets=[opened])
     finally:
@@ -116,6 +155,7 @@ class _Server(uvicorn.Server):
     """Says that it is not ready once it is to stop, and then ends by itself: uvicorn's would end by the signal."""
 
     app: Any = None
+    stop: threading.Event | None = None
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -131,6 +171,8 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         self.app.state.ready = False
+        if self.stop is not None:
+            self.stop.set()
         super().handle_exit(sig, frame)
 
 

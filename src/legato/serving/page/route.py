@@ -43,7 +43,9 @@ def policy_of(page: str) -> str:
 def about_model(served: Served) -> dict[str, Any]:
     """What a model does, for its card: its task, the route that it is for, and what it reads there."""
     model = served.model
+    limits = served.prompt_limits if model.generates else served.input_limits
     about: dict[str, Any] = {"task": model.task, "use": None, "input": "a text", "member": None}
+    about |= {"max_input_tokens": limits.tokens, "max_input_characters": limits.characters}
     if model.task == "embedding":
         return {**about, "use": "embeddings"}
     kinds = predictable_kinds(served)

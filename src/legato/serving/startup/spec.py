@@ -32,6 +32,7 @@ class ServeSpec:
     queue: int = QUEUE
     patience: float = PATIENCE
     most_tokens: int = MOST_TOKENS
+    input_tokens: int | None = None
     prefix_bytes: int = PREFIXES
 
     def read(self) -> tuple[ServedModels, ServedIndexes]:
@@ -48,5 +49,6 @@ class ServeSpec:
             queue=self.queue,
             patience=self.patience,
             most_tokens=self.most_tokens,
+            input_tokens=self.input_tokens,
             prefix_bytes=self.prefix_bytes,
         )

@@ -1,1 +1,1 @@
-"""Below the API: connections that end, and a log that nobody waits for."""
+"""Below the API: connections that end, what is too long to be read, and a log that nobody waits for."""
