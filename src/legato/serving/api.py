@@ -10,6 +10,7 @@ import hmac
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -165,8 +166,11 @@ class RequestMiddleware:
             await self.app(scope, body, answer)
         except BaseException as problem:
             if status or not (isinstance(problem, Exception) or is_panic(problem)):  # an answer has begun
-                if isinstance(problem, asyncio.CancelledError):  # as Ray's proxy does where the client has gone
-                    status = status or 499
+                if isinstance(problem, asyncio.CancelledError) and not status:
+                    status = 499  # as Ray's proxy does where the client has gone
+                    if not scope["app"].state.ready:  # its time is over
+                        with suppress(Exception):
+                            await error_of(503, "the server is stopping")(scope, receive, answer)
                 raise
             await response_to(as_exception(problem), self.metrics.models)(scope, receive, answer)
         finally:

@@ -226,7 +226,12 @@ async def _generate(
     try:
         for number, ids in enumerate(prompts):
             listener, top = events.listener(number), body.top
-            how: dict[str, Any] = {"count": count, "top_logprobs": top, "streamed": bool(body.stream)}
+            how: dict[str, Any] = {
+                "count": count,
+                "top_logprobs": top,
+                "streamed": bool(body.stream),
+                "group": events,
+            }
             submit = partial(scheduler.submit, ids, options, listener, model=served.model, **how)
             requests.append(submit() if options.json_schema is None else await _SCHEMAS.read(options, submit))
     except BaseException:

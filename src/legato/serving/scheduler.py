@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,6 +30,7 @@ from legato.serving.app import Refusal
 from legato.serving.transport.log import writer
 
 ROWS: Final = 64  # texts that are written side by side
+SPARE: Final = 4  # a group of requests leaves one of so many rows to others
 QUEUE: Final = 256  # texts that wait
 PATIENCE: Final = 600.0  # seconds from the moment that somebody asks
 CHUNK: Final = {"cpu": 128, "cuda": 2048}  # tokens of prompts that are read between two steps, by device
@@ -98,6 +99,7 @@ class TextRequest:
     constraint: Constraint | None = None
     observer: LogprobObserver | None = None
     streamed: bool = True
+    group: object = None  # prompts of one body have the same
     begun: float = field(default_factory=time.monotonic)
     numbers: list[int] = field(default_factory=list)  # the engine's
     texts: dict[int, Generated] = field(default_factory=dict)  # by choice
@@ -181,12 +183,13 @@ class Scheduler:
         top_logprobs: int | None = None,
         model: Model | None = None,
         streamed: bool = True,
+        group: object = None,
     ) -> TextRequest:
         """Let texts be written; refuses what does not fit, and where too many wait.
 
         Where they are not `streamed` there are no pieces before the end, which is less work. With `top_logprobs` each
         token comes with its log-probability, and with those of as many others. `model` may be an adapter that shares
-        the scheduler's model.
+        the scheduler's model. Requests of one `group`, which are a body's prompts, share the rows fairly with others.
         """
         model = self.model if model is None else model
         ids = model.begin(list(prompt), options)
@@ -198,7 +201,9 @@ class Scheduler:
         constraint = constraint_of(model.loaded, options, limits)
         observer = None if top_logprobs is None else LogprobObserver(top_logprobs)
         deadline = time.monotonic() + self.patience
-        request = TextRequest(model, ids, options, count, listener, deadline, constraint, observer, streamed)
+        request = TextRequest(
+            model, ids, options, count, listener, deadline, constraint, observer, streamed, group or object()
+        )
         with self._changed:
             if self._stopped:
                 raise has_stopped()
@@ -278,9 +283,21 @@ class Scheduler:
             for request in [*self._waiting, *{id(each): each for each, _ in self._running.values()}.values()]:
                 if now > request.deadline:
                     self._drop(request, DeadlineExceeded(f"this took longer than {self.patience:g} s"))
-            while self._waiting and len(self._running) + self._waiting[0].count <= self.rows:
-                self._admit(self._waiting.popleft())
+            while (request := self._next()) is not None:
+                self._waiting.remove(request)
+                self._admit(request)
             return bool(self._waiting or self._running) or not self._closing
+
+    def _next(self) -> TextRequest | None:
+        """Whose turn it is, where there is room: of the group with the fewest rows, the oldest.
+
+        A group leaves a share of the rows to others, so that many prompts of one body keep nobody waiting.
+        """
+        rows = Counter(request.group for request, _ in self._running.values())
+        most = self.rows - self.rows // SPARE
+        able = [each for each in self._waiting if not rows[each.group] or rows[each.group] + each.count <= most]
+        first = min(able, key=lambda each: rows[each.group], default=None)
+        return first if first is not None and len(self._running) + first.count <= self.rows else None
 
     def _admit(self, request: TextRequest) -> None:
         """Let the engine take in a request; what is raised here is this request's."""
