@@ -79,7 +79,7 @@ CASES: Final[dict[str, Case]] = {
     "lm": Case("lm", WIDTH, "completions", _complete, 128),
     "transformer": Case(
         "lm",
-        {**WIDTH, "model": "gpt2", "model.heads": 2, "data.window": 64},
+        {**WIDTH, "model": "gpt2", "model.heads": 2, "data.window": 512},
         "completions",
         _complete,
         128,

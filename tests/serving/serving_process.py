@@ -12,9 +12,10 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def serving(*words: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The process, and its address."""
-    command = [sys.executable, "-m", "legato", "serve", *map(str, words), "--port", "0", "--device", "cpu"]
+def serving(*words: object, code: str | None = None) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The process, and its address; `code` runs in place of the command."""
+    command = [sys.executable, *(["-m", "legato"] if code is None else ["-c", code])]
+    command += ["serve", *map(str, words), "--port", "0", "--device", "cpu"]
 
     def default_signals() -> None:  # tests may run in the background, where interrupts are ignored
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -20,6 +20,7 @@ from legato.serving.app import Refusal
 from legato.serving.batcher import Batcher
 from legato.serving.models import Served
 from legato.serving.scheduler import DeadlineExceeded, QueueFull
+from legato.serving.transport.log import writer
 from serving.api_client import api_of, refusal_of
 from tiny_tasks import tiny
 
@@ -83,6 +84,38 @@ def test_what_came_meanwhile_shares_batches_of_like_length(batcher: Batcher, run
     assert run.batches[1:] == [["a", "aa", "aaa", "aaaa"], ["aaaaa", "aaaaaa"]]
 
 
+def test_a_batch_is_bounded_by_its_work(run: Lengths) -> None:
+    run.free.set()
+    batcher = Batcher("test", work=8, cost=lambda length: length**2, gather=20.0)
+    try:
+        request = batcher.submit(["aaaa", "a", "aa", "a", "aa", "a"], "texts", run)
+        batcher.close()
+        assert request.future.result(20) == [4, 1, 2, 1, 2, 1]
+        assert run.batches == [["a", "a", "a"], ["aa", "aa"], ["aaaa"]]  # 3 × 1, 2 × 4, and one alone
+    finally:
+        batcher.close(drain=False)
+
+
+def test_others_have_their_turn_between_the_batches_of_a_request(batcher: Batcher, run: Lengths) -> None:
+    held(batcher, run)
+    many, one, other = (batcher.submit(texts, "texts", run) for texts in (["a"] * 6, ["bbbb"], ["cc"]))
+    run.free.set()
+    assert [len(each.future.result(20)) for each in (many, one, other)] == [6, 1, 1]
+    # The least left, the oldest, the least left, each with others of like length.
+    assert run.batches[1:] == [["a", "a", "cc", "bbbb"], ["a", "a", "a", "a"]]
+
+
+def test_who_goes_away_between_two_batches_is_not_computed_further(batcher: Batcher, run: Lengths) -> None:
+    gone = batcher.submit(["a"] * 10, "texts", run)
+    assert run.begun.wait(20)
+    with pytest.raises(Refusal, match="the client has gone"):
+        outcome(batcher, gone, at_once)
+    assert batcher.load() == (4, 0)
+    run.free.set()
+    assert batcher.submit(["other"], "texts", run).future.result(20) == [5]
+    assert run.batches == [["a"] * 4, ["other"]]
+
+
 def test_other_options_are_another_batch(batcher: Batcher, run: Lengths) -> None:
     held(batcher, run)
     requests = [batcher.submit(["a"], kind, run) for kind in ("one", "other", "one")]
@@ -121,6 +154,26 @@ def test_what_is_no_exception_ends_a_request_and_not_the_thread(batcher: Batcher
         batcher.submit(["a"], "broken", broken).future.result(20)
     run.free.set()
     assert batcher.submit(["later"], "texts", run).future.result(20) == [5]
+
+
+def test_a_thread_that_breaks_says_so_to_everybody(
+    batcher: Batcher, run: Lengths, model: Model, capfd: pytest.CaptureFixture[str]
+) -> None:
+    held(batcher, run)
+    waiting = batcher.submit(["a"], "other", lambda texts: [])  # fewer answers than texts: a fault of ours
+    behind = batcher.submit(["b"], "texts", run)
+    run.free.set()
+    for request in (waiting, behind):
+        with pytest.raises(Refusal, match="has stopped by a fault of ours"):
+            request.future.result(20)
+    with pytest.raises(Refusal, match="has stopped by a fault of ours"):
+        batcher.submit(["later"], "texts", run)
+    writer().close(10)
+    assert "legato: the batches of 'test' have stopped: ValueError" in capfd.readouterr().err
+    served = Served("films", model)
+    served._batchers[0] = batcher
+    ready = api_of(served).get("/ready")
+    assert (ready.status_code, ready.json()) == (503, {"ready": False, "stopped": ["films"]})
 
 
 def test_too_many_are_told_when_to_come_again(batcher: Batcher, run: Lengths) -> None:

@@ -18,14 +18,17 @@ import pytest
 import legato
 from legato.data.text.tokenizers import StreamDecoder
 from legato.decoding import SearchOptions
+from legato.decoding.engine import Engine
 from legato.model import Model
 from legato.serving import server as server_module
 from legato.serving.api import ApiOptions, make_api
+from legato.serving.app import Refusal
 from legato.serving.models import Served, ServedModels
 from legato.serving.scheduler import Done, Event, Failed, QueueFull, Scheduler
 from legato.serving.server import listen, run
 from legato.serving.transport.connections import connection_class
-from legato.serving.transport.log import LogWriter
+from legato.serving.transport.log import LogWriter, writer
+from serving.api_client import api_of, refusal_of
 from tiny_published import CHATML, gpt2_folder
 
 GREEDY = SearchOptions(search="greedy", max_tokens=12)
@@ -92,12 +95,17 @@ def test_a_listener_that_always_raises_leaves_the_engine_open(scheduler: Schedul
     wait_until(lambda: scheduler.load() == (0, 0))
 
 
+class PanicException(BaseException):
+    """What a library written in Rust raises."""
+
+
+@pytest.mark.parametrize("kind", [ValueError, PanicException])
 def test_a_constraint_that_raises_fails_alone(
-    scheduler: Scheduler, model: Model, monkeypatch: pytest.MonkeyPatch
+    scheduler: Scheduler, model: Model, kind: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def constraint(prompt: int, tokens: list[int]) -> None:
         if len(tokens) == 3:
-            raise ValueError("a grammar is broken")
+            raise kind("a grammar is broken")
 
     prompt, bad, good = model.prompt_ids("the cat"), Waiting(), Waiting()
     monkeypatch.setattr("legato.serving.scheduler.constraint_of", lambda *given: constraint)
@@ -109,6 +117,67 @@ def test_a_constraint_that_raises_fails_alone(
     assert "a grammar is broken" in str(failed.problem)
     assert isinstance(done, Done)
     assert done.texts[0].text == model.generate("the cat", max_tokens=12)
+
+
+def test_a_panic_ends_the_thread_and_says_so_to_everybody(
+    model: Model, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def panic(self: Any) -> None:
+        raise PanicException("index out of bounds")
+
+    monkeypatch.setattr(Engine, "step", panic)
+    served, heard = Served("tiny", model, rows=1), [Waiting(), Waiting()]
+    client = api_of(served)
+    assert client.get("/ready").status_code == 200
+    for each in heard:
+        with suppress(Refusal):  # the first may have ended the thread by now
+            served.scheduler().submit(model.prompt_ids("the"), GREEDY, each)
+    for each in [each for each in heard if each.events] or heard[:1]:
+        failed = each.end()
+        assert isinstance(failed, Failed)
+        assert "has stopped by a fault of ours" in str(failed.problem)
+    wait_until(lambda: served.broken)
+    body = {"model": "tiny", "prompt": "the", "max_tokens": 4}
+    assert "has stopped by a fault of ours" in refusal_of(client.post("/v1/completions", json=body), 503)
+    assert client.get("/ready").json() == {"ready": False, "stopped": ["tiny"]}
+    writer().close(10)
+    assert "has stopped: PanicException('index out of bounds')" in capfd.readouterr().err
+
+
+def test_a_panic_while_a_request_is_read_is_its_own(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    def panic(self: Any, *given: Any) -> None:
+        raise PanicException("a tokenizer is broken")
+
+    served = Served("tiny", model)
+    with monkeypatch.context() as patch:
+        patch.setattr(Model, "prompt_ids", panic)
+        answer = api_of(served).post("/v1/completions", json={"model": "tiny", "prompt": "the"})
+        assert "a library broke off over this input" in refusal_of(answer, 400)
+    served.close(drain=False)
+
+
+def test_many_prompts_of_one_body_leave_rows_to_others(scheduler: Scheduler, model: Model) -> None:
+    prompt, many, other = model.prompt_ids("the cat"), [Waiting() for _ in range(8)], Waiting()
+    scheduler.queue = 16
+    for each in many:
+        scheduler.submit(prompt, SearchOptions(search="greedy", max_tokens=400), each, group="a body")
+    wait_until(lambda: scheduler.load() == (3, 5))
+    scheduler.submit(prompt, GREEDY, other)
+    assert isinstance(other.end(), Done)
+    assert scheduler.load() == (3, 5)
+
+
+def test_a_server_that_is_to_stop_ends_whatever_it_is_doing(monkeypatch: pytest.MonkeyPatch) -> None:
+    given_up = threading.Event()
+    monkeypatch.setattr(server_module, "give_up", given_up.set)
+    with server_module.ending(0.05) as stop:
+        stop.set()
+    with server_module.ending(0.05):
+        pass  # nobody asked for its end
+    assert not given_up.wait(0.2)
+    with server_module.ending(0.05) as stop:
+        stop.set()
+        assert given_up.wait(30)
 
 
 def test_a_full_queue_says_how_long_it_takes_by_what_ends(model: Model) -> None:

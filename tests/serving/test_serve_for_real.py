@@ -7,8 +7,10 @@ import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import httpx2 as httpx
 import openai
 import pytest
 
@@ -34,6 +36,31 @@ def test_what_was_asked_for_is_written_before_it_stops(folder: Path, number: int
         text = first.choices[0].text + "".join(each.choices[0].text for each in pieces)
         assert text == legato.load(folder, "cpu").generate("the", max_tokens=300)
         assert process.wait(60) == 0
+
+
+ENDLESS = """
+import time
+from legato.cli import main
+from legato.model import Model
+from legato.serving import server
+server.DRAIN, server.ENDING = 1, 1
+Model.embed = lambda self, texts: time.sleep(600)
+main()
+"""
+
+
+def test_it_stops_in_the_middle_of_what_takes_too_long(folder: Path) -> None:
+    with serving(f"chat={folder}", "--no-log", code=ENDLESS) as (process, address), ThreadPoolExecutor(1) as pool:
+        body = {"model": "chat", "input": "the"}
+        asked = pool.submit(httpx.post, f"{address}/v1/embeddings", json=body, timeout=60)
+        while not re.search(r"legato_texts_writing\{.*\} 1\.0", httpx.get(f"{address}/metrics").text):
+            pass
+        process.send_signal(signal.SIGTERM)
+        assert asked.result(60).status_code == 503
+        assert process.wait(60) == 1
+        assert process.stderr is not None
+        said = process.stderr.read().splitlines()
+        assert said == ["legato: the server has stopped in the middle of what it computed, which took too long"]
 
 
 def test_a_port_in_use_is_one_line(folder: Path) -> None:

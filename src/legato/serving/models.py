@@ -26,7 +26,9 @@ from legato.serving.transport.text_limits import TOKEN_BYTES, TOKEN_CHARACTERS, 
 MOST_TOKENS: Final = 4096  # that a text may have
 BATCH_WORK: Final = {"cpu": 2048, "cuda": 16384}  # tokens of a batch, by device
 CLOSING: Final = 30.0  # seconds that threads have to end
-LONG_WORK: Final = 256  # tokens of a request from which on it is long: others do not wait for those
+# Tokens of a request that is short, and of a long one; what has more is very long. Each kind has a thread of its own,
+# so that the short ones do not wait for the others.
+LONG_WORK: Final = (256, 8192)
 
 
 class Served:
@@ -55,7 +57,7 @@ class Served:
         self._scheduler: Scheduler | None = None
         self.input_limits = TextLimits.of(model.module, input_tokens)
         self.prompt_limits = self.input_limits.for_prompts(model.module)
-        self._batchers: dict[bool, Batcher] = {}  # of short requests and of long ones: each has a thread
+        self._batchers: dict[int, Batcher] = {}  # by how long their requests are
         self._members: dict[str | None, Model] = {}
         self._lock = threading.Lock()
 
@@ -135,7 +137,8 @@ class Served:
     async def _batched(
         self, inputs: Sequence[Any], lengths: Sequence[int], kind: Any, run: Run, gone: Gone
     ) -> list[Any]:
-        long = sum(map(self.cost, lengths)) > LONG_WORK
+        work = sum(map(self.cost, lengths))
+        long = sum(work > bound for bound in LONG_WORK)
         with self._lock:
             if long not in self._batchers:
                 self._batchers[long] = Batcher(
