@@ -34,7 +34,7 @@ from clients import percentile
 from servers import free_port
 
 import legato
-from tiny_tasks import tiny
+from tiny_tasks import tiny  # type: ignore[import-not-found]
 
 CLIENTS: Final = 10
 SIZES: Final = (1 << 10, 8 << 10, 64 << 10, 512 << 10, 1 << 20, (8 << 20) - 4096)  # characters of a body

@@ -86,7 +86,7 @@ class Served:
             texts = [text[: TOKEN_CHARACTERS * most] for text in texts]
         counts = await asyncio.to_thread(lengths)
         read = counts if most is None else [min(count, most) for count in counts]
-        vectors = await self._batched(texts, read, "embed", self.model.embed, gone)
+        vectors = await self._batched(texts, read, "embed", lambda some: list(self.model.embed(some)), gone)
         return np.stack(vectors), sum(counts)
 
     async def predict(

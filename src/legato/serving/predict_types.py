@@ -67,7 +67,7 @@ class InputKind:
         """Of a task, by what it declares, and by what a model's folder remembers; None: of nothing that is sent."""
         if task.Input is str:
             text = Annotated[str, Field(json_schema_extra={"maxLength": limits.characters})]
-            pair = Annotated[list[text], Field(min_length=2, max_length=2)]  # type: ignore[valid-type]
+            pair = Annotated[list[text], Field(min_length=2, max_length=2)]
             shown = f"a text of {limits.tokens:,} tokens at most; where two belong together, both in a list"
             return cls(text | pair, shown, _text)
         if task.Input == PICTURE_TYPES:

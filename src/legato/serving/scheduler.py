@@ -283,9 +283,9 @@ class Scheduler:
             for request in [*self._waiting, *{id(each): each for each, _ in self._running.values()}.values()]:
                 if now > request.deadline:
                     self._drop(request, DeadlineExceeded(f"this took longer than {self.patience:g} s"))
-            while (request := self._next()) is not None:
-                self._waiting.remove(request)
-                self._admit(request)
+            while (turn := self._next()) is not None:
+                self._waiting.remove(turn)
+                self._admit(turn)
             return bool(self._waiting or self._running) or not self._closing
 
     def _next(self) -> TextRequest | None:
