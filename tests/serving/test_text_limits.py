@@ -34,7 +34,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
 
 @pytest.fixture
 def served(models: dict[str, Model]) -> Iterator[list[Served]]:
-    made = [Served(task, model, input_tokens=TOKENS) for task, model in models.items()]
+    made = [Served(task, model, input_tokens=TOKENS, patience=20.0) for task, model in models.items()]
     yield made
     for each in made:
         each.close(drain=False)

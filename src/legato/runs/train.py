@@ -118,7 +118,7 @@ def _check_alone() -> None:
     count = os.environ.get("WORLD_SIZE", "1")
     if "RANK" in os.environ and count.isdecimal() and int(count) > 1:
         raise ConfigError(
-            f"this is one of {brief(count)} processes (WORLD_SIZE), and training on several GPUs is not supported yet: "
+            f"WORLD_SIZE is {brief(count)}, but training on several GPUs is not supported yet: "
             "start legato train without torchrun"
         )
 

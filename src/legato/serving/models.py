@@ -90,19 +90,12 @@ class Served:
         return np.stack(vectors), sum(counts)
 
     async def predict(
-        self,
-        inputs: Sequence[Any],
-        options: Mapping[str, Any],
-        gone: Gone,
-        task: str | None = None,
-        field: str = "inputs",
+        self, inputs: Sequence[Any], options: Mapping[str, Any], gone: Gone, task: str | None = None
     ) -> list[dict[str, Any]]:
-        """What `legato predict --json` gives of each input; `task` is one of several that a model has, `field` what
-        the request calls the inputs.
-        """
+        """What `legato predict --json` gives of each input; `task` is one of several that a model has."""
         model = self.member(task)
         tokenizer = model.loaded.tokenizer if model.loaded.processors.has_text else None
-        lengths = await asyncio.to_thread(self.input_limits.input_lengths, inputs, tokenizer, field)
+        lengths = await asyncio.to_thread(self.input_limits.input_lengths, inputs, tokenizer, "inputs")
         if model.module.is_encoder_decoder:  # as much is written as is read, in each of the beams
             beams, most = options.get("beams") or 1, options.get("max_tokens")
             lengths = [(length + (most or length)) * beams for length in lengths]
