@@ -92,15 +92,20 @@ def open_file(path: Path, *, error: type[LegatoError] = DataError) -> BufferedRe
         reason = problem.strerror if isinstance(problem, OSError) else problem
         raise error(f"{path} cannot be read: {reason}") from None
     try:
-        kind = stat.S_IFMT(os.fstat(handle).st_mode)
-        if kind == stat.S_IFDIR:
-            raise error(f"{path} is a folder; name a file in it")
-        if kind != stat.S_IFREG:
-            raise error(f"{path} is {KINDS.get(kind, 'no regular file')}; write what it gives into a file first")
+        check_regular(path, os.fstat(handle), error=error)
         return os.fdopen(handle, "rb")
     except BaseException:
         os.close(handle)
         raise
+
+
+def check_regular(path: Path, state: os.stat_result, *, error: type[LegatoError] = DataError) -> None:
+    """Refuse what is no regular file by its `stat`: a folder, a pipe, a device, a socket."""
+    kind = stat.S_IFMT(state.st_mode)
+    if kind == stat.S_IFDIR:
+        raise error(f"{path} is a folder; name a file in it")
+    if kind != stat.S_IFREG:
+        raise error(f"{path} is {KINDS.get(kind, 'no regular file')}; write what it gives into a file first")
 
 
 def read_bytes(path: Path, most: int | None = None, *, error: type[LegatoError] = DataError) -> bytes:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from legato.errors import DataError
 from legato.retrieval.chunks import Chunking, chunks_of, count_words
-from legato.retrieval.documents import check_document_place, files_under, read_changes, read_documents
+from legato.retrieval.documents import check_document_place, files_under, read_changes, read_documents, reading
 from legato.retrieval.html_text import html_blocks
 from legato.retrieval.markdown import markdown_blocks, plain_blocks
 from legato.retrieval.records import Block, Document, FileDocuments
@@ -139,7 +139,7 @@ def test_rows_are_documents(tmp_path: Path) -> None:
         ("locked.pdf", tiny_pdf("secret", "key"), "is encrypted"),
         ("cut.pdf", tiny_pdf("Hello")[:60], "is no PDF"),
         ("fake.pdf", b"hello", "is no PDF"),
-        ("fake.parquet", b"hello", "is no parquet file"),
+        ("fake.parquet", b"hello", "cannot be read: ArrowInvalid"),
         ("bad.jsonl", b'{"text": "a"}\n{"text": ', "line 2 is no JSON"),
         ("deep.jsonl", b"[" * 100_000, "line 1 is no JSON"),
         ("list.jsonl", b"[1]\n", "line 1 is no row"),
@@ -151,7 +151,7 @@ def test_rows_are_documents(tmp_path: Path) -> None:
 )
 def test_what_is_wrong_with_a_document_is_one_line(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=message), reading(tmp_path / name):
         list(read_documents(tmp_path / name))
 
 

@@ -469,13 +469,13 @@ def test_any_question_is_answered_or_finds_nothing(place: Place, docs: Path, que
         assert len(index.search(question)) <= 5
 
 
-def test_with_a_slow_encoder_a_commit_comes_soon(
+def test_a_commit_comes_by_time(
     place: Place, docs: Path, encoder: WordEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(update_module, "FIRST", 1)
+    assert len(made(place("fast"), docs, encoder).manifest.segments) == 1
     monkeypatch.setattr(update_module, "PERIOD", 0.0)  # nothing is read in it
-    assert len(made(place("slow"), docs, encoder).manifest.segments) >= 4
-    assert len(made(place("words"), docs).manifest.segments) == 1  # which no encoder reads
+    for index in (made(place("slow"), docs, encoder), made(place("words"), docs)):
+        assert len(index.manifest.segments) == index.manifest.documents == 5
 
 
 @pytest.mark.slow

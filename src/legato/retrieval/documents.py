@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,8 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from legato import sandbox
 from legato.data.sources.files import MAX_LINE, decode, load_bytes, unify_newlines
-from legato.errors import DataError, brief, is_panic, listed
+from legato.errors import DataError, LegatoError, brief, listed
 from legato.input_files import near_path, open_file, path_of
 from legato.registry import require_extra
 from legato.retrieval.html_text import html_blocks
@@ -33,7 +35,9 @@ TABLES: Final = LINES | {".parquet"}
 ENDINGS: Final = TEXT | MARKDOWN | HTML | TABLES | {".pdf"}
 TEXT_COLUMNS: Final = ("text", "contents", "content", "body", "passage", "document", "abstract")
 ID_COLUMNS: Final = ("_id", "id", "docid", "key")
-MAX_PAGES: Final = 20_000
+MAX_PAGES: Final = 10_000  # of a PDF
+PDF_SECONDS = 20.0  # of computing that a PDF may take, and as much again for each megabyte that it has
+MAX_PDF_SECONDS = 600.0
 MAX_VALUE: Final = 1000  # characters of a value that is kept as metadata
 MAX_KEYS: Final = 50
 
@@ -108,15 +112,32 @@ def is_gone(path: str | Path) -> bool:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """What the file system says against a file is said of that file."""
+    """Turns whatever is raised while a document is read into a `DataError` of one line that names it.
+
+    Parsers and libraries raise any exception over damaged files, and some that are none (a panic). So that one
+    document stops no other, this is around the reading of each; what has nothing to do with the document (an extra
+    that is not installed, Ctrl-C) passes.
+    """
     try:
         yield
-    except (OSError, DataError) as problem:
-        if is_gone(path):  # since its folder was looked through
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as problem:
+        if isinstance(problem, OSError | DataError) and is_gone(path):  # since its folder was looked through
             raise NoText(f"{path} is no longer there") from None
-        if isinstance(problem, DataError):
+        if isinstance(problem, LegatoError):
             raise
-        raise DataError(f"{path} cannot be read: {problem.strerror or brief(problem)}") from None
+        raise DataError(f"{path} cannot be read: {_reason(problem)}") from None
+
+
+def _reason(problem: BaseException) -> str:
+    if isinstance(problem, OSError) and problem.strerror:
+        return problem.strerror
+    try:
+        message = brief(problem, 120)
+    except Exception:  # an error that cannot be printed either, such as KeyError(10**5000)
+        message = ""
+    return f"{type(problem).__name__}: {message}" if message else type(problem).__name__
 
 
 def digest_of(path: Path) -> str:
@@ -261,14 +282,8 @@ def _parsed(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int,
 def _parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     from legato.data.sources.parquet import ParquetFile
 
-    raw = load_bytes(path)
-    try:
-        file = ParquetFile(path, raw)
-        columns = file.read(file.names)
-    except DataError:
-        raise
-    except Exception as problem:  # pyarrow's own, and what its decoders raise
-        raise DataError(f"{path} is no parquet file that can be read: {brief(problem, 120)}") from None
+    file = ParquetFile(path, load_bytes(path))
+    columns = file.read(file.names)
     names = list(columns)
     for number, values in enumerate(zip(*columns.values(), strict=True), start=1):
         yield number, dict(zip(names, values, strict=True))
@@ -284,12 +299,13 @@ def _row_document(path: Path, number: int, row: dict[str, Any], column: str | No
         return None
     if not isinstance(text, str) or not is_text(text):
         raise DataError(f"{path}, row {number}: '{brief(chosen)}' is no text but {brief(repr(text))}")
-    title = row.get("title") if isinstance(row.get("title"), str) and is_text(row["title"]) else ""
+    title = row.get("title") if isinstance(row.get("title"), str) else ""
     name = next((row[name] for name in ID_COLUMNS if isinstance(row.get(name), str | int)), None)
-    key = hashlib.sha256(text.encode()).hexdigest()[:16] if name is None else brief(name, 200)
+    key = hashlib.sha256(text.encode()).hexdigest()[:16] if name is None else _clean(brief(name, 200))
     others = {k: v for k, v in row.items() if k not in (chosen, "title") and isinstance(k, str)}
-    metadata = {brief(k, 60): kept for k, v in list(others.items())[:MAX_KEYS] if (kept := _kept(v)) is not None}
-    return Document(key, brief(title or "", 300), plain_blocks(unify_newlines(text)), metadata)
+    named = {_clean(brief(k, 60)): _kept(v) for k, v in list(others.items())[:MAX_KEYS]}
+    metadata = {k: v for k, v in named.items() if v is not None}
+    return Document(key, _clean(brief(title or "", 300)), plain_blocks(unify_newlines(_clean(text))), metadata)
 
 
 def _kept(value: Any) -> Any:
@@ -305,20 +321,24 @@ def _kept(value: Any) -> Any:
     return None
 
 
+def _clean(text: str) -> str:
+    """Without what is no character, and zero bytes, which no store takes."""
+    return text.replace("\0", "").encode("utf-8", "replace").decode("utf-8")
+
+
 # --- PDF ---------------------------------------------------------------------------------------------
 
 
 def _pdf(path: Path) -> Document:
-    pypdf = require_extra("retrieval", "pypdf")
-    raw = load_bytes(path)
-    try:
-        title, pages = _pdf_pages(pypdf, path, raw)
-    except DataError:
-        raise
-    except BaseException as problem:  # over damaged files it raises its own kinds and Python's
-        if not isinstance(problem, Exception) and not is_panic(problem):
-            raise
-        raise DataError(f"{path} is no PDF that can be read: {brief(problem, 120)}; save it anew") from None
+    require_extra("retrieval", "pypdf")
+    if path.suffix.lower() != ".gz":
+        with open_file(path) as file:
+            title, *pages = _pdf_texts(path, path, os.fstat(file.fileno()).st_size)
+    else:
+        with tempfile.NamedTemporaryFile(suffix=".pdf") as unpacked:
+            unpacked.write(raw := load_bytes(path))
+            unpacked.flush()
+            title, *pages = _pdf_texts(path, Path(unpacked.name), len(raw))
     blocks, place = list[Block](), 0
     for number, text in enumerate(pages, start=1):
         for block in plain_blocks(text):
@@ -326,29 +346,24 @@ def _pdf(path: Path) -> Document:
         place += len(text) + 1
     if not blocks:
         raise NoText(f"{path} holds no text: its {len(pages)} pages may be pictures; recognise their text first")
-    return Document("", title, blocks, {"pages": len(pages)})
+    return Document("", brief(title, 200), blocks, {"pages": len(pages)})
 
 
-def _pdf_pages(pypdf: Any, path: Path, raw: bytes) -> tuple[str, Sequence[str]]:
-    import io
-    import logging
-
-    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # it notes every slip of a file on standard error
-    reader = pypdf.PdfReader(io.BytesIO(raw))
-    if reader.is_encrypted:
-        try:
-            opened = bool(reader.decrypt(""))
-        except Exception:  # ciphers that need another package
-            opened = False
-        if not opened:
-            raise DataError(f"{path} is encrypted; save it without a password first")
-    if len(reader.pages) > MAX_PAGES:
-        raise DataError(f"{path} has {len(reader.pages):,} pages, more than {MAX_PAGES:,}; split it")
-    pages = [_clean(page.extract_text()) for page in reader.pages]
-    named = reader.metadata.title if reader.metadata is not None else None
-    return brief(_clean(named), 200) if isinstance(named, str) else "", pages
-
-
-def _clean(text: str) -> str:
-    """Without what is no character, and zero bytes, which no store takes."""
-    return text.replace("\0", "").encode("utf-8", "replace").decode("utf-8")
+def _pdf_texts(path: Path, place: Path, size: int) -> list[str]:
+    """The title and the pages of the PDF at a place, read in a process that can be ended; `path` is for messages."""
+    seconds = min(PDF_SECONDS * (1 + size / 1e6), MAX_PDF_SECONDS)
+    place = Path(os.path.abspath(place))  # the process may be in another folder
+    try:
+        texts = sandbox.call(
+            "read_pdf", apart="documents", seconds=round(seconds), path=str(place), max_pages=MAX_PAGES
+        )
+    except sandbox.OverBudget as problem:
+        raise DataError(f"{path} takes more than {problem} to read; save it anew, or split it") from None
+    except sandbox.Failed as problem:
+        if problem.stage == "decrypt":
+            raise DataError(f"{path} is encrypted; save it without a password first") from None
+        if problem.stage == "pages":
+            raise DataError(f"{path} has {problem} pages, more than {MAX_PAGES:,}; split it") from None
+        reason = brief(f"{problem.kind}: {problem}", 120)
+        raise DataError(f"{path} is no PDF that can be read: {reason}; save it anew") from None
+    return [_clean(text) for text in texts]

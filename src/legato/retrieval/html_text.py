@@ -22,6 +22,8 @@ INLINE_BREAKS: Final = frozenset({"br", "li", "tr", "td", "th", "dt", "dd"})  # 
 NOWHERE: Final = -2
 MAX_TAG: Final = 100_000  # characters of a tag; beyond, `<` is text
 _NAME: Final = re.compile(r"/?([A-Za-z][A-Za-z0-9]*)")
+# More digits than Python makes a number of. It is no character, and reads as HTML has it for those.
+_ENDLESS_REFERENCE: Final = re.compile(r"&#[0-9]{4000,};?")
 _SPACES: Final = re.compile(r"[ \t\r\f\v\u00a0]+")
 
 
@@ -37,7 +39,7 @@ class _Page:
         self.inside = ""  # h1 … h6 or title, whose text is no block
 
     def text(self, raw: str) -> None:
-        self.parts.append(html.unescape(raw).replace("\n", " "))
+        self.parts.append(html.unescape(_ENDLESS_REFERENCE.sub("\ufffd", raw)).replace("\n", " "))
 
     def tag(self, name: str, closing: bool) -> None:
         if name not in BREAKS:

@@ -112,13 +112,22 @@ class Index:
         return self.manifest.passages
 
     def update(self, places: Sequence[str | Path] = (), progress: Progress | None = None) -> UpdateReport:
-        """Read files and folders; what changed is indexed anew, what is gone leaves. Without any: those it is of."""
+        """Read files and folders; what changed is indexed anew, what is gone leaves. Without any: those it is of.
+
+        What cannot be read is in the report, and stays as it was; the others are indexed. A file that is named itself
+        and cannot be read is a `DataError` behind that.
+        """
         if self.manifest.encoder is not None and self.encoder is None:
             raise ConfigError(
                 f"{self.store.place} holds vectors; to update it, give the encoder that it was made with"
             )
         with self.store.locked():
-            return self._finish(Update(self.store, *self._current(), self.encoder, progress).run(places))
+            report = self._finish(Update(self.store, *self._current(), self.encoder, progress).run(places))
+        if report.refused:
+            count = len(report.refused) - 1
+            others = f"; {count:,} more of the files could not be read, the rest is indexed" if count else ""
+            raise DataError(f"{report.refused[-1]}{others}")
+        return report
 
     def remove(self, sources: str | Path | Iterable[str | Path]) -> UpdateReport:
         """Take a file or folder out of the index, or several, by what it calls them."""

@@ -53,6 +53,12 @@ class Manifest(BaseModel):
     passages: Count = 0
     documents: Count = 0
 
+    def without_passages(self) -> Manifest:
+        """This manifest before anything was read."""
+        return self.model_copy(
+            update={"next_passage": 0, "next_segment": 0, "segments": {}, "passages": 0, "documents": 0}
+        )
+
     @property
     def chunking(self) -> Chunking:
         return Chunking(self.size, self.overlap)

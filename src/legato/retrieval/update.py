@@ -1,8 +1,9 @@
 """Bringing an index up to date: what is new or changed is read again, what is gone leaves, the rest stays untouched.
 
-A file is known by its size, its time and its hash, a document by its hash. Passages are committed some thousand at
-a time, of a slow encoder's as many as it reads in half a minute; each commit leaves an index that is whole, so that a
-kill loses what came after it, and running it again goes on.
+A file is known by its size, its time and its hash, a document by its hash. A document that cannot be read, whatever
+its reader raises, is reported and stays in the index as it was. Each half minute, and after some thousand passages,
+what has been read since is committed. Each commit leaves an index that is whole, so that a kill loses what came after
+it, and running it again goes on. A document is committed as a whole, however long it takes.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from typing import Any, Final
 import numpy as np
 
 from legato.errors import DataError, brief
-from legato.input_files import path_of
+from legato.input_files import check_regular, path_of
 from legato.retrieval.bm25 import IntArray, PostingsBuilder, merge_postings, terms_of
-from legato.retrieval.chunks import chunks_of
+from legato.retrieval.chunks import Chunk, chunks_of
 from legato.retrieval.documents import (
     NoText,
     check_document_place,
@@ -35,14 +36,14 @@ from legato.retrieval.documents import (
 )
 from legato.retrieval.manifest import Manifest, unit_vectors
 from legato.retrieval.models import Encoder
-from legato.retrieval.records import Commit, Document, DocumentRecord, FileDocuments, FileRecord, Passage
+from legato.retrieval.records import Commit, Document, DocumentRecord, FileDocuments, FileRecord, Passage, VectorArray
 from legato.retrieval.store import Store
 
 BATCH: Final = 20_000  # passages of a commit at most
-FIRST: Final = 500  # … where an encoder reads them and nobody knows yet how fast it is
-PERIOD: Final = 30.0  # seconds that it reads for a commit
-PATIENCE: Final = 300.0  # seconds after which there is one in any case
-ENCODED: Final = 512  # texts that an encoder is given at once
+PERIOD: Final = 30.0  # seconds between two commits
+ENCODED: Final = 512  # texts that an encoder is given at once at most
+FIRST: Final = 16  # … and at least, where it is slow, or its speed not known yet
+ENCODING: Final = 5.0  # seconds that it should take for those
 SEGMENTS: Final = 12  # beyond which the smallest are merged
 FRESH: Final = 2_000_000_000  # nanoseconds within which a file may change again and keep its time
 MAX_PASSAGES: Final = (1 << 32) - 1  # whose numbers postings can hold
@@ -58,7 +59,9 @@ class UpdateReport:
     changed: int = 0
     removed: int = 0
     unchanged: int = 0
-    skipped: list[str] = field(default_factory=list)  # why files were left out
+    unread: int = 0  # files that could not be read, or hold no text
+    skipped: list[str] = field(default_factory=list)  # why those, and others, were left out
+    refused: list[str] = field(default_factory=list)  # … of those that were named themselves, and not their folder
     passages: int = 0  # of the whole index, as are
     documents: int = 0
     seconds: float = 0.0
@@ -78,8 +81,10 @@ class Update:
         self.progress = progress or (lambda count: None)
         self.report = UpdateReport()
         self.commit = Commit()
-        self.batch = BATCH if encoder is None else min(FIRST, BATCH)
-        self.last = time.monotonic()
+        self.vectors: list[VectorArray] = []  # of the commit's first passages
+        self.encoded = 0  # how many those are
+        self.at_once = FIRST  # texts that the encoder is given
+        self.last = time.monotonic()  # when there was a commit
         self.closed: set[str] = set()  # folders and files that could not be looked into, by their names in the index
 
     def run(self, places: Sequence[str | Path]) -> UpdateReport:
@@ -97,14 +102,16 @@ class Update:
             and not f"{source}/".startswith(tuple(f"{name}/" for name in self.closed))
         }
         for source, path in found.items():
+            self._write_if_due()
             try:
                 self._file(source, path, known.get(source))
             except DataError as problem:
-                if places and path in roots.values():  # somebody names it now
-                    raise
+                self.report.unread += 1
                 stays = source in known and not isinstance(problem, NoText)
                 told = f"; what the index holds of it stays: --remove {shlex.quote(source)} takes it out"
-                self.report.skipped.append(f"{problem}{told if stays else ''}")
+                named = places and path in roots.values()
+                lines = self.report.refused if named else self.report.skipped
+                lines.append(f"{problem}{told if stays else ''}")
                 if source in known and not stays:
                     left.add(source)
         for source in sorted(left):
@@ -112,14 +119,15 @@ class Update:
         if not found and not self.there:
             raise DataError(f"there is no document in {brief(', '.join(map(str, places)))}; name files or folders")
         if self.manifest.documents == 0 and not self.there:
-            reason = self.report.skipped[-1] if self.report.skipped else "no document is left in it"
-            raise DataError(f"there is nothing to index: {reason}")
+            reasons = self.report.refused or self.report.skipped or ["no document is left in it"]
+            raise DataError(f"there is nothing to index: {reasons[-1]}")
         self.manifest.complete = True
         self._write()
         self._merge()
         if self.report.added or self.report.changed or self.report.removed:
             self.store.finish(self.manifest)
-        for line in self.report.skipped:
+        self.report.skipped = [str(DataError(line)) for line in self.report.skipped]  # names may hold anything
+        for line in [*self.report.skipped, *self.report.refused[:-1]]:
             warnings.warn(line, stacklevel=2)
         self.report.passages, self.report.documents = self.manifest.passages, self.manifest.documents
         self.report.seconds = round(time.monotonic() - began, 3)
@@ -200,39 +208,51 @@ class Update:
         return self._own is not None and path.is_relative_to(self._own)
 
     def _file(self, source: str, path: Path, known: FileRecord | None) -> None:
+        """Bring what the index holds of a file up to date; a `DataError` where it cannot be read."""
+        with reading(path):
+            record, documents, old = self._read(source, path, known)
+        for document in documents:
+            before = old.pop(document.key, None)
+            with reading(path):
+                digest = _digest(document)
+                same = before is not None and before.digest == digest
+                chunks = [] if same else list(chunks_of(document, self.manifest.chunking))
+            if same:
+                self.report.unchanged += 1
+            else:
+                self._document(source, document, chunks, digest, before)
+        for gone in old.values():
+            self._remove_document(gone)
+            self.report.removed += 1
+        if record != known:
+            self.commit.files.append(record)
+
+    def _read(
+        self, source: str, path: Path, known: FileRecord | None
+    ) -> tuple[FileRecord, list[Document], dict[str, DocumentRecord]]:
+        """A file as it is now, what is new in it, and what the index holds of it beside what is as it was."""
         try:
             source.encode()
         except UnicodeEncodeError:
             raise DataError(f"{brief(source)}: its name is no text; rename it") from None
-        with reading(path):
-            state = path.stat()
+        state = path.stat()
+        check_regular(path, state)
         if state.st_size == 0:
             raise NoText(f"{path} is empty; there is nothing to find in it")
-        same = known is not None and (known.size, known.modified) == (state.st_size, state.st_mtime_ns)
-        if same and known is not None and known.digest:
+        if known is not None and known.digest and (known.size, known.modified) == (state.st_size, state.st_mtime_ns):
             self.report.unchanged += 1
-            return
-        with reading(path):
-            digest = digest_of(path)
+            return known, [], {}
+        digest = digest_of(path)
         # A file that was changed just now may be changed again within the same tick of the clock: no time for it.
         settled = time.time_ns() - state.st_mtime_ns > FRESH
         record = FileRecord(source, digest, state.st_size, state.st_mtime_ns if settled else 0)
         if known is not None and known.digest == digest:
             self.report.unchanged += 1
-            if known != record:
-                self.commit.files.append(record)
-            return
+            return record, [], {}
         before = self.store.documents(source) if self.there else FileDocuments(source)
-        with reading(path):
-            documents, kept = read_changes(path, self.manifest.column, before)  # all of them, or none
-        old = before.without(kept)
+        documents, kept = read_changes(path, self.manifest.column, before)  # all of them, or none
         self.report.unchanged += len(kept)
-        for document in documents:
-            self._document(source, document, old.pop(document.key, None))
-        for gone in old.values():
-            self._remove_document(gone)
-            self.report.removed += 1
-        self.commit.files.append(record)
+        return record, documents, before.without(kept)
 
     def _remove_file(self, source: str) -> None:
         for gone in self.store.documents(source).without().values():
@@ -242,16 +262,14 @@ class Update:
 
     # --- documents ---------------------------------------------------------------------------------
 
-    def _document(self, source: str, document: Document, before: DocumentRecord | None) -> None:
-        digest = _digest(document)
-        if before is not None and before.digest == digest:
-            self.report.unchanged += 1
-            return
+    def _document(
+        self, source: str, document: Document, chunks: Sequence[Chunk], digest: str, before: DocumentRecord | None
+    ) -> None:
         if before is not None:
             self._remove_document(before)
         first = self.manifest.next_passage
         name = f"{source}#{document.key}" if document.key else source
-        for chunk in chunks_of(document, self.manifest.chunking):
+        for chunk in chunks:
             number = self.manifest.next_passage
             if number >= MAX_PASSAGES:
                 raise DataError(
@@ -268,8 +286,8 @@ class Update:
             self.report.added += 1
         else:
             self.report.changed += 1
-        if len(self.commit.passages) >= self.batch or time.monotonic() - self.last > PATIENCE:
-            self._write()
+        self._encode()
+        self._write_if_due()
 
     def _remove_document(self, gone: DocumentRecord) -> None:
         self.commit.removed_documents.append(gone)
@@ -277,6 +295,11 @@ class Update:
         self.manifest.documents -= 1
 
     # --- commits -----------------------------------------------------------------------------------
+
+    def _write_if_due(self) -> None:
+        due = len(self.commit.passages) >= BATCH or time.monotonic() - self.last > PERIOD
+        if due and self.commit != Commit():
+            self._write()
 
     def _write(self) -> None:
         commit = self.commit
@@ -291,25 +314,34 @@ class Update:
             commit.postings, commit.segment = builder.postings(), self.manifest.next_segment
             self.manifest.segments[commit.segment] = builder.size
             self.manifest.next_segment += 1
-            commit.vectors = self._vectors([passage.searched_text for passage in passages])
+            commit.vectors = self._vectors()
         if not self.there:
-            self.store.create(self.manifest)
+            self.store.create(self.manifest.without_passages())
             self.there = True
         self.store.write(commit, self.manifest)
         self.commit, self.last = Commit(), time.monotonic()
 
-    def _vectors(self, texts: list[str]) -> Any:
+    def _encode(self, least: int | None = None) -> None:
+        """Make the vectors that are missing, as long as those of `least` passages are: of a whole call's."""
+        while self.encoder is not None:
+            passages = self.commit.passages[self.encoded : self.encoded + self.at_once]
+            if len(passages) < (self.at_once if least is None else least):
+                return
+            begun = time.monotonic()
+            self.vectors.append(unit_vectors(self.encoder.encode([one.searched_text for one in passages])))
+            speed = len(passages) / max(time.monotonic() - begun, 1e-3)
+            self.encoded += len(passages)
+            self.progress(len(passages))
+            self.at_once = max(FIRST, min(ENCODED, int(speed * ENCODING)))
+
+    def _vectors(self) -> VectorArray | None:
+        """The vectors of the commit's passages."""
         if self.encoder is None:
-            self.progress(len(texts))
+            self.progress(len(self.commit.passages))
             return None
-        made, begun = [], time.monotonic()
-        for start in range(0, len(texts), ENCODED):
-            some = texts[start : start + ENCODED]
-            made.append(unit_vectors(self.encoder.encode(some)))
-            self.progress(len(some))
-        fast = PERIOD * len(texts) / max(time.monotonic() - begun, 1e-3)
-        self.batch = max(min(FIRST, BATCH), min(BATCH, int(fast)))
-        return np.concatenate(made)
+        self._encode(least=1)
+        vectors, self.vectors, self.encoded = np.concatenate(self.vectors), [], 0
+        return vectors
 
     def _merge(self) -> None:
         """Make one of the smallest segments where there are many, so that a term is never in more than some."""

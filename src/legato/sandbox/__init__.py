@@ -1,12 +1,12 @@
 """A process of our own that can be ended: for what others' texts can make run for ever.
 
-A chat template, a regular expression or a tokenizer's file may ask for any time and any memory, and Python cannot
-interrupt them. So they run in a helper (worker.py): one process, started when it is first needed and kept, that has
-nothing of ours in memory. It may take so much computing and memory a call, and give back so much; beyond that it is
-ended, the call is `OverBudget`, and the next call starts another.
+A chat template, a regular expression, a tokenizer's file or a PDF may ask for any time and any memory, and Python
+cannot interrupt them. So they run in a helper (worker.py): one process, started when it is first needed and kept,
+that has nothing of ours in memory. It may take so much computing and memory a call, and give back so much; beyond
+that it is ended, the call is `OverBudget`, and the next call starts another.
 
-What may come often and take long has a helper *apart*, so that nobody waits for it who asks for something else; it
-has less memory, and yields to whatever else wants the processor.
+What may come often and take long has a helper *apart*, so that nobody waits for it who asks for something else. That
+of a server's strangers (`SMALL`) has less memory, and yields to whatever else wants the processor.
 
 A process that forks starts helpers of its own; one that ends takes its helpers with it.
 """
@@ -31,9 +31,9 @@ from legato.errors import LegatoError
 
 WORKER: Final = Path(__file__).with_name("worker.py")
 SECONDS = 4.0  # of computing, a call; the worker's clock stands still while others have the processor
-PATIENCE = 60.0  # seconds by the clock on the wall: to start, and a call
+PATIENCE = 60.0  # seconds by the clock on the wall: to start, and a call; one that may compute longer has more
 MEMORY = 1 << 30  # bytes
-APART = 1 << 28  # of a helper that others do not wait for
+SMALL: Final = {"schemas": 1 << 28}  # bytes of the helpers, by what they are apart for, that have less and yield
 OUTPUT = 1 << 26  # bytes of an answer
 # Where the system finds Python's own libraries; the rest of the environment is not for the helper.
 LOADING: Final = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DYLD_FRAMEWORK_PATH", "DYLD_FALLBACK_LIBRARY_PATH")
@@ -63,8 +63,8 @@ def call(name: str, /, *, apart: str = "", seconds: float | None = None, **argum
 class Helper:
     """The process, and the two pipes to it."""
 
-    def __init__(self, *, apart: bool = False) -> None:
-        self.memory, self.seconds = APART if apart else MEMORY, SECONDS
+    def __init__(self, apart: str = "") -> None:
+        self.memory, self.seconds = SMALL.get(apart, MEMORY), SECONDS
         kept = {name: value for name, value in os.environ.items() if name in LOADING}
         try:
             self.process = subprocess.Popen(
@@ -80,7 +80,7 @@ class Helper:
             raise _not_started(str(problem.strerror)) from None
         paths = [path for path in sys.path if path and Path(path).is_absolute()]
         try:
-            self._send({"paths": paths, "memory": self.memory, "yields": apart})
+            self._send({"paths": paths, "memory": self.memory, "yields": apart in SMALL})
             self._receive()
         except OverBudget:  # nothing of anybody's has run yet
             code = self.process.poll()
@@ -106,6 +106,11 @@ class Helper:
             raise Failed(answer["failed"], answer["message"], answer.get("stage", ""))
         return answer["result"]
 
+    @property
+    def patience(self) -> float:
+        """How long an answer is waited for, in seconds by the clock on the wall."""
+        return PATIENCE * max(1.0, self.seconds / SECONDS)
+
     def end(self) -> None:
         for pipe in (self.process.stdin, self.process.stdout):
             with contextlib.suppress(OSError):
@@ -124,7 +129,7 @@ class Helper:
             raise self._ended() from None
 
     def _receive(self) -> dict[str, Any]:
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + self.patience
         (size,) = struct.unpack("<Q", self._read(8, until))
         if size > 8 * OUTPUT:  # a character may be written as six and more
             raise OverBudget(f"{OUTPUT >> 20} MB of output")
@@ -137,7 +142,7 @@ class Helper:
         while left:
             ready, _, _ = select.select([pipe], [], [], max(0.0, until - time.monotonic()))
             if not ready:
-                raise OverBudget(f"{PATIENCE:g} s of time")
+                raise OverBudget(f"{self.patience:g} s of time")
             part = os.read(pipe, min(left, 1 << 20))
             if not part:
                 raise self._ended()
@@ -169,7 +174,7 @@ def _helper(apart: str = "") -> Helper:
     if known is None or known.process.poll() is not None:
         if known is not None:
             known.end()
-        known = _kept[apart] = Helper(apart=bool(apart))
+        known = _kept[apart] = Helper(apart)
     return known
 
 

@@ -139,6 +139,37 @@ def read_schema(schema: str, limits: dict[str, Any]) -> None:
     matcher.compute_bitmask()
 
 
+# --- PDF ----------------------------------------------------------------------------------------------
+
+
+def read_pdf(path: str, max_pages: int) -> list[str]:
+    """The title of a PDF, and behind it the text of each page."""
+    import logging
+
+    import pypdf
+
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)
+    parent = os.getppid()
+    with open(path, "rb") as file:
+        reader = pypdf.PdfReader(file)
+        if reader.is_encrypted:
+            try:
+                opened = bool(reader.decrypt(""))
+            except Exception:  # ciphers that need another package
+                opened = False
+            if not opened:
+                raise StageError("decrypt")
+        if (count := len(reader.pages)) > max_pages:
+            raise StageError("pages") from ValueError(f"{count:,}")
+        title = reader.metadata.title if reader.metadata is not None else None
+        texts = [title if isinstance(title, str) else ""]
+        for page in reader.pages:
+            if os.getppid() != parent:  # killed, while this may take minutes
+                os._exit(0)
+            texts.append(page.extract_text())
+    return texts
+
+
 # --- the process --------------------------------------------------------------------------------------
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -146,6 +177,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "first_match": first_match,
     "try_tokenizer": try_tokenizer,
     "read_schema": read_schema,
+    "read_pdf": read_pdf,
 }
 
 
