@@ -28,6 +28,32 @@ The cat sleeps on the mat all day.
 """
 
 
+def tiny_pdf(stream: bytes, pages: int = 1) -> bytes:
+    """A PDF whose pages share one stream of drawing, written by hand, so that nothing else is needed."""
+    kids = b" ".join(b"%d 0 R" % (5 + number) for number in range(pages))
+    page = b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 300 200] /Contents 3 0 R /Resources "
+    objects = [
+        b"<< /Type /Catalog /Pages 2 0 R >>",
+        b"<< /Type /Pages /Kids [%s] /Count %d >>" % (kids, pages),
+        b"<< /Length %d >>\nstream\n%s\nendstream" % (len(stream), stream),
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+        *[page + b"<< /Font << /F1 4 0 R >> >> >>"] * pages,
+    ]
+    made, places = b"%PDF-1.4\n", []
+    for number, content in enumerate(objects, start=1):
+        places.append(len(made))
+        made += b"%d 0 obj\n%s\nendobj\n" % (number, content)
+    start = len(made)
+    made += b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1)
+    made += b"".join(b"%010d 00000 n \n" % place for place in places)
+    return made + b"trailer << /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (len(objects) + 1, start)
+
+
+def drawn(text: str) -> bytes:
+    """What draws a line of text on a page of a PDF."""
+    return f"BT /F1 12 Tf 20 100 Td ({text}) Tj ET".encode()
+
+
 class WordEncoder:
     """A vector that says which words a text has; `seed` makes it another encoder."""
 

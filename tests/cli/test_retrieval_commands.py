@@ -68,7 +68,9 @@ def test_an_index_follows_its_folder(command: Command, docs: Path) -> None:
     assert said() == "nothing has changed)"
     (docs / "notes.txt").write_text("A quagga stands there.")
     (docs / "guide.md").unlink()
-    assert said() == "1 changed, 1 removed)"
+    (docs / "guide.html").write_bytes(b"\0")
+    assert said() == "1 changed, 1 removed); 1 not read"
+    (docs / "guide.html").unlink()
     assert "docs/notes.txt" in command("search", "index", "quagga").out
     assert "1 removed" in said("--remove", "docs/notes.txt")
     assert command("search", "index", "quagga").out == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,39 +14,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import legato.retrieval.documents as documents_module
 from legato.errors import DataError
 from legato.retrieval.chunks import Chunking, chunks_of, count_words
 from legato.retrieval.documents import check_document_place, files_under, read_changes, read_documents, reading
 from legato.retrieval.html_text import html_blocks
 from legato.retrieval.markdown import markdown_blocks, plain_blocks
 from legato.retrieval.records import Block, Document, FileDocuments
-from tiny_documents import GUIDE, write_documents
+from tiny_documents import GUIDE, drawn, tiny_pdf, write_documents
 
 
-def tiny_pdf(text: str, password: str | None = None) -> bytes:
-    """A PDF of one page, written by hand, so that nothing else is needed."""
-    stream = f"BT /F1 12 Tf 20 100 Td ({text}) Tj ET".encode()
-    objects = [
-        b"<< /Type /Catalog /Pages 2 0 R >>",
-        b"<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
-        b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 300 200] /Contents 4 0 R /Resources "
-        b"<< /Font << /F1 5 0 R >> >> >>",
-        b"<< /Length %d >>\nstream\n%s\nendstream" % (len(stream), stream),
-        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
-    ]
-    made, places = b"%PDF-1.4\n", []
-    for number, content in enumerate(objects, start=1):
-        places.append(len(made))
-        made += b"%d 0 obj\n%s\nendobj\n" % (number, content)
-    start = len(made)
-    made += b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1)
-    made += b"".join(b"%010d 00000 n \n" % place for place in places)
-    made += b"trailer << /Size %d /Root 1 0 R >>\nstartxref\n%d\n%%%%EOF\n" % (len(objects) + 1, start)
-    if password is None:
-        return made
-    writer = pypdf.PdfWriter(clone_from=io.BytesIO(made))
+def locked_pdf(text: str, password: str) -> bytes:
+    writer, out = pypdf.PdfWriter(clone_from=io.BytesIO(tiny_pdf(drawn(text)))), io.BytesIO()
     writer.encrypt(password, algorithm="RC4-128")
-    out = io.BytesIO()
     writer.write(out)
     return out.getvalue()
 
@@ -112,10 +93,46 @@ def test_html_is_read_without_scripts() -> None:
     assert blocks[0].headings == ("One",)
 
 
+def test_a_reference_of_any_length_is_read() -> None:
+    """Python makes no number of more than 4,300 digits."""
+    _, blocks = html_blocks(f"<p>a&#{'1' * 4301};b &#x{'f' * 9999}; &#65;")
+    assert blocks[0].text == "a\ufffdb \ufffd A"
+
+
 def test_a_pdf_is_read_by_pages(tmp_path: Path) -> None:
-    (tmp_path / "a.pdf").write_bytes(tiny_pdf("Hello from a page"))
+    (tmp_path / "a.pdf").write_bytes(tiny_pdf(drawn("Hello from a page")))
     document = one(tmp_path / "a.pdf")
     assert [(block.text, block.page) for block in document.blocks] == [("Hello from a page", 1)]
+
+
+def test_a_packed_pdf_is_read_too(tmp_path: Path) -> None:
+    (tmp_path / "a.pdf.gz").write_bytes(gzip.compress(tiny_pdf(drawn("Hello"), pages=2)))
+    assert [(block.text, block.page) for block in one(tmp_path / "a.pdf.gz").blocks] == [("Hello", 1), ("Hello", 2)]
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "message"),
+    [
+        ("PDF_SECONDS", 1, "a.pdf takes more than 1 s of computing"),
+        ("MAX_PAGES", 99, "a.pdf has 300 pages, more than 99"),
+    ],
+)
+def test_a_pdf_has_a_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int, message: str
+) -> None:
+    """Pages may share a stream, so that they are many and heavy while the file is small."""
+    (tmp_path / "a.pdf").write_bytes(tiny_pdf(drawn("Hello") * 3000, pages=300))
+    monkeypatch.setattr(documents_module, limit, value)
+    with pytest.raises(DataError, match=message):
+        one(tmp_path / "a.pdf")
+
+
+def test_zero_bytes_of_rows_reach_no_store(tmp_path: Path) -> None:
+    row = dict.fromkeys(("id", "text", "title", "k\x00ey"), "a\x00b") | {"tags": ["a\0b", "c"]}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row))
+    document = one(tmp_path / "a.jsonl")
+    assert (document.key, document.title, document.blocks[0].text) == ("ab", "ab", "ab")
+    assert document.metadata == {"tags": ["c"]}
 
 
 def test_rows_are_documents(tmp_path: Path) -> None:
@@ -136,8 +153,8 @@ def test_rows_are_documents(tmp_path: Path) -> None:
         ("binary.txt", b"\x00\x01\x02\xff", "is binary"),
         ("binary2.md", b"\xff\x02abc", "is binary"),
         ("tags.html", b"<p></p><script>x</script>", "holds no text"),
-        ("locked.pdf", tiny_pdf("secret", "key"), "is encrypted"),
-        ("cut.pdf", tiny_pdf("Hello")[:60], "is no PDF"),
+        ("locked.pdf", locked_pdf("secret", "key"), "is encrypted"),
+        ("cut.pdf", tiny_pdf(drawn("Hello"))[:60], "is no PDF"),
         ("fake.pdf", b"hello", "is no PDF"),
         ("fake.parquet", b"hello", "cannot be read: ArrowInvalid"),
         ("bad.jsonl", b'{"text": "a"}\n{"text": ', "line 2 is no JSON"),

@@ -229,17 +229,80 @@ def test_two_folders_of_one_name_are_told_apart(place: Place, tmp_path: Path) ->
 def test_one_document_that_cannot_be_read_stops_no_folder(place: Place, docs: Path, encoder: WordEncoder) -> None:
     (docs / "binary.txt").write_bytes(b"\x00\x01\xff")
     (docs / "empty.md").write_text("")
-    with pytest.warns(UserWarning, match=r"binary|empty") as told:
+    os.mkfifo(docs / "pipe.pdf")
+    with pytest.warns(UserWarning, match=r"binary|empty|a pipe") as told:
         index = made(place("a"), docs, encoder)
-    assert len([one for one in told if one.category is UserWarning]) == 2
+    assert len([one for one in told if one.category is UserWarning]) == 3
     assert index.report is not None
-    assert [
-        ("binary.txt is binary" in line, "empty.md is empty" in line) for line in sorted(index.report.skipped)
-    ] == [
-        (True, False),
-        (False, True),
-    ]
+    assert index.report.unread == 3
+    for line, said in zip(
+        sorted(index.report.skipped),
+        ("binary.txt is binary", "empty.md is empty", "pipe.pdf is a pipe"),
+        strict=True,
+    ):
+        assert said in line
     assert sources(index, "whales", mode="words") == ["docs/rows.jsonl#a"]
+
+
+class PanicException(BaseException):
+    """What a library raises that is written in Rust."""
+
+
+RAISED = {
+    "value": ValueError("Exceeds the limit (4300 digits) for integer string conversion"),
+    "unprintable": KeyError(10**5000),
+    "deep": RecursionError("maximum recursion depth exceeded"),
+    "memory": MemoryError(),
+    "panic": PanicException("index out of \x1b[31mbounds\n\nat src/lib.rs"),
+    "file": OSError(5, "Input/output error"),
+}
+
+
+def test_whatever_a_reader_raises_is_of_that_document(
+    place: Place, docs: Path, encoder: WordEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New documents are left out, known ones stay as they were, the others are read."""
+    for name in RAISED:
+        (docs / f"old-{name}.txt").write_text(f"a quagga{name}")
+    index = made(place("a"), docs, encoder)
+    for name in RAISED:
+        (docs / f"old-{name}.txt").write_text("changed")
+        (docs / f"new-{name}.txt").write_text("new")
+    (docs / "zebra.txt").write_text("Aardvarks dig.")
+    read, chunks_of = update_module.read_changes, update_module.chunks_of
+
+    def raising(path: Path, *given: Any) -> Any:
+        found = [problem for name, problem in RAISED.items() if path.stem in (f"old-{name}", f"new-{name}")]
+        if found:
+            raise found[0]
+        return read(path, *given)
+
+    monkeypatch.setattr(update_module, "read_changes", raising)
+    with pytest.warns(UserWarning, match=r"-\w+.txt cannot be read: "):
+        report = index.update()
+    assert (report.added, report.changed, report.removed, report.unread) == (1, 0, 0, 2 * len(RAISED))
+    assert all(line.isprintable() for line in report.skipped)
+    assert sources(index, "aardvarks", mode="words") == ["docs/zebra.txt"]
+    for name in RAISED:
+        assert sources(index, f"quagga{name}", mode="words") == [f"docs/old-{name}.txt"]
+    monkeypatch.setattr(update_module, "read_changes", read)
+
+    def stopped(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(update_module, "chunks_of", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        index.update()
+    monkeypatch.setattr(update_module, "chunks_of", chunks_of)
+    assert index.update().unread == 0
+
+
+def test_of_files_that_are_named_the_others_are_read(place: Place, docs: Path, encoder: WordEncoder) -> None:
+    (docs / "binary.txt").write_bytes(b"\x00\x01\xff")
+    index = Index.create(place("a"), encoder)
+    with pytest.raises(DataError, match=r"binary.txt is binary"):
+        index.update([docs / "binary.txt", docs / "notes.txt"])
+    assert sources(index, "beach", mode="words") == ["notes.txt"]
 
 
 def test_of_a_document_that_breaks_what_the_index_holds_stays(place: Place, docs: Path, encoder: WordEncoder) -> None:
@@ -476,6 +539,55 @@ def test_a_commit_comes_by_time(
     monkeypatch.setattr(update_module, "PERIOD", 0.0)  # nothing is read in it
     for index in (made(place("slow"), docs, encoder), made(place("words"), docs)):
         assert len(index.manifest.segments) == index.manifest.documents == 5
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def test_a_new_index_is_kept_by_time_while_a_slow_encoder_reads(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An encoder that takes a second for a text, by a clock that only it moves, and is killed after 200 of them."""
+    now = 0.0
+
+    class SlowEncoder(WordEncoder):
+        def encode(self, texts: Any) -> Any:
+            nonlocal now
+            now += len(texts)
+            if now > 200:
+                raise Killed
+            return super().encode(texts)
+
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    for number in range(250):
+        (docs / f"{number:03}.txt").write_text(f"whale number{number}")
+    monkeypatch.setattr(update_module.time, "monotonic", lambda: now)
+    with pytest.raises(Killed):
+        made(place("a"), docs, SlowEncoder())
+    index = Index.open(place("a"))
+    assert len(index) >= 200 - update_module.PERIOD - 2 * update_module.FIRST
+    assert len(index.search("whale", 300)) == len(index)
+    assert Index.open(place("a"), WordEncoder()).update().added == 250 - len(index)
+
+
+def test_an_index_that_has_only_begun_counts_nothing(
+    place: Place, docs: Path, encoder: WordEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = Index.create(place("a"), encoder)
+
+    def killed(*_: Any) -> Any:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(index.store), "write", killed)
+        with pytest.raises(Killed):
+            index.update([docs])
+    with pytest.raises(DataError, match="holds no passage"):
+        Index.open(place("a")).search("whale")
+    index.update()
+    assert (index.manifest.documents, len(index)) == (5, len(made(place("b"), docs, WordEncoder())))
 
 
 @pytest.mark.slow

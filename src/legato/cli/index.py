@@ -92,6 +92,6 @@ def command(
         return
     changes = {"added": report.added, "changed": report.changed, "removed": report.removed}
     counts = ", ".join(f"{count:,} {what}" for what, count in changes.items() if count)
-    unread = f"; {report.unread:,} files were not read" if report.unread else ""
+    unread = f"; {report.unread:,} not read" if report.unread else ""
     totals = f"{report.documents:,} documents, {report.passages:,} passages"
     print(f"{out}: {totals} ({counts or 'nothing has changed'}){unread}")
