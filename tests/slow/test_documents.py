@@ -1,0 +1,256 @@
+"""An index beside what is hostile: 2,000 documents that break readers, and 200 kills, of new indexes and of updates.
+
+LEGATO_CAMPAIGN is the share that a run takes (`1` is the whole), LEGATO_CAMPAIGN_SEED which one: by default the
+commit's, so that each commit takes another.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+DOCUMENTS = 2000  # hostile ones
+GOOD = 20  # documents beside them
+KILLS = 200
+FILES = 40  # documents of an index that is killed
+SHARE = float(os.environ.get("LEGATO_CAMPAIGN", "0.1"))
+INDEX = """
+import sys
+import legato.retrieval.documents as documents
+from legato.cli import main
+documents.PDF_SECONDS = 0.5  # beside 20, so that the campaign ends
+main()
+"""
+WORDS = (
+    "aardvark badger camel dingo echidna ferret gecko heron ibis jackal koala lemur marmot newt ocelot puffin quail"
+)
+NAMES = [*WORDS.split(), "raccoon", "sloth", "tapir"]  # what tells the good documents apart
+
+
+def seed() -> int:
+    if number := os.environ.get("LEGATO_CAMPAIGN_SEED"):
+        return int(number)
+    words, folder = ["git", "rev-parse", "HEAD"], Path(__file__).parent
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+    return int(done.stdout[:8] or "0", 16)
+
+
+def index(*words: object) -> subprocess.CompletedProcess[str]:
+    """`legato index`, in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", INDEX, "index", *map(str, words)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+# --- hostile documents ---------------------------------------------------------------------------------
+
+
+def write_good(folder: Path) -> dict[str, str]:
+    """Documents of every kind, by their names among the hostile ones; the word that only each of them holds."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from tiny_documents import drawn, tiny_pdf
+
+    words = {}
+    for number, name in enumerate(NAMES):
+        ending = ("txt", "md", "html", "pdf", "jsonl", "parquet")[number % 6]
+        path, text = folder / f"{'aimz'[number % 4]}-good-{number}.{ending}", f"The {name} lives here"
+        if ending == "pdf":
+            path.write_bytes(tiny_pdf(drawn(text)))
+        elif ending == "parquet":
+            pq.write_table(pa.table({"id": ["x"], "text": [text]}), path)
+        else:
+            path.write_text({"jsonl": json.dumps({"id": "x", "text": text}), "html": f"<p>{text}"}.get(ending, text))
+        words[name] = f"{folder.name}/{path.name}{'#x' if ending in ('jsonl', 'parquet') else ''}"
+    assert len(words) == GOOD
+    return words
+
+
+def check(done: subprocess.CompletedProcess[str], place: Path, words: dict[str, str]) -> int:
+    """The good documents are found, and of each other one that is not there a line says why; how many those are."""
+    from legato.retrieval.index import Index
+
+    report = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else {}
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "fault of ours" not in done.stderr
+    assert "Traceback" not in done.stderr
+    notes = done.stderr.splitlines()
+    assert all(line.startswith("legato: note: ") and line.isprintable() for line in notes)
+    assert len(set(report["skipped"])) == len(notes) == report["unread"]
+    made = Index.open(place)
+    for word, source in words.items():
+        assert [hit.passage.source for hit in made.search(word)][:1] == [source], word
+    made.close()
+    return int(report["unread"])
+
+
+def test_good_documents_are_found_beside_hostile_ones(tmp_path: Path) -> None:
+    from fuzzing.documents import document
+
+    docs, place, every = tmp_path / "docs", tmp_path / "index", max(1, round(1 / SHARE))
+    docs.mkdir()
+    words = write_good(docs)
+    numbers = [number for number in range(DOCUMENTS) if (number + seed()) % every == 0]
+    for number in numbers:
+        name, content = document(number)
+        (docs / name).write_bytes(content)
+    began = time.monotonic()
+    unread = check(index(docs, "--out", place, "--json"), place, words)
+    first = time.monotonic() - began
+    for source in list(words.values())[:10]:  # which break now, and stay in the index as they were
+        (docs / source.partition("/")[2].partition("#")[0]).write_bytes(b"{\x00\xff&#")
+    again = check(index("--out", place, "--json"), place, words)
+    print(f"{len(numbers)} hostile documents, {unread} unread in {first:.0f} s; again {again} unread")
+    assert again == unread + 10
+
+
+# --- kills ---------------------------------------------------------------------------------------------
+
+
+def test_a_kill_loses_no_more_than_the_last_interval(tmp_path: Path) -> None:
+    """In a process that has loaded the libraries, so that those which it forks need not."""
+    count = max(10, round(KILLS * SHARE))
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", __file__, str(tmp_path), str(count), str(seed())],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    print(done.stdout)
+
+
+def inside(words: list[str], log: Path, journal: Path | None) -> None:
+    """`legato WORDS` in this process, whose commits come after each hundredth of a second, and are noted."""
+    import legato.retrieval.update as update
+    from legato.cli import main
+    from legato.retrieval.lance_store import LanceStore
+
+    sys.stdout = sys.stderr = log.open("a", buffering=1)
+    sys.argv = ["legato", *words]
+    update.PERIOD, update.FRESH = 0.01, -1  # type: ignore[misc]
+    write = LanceStore.write
+
+    def noted(self: Any, commit: Any, manifest: Any) -> None:
+        files = [one.source for one in commit.files] + commit.removed_files
+        write(self, commit, manifest)
+        note(files)
+
+    def note(sources: list[str]) -> None:
+        if journal is not None:
+            with journal.open("a") as file:
+                file.write("".join(f"{source}\n" for source in ["", *sources]))
+
+    LanceStore.write = noted  # type: ignore[method-assign]
+    note([])
+    main()
+
+
+class Campaign:
+    """Folders whose index is made, changed and killed, and what it may hold then."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self.folder, self.draw = folder, random.Random(number)
+        self.docs, self.place = folder / "docs", folder / "index"
+        self.context = multiprocessing.get_context("fork")
+        self.took = 1.0  # seconds of an index that nobody kills
+        self.kills = self.during = 0
+        self.docs.mkdir(parents=True)
+
+    def run(self, words: list[Any], kill: bool = False) -> tuple[int, str, set[str]]:
+        """A command in a process of its own; its exit code, what it said, and which files it said to be committed."""
+        log, journal = self.folder / "log", self.folder / "journal"
+        for path in (log, journal):
+            path.unlink(missing_ok=True)
+        process = self.context.Process(target=inside, args=([str(word) for word in words], log, journal))
+        process.start()
+        while not journal.exists() and process.is_alive():
+            time.sleep(0.001)
+        began = time.monotonic()
+        process.join(self.draw.uniform(0, 1.1 * self.took) if kill else 120)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+        elif not kill:
+            self.took = (self.took + time.monotonic() - began) / 2 if words[0] == "index" else self.took
+        noted = set(journal.read_text().split("\n")[:-1]) - {""} if journal.exists() else set()
+        assert process.exitcode is not None
+        return process.exitcode, log.read_text() if log.exists() else "", noted
+
+    def search(self) -> dict[str, str]:
+        """Which version of each document `legato search` finds."""
+        code, text, _ = self.run(["search", self.place, "whale", "--top", 1000, "--json"])
+        if code == 2 and ("is no index" in text or "holds no passage" in text):
+            return {}
+        assert code == 0, text
+        hits = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+        found = {hit["source"]: hit["text"].split()[-1] for hit in hits}
+        assert len(found) == len(hits), "a document is there twice"
+        return found
+
+    def change(self, version: int) -> dict[str, str]:
+        """Other files: some changed, some new, some gone; the version of each that is there."""
+        for number in range(FILES):
+            path = self.docs / f"{number:03}.txt"
+            what = self.draw.random()
+            if what < 0.15 and version:
+                path.unlink(missing_ok=True)
+            elif what < 0.6 or not version:
+                path.write_text(f"whale v{version}")
+        return {f"docs/{path.name}": path.read_text().split()[-1] for path in self.docs.iterdir()}
+
+    def round(self, version: int, *, kill: bool) -> None:
+        """Change the files, index them and maybe kill that, and look at what is there."""
+        before, now = self.search(), self.change(version)
+        code, text, noted = self.run(["index", self.docs, "--out", self.place], kill)
+        assert code in ((-9, 0) if kill else (0,)), text
+        found = self.search()
+        if code == 0:
+            assert found == now
+            return
+        self.kills += 1
+        self.during += len(noted) > 0
+        for source in before.keys() | now.keys() | found.keys():
+            allowed = {now.get(source)} if source in noted else {before.get(source), now.get(source)}
+            assert found.get(source) in allowed, (source, found.get(source), allowed)
+        (self.folder / "lost").open("a").write(f"{len(now)} {len(noted)} {len(found)}\n")
+
+
+def main(folder: Path, count: int, number: int) -> None:
+    import lancedb  # noqa: F401
+
+    import legato.cli.index
+    import legato.cli.search
+    import legato.rag
+    import legato.retrieval.index  # noqa: F401
+
+    warnings.simplefilter("ignore")
+    kills = during = story = new = 0
+    began = time.monotonic()
+    while kills < count:
+        campaign = Campaign(folder / str(story), number + story)
+        campaign.round(0, kill=story > 0)  # the first says how long one takes
+        new += campaign.kills
+        for version in range(1, 6):
+            campaign.round(version, kill=True)
+        campaign.round(6, kill=False)
+        kills, during, story = kills + campaign.kills, during + campaign.during, story + 1
+    print(f"{kills} kills ({new} of new indexes, {during} behind a commit) in {time.monotonic() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
