@@ -106,6 +106,29 @@ def test_it_ends_with_the_process_that_started_it(end: str) -> None:
     pytest.fail("it is still there")
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="processes are listed under /proc")
+def test_a_long_call_ends_with_the_process_that_asked(tmp_path: Path) -> None:
+    from tiny_documents import drawn, tiny_pdf
+
+    (tmp_path / "a.pdf").write_bytes(tiny_pdf(drawn("Hello") * 3000, pages=2000))
+    script = f"""
+import os, signal, threading
+from legato import sandbox
+call = dict(apart="documents", seconds=600, path={str(tmp_path / "a.pdf")!r}, max_pages=9000)
+threading.Thread(target=sandbox.call, args=("read_pdf",), kwargs=call).start()
+while "documents" not in sandbox._kept:
+    pass
+print(sandbox._kept["documents"].process.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(sandbox.__file__).parents[2])}
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
+    end = time.monotonic() + 60
+    while running(int(answer.stdout)):
+        assert time.monotonic() < end, "it is still there"
+        time.sleep(0.01)
+
+
 def test_nothing_of_the_environment_or_the_folder_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "json.py").write_text("raise SystemExit")
     monkeypatch.chdir(tmp_path)

@@ -149,7 +149,6 @@ def read_pdf(path: str, max_pages: int) -> list[str]:
     import pypdf
 
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)
-    parent = os.getppid()
     with open(path, "rb") as file:
         reader = pypdf.PdfReader(file)
         if reader.is_encrypted:
@@ -164,13 +163,15 @@ def read_pdf(path: str, max_pages: int) -> list[str]:
         title = reader.metadata.title if reader.metadata is not None else None
         texts = [title if isinstance(title, str) else ""]
         for page in reader.pages:
-            if os.getppid() != parent:  # killed, while this may take minutes
+            if os.getppid() != PARENT:  # killed, while this may take minutes
                 os._exit(0)
             texts.append(page.extract_text())
     return texts
 
 
 # --- the process --------------------------------------------------------------------------------------
+
+PARENT = os.getppid()  # the process that asks
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "render": render,
