@@ -297,6 +297,16 @@ def test_whatever_a_reader_raises_is_of_that_document(
     assert index.update().unread == 0
 
 
+def test_what_an_encoder_raises_is_of_no_document(place: Place, docs: Path, encoder: WordEncoder) -> None:
+    made(place("a"), docs, encoder)
+    encoder.encode = lambda texts: (_ for _ in ()).throw(DataError("the encoder is gone"))  # type: ignore[method-assign]
+    (docs / "notes.txt").write_text("A quagga stands there.")
+    index = Index.open(place("a"))
+    index.encoder = encoder
+    with pytest.raises(DataError, match="the encoder is gone"):
+        index.update()
+
+
 def test_of_files_that_are_named_the_others_are_read(place: Place, docs: Path, encoder: WordEncoder) -> None:
     (docs / "binary.txt").write_bytes(b"\x00\x01\xff")
     index = Index.create(place("a"), encoder)

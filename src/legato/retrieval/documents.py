@@ -42,7 +42,11 @@ MAX_VALUE: Final = 1000  # characters of a value that is kept as metadata
 MAX_KEYS: Final = 50
 
 
-class NoText(DataError):
+class Unreadable(DataError):
+    """A document that cannot be read, and why."""
+
+
+class NoText(Unreadable):
     """A document says nothing, or is not there any longer."""
 
 
@@ -112,7 +116,7 @@ def is_gone(path: str | Path) -> bool:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turns whatever is raised while a document is read into a `DataError` of one line that names it.
+    """Turns whatever is raised while a document is read into one line that names it, an `Unreadable`.
 
     Parsers and libraries raise any exception over damaged files, and some that are none (a panic). So that one
     document stops no other, this is around the reading of each; what has nothing to do with the document (an extra
@@ -125,9 +129,12 @@ def reading(path: Path) -> Iterator[None]:
     except BaseException as problem:
         if isinstance(problem, OSError | DataError) and is_gone(path):  # since its folder was looked through
             raise NoText(f"{path} is no longer there") from None
-        if isinstance(problem, LegatoError):
+        if isinstance(problem, Unreadable) or (
+            isinstance(problem, LegatoError) and not isinstance(problem, DataError)
+        ):
             raise
-        raise DataError(f"{path} cannot be read: {_reason(problem)}") from None
+        reason = str(problem) if isinstance(problem, DataError) else f"{path} cannot be read: {_reason(problem)}"
+        raise Unreadable(reason) from None
 
 
 def _reason(problem: BaseException) -> str:
@@ -299,7 +306,7 @@ def _row_document(path: Path, number: int, row: dict[str, Any], column: str | No
         return None
     if not isinstance(text, str) or not is_text(text):
         raise DataError(f"{path}, row {number}: '{brief(chosen)}' is no text but {brief(repr(text))}")
-    title = row.get("title") if isinstance(row.get("title"), str) else ""
+    title = row.get("title") if isinstance(row.get("title"), str) and is_text(row["title"]) else ""
     name = next((row[name] for name in ID_COLUMNS if isinstance(row.get(name), str | int)), None)
     key = hashlib.sha256(text.encode()).hexdigest()[:16] if name is None else _clean(brief(name, 200))
     others = {k: v for k, v in row.items() if k not in (chosen, "title") and isinstance(k, str)}
@@ -351,12 +358,10 @@ def _pdf(path: Path) -> Document:
 
 def _pdf_texts(path: Path, place: Path, size: int) -> list[str]:
     """The title and the pages of the PDF at a place, read in a process that can be ended; `path` is for messages."""
-    seconds = min(PDF_SECONDS * (1 + size / 1e6), MAX_PDF_SECONDS)
+    seconds = max(1, round(min(PDF_SECONDS * (1 + size / 1e6), MAX_PDF_SECONDS)))
     place = Path(os.path.abspath(place))  # the process may be in another folder
     try:
-        texts = sandbox.call(
-            "read_pdf", apart="documents", seconds=round(seconds), path=str(place), max_pages=MAX_PAGES
-        )
+        texts = sandbox.call("read_pdf", apart="documents", seconds=seconds, path=str(place), max_pages=MAX_PAGES)
     except sandbox.OverBudget as problem:
         raise DataError(f"{path} takes more than {problem} to read; save it anew, or split it") from None
     except sandbox.Failed as problem:

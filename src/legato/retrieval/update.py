@@ -27,6 +27,7 @@ from legato.retrieval.bm25 import IntArray, PostingsBuilder, merge_postings, ter
 from legato.retrieval.chunks import Chunk, chunks_of
 from legato.retrieval.documents import (
     NoText,
+    Unreadable,
     check_document_place,
     digest_of,
     files_under,
@@ -105,7 +106,7 @@ class Update:
             self._write_if_due()
             try:
                 self._file(source, path, known.get(source))
-            except DataError as problem:
+            except Unreadable as problem:
                 self.report.unread += 1
                 stays = source in known and not isinstance(problem, NoText)
                 told = f"; what the index holds of it stays: --remove {shlex.quote(source)} takes it out"
@@ -208,7 +209,7 @@ class Update:
         return self._own is not None and path.is_relative_to(self._own)
 
     def _file(self, source: str, path: Path, known: FileRecord | None) -> None:
-        """Bring what the index holds of a file up to date; a `DataError` where it cannot be read."""
+        """Bring what the index holds of a file up to date."""
         with reading(path):
             record, documents, old = self._read(source, path, known)
         for document in documents:
