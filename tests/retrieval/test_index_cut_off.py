@@ -63,6 +63,39 @@ def test_whoever_is_cut_off_leaves_the_old_index(
     assert len(left) == len(fresh)
 
 
+@pytest.mark.parametrize("then", ["gone", "as before"])
+def test_a_file_that_was_cut_off_in_its_middle_is_read_again(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    """One that was new and has gone since leaves no document behind; one that is again as it was is as it was."""
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    rows(docs / "a.jsonl", [f"whale old{n}" for n in range(4)])
+    index = made(place("a"), docs)
+    rows(docs / ("b.jsonl" if then == "gone" else "a.jsonl"), [f"whale new{n}" for n in range(4)])
+    write, count = index.store.write, 0
+
+    def cut(*given: Any) -> None:
+        nonlocal count
+        write(*given)
+        count += 1
+        if count == 2:
+            raise Cut
+
+    monkeypatch.setattr("legato.retrieval.update.PERIOD", -1.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(index.store, "write", cut)
+        with pytest.raises(Cut):
+            index.update()
+    index = Index.open(place("a"))
+    assert len(index.search("new0 new1 new2 new3", 50)) == 2
+    if then == "gone":
+        (docs / "b.jsonl").unlink()
+    rows(docs / "a.jsonl", [f"whale old{n}" for n in range(4)])
+    index.update()
+    assert sorted(hit.passage.text for hit in index.search("whale", 50)) == [f"whale old{n}" for n in range(4)]
+
+
 KILLED = """
 import os, signal, sys
 import legato.retrieval.update as update

@@ -86,6 +86,8 @@ class Update:
         self.encoded = 0  # how many those are
         self.at_once = FIRST  # texts that the encoder is given
         self.last = time.monotonic()  # when there was a commit
+        # The file whose documents are being written, without a hash: a commit in its middle is known by that.
+        self.begun: FileRecord | None = None
         self.closed: set[str] = set()  # folders and files that could not be looked into, by their names in the index
 
     def run(self, places: Sequence[str | Path]) -> UpdateReport:
@@ -212,21 +214,27 @@ class Update:
         """Bring what the index holds of a file up to date."""
         with reading(path):
             record, documents, old = self._read(source, path, known)
-        for document in documents:
-            before = old.pop(document.key, None)
-            with reading(path):
-                digest = _digest(document)
-                same = before is not None and before.digest == digest
-                chunks = [] if same else list(chunks_of(document, self.manifest.chunking))
-            if same:
-                self.report.unchanged += 1
-            else:
-                self._document(source, document, chunks, digest, before)
-        for gone in old.values():
-            self._remove_document(gone)
-            self.report.removed += 1
-        if record != known:
-            self.commit.files.append(record)
+        state = self.begun = FileRecord(source, "", 0, 0)
+        try:
+            for document in documents:
+                self._write_if_due()
+                before = old.pop(document.key, None)
+                with reading(path):
+                    digest = _digest(document)
+                    same = before is not None and before.digest == digest
+                    chunks = [] if same else list(chunks_of(document, self.manifest.chunking))
+                if same:
+                    self.report.unchanged += 1
+                else:
+                    self._document(source, document, chunks, digest, before)
+            for gone in old.values():
+                self._remove_document(gone)
+                self.report.removed += 1
+            state = record
+        finally:
+            self.begun = None
+            if state != known:
+                self.commit.files.append(state)
 
     def _read(
         self, source: str, path: Path, known: FileRecord | None
@@ -288,7 +296,6 @@ class Update:
         else:
             self.report.changed += 1
         self._encode()
-        self._write_if_due()
 
     def _remove_document(self, gone: DocumentRecord) -> None:
         self.commit.removed_documents.append(gone)
@@ -304,6 +311,8 @@ class Update:
 
     def _write(self) -> None:
         commit = self.commit
+        if self.begun is not None:
+            commit.files.append(self.begun)
         if commit.passages:
             builder, passages = PostingsBuilder(), []
             for passage in commit.passages:
