@@ -147,7 +147,7 @@ def inside(words: list[str], log: Path, journal: Path | None) -> None:
     write = LanceStore.write
 
     def noted(self: Any, commit: Any, manifest: Any) -> None:
-        files = [one.source for one in commit.files] + commit.removed_files
+        files = [one.source for one in commit.files if one.digest] + commit.removed_files
         write(self, commit, manifest)
         note(files)
 

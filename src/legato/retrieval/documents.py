@@ -310,8 +310,8 @@ def _row_document(path: Path, number: int, row: dict[str, Any], column: str | No
     name = next((row[name] for name in ID_COLUMNS if isinstance(row.get(name), str | int)), None)
     key = hashlib.sha256(text.encode()).hexdigest()[:16] if name is None else _clean(brief(name, 200))
     others = {k: v for k, v in row.items() if k not in (chosen, "title") and isinstance(k, str)}
-    named = {_clean(brief(k, 60)): _kept(v) for k, v in list(others.items())[:MAX_KEYS]}
-    metadata = {k: v for k, v in named.items() if v is not None}
+    entries = {_clean(brief(k, 60)): _kept(v) for k, v in list(others.items())[:MAX_KEYS]}
+    metadata = {k: v for k, v in entries.items() if v is not None}
     return Document(key, _clean(brief(title or "", 300)), plain_blocks(unify_newlines(_clean(text))), metadata)
 
 
