@@ -27,6 +27,7 @@ from legato.decoding.sliding import Sliding
 from legato.errors import LegatoError
 from legato.nn.adapters.lora_by_row import BASE, bound_rows
 from legato.nn.capture import capturing
+from legato.nn.kernels.description import recording_key
 from legato.nn.state import Generates
 
 HOST: tuple[Any, ...] = ("host",)  # the lane of all that the host looks at
@@ -193,7 +194,7 @@ class Engine:
         model = self.model
         able = hasattr(model, "slots") and not isinstance(model, Sliding)
         adapted = call.adapter != BASE or bound_rows() is not None
-        return self.recorded and able and not (adapted or call.manner.host_looks or capturing() or _hooked(model))
+        return self.recorded and able and not (adapted or call.manner.host_looks or capturing()) and recording_key(model) is not None
 
     def _check(self, prompts: Sequence[Sequence[int]], options: SearchOptions, text_of: TextOf | None) -> None:
         vocabulary = self.model.vocabulary
@@ -204,8 +205,3 @@ class Engine:
                 raise LegatoError(f"prompt {number} holds a token outside the model's vocabulary of {vocabulary}")
         if options.stop and text_of is None:
             raise LegatoError("stop strings need text; give the search text_of, from tokens to text")
-
-
-def _hooked(model: Any) -> bool:
-    """Whether somebody wants to see what modules do: a recording would run past them."""
-    return any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())

@@ -349,7 +349,7 @@ class SequenceModel(nn.Module):
 
         Then a loss may make them chunk by chunk. None where something else happens on the way.
         """
-        own = type(self).readout is not SequenceModel.readout
+        own = type(self).readout is not SequenceModel.readout or "readout" in self.__dict__
         return self.output if self.has_readout and not own and plain_product(self.output) else None
 
     def encode(self, batch: Batch) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from legato.data.batching.batch import Batch, Inputs
 from legato.models.base import SequenceModel, Sizes
@@ -42,11 +42,19 @@ class CachedModel(SequenceModel):
         """(B, T) tokens of what is written to (B, T, D), with their positions."""
         raise NotImplementedError
 
+    @property
+    def direct_readout(self) -> nn.Linear | None:
+        """The last layer, where it reads what `writer` leaves and nothing else happens; None of other models."""
+        names = ("readout", "transform", "_extend")
+        own = any(getattr(type(self), name) is not getattr(CachedModel, name) for name in names)
+        return None if own or not self.__dict__.keys().isdisjoint(names) else self.output
+
     def start(self, rows: int, capacity: int, memory: Memory | None = None) -> KeyValueCache:
         pack(self.writer, self.output)
         with torch.no_grad():
             state = self.writer.start(rows, capacity, limit=self.max_length, memory=memory)
-            state.kernel = decoder_step(self.writer, self.output)
+            readout = self.direct_readout
+            state.kernel = None if readout is None else decoder_step(self.writer, readout)
             return state
 
     def prefill(self, inputs: Inputs, state: KeyValueCache) -> Tensor:
@@ -87,7 +95,7 @@ class CachedModel(SequenceModel):
         """Take in (B, T) tokens, of which the last `lengths` (B,) count; logits (B, V) after the last."""
         opening = state.open(tokens.shape[1], lengths)
         x = self.writer.extend(self.embed_tokens(tokens, opening.at), opening)
-        return self.output(x[:, -1])
+        return self.readout(x[:, -1])
 
 
 @torch.no_grad()
@@ -166,4 +174,4 @@ class DecoderModel(CachedModel):
         opening = state.open(vectors.shape[1], lengths)
         aligned = vectors if lengths is None else right_aligned(vectors, lengths)
         x = self.stack.extend(self._placed(aligned, opening.at), opening)
-        return self.output(x[:, -1])
+        return self.readout(x[:, -1])

@@ -18,6 +18,7 @@ from legato.nn.capture import capture
 from legato.nn.dropout import dropout
 from legato.nn.kernels import training as kernels
 from legato.nn.kernels.cuda import training_kernels
+from legato.nn.kernels.description import register
 from legato.nn.linear import Linear, xavier
 
 
@@ -79,6 +80,7 @@ def make_norm(shape: BlockShape) -> nn.Module:
     return (nn.RMSNorm if shape.norm == "rms" else nn.LayerNorm)(shape.width, eps=shape.eps)
 
 
+@register("feed-forward")
 class FeedForward(nn.Module):
     """Up to `inner` units, an activation, and down again."""
 
@@ -86,7 +88,6 @@ class FeedForward(nn.Module):
         super().__init__()
         self.gated = shape.activation == "swiglu"
         self.activation = ACTIVATIONS[shape.activation]
-        self.exact, self.tanh = self.activation is F.gelu, self.activation is gelu_tanh
         self.dropout = shape.dropout_activation
         stacked = [shape.inner] * (2 if self.gated else 1)
         self.inner = Linear(shape.width, sum(stacked), shape.bias)  # W₁, or G over U
@@ -94,20 +95,36 @@ class FeedForward(nn.Module):
         xavier(self.inner, *stacked)
         xavier(self.outer)
 
+    @property
+    def exact(self) -> bool:
+        return self.activation is F.gelu
+
+    @property
+    def tanh(self) -> bool:
+        return self.activation is gelu_tanh
+
+    @property
+    def _plain(self) -> bool:
+        return isinstance(self.inner, Linear) and self.inner.plain
+
+    def is_as(self, activation: str) -> bool:
+        """Whether its activation is still the one of this name."""
+        return self.activation is ACTIVATIONS[activation] and self.gated == (activation == "swiglu")
+
     def forward(self, x: Tensor) -> Tensor:
         if self.gated:
             gate, up = self.inner(x).chunk(2, dim=-1)
             x = self.activation(gate) * up
-        elif self.training and (self.exact or self.tanh) and training_kernels(x) and self.inner.plain:
+        elif self.training and (self.exact or self.tanh) and training_kernels(x) and self._plain:
             from legato.nn.kernels.cuda.biased_gelu import biased_gelu
 
             x = biased_gelu(F.linear(x, self.inner.weight), self.inner.bias, tanh=self.tanh)
         elif self.training and (self.exact or self.tanh) and kernels.takes(x):
-            if self.inner.plain and self.inner.out_features % kernels.MULTIPLE == 0:
+            if self._plain and self.inner.out_features % kernels.MULTIPLE == 0:
                 x = kernels.biased_gelu(F.linear(x, self.inner.weight), self.inner.bias, tanh=self.tanh)
             else:
                 x = kernels.gelu(self.inner(x), tanh=self.tanh)
-        elif self.exact:
+        elif self.exact and isinstance(self.inner, Linear):
             x = self.inner.gelu(x)
         else:
             x = self.activation(self.inner(x))

@@ -236,6 +236,7 @@ class KeyValueCache:
     def join(self, other: KeyValueCache) -> None:
         """Rows of another cache go on behind ours, all from the first column with a token in any of their rows."""
         self._holes |= other._holes
+        self.kernel = other.kernel  # chosen later, of the modules as they are now: none where one has a hook since
         even = self._positions is None and other._positions is None and self.length == other.length
         taken = other.length - other._first_column()
         needed = other._end - other.length

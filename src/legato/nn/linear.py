@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from legato.nn.adapters.lora import LowRank
 from legato.nn.adapters.lora_by_row import LowRankRows, bound_rows
+from legato.nn.kernels.description import is_stock, register
 
 # A CPU without bf16 products makes them another way, slower and right; PyTorch tells of it in a page of text.
 warnings.filterwarnings("ignore", message="mkldnn_matmul failed", category=UserWarning)
@@ -34,6 +35,7 @@ FEW = 4  # rows from which the other layout wins; one row is bound by memory, wh
 MANY = 128  # rows from which it does not
 
 
+@register("product")
 class Linear(nn.Linear):
     """y = x Wᵀ + b, and with adapters + s (x Aᵀ) Bᵀ"""
 
@@ -65,13 +67,11 @@ class Linear(nn.Linear):
     @property
     def plain(self) -> bool:
         """Whether y = x Wᵀ + b is all that it does, and nobody listens."""
-        if type(self) is not Linear or self.bias is None or self.adapted:
-            return False
-        return not (self._forward_hooks or self._forward_pre_hooks)
+        return type(self) is Linear and self.bias is not None and not self.adapted and is_stock(self)
 
     def gelu(self, x: Tensor) -> Tensor:
         """gelu(y), in one pass over y where weights are laid out."""
-        packed = None if self.adapted else self._ready(x)
+        packed = self._ready(x) if type(self) is Linear and not self.adapted and is_stock(self) else None
         if packed is None:
             return F.gelu(self(x))
         return torch.ops.mkldnn._linear_pointwise(x, packed, self.added_bias, "gelu", [], "none")
@@ -114,6 +114,7 @@ class Linear(nn.Linear):
         return {**self.__dict__, "_packed": None, "_of": None}
 
 
+@register("product")
 class PartlyBiased(Linear):
     """Matrices that are stacked in one, of which those of some `heights` have no bias: no number is kept for them."""
 

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from legato.nn.attention import fused_attention, written_out_attention
 from legato.nn.capture import capture, capturing
 from legato.nn.feedforward import BlockShape
+from legato.nn.kernels.description import is_stock, register
 from legato.nn.kernels.training import attention_takes, self_attention
 from legato.nn.linear import Linear, PartlyBiased, xavier
 from legato.nn.positions import Rotation, rotate
@@ -131,6 +132,7 @@ def _stacked(shape: BlockShape, heights: tuple[int, ...], bias: bool, key: int) 
     return PartlyBiased(shape.width, heights, [place != key for place in range(len(heights))])
 
 
+@register("self-attention")
 class SelfAttention(MultiHead):
     """Tokens look at one another."""
 
@@ -183,6 +185,7 @@ class SelfAttention(MultiHead):
         return self.output(context if look.packing is None else look.packing.pack(context))
 
 
+@register("cross-attention")
 class CrossAttention(MultiHead):
     """Tokens look at a memory."""
 

@@ -22,6 +22,8 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from legato.nn.kernels.description import register
+
 At = slice | Tensor  # positions: one stretch for all rows, or (B, T) numbers
 
 
@@ -95,6 +97,7 @@ class Rotation(NamedTuple):
     sin: Tensor
 
 
+@register("rotary")
 class Rotary(nn.Module):
     """Rotary positions (Su et al. 2021): coordinates i and i + K/2 turn together by p / θ^(2i/K).
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from legato.nn.kernels.description import is_stock, register
 from legato.nn.linear import Linear
 
 MULTIPLE = 128
@@ -22,6 +23,7 @@ def padded(rows: int) -> int:
     return -(-rows // MULTIPLE) * MULTIPLE
 
 
+@register("table")
 class TokenEmbedding(nn.Embedding):
     """A vector for each token."""
 
@@ -31,6 +33,7 @@ class TokenEmbedding(nn.Embedding):
         clear_padding(self)
 
 
+@register("product")
 class Readout(Linear):
     """A logit for each token."""
 
@@ -45,10 +48,9 @@ class Readout(Linear):
 
 def plain_product(layer: nn.Module | None) -> bool:
     """Whether a layer is y = x Wᵀ + b and nothing else: no adapter, no hook, no other kind of linear layer."""
-    kind = type(layer)
-    if kind not in (nn.Linear, Linear, Readout) or (kind is not nn.Linear and layer.adapted):  # type: ignore[union-attr]
+    if type(layer) not in (nn.Linear, Linear, Readout) or (isinstance(layer, Linear) and layer.adapted):
         return False
-    return not (layer._forward_hooks or layer._forward_pre_hooks)  # type: ignore[union-attr]
+    return is_stock(layer)
 
 
 @torch.no_grad()

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from legato.nn.capture import capture, capturing, scope
 from legato.nn.dropout import drop_connect, variational_dropout
+from legato.nn.kernels.description import is_hooked, is_stock, register
 
 CellState = tuple[Tensor, ...]  # each (B, D)
 Drawn = list[tuple[Tensor | None, Tensor | None]]  # for each layer: a mask (B, I) for its input, and U if changed
@@ -107,6 +108,7 @@ class Cell(nn.Module):
         return x, weight
 
 
+@register("cell")
 class ElmanCell(Cell):
     """h_t = tanh(W x_t + U h_{t-1} + b)   (Elman 1990)"""
 
@@ -122,8 +124,11 @@ class ElmanCell(Cell):
         return (h,)
 
 
+@register("cell")
 class GRUCell(Cell):
-    """The gated recurrent unit (Cho et al. 2014), with the reset gate inside the product:
+    """The gated recurrent unit, with the reset gate outside the product, r ∘ (U h + c), as cuDNN and PyTorch have it.
+
+    Cho et al. (2014) have it inside, U (r ∘ h).
 
     r_t = σ(W_r x_t + U_r h_{t-1} + b_r)            reset
     z_t = σ(W_z x_t + U_z h_{t-1} + b_z)            update
@@ -155,6 +160,7 @@ class GRUCell(Cell):
         return (h,)
 
 
+@register("cell")
 class LSTMCell(Cell):
     """Long short-term memory (Hochreiter & Schmidhuber 1997; forget gate by Gers et al. 2000):
 
@@ -236,12 +242,15 @@ class Layer(nn.Module):
         if self.reverse:
             x = flip(x, lengths)
         recurrent = self.changed()
-        fused = self.fused and self.cell.fuses(x) and not capturing()
-        if fused and not x.is_meta:  # autocast, which is asked there, knows no sketch
+        if self._fuses(x) and not x.is_meta:  # autocast, which is asked there, knows no sketch
             y, state = self._run_fused(x, state, recurrent, lengths)
         else:
             y, state = self._run_written_out(x, state, recurrent, lengths)
         return (flip(y, lengths) if self.reverse else y), state
+
+    def _fuses(self, x: Tensor) -> bool:
+        """Whether PyTorch's kernel makes a step of (B, I), or all of (T, B, I): of our cells, which nobody changed."""
+        return self.fused and is_stock(self.cell) and self.cell.fuses(x) and not capturing()
 
     def changed(self) -> Tensor | None:
         """U as dropout leaves it, drawn once for a segment; None where there is none."""
@@ -250,7 +259,7 @@ class Layer(nn.Module):
 
     def step(self, x: Tensor, state: CellState, recurrent: Tensor | None = None) -> CellState:
         """One token a row, (B, I); `recurrent` is U where dropout has changed it."""
-        if self.fused and self.cell.fuses(x) and not capturing():
+        if self._fuses(x):
             return self.cell.fused_step(x, state, recurrent)
         return self.cell.advance(self.cell.from_input(x), state, recurrent)
 
@@ -380,10 +389,19 @@ class Recurrent(nn.Module):
             if mask is not None:
                 x = x * mask
             with scope(f"{self.cell}.{depth}"):
-                state = pair[0].step(x, state, recurrent)
-            x = state[0]
+                if recurrent is None and _only_reads_whole(pair[0]):
+                    y, state = pair[0](x.unsqueeze(0), state)
+                    x = y[0]
+                else:
+                    state = pair[0].step(x, state, recurrent)
+                    x = state[0]
             after.append(state)
         return x, after
+
+
+def _only_reads_whole(layer: Layer) -> bool:
+    """Whether a step is what `forward` makes of one token: hooks are for that, and so is a layer with its own."""
+    return is_hooked(layer) or (type(layer).forward is not Layer.forward and type(layer).step is Layer.step)
 
 
 def _inside(x: Tensor, lengths: Tensor) -> Tensor:

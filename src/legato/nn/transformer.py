@@ -29,6 +29,7 @@ from legato.nn.feedforward import BlockShape, FeedForward, make_norm
 from legato.nn.kernels import decoder, encoder, residual
 from legato.nn.kernels import training as kernels
 from legato.nn.kernels.cuda import load_training_kernels, training_kernels
+from legato.nn.kernels.description import StackSpec, describe, register
 from legato.nn.kv_cache import CacheSlice, KeyValueCache
 from legato.nn.linear import product_dtype
 from legato.nn.multihead import (
@@ -65,6 +66,7 @@ class Residual(NamedTuple):
         return residual_norm(self.stream, self.added, norm, dtype or self.stream.dtype)  # type: ignore[arg-type]
 
 
+@register("block")
 class Block(nn.Module):
     """Self-attention, with `cross` cross-attention, and a feed-forward layer, each with a norm and a way around."""
 
@@ -107,6 +109,7 @@ class Block(nn.Module):
         return x + y if self.norm_first else norm(x + y)
 
 
+@register("stack")
 class Stack(nn.Module):
     """Blocks one after the other: an encoder or, with `causal`, a decoder.
 
@@ -170,18 +173,23 @@ class Stack(nn.Module):
         *,
         documents: Tensor | None = None,
         every: list[Tensor] | None = None,
+        opening: CacheSlice | None = None,
     ) -> Tensor:
-        """Whole sequences (B, T, D), padded on the right; padding changes nothing before it.
+        """Whole sequences (B, T, D), padded on the right; padding changes nothing before it. Or what `extend` has.
 
         A causal stack needs no `lengths`: what follows a token cannot change it. Where several texts share a row,
         `documents` (B, T) says which token is of which; each is read as if it stood alone. What each block leaves is
         added to `every`, where that is given; the last one with the norm that follows it.
         """
+        if opening is not None:
+            rotation = None if self.rotary is None else self.rotary(opening.at)
+            looks = [view._replace(rotation=rotation) for view in opening.views]
+            return self._run(x, looks, opening.pasts, opening.sources)
         if memory is None and documents is None and every is None:
             whole = encoder.encoder_pass(self, x)
             if whole is not None:
                 return whole(x, lengths)
-        packing = None if self.causal else _packing(x, lengths)
+        packing = None if self.causal else self._packing(x, lengths)
         at = slice(0, x.shape[1]) if documents is None else places_in(documents)
         rotation = None if self.rotary is None else self.rotary(at)
         views = {window: self._view(x, lengths, documents, window) for window in set(self.windows)}
@@ -198,7 +206,7 @@ class Stack(nn.Module):
         """What tokens see: a mask where one is needed, and whether PyTorch's causal one will do."""
         if window is not None and window >= x.shape[1]:
             window = None  # it reaches everything
-        if self._unmasked and (self.causal or lengths is None):
+        if (window is not None or documents is not None) and (self.causal or lengths is None) and self._unmasked:
             most = self.most_documents if self.training else None
             dropout = self.shape.dropout_attention if self.training else 0.0
             spans = spans_of(x, self.shape.head_size, self.causal, window, documents, most, dropout=dropout)
@@ -216,17 +224,28 @@ class Stack(nn.Module):
             return AttentionView(causal=self.causal)
         return AttentionView(additive(reduce(torch.logical_and, limits), product_dtype(x)))
 
+    def _packing(self, x: Tensor, lengths: Tensor | None) -> Packing | None:
+        """How to skip the padding of (B, T, D) where that is worth it: in evaluation on a CPU.
+
+        A GPU would have to tell the host how much there is; captured tensors have their padding; and what is not ours
+        may not expect to read several texts as one.
+        """
+        if lengths is None or not x.is_cpu or torch.is_grad_enabled() or capturing() or describe(self) is None:
+            return None
+        rows, length, _ = x.shape
+        return Packing.of(lengths, length) if int(lengths.sum()) < PADDED * rows * length else None
+
     @property
     def _unmasked(self) -> bool:
-        """Whether attention may go without a mask: nobody looks at its weights, and it is not to be written out."""
-        return not capturing() and all(block.attention.fused for block in self.layers)  # type: ignore[union-attr]
+        """Whether attention may go without a mask: it is ours, nobody looks inside, it is not to be written out."""
+        return not capturing() and (spec := describe(self)) is not None and spec.fused
 
     def sources(self, memory: Memory) -> list[Source]:
         """Every layer's keys and values of a memory."""
         states, mask = memory.states, memory.mask
         if mask is not None:
             mask = additive(mask[:, None, None], product_dtype(states))  # (B, 1, 1, S)
-        packing = _packing(states, memory.lengths)
+        packing = self._packing(states, memory.lengths)
         if packing is not None:
             states = packing.pack(states)
         return [block.cross.source(states, mask, packing) for block in self.layers]  # type: ignore[union-attr, operator]
@@ -234,7 +253,7 @@ class Stack(nn.Module):
     def _looked_at(self, memory: Memory) -> Sequence[Source] | Sequence[SourceStates]:
         """What is kept of a memory while tokens are written."""
         adapted = any(block.cross.key_value.low_rank is not None for block in self.layers)  # type: ignore[union-attr]
-        if not self.looks_at_states or adapted or not memory.states.is_cpu:
+        if not self.looks_at_states or adapted or not memory.states.is_cpu or describe(self) is None:
             return self.sources(memory)
         mask = memory.mask
         if mask is not None:
@@ -260,9 +279,8 @@ class Stack(nn.Module):
 
     def extend(self, x: Tensor, opening: CacheSlice) -> Tensor:
         """New tokens (B, T, D) after those in a cache, which has been opened for them."""
-        rotation = None if self.rotary is None else self.rotary(opening.at)
-        looks = [view._replace(rotation=rotation) for view in opening.views]
-        return self._run(x, looks, opening.pasts, opening.sources)
+        made: Tensor = self(x, opening=opening)
+        return made
 
     def _run(
         self,
@@ -303,11 +321,8 @@ class Stack(nn.Module):
         else:
             from legato.nn.kernels.residual import can_join
 
-        norms = [self.norm]
-        for block in self.layers:
-            norms += [norm for norm in (block.attention_norm, block.cross_norm, block.feedforward_norm) if norm]  # type: ignore[misc]
-        heard = any(module._forward_hooks or module._forward_pre_hooks for module in (*self.layers, *norms))
-        return not heard and all(can_join(norm) for norm in norms)
+        spec = describe(self)
+        return spec is not None and all(can_join(norm) for norm in spec.norms)
 
     def _run_joined(
         self,
@@ -324,7 +339,7 @@ class Stack(nn.Module):
 
 @torch.no_grad()
 def start_normal(model: nn.Module, std: float) -> None:
-    """Start as GPT-2 and BERT do: every matrix and table normal with this spread, what ends a sublayer smaller."""
+    """Start as GPT-2 does: every matrix and table normal with this spread, what ends a sublayer smaller."""
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=std)
@@ -363,14 +378,3 @@ def places_in(documents: Tensor) -> Tensor:
     begins = torch.ones_like(documents, dtype=torch.bool)
     begins[:, 1:] = documents[:, 1:] != documents[:, :-1]
     return columns - torch.where(begins, columns, 0).cummax(1).values
-
-
-def _packing(x: Tensor, lengths: Tensor | None) -> Packing | None:
-    """How to skip the padding of (B, T, D) where that is worth it: in evaluation on a CPU.
-
-    A GPU would have to tell the host how much there is; and captured tensors have their padding.
-    """
-    if lengths is None or not x.is_cpu or torch.is_grad_enabled() or capturing():
-        return None
-    rows, length, _ = x.shape
-    return Packing.of(lengths, length) if int(lengths.sum()) < PADDED * rows * length else None

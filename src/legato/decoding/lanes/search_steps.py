@@ -24,6 +24,7 @@ from legato.decoding.candidates import Chooser
 from legato.decoding.lanes.device_frontier import DeviceFrontier
 from legato.decoding.options import SearchOptions
 from legato.decoding.row_settings import Level, RowSettings
+from legato.nn.kernels.description import recording_key
 from legato.nn.kernels.recording import failure_reason, record
 from legato.nn.slots import Slots
 
@@ -244,7 +245,7 @@ def search_steps(model: Any, key: Hashable, make: Callable[[], SearchSteps | Non
     """Steps of the kind that `key` tells, empty: recorded before, or made and recorded now; None: there are none."""
     kept = _kept_for(model)
     weights = tuple(parameter.data_ptr() for parameter in model.parameters())
-    key = (key, weights, model.training)
+    key = (key, weights, recording_key(model))
     steps = kept.take(key)
     if steps is None:
         steps = _made(make, kept)

@@ -1,7 +1,7 @@
 """New tokens through a decoder on a CPU, one a row or a prompt's, in one call of the C++ library (`cpu/stack.h`).
 
-It is what `Stack.extend` and the readout do, its plain twin, for stacks that the kernels know (`stack_layout.py`),
-which are laid out when a model first writes and again when its weights have changed.
+It is what `Stack.extend` and the readout do, its plain twin, for stacks that the kernels know (`description.py`,
+`stack_layout.py`), which are laid out when a model first writes and again when its weights have changed.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from legato.nn.adapters.lora_by_row import AdapterRows
 from legato.nn.kernels import library as c
+from legato.nn.kernels.description import StackSpec, describe
 from legato.nn.kernels.stack_layout import Stack, StackLayout, fits, suits, versions
 from legato.nn.linear import Linear
 from legato.nn.positions import Rotation
@@ -25,10 +26,10 @@ CacheColumns = Any  # nn/kv_cache.py's
 class DecoderStep:
     """A stack and its readout, laid out for the kernels. It is of the weights as they were when it was made."""
 
-    def __init__(self, kernels: c.Library, stack: Stack, readout: Linear) -> None:
+    def __init__(self, kernels: c.Library, stack: Stack, spec: StackSpec, readout: Linear) -> None:
         self._kernels = kernels
         # Translating is many rows: sentences, and beams of each. What goes on from a text alone is often one row.
-        self._layout = StackLayout(stack, readout, kernels if stack.layers[0].cross is not None else None)
+        self._layout = StackLayout(stack, spec, readout, kernels if stack.layers[0].cross is not None else None)
         self._stack = self._layout.structure
         self.vocabulary = readout.vocabulary if isinstance(readout, Readout) else readout.out_features
         self.of = self._layout.of
@@ -80,16 +81,17 @@ _STEPS: WeakKeyDictionary[nn.Module, DecoderStep] = WeakKeyDictionary()
 
 def decoder_step(stack: Stack, readout: nn.Module) -> DecoderStep | None:
     """The step of a stack and its readout on this machine; None where the plain modules do it."""
-    if not suits(stack, readout):
+    spec = describe(stack)
+    if spec is None or not suits(stack, spec, readout):
         return None
     assert isinstance(readout, Linear)
     made = _STEPS.get(stack)
-    if made is None or made.of != versions(stack, readout):
+    if made is None or made.of != versions(spec, readout):
         forget(stack)
         kernels = c.library()
-        if kernels is None or not fits(stack, readout):
+        if kernels is None or not fits(spec, readout):
             return None
-        made = _STEPS[stack] = DecoderStep(kernels, stack, readout)
+        made = _STEPS[stack] = DecoderStep(kernels, stack, spec, readout)
     return made
 
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from legato.nn.adapters.lora_by_row import bound_rows
 from legato.nn.capture import capturing
 from legato.nn.kernels import library as c
+from legato.nn.kernels.description import StackSpec, describe
 from legato.nn.kernels.stack_layout import KINDS, Stack, StackLayout, fits, float_numbers, suits, versions
 from legato.nn.quantized import OUTPUTS
 
@@ -28,9 +29,9 @@ WORTH: Final = 1024  # tokens after which float matrices have been worth laying 
 class EncoderPass:
     """A stack, laid out for the kernels. It is of the weights as they were when it was made."""
 
-    def __init__(self, kernels: c.Library, stack: Stack) -> None:
+    def __init__(self, kernels: c.Library, stack: Stack, spec: StackSpec) -> None:
         self._kernels = kernels
-        self._layout = StackLayout(stack, kernels=kernels)
+        self._layout = StackLayout(stack, spec, kernels=kernels)
         self.of = self._layout.of
 
     def __call__(self, x: Tensor, lengths: Tensor | None) -> Tensor:
@@ -67,40 +68,43 @@ def encoder_pass(stack: Stack, x: Tensor) -> EncoderPass | None:
     """The pass of a stack over `x` on this machine; None where the plain modules do it."""
     if not (x.is_cpu and x.dim() == 3) or torch.is_grad_enabled() or capturing() or bound_rows() is not None:
         return None
-    if torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling() or not has_pass(stack, x.dtype):
+    if torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
+        return None
+    spec = _spec_of(stack, x.dtype)
+    if spec is None:
         return None
     made = _PASSES.get(stack)
-    if made is None or made.of != versions(stack):
+    if made is None or made.of != versions(spec):
         forget(stack)
         _READ[stack] = _READ.get(stack, 0) + x.shape[0] * x.shape[1]
-        if _READ[stack] < WORTH and x.dtype == torch.float32 and float_numbers(stack):
+        if _READ[stack] < WORTH and x.dtype == torch.float32 and float_numbers(spec):
             return None
         kernels = c.library()
-        if kernels is None or not fits(stack):
+        if kernels is None or not fits(spec):
             return None
-        made = _PASSES[stack] = EncoderPass(kernels, stack)
+        made = _PASSES[stack] = EncoderPass(kernels, stack, spec)
     return made
 
 
 def has_pass(stack: Stack, dtype: torch.dtype) -> bool:
     """Whether there is a pass of this stack, with weights of that dtype."""
-    if stack.training or stack.causal or dtype not in KINDS or not (_known(stack) and suits(stack, dtype=dtype)):
-        return False
-    return dtype == torch.float32 or ((kernels := c.library()) is not None and kernels.multiplies_halves)
+    return _spec_of(stack, dtype) is not None
+
+
+def _spec_of(stack: Stack, dtype: torch.dtype) -> StackSpec | None:
+    """What a stack is made of that has a pass."""
+    if stack.training or stack.causal or dtype not in KINDS or stack.rotary is not None or any(stack.windows):
+        return None
+    spec = describe(stack)
+    if spec is None or not spec.fused or stack.shape.head_size % OUTPUTS or not suits(stack, spec, dtype=dtype):
+        return None
+    first = stack.layers[0]
+    if first.cross is not None or any(block.attention.query_norm is not None for block in stack.layers):
+        return None
+    halves = dtype == torch.float32 or ((kernels := c.library()) is not None and kernels.multiplies_halves)
+    return spec if halves else None
 
 
 def forget(stack: nn.Module) -> None:
     """The weights of a stack are about to change, in ways that do not count."""
     _PASSES.pop(stack, None)
-
-
-def _known(stack: Stack) -> bool:
-    """Whether its attention is one that the kernels have, and nobody listens at a module."""
-    shape, attention = stack.shape, stack.layers[0].attention
-    if stack.rotary is not None or any(stack.windows) or shape.head_size % OUTPUTS:
-        return False
-    if attention.query_norm is not None or stack.layers[0].cross is not None:
-        return False
-    if any(module._forward_hooks or module._forward_pre_hooks for module in stack.modules()):
-        return False
-    return all(block.attention.fused for block in stack.layers)

@@ -17,12 +17,13 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from legato.nn.kernels import library, training
+from legato.nn.kernels.description import is_stock
 from legato.nn.kernels.library import Dropout, training_library
 
 
 def can_join(norm: Any) -> bool:
-    """Whether a norm is one of these."""
-    if type(norm) not in (nn.LayerNorm, nn.RMSNorm) or norm.weight is None or norm.eps is None:
+    """Whether the kernels have room for a norm that is stock."""
+    if norm.weight is None or norm.eps is None:
         return False
     return norm.weight.dim() == 1 and norm.weight.numel() % training.MULTIPLE == 0
 
@@ -30,7 +31,7 @@ def can_join(norm: Any) -> bool:
 def takes(x: Tensor, y: Tensor, norm: nn.Module) -> bool:
     """Whether `residual_norm` is for norm(x + y): where gradients will be asked for, and nobody looks at the norm."""
     fit = training.takes(x) and y.dtype in training.DTYPES and x.shape == y.shape
-    return fit and can_join(norm) and not (norm._forward_hooks or norm._forward_pre_hooks)
+    return fit and is_stock(norm) and can_join(norm)
 
 
 def residual_norm(

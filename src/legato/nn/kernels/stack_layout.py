@@ -1,7 +1,7 @@
 """A stack of blocks as the C++ library reads it (`cpu/stack.h`): which stacks it can, and where their weights lie.
 
-It has layers that are plain or quantised products (no adapter that is part of one, no hook), norms and activations
-that it knows, in float32, or in float16 where the processor multiplies that. Float matrices lie in panels for it, a
+It has what `description.py` describes, without adapters that are part of a layer, with the activations of `NUMBERS`
+and sizes in whole panels, in float32, or in float16 where the processor multiplies that. Float matrices lie in panels for it, a
 copy of those that the modules have; so do quantised ones where many rows are multiplied at once, with one scale for
 128 inputs in the place of four. Whatever is no matrix is float32 there. The adapters of rows
 (`nn/adapters/lora_by_row.py`) lie beside their matrices.
@@ -10,7 +10,7 @@ copy of those that the modules have; so do quantised ones where many rows are mu
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from legato.memory import available
 from legato.nn.adapters.lora_by_row import Thin
 from legato.nn.kernels import library as c
-from legato.nn.linear import Linear, PartlyBiased
+from legato.nn.kernels.description import StackSpec, is_stock
+from legato.nn.linear import Linear
 from legato.nn.quantized import GROUP, OUTPUTS, QuantizedLinear
-from legato.nn.readout import Readout
 
 Stack = Any  # nn/transformer.py's, which asks for kernels
 BROAD: Final = 128  # inputs that share a scale where many rows are multiplied
@@ -34,11 +34,13 @@ NUMBERS: Final = {"relu": 1, "gelu": 2, "gelu-tanh": 3, "quick-gelu": 4, "silu":
 class StackLayout:
     """A stack, and where it has one its readout, laid out for the kernels: of the weights as they are now."""
 
-    def __init__(self, stack: Stack, readout: Linear | None = None, kernels: c.Library | None = None) -> None:
+    def __init__(
+        self, stack: Stack, spec: StackSpec, readout: Linear | None = None, kernels: c.Library | None = None
+    ) -> None:
         """With `kernels` quantised matrices are laid out, too, as many rows at once read them faster."""
         self._kept: list[Any] = []  # what pointers point to
-        self._broadens = kernels if kernels is not None and _can_be_broad(stack, readout) else None
-        layers = [*_products(stack), *(() if readout is None else (readout,))]
+        layers = layers_of(spec, readout)
+        self._broadens = kernels if kernels is not None and _can_be_broad(layers) else None
         self.adapters = 1 + max((number for layer in layers for number in _adapters_of(layer)), default=0)
         shape = stack.shape
         blocks = (c.Block * len(stack.layers))()
@@ -62,7 +64,7 @@ class StackLayout:
         if readout is not None:
             self.structure.readout = self._matrix(readout)
         self._kept.append(blocks)
-        self.of = versions(stack, readout)
+        self.of = versions(spec, readout)
 
     def _fill(self, block: c.Block, module: Any) -> None:
         norms = {name: getattr(module, name) for name in ("attention_norm", "cross_norm", "feedforward_norm")}
@@ -160,53 +162,48 @@ def as_broad(kernels: c.Library, matrix: c.Matrix) -> c.Matrix:
     return made
 
 
-def _can_be_broad(stack: Stack, readout: nn.Module | None) -> bool:
+def _can_be_broad(layers: Sequence[Any]) -> bool:
     """Whether all matrices are narrow, and four scales of 32 inputs can be one."""
-    layers: list[Any] = [*_products(stack), *(() if readout is None else (readout,))]
     narrow = [layer for layer in layers if isinstance(layer, QuantizedLinear) and not layer.quantized.minimums]
     return len(narrow) == len(layers) and all(layer.in_features % BROAD == 0 for layer in narrow)
 
 
-def float_numbers(stack: Stack, readout: nn.Module | None = None) -> int:
+def layers_of(spec: StackSpec, readout: nn.Module | None = None) -> tuple[Any, ...]:
+    """All that the kernels multiply by."""
+    return spec.products if readout is None else (*spec.products, readout)
+
+
+def float_numbers(spec: StackSpec, readout: nn.Module | None = None) -> int:
     """How many numbers there are in the float matrices, which lie in memory once more."""
-    layers: list[Any] = [*_products(stack), *(() if readout is None else (readout,))]
+    layers = layers_of(spec, readout)
     return sum(layer.in_features * layer.out_features for layer in layers if not isinstance(layer, QuantizedLinear))
 
 
-def fits(stack: Stack, readout: nn.Module | None = None) -> bool:
+def fits(spec: StackSpec, readout: nn.Module | None = None) -> bool:
     """Whether there is memory for the float matrices once more."""
-    free, size = available(), stack.layers[0].attention_norm.weight.element_size()
-    return free is None or size * float_numbers(stack, readout) < free / 2
+    free, size = available(), spec.norms[-1].weight.element_size()
+    return free is None or size * float_numbers(spec, readout) < free / 2
 
 
-def suits(stack: Stack, readout: nn.Module | None = None, dtype: torch.dtype = torch.float32) -> bool:
-    """Whether the kernels have all that a stack is made of, in that dtype."""
-    shape = stack.shape
-    if stack.training or shape.activation not in NUMBERS:
+def suits(stack: Stack, spec: StackSpec, readout: nn.Module | None = None, dtype: torch.dtype = torch.float32) -> bool:
+    """Whether the kernels have all that a described stack is made of, in that dtype."""
+    if stack.training or spec.adapted or stack.shape.activation not in NUMBERS:
         return False
-    weight: Any = stack.layers[0].attention_norm.weight
-    if not (weight.is_cpu and weight.dtype == dtype):
-        return False
-    if dtype != torch.float32 and any(isinstance(layer, QuantizedLinear) for layer in _products(stack)):
+    if not all(norm.weight.is_cpu and norm.weight.dtype == dtype for norm in (*spec.norms, *spec.head_norms)):
         return False
     # A readout may have rows that fill its last block; nothing is behind it that would read them.
-    if readout is not None and not _plain(readout):
+    if readout is not None and not (is_stock(readout) and isinstance(readout, Linear) and readout.low_rank is None):
         return False
-    return all(_plain(layer) and _whole(layer) for layer in _products(stack))
-
-
-def _products(stack: Stack) -> Iterator[nn.Module]:
-    yield from (layer for layer in stack.modules() if isinstance(layer, nn.Linear))
-
-
-def _plain(layer: nn.Module) -> bool:
-    """Whether the kernels have this product: no adapter of its own, no hook, inputs in whole blocks."""
-    if type(layer) not in (Linear, PartlyBiased, Readout) and not isinstance(layer, QuantizedLinear):
+    if not all(_has_matrix(layer, dtype) for layer in layers_of(spec, readout)):
         return False
-    assert isinstance(layer, Linear)
-    if layer.low_rank is not None or layer._forward_hooks or layer._forward_pre_hooks:
-        return False
-    return not isinstance(layer, QuantizedLinear) or layer.in_features % GROUP == 0
+    return all(layer.out_features % OUTPUTS == 0 for layer in spec.products)
+
+
+def _has_matrix(layer: Any, dtype: torch.dtype) -> bool:
+    """Whether the kernels multiply by it: on a CPU, of that dtype, or quantised with inputs in whole blocks."""
+    if isinstance(layer, QuantizedLinear):
+        return dtype == torch.float32 and layer.blocks.is_cpu and layer.in_features % GROUP == 0
+    return bool(layer.weight.is_cpu and layer.weight.dtype == dtype)
 
 
 def _adapters_of(layer: nn.Module) -> Mapping[int, Thin]:
@@ -215,17 +212,18 @@ def _adapters_of(layer: nn.Module) -> Mapping[int, Thin]:
     return {} if rows is None else rows.own
 
 
-def _whole(layer: nn.Module) -> bool:
-    return isinstance(layer, Linear) and layer.out_features % OUTPUTS == 0
-
-
-def versions(stack: Stack, readout: nn.Module | None = None) -> tuple[tuple[int, int], ...]:
+def versions(spec: StackSpec, readout: nn.Module | None = None) -> tuple[Any, ...]:
     """Which weights these are. A fused optimiser changes them uncounted, but no model writes between its steps."""
-    modules = [stack] if readout is None else [stack, readout]
-    tensors = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
-    layers = [*_products(stack), *(() if readout is None else (readout,))]
-    rows = [layer.low_rank_rows for layer in layers if isinstance(layer, Linear) and layer.low_rank_rows is not None]
+    layers = layers_of(spec, readout)
+    tensors = [
+        tensor
+        for module in (*layers, *spec.norms, *spec.head_norms)
+        for tensor in (*module._parameters.values(), *module._buffers.values())
+        if tensor is not None
+    ]
+    rows = [layer.low_rank_rows for layer in layers if layer.low_rank_rows is not None]
     return (
-        *((tensor.data_ptr(), tensor._version) for tensor in tensors),
-        *((id(adapters), adapters.version) for adapters in rows),
+        spec.settings,
+        *[(tensor.data_ptr(), tensor._version) for tensor in tensors],
+        *[(id(adapters), adapters.version) for adapters in rows],
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from legato.nn.kernels.description import register
 from legato.nn.quantized.layers import NarrowMatrix
 from legato.nn.quantized.weights import QuantizedWeight
 from legato.nn.recurrent import Cell, ElmanCell, GRUCell, LSTMCell
@@ -47,14 +48,17 @@ class QuantizedCell(Cell):
         return self.narrow_hh.product(h, self.bias_hh)
 
 
+@register("cell")
 class QuantizedElman(QuantizedCell, ElmanCell):
     pass
 
 
+@register("cell")
 class QuantizedGRU(QuantizedCell, GRUCell):
     pass
 
 
+@register("cell")
 class QuantizedLSTM(QuantizedCell, LSTMCell):
     pass
 

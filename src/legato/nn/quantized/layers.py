@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from legato.nn.kernels.description import register
 from legato.nn.kernels.library import Library, Matrix, library
 from legato.nn.linear import Linear, PartlyBiased, product_dtype
 from legato.nn.quantized.weights import QuantizedWeight, matrix_of
@@ -135,6 +136,7 @@ class NarrowLinear(Narrow, nn.Linear):  # type: ignore[override]
         return self.product(x, self.bias)
 
 
+@register("product")
 class QuantizedLinear(NarrowLinear, Linear):  # type: ignore[override]
     """y = x Wᵀ + b, and what adapters add, with a narrow W."""
 
@@ -159,6 +161,7 @@ class QuantizedLinear(NarrowLinear, Linear):  # type: ignore[override]
         return self.laid_out(self.added_bias, self.bias)
 
 
+@register("product")
 class QuantizedPartlyBiased(QuantizedLinear, PartlyBiased):  # type: ignore[override]
     """… of matrices stacked in one, of which some have no bias."""
 
@@ -167,6 +170,7 @@ class QuantizedPartlyBiased(QuantizedLinear, PartlyBiased):  # type: ignore[over
         self.heights, self.biased = layer.heights, layer.biased
 
 
+@register("product")
 class QuantizedReadout(QuantizedLinear, Readout):  # type: ignore[override]
     """A logit for each token, of a narrow table."""
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from legato.nn.kernels.description import is_stock
 from legato.nn.linear import Linear, PartlyBiased
 from legato.nn.quantized.cells import CELLS, QuantizedCell
 from legato.nn.quantized.layers import (
@@ -28,13 +29,15 @@ BITS: Final = {"int8": 8, "int4": 4}
 EMBEDDED: Final = 8  # bits of what tokens are looked up in, and read out of: a row speaks for a whole token
 HELD: Final = ("blocks", "table", "exponent", "minimums")  # what a file has of a narrow matrix
 READOUT: Final = "output"  # what models call the layer that gives a logit for each token
-# The more particular kinds first.
-KINDS: Final = (
-    (Readout, QuantizedReadout),
-    (PartlyBiased, QuantizedPartlyBiased),
-    (Linear, QuantizedLinear),
-    (TokenEmbedding, QuantizedEmbedding),
-)
+KINDS: Final[dict[type[nn.Module], Callable[..., nn.Module]]] = {
+    nn.Linear: NarrowLinear,
+    Linear: QuantizedLinear,
+    PartlyBiased: QuantizedPartlyBiased,
+    Readout: QuantizedReadout,
+    nn.Embedding: NarrowEmbedding,
+    TokenEmbedding: QuantizedEmbedding,
+    **CELLS,
+}
 
 
 @dataclass(frozen=True)
@@ -157,8 +160,5 @@ def _wide(module: nn.Module, small: bool = False) -> list[_Wide]:
 
 
 def _kind_of(layer: nn.Module) -> Any:
-    """What a layer or a cell becomes; None of others, and of what another package made of one."""
-    for kind, narrow in KINDS:
-        if isinstance(layer, kind):
-            return narrow
-    return {nn.Linear: NarrowLinear, nn.Embedding: NarrowEmbedding, **CELLS}.get(type(layer))
+    """What a layer or a cell becomes; None of others, of what somebody made of one, and of one with a hook."""
+    return KINDS.get(type(layer)) if is_stock(layer) else None

@@ -112,7 +112,7 @@ class CacheSlots:
             sources = [Source(layer[0], layer[1], mask) for layer in self.sources]
         pasts: Any = [SlotPast(layer, self) for layer in self.store]
         opening = CacheSlice(at, [views[window] for window in self.stack.windows], pasts, sources)
-        logits: Tensor = self.model.output(self.stack.extend(x, opening)[:, -1])
+        logits: Tensor = self.model.readout(self.stack.extend(x, opening)[:, -1])
         return logits
 
     @property

@@ -186,7 +186,7 @@ def multiprocessors(device: torch.device) -> int:
 
 
 def can_join(norm: Any) -> bool:
-    """Whether a norm is one of these."""
-    if type(norm) not in (nn.LayerNorm, nn.RMSNorm) or norm.weight is None or norm.eps is None:
+    """Whether a program has room for a norm that is stock."""
+    if norm.weight is None or norm.eps is None:
         return False
     return norm.weight.dim() == 1 and norm.weight.numel() <= MOST

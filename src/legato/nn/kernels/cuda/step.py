@@ -1,7 +1,7 @@
 """One token a row through a decoder on CUDA, in a few kernels a layer (`*_kernels.py`).
 
-It is what `CacheSlots` does with the modules of a stack, its plain twin: for layers that are plain or quantised
-products (no adapter, no hook), norms and activations that it knows. Matrices are read where they lie.
+It is what `CacheSlots` does with the modules of a stack, its plain twin, for stacks that `description.py` describes,
+without adapters. Matrices are read where they lie.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from triton import next_power_of_2
 
 from legato.nn.kernels.cuda import attention_kernels, product_kernels
+from legato.nn.kernels.description import describe, is_stock
 from legato.nn.linear import Linear
 from legato.nn.positions import Rotation
 from legato.nn.quantized import GROUP, OUTPUTS, STEPS, QuantizedLinear
@@ -309,21 +310,22 @@ class CudaStep:
 
 
 def suits(model: Any, slots: Slots) -> bool:
-    """Whether the kernels know all that a step of the model does."""
-    stack = model.writer
-    if stack.training or stack.shape.activation not in NUMBERS:
+    """Whether the kernels know all that a step of the model does, when its slots are made."""
+    stack, readout = model.writer, model.direct_readout
+    if stack.training or readout is None or not is_stock(readout) or stack.shape.activation not in NUMBERS:
         return False
     if slots.store.dtype not in (torch.float32, torch.bfloat16, torch.float16) or torch.is_autocast_enabled("cuda"):
         return False
-    layers = [layer for layer in (*stack.modules(), model.output) if isinstance(layer, nn.Linear)]
-    return all(_plain(layer, slots.store.dtype) for layer in layers)
+    spec = describe(stack)
+    # The kernel has one ε for the norms of queries and of keys.
+    if spec is None or any(a.eps != b.eps for a, b in zip(spec.head_norms[::2], spec.head_norms[1::2], strict=True)):
+        return False
+    return all(_plain(layer, slots.store.dtype) for layer in (*spec.products, readout))
 
 
 def _plain(layer: nn.Module, dtype: torch.dtype) -> bool:
-    """No adapter, no hook, inputs in whole groups."""
+    """No adapter, inputs in whole groups."""
     if not isinstance(layer, Linear) or layer.adapted:
-        return False
-    if layer._forward_hooks or layer._forward_pre_hooks:
         return False
     if isinstance(layer, QuantizedLinear):
         return layer.in_features % GROUP == 0
