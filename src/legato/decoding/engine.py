@@ -194,7 +194,9 @@ class Engine:
         model = self.model
         able = hasattr(model, "slots") and not isinstance(model, Sliding)
         adapted = call.adapter != BASE or bound_rows() is not None
-        return self.recorded and able and not (adapted or call.manner.host_looks or capturing()) and recording_key(model) is not None
+        if not (self.recorded and able) or adapted or call.manner.host_looks or capturing():
+            return False
+        return recording_key(model) is not None
 
     def _check(self, prompts: Sequence[Sequence[int]], options: SearchOptions, text_of: TextOf | None) -> None:
         vocabulary = self.model.vocabulary

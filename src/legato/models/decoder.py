@@ -19,8 +19,9 @@ from legato.nn.dropout import dropout
 from legato.nn.feedforward import BlockShape
 from legato.nn.kernels.cuda.decoder import cuda_step
 from legato.nn.kernels.decoder import decoder_step
+from legato.nn.kernels.description import describe
 from legato.nn.kv_cache import KeyValueCache, right_aligned
-from legato.nn.linear import pack
+from legato.nn.linear import pack, pack_layers
 from legato.nn.multihead import SourceStates
 from legato.nn.positions import At, Learned, Rotary
 from legato.nn.readout import Readout, TokenEmbedding
@@ -50,11 +51,15 @@ class CachedModel(SequenceModel):
         return None if own or not self.__dict__.keys().isdisjoint(names) else self.output
 
     def start(self, rows: int, capacity: int, memory: Memory | None = None) -> KeyValueCache:
-        pack(self.writer, self.output)
+        spec, readout = describe(self.writer), self.direct_readout
+        if spec is None:
+            pack(self.writer, self.output)
+        else:
+            pack_layers((*spec.products, *spec.of_sources, self.output))
         with torch.no_grad():
             state = self.writer.start(rows, capacity, limit=self.max_length, memory=memory)
-            readout = self.direct_readout
-            state.kernel = None if readout is None else decoder_step(self.writer, readout)
+            if spec is not None and readout is not None:
+                state.kernel = decoder_step(self.writer, readout, spec)
             return state
 
     def prefill(self, inputs: Inputs, state: KeyValueCache) -> Tensor:

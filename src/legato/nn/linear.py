@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import platform
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import torch
@@ -152,11 +153,14 @@ def as_wide_as(weight: Tensor, x: Tensor) -> Tensor:
 
 def pack(*modules: nn.Module, below: float = MANY) -> None:
     """Say that the linear layers inside will meet the same weights many times, with fewer rows than `below`."""
-    if not torch.backends.mkldnn.is_available():
-        return
-    for module in modules:
-        for layer in module.modules():
-            if isinstance(layer, Linear):
+    pack_layers(chain.from_iterable(module.modules() for module in modules), below)
+
+
+def pack_layers(layers: Iterable[nn.Module], below: float = MANY) -> None:
+    """As `pack`, of layers that are known."""
+    if torch.backends.mkldnn.is_available():
+        for layer in layers:
+            if isinstance(layer, Linear) and layer.packs != below:
                 layer.packs = below
 
 

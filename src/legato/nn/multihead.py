@@ -168,7 +168,8 @@ class SelfAttention(MultiHead):
             query, key, value = qkv.split((heads, self.kv_heads, self.kv_heads), dim=2)
             key, value = key.transpose(1, 2), value.transpose(1, 2)  # (B, H, T, K)
             dropout = self.dropout if self.training else 0.0
-            if self.fused and not capturing() and attention_takes(query.transpose(1, 2), key, look.mask, dropout):
+            own = not self.fused or capturing()
+            if not own and attention_takes(query.transpose(1, 2), key, look.mask, dropout) and is_stock(self):
                 joined = self_attention(qkv, heads, look.mask, causal=look.causal, dropout=dropout)
                 return self.output(joined.flatten(2))
         else:

@@ -249,7 +249,7 @@ class Layer(nn.Module):
         return (flip(y, lengths) if self.reverse else y), state
 
     def _fuses(self, x: Tensor) -> bool:
-        """Whether PyTorch's kernel makes a step of (B, I), or all of (T, B, I): of our cells, which nobody changed."""
+        """Whether PyTorch's kernel makes a step of (B, I), or all of (T, B, I): where the cell is ours."""
         return self.fused and is_stock(self.cell) and self.cell.fuses(x) and not capturing()
 
     def changed(self) -> Tensor | None:

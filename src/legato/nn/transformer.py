@@ -29,7 +29,7 @@ from legato.nn.feedforward import BlockShape, FeedForward, make_norm
 from legato.nn.kernels import decoder, encoder, residual
 from legato.nn.kernels import training as kernels
 from legato.nn.kernels.cuda import load_training_kernels, training_kernels
-from legato.nn.kernels.description import StackSpec, describe, register
+from legato.nn.kernels.description import describe, register
 from legato.nn.kv_cache import CacheSlice, KeyValueCache
 from legato.nn.linear import product_dtype
 from legato.nn.multihead import (

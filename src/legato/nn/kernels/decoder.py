@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from legato.nn.adapters.lora_by_row import AdapterRows
 from legato.nn.kernels import library as c
-from legato.nn.kernels.description import StackSpec, describe
+from legato.nn.kernels.description import StackSpec, describe, is_stock
 from legato.nn.kernels.stack_layout import Stack, StackLayout, fits, suits, versions
 from legato.nn.linear import Linear
 from legato.nn.positions import Rotation
@@ -79,17 +79,18 @@ def _columns(store: Tensor) -> c.Columns:
 _STEPS: WeakKeyDictionary[nn.Module, DecoderStep] = WeakKeyDictionary()
 
 
-def decoder_step(stack: Stack, readout: nn.Module) -> DecoderStep | None:
-    """The step of a stack and its readout on this machine; None where the plain modules do it."""
-    spec = describe(stack)
-    if spec is None or not suits(stack, spec, readout):
+def decoder_step(stack: Stack, readout: nn.Module, spec: StackSpec | None = None) -> DecoderStep | None:
+    """The step of a stack, which may have been described, and its readout; None where the plain modules do it."""
+    spec = spec or describe(stack)
+    if spec is None or spec.adapted or stack.training or not spec.norms[-1].weight.is_cpu:
         return None
-    assert isinstance(readout, Linear)
+    if not (is_stock(readout) and isinstance(readout, Linear) and readout.low_rank is None):
+        return None
     made = _STEPS.get(stack)
     if made is None or made.of != versions(spec, readout):
         forget(stack)
         kernels = c.library()
-        if kernels is None or not fits(spec, readout):
+        if kernels is None or not suits(spec, readout) or not fits(spec, readout):
             return None
         made = _STEPS[stack] = DecoderStep(kernels, stack, spec, readout)
     return made

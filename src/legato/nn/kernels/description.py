@@ -31,8 +31,10 @@ class Kind(NamedTuple):
 
     role: str
     forward: Callable[..., Any]  # as it was when the class was made
+    methods: frozenset[str]
 
 
+UNRECORDED: Final = {"start", "prefill", "encode", "slots"}  # methods of models that run before the steps
 KINDS: Final[dict[type[nn.Module], Kind]] = {}
 
 
@@ -40,10 +42,16 @@ def register(role: str) -> Callable[[M], M]:
     """Let fast paths stand for modules of exactly this class, where a stack has that role for them."""
 
     def add(kind: M) -> M:
-        KINDS[kind] = Kind(role, kind.forward)
+        KINDS[kind] = Kind(role, kind.forward, _methods(kind))
         return kind
 
     return add
+
+
+@cache
+def _methods(kind: type[nn.Module]) -> frozenset[str]:
+    """The names of all methods of a class."""
+    return frozenset(name for base in kind.__mro__ for name, value in vars(base).items() if callable(value))
 
 
 for _norm in (nn.LayerNorm, nn.RMSNorm):
@@ -55,10 +63,11 @@ register("table")(nn.Embedding)
 class StackSpec(NamedTuple):
     """What a stack is made of, where all of it is of kinds that are known, of sizes that go together."""
 
-    products: tuple[Any, ...]  # the linear layers that its blocks multiply with, of all blocks
+    products: tuple[Any, ...]  # the linear layers that new tokens go through, of all blocks
+    of_sources: tuple[Any, ...]  # those that make keys and values of a memory
     norms: tuple[Any, ...]  # of the residual stream
     head_norms: tuple[Any, ...]  # of queries and of keys, by turns
-    adapted: bool  # whether some of these layers have low-rank adapters of their own
+    adapted: bool  # whether some of the products have low-rank adapters of their own
     fused: bool  # whether attention may be fused everywhere
     settings: tuple[Any, ...]  # the numbers that it computes with, and that are no weights
 
@@ -66,10 +75,7 @@ class StackSpec(NamedTuple):
 def is_hooked(module: nn.Module) -> bool:
     """Whether something is to be called with what the module reads, gives back, or gets as a gradient."""
     return bool(
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
+        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
     )
 
 
@@ -89,7 +95,7 @@ def recording_key(model: nn.Module) -> tuple[Any, ...] | None:
         return None
     parts: list[Any] = [model.training]
     for module in model.modules():
-        if not _is_ours(type(module)) or is_hooked(module) or _is_altered(module):
+        if not _is_ours(type(module)) or is_hooked(module) or _is_altered(module, _recorded(type(module))):
             return None
         parts.append(type(module))
         kind = KINDS.get(type(module))
@@ -110,12 +116,14 @@ def describe(stack: Any) -> StackSpec | None:
     width, units, size = shape.width, shape.inner, shape.head_size
     own, shared = shape.heads * size, (shape.kv_heads or shape.heads) * size
     gated = shape.activation == "swiglu"
-    norms, head_norms, products, adapted, fused = [], [], [], False, True
+    norms, head_norms, products, of_sources, adapted, fused = [], [], [], [], False, True
     if stack.norm is not None:
         norms.append(stack.norm)
-    crossed = stack.layers[0].cross is not None
-    for block in stack.layers:
-        attention, cross, feedforward = block.attention, block.cross, block.feedforward
+    blocks = stack.layers._modules.values()
+    crossed = next(iter(blocks)).cross is not None
+    for block in blocks:
+        parts = block._modules  # to read a module's attributes takes ten times as long
+        attention, cross, feedforward = parts.get("attention"), parts.get("cross"), parts.get("feedforward")
         if not (_is(block, "block") and _is(attention, "self-attention") and _is(feedforward, "feed-forward")):
             return None
         if block.norm_first != shape.norm_first or not block.training == attention.training == training:
@@ -125,12 +133,12 @@ def describe(stack: Any) -> StackSpec | None:
         if feedforward.training != training or not feedforward.is_as(shape.activation):
             return None
         products += [
-            (attention.qkv, width, own + 2 * shared),
-            (attention.output, own, width),
-            (feedforward.inner, width, 2 * units if gated else units),
-            (feedforward.outer, units, width),
+            (attention._modules.get("qkv"), width, own + 2 * shared),
+            (attention._modules.get("output"), own, width),
+            (feedforward._modules.get("inner"), width, 2 * units if gated else units),
+            (feedforward._modules.get("outer"), units, width),
         ]
-        norms += [block.attention_norm, block.feedforward_norm]
+        norms += [parts.get("attention_norm"), parts.get("feedforward_norm")]
         fused = fused and attention.fused
         if attention.query_norm is not None or attention.key_norm is not None:
             head_norms += [attention.query_norm, attention.key_norm]
@@ -142,7 +150,8 @@ def describe(stack: Any) -> StackSpec | None:
             if cross.heads != shape.heads or cross.head_width != size or not _is(cross.key_value, "product"):
                 return None
             products += [(cross.query, width, own), (cross.output, own, width)]
-            norms.append(block.cross_norm)
+            of_sources.append(cross.key_value)
+            norms.append(parts.get("cross_norm"))
             fused = fused and cross.fused
     for layer, inputs, outputs in products:
         if not _is(layer, "product") or layer.in_features != inputs or layer.out_features != outputs:
@@ -150,10 +159,11 @@ def describe(stack: Any) -> StackSpec | None:
         adapted = adapted or layer.low_rank is not None
     for length, some in ((width, norms), (size, head_norms)):
         for norm in some:
-            if not _is(norm, "norm") or norm.weight is None or norm.normalized_shape != (length,):
+            if not _is(norm, "norm") or norm._parameters["weight"] is None or norm.normalized_shape != (length,):
                 return None
     return StackSpec(
         tuple([layer for layer, _, _ in products]),
+        tuple(of_sources),
         tuple(norms),
         tuple(head_norms),
         adapted,
@@ -165,22 +175,22 @@ def describe(stack: Any) -> StackSpec | None:
 def _is(module: Any, role: str) -> bool:
     """Whether a module is exactly of a class that has this role, unaltered, and has no hook."""
     kind = KINDS.get(type(module))
-    if kind is None or kind.role != role or type(module).forward is not kind.forward:
+    if kind is None or kind.role != role or type(module).forward is not kind.forward or is_hooked(module):
         return False
-    return not (is_hooked(module) or _is_altered(module))
+    return not _is_altered(module, kind.methods)
 
 
-def _is_altered(module: nn.Module) -> bool:
+def _is_altered(module: nn.Module, methods: frozenset[str]) -> bool:
     """Whether something stands in the place of a method: `module.forward = mine`."""
-    if torch.compiler.is_compiling():
-        return "forward" in module.__dict__
-    return not _methods(type(module)).isdisjoint(module.__dict__)
+    if "forward" in module.__dict__:
+        return True
+    return not (torch.compiler.is_compiling() or methods.isdisjoint(module.__dict__))  # which no compiler traces
 
 
 @cache
-def _methods(kind: type[nn.Module]) -> frozenset[str]:
-    """The names of all methods of a class."""
-    return frozenset(name for base in kind.__mro__ for name, value in vars(base).items() if callable(value))
+def _recorded(kind: type[nn.Module]) -> frozenset[str]:
+    """The names of methods that may be recorded; those of `UNRECORDED` are called as they are."""
+    return _methods(kind) - UNRECORDED
 
 
 def _is_ours(kind: type[nn.Module]) -> bool:

@@ -76,6 +76,8 @@ def encoder_pass(stack: Stack, x: Tensor) -> EncoderPass | None:
     made = _PASSES.get(stack)
     if made is None or made.of != versions(spec):
         forget(stack)
+        if not suits(spec, dtype=x.dtype):
+            return None
         _READ[stack] = _READ.get(stack, 0) + x.shape[0] * x.shape[1]
         if _READ[stack] < WORTH and x.dtype == torch.float32 and float_numbers(spec):
             return None
@@ -88,7 +90,8 @@ def encoder_pass(stack: Stack, x: Tensor) -> EncoderPass | None:
 
 def has_pass(stack: Stack, dtype: torch.dtype) -> bool:
     """Whether there is a pass of this stack, with weights of that dtype."""
-    return _spec_of(stack, dtype) is not None
+    spec = _spec_of(stack, dtype)
+    return spec is not None and suits(spec, dtype=dtype)
 
 
 def _spec_of(stack: Stack, dtype: torch.dtype) -> StackSpec | None:
@@ -96,10 +99,9 @@ def _spec_of(stack: Stack, dtype: torch.dtype) -> StackSpec | None:
     if stack.training or stack.causal or dtype not in KINDS or stack.rotary is not None or any(stack.windows):
         return None
     spec = describe(stack)
-    if spec is None or not spec.fused or stack.shape.head_size % OUTPUTS or not suits(stack, spec, dtype=dtype):
+    if spec is None or spec.adapted or not spec.fused or stack.shape.head_size % OUTPUTS:
         return None
-    first = stack.layers[0]
-    if first.cross is not None or any(block.attention.query_norm is not None for block in stack.layers):
+    if spec.of_sources or spec.head_norms:
         return None
     halves = dtype == torch.float32 or ((kernels := c.library()) is not None and kernels.multiplies_halves)
     return spec if halves else None

@@ -1,9 +1,9 @@
 """A stack of blocks as the C++ library reads it (`cpu/stack.h`): which stacks it can, and where their weights lie.
 
 It has what `description.py` describes, without adapters that are part of a layer, with the activations of `NUMBERS`
-and sizes in whole panels, in float32, or in float16 where the processor multiplies that. Float matrices lie in panels for it, a
-copy of those that the modules have; so do quantised ones where many rows are multiplied at once, with one scale for
-128 inputs in the place of four. Whatever is no matrix is float32 there. The adapters of rows
+and sizes in whole panels, in float32, or in float16 where the processor multiplies that. Float matrices lie in panels
+for it, a copy of those that the modules have; so do quantised ones where many rows are multiplied at once, with one
+scale for 128 inputs in the place of four. Whatever is no matrix is float32 there. The adapters of rows
 (`nn/adapters/lora_by_row.py`) lie beside their matrices.
 """
 
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from legato.memory import available
 from legato.nn.adapters.lora_by_row import Thin
 from legato.nn.kernels import library as c
-from legato.nn.kernels.description import StackSpec, is_stock
+from legato.nn.kernels.description import StackSpec
 from legato.nn.linear import Linear
 from legato.nn.quantized import GROUP, OUTPUTS, QuantizedLinear
 
@@ -185,15 +185,13 @@ def fits(spec: StackSpec, readout: nn.Module | None = None) -> bool:
     return free is None or size * float_numbers(spec, readout) < free / 2
 
 
-def suits(stack: Stack, spec: StackSpec, readout: nn.Module | None = None, dtype: torch.dtype = torch.float32) -> bool:
-    """Whether the kernels have all that a described stack is made of, in that dtype."""
-    if stack.training or spec.adapted or stack.shape.activation not in NUMBERS:
+def suits(spec: StackSpec, readout: nn.Module | None = None, dtype: torch.dtype = torch.float32) -> bool:
+    """Whether the kernels have all that a stack without adapters of its own is made of, in that dtype."""
+    if spec.settings[0].activation not in NUMBERS:
         return False
     if not all(norm.weight.is_cpu and norm.weight.dtype == dtype for norm in (*spec.norms, *spec.head_norms)):
         return False
     # A readout may have rows that fill its last block; nothing is behind it that would read them.
-    if readout is not None and not (is_stock(readout) and isinstance(readout, Linear) and readout.low_rank is None):
-        return False
     if not all(_has_matrix(layer, dtype) for layer in layers_of(spec, readout)):
         return False
     return all(layer.out_features % OUTPUTS == 0 for layer in spec.products)
