@@ -18,7 +18,7 @@ from legato.nn.multihead import AttentionView
 from legato.nn.positions import Rotary
 from legato.nn.spans import flash, spanned
 from legato.nn.spans.flash import flash_attention, text_borders
-from legato.nn.spans.spanned import BLOCK, MANY, Spans, blocked_attention, spans_of
+from legato.nn.spans.spanned import BLOCK, MANY, block_mask, blocked_attention, spans_of
 from legato.nn.transformer import Stack, expect_documents
 
 B, H, K = 2, 4, 8
@@ -57,13 +57,24 @@ def same_with_gradients(found: Tensor, expected: Tensor, inputs: list[Tensor], *
 
 
 @pytest.mark.parametrize("kv_heads", [H, 2])
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(
     ("length", "window"), [(1, 3), (BLOCK, 3), (BLOCK + 1, BLOCK), (3 * BLOCK, 1), (200, 5), (200, 64), (290, 70)]
 )
-def test_attention_by_blocks_is_that_with_a_mask(length: int, window: int, kv_heads: int) -> None:
+def test_attention_by_blocks_is_that_with_a_mask(
+    length: int, window: int, causal: bool, several: bool, kv_heads: int
+) -> None:
     parts = parts_of(length, kv_heads=kv_heads)
-    found = blocked_attention(*(part.transpose(1, 2) for part in parts), window).transpose(1, 2)
-    same_with_gradients(found, masked(parts, seen_by(length, causal=True, window=window)), parts)
+    texts = torch.stack([torch.arange(length) // 50, torch.arange(length) // 77]) if several else None
+    mask = block_mask(parts[0], window, causal, texts)
+    found = blocked_attention(*(part.transpose(1, 2) for part in parts), mask, window, causal=causal).transpose(1, 2)
+    expected = masked(parts, seen_by(length, causal=causal, window=window, documents=texts))
+    same_with_gradients(found, expected, parts)
+    with torch.no_grad():  # other ways to cut
+        mask = block_mask(parts[0], window, causal, texts)
+        again = blocked_attention(*(part.transpose(1, 2) for part in parts), mask, window, causal=causal)
+        torch.testing.assert_close(again.transpose(1, 2), expected)
 
 
 def stack_of(layers: int = 2, **options: Any) -> Stack:
@@ -76,12 +87,40 @@ def test_a_stack_with_a_window_makes_no_mask_where_texts_are_long(monkeypatch: p
     x = x.double().requires_grad_()
     view = made._view(x, None, None, 8)
     assert view.mask is None
-    assert view.spans == Spans(True, 8, "blocks")
+    assert view.spans is not None
+    assert view.spans[:3] == (True, 8, "blocks")
     found = made(x)
     for block in made.layers:
         block.attention.fused = False
     assert made._view(x, None, None, 8).mask is not None
     same_with_gradients(found, made(x), [x])
+
+
+@pytest.mark.parametrize("trained", [False, True])
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("lengths", [None, (MANY * BLOCK + 3, 70), (3, MANY * BLOCK)])
+def test_an_encoder_with_a_window_makes_no_mask_where_texts_are_long(
+    lengths: tuple[int, ...] | None, several: bool, trained: bool
+) -> None:
+    """With padding, with the way around it that evaluation has, and with texts that share a row."""
+    length = MANY * BLOCK + 3
+    made = stack_of(causal=False, window=[8, None], rotary=Rotary(length, K)).train(trained)
+    x = torch.randn(B, length, H * K).double().requires_grad_()
+    documents = torch.arange(length).expand(B, -1) // 100 if several else None
+    counts = None if lengths is None else torch.tensor(lengths)
+    inside = torch.ones(B, length, 1) if counts is None else (torch.arange(length) < counts[:, None]).unsqueeze(2)
+    with torch.set_grad_enabled(trained):
+        view = made._view(x, counts, documents, 8)
+        assert view.mask is None
+        assert view.spans is not None
+        found = made(x, counts, documents=documents) * inside
+        for block in made.layers:
+            block.attention.fused = False
+        assert made._view(x, counts, documents, 8).mask is not None
+        expected = made(x, counts, documents=documents) * inside
+    if trained:
+        same_with_gradients(found, expected, [x, *made.parameters()])
+    torch.testing.assert_close(found, expected)
 
 
 def test_a_window_as_long_as_the_text_is_none() -> None:
@@ -93,9 +132,8 @@ def test_a_window_as_long_as_the_text_is_none() -> None:
     "options",
     [
         {"causal": True, "window": None},  # nothing to limit
-        {"causal": False, "window": 8},  # both ways
+        {"causal": False, "window": None, "documents": torch.zeros(B, MANY * BLOCK)},
         {"causal": True, "window": MANY * BLOCK},  # few blocks
-        {"causal": True, "window": 8, "documents": torch.zeros(B, MANY * BLOCK), "most": 4},
     ],
 )
 @torch.no_grad()

@@ -1,4 +1,5 @@
-"""DistilBERT (Sanh et al. 2019): half of BERT's blocks, taught by BERT; without segments and without a pooler.
+"""DistilBERT (Sanh et al. 2019): half of BERT's blocks, without segments and without a pooler. The
+published weights were distilled from BERT's; nothing here distils.
 
 The equations are in `models/encoder.py`. Its positions may have started as sinusoids: they are a
 table in the file all the same.

@@ -162,7 +162,8 @@ class SelfAttention(MultiHead):
             qkv = torch.cat([rotate(qkv[:, :, :both], look.rotation), qkv[:, :, both:]], dim=2)
         if past is None and look.spans is not None:
             dropout = self.dropout if self.training else 0.0
-            return self.output(spanned_attention(qkv, heads, look.spans, dropout).flatten(2))
+            context = spanned_attention(qkv, heads, look.spans, dropout).flatten(2)
+            return self.output(context if look.packing is None else look.packing.pack(context))
         if past is None:
             # Cut once, so that one pass puts their gradients together.
             query, key, value = qkv.split((heads, self.kv_heads, self.kv_heads), dim=2)

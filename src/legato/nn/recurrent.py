@@ -126,9 +126,9 @@ class ElmanCell(Cell):
 
 @register("cell")
 class GRUCell(Cell):
-    """The gated recurrent unit, with the reset gate outside the product, r ∘ (U h + c), as cuDNN and PyTorch have it.
+    """The gated recurrent unit, with the reset gate outside the product, r ∘ (U h + c), as in cuDNN and PyTorch.
 
-    Cho et al. (2014) have it inside, U (r ∘ h).
+    Cho et al. (2014, equation 8) have it inside: U (r ∘ h).
 
     r_t = σ(W_r x_t + U_r h_{t-1} + b_r)            reset
     z_t = σ(W_z x_t + U_z h_{t-1} + b_z)            update

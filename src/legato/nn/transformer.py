@@ -114,8 +114,10 @@ class Stack(nn.Module):
     """Blocks one after the other: an encoder or, with `causal`, a decoder.
 
     `name` is what its captured tensors are called after. With `window` a token sees only those less than
-    so far away; a list has one for each layer. With `recompute` a block's inner results are forgotten in training and
-    computed again for its gradients, which takes a third more time and far less memory. Without `final_norm` a
+    so far away; a list has one for each layer. In a text of a few windows that costs what is seen (`nn/spans/`).
+    Hooks at the stack are called for whole texts and for new tokens.
+
+    With `recompute` a block's inner results are forgotten in training and computed again for its gradients, which takes a third more time and far less memory. Without `final_norm` a
     pre-norm stack leaves what its last block does. With `looks_at_states` a CPU keeps no keys and values of a memory
     while tokens are written, but the memory itself: worth it where that is long, heads are few, and texts are short.
     `most_documents` is how many texts a batch in training has at most, where several share a row and somebody knows:
@@ -206,15 +208,18 @@ class Stack(nn.Module):
         """What tokens see: a mask where one is needed, and whether PyTorch's causal one will do."""
         if window is not None and window >= x.shape[1]:
             window = None  # it reaches everything
-        if (window is not None or documents is not None) and (self.causal or lengths is None) and self._unmasked:
+        lengths = None if self.causal else lengths
+        if (window is not None or documents is not None) and self._unmasked:
             most = self.most_documents if self.training else None
             dropout = self.shape.dropout_attention if self.training else 0.0
-            spans = spans_of(x, self.shape.head_size, self.causal, window, documents, most, dropout=dropout)
+            spans = spans_of(
+                x, self.shape.head_size, self.causal, window, documents, most, dropout=dropout, lengths=lengths
+            )
             if spans is not None:
                 return AttentionView(spans=spans)
         places = torch.arange(x.shape[1], device=x.device)
         limits = []
-        if lengths is not None and not self.causal:
+        if lengths is not None:
             limits.append((places < lengths[:, None])[:, None, None])  # (B, 1, 1, T)
         if documents is not None:
             limits.append((documents[:, :, None] == documents[:, None, :]).unsqueeze(1))  # (B, 1, T, T)
@@ -278,7 +283,7 @@ class Stack(nn.Module):
         )
 
     def extend(self, x: Tensor, opening: CacheSlice) -> Tensor:
-        """New tokens (B, T, D) after those in a cache, which has been opened for them."""
+        """New tokens (B, T, D) after those in a cache, which has been opened for them: by `forward`."""
         made: Tensor = self(x, opening=opening)
         return made
 
