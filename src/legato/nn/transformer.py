@@ -117,11 +117,12 @@ class Stack(nn.Module):
     so far away; a list has one for each layer. In a text of a few windows that costs what is seen (`nn/spans/`).
     Hooks at the stack are called for whole texts and for new tokens.
 
-    With `recompute` a block's inner results are forgotten in training and computed again for its gradients, which takes a third more time and far less memory. Without `final_norm` a
-    pre-norm stack leaves what its last block does. With `looks_at_states` a CPU keeps no keys and values of a memory
-    while tokens are written, but the memory itself: worth it where that is long, heads are few, and texts are short.
-    `most_documents` is how many texts a batch in training has at most, where several share a row and somebody knows:
-    then some kernels need no mask (`expect_documents`).
+    With `recompute` a block's inner results are forgotten in training and computed again for its gradients, which
+    takes a third more time and far less memory. Without `final_norm` a pre-norm stack leaves what its last block
+    does. With `looks_at_states` a CPU keeps no keys and values of a memory while tokens are written, but the memory
+    itself: worth it where that is long, heads are few, and texts are short. `most_documents` is how many texts a
+    batch in training has at most, where several share a row and somebody knows: then some kernels need no mask
+    (`expect_documents`).
     """
 
     def __init__(

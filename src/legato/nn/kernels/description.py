@@ -48,8 +48,7 @@ def register(role: str) -> Callable[[M], M]:
     return add
 
 
-@cache
-def _methods(kind: type[nn.Module]) -> frozenset[str]:
+def _methods(kind: Any) -> frozenset[str]:
     """The names of all methods of a class."""
     return frozenset(name for base in kind.__mro__ for name, value in vars(base).items() if callable(value))
 
@@ -85,7 +84,7 @@ def is_stock(module: Any) -> bool:
     return kind is not None and not _has_any_global_hook() and _is(module, kind.role)
 
 
-def recording_key(model: nn.Module) -> tuple[Any, ...] | None:
+def recording_key(model: Any) -> tuple[Any, ...] | None:
     """What a model computes with beside its weights, so that a recording is replayed where it is the same.
 
     None where that depends on more: a module has a hook or a method of its own, its class is neither of Legato nor of
@@ -95,10 +94,11 @@ def recording_key(model: nn.Module) -> tuple[Any, ...] | None:
         return None
     parts: list[Any] = [model.training]
     for module in model.modules():
-        if not _is_ours(type(module)) or is_hooked(module) or _is_altered(module, _recorded(type(module))):
+        own: Any = type(module)
+        if not _is_ours(own) or is_hooked(module) or _is_altered(module, _recorded(own)):
             return None
-        parts.append(type(module))
-        kind = KINDS.get(type(module))
+        parts.append(own)
+        kind = KINDS.get(own)
         if kind is not None and kind.role == "stack":
             if (spec := describe(module)) is None:
                 return None
@@ -188,7 +188,7 @@ def _is_altered(module: nn.Module, methods: frozenset[str]) -> bool:
 
 
 @cache
-def _recorded(kind: type[nn.Module]) -> frozenset[str]:
+def _recorded(kind: Any) -> frozenset[str]:
     """The names of methods that may be recorded; those of `UNRECORDED` are called as they are."""
     return _methods(kind) - UNRECORDED
 

@@ -29,7 +29,7 @@ BITS: Final = {"int8": 8, "int4": 4}
 EMBEDDED: Final = 8  # bits of what tokens are looked up in, and read out of: a row speaks for a whole token
 HELD: Final = ("blocks", "table", "exponent", "minimums")  # what a file has of a narrow matrix
 READOUT: Final = "output"  # what models call the layer that gives a logit for each token
-KINDS: Final[dict[type[nn.Module], Callable[..., nn.Module]]] = {
+KINDS: Final[dict[Any, Callable[..., nn.Module]]] = {
     nn.Linear: NarrowLinear,
     Linear: QuantizedLinear,
     PartlyBiased: QuantizedPartlyBiased,

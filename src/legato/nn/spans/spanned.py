@@ -168,10 +168,13 @@ def blocked_attention(
     cut = Cut.of(length, window, causal)
     parts = [cut.queries(query), cut.keys(key), cut.keys(value)]  # (B, H, n, …, K) each
     # A block is a row. Where one mask serves all texts, theirs are its heads.
-    if len(mask) == cut.blocks:
-        found = fused_attention(*(x.permute(2, 0, 1, 3, 4).flatten(1, 2) for x in parts), mask, dropout=dropout)
+    shared = len(mask) == cut.blocks
+    query, key, value = (
+        x.permute(2, 0, 1, 3, 4).flatten(1, 2) if shared else x.transpose(1, 2).flatten(0, 1) for x in parts
+    )
+    found = fused_attention(query, key, value, mask, dropout=dropout)
+    if shared:
         found = found.unflatten(1, (rows, heads)).permute(1, 2, 0, 3, 4)
     else:
-        found = fused_attention(*(x.transpose(1, 2).flatten(0, 1) for x in parts), mask, dropout=dropout)
         found = found.unflatten(0, (rows, cut.blocks)).transpose(1, 2)
     return found.flatten(2, 3)[:, :, :length]
