@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: venv demo test slow lint format studio clean
+.PHONY: venv demo test slow fuzz lint format studio clean
 
 venv: $(READY)
 
@@ -27,6 +27,10 @@ test: $(READY)
 slow: $(READY)
 	$(TESTED) -m slow --numprocesses 2 --dist loadfile --ignore tests/slow $(ARGS) || [ $$? -eq 5 ]
 	$(TESTED) -m slow tests/slow $(ARGS) || [ $$? -eq 5 ]
+
+# The campaigns of tests/slow whole, of which `make slow` runs a tenth, with each commit another one.
+fuzz: $(READY)
+	LEGATO_CAMPAIGN=1 $(TESTED) -m slow tests/slow $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -1,7 +1,7 @@
 """Whatever is wrong with a file or a setting: a clear refusal or a right answer, soon, and no other file is touched.
 
-What is run is in `fuzzing/`; `python tests/slow/fuzz.py --case LINE` repeats one case. LEGATO_FUZZ_CASES says how
-many there are, LEGATO_FUZZ_SEED which.
+What is run is in `fuzzing/`; `python tests/slow/fuzz.py --case LINE` repeats one case. Of all cases a share is run,
+which `campaign_share` says.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import os
 import random
 import subprocess
 import sys
@@ -18,8 +17,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from campaign_share import repetition
 from fuzzing import damage, trial
-from fuzzing.campaign import COUNT, told
+from fuzzing.campaign import told
 from fuzzing.cases import Case, Damage
 from fuzzing.scenarios import lacking
 from hypothesis import given, settings
@@ -63,10 +63,10 @@ def test_whatever_is_registered_has_a_scenario() -> None:
 
 
 def test_no_damage_brings_anything_but_a_refusal_or_a_right_answer(tmp_path: Path) -> None:
-    count, seed = os.environ.get("LEGATO_FUZZ_CASES", str(COUNT)), os.environ.get("LEGATO_FUZZ_SEED", "0")
+    print(repetition())
     script, report = Path(__file__).parent / "fuzz.py", tmp_path / "report.json"
     done = subprocess.run(
-        [sys.executable, str(script), "--quiet", "--count", count, "--seed", seed, "--report", str(report)],
+        [sys.executable, str(script), "--quiet", "--share", "--report", str(report)],
         capture_output=True,
         text=True,
     )

@@ -3,7 +3,8 @@
 A kill leaves on the disk what was there at that moment, and nothing else of a process counts. So a run is watched:
 before each of its operations on files, and in the middle of each file that it writes, all that is there is copied.
 Each of these copies is what a kill at that moment leaves, and is taken up again. Beside that, real processes end
-themselves at some of these moments, and real ones are killed after random times.
+themselves at some of these moments, and real ones are killed after random times. A run of the tests takes a share of
+the copies, deaths and kills, which `campaign_share` says.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from campaign_share import repetition, select
 
 from tiny_pairs import in_words
 from tiny_runs import command, finish, fork, hurry, read_metrics, weights_digest
 from tiny_tasks import all_tasks, tiny
 
-DEATHS = 6  # real ones, at a moment chosen by chance
+DEATHS = 3  # pairs of real ones, each at a moment chosen by chance
 KILLS = 4  # from outside, after a time chosen by chance
 LIMIT = 600.0  # seconds for one process, far beyond what it takes
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
@@ -186,6 +188,8 @@ def test_a_run_that_dies_at_any_file_operation_resumes_to_the_same_bits(
         (path for path in (folder / "states").iterdir() if path.is_dir()), key=lambda path: int(path.name)
     )
     assert len(places) > 40, "the run should have written more than that"
+    print(repetition())
+    places = select(places, offset=all_tasks().index(task))
     reports = [folder / f"report-{half}" for half in (0, 1)]
     halves = [fork(take_up, task, settings, whole, places[half::2], report) for half, report in enumerate(reports)]
     for process in halves:
@@ -225,8 +229,10 @@ def test_a_process_that_dies_again_and_again_ends_with_the_same_bits(
     watched: tuple[str, list[str], Path], tmp_path: Path
 ) -> None:
     task, settings, folder = watched
-    moments, draw = int((folder / "states" / "moments").read_text()), random.Random(task)
-    for number in range(DEATHS // 2):
+    moments = int((folder / "states" / "moments").read_text())
+    print(repetition())
+    for number in select(range(DEATHS), offset=DEATHS * all_tasks().index(task)):
+        draw = random.Random(f"{task} {number}")
         place = tmp_path / str(number)
         place.mkdir()
         for _ in range(2):  # the second one dies while it goes on
@@ -240,6 +246,9 @@ def test_a_process_that_is_killed_again_and_again_ends_with_the_same_bits(
     watched: tuple[str, list[str], Path], tmp_path: Path
 ) -> None:
     task, settings, folder = watched
+    if not select([task], offset=all_tasks().index(task)):
+        pytest.skip("of another share of the campaign")
+    print(repetition())
     draw = random.Random(f"{task} again")
     for _ in range(KILLS):
         process = fork(finish_it, task, settings, tmp_path)

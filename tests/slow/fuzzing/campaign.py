@@ -15,10 +15,14 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
+from campaign_share import select
+
 COUNT: Final = 10_000  # cases
+BLOCKS: Final = 20  # of cases drawn by hypothesis
 WORKERS: Final = 2
 ENVIRONMENT: Final = {
     "HF_HUB_OFFLINE": "1",
@@ -41,6 +45,9 @@ def main() -> None:
     parser.add_argument("--case", help="run this one, and show what it left")
     parser.add_argument("--count", type=int, default=COUNT)
     parser.add_argument("--seed", type=int, default=0, help="of another set of cases")
+    parser.add_argument(
+        "--share", action="store_true", help="run only the share that LEGATO_CAMPAIGN says, or a tenth"
+    )
     parser.add_argument("--only", help="scenarios whose names hold this")
     parser.add_argument("--report", help="a JSON file for what was found")
     parser.add_argument("--quiet", action="store_true", help="say nothing on the way")
@@ -51,7 +58,9 @@ def main() -> None:
         report = (
             _one(home, given.case)
             if given.case
-            else campaign(home, given.count, given.seed, given.only or "", not given.quiet)
+            else campaign(
+                home, given.count, given.seed, given.only or "", not given.quiet, select if given.share else list
+            )
         )
         if given.report:
             Path(given.report).write_text(json.dumps(report, indent=1))
@@ -95,8 +104,15 @@ def _import(name: str) -> None:
         importlib.import_module(name)
 
 
-def campaign(home: Path, count: int, seed: int = 0, only: str = "", show: bool = False) -> dict[str, Any]:
-    """Run `count` cases; what failed, and how long it took."""
+def campaign(
+    home: Path,
+    count: int,
+    seed: int = 0,
+    only: str = "",
+    show: bool = False,
+    choose: Callable[[Iterable[Any]], list[Any]] = list,
+) -> dict[str, Any]:
+    """Run those of `count` cases that `choose` takes; what failed, and how long it took."""
     from fuzzing.cases import Workshop
     from fuzzing.scenarios import scenarios
 
@@ -104,15 +120,17 @@ def campaign(home: Path, count: int, seed: int = 0, only: str = "", show: bool =
     shop = Workshop(home)
     shop.prepare([name for name in scenarios() if only in name])
     prepared = time.monotonic() - began
-    cases = list(shop.cases(count - count // 10, seed))
+    cases = choose(shop.cases(count - count // 10, seed))
+    drawn = max(1, count // 10 // BLOCKS)  # by hypothesis, in each block
+    blocks = choose(range(seed * BLOCKS, seed * BLOCKS + count // 10 // drawn))
     gc.collect()
     gc.freeze()  # so that forked processes do not copy what a collection would touch
     context = multiprocessing.get_context("fork")
     following = context.Value("i", 0)
+    expected = len(cases) + drawn * len(blocks)
     logs = [home / f"log-{number}.jsonl" for number in range(WORKERS)]
-    drawn = count // 10 // WORKERS  # by hypothesis, in each
     workers = [
-        context.Process(target=_work, args=(shop, cases, following, log, drawn, seed * WORKERS + number))
+        context.Process(target=_work, args=(shop, cases, following, log, drawn, blocks[number::WORKERS]))
         for number, log in enumerate(logs)
     ]
     for worker in workers:
@@ -121,7 +139,9 @@ def campaign(home: Path, count: int, seed: int = 0, only: str = "", show: bool =
         multiprocessing.connection.wait([worker.sentinel for worker in workers if worker.is_alive()], 20)
         if show:
             done = [len(log.read_bytes().splitlines()) for log in logs if log.exists()]
-            print(f"{sum(done):,} of {count:,} after {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+            print(
+                f"{sum(done):,} of {expected:,} after {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True
+            )
     rows = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
     seconds = time.monotonic() - began
     codes: dict[str, int] = {}
@@ -137,7 +157,7 @@ def campaign(home: Path, count: int, seed: int = 0, only: str = "", show: bool =
         "slowest": sorted(((row["seconds"], row["case"]) for row in rows), reverse=True)[:20],
         "by_scenario": _by_scenario(rows),
         "failures": [row for row in rows if row["failure"]],
-        "whole": len(rows) >= count - WORKERS,
+        "whole": len(rows) >= expected - len(blocks),
     }
 
 
@@ -150,8 +170,8 @@ def _by_scenario(rows: list[dict[str, Any]]) -> dict[str, list[float]]:
     return found
 
 
-def _work(shop: Any, cases: list[Any], following: Any, log: Path, drawn: int, number: int) -> None:
-    """One of the processes side by side: its share of the cases, then some that hypothesis draws."""
+def _work(shop: Any, cases: list[Any], following: Any, log: Path, drawn: int, blocks: list[int]) -> None:
+    """One of the processes side by side: its part of the cases, then blocks that hypothesis draws."""
     from fuzzing.combinations import combine
     from fuzzing.trial import end_with_parent
 
@@ -177,7 +197,8 @@ def _work(shop: Any, cases: list[Any], following: Any, log: Path, drawn: int, nu
             if place >= len(cases):
                 break
             record(cases[place], *shop.run(cases[place], log.stem))
-        combine(shop, drawn, number, log.stem, record)
+        for block in blocks:
+            combine(shop, drawn, block, log.stem, record)
 
 
 def _one(home: Path, line: str) -> dict[str, Any]:
