@@ -28,9 +28,9 @@ slow: $(READY)
 	$(TESTED) -m slow --numprocesses 2 --dist loadfile --ignore tests/slow $(ARGS) || [ $$? -eq 5 ]
 	$(TESTED) -m slow tests/slow $(ARGS) || [ $$? -eq 5 ]
 
-# The campaigns of tests/slow whole, of which `make slow` runs a tenth, with each commit another one.
-fuzz: $(READY)
-	LEGATO_CAMPAIGN=1 $(TESTED) -m slow tests/slow $(ARGS)
+# All of the campaigns and thinned products of which `make slow` runs a tenth, with each commit another one.
+fuzz:
+	LEGATO_CAMPAIGN=1 $(MAKE) slow
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -5,11 +5,14 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import settings
+
+from thinned import thin
 
 settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
 settings.load_profile("untimed")
@@ -24,10 +27,29 @@ CACHES = itertools.count()
 THREADS = torch.get_num_threads()
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """The process that starts the others compiles both libraries side by side, so that each is compiled once.
+
+    Nothing that is imported or collected is garbage.
+    """
+    gc.disable()
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        from legato.nn.kernels.library import library, training_library
+
+        with ThreadPoolExecutor() as pool:
+            for compiled in (pool.submit(library), pool.submit(training_library)):
+                compiled.result()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    thin(config, items)
+
+
 def pytest_collection_finish() -> None:
     """What was imported stays: no collection of garbage has to look through it again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -1,4 +1,4 @@
-"""Cases of which `make test` runs a part and `make slow` the others."""
+"""Cases of which `make test` runs a part; of the others `make slow` runs a share, with each commit another one."""
 
 from __future__ import annotations
 
@@ -7,17 +7,47 @@ from typing import Any
 
 import pytest
 
+from slow.campaign_share import select
+
 
 def some(cases: Sequence[Any], quick: Collection[Any]) -> list[Any]:
-    """For one name of `parametrize`: those that are not among the quick ones are slow."""
-    return [case if case in quick else pytest.param(case, marks=pytest.mark.slow) for case in cases]
+    """For one name of `parametrize`: those that are not among the quick ones are rare."""
+    return [case if case in quick else pytest.param(case, marks=pytest.mark.rare) for case in cases]
 
 
-def crossed(first: Sequence[Any], second: Sequence[Any], every: int) -> list[Any]:
-    """For two names: all pairs, of which one in so many is quick; each of both is in one of those."""
-    assert every <= min(len(first), len(second))
-    return [
-        pytest.param(one, other, marks=() if (i + j) % every == 0 else pytest.mark.slow)
-        for i, one in enumerate(first)
-        for j, other in enumerate(second)
-    ]
+def thin(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark rare cases as slow, and of the slow ones leave out what is not of this commit's share.
+
+    Of the product of a test marked `thinned(n)`, one case in n is quick, so that each value of each parameter is.
+    """
+    products: dict[str, list[pytest.Function]] = {}
+    for item in items:
+        if item.get_closest_marker("thinned") and isinstance(item, pytest.Function):
+            products.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for name, product in products.items():
+        [every] = product[0].get_closest_marker("thinned").args  # type: ignore[union-attr]
+        places = _places(product)
+        quick = [place for place in places if sum(place) % every == 0]
+        if len(product) >= every and _values(quick) != _values(places):
+            raise pytest.UsageError(f"{name}: thinned({every}) leaves out a value of a parameter altogether")
+        for item, place in zip(product, places, strict=True):
+            if place not in quick:
+                item.add_marker(pytest.mark.rare)
+    rare = [item for item in items if item.get_closest_marker("rare")]
+    for item in rare:
+        item.add_marker(pytest.mark.slow)
+    left_out = {*rare} - {*select(rare)}
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=[*left_out])
+
+
+def _values(places: list[tuple[int, ...]]) -> list[set[int]]:
+    """The values of each parameter."""
+    return [*map(set, zip(*places, strict=True))]
+
+
+def _places(product: list[pytest.Function]) -> list[tuple[int, ...]]:
+    """Of each case, which value of each parameter it has, counted in the order in which they come."""
+    columns = zip(*(map(id, item.callspec.params.values()) for item in product), strict=True)
+    numbered = ([[*dict.fromkeys(column)].index(value) for value in column] for column in map(tuple, columns))
+    return [*zip(*numbered, strict=True)]

@@ -135,6 +135,7 @@ def test_a_setting_that_begins_empty_is_shown_so() -> None:
     assert shown["data.tasks"] == shown["model.tasks"] == "{}"
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("width", [200, 80, 40])
 @pytest.mark.parametrize(
     "words",

@@ -29,6 +29,7 @@ ORDINARY = {
 }
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("lowercase", [False, True])
 @pytest.mark.parametrize("text", GIANTS.values(), ids=GIANTS)
 @pytest.mark.parametrize("name", NAMES)

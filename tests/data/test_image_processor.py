@@ -31,6 +31,7 @@ def noise(height: int, width: int) -> Image.Image:
     return Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8))
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", THEIRS)
 @pytest.mark.parametrize("size", SIZES)
 def test_pixels_are_those_of_their_processor(name: str, size: tuple[int, int], tmp_path: Path) -> None:

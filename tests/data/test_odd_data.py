@@ -129,6 +129,7 @@ PARQUET = [
 ]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", READERS)
 @pytest.mark.parametrize("number", range(len(PARQUET)))
 def test_no_column_of_a_parquet_file_breaks_a_reader(kind: str, number: int, tmp_path: Path) -> None:

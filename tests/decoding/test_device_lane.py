@@ -66,6 +66,7 @@ def test_what_others_ask_for_later_changes_nothing(name: str, device: str) -> No
         assert_same(engine.take(number), alone(model, prompt, options(**{"max_tokens": 12, **how})))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("how", [{}, {"kind": "sample", "top_p": 0.9}, {"repetition_penalty": 1.3}, {"kind": "beam"}])
 @pytest.mark.parametrize("name", ["gpt2", "lstm"])
@@ -87,6 +88,7 @@ def test_places_that_grow_keep_what_is_in_them(
         assert_same(engine.take(number), alone(model, prompt, chosen))
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("how", [{}, {"kind": "sample"}, {"kind": "beam"}])
 @pytest.mark.parametrize("name", ["gpt2", "llama", "lstm"])

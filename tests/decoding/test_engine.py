@@ -21,7 +21,6 @@ from legato.decoding.row_settings import Level
 from legato.decoding.search import search
 from legato.errors import LegatoError
 from random_models import surer
-from thinned import crossed
 
 V = 23
 KINDS: dict[str, dict[str, Any]] = {
@@ -81,7 +80,9 @@ def run(model: Any, how: SearchOptions, recorded: bool, prompts: list[list[int]]
     return [engine.take(number) for number in numbers]
 
 
-@pytest.mark.parametrize(("kind", "how"), crossed([*KINDS], [*HOWS], 3))
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("kind", [*KINDS])
+@pytest.mark.parametrize("how", [*HOWS])
 def test_steps_on_the_device_write_what_the_hosts_do(kind: str, how: str) -> None:
     model, chosen = made(kind), options(**{"max_tokens": 14, **HOWS[how]})
     limits = [1 + (5 * n) % 14 for n in range(len(PROMPTS))]
@@ -94,7 +95,9 @@ LATER = ["llama", "transformer", "seq2seq", "lstm", "window"], ["greedy", "sampl
 
 
 @pytest.mark.parametrize("recorded", [False, True])
-@pytest.mark.parametrize(("kind", "how"), crossed(*LATER, 2))
+@pytest.mark.thinned(4)
+@pytest.mark.parametrize("kind", LATER[0])
+@pytest.mark.parametrize("how", LATER[1])
 def test_requests_that_come_later_get_what_they_would_get_alone(kind: str, how: str, recorded: bool) -> None:
     model, chosen = made(kind), options(**{"max_tokens": 14, **HOWS[how]})
     alone = [run(model, chosen, False, [prompt])[0] for prompt in PROMPTS]
@@ -125,6 +128,7 @@ WALKS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("chunk", [None, 2, 64])
 @pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("kind", ["llama", "windowed", "transformer", "lstm"])
@@ -278,7 +282,9 @@ def test_who_waits_for_room_is_not_overtaken(recorded: bool) -> None:
 GROWING = ["llama", "transformer", "seq2seq", "lstm", "window"], ["greedy", "penalised", "beam", "sample"]
 
 
-@pytest.mark.parametrize(("kind", "how"), crossed(*GROWING, 2))
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("kind", GROWING[0])
+@pytest.mark.parametrize("how", GROWING[1])
 def test_who_needs_more_room_than_there_is_gets_it_and_the_others_move(
     kind: str, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

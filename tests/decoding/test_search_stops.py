@@ -146,6 +146,7 @@ def test_characters_that_the_whole_text_does_not_show_are_no_stop_string():
     assert not found.finished
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("kind", ["sample", "beam", "beam-sample"])
 def test_beams_that_change_places_stop_where_their_own_text_does(kind: str, seed: int):

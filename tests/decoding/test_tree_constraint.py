@@ -221,6 +221,7 @@ def test_a_history_that_was_not_allowed_is_refused():
 # Through the search
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", ["greedy", "beam", "sample", "beam-sample"])
 @pytest.mark.parametrize("seed", range(3))
 def test_whatever_the_search_finds_is_a_tree_over_its_own_words(kind: Any, seed: int):
@@ -242,6 +243,7 @@ def test_whatever_the_search_finds_is_a_tree_over_its_own_words(kind: Any, seed:
             check(hypothesis.tokens, words, 45, 3)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("favourite", range(VOCABULARY))
 @pytest.mark.parametrize("kind", ["greedy", "beam"])
 def test_a_model_that_says_the_same_for_ever_writes_a_tree(favourite: int, kind: Any):

@@ -24,6 +24,7 @@ def weights(module: Any) -> dict[str, torch.Tensor]:
     return {"embedding": module.embedding.weight, **{name: layer.weight for name, layer in layers.items()}}
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", BITS)
 @pytest.mark.parametrize("name", ["llama", "llama-tied", "qwen3", "gpt2"])
 def test_narrow_matrices_hold_the_numbers_of_the_file(name: str, kind: str, tmp_path: Path) -> None:

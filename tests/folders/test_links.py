@@ -222,6 +222,7 @@ def test_what_is_hidden_stays_behind(downloaded: Path, tmp_path: Path) -> None:
 # ── what an export is made of ─────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("out", [".", "inner", ".."])
 @pytest.mark.parametrize("which", ["adapter", "its base", "the base of that"])
 def test_an_export_never_touches_what_it_is_made_of(which: str, out: str, model: Path, tmp_path: Path) -> None:

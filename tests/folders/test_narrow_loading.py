@@ -34,7 +34,6 @@ from legato.nn.readout import Readout, TokenEmbedding
 from legato.registry import MODELS
 from legato.training.adapt import AdaptConfig, Base, adapt
 from random_models import SMALL, made
-from thinned import crossed
 from tiny_adapted import adapted, published_folder, saved, shake
 from tiny_gguf import gguf_file
 
@@ -86,13 +85,17 @@ def read_both(place: Path, width: str, **more: Any) -> tuple[SequenceModel, Sequ
 # --- the same bits --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "width"), crossed(NAMES, WIDTHS[::-1], 2))
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("width", WIDTHS[::-1])
 def test_every_model_is_read_as_it_would_be_quantised(name: str, width: str, tmp_path: Path) -> None:
     module = made(name, TOKENIZER.size, **WIDE)
     same(*read_both(folder_of(tmp_path / "m", module), width))
 
 
-@pytest.mark.parametrize(("name", "width"), crossed(["bert", "gpt2", "llama", "distilbert", "roberta"], WIDTHS, 2))
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "distilbert", "roberta"])
+@pytest.mark.parametrize("width", WIDTHS)
 def test_published_models_are_read_so(name: str, width: str, tmp_path: Path) -> None:
     folder = published_folder(tmp_path / "m", name, width=64, feedforward=96)
     same(*read_both(folder, width))
@@ -135,7 +138,9 @@ HEADS = {
 }
 
 
-@pytest.mark.parametrize(("name", "width"), crossed([*HEADS], WIDTHS, 2))
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("name", [*HEADS])
+@pytest.mark.parametrize("width", WIDTHS)
 def test_a_head_stays_wide(name: str, width: str, tmp_path: Path) -> None:
     shape = HEADS[name]
     module = ModelWithHead(made(name, TOKENIZER.size, **WIDE), shape).eval()
@@ -150,7 +155,9 @@ def test_a_head_stays_wide(name: str, width: str, tmp_path: Path) -> None:
 GGUF = ["llama", "llama-tied", "qwen3", "gpt2"], ["F32", "F16", "BF16", "Q8_0", "Q4_1"]
 
 
-@pytest.mark.parametrize(("name", "kind"), crossed(*GGUF, 2))
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("name", GGUF[0])
+@pytest.mark.parametrize("kind", GGUF[1])
 def test_gguf_files_are_read_so(name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = gguf_file(tmp_path / "m.gguf", name, kind=kind)
     same(*read_both(file, "int4"))
@@ -161,6 +168,7 @@ def test_gguf_files_are_read_so(name: str, kind: str, tmp_path: Path, monkeypatc
 ADAPTERS: list[dict[str, Any]] = [{"name": "lora", "rank": 2}, {"name": "bitfit"}, {"name": "head"}]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("settings", ADAPTERS, ids=lambda settings: settings["name"])
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
 def test_adapters_are_merged_before(name: str, settings: dict[str, Any], tmp_path: Path) -> None:
@@ -195,6 +203,7 @@ def test_adapters_of_adapters_are_merged_before(tmp_path: Path) -> None:
     same(*read_both(second, "int8"))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", ["gpt2", "lstm", "elmo"])
 def test_what_it_was_made_of_is_known(name: str, width: str, tmp_path: Path) -> None:
@@ -222,7 +231,9 @@ class LargestWritten(TorchDispatchMode):
         return found
 
 
-@pytest.mark.parametrize(("name", "width"), crossed(["llama", "gpt2", "bert", "lstm"], WIDTHS, 2))
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bert", "lstm"])
+@pytest.mark.parametrize("width", WIDTHS)
 def test_no_wide_matrix_is_ever_made(name: str, width: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {"width": 128, "embedding": 128, "feedforward": 256, "length": 16}
     folder = folder_of(tmp_path / "m", made(name, TOKENIZER.size, **sizes))

@@ -23,7 +23,6 @@ from legato.models.model_with_head import body_of
 from legato.nn.quantized import QuantizedCell, QuantizedLinear, is_quantized
 from legato.nn.recurrent import Cell
 from legato.runs.train import train
-from thinned import crossed
 from tiny_tasks import tiny
 
 WIDE = {"model": "llama", "model.layers": 2, "model.width": 32, "model.heads": 2, "tokenizer": "char"}
@@ -78,7 +77,9 @@ RECURRENT = {
 }
 
 
-@pytest.mark.parametrize(("kind", "width"), crossed([*RECURRENT], ["int8", "int4"], 2))
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("kind", [*RECURRENT])
+@pytest.mark.parametrize("width", ["int8", "int4"])
 def test_recurrent_models_have_narrow_folders(kind: str, width: str, tmp_path: Path) -> None:
     task, more = RECURRENT[kind]
     given = {key: value for key, value in tiny(task, tmp_path).items() if key != "model.heads"}

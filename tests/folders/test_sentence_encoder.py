@@ -22,7 +22,6 @@ from legato.folders.sentence_encoder import (
     sentences_of,
     told_sentences,
 )
-from thinned import crossed
 from tiny_published import gpt2_folder, write
 
 pytestmark = pytest.mark.filterwarnings("ignore::legato.errors.TextsCut")
@@ -91,7 +90,9 @@ POOLINGS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("pooling", "parts"), crossed(POOLINGS, [2, 3], 2))
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("parts", [2, 3])
 def test_each_pooling_is_the_librarys(pooling: dict[str, Any], parts: int, small: Path, tmp_path: Path) -> None:
     folder = encoder(small, tmp_path / "e", pooling, parts=parts)
     assert np.abs(legato.load(folder, "cpu").embed(TEXTS) - there(folder, TEXTS)).max() < 1e-5
@@ -262,7 +263,9 @@ def test_the_folder_tells_everything(small: Path, tmp_path: Path) -> None:
 MODES = [("mean",), ("cls",), ("lasttoken",), ("max", "mean"), ("mean", "max")]
 
 
-@pytest.mark.parametrize(("modes", "normalise"), crossed(MODES, [False, True], 2))
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("modes", MODES)
+@pytest.mark.parametrize("normalise", [False, True])
 def test_what_we_save_is_what_the_library_reads(
     modes: tuple[str, ...], normalise: bool, small: Path, tmp_path: Path
 ) -> None:

@@ -87,6 +87,7 @@ def told(tree: DecodingTree, nbest: int) -> list[tuple[str, float, float, bool]]
 # --- the same search ---------------------------------------------------------------------------------
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", WRITERS)
 @pytest.mark.parametrize(("width", "nbest"), [(4, 1), (4, 4), (3, 2), (1, 1)])
 def test_a_beam_finds_what_the_search_finds(held: dict[str, Model], name: str, width: int, nbest: int) -> None:

@@ -162,6 +162,7 @@ def test_coefficients_that_make_no_network_are_refused(field: str, value: int) -
         validate(EfficientNetLiteConfig, {field: value}, "model")
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("size", [(64, 64), (65, 90), (33, 128)])
 @pytest.mark.parametrize("finer", [16, 8])
 @torch.no_grad()

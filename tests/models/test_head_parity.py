@@ -171,7 +171,9 @@ def test_their_folder_says_the_same_here(family: str, kind: str, tmp_path: Path)
     assert loaded.about.get("labels", []) == LABELS[kind]
 
 
-@pytest.mark.parametrize(("family", "kind"), CASES)
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("family", TEXTS)
+@pytest.mark.parametrize("kind", CLASSES)
 def test_their_folder_comes_out_as_it_went_in(family: str, kind: str, tmp_path: Path) -> None:
     theirs(family, kind, tmp_path)
     loaded = load_model(tmp_path)
@@ -188,7 +190,9 @@ def test_their_folder_comes_out_as_it_went_in(family: str, kind: str, tmp_path: 
 # --- ours in theirs --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("family", "kind"), CASES)
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("family", TEXTS)
+@pytest.mark.parametrize("kind", CLASSES)
 def test_our_folder_says_the_same_there(family: str, kind: str, tmp_path: Path) -> None:
     mine = ours(family, kind, {"tied": False})
     config = save(mine, tmp_path, family)
@@ -199,7 +203,9 @@ def test_our_folder_says_the_same_there(family: str, kind: str, tmp_path: Path) 
         assert other.config.id2label == dict(enumerate(LABELS[kind]))
 
 
-@pytest.mark.parametrize(("family", "kind"), CASES)
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("family", TEXTS)
+@pytest.mark.parametrize("kind", CLASSES)
 def test_what_is_saved_loads_again_bit_by_bit(family: str, kind: str, tmp_path: Path) -> None:
     mine = ours(family, kind)
     save(mine, tmp_path, family, threshold=0.5)
@@ -212,7 +218,9 @@ def test_what_is_saved_loads_again_bit_by_bit(family: str, kind: str, tmp_path: 
         assert torch.equal(left, right), name
 
 
-@pytest.mark.parametrize(("family", "kind"), CASES)
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("family", TEXTS)
+@pytest.mark.parametrize("kind", CLASSES)
 def test_every_tensor_has_its_published_name(family: str, kind: str, tmp_path: Path) -> None:
     mine = ours(family, kind)
     save(mine, tmp_path, family)

@@ -110,6 +110,7 @@ def test_a_headed_body_guesses_no_words(name: str) -> None:
         model.body.readout(torch.zeros(1, 16))
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", BODIES)
 @pytest.mark.parametrize("kind", ["classes", "tags", "spans"])
 def test_a_folder_gives_the_same_answers(tmp_path: Path, name: str, kind: str) -> None:

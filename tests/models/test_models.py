@@ -265,6 +265,7 @@ def test_a_recurrent_state_cannot_go_back_further_than_it_keeps(name: str) -> No
         state.rewind(7)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", ["greedy", "beam", "sample", "beam-sample"])
 @pytest.mark.parametrize("name", WRITERS)
 def test_searching_ragged_prompts_together_equals_searching_each_alone(name: str, kind: Any) -> None:

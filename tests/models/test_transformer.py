@@ -179,6 +179,7 @@ ORDERS = {
 }
 
 
+@pytest.mark.thinned(4)
 @each
 @pytest.mark.parametrize("even", [True, False], ids=["even", "ragged"])
 @pytest.mark.parametrize("orders", ORDERS.values(), ids=ORDERS)
@@ -219,6 +220,7 @@ def test_rewinding_over_a_ragged_prompt_forgets_its_padding() -> None:
     close(logits, torch.stack([alone(model, s, [*p, 6, 6]) for s, p in zip(SOURCES, PROMPTS, strict=True)]))
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", ["greedy", "beam", "sample"])
 @each
 def test_searching_sources_together_equals_searching_each_alone(name: str, kind: Any) -> None:

@@ -10,7 +10,6 @@ from legato.models.base import SequenceModel
 from legato.nn.quantized import QuantizedCell, is_quantized, quantize_layers
 from legato.nn.recurrent import Cell
 from random_models import made
-from thinned import crossed
 
 WIDE = {"width": 64, "embedding": 64}  # so wide that its matrices become narrow
 MOST = {"bfloat16": 0.03, "float16": 0.02, "int8": 0.05, "int4": 0.4}  # how far off, of the whole
@@ -22,7 +21,9 @@ def hidden(model: SequenceModel) -> torch.Tensor:
     return model(batch_for(model)).hidden.float()
 
 
-@pytest.mark.parametrize(("name", "width"), crossed(NAMES, [*MOST], 4))
+@pytest.mark.thinned(4)
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("width", [*MOST])
 def test_a_model_of_another_width_computes_about_the_same(name: str, width: str) -> None:
     narrow = width.startswith("int")
     model = made(name, **(WIDE if narrow else {}))

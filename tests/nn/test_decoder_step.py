@@ -82,6 +82,7 @@ def walk(model: Any, kernel: bool, prompts: list[list[int]], *, orders: dict[int
     return torch.cat(found)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "prompts",
@@ -101,6 +102,7 @@ def test_beams_move_multiply_and_leave(kind: str) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("width", [None, "int8", "int4"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("lengths", [(5, 1), (9, 3, 21), (40, 16)])

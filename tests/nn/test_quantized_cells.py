@@ -40,6 +40,7 @@ def tensors_in(states: Any) -> list[Tensor]:
     return [part for state in states for part in state]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("lengths", [None, LENGTHS], ids=["full", "ragged"])
 @pytest.mark.parametrize("width", BITS)

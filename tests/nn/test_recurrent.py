@@ -192,6 +192,7 @@ def test_gradients_equal_those_of_torchs_module(name: str) -> None:
 # --- padding and direction -------------------------------------------------------------------------
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("fused", [True, False], ids=["fused", "written-out"])
 @pytest.mark.parametrize("bidirectional", [False, True], ids=["one-way", "both-ways"])
 @pytest.mark.parametrize("name", CELLS)

@@ -132,6 +132,7 @@ def test_gradients_of_queries_keys_and_values_in_one_tensor_are_the_same(
     assert torch.equal(*(torch.autograd.grad(x, qkv, slope)[0] for x in (one, other)))
 
 
+@pytest.mark.thinned(2)
 @needs_library
 @pytest.mark.parametrize("window", [None, 1, 7, 90])
 @pytest.mark.parametrize("share", [0.0, 0.1])

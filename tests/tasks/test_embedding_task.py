@@ -17,7 +17,7 @@ from legato.folders.model_folder import load_model
 from legato.registry import TASKS
 from legato.runs.config import check, settings_for
 from legato.runs.train import plan_of
-from thinned import crossed, some
+from thinned import some
 from tiny_published import gpt2_folder
 from tiny_runs import SMALL, read_metrics, weights_digest
 
@@ -179,7 +179,9 @@ def test_a_decoder_goes_on_by_its_last_token(tmp_path: Path) -> None:
     assert model.loaded.sentences.modes == ("lasttoken",)
 
 
-@pytest.mark.parametrize(("pool", "adapt"), crossed(["mean", "last"], ["full", "lora"], 2))
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("pool", ["mean", "last"])
+@pytest.mark.parametrize("adapt", ["full", "lora"])
 def test_a_decoder_is_read_by_sentence_transformers_too(pool: str, adapt: str, tmp_path: Path) -> None:
     library = pytest.importorskip("sentence_transformers")
     pytest.importorskip("peft")

@@ -110,6 +110,7 @@ def test_every_output_is_a_well_formed_tree_over_the_given_words(name: str, word
     assert longest_chain(tree) <= MAX_UNARY
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", SMALL)
 @pytest.mark.parametrize("text", ["( x )", "a (b) c", ":) :(", "🐶 barks", "<word> <eos>", "(S (NP", ")", "a)b"])
 def test_brackets_and_pictures_are_words_like_any_other(name: str, text: str) -> None:
@@ -129,6 +130,7 @@ def test_several_answers_are_different_trees_over_the_same_words() -> None:
     assert scores == sorted(scores, reverse=True)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", SMALL)
 @pytest.mark.parametrize("beams", [1, 3])
 def test_a_batch_of_sentences_equals_single_ones(name: str, beams: int) -> None:

@@ -298,6 +298,7 @@ def test_hundreds_of_languages_are_not_all_listed() -> None:
 UNUSUAL = ["A  dog   runs.", "dog", "The cat eats and A man sleeps.", "hundred-year-old", "🐶 läuft"]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", ["byte", "char", "word", "bpe", "unigram"])
 @pytest.mark.parametrize("text", UNUSUAL)
 def test_the_words_of_tokens_are_those_between_spaces(name: str, text: str) -> None:

@@ -21,7 +21,6 @@ from legato.interrupts import Stopped
 from legato.tasks.lm.job import LanguageJob
 from legato.training.checkpoints import list_checkpoints, load_checkpoint
 from legato.training.loop import Progress, Trainer
-from thinned import crossed
 from tiny_runs import finish, read_metrics, small, start, wait_for, weights_digest, words
 
 Scores = Callable[..., None]
@@ -54,7 +53,9 @@ def scores(monkeypatch: pytest.MonkeyPatch) -> Scores:
 # ── gradients ─────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(("parts", "batching"), crossed([2, 3, 8], ["streams", "windows", "rows"], 3))
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("parts", [2, 3, 8])
+@pytest.mark.parametrize("batching", ["streams", "windows", "rows"])
 def test_accumulating_small_batches_equals_one_large_batch(parts: int, batching: str, tmp_path: Path) -> None:
     same = {
         "model__dropout": 0,

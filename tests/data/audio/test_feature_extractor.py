@@ -101,6 +101,7 @@ def batch_of(sounds: list[Any], fill: float = 0.0) -> tuple[torch.Tensor, torch.
     return samples, torch.tensor([len(sound) for sound in sounds])
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", SOUNDS)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_batch_is_that_of_their_extractor(name: str, kind: str, tmp_path: Path) -> None:
