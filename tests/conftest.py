@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,6 +25,7 @@ os.environ.setdefault("LEGATO_KERNELS", str(Path(__file__).parent.parent / ".pyt
 os.fsync = lambda handle: None  # type: ignore[assignment]  # no test outlives a power cut, and each run syncs often
 
 CACHES = itertools.count()
+SLOW = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.slow\b", re.MULTILINE)
 THREADS = torch.get_num_threads()
 
 
@@ -39,6 +41,17 @@ def pytest_configure(config: pytest.Config) -> None:
         with ThreadPoolExecutor() as pool:
             for compiled in (pool.submit(library), pool.submit(training_library)):
                 compiled.result()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """What is slow as a whole need not be imported to be left out."""
+    if config.option.markexpr != "not slow" or collection_path.suffix != ".py":
+        return None
+    slow = (
+        SLOW.search(collection_path.read_text(encoding="utf-8"))
+        or collection_path.parent == Path(__file__).parent / "slow"
+    )
+    return True if slow else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -26,6 +26,7 @@ from tiny_runs import small, write_text
 from tiny_sounds import SMALL as SMALL_SPEECH
 from tiny_sounds import write_sounds
 
+pytestmark = pytest.mark.rare
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
 

@@ -24,15 +24,18 @@ def thin(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("thinned") and isinstance(item, pytest.Function):
             products.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    problems: list[str] = []
     for name, product in products.items():
         [every] = product[0].get_closest_marker("thinned").args  # type: ignore[union-attr]
         places = _places(product)
         quick = [place for place in places if sum(place) % every == 0]
         if len(product) >= every and _values(quick) != _values(places):
-            raise pytest.UsageError(f"{name}: thinned({every}) leaves out a value of a parameter altogether")
+            problems.append(f"{name}: thinned({every}) leaves out a value of a parameter altogether")
         for item, place in zip(product, places, strict=True):
             if place not in quick:
                 item.add_marker(pytest.mark.rare)
+    if problems:
+        raise pytest.UsageError("\n".join(problems))
     rare = [item for item in items if item.get_closest_marker("rare")]
     for item in rare:
         item.add_marker(pytest.mark.slow)

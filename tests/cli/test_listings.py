@@ -14,6 +14,7 @@ import legato
 from legato.models.published.entries import value_at
 from legato.registry import MODELS, TASKS
 from legato.runs import doctor as diagnosis
+from legato.runs import product_rates
 from legato.runs.config import TO_BE_NAMED, check, describe_settings, list_recipes, settings_for
 from tiny_adapted import published_folder
 from tiny_pictures import picture_model
@@ -90,6 +91,15 @@ def test_a_recipe_that_needs_a_model_says_so(command: Any) -> None:
     )
 
 
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rates of products are measured for a moment."""
+    monkeypatch.setattr(product_rates, "PATIENCE", 0.002)
+    monkeypatch.setattr(product_rates, "MATRIX", 1 << 20)
+    monkeypatch.setattr(product_rates, "WIDTH", {"cpu": 512})
+
+
+@pytest.mark.usefixtures("hasty")
 def test_doctor_looks_at_this_machine(command: Any) -> None:
     found = json.loads(command("doctor", "--json").out)
     assert found["legato"] == legato.__version__
@@ -98,6 +108,7 @@ def test_doctor_looks_at_this_machine(command: Any) -> None:
     assert "float32 products" in command("doctor").out
 
 
+@pytest.mark.usefixtures("hasty")
 def test_doctor_asks_for_no_package_that_is_optional(command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def version(name: str) -> str:
         if name in ("ctranslate2", "transformers"):

@@ -193,6 +193,7 @@ def test_a_tagger_goes_on_with_what_it_knows(home: Path, tmp_path: Path) -> None
     assert result.metrics["valid.f1"] > 95
 
 
+@pytest.mark.rare  # tests/slow/test_kills.py does this with every task
 def test_a_run_resumes_to_the_same_bits(home: Path, tmp_path: Path) -> None:
     settings = {
         **small(home),

@@ -40,7 +40,7 @@ def logits(model: Any) -> torch.Tensor:
     return output.prediction_logits if hasattr(output, "prediction_logits") else output.logits
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize(("targets", "rslora"), [(None, False), ("all-linear", False), (None, True)])
 def test_peft_loads_our_adapter_with_the_same_output(

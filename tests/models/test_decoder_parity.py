@@ -158,7 +158,7 @@ def test_a_padded_batch_gives_their_logits(case: str) -> None:
     close(our_logits(ours, ids, lengths)[inside], their_logits(theirs, ids, inside.long())[inside])
 
 
-@pytest.mark.parametrize("case", THEIRS)
+@pytest.mark.parametrize("case", some([*THEIRS], [*THEIRS][::3]))
 def test_cached_steps_after_ragged_prompts_give_their_logits(case: str) -> None:
     theirs, ours = pair(case)
     state = ours.start(len(PROMPTS), 30)

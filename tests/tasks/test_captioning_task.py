@@ -100,6 +100,7 @@ def test_every_decoder_reads_pictures(home: Path, tmp_path: Path, name: str) -> 
     assert all(loss == loss for loss in losses)
 
 
+@pytest.mark.rare  # tests/slow/test_kills.py does this with every task
 def test_a_run_that_is_interrupted_ends_with_the_same_weights(home: Path, tmp_path: Path) -> None:
     changes = {
         "data.augment.flip": "true",

@@ -227,6 +227,7 @@ def test_a_model_that_talks_keeps_its_template_and_its_marks(dialogues: str, tmp
     assert model.chat_ids("hello")[0] == model.tokenizer.id_of("<|im_start|>")
 
 
+@pytest.mark.rare  # tests/slow/test_kills.py does this with every task
 @pytest.mark.parametrize("adapt", ["full", "lora"])
 def test_a_resumed_run_ends_in_the_same_bits(adapt: str, dialogues: str, tmp_path: Path) -> None:
     base = gpt2_folder(tmp_path / "m", template=CHATML, length=96)

@@ -133,6 +133,7 @@ def test_a_text_may_have_several_labels(tmp_path: Path) -> None:
     assert held.evaluate(test=str(tmp_path / "valid.tsv"))["micro_f1"] > 0.9
 
 
+@pytest.mark.rare  # tests/slow/test_kills.py does this with every task
 def test_a_run_that_was_stopped_ends_with_the_same_bits(tmp_path: Path) -> None:
     wanted = settings(tmp_path, train__steps=12, train__validate_every=6, train__schedule="constant", train__warmup=0)
     legato.train("classification", wanted, out=tmp_path / "all", quiet=True)

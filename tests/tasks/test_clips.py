@@ -229,6 +229,7 @@ def test_it_learns_what_one_frame_does_not_say(home: Path, tmp_path: Path) -> No
     assert found["details"][1][1][-1] == "clips"
 
 
+@pytest.mark.rare  # tests/slow/test_kills.py does this with every task
 def test_a_run_that_is_interrupted_ends_with_the_same_weights(home: Path, tmp_path: Path) -> None:
     given = settings(home, data__augment__flip="true", data__augment__crop=0.5)
     given |= {"train.schedule": "constant", "train.warmup": 0}

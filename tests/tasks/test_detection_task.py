@@ -164,6 +164,7 @@ def test_what_is_said_of_the_data(home: Path) -> None:
     assert rows[0].targets == [1, 0]
 
 
+@pytest.mark.rare  # tests/slow/test_kills.py does this with every task
 def test_a_run_that_is_interrupted_ends_with_the_same_weights(home: Path, tmp_path: Path) -> None:
     changes = {"data.augment.flip": "true", "data.augment.shift": 0.1, "train.schedule": "constant"}
     given = settings(str(home / "boxes.jsonl"), **changes)

@@ -102,6 +102,7 @@ def test_scores_are_learned_in_two_ways(loss: str, tmp_path: Path) -> None:
     assert legato.load(run, "cpu").evaluate(test=str(tmp_path / "scores-valid.tsv"), columns=[1, 2, 3])["pairs"] == 20
 
 
+@pytest.mark.rare  # tests/slow/test_kills.py does this with every task
 def test_it_resumes_to_the_same_bits(tmp_path: Path) -> None:
     whole = trained(tmp_path, name="whole", train__steps=8)
     half = trained(tmp_path, name="half", train__steps=4, train__schedule="constant", train__warmup=0)

@@ -90,6 +90,7 @@ def test_what_cannot_be_read_is_said_of_that_picture_alone(home: Path, tmp_path:
         held.predict(7)
 
 
+@pytest.mark.rare  # tests/slow/test_kills.py does this with every task
 def test_a_run_that_is_interrupted_ends_with_the_same_weights(home: Path, tmp_path: Path) -> None:
     augment = {"flip": "true", "crop": 0.5, "mixup": 0.3, "operations": 1, "colour": 0.2}
     given = settings(home, **{f"data__augment__{key}": value for key, value in augment.items()})

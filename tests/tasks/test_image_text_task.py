@@ -136,6 +136,7 @@ def test_their_library_reads_the_folder_and_finds_the_same_vectors(home: Path) -
     np.testing.assert_allclose(held.embed(image=shown), expected.image_embeds, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.rare  # tests/slow/test_kills.py does this with every task
 def test_a_run_that_is_interrupted_ends_with_the_same_weights(home: Path, tmp_path: Path) -> None:
     given = settings(str(home / "captions.jsonl"), data__augment__flip="true", train__checkpoint_every=3)
     given |= {"train.schedule": "constant", "train.warmup": 0}

@@ -104,6 +104,7 @@ def test_every_tokenizer_gets_a_mask(tokenizer: str, tmp_path: Path) -> None:
     assert model.tokenizer.name == tokenizer
 
 
+@pytest.mark.rare  # tests/slow/test_kills.py does this with every task
 @pytest.mark.parametrize("model", ["lstm", "bert"])
 def test_a_run_that_was_stopped_ends_with_the_same_bits(model: str, tmp_path: Path) -> None:
     half = tmp_path / "half"

@@ -199,6 +199,7 @@ def test_every_way_to_learn_it_runs(home: Path, tmp_path: Path, changes: dict[st
     assert isinstance(legato.load(tmp_path / "run").predict(home / "sound.wav"), str)
 
 
+@pytest.mark.rare  # tests/slow/test_kills.py does this with every task
 def test_a_run_that_is_interrupted_ends_with_the_same_weights(home: Path, tmp_path: Path) -> None:
     changes = {"data.augment.speed": 0.1, "data.augment.noise": 0.1, "train.schedule": "constant"}
     given = settings(home, **changes)

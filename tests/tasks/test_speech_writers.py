@@ -200,6 +200,7 @@ def test_a_recurrent_encoder_before_a_decoder(home: Path, tmp_path: Path) -> Non
     assert isinstance(legato.load(tmp_path / "run").predict(home / "sound.wav"), str)
 
 
+@pytest.mark.rare  # tests/slow/test_kills.py does this with every task
 def test_a_run_that_is_interrupted_ends_with_the_same_weights(home: Path, tmp_path: Path) -> None:
     given = settings(home, "transformer", **{"model.encoder.ctc": 0.3, "train.schedule": "constant"})
     legato.train("speech", given, out=tmp_path / "whole", quiet=True)

@@ -116,6 +116,7 @@ def test_guesses_begin_as_frequent_as_the_words(tmp_path: Path) -> None:
     torch.testing.assert_close(model.output.bias.detach().softmax(0), counts / counts.sum())
 
 
+@pytest.mark.rare  # tests/slow/test_kills.py does this with every task
 def test_a_resumed_run_ends_in_the_same_bits(tmp_path: Path) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     legato.train("lm", elmo(tmp_path, train__checkpoint_every=4, train__keep=9), out=whole, quiet=True)

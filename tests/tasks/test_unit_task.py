@@ -151,6 +151,7 @@ def test_each_validation_shows_the_score_of_each_task(home: Path) -> None:
     assert last["loss"] == pytest.approx(sum(last[f"{name}/loss"] for name in ("boxes", "asked", "films")) / 3)
 
 
+@pytest.mark.rare  # tests/slow/test_kills.py does this with every task
 def test_a_run_that_is_interrupted_ends_with_the_same_weights(home: Path, tmp_path: Path) -> None:
     given = merge(
         settings(home, schedule="constant", steps=6, ema=0.9, validate_every=6, checkpoint_every=3),

@@ -121,6 +121,7 @@ def test_a_stage_trains_what_is_not_frozen(home: Path, tmp_path: Path, frozen: t
     assert moved == {"vision", "text", "projector"} - set(frozen)
 
 
+@pytest.mark.rare  # tests/slow/test_kills.py does this with every task
 def test_a_stage_that_is_interrupted_ends_with_the_same_weights(home: Path, tmp_path: Path) -> None:
     more = {"from": str(home / "run"), "train.frozen": "vision", "train.schedule": "constant", "train.samples": 0}
     given = going_on(str(home / "dialogues.jsonl"), **more)

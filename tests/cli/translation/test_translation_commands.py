@@ -112,6 +112,7 @@ def test_a_terminal_that_cannot_show_a_letter_gets_its_number(home: Path) -> Non
 RESUMED = [{}, {**SEQ2SEQ, "model__dropout_recurrent": 0.2}]
 
 
+@pytest.mark.rare  # tests/slow/test_kills.py does this with every task
 @pytest.mark.parametrize("kind", some(RESUMED, RESUMED[1:]), ids=["transformer", "seq2seq"])
 def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_bits(
     kind: dict[str, Any], home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
