@@ -1,7 +1,6 @@
 """An index beside what is hostile: 2,000 documents that break readers, and 200 kills, of new indexes and of updates.
 
-LEGATO_CAMPAIGN is the share that a run takes (`1` is the whole), LEGATO_CAMPAIGN_SEED which one: by default the
-commit's, so that each commit takes another.
+A run takes a share of both (campaign_share.py).
 """
 
 from __future__ import annotations
@@ -17,11 +16,12 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from campaign_share import rounds, seed, select
+
 DOCUMENTS = 2000  # hostile ones
 GOOD = 20  # documents beside them
 KILLS = 200
 FILES = 16  # documents of an index that is killed
-SHARE = float(os.environ.get("LEGATO_CAMPAIGN", "0.1"))
 INDEX = """
 import sys
 import legato.retrieval.documents as documents
@@ -33,14 +33,6 @@ WORDS = (
     "aardvark badger camel dingo echidna ferret gecko heron ibis jackal koala lemur marmot newt ocelot puffin quail"
 )
 NAMES = [*WORDS.split(), "raccoon", "sloth", "tapir"]  # what tells the good documents apart
-
-
-def seed() -> int:
-    if number := os.environ.get("LEGATO_CAMPAIGN_SEED"):
-        return int(number)
-    words, folder = ["git", "rev-parse", "HEAD"], Path(__file__).parent
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
-    return int(done.stdout[:8] or "0", 16)
 
 
 def index(*words: object) -> subprocess.CompletedProcess[str]:
@@ -100,10 +92,10 @@ def check(done: subprocess.CompletedProcess[str], place: Path, words: dict[str, 
 def test_good_documents_are_found_beside_hostile_ones(tmp_path: Path) -> None:
     from fuzzing.documents import document
 
-    docs, place, every = tmp_path / "docs", tmp_path / "index", max(1, round(1 / SHARE))
+    docs, place = tmp_path / "docs", tmp_path / "index"
     docs.mkdir()
     words = write_good(docs)
-    numbers = [number for number in range(DOCUMENTS) if (number + seed()) % every == 0]
+    numbers = select(range(DOCUMENTS))
     for number in numbers:
         name, content = document(number)
         (docs / name).write_bytes(content)
@@ -122,7 +114,7 @@ def test_good_documents_are_found_beside_hostile_ones(tmp_path: Path) -> None:
 
 def test_a_kill_loses_no_more_than_the_last_interval(tmp_path: Path) -> None:
     """In a process that has loaded the libraries, so that those which it forks need not."""
-    count = max(10, round(KILLS * SHARE))
+    count = rounds(KILLS)
     done = subprocess.run(
         [sys.executable, "-W", "ignore", __file__, str(tmp_path), str(count), str(seed())],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
