@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from slow.campaign_share import repetition
 from thinned import thin
 
 settings.register_profile("untimed", deadline=None)  # a busy machine is no failure
@@ -63,6 +64,14 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
+) -> None:
+    """A failure is repeated with the share of the campaigns that it was of."""
+    if exitstatus and config.option.markexpr == "slow":
+        terminalreporter.write_line(f"this was {repetition()}")
 
 
 @pytest.hookimpl(tryfirst=True)

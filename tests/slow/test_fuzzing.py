@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from campaign_share import repetition
 from fuzzing import damage, trial
 from fuzzing.campaign import told
 from fuzzing.cases import Case, Damage
@@ -63,7 +62,6 @@ def test_whatever_is_registered_has_a_scenario() -> None:
 
 
 def test_no_damage_brings_anything_but_a_refusal_or_a_right_answer(tmp_path: Path) -> None:
-    print(repetition())
     script, report = Path(__file__).parent / "fuzz.py", tmp_path / "report.json"
     done = subprocess.run(
         [sys.executable, str(script), "--quiet", "--share", "--report", str(report)],

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from campaign_share import repetition, select
+from campaign_share import select
 
 from tiny_pairs import in_words
 from tiny_runs import command, finish, fork, hurry, read_metrics, weights_digest
@@ -188,7 +188,6 @@ def test_a_run_that_dies_at_any_file_operation_resumes_to_the_same_bits(
         (path for path in (folder / "states").iterdir() if path.is_dir()), key=lambda path: int(path.name)
     )
     assert len(places) > 40, "the run should have written more than that"
-    print(repetition())
     places = select(places, offset=all_tasks().index(task))
     reports = [folder / f"report-{half}" for half in (0, 1)]
     halves = [fork(take_up, task, settings, whole, places[half::2], report) for half, report in enumerate(reports)]
@@ -230,7 +229,6 @@ def test_a_process_that_dies_again_and_again_ends_with_the_same_bits(
 ) -> None:
     task, settings, folder = watched
     moments = int((folder / "states" / "moments").read_text())
-    print(repetition())
     for number in select(range(DEATHS), offset=DEATHS * all_tasks().index(task)):
         draw = random.Random(f"{task} {number}")
         place = tmp_path / str(number)
@@ -248,7 +246,6 @@ def test_a_process_that_is_killed_again_and_again_ends_with_the_same_bits(
     task, settings, folder = watched
     if not select([task], offset=all_tasks().index(task)):
         pytest.skip("of another share of the campaign")
-    print(repetition())
     draw = random.Random(f"{task} again")
     for _ in range(KILLS):
         process = fork(finish_it, task, settings, tmp_path)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from campaign_share import repetition, rounds, seed
+from campaign_share import rounds, seed
 
 from tiny_runs import command, finish, fork, hurry, small, words
 
@@ -70,7 +70,6 @@ def race(folder: Path, me: int, arguments: list[str], outs: list[str], campaign:
 
 def run_races(folder: Path, settings_of: list[list[str]], outs: list[str]) -> list[tuple[tuple[int, str], ...]]:
     """How both ended in each round; `settings_of` may differ between the two."""
-    print(repetition())
     processes = [fork(race, folder, me, settings_of[me % len(settings_of)], outs, seed()) for me in (0, 1)]
     for process in processes:
         assert finish(process, LIMIT) == 0
