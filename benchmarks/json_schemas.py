@@ -148,7 +148,11 @@ def main() -> None:
             )
             asked = f"{prompt} Answer in JSON."
             is_chat = model.loaded.chat is not None
-            ids = model.chat_ids([{"role": "user", "content": asked}]) if is_chat else model.tokenizer.encode(asked)
+            ids = (
+                model.chat_ids([{"role": "user", "content": asked}])
+                if is_chat
+                else list(model.tokenizer.encode(asked))
+            )
             heard.append((name, Listener()))
             scheduler.submit(ids, options, heard[-1][1])
         for _, each in heard:
