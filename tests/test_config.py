@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from legato.config import Section, merge, nested, parse_value, parse_words, read_yaml, to_yaml, validate
 from legato.errors import ConfigError, suggest
 from legato.runs.config import RunConfig, check, dump, flat, settings_for
+from legato.runs.recipes import named_and_set
 
 
 class Inner(Section):
@@ -107,8 +108,8 @@ def test_a_word_that_is_no_setting_is_named(word: str) -> None:
 
 
 def test_a_value_cannot_become_a_section() -> None:
-    with pytest.raises(ConfigError, match=r"'data\.train' is set inside 'data', which is already the value 'x'"):
-        parse_words(["data=x", "data.train=y"])
+    with pytest.raises(ConfigError, match=r"'from\.encoder' is set inside 'from', which is already the value 'x'"):
+        parse_words(["from=x", "from.encoder=y"])
 
 
 def test_dotted_keys_make_the_sections_they_need() -> None:
@@ -289,8 +290,12 @@ def test_a_file_without_settings_is_refused(tmp_path: Path, content: str) -> Non
         ("data.window=0", "data.window=0 should be greater than or equal to 1"),
         ("tokenizer.size=0", "tokenizer.size=0 should be greater than 0"),
         ("seed=x", "seed=x is not a whole number"),
-        ("data=a.txt", "'data' is a group of settings, such as data.train=FILE, not 'a.txt'"),
-        ("train=5", "'train' is a group of settings, such as train.steps=300, not '5'"),
+        ("head=5", "'head' is a group of settings, such as head.name=…, not '5'"),
+        ("widht=5", "unknown key 'widht'; did you mean 'model.width'?"),
+        ("batch_size=8", "'batch_size' may mean several settings; write train.batch_rows or train.batch_tokens"),
+        ("bf16=true", "'bf16' has values of another kind here; write train.precision"),
+        ("lora_alpha=8", "unknown key 'lora_alpha'; did you mean 'adapt.alpha'? It belongs to adapt=lora"),
+        ("train.early_stopping=1", "unknown key 'train.early_stopping'; did you mean 'patience'?"),
     ],
 )
 def test_a_mistake_in_a_run_is_one_line_with_its_key(word: str, message: str) -> None:
@@ -354,22 +359,59 @@ def test_flat_settings_have_dotted_keys() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "ours"),
+    ("word", "ours"),
     [
-        ("train.learning_rate", "lr"),
-        ("train.early_stopping", "patience"),
-        ("train.gradient_checkpointing", "recompute"),
-        ("model.hidden_size", "width"),
-        ("learning_rate", "train.lr"),
-        ("epochs", "train.epochs"),
-        ("batch_size", "train.batch_rows"),
-        ("lora_alpha", "adapt.alpha"),
-        ("num_layers", "model.layers"),
+        ("train.learning_rate=0.5", "train.lr"),
+        ("learning_rate=0.5", "train.lr"),
+        ("max_grad_norm=0.5", "train.clip"),
+        ("hidden_size=5", "model.width"),
+        ("model.num_layers=2", "model.layers"),
+        ("vocab_size=300", "tokenizer.size"),
+        ("train_file=a.txt", "data.train"),
     ],
 )
-def test_a_name_from_elsewhere_is_known(key: str, ours: str) -> None:
-    with pytest.raises(ConfigError, match=f"unknown key '{key}'; did you mean '{ours}'"):
-        check(settings_for("lm", {key: 1, "data.train": "a.txt"}))
+def test_a_setting_s_name_elsewhere_is_translated_with_a_note(word: str, ours: str) -> None:
+    theirs, _, value = word.partition("=")
+    with pytest.warns(UserWarning, match=f"{theirs} is called {ours} here"):
+        config = check(settings_for("lm", [word]))
+    assert config == check(settings_for("lm", [f"{ours}={value}"]))
+
+
+@pytest.mark.parametrize(
+    "words", [["lr=0.5"], ["--lr", "0.5"], ["--lr=0.5"], ["--train.lr", "0.5"], ["train.lr=0.5"]]
+)
+def test_a_setting_may_be_written_without_its_section_and_as_an_option(words: list[str]) -> None:
+    assert check(settings_for("lm", words)).train.lr == 0.5
+
+
+def test_a_name_without_a_section_lies_over_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("task: lm\ntrain.lr: 0.1\ndata: a.txt\n")
+    config = check(settings_for(str(file), ["lr=0.5"]))
+    assert (config.train.lr, config.data.train) == (0.5, "a.txt")  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("words", [["classification", "a.csv"], ["a.csv", "Text_Classification", "--steps", "3"]])
+def test_a_file_beside_the_task_is_what_it_trains_on(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.csv").touch()
+    what, settings = named_and_set(words)
+    assert settings_for(what, settings)["task"] == "classification"
+    assert settings["data.train"] == "a.csv"
+    with pytest.raises(ConfigError, match=r"'b\.csv' is not a setting, and no file is called so"):
+        named_and_set(["lm", "b.csv"])
+
+
+def test_a_model_s_name_in_a_task_s_place_is_answered_with_the_words_to_type() -> None:
+    with pytest.raises(ConfigError, match="'lstm' is a model, and a task comes first: legato train lm model=lstm"):
+        settings_for("lstm")
+
+
+def test_an_option_without_a_value_is_named() -> None:
+    with pytest.raises(ConfigError, match="--lr needs a value, as in --lr 1"):
+        parse_words(["--lr", "--steps", "3"])
 
 
 def test_settings_that_could_not_be_read_again_are_not_written() -> None:

@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "legato"
 ROOMS = [
     {"cli", "__main__"},
     {"serving"},
-    {"__init__", "lm_eval", "loading", "model", "rag", "ray_predict", "sklearn"},
+    {"__init__", "api", "lm_eval", "loading", "model", "rag", "ray_predict", "sklearn"},
     {"inspect"},
     {"retrieval"},
     {"runs"},

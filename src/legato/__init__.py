@@ -1,9 +1,9 @@
 """Legato: train, adapt and compare sequence models, and let them write.
 
     import legato
-    result = legato.train("lm", {"data.train": "a.txt", "model": "lstm"}, out="runs/x")
-    model = legato.load("runs/x")
-    model.generate("The ", search="sample", top_p=0.9)
+    run = legato.train("lm", train="a.txt", model="lstm", out="runs/x")
+    run.model.generate("The ", search="sample", top_p=0.9)
+    legato.load("runs/x")                                # the same model, later
 
 Importing the package imports no PyTorch; its parts are loaded when they are first used.
 """
@@ -21,21 +21,33 @@ from legato.version import __version__
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
-__all__ = ["LegatoError", "Model", "__version__", "ask", "compare", "index", "load", "open_index", "train"]
+__all__ = [
+    "LegatoError",
+    "Model",
+    "TrainedRun",
+    "__version__",
+    "ask",
+    "compare",
+    "index",
+    "load",
+    "open_index",
+    "train",
+]
 
 if TYPE_CHECKING:
+    from legato.api import TrainedRun, train
     from legato.errors import LegatoError
     from legato.loading import load
     from legato.model import Model
     from legato.rag import ask, index, open_index
     from legato.runs.compare import compare
-    from legato.runs.train import train
 
 _HOMES = {
     "LegatoError": "legato.errors",
     "Model": "legato.model",
     "load": "legato.loading",
-    "train": "legato.runs.train",
+    "TrainedRun": "legato.api",
+    "train": "legato.api",
     "compare": "legato.runs.compare",
     "index": "legato.rag",
     "open_index": "legato.rag",
@@ -43,9 +55,19 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        import importlib
+# Parts that people use by their dotted names (`legato.inspect.gradients`), imported when they are first used.
+_PARTS = ("data", "decoding", "evaluation", "inspect", "models", "nn", "retrieval", "sklearn", "tasks", "training")
 
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)  # by its name in the table
+    if name in _PARTS:
+        return importlib.import_module(f"legato.{name}")
     raise AttributeError(f"module 'legato' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *_PARTS})

@@ -154,10 +154,30 @@ def parse_value(text: str) -> Any:
     return None if text.lower() in ("none", "null", "") else text
 
 
+def joined(words: Iterable[str]) -> list[str]:
+    """Words with `--key value` and `--key=value` as `key=value`.
+
+    >>> joined(["lm", "--lr", "3e-5", "--train.weight-decay=0.1", "seed=1"])
+    ['lm', 'lr=3e-5', 'train.weight_decay=0.1', 'seed=1']
+    """
+    settings: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        if word.startswith("--") and len(word) > 2:
+            key, equals, value = word[2:].partition("=")
+            if not equals:
+                value = next(rest, "--")
+                if value.startswith("--"):
+                    raise ConfigError(f"{brief(word)} needs a value, as in {brief(word)} 1")
+            word = f"{key.replace('-', '_')}={value}"
+        settings.append(word)
+    return settings
+
+
 def split_words(words: Iterable[str]) -> dict[str, Any]:
-    """`["model.width=5", "out=runs/x"]` as dotted keys and values."""
+    """`["model.width=5", "--out", "runs/x"]` as dotted keys and values."""
     settings: dict[str, Any] = {}
-    for word in words:
+    for word in joined(words):
         key, equals, text = word.partition("=")
         if not equals or not key:
             raise ConfigError(f"'{brief(word)}' is not a setting; settings are written key=value")
@@ -175,7 +195,9 @@ def parse_words(words: Iterable[str]) -> dict[str, Any]:
 def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Dotted keys and their values as a nested dictionary."""
     whole: dict[str, Any] = {}
-    for key, value in settings.items():
+    for name, value in settings.items():
+        # `data=FILE` and `train=FILE` are short for `data.train=FILE`.
+        key = "data.train" if name in ("data", "train") and isinstance(value, str | list | Path) else name
         if not isinstance(key, str) or len(key) > MAX_NAME or not is_text(key):
             raise ConfigError(f"'{brief(key)}' is no setting's name; settings are written section.key=value")
         *sections, last = key.split(".")

@@ -51,7 +51,9 @@ STYLE: Final[dict[str, Any]] = {
 def _verb(name: str) -> Any:
     """A verb as typer makes it of the function `command` in its file."""
     alone = typer.Typer(**STYLE)
-    alone.command(name)(importlib.import_module(VERBS[name]).command)
+    # Their settings may be written as options, which typer does not know.
+    settings = {"ignore_unknown_options": True} if name in ("train", "eval", "compare") else None
+    alone.command(name, context_settings=settings)(importlib.import_module(VERBS[name]).command)
     return typer.main.get_command(alone)
 
 

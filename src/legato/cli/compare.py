@@ -40,13 +40,14 @@ def command(
     kept under out=…. With --html losses, scores, rates and norms of all runs are drawn over their
     steps, or over the tokens that they read, and beside them the parts of each model.
     """
-    from legato.config import split_words
+    from legato.config import joined, split_words
     from legato.schema import to_json
 
-    names = [word for word in what if "=" not in word]
+    words = joined(what)
+    names = [word for word in words if "=" not in word]
     if not names:
         raise ConfigError("what should be compared? name a task, or recipes or YAML files")
-    settings = split_words(word for word in what if "=" in word)
+    settings = split_words(word for word in words if "=" in word)
     with importing():
         from legato.runs.compare import compare, table_of
     page = None if html is None else _page(html, settings.get("out"))

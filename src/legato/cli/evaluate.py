@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Any
 
 import typer
@@ -22,7 +23,8 @@ def command(
 ) -> None:
     """Score a model on data it has not seen, with the signature of each score that has one.
 
-    [dim]legato eval runs/x data.test=C.txt[/dim]
+    [dim]legato eval runs/x C.txt[/dim]
+    [dim]legato eval runs/x data.test=C.txt --device cpu[/dim]
     [dim]legato eval runs/t "data.test=\\[test.en,test.de]"[/dim]
     [dim]legato eval runs/many data.test=test.{} "data.directions=\\[en-de,de-fr]"[/dim]
 
@@ -33,18 +35,23 @@ def command(
 
     Accuracies, F1, BLEU and correlations are printed in percent; --json has them as their scorers give them.
     """
-    from legato.config import parse_words
+    from legato.config import joined, nested, split_words
     from legato.errors import ConfigError, brief, suggest
     from legato.evaluation.metrics import metric_of, printed_scores
     from legato.folders.finding import check_place
     from legato.registry import TASKS
     from legato.schema import to_json
 
-    given = parse_words(settings or [])
+    words = joined(settings or [])
+    files = [word for word in words if "=" not in word and os.path.exists(word)]
+    given = {"data.test": files[0] if len(files) == 1 else files} if files else {}
+    given |= split_words(word for word in words if word not in files)
+    # A name without a section is of the data, the only section that there is.
+    given = nested({key if key in KEYS or "." in key else f"data.{key}": value for key, value in given.items()})
     for key in given:
         if key not in KEYS:
             raise ConfigError(f"unknown key '{brief(key)}'; {suggest(key, KEYS)}")
-    data = given.get("data", {})
+    data: Any = given.get("data", {})
     if not isinstance(data, dict):
         raise ConfigError(f"'data' is a group of settings, such as data.test=FILE, not '{brief(data)}'")
     check_place(model)

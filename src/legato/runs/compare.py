@@ -32,7 +32,8 @@ from legato.input_files import path_of
 from legato.models.base import Sizes, count_parameters
 from legato.models.model_with_head import HeadSpec, ModelWithHead
 from legato.registry import MODELS, TASKS
-from legato.runs.config import RunConfig, check, dump, flat, settings_for
+from legato.runs.aliases import resolved
+from legato.runs.config import NAMES, RunConfig, check, dump, flat, settings_for
 from legato.runs.run_folder import RunFolder
 from legato.runs.train import Result, finished_result, plan_of, resume_run, start_run
 from legato.schema import to_json
@@ -233,9 +234,10 @@ def _entries(names: list[str], given: dict[str, Any]) -> list[ComparisonEntry]:
             settings = {**alike, **fixed, **chosen}
             if chosen.get("adapt", "lora") != "lora":  # what is said of LoRA is for the entries that have it
                 settings = {key: value for key, value in settings.items() if not key.startswith("adapt.")}
-            config = check(settings_for(name, settings))
+            asked = resolved(settings_for(name, settings), NAMES)
+            config = check(asked)
             label = " ".join(part for part in parts if part) or Path(name).stem
-            own_width = "model.width" in given or "width" in (settings_for(name).get("model") or {})
+            own_width = "width" in (asked.get("model") or {})
             entries.append(ComparisonEntry(label, config, own_width))
     if len({entry.label for entry in entries}) < len(entries):
         raise ConfigError("two of the things to compare have the same name; rename one of the files")

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, SerializeAsAny
 
-from legato.config import ELSEWHERE, MAX_SEED, Described, Section, describe, merge, validate
+from legato.config import MAX_SEED, Described, Section, describe, merge, validate
 from legato.data.processors import TEXT
 from legato.data.text.tokenizers import TokenizerConfig
 from legato.errors import ConfigError, brief, suggest
@@ -20,6 +20,7 @@ from legato.folders.model_folder import read_config
 from legato.models.base import ModelConfig, SequenceModel
 from legato.models.model_with_head import HeadConfig
 from legato.registry import MODELS, TASKS
+from legato.runs.aliases import resolved
 from legato.runs.recipes import Expectation
 from legato.runs.recipes import find_recipe as find_recipe
 from legato.runs.recipes import list_recipes as list_recipes
@@ -69,19 +70,15 @@ class RunConfig(Section):
 
 
 SECTIONS: Final = ("data", "tokenizer", "model", "train", "head", "adapt")
-MODEL_KEYS = ("width", "layers", "heads", "embedding")  # that most models have
+NAMES: Final = [field.alias or name for name, field in RunConfig.model_fields.items()]
 
 
 def check(settings: Mapping[str, Any]) -> RunConfig:
     """The settings as a `RunConfig`, each section checked by the class that its names choose."""
-    known = {field.alias or name for name, field in RunConfig.model_fields.items()}
+    settings = resolved(settings, NAMES)
     for key in settings:
-        if key not in known:
-            sections = {"train": TrainConfig.model_fields, "adapt": AdaptConfig.model_fields, "model": MODEL_KEYS}
-            names = (key, *(name for name, theirs in ELSEWHERE.items() if key in theirs))
-            inside = [f"{part}.{name}" for part, fields in sections.items() for name in names if name in fields]
-            near = f"did you mean '{inside[0]}'?" if inside else suggest(key, known)
-            raise ConfigError(f"unknown key '{brief(key)}'; {near}")
+        if key not in NAMES:
+            raise ConfigError(f"unknown key '{brief(key)}'; {suggest(key, NAMES)}")
     if not settings.get("task"):
         raise ConfigError("which task? name one, as in: legato train lm data.train=FILE")
     _refuse_no_name(settings["task"], "task")

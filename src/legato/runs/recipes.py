@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
@@ -9,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import model_validator
 
-from legato.config import Section, merge, nested, parse_words, read_yaml
+from legato.config import Section, joined, merge, nested, parse_words, read_yaml, split_words
 from legato.errors import ConfigError, brief, suggest
 from legato.input_files import path_of
-from legato.registry import TASKS
+from legato.registry import MODELS, TASKS
 
 if TYPE_CHECKING:
     from legato.evaluation.metrics import Metric
@@ -43,22 +44,96 @@ class Expectation(Section):
         return f"≥ {metric.printed(self.at_least or 0.0):g}"
 
 
+# What tasks are called on Hugging Face's hub and by their common short names.
+TASK_NAMES: Final = {
+    "asr": "speech",
+    "automatic-speech-recognition": "speech",
+    "causal-lm": "lm",
+    "conversational": "chat",
+    "feature-extraction": "embedding",
+    "fill-mask": "mlm",
+    "image-captioning": "captioning",
+    "image-text-to-text": "visual-chat",
+    "image-to-text": "captioning",
+    "language-modeling": "lm",
+    "language-modelling": "lm",
+    "masked-lm": "mlm",
+    "ner": "tagging",
+    "object-detection": "detection",
+    "pos-tagging": "tagging",
+    "question-answering": "qa",
+    "sentence-similarity": "embedding",
+    "sentiment-analysis": "classification",
+    "speech-recognition": "speech",
+    "summarization": "translation",
+    "text-classification": "classification",
+    "text-generation": "lm",
+    "text2text-generation": "translation",
+    "token-classification": "tagging",
+    "visual-question-answering": "vqa",
+    "zero-shot-image-classification": "image-text",
+}
+
+
 def settings_for(what: str | None, words: Iterable[str] | Mapping[str, Any] = ()) -> dict[str, Any]:
     """The unchecked settings of a task's name, a recipe or a YAML file, with `words` laid over them."""
     over = nested(words) if isinstance(words, Mapping) else parse_words(words)
     if what is None:
-        return over
-    if what in TASKS:
-        return merge({"task": what}, over)
+        task = over.get("task")
+        return {**over, "task": task_named(task) or task} if isinstance(task, str) else over
+    task = task_named(what)
+    if task is not None:
+        return merge({"task": task}, over)
     recipe = find_recipe(what)
     if recipe is not None:
         return merge(recipe, over)
     if what.endswith((".yaml", ".yml")):
         return merge(read_yaml(path_of(what, error=ConfigError)), over)
+    if what.lower() in MODELS:
+        raise ConfigError(f"'{brief(what)}' is a model, and a task comes first: legato train lm model={what.lower()}")
     near = suggest(what, [*TASKS.names(), *list_recipes()])
     if not near.startswith("did you mean"):
         near = f"{suggest(what, TASKS.names())}; legato recipes lists the recipes"
     raise ConfigError(f"'{brief(what)}' is no task, recipe or YAML file; {near}")
+
+
+def task_named(word: str) -> str | None:
+    """The task of a name: ours, in any case and with any hyphen, or Hugging Face's.
+
+    >>> task_named("Image_Classification"), task_named("token-classification"), task_named("runs/x")
+    ('image-classification', 'tagging', None)
+    """
+    if word in TASKS:
+        return word
+    name = word.lower().replace("_", "-").replace(" ", "-")
+    return name if name in TASKS else TASK_NAMES.get(name)
+
+
+def named_and_set(words: Iterable[str]) -> tuple[str | None, dict[str, Any]]:
+    """What the words of `legato train` name, in any order, and the settings: files beside it are `data.train`.
+
+    >>> named_and_set(["lm", "--lr", "3e-5"])
+    ('lm', {'lr': '3e-5'})
+    """
+    names: list[str] = []
+    assignments: list[str] = []
+    for word in joined(words):
+        (assignments if "=" in word else names).append(word)
+    known = [name for name in names if task_named(name) or find_recipe(name) or name.endswith((".yaml", ".yml"))]
+    others = [name for name in names if name not in known[:1]]
+    what = known[0] if known else None
+    files = [name for name in others if os.path.exists(name)]
+    strange = [name for name in others if name not in files]
+    if strange and what is None:
+        return strange[0], split_words(assignments)  # which is refused by its name
+    if strange:
+        raise ConfigError(
+            f"'{brief(strange[0])}' is not a setting, and no file is called so; settings are written key=value"
+        )
+    settings = split_words(assignments)
+    if files:
+        settings = {"data.train": files[0] if len(files) == 1 else files, **settings}
+    return what, settings
 
 
 def list_recipes() -> list[str]:

@@ -1,0 +1,137 @@
+"""Settings as people type them: without their section, or by the name that other toolkits have for them.
+
+`lr=3e-5` is `train.lr=3e-5`, and so is `learning_rate=3e-5`, which a note says. A name that may mean several settings
+is refused with the choices.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from legato.config import ELSEWHERE, merge, nested, suggest_key
+from legato.data.processors import TEXT
+from legato.data.text.tokenizers import TokenizerConfig
+from legato.errors import ConfigError, brief, suggest
+from legato.folders.model_folder import read_config
+from legato.models.model_with_head import HeadConfig
+from legato.registry import MODELS, TASKS
+from legato.training.adapt import AdaptConfig
+from legato.training.config import TrainConfig
+
+# Names of other toolkits whose values are others than ours: they are answered with our name, and not translated.
+OTHER_VALUES: Final = {"batch_size", "bf16", "dtype", "early_stopping", "fp16", "per_device_train_batch_size"}
+# Settings of no section, by their names in Hugging Face's scripts.
+WHOLE_NAMES: Final = {
+    "dataset_name": "data.train",
+    "model_name_or_path": "from",
+    "output_dir": "out",
+    "pretrained_model_name_or_path": "from",
+    "test_file": "data.test",
+    "train_file": "data.train",
+    "validation_file": "data.valid",
+}
+
+
+def resolved(settings: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
+    """The settings with every name in its section and spelled as ours; `known` are the names of no section.
+
+    >>> resolved({"task": "lm", "lr": 1e-3, "train": {"steps": 3}}, ["task", "train"])
+    {'task': 'lm', 'train': {'steps': 3, 'lr': 0.001}}
+    """
+    task = settings.get("task")
+    if not isinstance(task, str) or task not in TASKS:
+        return dict(settings)
+    unknown = [key for key in settings if key not in known]
+    sections = _Sections(TASKS.get(task), settings)
+    result: dict[str, Any] = {}
+    for key, value in settings.items():
+        if key not in unknown:
+            result[key] = sections.translated(key, value) if isinstance(value, Mapping) else value
+    for key in unknown:
+        result = merge(result, nested({_place(key, sections, known): settings[key]}))
+    return result
+
+
+class _Sections:
+    """The sections that the settings of a task have, with the names in them."""
+
+    def __init__(self, task: Any, settings: Mapping[str, Any]) -> None:
+        self._task, self._settings = task, settings
+
+    def fields(self, section: str) -> Collection[str]:
+        """The names of a section's settings."""
+        kinds = {"train": TrainConfig, "adapt": AdaptConfig, "head": HeadConfig, "tokenizer": TokenizerConfig}
+        kind = {**kinds, "data": self._task.Data}.get(section)
+        if section == "model":
+            kind = self._model()
+        return [] if kind is None else [field.alias or name for name, field in kind.model_fields.items()]
+
+    def _model(self) -> Any:
+        given, start = self._settings.get("model"), self._settings.get("from")
+        name = given.get("name") if isinstance(given, Mapping) else None
+        if name is None and isinstance(start, str):
+            return type(read_config(start))
+        name = name or self._task.default_model
+        return MODELS.get(name).Config if isinstance(name, str) and name in MODELS else None
+
+    def used(self) -> list[str]:
+        """The sections that a name without one may belong to."""
+        adapt = self._settings.get("adapt")
+        lora = (adapt.get("name") if isinstance(adapt, Mapping) else adapt) == "lora"
+        optional = {"tokenizer": TEXT in self._task.processors, "head": self._task.headed, "adapt": lora}
+        return ["train", "data", "model", *(name for name, there in optional.items() if there)]
+
+    def translated(self, section: str, group: Mapping[str, Any]) -> dict[str, Any]:
+        """A section's settings by our names."""
+        strange = [key for key in group if isinstance(key, str) and _ours(key)]
+        if not strange:
+            return dict(group)
+        fields, result = self.fields(section), dict(group)
+        for key in strange:
+            names = [name for name in _ours(key) if name in fields]
+            if key not in fields and len(names) == 1 and key not in OTHER_VALUES:
+                _note(f"{section}.{key}", f"{section}.{names[0]}")
+                result[names[0]] = result.pop(key)
+        return result
+
+
+def _place(key: str, sections: _Sections, known: Collection[str]) -> str:
+    """The dotted name that a name without a section stands for."""
+    if key in WHOLE_NAMES:
+        _note(key, WHOLE_NAMES[key])
+        return WHOLE_NAMES[key]
+    used = sections.used()
+    fields = {section: [name for name in sections.fields(section) if name != "name"] for section in used}
+    own = [f"{section}.{key}" for section in used if key in fields[section]]
+    theirs = [f"{section}.{name}" for section in used for name in _ours(key) if name in fields[section]]
+    choices = own or theirs
+    if len(choices) == 1 and key not in OTHER_VALUES:
+        if not own:
+            _note(key, choices[0])
+        return choices[0]
+    if choices:
+        several = " or ".join(choices)
+        reason = "may mean several settings" if len(choices) > 1 else "has values of another kind here"
+        raise ConfigError(f"'{brief(key)}' {reason}; write {several}")
+    unused = [f"adapt.{name}" for name in (key, *_ours(key)) if name in AdaptConfig.model_fields and name != "name"]
+    if unused:
+        raise ConfigError(f"unknown key '{brief(key)}'; did you mean '{unused[0]}'? It belongs to adapt=lora")
+    near = suggest(key, known)
+    if not near.startswith("did you mean"):
+        for section in used:
+            guess = suggest_key(key, fields[section])
+            if guess.startswith("did you mean '"):
+                near = guess.replace("did you mean '", f"did you mean '{section}.", 1)
+                break
+    raise ConfigError(f"unknown key '{brief(key)}'; {near}")
+
+
+def _ours(name: str) -> list[str]:
+    """What a setting of another toolkit may be called here."""
+    return [ours for ours, theirs in ELSEWHERE.items() if name.lower() in theirs]
+
+
+def _note(theirs: str, ours: str) -> None:
+    warnings.warn(f"{theirs} is called {ours} here", stacklevel=2)

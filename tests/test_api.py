@@ -1,0 +1,38 @@
+"""What `import legato` offers to somebody who explores it."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+import legato
+from legato.errors import ConfigError
+from tiny_runs import small
+
+
+def test_dir_names_everything_public_and_each_name_can_be_used() -> None:
+    assert {"train", "load", "compare", "index", "ask", "Model", "TrainedRun", "inspect"} <= set(dir(legato))
+    for name in dir(legato):
+        assert getattr(legato, name) is not None
+
+
+def test_train_has_a_signature_with_the_usual_settings_and_examples() -> None:
+    names = inspect.signature(legato.train).parameters
+    assert {"task", "train", "valid", "model", "from_", "lr", "epochs", "out"} <= set(names)
+    assert ">>> legato.train(" in (legato.train.__doc__ or "")
+
+
+def test_a_trained_run_brings_its_model(tmp_path: Path) -> None:
+    settings = small(tmp_path)
+    files = {name: settings.pop(f"data.{name}") for name in ("train", "valid")}
+    run = legato.train("lm", settings, **files, lr=0.01, steps=2, quiet=True, out=tmp_path / "run")  # type: ignore[arg-type]
+    assert repr(run).startswith(f"TrainedRun('{tmp_path}/run', 2 steps, ")
+    assert run.model is run.model
+    assert isinstance(run.model.generate("a", max_tokens=2), str)
+
+
+def test_what_is_no_file_is_refused_with_what_to_do() -> None:
+    with pytest.raises(ConfigError, match=r"train= takes the name of a file.*not a dict; write it to a file first"):
+        legato.train("lm", train={"text": ["a"]})  # type: ignore[arg-type]
