@@ -168,6 +168,7 @@ def captioner(tmp_path: Path) -> dict[str, Any]:
     return {**given, "data.train": table, "data.valid": table, "train.batch_rows": 3, "train.epochs": 3}
 
 
+@pytest.mark.slow
 def test_pipelines_of_pictures_are_measured(
     pictures: ModuleType,
     captioner: dict[str, Any],
@@ -223,6 +224,7 @@ def test_a_number_of_workers_is_a_number(pictures: ModuleType, monkeypatch: pyte
         pictures.main()
 
 
+@pytest.mark.slow
 def test_training_on_sounds_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -375,6 +377,7 @@ def test_what_is_not_measured_of_translating_is_refused(run_here: Callable[..., 
         run_here("translate", "--measure=sample fixed")
 
 
+@pytest.mark.slow
 def test_precisions_of_training_are_compared(run_here: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     text = write_text(tmp_path / "train.txt", lines=400)
     size = [

@@ -53,6 +53,7 @@ def run(example: Any, monkeypatch: pytest.MonkeyPatch, *words: Any) -> None:
     example.main()
 
 
+@pytest.mark.slow
 def test_every_way_has_a_row_and_what_is_done_is_not_done_again(
     example: Any,
     data: Path,

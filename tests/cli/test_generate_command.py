@@ -98,6 +98,7 @@ def test_without_a_prompt_and_with_nothing_to_read_a_new_text_begins(
         assert command("generate", home / "run", "--max-tokens", "4").out == expected
 
 
+@pytest.mark.slow
 def test_a_pipe_is_read_in_a_shell(home: Path) -> None:
     script = f'echo "the cat" | "{sys.executable}" -m legato generate "{home}/run" --max-tokens 2 --json'
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=120)

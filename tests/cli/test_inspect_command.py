@@ -83,6 +83,7 @@ def test_what_cannot_be_is_said_in_a_line(runs: Path, command: Any, words: tuple
     assert answer.err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_one_of_several_tasks_is_inspected(command: Any, tmp_path: Path) -> None:
     legato.train("unit", tiny("unit", tmp_path / "data", train__steps=1), out=tmp_path / "run", quiet=True)
     run, picture = tmp_path / "run", tmp_path / "data" / "0.png"

@@ -99,6 +99,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(product_rates, "WIDTH", {"cpu": 512})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hasty")
 def test_doctor_looks_at_this_machine(command: Any) -> None:
     found = json.loads(command("doctor", "--json").out)
@@ -108,6 +109,7 @@ def test_doctor_looks_at_this_machine(command: Any) -> None:
     assert "float32 products" in command("doctor").out
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hasty")
 def test_doctor_asks_for_no_package_that_is_optional(command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def version(name: str) -> str:

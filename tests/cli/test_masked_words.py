@@ -106,6 +106,7 @@ def test_eval_notes_what_a_long_text_costs(command: Command, home: Path, monkeyp
     assert done.err.startswith("legato: note: pseudo-perplexity hides each of")
 
 
+@pytest.mark.slow
 def test_compare_sets_the_three_models_side_by_side(command: Command, tmp_path: Path) -> None:
     given = settings(tmp_path, data__next_sentence="false", train__steps=2)
     del given["model.width"]  # to be chosen

@@ -81,6 +81,7 @@ def test_a_learned_tree_is_drawn_whole(runs: Path, command: Any, tmp_path: Path)
     assert "<unk>" not in "".join(report["written"])
 
 
+@pytest.mark.slow
 def test_of_many_texts_the_first_are_drawn(runs: Path, command: Any, tmp_path: Path) -> None:
     (tmp_path / "texts.txt").write_text("\n" + f"{TEXT}\n" * (MOST + 3))
     page = tmp_path / "p.html"

@@ -93,6 +93,7 @@ def test_columns_that_training_was_told_by_number_are_read_again(command: Any, t
     assert inputs(command, tmp_path / "run", "--file", source)[0] == f"{TEXTS[0]} 0"
 
 
+@pytest.mark.slow
 def test_a_translator_reads_the_columns_that_it_was_trained_on(command: Any, tmp_path: Path) -> None:
     source = tmp_path / "a.tsv"
     source.write_text("".join(f"ein hund {n}\ta dog {n}\n" for n in range(30)))

@@ -44,6 +44,7 @@ def last(text: str) -> str:
     return lines[-1]
 
 
+@pytest.mark.slow
 def test_two_commands_from_a_folder_to_a_cited_answer(command: Command, docs: Path, models: Path) -> None:
     done = command("index", "docs/", "--model", models / "encoder", "--out", "runs/index")
     assert (done.code, done.out.strip()) == (0, "runs/index: 5 documents, 7 passages (5 added)")

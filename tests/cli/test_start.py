@@ -62,11 +62,13 @@ def test_a_slip_is_told_before_anything_heavy_is_imported(words: list[str]) -> N
     assert not imported(*words, code=2) & set(HEAVY)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["predict", "--help"], ["recipes", "lm/ptb-lstm"], ["recipes", "--json"]])
 def test_what_needs_no_model_imports_no_pytorch(words: list[str]) -> None:
     assert not imported(*words) & {"torch", "numpy", "datasets"}
 
 
+@pytest.mark.slow
 def test_a_verb_imports_no_other_verb() -> None:
     assert imported("predict", "--help") & set(VERBS.values()) == {"legato.cli.predict"}
 
@@ -77,6 +79,7 @@ def registered(modules: set[str]) -> dict[str, set[str]]:
     return {kind: {place.partition(":")[0] for place in known} & modules for kind, known in places.items()}
 
 
+@pytest.mark.slow
 def test_a_prediction_imports_what_its_model_and_task_need(classifier: Path) -> None:
     modules = imported("predict", classifier, "a fine film")
     assert not modules & set(UNNEEDED), modules & set(UNNEEDED)

@@ -139,6 +139,7 @@ def test_every_model_that_reads_a_text_can_learn_it(model: str, tmp_path: Path) 
     assert "/" in legato.load(tmp_path / "run").predict("Anna sees Rome")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [{}, {"adapt": "lora"}, {"adapt": "head", "head__layers": "concat-last-4", "head__lstm": 1, "head__crf": True}],
@@ -168,6 +169,7 @@ def test_parts_of_speech_are_read_from_conllu(command: Command, tmp_path: Path) 
     assert "scores by tag" in scores.out
 
 
+@pytest.mark.slow
 def test_one_command_prints_the_layer_table(command: Command, home: Path, encoder: Path, tmp_path: Path) -> None:
     layers = ["first", "last", "second-to-last", "sum-last-4", "concat-last-4", "sum-all", "mix"]
     settings = on_encoder(home, encoder, adapt="head", train__steps=2)

@@ -138,6 +138,7 @@ def test_every_token_is_read_in_the_course_of_some_epochs(kind: str) -> None:
     assert seen == set(range(1000))
 
 
+@pytest.mark.slow
 @given(count=st.integers(1, 6), window=st.integers(1, 30), seed=st.integers(0, 99), epoch=st.integers(0, 3))
 @settings(max_examples=40, deadline=None)
 def test_every_row_of_a_stream_goes_on_where_the_batch_before_ended(
@@ -314,6 +315,7 @@ def test_a_seed_made_of_parts_is_the_same_in_every_process() -> None:
     assert mix_seed(0, "streams", 3) == 5790259486521719185
 
 
+@pytest.mark.slow
 @given(st.integers(), st.text(max_size=5))
 def test_a_seed_made_of_parts_fits_any_generator(number: int, word: str) -> None:
     assert 0 <= mix_seed(number, word) < 2**63

@@ -54,6 +54,7 @@ def encoded(tokenizer: Tokenizer, text: str, p: float, seed: int = 0, epoch: int
 # --- the ends of the scale -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokenizer", [PLAIN, LOWER], ids=["plain", "lowercase"])
 @given(text=TEXT | LIKELY)
 @settings(max_examples=150, deadline=None)
@@ -143,6 +144,7 @@ def test_more_dropout_gives_more_tokens() -> None:
 LINES = PROSE.split("\n")[:4] * 3
 
 
+@pytest.mark.slow
 @given(
     asked=st.lists(st.tuples(st.lists(st.integers(0, 11), max_size=6), st.integers(0, 5)), min_size=1, max_size=6),
     seed=st.integers(0, 3),

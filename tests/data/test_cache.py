@@ -46,6 +46,7 @@ def test_ids_that_fit_take_two_bytes(tmp_path: Path) -> None:
     assert cached_ids(text_of(tmp_path, "abc"), byte()).dtype == np.uint16
 
 
+@pytest.mark.slow
 def test_a_large_vocabulary_takes_four_bytes(tmp_path: Path) -> None:
     text = text_of(tmp_path, " ".join(f"w{number}" for number in range(70_000)))
     tokenizer = cached_tokenizer(TokenizerConfig(name="word"), text)

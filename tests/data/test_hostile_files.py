@@ -142,6 +142,7 @@ def test_a_gzip_of_one_letter_is_refused(reader: str, tmp_path: Path) -> None:
     assert "when it is unpacked, which no text does" in said or "bytes in one line" in said
 
 
+@pytest.mark.slow
 def test_a_gzip_of_lines_of_vectors_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.gz").write_bytes(gzip.compress(b"word 0.5 0.5\n" * (1 << 21)))
     assert "becomes more than" in refused(lambda: read_vectors(tmp_path / "a.gz", ["word"]))

@@ -93,6 +93,7 @@ def test_a_pattern_that_is_too_slow_for_an_answer_is_named(tmp_path: Path, monke
     assert tokenizer.decode([0]) == "a"
 
 
+@pytest.mark.slow
 def test_a_pattern_that_is_too_slow_to_load_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = library(normalizer=normalizers.Replace(Regex(SLOW), "b"))
     file_of(tmp_path, made)
@@ -132,6 +133,7 @@ def word_piece(**settings: Any) -> Any:
     return tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", **settings))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(
     ("settings", "shown"),
@@ -167,6 +169,7 @@ def test_patterns_that_most_have_run_as_they_are(pattern: str, tmp_path: Path) -
     assert slow_parts(json.loads(made.to_str())) == []
 
 
+@pytest.mark.slow
 def test_a_guarded_tokenizer_gives_what_the_library_gives(tmp_path: Path) -> None:
     plain = byte_level()
     plain.pre_tokenizer = pre_tokenizers.Sequence(

@@ -222,6 +222,7 @@ def test_settings_of_a_model_are_kept_but_for_those_given() -> None:
     assert (config.size, config.most_shapes, config.test_count, seed) == (96, 2, 9, 5)
 
 
+@pytest.mark.slow
 def test_a_scene_of_one_shape_has_a_class_and_classes_are_equally_frequent() -> None:
     rows = scenes(most_shapes=1, count=4000)
     assert all(len(row.shapes) == 1 for row in rows[:100])
@@ -341,6 +342,7 @@ def test_answers_are_right_and_among_four_options(most_shapes: int) -> None:
                 assert question.answer in ("yes", "no", "small", "large")
 
 
+@pytest.mark.slow
 def test_questions_of_every_sort_are_asked_and_answers_are_balanced() -> None:
     drawn = [question for scene in scenes(count=2000) for question in questions(scene)]
     sorts = Counter(question.sort for question in drawn)
@@ -388,6 +390,7 @@ def test_statements_are_true_or_false_as_they_say(most_shapes: int) -> None:
             assert statement.label == ("true" if is_true(statement.text, facts) else "false")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most_shapes", [1, 4])
 def test_words_alone_say_nothing_of_what_is_true(most_shapes: int) -> None:
     drawn = [
@@ -441,6 +444,7 @@ def test_the_shape_is_where_the_path_says_and_wraps_around() -> None:
     assert wrapped > 50
 
 
+@pytest.mark.slow
 def test_no_single_frame_tells_where_a_shape_moves() -> None:
     clips = Clips(ScenesConfig(size=32, count=3000), "train", 0)[:]
     directions = Counter(clip.direction for clip in clips)

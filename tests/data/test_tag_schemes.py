@@ -42,6 +42,7 @@ def test_what_is_written_is_read_again(names: list[tuple[str, int]], scheme: Sch
     assert read_spans(write_spans(spans, length, scheme)) == spans
 
 
+@pytest.mark.slow
 @given(NAMES, st.sampled_from(SCHEMES), st.sampled_from(SCHEMES))
 def test_conversion_there_and_back_changes_nothing(names: list[tuple[str, int]], one: Scheme, other: Scheme) -> None:
     spans, length = spans_of(names)

@@ -76,6 +76,7 @@ def test_a_no_break_space_belongs_to_the_word():
     assert tree_of("(NP (CD 10\u00a0000))").words == ["10\u00a0000"]
 
 
+@pytest.mark.slow
 @given(TREES)
 @settings(deadline=None)
 def test_a_tree_written_in_brackets_reads_as_itself(tree: Tree):
@@ -182,6 +183,7 @@ def test_a_skeleton_has_one_symbol_for_every_word():
     assert skeleton(tree_of(DOGS)) == f"(S (NP {WORD} )NP (VP {WORD} (NP {WORD} )NP )VP )S".split()
 
 
+@pytest.mark.slow
 @given(TREES)
 @settings(max_examples=200, deadline=None)
 def test_symbols_grow_back_into_the_tree_without_its_parts_of_speech(tree: Tree):

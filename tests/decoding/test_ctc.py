@@ -49,6 +49,7 @@ def log_sum(values: list[float]) -> float:
     return top + math.log(sum(math.exp(value - top) for value in values))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(SEEDS, st.integers(1, 5), st.integers(1, 3), st.data())
 def test_a_wide_beam_finds_every_sequence_with_the_sum_over_its_paths(
@@ -150,6 +151,7 @@ def test_rows_of_a_batch_are_searched_as_if_alone() -> None:
         assert [one.score for one in alone] == pytest.approx([one.score for one in together[row]])
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(SEEDS)
 def test_no_sequence_is_in_a_narrow_beam_twice_nor_more_probable_than_it_is(seed: int) -> None:

@@ -31,6 +31,7 @@ def test_another_seed_gives_another_text(kind: str):
 PROMPT = st.lists(st.integers(1, 4), min_size=1, max_size=6)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     st.lists(PROMPT, min_size=1, max_size=8),

@@ -33,6 +33,7 @@ def test_a_beam_of_two_finds_ok_ok_with_probability_028():
     assert math.exp(found.logprob) == pytest.approx(0.28)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 1000), st.sampled_from([0.0, 0.6, 1.0]))
 @settings(max_examples=30, deadline=None)
 def test_a_beam_of_one_is_greedy_search(seed: int, penalty: float):

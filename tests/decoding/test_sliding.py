@@ -62,6 +62,7 @@ def test_nothing_changes_while_the_context_is_not_full(search_by: str) -> None:
         assert written(sliding, prompts, **options) == written(model, prompts, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prompt", [[1], [1, 2, 3], [3] * LONGEST, [1, 2, 3, 4, 5] * 9])
 def test_a_full_context_goes_on_from_its_last_half(prompt: list[int]) -> None:
     for seed in range(30):
@@ -69,6 +70,7 @@ def test_a_full_context_goes_on_from_its_last_half(prompt: list[int]) -> None:
         assert written(sliding, [prompt], max_tokens=40, min_tokens=40) == [by_hand(model, prompt, 40)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("search_by", ["greedy", "sample", "beam", "beam-sample"])
 def test_a_model_that_looks_back_a_little_never_notices(search_by: str) -> None:
     for seed in range(6):

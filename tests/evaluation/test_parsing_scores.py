@@ -155,6 +155,7 @@ def test_where_nothing_can_be_scored_all_is_zero():
 # --- properties ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(TREES, TREES)
 @settings(deadline=None)
 def test_f1_is_the_harmonic_mean_and_all_lies_between_nothing_and_a_hundred(gold: Tree, parse: Tree):

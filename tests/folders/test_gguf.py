@@ -160,6 +160,7 @@ def test_a_file_talks_by_its_own_template(
     assert found == [token for token in hf[0, len(model.chat_ids("hi")) :].tolist() if token not in (0, 2)]
 
 
+@pytest.mark.slow
 def test_other_commands_take_a_file_where_they_take_a_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -129,6 +129,7 @@ def test_rows_that_no_blocks_fill_are_halves(export: Any, tmp_path: Path) -> Non
     assert legato.load(out).generate("The dog", max_tokens=3)
 
 
+@pytest.mark.slow
 def test_a_files_own_model_is_written_again(export: Any, tmp_path: Path) -> None:
     for name in CONFIGS:
         path, out = gguf_file(tmp_path / f"{name}.gguf", name), tmp_path / f"{name}-again.gguf"

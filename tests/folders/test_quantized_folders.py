@@ -175,6 +175,7 @@ def test_a_layer_knows_its_width(folder: Path) -> None:
     assert {layer.bits for layer in layers} == {4, 8}  # tables of tokens have 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "archive", sorted((Path(__file__).parents[1] / "saved/quantized").glob("*.tar.xz")), ids=lambda each: each.name
 )

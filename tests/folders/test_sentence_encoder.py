@@ -104,6 +104,7 @@ def test_a_text_is_cut_where_the_library_cuts_it(most: int | None, small: Path, 
     assert np.abs(legato.load(folder, "cpu").embed(TEXTS) - there(folder, TEXTS)).max() < 1e-5
 
 
+@pytest.mark.slow
 def test_what_the_library_saves_is_read(small: Path, tmp_path: Path) -> None:
     """Today's folders name the same things otherwise: the parts' classes, the pooling, the length."""
     library = pytest.importorskip("sentence_transformers")
@@ -121,6 +122,7 @@ def test_the_model_may_lie_in_a_folder_of_its_own(small: Path, tmp_path: Path) -
     assert np.abs(legato.load(folder, "cpu").embed(TEXTS) - there(folder, TEXTS)).max() < 1e-5
 
 
+@pytest.mark.slow
 def test_what_stands_before_every_text_counts(small: Path, tmp_path: Path) -> None:
     folder = encoder(small, tmp_path / "e", {})
     prompts = {"prompts": {"query": "Find: "}, "default_prompt_name": "query"}

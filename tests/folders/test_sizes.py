@@ -114,6 +114,7 @@ def test_no_size_of_a_published_folder_is_made_before_it_is_compared(name: str, 
     every_size_is_refused(published_folder(tmp_path / "model", name), "config.json")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inside", [(), ("encoder_config",)])
 def test_no_size_of_a_published_model_of_sound_is_made_before_it_is_compared(
     inside: tuple[str, ...], tmp_path: Path
@@ -136,6 +137,7 @@ def test_no_size_of_a_head_is_made_before_it_is_compared(name: str, tmp_path: Pa
     every_size_is_refused(folder, "config.json", ("legato", "head"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inside", [("model",), ("legato", "head")])
 def test_no_size_of_an_adapter_is_made_before_it_is_compared(inside: tuple[str, ...], tmp_path: Path) -> None:
     model, loaded = adapted(published_folder(tmp_path / "base", "bert"), head=HEAD, name="bitfit")
@@ -143,6 +145,7 @@ def test_no_size_of_an_adapter_is_made_before_it_is_compared(inside: tuple[str, 
     every_size_is_refused(folder, "legato.json", inside)
 
 
+@pytest.mark.slow
 def test_a_million_layers_are_refused_by_what_the_weights_could_fill(tmp_path: Path) -> None:
     folder = published_folder(tmp_path / "model", "qwen2" if "qwen2" in MODELS else "llama", family="qwen2")
     change(folder / "config.json", num_hidden_layers=10**9)

@@ -91,6 +91,7 @@ def test_a_large_picture_is_thinned_and_keeps_its_shape() -> None:
     np.testing.assert_allclose(shown[..., 0], colours[::3, ::3], atol=0.51)
 
 
+@pytest.mark.slow
 def test_a_caption_has_no_picture_under_it_and_what_it_looks_at_has(trained: Callable[[str], Model]) -> None:
     report = report_of(trained("captions"), PICTURE, written="a square")
     np.testing.assert_allclose(array(report, report.streams["source"]["pixels"]), PICTURE, atol=0.51)

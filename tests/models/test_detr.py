@@ -115,6 +115,7 @@ def test_shares_of_a_side_are_vectors_that_differ() -> None:
     assert share_sinusoids(torch.tensor([0.25, 0.5]), 18).shape == (18,)
 
 
+@pytest.mark.slow
 def test_it_learns_the_boxes_of_some_pictures() -> None:
     model = build(queries=6)
     values, truth, labels = squares()

@@ -68,6 +68,7 @@ def logits_of(model: Any, pixels: Tensor) -> Tensor:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(64, 64), (65, 90)])
 @torch.no_grad()
 def test_weights_that_are_published_alone_are_known_by_their_names(published: Path, size: tuple[int, int]) -> None:
@@ -91,6 +92,7 @@ def test_pictures_are_scaled_as_the_published_weights_need_it(published: Path) -
     torch.testing.assert_close(pixels[0, :, 0, 0], torch.tensor([1.0, 0.0, -127 / 128]))
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_our_own_folder_of_it_reads_back_equal(published: Path, tmp_path: Path) -> None:
     first = load_model(published)
@@ -187,6 +189,7 @@ def test_a_finer_grid_has_the_places_of_the_coarse_one(published: Path, size: tu
     assert expected.std() > 0.01
 
 
+@pytest.mark.slow
 def test_the_grid_is_chosen_for_weights_that_are_there(published: Path) -> None:
     given = {"data.train": "toy:scenes", "model": "seq2seq", "from.encoder": str(published)}
     words = [f"{key}={value}" for key, value in given.items()]

@@ -138,6 +138,7 @@ def test_of_a_head_that_it_has_neither_speaks(
     assert "transformers" not in (run / "best" / "README.md").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adapt", ["full", "lora"])
 def test_a_run_that_began_with_the_models_own_head_goes_on_with_it(adapt: str, encoder: Path, tmp_path: Path) -> None:
     run = trained(encoder, tmp_path, **{"head.pool": "model", "adapt": adapt})
@@ -152,6 +153,7 @@ def test_a_run_that_began_with_the_models_own_head_goes_on_with_it(adapt: str, e
     assert shape_of(run).pool == "pooler"
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_as_the_folder_says(encoder: Path, tmp_path: Path) -> None:
     run = trained(encoder, tmp_path)
     legato.train(resume=str(run), **{"train.steps": 4}, quiet=True)

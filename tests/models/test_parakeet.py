@@ -182,6 +182,7 @@ def test_our_folder_writes_there_what_it_writes_here(tmp_path: Path) -> None:
     assert " ".join(theirs.batch_decode(path, skip_special_tokens=True)[0].split()) == text != ""
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_an_adapter_of_ours_is_one_of_theirs(tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
@@ -194,6 +195,7 @@ def test_an_adapter_of_ours_is_one_of_theirs(tmp_path: Path) -> None:
     same_logits(held.module, peft.PeftModel.from_pretrained(theirs, held.folder).eval())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("counts_blank", [True, False])
 def test_it_learns_on_with_the_head_that_it_has(counts_blank: bool, tmp_path: Path) -> None:
     parakeet_folder(tmp_path / "theirs", counts_blank=counts_blank, subsampling_factor=2)
@@ -207,6 +209,7 @@ def test_it_learns_on_with_the_head_that_it_has(counts_blank: bool, tmp_path: Pa
     held.predict([(samples_of("low", 1), RATE)])
 
 
+@pytest.mark.slow
 def test_their_encoder_learns_to_write_letters(tmp_path: Path) -> None:
     parakeet_folder(tmp_path / "theirs", tokenizer=False, subsampling_factor=2).encoder.save_pretrained(
         tmp_path / "theirs"

@@ -219,6 +219,7 @@ def test_subsampling_and_the_whole_stack_are_theirs(factor: int) -> None:
     close(stack(unpadded), other(frames[:1]).last_hidden_state)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=15)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=4), st.sampled_from([2, 4, 8]))
 def test_padding_never_changes_a_row(lengths: list[int], factor: int) -> None:

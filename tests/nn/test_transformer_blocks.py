@@ -303,6 +303,7 @@ def test_a_cache_has_the_device_and_dtype_of_its_stack() -> None:
     assert cache.open(1).pasts[0].key.dtype == torch.float64
 
 
+@pytest.mark.slow
 @given(data=st.data(), rows=st.integers(1, 6))
 @settings(max_examples=150, deadline=None)
 def test_moving_rows_in_place_equals_picking_them(data: st.DataObject, rows: int) -> None:
@@ -319,6 +320,7 @@ def at_the_end(rows: Tensor, length: int) -> Tensor:
     return F.pad(rows, (length - rows.shape[1], 0))
 
 
+@pytest.mark.slow
 @given(data=st.data(), rows=st.integers(1, 5))
 @settings(max_examples=100, deadline=None)
 def test_a_cache_that_copies_only_what_differs_equals_one_that_copies_all(data: st.DataObject, rows: int) -> None:

@@ -192,6 +192,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("ending", ["md", "html", "txt"])
 def test_hostile_text_takes_no_longer_than_its_length(tmp_path: Path, name: str, ending: str) -> None:

@@ -22,6 +22,7 @@ from tiny_documents import WordEncoder
 # --- what is found -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["words", "vectors", "hybrid"])
 def test_every_mode_finds_the_passage_that_answers(place: Place, docs: Path, encoder: WordEncoder, mode: str) -> None:
     index = made(place("a"), docs, encoder)

@@ -248,6 +248,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
     return legato.load(home / "run", "cpu")
 
 
+@pytest.mark.slow
 def test_answers_are_the_same_alone_and_among_others(model: Model) -> None:
     served = Served("films", model)
     client = api_of(served)

@@ -36,6 +36,7 @@ def test_what_the_model_reads_and_writes_is_told(client: TestClient, translator:
     )
 
 
+@pytest.mark.slow
 def test_a_report_and_its_arrays_are_those_of_the_model(client: TestClient, runs: Path) -> None:
     text = f"the dog {SCRIPT}"
     answer = client.post("/api/inspect", json={"text": text, "layers": [0]})
@@ -69,6 +70,7 @@ def test_layers_that_a_model_does_not_have_are_refused(runs: Path) -> None:
     assert re.search(r"gpt2.* has the layers 0( to \d)?, and not 99$", error_of(refused, 400))
 
 
+@pytest.mark.slow
 def test_only_the_last_reports_are_kept(client: TestClient) -> None:
     def inspect() -> str:
         return str(client.post("/api/inspect", json={"text": "dog"}).json()["id"])
@@ -81,6 +83,7 @@ def test_only_the_last_reports_are_kept(client: TestClient) -> None:
     error_of(client.get("/api/reports/nonsense/arrays/0"), 404)
 
 
+@pytest.mark.slow
 def test_what_is_written_can_be_given_or_begun(translator: TestClient, client: TestClient, runs: Path) -> None:
     target = legato.load(runs / "pairs", "cpu").loaded.target
     one, two = [target.token(index) for index in range(target.size) if index not in target.special_ids][:2]
@@ -182,6 +185,7 @@ def test_a_fault_is_a_line_and_no_traceback(
     assert said in error_of(client.post("/api/inspect", json={"text": "dog"}), status)
 
 
+@pytest.mark.slow
 def test_one_inspection_runs_at_a_time_and_the_page_stays_answering(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

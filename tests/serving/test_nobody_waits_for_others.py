@@ -97,6 +97,7 @@ def test_others_are_answered_while_a_request_is_read(
         jsonschema.validate(json.loads(answer.json()["choices"][0]["message"]["content"]), SCHEMA)
 
 
+@pytest.mark.slow
 def test_a_schema_that_takes_too_long_is_refused_and_the_next_is_read(served: Served) -> None:
     client = api_of(served)
 

@@ -349,6 +349,7 @@ def test_the_page_asks_only_this_server_and_needs_no_key(model: Model) -> None:
 # ── all of it at once ─────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_every_text_is_generates_under_a_mixed_load(client: TestClient, model: Model) -> None:
     options: list[dict[str, Any]] = [
         {"temperature": 0},

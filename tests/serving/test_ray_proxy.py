@@ -230,6 +230,7 @@ def test_an_answer_that_nobody_takes_ends() -> None:
     assert len(client.heard) == 1
 
 
+@pytest.mark.slow
 def test_the_proxy_is_told_by_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ray_proxy.BODY, "77")
     monkeypatch.setenv(ray_proxy.LOG, "")

@@ -141,6 +141,7 @@ def test_captions_may_stay_as_they_are(home: Path, tmp_path: Path) -> None:
     assert any(name.startswith("A") for name in names)
 
 
+@pytest.mark.slow
 def test_scenes_need_no_file(tmp_path: Path) -> None:
     scenes = {"data.train": "toy:scenes", "data.scenes.count": 8, "data.scenes.valid_count": 2}
     scenes |= {"data.scenes.size": 32, "train.steps": 1, "model.encoder": "vit", "model.width": 8}

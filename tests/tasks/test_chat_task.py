@@ -192,6 +192,7 @@ def chat(dialogues: str, **changes: Any) -> dict[str, Any]:
     return {**quick, **{key.replace("__", "."): value for key, value in changes.items()}}
 
 
+@pytest.mark.slow
 def test_from_a_language_model_to_answers(dialogues: str, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     text = tmp_path / "a.txt"
@@ -215,6 +216,7 @@ def test_from_a_language_model_to_answers(dialogues: str, tmp_path: Path) -> Non
     assert model.evaluate(test=dialogues)["loss"] == pytest.approx(result.metrics["valid.loss"], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_model_that_talks_keeps_its_template_and_its_marks(dialogues: str, tmp_path: Path) -> None:
     base = gpt2_folder(tmp_path / "m", template=CHATML, length=96)
     settings = {**chat(dialogues, train__epochs=1), "from": str(base), "adapt": "lora"}

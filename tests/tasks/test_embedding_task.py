@@ -76,6 +76,7 @@ def published(minilm_tokenizer: Path, tmp_path_factory: pytest.TempPathFactory) 
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["pairs", "negatives", "scores"])
 def test_a_model_learns_what_belongs_together(kind: str, tmp_path: Path) -> None:
     write_pairs(tmp_path / "known.tsv", kind, 1)  # what was seen in training: there are too few words for more
@@ -192,6 +193,7 @@ def test_a_decoder_is_read_by_sentence_transformers_too(pool: str, adapt: str, t
     assert np.abs(legato.load(run, "cpu").embed(texts) - theirs).max() < 1e-5
 
 
+@pytest.mark.slow
 def test_adapters_are_read_by_sentence_transformers_with_their_base_and_pooling(
     published: Path, tmp_path: Path
 ) -> None:

@@ -104,6 +104,7 @@ def test_a_run_that_is_interrupted_ends_with_the_same_weights(home: Path, tmp_pa
     assert weights_digest(tmp_path / "whole") != weights_digest(tmp_path / "other")
 
 
+@pytest.mark.slow
 def test_pixels_decoded_by_workers_train_the_same(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -180,6 +180,7 @@ def _pairs(vectors: Any) -> Any:
     return torch.from_numpy(vectors[0][np.repeat(np.arange(12), 2)]), torch.from_numpy(vectors[1])
 
 
+@pytest.mark.slow
 def test_towers_begin_with_those_of_folders(home: Path, tmp_path: Path) -> None:
     """The vision tower of any model of pictures; the text tower of CLIP, with its tokenizer."""
     resnet = picture_model(tmp_path / "resnet", "resnet", image=SIDE, embedding=4, widths=(4, 8), depths=(1, 1))
@@ -208,6 +209,7 @@ def test_towers_begin_with_those_of_folders(home: Path, tmp_path: Path) -> None:
     assert not torch.equal(kept.text_projection.weight, moved.text_projection.weight)
 
 
+@pytest.mark.slow
 def test_its_vision_tower_becomes_an_encoder_of_others(home: Path, tmp_path: Path) -> None:
     given = {"data.train": str(home / "captions.jsonl"), "model": "seq2seq", "from.encoder": str(home / "run")}
     given |= {"model.width": 8, "model.layers": 1, "train.encoder_lr": 0, "train.steps": 1, "train.batch_rows": 4}
@@ -221,6 +223,7 @@ def test_its_vision_tower_becomes_an_encoder_of_others(home: Path, tmp_path: Pat
     assert all(torch.equal(tensor, expected[name]) for name, tensor in made.state_dict().items())
 
 
+@pytest.mark.slow
 def test_models_whose_parts_began_with_others_are_compared(home: Path, tmp_path: Path) -> None:
     given = {"data.train": str(home / "captions.jsonl"), "from.encoder": str(home / "run"), "device": "cpu"}
     given |= {"model.width": 8, "model.layers": 1, "train.encoder_lr": 0, "train.steps": 1, "train.batch_rows": 4}

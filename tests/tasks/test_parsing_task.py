@@ -94,6 +94,7 @@ ANY_WORD = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_si
 AWKWARD = ["(", ")", "((", ")x(", "-LRB-", "<word>", "<eos>", "(S", ")NP", "🐶", "ﷺ", "a(b)c", "''", "…", "\u200b"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 @settings(max_examples=15, deadline=None)
 @given(words=st.lists(st.one_of(ANY_WORD, st.sampled_from(AWKWARD)), max_size=9), seed=st.integers(0, 2))

@@ -177,6 +177,7 @@ def test_a_long_sound_is_read_in_windows(home: Path, monkeypatch: pytest.MonkeyP
     assert passages[-1].end == pytest.approx(len(samples) / RATE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -209,6 +210,7 @@ def test_a_run_that_is_interrupted_ends_with_the_same_weights(home: Path, tmp_pa
     assert weights_digest(tmp_path / "whole") == weights_digest(tmp_path / "part")
 
 
+@pytest.mark.slow
 def test_it_goes_on_from_a_trained_model(home: Path, tmp_path: Path) -> None:
     given = {key: value for key, value in settings(home).items() if not key.startswith("model")}
     given |= {"from": str(home / "run"), "train.lr": 1e-6, "train.steps": 1}
@@ -219,6 +221,7 @@ def test_it_goes_on_from_a_trained_model(home: Path, tmp_path: Path) -> None:
     assert legato.load(tmp_path / "lora").predict([(samples_of("high low", 4), RATE)]) == ["high low"]
 
 
+@pytest.mark.slow
 def test_sounds_that_are_made(tmp_path: Path) -> None:
     given = {**SMALL, **QUICK, "data.train": "toy:sounds", "data.test": "toy:sounds", "data.sounds.count": 8}
     given |= {"data.sounds.valid_count": 3, "data.sounds.test_count": 3}

@@ -166,6 +166,7 @@ def test_a_recording_longer_than_a_window_is_read_to_its_end(tmp_path: Path) -> 
     assert held.predict([long])[0] == found.text
 
 
+@pytest.mark.slow
 def test_a_model_without_times_says_so_and_reads_long_sounds_in_pieces(tmp_path: Path) -> None:
     model = whisper_folder(tmp_path)
     data = write_sounds(tmp_path)
@@ -181,6 +182,7 @@ def test_a_model_without_times_says_so_and_reads_long_sounds_in_pieces(tmp_path:
 # --- training ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_it_learns_from_nothing_and_its_folder_is_theirs(tmp_path: Path) -> None:
     data = write_sounds(tmp_path)
     learned = {"train.steps": 120, "train.validate_every": 120, "train.lr": 0.01, "train.label_smoothing": 0.0}
@@ -198,6 +200,7 @@ def test_it_learns_from_nothing_and_its_folder_is_theirs(tmp_path: Path) -> None
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adapter", [None, "lora"])
 def test_tuning_keeps_the_prompt(tmp_path: Path, adapter: str | None) -> None:
     whisper_folder(tmp_path / "m", languages=True, suppress_tokens=[0])

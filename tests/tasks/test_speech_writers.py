@@ -209,6 +209,7 @@ def test_a_run_that_is_interrupted_ends_with_the_same_weights(home: Path, tmp_pa
     assert weights_digest(tmp_path / "whole") == weights_digest(tmp_path / "part")
 
 
+@pytest.mark.slow
 def test_an_encoder_that_learned_ctc_begins_one(home: Path, tmp_path: Path) -> None:
     alone = {key.replace("model.encoder", "model"): value for key, value in ENCODER.items()}
     tables = {"data.train": str(home / "train.tsv"), "data.valid": str(home / "valid.tsv")}

@@ -75,6 +75,7 @@ def asked(**options: Any) -> TranslationOptions:
 # ── decoding ──────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beams", [1, 4])
 def test_a_batch_of_sixteen_equals_sixteen_singles(translator: Translator, beams: int) -> None:
     options = SearchOptions(search="beam", beams=beams)
@@ -85,6 +86,7 @@ def test_a_batch_of_sixteen_equals_sixteen_singles(translator: Translator, beams
     assert len({tuple(found[0].tokens) for found in together}) > 4  # they do differ
 
 
+@pytest.mark.slow
 def test_predictions_of_sixteen_texts_equal_sixteen_single_ones(translator: Translator) -> None:
     together = translator.predict(SOURCES, asked(beams=3, nbest=2, max_tokens=20), {})
     alone = [translator.predict([text], asked(beams=3, nbest=2, max_tokens=20), {})[0] for text in SOURCES]

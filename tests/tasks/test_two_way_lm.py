@@ -85,6 +85,7 @@ def test_a_text_is_scored_from_both_of_its_ends(model: ElmoModel) -> None:
     assert scores["tokens"] == len(ids) - 1
 
 
+@pytest.mark.slow
 def test_a_run_learns_and_its_folder_scores_the_same(tmp_path: Path) -> None:
     for name, lines in (("train", 40), ("valid", 12)):  # what follows what is certain, but at a line's ends
         pair = ("the cat sat on a mat\n", "one more dog saw rain\n")

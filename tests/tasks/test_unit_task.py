@@ -164,6 +164,7 @@ def test_a_run_that_is_interrupted_ends_with_the_same_weights(home: Path, tmp_pa
     assert weights_digest(tmp_path / "whole") == weights_digest(tmp_path / "part")
 
 
+@pytest.mark.slow
 def test_the_parts_of_a_model_begin_with_trained_ones(home: Path, tmp_path: Path) -> None:
     """… whose tokenizer is then that of all tasks."""
     from tiny_adapted import published_folder
@@ -206,6 +207,7 @@ def test_tasks_of_texts_alone_have_nothing_that_reads_pictures(home: Path, tmp_p
     assert held.for_task().predict("a fine film") in ("good", "bad")  # the only one there is
 
 
+@pytest.mark.slow
 def test_each_task_stands_beside_its_model_alone(home: Path, tmp_path: Path, capsys: Any) -> None:
     given = settings(home, validate_every=10)
     given["train"] = {key: value for key, value in given["train"].items() if key != "steps"} | {"epochs": 1}

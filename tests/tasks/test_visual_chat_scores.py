@@ -339,6 +339,7 @@ def test_the_image_token_is_one_named_so_or_one_that_nobody_needs() -> None:
         chosen("<b>", ends=["<b>"])
 
 
+@pytest.mark.slow
 def test_a_model_made_of_two_others_remembers_its_image_token(tmp_path: Path) -> None:
     folder = gpt2_folder(tmp_path / "gpt2", length=64, template=CHATML)
     file = folder / "tokenizer.json"

@@ -131,6 +131,7 @@ def test_a_stage_that_is_interrupted_ends_with_the_same_weights(home: Path, tmp_
     assert weights_digest(tmp_path / "whole") == weights_digest(tmp_path / "part")
 
 
+@pytest.mark.slow
 def test_lora_is_for_the_language_model_and_the_projector_learns_beside_it(home: Path, tmp_path: Path) -> None:
     more = {"from": str(home / "run"), "adapt": "lora", "adapt.rank": 4, "train.lr": 0.05}
     legato.train("visual-chat", going_on(str(home / "dialogues.jsonl"), **more), out=tmp_path / "run", quiet=True)
@@ -165,6 +166,7 @@ def clip_folder(folder: Path) -> CLIPModel:
     return model
 
 
+@pytest.mark.slow
 def test_parts_begin_with_trained_models_and_the_tokenizer_is_the_text_models(home: Path, tmp_path: Path) -> None:
     clip = clip_folder(tmp_path / "clip")
     gpt2_folder(tmp_path / "gpt2", length=256, template=CHATML)

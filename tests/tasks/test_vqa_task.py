@@ -55,6 +55,7 @@ def test_it_learns_what_colour_a_picture_has(seeing: Path) -> None:
     assert result["test.accuracy"] == scores["accuracy"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", ["none", "stacked"])
 def test_scenes_are_learned_a_little(attention: str, tmp_path: Path) -> None:
     given = {

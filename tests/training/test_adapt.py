@@ -210,6 +210,7 @@ def settings_of(folder: Path, base: Path, **more: Any) -> dict[str, Any]:
     return given if given["adapt"] == "lora" else {k: v for k, v in given.items() if not k.startswith("adapt.")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lora", "bitfit"])
 def test_a_run_resumes_to_the_same_bits(bases: dict[str, Path], tmp_path: Path, name: str) -> None:
     more = {"adapt": name, "adapt.dropout": 0.2, "train.ema": 0.5}
@@ -227,6 +228,7 @@ def test_a_run_resumes_to_the_same_bits(bases: dict[str, Path], tmp_path: Path, 
     assert all(("low_rank" in key) if name == "lora" else key.endswith("bias") for key in held)
 
 
+@pytest.mark.slow
 def test_a_run_on_top_of_an_adapter_resumes_to_the_same_bits(bases: dict[str, Path], tmp_path: Path) -> None:
     given = settings_of(tmp_path, bases["gpt2"])
     train("lm", {**given, "train.steps": 2}, out=tmp_path / "below", quiet=True)

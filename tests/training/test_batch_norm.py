@@ -164,6 +164,7 @@ def test_a_frozen_body_keeps_its_statistics(adapt: str, tmp_path: Path) -> None:
     assert torch.equal(checkpoint(run, "weights")["body.stem.norm.running_var"], before["body.stem.norm.running_var"])
 
 
+@pytest.mark.slow
 def test_a_frozen_body_resumes_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = train(tmp_path / "base") / "best"
     whole = train(tmp_path / "whole", **{"from": str(base), "adapt": "head"})

@@ -133,6 +133,7 @@ def legato_batch() -> Any:
     return Batch(Inputs(IDS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_a_run_learns_beside_a_narrow_folder(name: str, narrow: dict[str, Path], tmp_path: Path) -> None:
     before = load_tensors(narrow[name] / "model.safetensors")
@@ -175,6 +176,7 @@ def test_an_adapter_of_a_narrow_base_is_one_for_the_wide_base_too(
     assert (answer(load_model(bases["llama"]).module) - expected).norm() > 0.5 * expected.norm()
 
 
+@pytest.mark.slow
 def test_a_base_is_made_narrow_for_its_adapters(bases: dict[str, Path], tmp_path: Path) -> None:
     settings = {**texts(tmp_path), **RUN, "from": str(bases["llama"]), "quantize": "int4"}
     train("lm", settings, out=tmp_path / "run")
@@ -206,6 +208,7 @@ def test_a_head_learns_with_the_adapters(narrow: dict[str, Path], tmp_path: Path
     assert model.predict(["good"])
 
 
+@pytest.mark.slow
 def test_it_goes_on_to_the_same_bits(narrow: dict[str, Path], tmp_path: Path) -> None:
     settings = {**texts(tmp_path), **RUN, "from": str(narrow["gpt2"]), "train.checkpoint_every": 2, "train.steps": 4}
     train("lm", {**settings, "train.schedule": "constant"}, out=tmp_path / "whole")

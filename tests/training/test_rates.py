@@ -114,6 +114,7 @@ def run_settings(folder: Path) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_a_run_trains_a_head_at_its_own_rate(tmp_path: Path) -> None:
     settings = {**run_settings(tmp_path), "train.steps": 2, "train.lr": 1e-30}
     kept = []
@@ -124,6 +125,7 @@ def test_a_run_trains_a_head_at_its_own_rate(tmp_path: Path) -> None:
     assert moved == {"head.head.weight", "head.head.bias"}
 
 
+@pytest.mark.slow
 def test_a_run_with_rates_of_its_own_goes_on_where_it_was(tmp_path: Path) -> None:
     settings = {**run_settings(tmp_path), "train.layer_decay": 0.8, "train.head_lr": 0.01}
     whole = legato.train("classification", settings, out=tmp_path / "whole", quiet=True, **{"train.steps": 6})

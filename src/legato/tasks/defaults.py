@@ -120,8 +120,16 @@ def scratch_tokenizer(given: Given, words: bool = False) -> dict[str, Any]:
     if words or config.network == "characters" or str(given.model.get("characters", 0)) != "0":
         return {"name": "word", "min_count": 2}
     if config.uses_cls:
-        return dict(config.masked_tokenizer)
+        return masked_tokenizer(given)
     return {"name": "bpe" if config.network == "attention" else "wordpiece"}
+
+
+def masked_tokenizer(given: Given) -> dict[str, Any]:
+    """Defaults of `tokenizer.*` of a model that hides words: its own kind, with its own special tokens."""
+    usual = dict(given.config.masked_tokenizer)
+    if "masked" in given.tokenizer:  # settings of an earlier run, whose special tokens were BERT's
+        usual.pop("special_tokens", None)
+    return usual
 
 
 def row_training(

@@ -61,6 +61,7 @@ def test_training_shows_pairs_and_translations_as_it_goes(train: Any, home: Path
     assert "valid bleu signature: nrefs:1|case:mixed" in answer.err
 
 
+@pytest.mark.slow
 def test_a_bleu_says_how_it_was_searched_for(train: Any, command: Any, home: Path, tmp_path: Path) -> None:
     answer = train("data.beams=3")
     assert re.search(r"valid at step 1: loss [\d.]+  bleu \(greedy\) [\d.]+  ", answer.err)
@@ -100,6 +101,7 @@ def test_pairs_that_are_too_long_are_not_counted_as_trained_on(train: Any) -> No
     assert f"data: {400 - left_out} train, 12 valid pairs" in answer.err
 
 
+@pytest.mark.slow
 def test_a_terminal_that_cannot_show_a_letter_gets_its_number(home: Path) -> None:
     words = [sys.executable, "-m", "legato", "predict", str(home / "t"), DOG, "--device", "cpu"]
     told = subprocess.run(words, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}, timeout=60)
@@ -148,6 +150,7 @@ def test_a_run_that_is_stopped_and_resumed_ends_with_the_same_bits(
 # ── comparing ─────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_comparing_gives_a_table_with_bleu(command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     words = ("compare", "translation", "model=[seq2seq,transformer]", "data.train=toy:language", "train.steps=2")

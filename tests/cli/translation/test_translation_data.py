@@ -68,6 +68,7 @@ def test_a_table_is_read_by_columns_that_are_named(kind: str, train: Any, home: 
     assert "the model will see: 'E" in answer.err or "the model will see: 'D" in answer.err  # from German
 
 
+@pytest.mark.slow
 def test_without_validation_pairs_a_share_is_held_out(train: Any, tmp_path: Path) -> None:
     answer = train(data__valid=None, data__valid_share=0.2)
     assert answer.code == 0, answer.err
@@ -78,12 +79,14 @@ def test_without_validation_pairs_a_share_is_held_out(train: Any, tmp_path: Path
     assert metrics_of(tmp_path / "run")["valid.sentences"] == valid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("share", "few"), [(0.02, True), (0.5, False)])
 def test_a_share_too_small_to_score_well_is_said(share: float, few: bool, train: Any) -> None:
     said = train(data__valid=None, data__valid_share=share).err
     assert ("held out, so its scores are rough; raise data.valid_share=0.02, or give data.valid\n" in said) == few
 
 
+@pytest.mark.slow
 def test_a_share_can_be_held_out_for_testing_too(train: Any, tmp_path: Path) -> None:
     assert train(data__valid=None, data__valid_share=0.1, data__test_share=0.2).code == 0
     assert metrics_of(tmp_path / "run")["test.sentences"] > 0
@@ -113,6 +116,7 @@ def test_separate_vocabularies_come_back_as_they_were(train: Any, command: Any, 
     assert command("predict", best, DOG).code == 0
 
 
+@pytest.mark.slow
 def test_bpe_dropout_changes_what_is_learned_from(train: Any, tmp_path: Path) -> None:
     digests = []
     for name, chance in (("a", 0), ("b", 0.3)):

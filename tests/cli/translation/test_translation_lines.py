@@ -169,6 +169,7 @@ def test_a_reader_that_leaves_early_ends_it_quietly(home: Path, tmp_path: Path) 
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, f"{HUND}\n", "")
 
 
+@pytest.mark.slow
 def test_standard_input_that_is_closed_is_said(home: Path) -> None:
     line = f'"{sys.executable}" -m legato predict "{home}/t" <&-'
     ended = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=120)

@@ -268,7 +268,7 @@ class MaskedLanguageModelling(Task):
             model["next_sentence"] = False  # a head that would learn nothing
         if config.has_length():
             model["length"], data["window"] = given.window(WINDOW)
-        return Defaults(data, config.masked_tokenizer, model, _training(given))
+        return Defaults(data, defaults.masked_tokenizer(given), model, _training(given))
 
     @classmethod
     def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
