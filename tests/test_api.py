@@ -9,6 +9,8 @@ import pytest
 
 import legato
 from legato.errors import ConfigError
+from legato.runs import train as runs
+from legato.runs.config import RunConfig
 from tiny_runs import small
 
 
@@ -36,3 +38,20 @@ def test_a_trained_run_brings_its_model(tmp_path: Path) -> None:
 def test_what_is_no_file_is_refused_with_what_to_do() -> None:
     with pytest.raises(ConfigError, match=r"train= takes the name of a file.*not a dict; write it to a file first"):
         legato.train("lm", train={"text": ["a"]})  # type: ignore[arg-type]
+
+
+def test_arguments_stand_over_settings_and_keep_what_lies_beside_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[RunConfig] = []
+
+    def refuse(config: RunConfig, display: object) -> None:
+        seen.append(config)
+        raise ConfigError("enough")
+
+    monkeypatch.setattr(runs, "start_run", refuse)
+    with pytest.raises(ConfigError, match="enough"):
+        legato.train("lm", {"model": {"width": 16}, "train.steps": 3, "lr": 0.1}, model="gru", train="a.txt", lr=0.5)
+    with pytest.raises(ConfigError, match="enough"):
+        legato.train(what="lm", data={"train": "a.txt"}, train={"steps": 3, "lr": 0.5}, model="gru", width=16)
+    first, second = seen
+    assert first == second
+    assert (first.model.width, first.train.lr, first.train.steps) == (16, 0.5, 3)  # type: ignore[attr-defined]

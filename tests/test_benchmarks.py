@@ -257,6 +257,7 @@ def test_what_capture_costs_where_nobody_looks(
     assert all(row["calls"]["capturing"] > 0 for row in rows)
 
 
+@pytest.mark.slow
 def test_the_start_of_commands_is_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -398,6 +399,7 @@ def test_precisions_of_training_are_compared(run_here: Callable[..., dict[str, A
         run_here("train_widths", "--precision=int8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["lstm", "gpt2"])
 def test_narrow_widths_are_scored_as_eval_scores(
     run_here: Callable[..., dict[str, Any]], tmp_path: Path, model: str

@@ -419,3 +419,37 @@ def test_settings_that_could_not_be_read_again_are_not_written() -> None:
         ConfigError, match="the settings have 80,008 bytes, and can have 65,536; shorten their longest"
     ):
         to_yaml({"labels": ["ab"] * 16_000})
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        ("lr: 0.1\n", "train.lr=0.5"),
+        ("learning_rate: 0.1\n", "lr=0.5"),
+        ("train: {learning_rate: 0.1}\n", "train.lr=0.5"),
+    ],
+)
+def test_words_lie_over_a_file_however_each_spells_a_name(tmp_path: Path, content: str, word: str) -> None:
+    (tmp_path / "a.yaml").write_text(f"task: text-classification\n{content}")
+    config = check(settings_for(str(tmp_path / "a.yaml"), [word]))
+    assert (config.task, config.train.lr) == ("classification", 0.5)
+
+
+@pytest.mark.parametrize("words", [["lr=1", "train.lr=2"], ["a.csv", "data.train=b.csv"], ["a.csv", "data=b.csv"]])
+def test_one_setting_is_not_set_twice(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.csv").touch()
+    with pytest.raises(ConfigError, match=r"are both (set; leave one of them out|to train on; name one)"):
+        settings_for(*named_and_set(["lm", *words]))
+
+
+def test_names_of_lora_elsewhere_belong_to_lora() -> None:
+    with pytest.raises(
+        ConfigError, match=r"'lora_dropout'; did you mean 'adapt\.dropout'\? It belongs to adapt=lora"
+    ):
+        check(settings_for("lm", ["lora_dropout=0.1"]))
+
+
+def test_a_recipe_that_needs_a_model_asks_for_it_whatever_else_is_set() -> None:
+    with pytest.raises(ConfigError, match="name it: from=MODEL"):
+        check(settings_for("classification/sst2", ["epochs=1"]))

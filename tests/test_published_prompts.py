@@ -34,6 +34,7 @@ def tokens(model: Any, prompt: Any, **options: Any) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_a_published_model_writes_what_it_writes_there(folder: Path, model: Any) -> None:
     transformers = pytest.importorskip("transformers")
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)

@@ -165,6 +165,7 @@ def test_values_that_aliases_multiply_are_counted_before_they_are_gathered(monke
     assert len(looked) <= 2000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -8,8 +8,10 @@ from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+from legato.config import merge, nested
 from legato.errors import ConfigError, brief
 from legato.runs import train as runs
+from legato.training.config import TrainConfig
 
 if TYPE_CHECKING:
     from legato.model import Model
@@ -43,7 +45,7 @@ def train(
     task: str | Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
     *,
-    train: Files | None = None,
+    train: Files | Mapping[str, Any] | None = None,
     valid: Files | None = None,
     test: Files | None = None,
     model: str | None = None,
@@ -80,8 +82,11 @@ def train(
     >>> legato.train("lm", train="a.txt", model="lstm", lr=3e-3, out="runs/x")           # doctest: +SKIP
     >>> legato.train("classification", train="reviews.csv", from_="MODEL", adapt="lora")  # doctest: +SKIP
     """
+    if "what" in more:  # as the first argument was called
+        task = more.pop("what")
+    section = train if isinstance(train, Mapping) else {}  # settings of the loop, as a YAML file groups them
     named = {
-        "data.train": _files("train", train),
+        "data.train": None if train is section else _files("train", train),
         "data.valid": _files("valid", valid),
         "data.test": _files("test", test),
         "from": None if from_ is None else str(from_),
@@ -90,9 +95,22 @@ def train(
     }
     short = {"model": model, "adapt": adapt, "tokenizer": tokenizer, "seed": seed, "device": device}
     timed = {"train.lr": lr, "train.epochs": epochs, "train.steps": steps}
-    given = {key: value for key, value in {**named, **short, **timed}.items() if value is not None}
-    result = runs.train(task, {**(settings or {}), **given}, quiet=quiet, **more)
+    given: dict[str, Any] = {key: value for key, value in {**named, **short, **timed}.items() if value is not None}
+    if section:
+        given["train"] = _checked(section)
+    spelled = {key.rpartition(".")[2] for key in given}  # an argument stands over the same name in `settings`
+    others = {k: v for k, v in (settings or {}).items() if k not in spelled or isinstance(v, Mapping)}
+    before = nested({**others, **more})
+    result = runs.train(task, merge(before, nested(given)), quiet=quiet)
     return TrainedRun(**vars(result))
+
+
+def _checked(section: Mapping[str, Any]) -> dict[str, Any]:
+    """A group of settings of the loop; columns of data are none."""
+    strange = [key for key in section if key not in TrainConfig.model_fields]
+    if strange:
+        _files("train", section)
+    return dict(section)
 
 
 def _files(argument: str, value: Any) -> str | list[str] | None:

@@ -126,6 +126,7 @@ def test_a_pair_that_is_empty_on_one_side_is_left_out_counted_and_named(train: A
     assert "data: 3 train, 12 valid pairs" in answer.err
 
 
+@pytest.mark.slow
 def test_an_empty_cell_of_a_table_is_left_out_counted_and_named(train: Any, tmp_path: Path) -> None:
     rows = [{"en": "A dog", "de": "Ein Hund"}, {"en": "A cat", "de": None}, {"en": "", "de": "Das"}]
     table = write(tmp_path / "a.jsonl", *map(json.dumps, rows))
@@ -152,6 +153,7 @@ def test_control_characters_in_pairs_are_replaced_and_counted(train: Any, tmp_pa
     assert "data.train: 3 control characters replaced by a space\n" in answer.err
 
 
+@pytest.mark.slow
 def test_pairs_in_any_script_are_learned_from(train: Any, command: Any, tmp_path: Path) -> None:
     files = [write(tmp_path / "a.en", "狗跑", "🐶🏃‍♀️", "كلب"), write(tmp_path / "a.de", "собака", "कुत्ता", "\u2028x")]
     answer = train(data__train=files)

@@ -21,6 +21,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_from_a_table_to_a_prediction_in_two_commands(command: Any, tmp_path: Path) -> None:
     trained = command("train", "classification", *words(settings(tmp_path, model__layers=1)), f"out={tmp_path / 'c'}")
     assert trained.code == 0

@@ -16,6 +16,7 @@ from shells import piped
 from thinned import some
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["generate", "-h"], [], ["--version"]])
 def test_help_imports_no_pytorch(words: list[str]) -> None:
     script = (

@@ -105,6 +105,7 @@ def test_one_of_several_tasks_is_inspected(command: Any, tmp_path: Path) -> None
         assert answer.err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_report_is_one_page_and_of_a_run_it_has_the_run(runs: Path, command: Any, tmp_path: Path) -> None:
     page = tmp_path / "folder" / "dog.html"
     answer = command("inspect", runs / "lstm", "the dog", "--html", page, "--json")

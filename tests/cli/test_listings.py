@@ -35,6 +35,7 @@ def test_every_model_shows_its_settings(name: str, command: Any) -> None:
     assert value_at(settings, key) == widths.get(name, 256)
 
 
+@pytest.mark.slow
 def test_every_recipe_is_listed(command: Any) -> None:
     assert json.loads(command("recipes", "--json").out).keys() == set(list_recipes())
     assert command("recipes").code == 0

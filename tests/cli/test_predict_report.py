@@ -71,6 +71,7 @@ def test_a_beam_is_the_one_that_was_asked_for(
     assert [hypothesis["text"] for hypothesis in beam["hypotheses"][: len(lines)]] == lines
 
 
+@pytest.mark.slow
 def test_a_learned_tree_is_drawn_whole(runs: Path, command: Any, tmp_path: Path) -> None:
     answer = command("predict", runs / "trees", "the dog sees cats .", "--html", tmp_path / "p.html")
     (report,) = reports_in(tmp_path / "p.html")
@@ -91,6 +92,7 @@ def test_of_many_texts_the_first_are_drawn(runs: Path, command: Any, tmp_path: P
     assert f"the first {MOST}," in " ".join(command("predict", "--help").out.replace("│", " ").split())
 
 
+@pytest.mark.slow
 def test_what_cannot_be_read_is_left_out(runs: Path, command: Any, tmp_path: Path) -> None:
     page = tmp_path / "p.html"
     answer = command("predict", runs / "many", "a cat", ">>xx<< a cat", ">>de<< a dog", "--to", "en", "--html", page)

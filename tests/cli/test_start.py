@@ -50,6 +50,7 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return legato.train("classification", settings, out=folder / "run", quiet=True).run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -119,6 +120,7 @@ def test_what_asks_to_be_called_at_the_end_is_called_and_what_is_printed_arrives
     assert (end.returncode, end.stdout, end.stderr) == (0, "printed left called\n", "")
 
 
+@pytest.mark.slow
 def test_a_command_that_went_well_takes_nothing_apart(tmp_path: Path) -> None:
     run = (
         "    class Kept:\n        def __del__(self, write=os.write):\n            write(1, b'taken apart')\n"

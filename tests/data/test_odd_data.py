@@ -279,6 +279,7 @@ def test_a_number_of_a_column_that_is_none_is_one_line(column: str, tmp_path: Pa
         assert len(str(caught.value)) < 500
 
 
+@pytest.mark.slow
 def test_long_values_and_many_names_make_no_long_message(tmp_path: Path) -> None:
     long = "x" * 100_000
     (tmp_path / "wide.jsonl").write_text(json.dumps({f"name{n}": 1 for n in range(20_000)}))

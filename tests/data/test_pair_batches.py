@@ -208,6 +208,7 @@ def drawing(pairs: Any, epoch: int, side: str) -> tuple[Any, Any]:
     return np.repeat(pairs + 10, lengths), lengths
 
 
+@pytest.mark.slow
 @given(count=st.integers(1, 40), steps=st.lists(st.integers(0, 90), min_size=1, max_size=4), pad_to=PAD_TO)
 @settings(max_examples=20, deadline=None)
 def test_a_batch_of_drawn_ids_depends_on_the_step_alone(count: int, steps: list[int], pad_to: int) -> None:

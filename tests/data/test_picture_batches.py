@@ -92,6 +92,7 @@ def test_some_of_the_pixels_are_those_of_the_same_pictures(pictures: list[Pictur
         np.testing.assert_array_equal(found, np.stack([pixels("grey", (7, 2)[number]) for number in numbers]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_run_that_goes_on_reads_what_it_would_have_read(pictures: list[Picture], workers: int) -> None:
     first, second = (batches(Pixels(pictures, PROCESSOR, keep=False, workers=workers)) for _ in range(2))

@@ -54,6 +54,7 @@ def test_characters_are_padded_both_ways() -> None:
     assert characters.sum() == 6 + 5
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=40), st.integers(30, 90), st.booleans())
 def test_an_epoch_holds_every_row_once(lengths: list[int], limit: int, alike: bool) -> None:
     batches = ExampleBatches(rows_of(lengths), BatchShape(batch_tokens=limit, seed=1, fixed_shape=alike))

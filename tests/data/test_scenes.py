@@ -470,6 +470,7 @@ def test_three_frames_tell_both_ways_of_turning_apart() -> None:
             assert (one[0] * other[1] - one[1] * other[0] > 0) == (clip.direction == "clockwise")
 
 
+@pytest.mark.slow
 def test_clips_are_the_same_whatever_else_is_drawn_and_differ_between_splits() -> None:
     few, many = (Clips(ScenesConfig(count=count), "train", 0) for count in (20, 2000))
     assert (few[13].frames == many[13].frames).all()

@@ -174,6 +174,7 @@ def test_a_tsv_that_is_quoted_as_a_csv_is_read_so(tmp_path: Path) -> None:
     assert (table.lines, table.note) == ([2, 3, 4, 6], "its quotation marks read as a csv's")
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.text('ab "\t\n', min_size=1), st.text("ab", min_size=1)), min_size=1),
     st.sampled_from(["begin", "end"]),

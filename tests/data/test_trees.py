@@ -165,6 +165,7 @@ def test_nothing_left_after_cleaning_is_an_error():
         cleaned("( (S (NP (-NONE- *)) (VP (-NONE- *?*))) )")
 
 
+@pytest.mark.slow
 @given(TREES)
 @settings(deadline=None)
 def test_cleaning_a_clean_tree_changes_nothing(tree: Tree):

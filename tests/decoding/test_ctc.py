@@ -120,6 +120,7 @@ def test_greedy_reads_the_most_probable_path(seed: int, length: int, size: int) 
         assert not tokens[row, counts[row] :].any()
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(SEEDS, st.lists(st.integers(1, 2), max_size=5), st.integers(0, 5))
 def test_what_fits_is_what_some_path_says(seed: int, tokens: list[int], length: int) -> None:

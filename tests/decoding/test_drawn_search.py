@@ -87,6 +87,7 @@ def test_walks_visit_tokens_as_often_as_their_probabilities_say():
     assert chi_square(counts, probabilities) < 16.3  # three degrees of freedom: exceeded once in a thousand
 
 
+@pytest.mark.slow
 def test_drawn_beams_are_drawn_without_replacement():
     probabilities = [0.1, 0.2, 0.7]
     model = from_table(3, {}, otherwise=probabilities)

@@ -94,6 +94,14 @@ def exact_number(text: str) -> decimal.Decimal | float:
         return float(text)
 
 
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Budgets of time that a busy machine keeps, too."""
+    for name in ("READING", "STEP", "TEXT", "TOKEN"):
+        monkeypatch.setattr(json_schema, name, 60.0)
+
+
+@pytest.mark.usefixtures("unhurried")
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_a_text_fits_its_schema_with_few_tokens_and_with_many(model: Model, name: str) -> None:
     schema = SCHEMAS[name]
@@ -226,6 +234,7 @@ HOSTILE: dict[str, dict[str, Any]] = {  # and read, or refused, in a while
 }
 
 
+@pytest.mark.slow
 def test_others_go_on_while_a_hostile_schema_is_read(model: Model) -> None:
     """The reading holds no lock that Python's other threads need: they tick along."""
     grammar_of(model, ADDRESS)  # the first one makes the table of tokens
@@ -256,6 +265,7 @@ FAR: dict[str, dict[str, Any]] = {  # from its end
 
 
 @pytest.mark.parametrize("name", FAR)
+@pytest.mark.usefixtures("unhurried")
 def test_a_far_end_that_is_known_is_not_looked_for_with_each_token(
     model: Model, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

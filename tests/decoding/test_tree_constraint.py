@@ -73,6 +73,7 @@ def check(tokens: list[int], words: int, max_tokens: int, max_unary: int) -> Non
 # What can be written
 
 
+@pytest.mark.slow
 @given(st.integers(1, 12), st.integers(0, 60), st.integers(1, 4), st.integers(0, 1000))
 @settings(max_examples=200, deadline=None)
 def test_a_random_walk_ends_in_a_tree_over_its_words(words: int, room: int, max_unary: int, seed: int):
@@ -91,6 +92,7 @@ def test_a_random_walk_ends_in_a_tree_over_its_words(words: int, room: int, max_
     check(tokens, words, max_tokens, max_unary)
 
 
+@pytest.mark.slow
 @given(TREES)
 @settings(max_examples=200, deadline=None)
 def test_every_tree_can_be_written_with_no_more_room_than_it_needs(tree: Tree):

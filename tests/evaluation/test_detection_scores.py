@@ -91,6 +91,7 @@ def test_no_true_boxes_at_all_are_an_error():
         average_precisions([[CAT]], [[CAT], []])
 
 
+@pytest.mark.slow
 def test_the_figures_are_those_of_a_file_in_cocos_form(tmp_path: Path):
     # The published way round: files, `loadRes` and `summarize` with everything as it is.
     draw = np.random.default_rng(0)

@@ -165,6 +165,7 @@ def test_f1_is_the_harmonic_mean_and_all_lies_between_nothing_and_a_hundred(gold
     assert all(0 <= found[name] <= 100 for name in ("precision", "recall", "f1", "complete"))
 
 
+@pytest.mark.slow
 @given(TREES)
 @settings(deadline=None)
 def test_a_tree_is_a_complete_match_of_itself_and_of_its_clean_form(tree: Tree):

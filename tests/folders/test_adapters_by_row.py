@@ -104,6 +104,7 @@ def written_alone(places: dict[str, Path], how: dict[str, Any], **width: Any) ->
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", HOWS)
 def test_rows_of_one_batch_are_written_as_by_their_own_models(places: dict[str, Path], how: str) -> None:
     alone = written_alone(places, HOWS[how])

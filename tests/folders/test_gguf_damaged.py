@@ -267,6 +267,7 @@ def test_a_command_ends_with_one_line(
         is_one_line((ended.value.code, *capsys.readouterr()), f"{path} cannot be read as GGUF")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_cut_and_flipped_bytes_are_refused_or_harmless(seed: int, made: bytes, tmp_path: Path) -> None:
     drawn, path = random.Random(seed), tmp_path / "m.gguf"

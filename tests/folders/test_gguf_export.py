@@ -184,6 +184,7 @@ def test_special_tokens_of_ours_are_control_tokens(export: Any, tmp_path: Path) 
     assert entries["tokenizer.ggml.bos_token_id"] == entries["tokenizer.ggml.eos_token_id"] == tokenizer.eos_id
 
 
+@pytest.mark.slow
 def test_an_adapter_is_written_with_its_base(export: Any, tmp_path: Path) -> None:
     text, base = tmp_path / "a.txt", saved(tmp_path / "base", name="llama")
     text.write_text("the dog runs\n" * 40)

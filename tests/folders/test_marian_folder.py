@@ -90,6 +90,7 @@ def test_beam_translations_are_the_same_there_with_nothing_said_but_the_folder(h
     assert translated_there(best, TEXTS) == translated_here(best, TEXTS, max_tokens=47)
 
 
+@pytest.mark.slow
 def test_a_tag_that_is_typed_is_understood_there_too(home: Path) -> None:
     best = home / "many" / "best"
     tagged = [f">>{tag}<< {text}" for text in TEXTS[:3] for tag in ("de", "fr")] + [">>en<<Ein Hund läuft."]
@@ -231,6 +232,7 @@ def test_a_published_folder_has_no_key_of_ours_and_is_a_translator(published: Pa
     assert Translator(loaded.module, loaded.tokenizer, loaded.target).tags == ["de", "fr"]
 
 
+@pytest.mark.slow
 def test_a_published_folder_that_is_saved_again_is_loaded_by_both(published: Path, tmp_path: Path) -> None:
     loaded = load_model(published)
     kept = {"start": loaded.start, "task": "translation", "about": loaded.about}

@@ -112,6 +112,7 @@ def test_vectors_are_made_of_the_tokens_that_the_file_gives(trained: Path, tmp_p
     assert TextVectors.of(again).rows(TEXTS[:1])[0].ids == read
 
 
+@pytest.mark.slow
 def test_a_language_model_goes_on_from_a_classifier_and_has_its_mark_again(trained: Path, tmp_path: Path) -> None:
     run = classifier(trained, tmp_path)
     again = lm(tmp_path, "", start=run) / "best"

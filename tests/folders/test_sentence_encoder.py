@@ -98,6 +98,7 @@ def test_each_pooling_is_the_librarys(pooling: dict[str, Any], parts: int, small
     assert np.abs(legato.load(folder, "cpu").embed(TEXTS) - there(folder, TEXTS)).max() < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [2, 3, 7, None])
 def test_a_text_is_cut_where_the_library_cuts_it(most: int | None, small: Path, tmp_path: Path) -> None:
     folder = encoder(small, tmp_path / "e", {}, max_seq_length=most, do_lower_case=True)
@@ -145,6 +146,7 @@ def test_no_texts_have_no_vectors(small: Path, tmp_path: Path) -> None:
     assert model.embed([]).shape == (0, 32)
 
 
+@pytest.mark.slow
 def test_a_masked_model_that_says_nothing_of_sentences_gives_the_mean(small: Path, tmp_path: Path) -> None:
     plain, named = legato.load(small, "cpu"), legato.load(encoder(small, tmp_path / "e", {}, parts=2), "cpu")
     assert plain.loaded.sentences is None

@@ -159,6 +159,7 @@ def test_vectors_of_texts_on_an_adapter(bases: dict[str, Path], tmp_path: Path, 
     torch.testing.assert_close(in_peft(folder, "AutoModel"), wanted, **CLOSE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("targets", [None, ["dense"]])
 def test_adapters_on_one_of_pefts(bases: dict[str, Path], tmp_path: Path, targets: list[str] | None) -> None:
     transformers, peft = pytest.importorskip("transformers"), pytest.importorskip("peft")

@@ -143,6 +143,7 @@ def test_whisper_writes_the_same(languages: bool, tmp_path: Path) -> None:
     assert decoding_tree(model, SOUND, strategy="greedy").hypotheses[0].text == model.predict([SOUND])[0]
 
 
+@pytest.mark.slow
 def test_a_decoder_beside_ctc_writes_the_same(tmp_path: Path) -> None:
     encoder = {f"model.encoder.{key.partition('.')[2]}": value for key, value in SMALL.items() if "model." in key}
     decoder = {"model": "transformer", "model.layers": 1, "model.width": 8, "model.heads": 2, "data.batch_seconds": 3}
@@ -372,6 +373,7 @@ def test_the_view_has_three_searches(held: dict[str, Model]) -> None:
         assert {2} >= {columns["state"][one["node"]] for one in each["hypotheses"] if one["finished"]}
 
 
+@pytest.mark.slow
 def test_the_view_of_a_parser_has_its_tree(parser: Model) -> None:
     view = tree_view(parser.loaded, SENTENCE)
     assert view is not None

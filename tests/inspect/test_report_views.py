@@ -126,6 +126,7 @@ def test_what_has_no_lens_has_no_view_and_what_cannot_be_read_is_said(models: di
         lens_view(a_report(), models["gpt2"], " ")
 
 
+@pytest.mark.slow
 def test_an_encoder_of_pictures_is_not_what_writes(tmp_path: Path) -> None:
     table = captioned(tmp_path)
     given = {**TINY_CAPTIONER, "data.train": table, "data.valid": table, "train.steps": 1}
@@ -350,6 +351,7 @@ def test_probes_and_mixes_are_beside_the_states(models: dict[str, Model]) -> Non
 # --- together -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_report_has_what_its_model_has(models: dict[str, Model], monkeypatch: pytest.MonkeyPatch) -> None:
     has = {name: set(build.report_of(models[name], TEXT).views) for name in ("gpt2", "bert", "lstm")}
     own = {"lens", "layers", "positions", "gradient"}

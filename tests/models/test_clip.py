@@ -326,6 +326,7 @@ def test_the_symmetric_loss_and_its_gradients_are_the_formulas() -> None:
         assert parameter.grad.abs().sum() > 0, name  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_it_learns_which_text_goes_with_which_picture() -> None:
     torch.manual_seed(0)
     model, images = small_model(), Inputs(values=pictures(8))

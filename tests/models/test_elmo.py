@@ -152,6 +152,7 @@ def test_every_parameter_gets_a_gradient() -> None:
     assert [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
 
 
+@pytest.mark.slow
 def test_a_frozen_body_learns_a_task_through_its_mix() -> None:
     """The tag of a word is whether "rain" stands behind it: only the backward model's states can tell."""
     torch.manual_seed(0)

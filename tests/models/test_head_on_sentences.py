@@ -109,6 +109,7 @@ def test_whatever_is_tuned_the_head_pools_as_the_folder_says(adapt: str, encoder
     assert shape_of(trained(encoder, tmp_path, adapt=adapt)).pool == "mean"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["multilabel", "pairs", "regression"])
 def test_so_it_does_for_labels_of_every_kind(kind: str, encoder: Path, tmp_path: Path) -> None:
     data, more = tmp_path / "data.tsv", {}

@@ -49,6 +49,7 @@ def test_chunks_give_the_loss_and_gradients_of_the_whole(
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_gradients_are_those_of_small_differences(smoothing: float) -> None:
     hidden, weight, bias, targets = parts(torch.float64)

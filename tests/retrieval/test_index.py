@@ -189,6 +189,7 @@ def test_a_file_or_folder_is_taken_out_by_its_name(place: Place, docs: Path, enc
         index.search("dog")
 
 
+@pytest.mark.slow
 def test_many_updates_are_merged_and_find_the_same(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -322,6 +322,7 @@ def test_a_length_beside_chunks_is_refused_and_ends_the_connection(address: tupl
     assert b"both Content-Length and Transfer-Encoding" in answers
 
 
+@pytest.mark.slow
 def test_a_long_answer_outlives_the_time_that_a_request_has_to_come(address: tuple[str, int]) -> None:
     body = b'{"model": "tiny", "prompt": "the cat", "max_tokens": 400, "temperature": 0, "n": 4, "stream": true}'
     with socket.create_connection(address, 30) as opened:

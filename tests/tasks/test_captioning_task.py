@@ -88,6 +88,7 @@ def test_beams_and_lengths_are_options(home: Path) -> None:
     assert len(held.predict(home / "0.png", max_tokens=1).split()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DECODERS)
 def test_every_decoder_reads_pictures(home: Path, tmp_path: Path, name: str) -> None:
     changes = {"train.steps": 2, "train.validate_every": 2, **DECODERS[name]}
@@ -132,6 +133,7 @@ def test_every_caption_is_learned_beside_its_own_picture(home: Path) -> None:
     assert said[-1] == "the model will see: 0.png → a red square"
 
 
+@pytest.mark.slow
 def test_captions_may_stay_as_they_are(home: Path, tmp_path: Path) -> None:
     given = settings(str(home / "captions.jsonl"), **{"data.plain": "false", "train.steps": 1})
     legato.train("captioning", given, out=tmp_path / "run", quiet=True)

@@ -263,6 +263,7 @@ def test_what_is_read_is_cut_as_it_was_in_training(dialogues: str, tmp_path: Pat
     assert told["tokens"] == result.metrics["valid.tokens"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "tokenizer"), [("gpt2", "unigram"), ("window", "char"), ("llama", "bpe"), ("gpt2", "word")]
 )

@@ -249,6 +249,7 @@ def test_what_cannot_be_is_said_in_one_line(changes: dict[str, Any], said: str, 
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_label_that_training_lacks_counts_as_wrong_and_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -265,6 +266,7 @@ def test_a_label_that_training_lacks_counts_as_wrong_and_is_named(
     assert scores["loss"] == pytest.approx(result.metrics["valid.loss"])
 
 
+@pytest.mark.slow
 def test_a_label_that_training_lacks_is_refused_where_that_is_asked_for(tmp_path: Path) -> None:
     wanted = settings(tmp_path)
     (tmp_path / "odd.tsv").write_text("sentence\tlabel\na fine film\tgood\na film\tso-so\n")

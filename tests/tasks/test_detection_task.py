@@ -185,6 +185,7 @@ def test_scenes_need_no_file_and_an_encoder_may_be_left_out(tmp_path: Path) -> N
     assert held.evaluate(test="toy:scenes", scenes={"test_count": 3})["pictures"] == 3
 
 
+@pytest.mark.slow
 def test_a_detector_goes_on_with_its_own_classes(home: Path, tmp_path: Path) -> None:
     pixels, objects = painted(1)
     Image.fromarray(pixels).save(tmp_path / "1.png")

@@ -54,6 +54,7 @@ def test_it_learns_classes_from_folders(home: Path) -> None:
     assert held.evaluate(test=str(home / "valid"))["accuracy"] == 1.0
 
 
+@pytest.mark.slow
 def test_a_convolutional_network_learns_them_as_well(home: Path, tmp_path: Path) -> None:
     given = {key: value for key, value in settings(home).items() if not key.startswith("model.")}
     given |= {"model": "resnet", "model.image": SIDE, "model.stem": "3x3", "model.embedding": 4}
@@ -144,6 +145,7 @@ def test_rows_that_fill_a_batch_have_no_loss(home: Path) -> None:
     torch.testing.assert_close(loss.reported, nll[0, 0] + nll[1, 1])
 
 
+@pytest.mark.slow
 def test_labels_may_be_several_or_numbers(tmp_path: Path) -> None:
     several, numbers = [], []
     for number in range(8):
@@ -204,6 +206,7 @@ def test_a_processor_of_another_size_that_fits_is_read(home: Path, tmp_path: Pat
         assert legato.load(with_size(home, tmp_path / "model", 2 * SIDE, SIDE)).predict(pixels("red", 3)) == "red"
 
 
+@pytest.mark.slow
 def test_a_model_goes_on_with_its_own_processor(home: Path, tmp_path: Path) -> None:
     given = {key: value for key, value in settings(home).items() if not key.startswith("model")}
     given |= {"from": str(home / "run"), "adapt": "head", "train.steps": 1}

@@ -117,6 +117,7 @@ def test_a_packed_document_is_read_as_if_it_stood_alone(tmp_path: Path) -> None:
 # --- training, scoring -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_tiny_gpt_learns_is_scored_and_writes(tmp_path: Path) -> None:
     result = train(tmp_path, "run", train__steps=40, train__lr=0.01)
     assert result.metrics["valid.loss"] < 2.8

@@ -70,6 +70,7 @@ def test_every_model_that_reads_both_ways_learns_to_guess(model: str, tmp_path: 
     assert best.predict("dogs dogs dogs <mask> dogs dogs dogs") == "dogs"
 
 
+@pytest.mark.slow
 def test_a_run_whose_window_follows_a_short_model_can_go_on(tmp_path: Path) -> None:
     base = trained(tmp_path, "bert", data__window=16, **{"train.steps": 2})
     more = settings(tmp_path, "bert", **{"train.steps": 2, "from": str(base)})

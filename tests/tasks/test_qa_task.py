@@ -164,6 +164,7 @@ def test_every_model_that_reads_a_text_can_be_trained(home: Path, tmp_path: Path
     assert answer in "nobody saw it. Anna did it in 1806."
 
 
+@pytest.mark.slow
 def test_a_trained_encoder_goes_on_with_a_head_for_spans(home: Path, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("\n".join(context(random.Random(n))[0] for n in range(60)))

@@ -250,6 +250,7 @@ def test_too_much_said_in_too_little_time_is_left_out(home: Path, tmp_path: Path
         prepared({**settings(home), "data.train": none})
 
 
+@pytest.mark.slow
 def test_letters_that_the_vocabulary_lacks_are_said(home: Path, tmp_path: Path) -> None:
     table = write_table(tmp_path / "train.tsv", [(str(home / "2.wav"), "löw"), (str(home / "0.wav"), "low")])
     given = {key: value for key, value in settings(home).items() if not key.startswith("model")}

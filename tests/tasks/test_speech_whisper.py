@@ -155,6 +155,7 @@ def test_times_are_told_of_each_passage(tmp_path: Path) -> None:
     assert all(0 <= word["start"] <= word["end"] <= 0.66 for word in words)
 
 
+@pytest.mark.slow
 def test_a_recording_longer_than_a_window_is_read_to_its_end(tmp_path: Path) -> None:
     whisper_folder(tmp_path)
     held = legato.load(str(tmp_path), device="cpu")
@@ -224,6 +225,7 @@ def test_tuning_keeps_the_prompt(tmp_path: Path, adapter: str | None) -> None:
     assert tuned == exported
 
 
+@pytest.mark.slow
 def test_sounds_longer_than_a_window_are_left_out_and_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -289,6 +291,7 @@ def test_settings_that_mean_nothing_are_refused(tmp_path: Path, changes: dict[st
         legato.train("speech", **{**QUICK, **TINY, **data, **changes, "out": str(tmp_path / "r")})
 
 
+@pytest.mark.slow
 def test_a_recording_is_in_the_language_of_its_first_window(tmp_path: Path) -> None:
     whisper_folder(tmp_path, languages=True)
     held = legato.load(str(tmp_path), device="cpu")
@@ -311,6 +314,7 @@ def test_passages_come_while_a_recording_is_read(tmp_path: Path) -> None:
     assert [tuple(word) for word in (first, *found)] == [(word["word"], word["start"], word["end"]) for word in words]
 
 
+@pytest.mark.slow
 def test_a_model_without_times_gives_a_passage_for_each_window(tmp_path: Path) -> None:
     data = write_sounds(tmp_path)
     run = legato.train("speech", **{**QUICK, **TINY, **data, "out": str(tmp_path / "r")}).run

@@ -179,6 +179,7 @@ def test_the_loss_is_that_of_the_decoder(home: Path) -> None:
     assert len(written) == len(data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

@@ -85,6 +85,7 @@ def strong(model: torch.nn.Module) -> Any:
     return model.eval()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"search": "beam", "beams": 3}], ids=["greedy", "beam"])
 def test_answers_written_side_by_side_are_those_written_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
@@ -303,6 +304,7 @@ def test_scenes_are_described_and_asked_about() -> None:
     assert found.sha256 != talked_scenes(config, "train", 0).sha256
 
 
+@pytest.mark.slow
 def test_a_model_of_scenes_is_tested_on_others(tmp_path: Path) -> None:
     few = {"data.train": "toy:scenes", "data.scenes.count": 6, "data.scenes.valid_count": 2, "data.scored": 2}
     settings = {**SMALL, **few, "train.steps": 1, "model.vision.name": "clip-vision", "model.text.length": 64}

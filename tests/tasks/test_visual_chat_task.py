@@ -112,6 +112,7 @@ def test_only_answers_are_learned_behind_a_token_for_each_patch(home: Path) -> N
     assert batch.image_rows.tolist() == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("frozen", [("vision", "text"), ("vision",)])
 def test_a_stage_trains_what_is_not_frozen(home: Path, tmp_path: Path, frozen: tuple[str, ...]) -> None:
     given = going_on(str(home / "dialogues.jsonl"), **{"from": str(home / "run"), "train.frozen": list(frozen)})

@@ -107,6 +107,7 @@ def test_training_goes_on_from_a_trained_model(seeing: Path, tmp_path: Path) -> 
     assert held.predict((seeing / "images" / "100.png", "what colour is it?")) == "red"
 
 
+@pytest.mark.slow
 def test_an_encoder_that_is_trained_already_is_taken_and_stays(seeing: Path, tmp_path: Path) -> None:
     (tmp_path / "classes").mkdir()
     for number, colour in enumerate(COLOURS):

@@ -127,6 +127,7 @@ def assert_same(left: dict[str, Tensor], right: dict[str, Tensor]) -> None:
     assert [name for name in left if not torch.equal(left[name], right[name])] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [{}, {"train__ema": 0.5}, {"train__average": 0.5}])
 def test_a_run_that_was_stopped_goes_on_to_the_same_statistics(
     more: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -151,6 +152,7 @@ def test_statistics_are_averaged_as_weights_are(tmp_path: Path) -> None:
         assert not torch.allclose(saved[name], steps[-1][f"body.{name}"], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adapt", ["head", "bitfit"])
 def test_a_frozen_body_keeps_its_statistics(adapt: str, tmp_path: Path) -> None:
     base = train(tmp_path / "base") / "best"
@@ -178,6 +180,7 @@ def test_low_rank_adapters_have_no_place_in_convolutions(tmp_path: Path) -> None
         train(tmp_path / "run", **{"from": str(base), "adapt": "lora"})
 
 
+@pytest.mark.slow
 def test_training_begins_with_a_folders_statistics(tmp_path: Path) -> None:
     base = train(tmp_path / "base") / "best"
     run = train(tmp_path / "run", **{"from": str(base), "train__keep": 10, "train__checkpoint_every": 1})

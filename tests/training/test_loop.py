@@ -375,6 +375,7 @@ def test_a_compiled_model_learns_as_the_plain_one_does(tmp_path: Path, monkeypat
     torch.testing.assert_close(compiled, plain, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_compiled_is_trained_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -102,6 +102,7 @@ def test_a_resumed_run_keeps_the_cuts_of_its_rate_and_the_count_towards_the_next
     assert weights_digest(resumed) == weights_digest(whole)
 
 
+@pytest.mark.slow
 def test_patience_goes_on_counting_after_an_interruption(
     tmp_path: Path, scores: Script, interrupted: Callable[..., Path]
 ) -> None:
@@ -191,6 +192,7 @@ def test_dropout_differs_from_step_to_step_and_part_to_part(
     assert len(set(losses)) == (12 if dropout else 1)
 
 
+@pytest.mark.slow
 def test_every_step_and_part_draws_with_a_seed_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seeds: list[int] = []
     monkeypatch.setattr(loop, "seed_generators", lambda device, seed: seeds.append(seed))

@@ -31,6 +31,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "train__lr": 300,
         "train__average_patience": 1,
         "train__schedule": "constant",
+        "data__forget": 0.02,
     },
     "ema": {"train__ema": 0.9, "train__schedule": "plateau", "train__lr": 0.05},
     "accumulation": {

@@ -44,10 +44,17 @@ def command(
 
     words = joined(settings or [])
     files = [word for word in words if "=" not in word and os.path.exists(word)]
-    given = {"data.test": files[0] if len(files) == 1 else files} if files else {}
-    given |= split_words(word for word in words if word not in files)
-    # A name without a section is of the data, the only section that there is.
-    given = nested({key if key in KEYS or "." in key else f"data.{key}": value for key, value in given.items()})
+    given = split_words(word for word in words if word not in files)
+    # A name without a section is of the data, the only section that there is; `data=FILE` is what is scored.
+    given = {
+        "data.test" if key == "data" else key if key in KEYS or "." in key else f"data.{key}": value
+        for key, value in given.items()
+    }
+    if files and "data.test" in given:
+        raise ConfigError(
+            f"{brief(files[0])} and data.test={brief(given['data.test'])} are both to be scored; name one"
+        )
+    given = nested({**given, **({"data.test": files[0] if len(files) == 1 else files} if files else {})})
     for key in given:
         if key not in KEYS:
             raise ConfigError(f"unknown key '{brief(key)}'; {suggest(key, KEYS)}")

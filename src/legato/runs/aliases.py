@@ -6,7 +6,6 @@ is refused with the choices.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
@@ -17,20 +16,21 @@ from legato.errors import ConfigError, brief, suggest
 from legato.folders.model_folder import read_config
 from legato.models.model_with_head import HeadConfig
 from legato.registry import MODELS, TASKS
+from legato.runs.recipes import TO_BE_NAMED, note_name
 from legato.training.adapt import AdaptConfig
 from legato.training.config import TrainConfig
 
 # Names of other toolkits whose values are others than ours: they are answered with our name, and not translated.
 OTHER_VALUES: Final = {"batch_size", "bf16", "dtype", "early_stopping", "fp16", "per_device_train_batch_size"}
-# Settings of no section, by their names in Hugging Face's scripts.
-WHOLE_NAMES: Final = {
-    "dataset_name": "data.train",
-    "model_name_or_path": "from",
-    "output_dir": "out",
-    "pretrained_model_name_or_path": "from",
-    "test_file": "data.test",
-    "train_file": "data.train",
-    "validation_file": "data.valid",
+# Names of other toolkits that belong to one section, whatever others have of that name.
+SECTION_OF: Final = {
+    "adam_epsilon": "train",
+    "lora_alpha": "adapt",
+    "lora_dropout": "adapt",
+    "max_seq_length": "data",
+    "r": "adapt",
+    "target_modules": "adapt",
+    "use_rslora": "adapt",
 }
 
 
@@ -59,19 +59,21 @@ class _Sections:
 
     def __init__(self, task: Any, settings: Mapping[str, Any]) -> None:
         self._task, self._settings = task, settings
+        self._model: Any = ...
 
     def fields(self, section: str) -> Collection[str]:
         """The names of a section's settings."""
         kinds = {"train": TrainConfig, "adapt": AdaptConfig, "head": HeadConfig, "tokenizer": TokenizerConfig}
         kind = {**kinds, "data": self._task.Data}.get(section)
         if section == "model":
-            kind = self._model()
+            self._model = self._model_config() if self._model is ... else self._model
+            kind = self._model
         return [] if kind is None else [field.alias or name for name, field in kind.model_fields.items()]
 
-    def _model(self) -> Any:
+    def _model_config(self) -> Any:
         given, start = self._settings.get("model"), self._settings.get("from")
         name = given.get("name") if isinstance(given, Mapping) else None
-        if name is None and isinstance(start, str):
+        if name is None and isinstance(start, str) and start != TO_BE_NAMED:
             return type(read_config(start))
         name = name or self._task.default_model
         return MODELS.get(name).Config if isinstance(name, str) and name in MODELS else None
@@ -85,37 +87,36 @@ class _Sections:
 
     def translated(self, section: str, group: Mapping[str, Any]) -> dict[str, Any]:
         """A section's settings by our names."""
-        strange = [key for key in group if isinstance(key, str) and _ours(key)]
+        strange = [key for key in group if isinstance(key, str) and _ours(key, section)]
         if not strange:
             return dict(group)
         fields, result = self.fields(section), dict(group)
         for key in strange:
-            names = [name for name in _ours(key) if name in fields]
+            names = [name for name in _ours(key, section) if name in fields]
             if key not in fields and len(names) == 1 and key not in OTHER_VALUES:
-                _note(f"{section}.{key}", f"{section}.{names[0]}")
+                note_name(f"{section}.{key}", f"{section}.{names[0]}")
                 result[names[0]] = result.pop(key)
         return result
 
 
 def _place(key: str, sections: _Sections, known: Collection[str]) -> str:
     """The dotted name that a name without a section stands for."""
-    if key in WHOLE_NAMES:
-        _note(key, WHOLE_NAMES[key])
-        return WHOLE_NAMES[key]
     used = sections.used()
     fields = {section: [name for name in sections.fields(section) if name != "name"] for section in used}
     own = [f"{section}.{key}" for section in used if key in fields[section]]
-    theirs = [f"{section}.{name}" for section in used for name in _ours(key) if name in fields[section]]
+    theirs = [f"{section}.{name}" for section in used for name in _ours(key, section) if name in fields[section]]
     choices = own or theirs
     if len(choices) == 1 and key not in OTHER_VALUES:
         if not own:
-            _note(key, choices[0])
+            note_name(key, choices[0])
         return choices[0]
     if choices:
         several = " or ".join(choices)
         reason = "may mean several settings" if len(choices) > 1 else "has values of another kind here"
         raise ConfigError(f"'{brief(key)}' {reason}; write {several}")
-    unused = [f"adapt.{name}" for name in (key, *_ours(key)) if name in AdaptConfig.model_fields and name != "name"]
+    unused = [
+        f"adapt.{name}" for name in (key, *_ours(key, "adapt")) if name in AdaptConfig.model_fields and name != "name"
+    ]
     if unused:
         raise ConfigError(f"unknown key '{brief(key)}'; did you mean '{unused[0]}'? It belongs to adapt=lora")
     near = suggest(key, known)
@@ -128,10 +129,8 @@ def _place(key: str, sections: _Sections, known: Collection[str]) -> str:
     raise ConfigError(f"unknown key '{brief(key)}'; {near}")
 
 
-def _ours(name: str) -> list[str]:
-    """What a setting of another toolkit may be called here."""
+def _ours(name: str, section: str) -> list[str]:
+    """What a setting of another toolkit may be called in a section."""
+    if SECTION_OF.get(name.lower(), section) != section:
+        return []
     return [ours for ours, theirs in ELSEWHERE.items() if name.lower() in theirs]
-
-
-def _note(theirs: str, ours: str) -> None:
-    warnings.warn(f"{theirs} is called {ours} here", stacklevel=2)

@@ -34,6 +34,7 @@ from legato.models.model_with_head import HeadSpec, ModelWithHead
 from legato.registry import MODELS, TASKS
 from legato.runs.aliases import resolved
 from legato.runs.config import NAMES, RunConfig, check, dump, flat, settings_for
+from legato.runs.recipes import task_named
 from legato.runs.run_folder import RunFolder
 from legato.runs.train import Result, finished_result, plan_of, resume_run, start_run
 from legato.schema import to_json
@@ -46,6 +47,8 @@ LISTS = (
     "data.valid_columns",
     *("data.toy.distance", "data.toy.length", "data.labels", "adapt.targets"),
 )
+BARE_LISTS = ("data", "train", "valid", "test", "columns", "directions", "labels", "targets")  # without their section
+LORA = ("alpha", "rank", "rslora", "targets")
 WIDEST = 16384
 TOLERANCE = 0.1  # of the parameters, by which a model may miss the number that it should have
 NUMBER = re.compile("[0-9]{1,15}")
@@ -222,10 +225,10 @@ def _compare(
 
 
 def _entries(names: list[str], given: dict[str, Any]) -> list[ComparisonEntry]:
-    swept = {k: v for k, v in given.items() if isinstance(v, list) and k not in LISTS}
+    swept = {k: v for k, v in given.items() if isinstance(v, list) and k not in (*LISTS, *BARE_LISTS)}
     fixed = {k: v for k, v in given.items() if k not in swept}
     entries = []
-    for name in names:
+    for name in [task_named(name) or name for name in names]:
         for values in itertools.product(*swept.values()):
             chosen = dict(zip(swept, values, strict=True))
             parts = [Path(name).stem if name not in TASKS else ""] if len(names) > 1 else []
@@ -233,11 +236,11 @@ def _entries(names: list[str], given: dict[str, Any]) -> list[ComparisonEntry]:
             alike = TASKS.get(name).compared if name in TASKS else {}
             settings = {**alike, **fixed, **chosen}
             if chosen.get("adapt", "lora") != "lora":  # what is said of LoRA is for the entries that have it
-                settings = {key: value for key, value in settings.items() if not key.startswith("adapt.")}
-            asked = resolved(settings_for(name, settings), NAMES)
+                settings = {k: v for k, v in settings.items() if not k.startswith("adapt.") and k not in LORA}
+            asked = settings_for(name, settings)
             config = check(asked)
             label = " ".join(part for part in parts if part) or Path(name).stem
-            own_width = "width" in (asked.get("model") or {})
+            own_width = "width" in (resolved(asked, NAMES).get("model") or {})
             entries.append(ComparisonEntry(label, config, own_width))
     if len({entry.label for entry in entries}) < len(entries):
         raise ConfigError("two of the things to compare have the same name; rename one of the files")

@@ -21,15 +21,13 @@ from legato.models.base import ModelConfig, SequenceModel
 from legato.models.model_with_head import HeadConfig
 from legato.registry import MODELS, TASKS
 from legato.runs.aliases import resolved
-from legato.runs.recipes import Expectation
+from legato.runs.recipes import TO_BE_NAMED, Expectation
 from legato.runs.recipes import find_recipe as find_recipe
 from legato.runs.recipes import list_recipes as list_recipes
 from legato.runs.recipes import settings_for as settings_for
 from legato.tasks.defaults import Defaults, Given
 from legato.training.adapt import AdaptConfig
 from legato.training.config import TrainConfig
-
-TO_BE_NAMED: Final = "???"  # what a recipe has where its user must say something
 
 
 class RunConfig(Section):
@@ -75,6 +73,7 @@ NAMES: Final = [field.alias or name for name, field in RunConfig.model_fields.it
 
 def check(settings: Mapping[str, Any]) -> RunConfig:
     """The settings as a `RunConfig`, each section checked by the class that its names choose."""
+    _refuse_unnamed(settings.get("from"))
     settings = resolved(settings, NAMES)
     for key in settings:
         if key not in NAMES:
@@ -84,7 +83,6 @@ def check(settings: Mapping[str, Any]) -> RunConfig:
     _refuse_no_name(settings["task"], "task")
     task = TASKS.get(str(settings["task"]))
     _check_expected(task, settings.get("expect"))
-    _refuse_unnamed(settings.get("from"))
     settings = with_defaults(task, _begun_with(task, settings))
     if _section(settings, "train").get("batch_rows") is not None and not task.rows:
         rowed = _tasks_with(lambda task: task.rows)

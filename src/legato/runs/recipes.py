@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import model_validator
 
-from legato.config import Section, joined, merge, nested, parse_words, read_yaml, split_words
+from legato.config import ELSEWHERE, Section, joined, merge, nested, parse_words, read_yaml, split_words
 from legato.errors import ConfigError, brief, suggest
 from legato.input_files import path_of
 from legato.registry import MODELS, TASKS
@@ -75,26 +76,85 @@ TASK_NAMES: Final = {
 }
 
 
+# Settings of no section, and files, by their names in Hugging Face's scripts.
+WHOLE_NAMES: Final = {
+    "dataset_name": "data.train",
+    "model_name_or_path": "from",
+    "output_dir": "out",
+    "pretrained_model_name_or_path": "from",
+    "test_file": "data.test",
+    "train_file": "data.train",
+    "validation_file": "data.valid",
+}
+TO_BE_NAMED: Final = "???"  # what a recipe has where its user must say something
+
+
 def settings_for(what: str | None, words: Iterable[str] | Mapping[str, Any] = ()) -> dict[str, Any]:
     """The unchecked settings of a task's name, a recipe or a YAML file, with `words` laid over them."""
-    over = nested(words) if isinstance(words, Mapping) else parse_words(words)
+    over = _spelled_as_ours(nested(words) if isinstance(words, Mapping) else parse_words(words))
+    for name, section in over.items():
+        both = name if not isinstance(section, Mapping) else None
+        places = [key for key, group in over.items() if isinstance(group, Mapping) and both in group]
+        if places:
+            raise ConfigError(f"'{brief(name)}' and '{places[0]}.{brief(name)}' are both set; leave one of them out")
+    base = _base_of(what)
+    settings = merge(_without(base, over), over)
+    task = settings.get("task")
+    return {**settings, "task": task_named(task) or task} if isinstance(task, str) else settings
+
+
+def _base_of(what: str | None) -> dict[str, Any]:
+    """The settings that a task's name, a recipe or a YAML file stands for."""
     if what is None:
-        task = over.get("task")
-        return {**over, "task": task_named(task) or task} if isinstance(task, str) else over
+        return {}
     task = task_named(what)
     if task is not None:
-        return merge({"task": task}, over)
+        return {"task": task}
     recipe = find_recipe(what)
     if recipe is not None:
-        return merge(recipe, over)
+        return recipe
     if what.endswith((".yaml", ".yml")):
-        return merge(read_yaml(path_of(what, error=ConfigError)), over)
+        return _spelled_as_ours(read_yaml(path_of(what, error=ConfigError)))
     if what.lower() in MODELS:
         raise ConfigError(f"'{brief(what)}' is a model, and a task comes first: legato train lm model={what.lower()}")
     near = suggest(what, [*TASKS.names(), *list_recipes()])
     if not near.startswith("did you mean"):
         near = f"{suggest(what, TASKS.names())}; legato recipes lists the recipes"
     raise ConfigError(f"'{brief(what)}' is no task, recipe or YAML file; {near}")
+
+
+def _spelled_as_ours(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings in which the names of `WHOLE_NAMES` are ours."""
+    result = {key: value for key, value in settings.items() if key not in WHOLE_NAMES}
+    for key in settings:
+        if key in WHOLE_NAMES:
+            note_name(key, WHOLE_NAMES[key])
+            result = merge(result, nested({WHOLE_NAMES[key]: settings[key]}))
+    return result
+
+
+def _without(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a file without those that are set over it by another spelling of their name."""
+    sections = [group for group in over.values() if isinstance(group, Mapping)]
+    kept: dict[str, Any] = {}
+    for key, value in base.items():
+        names = (key, *(ours for ours, theirs in ELSEWHERE.items() if key in theirs))
+        if isinstance(value, Mapping):
+            group = over.get(key)
+            group = group if isinstance(group, Mapping) else {}
+            kept[key] = {
+                name: inner
+                for name, inner in value.items()
+                if not any(ours in group for ours, theirs in ELSEWHERE.items() if name in theirs)
+            }
+        elif not any(name in group for name in names for group in (over, *sections)):
+            kept[key] = value
+    return kept
+
+
+def note_name(theirs: str, ours: str) -> None:
+    """Say what a setting is called here that has another name elsewhere."""
+    warnings.warn(f"{theirs} is called {ours} here", stacklevel=2)
 
 
 def task_named(word: str) -> str | None:
@@ -132,7 +192,12 @@ def named_and_set(words: Iterable[str]) -> tuple[str | None, dict[str, Any]]:
         )
     settings = split_words(assignments)
     if files:
-        settings = {"data.train": files[0] if len(files) == 1 else files, **settings}
+        other = next((key for key in ("data.train", "train", "data") if key in settings), None)
+        if other is not None:
+            raise ConfigError(
+                f"{brief(files[0])} and {other}={brief(settings[other])} are both to train on; name one"
+            )
+        settings["data.train"] = files[0] if len(files) == 1 else files
     return what, settings
 
 

@@ -51,7 +51,7 @@ def test_a_run_without_a_model_yet_is_said_to_be_one(command: Any, stopped: Path
         (["data.tset=x"], ("'data.tset'", "'test'")),
         (["tset=x"], ("'data.tset'", "'test'")),
         (["train.steps=5"], ("'train'",)),
-        (["data.test=toy:recal"], ("'recal'",)),
+        (["data.test=toy:recal"], ("toy:recal",)),
         (["device=cuda9x"], ("device=cuda9x",)),
         (["fast"], ("'fast' is not a setting",)),
     ],

@@ -99,6 +99,7 @@ def test_soft_alignments_have_rows_that_sum_to_one(run: str, command: Any, home:
         assert sum(row) == pytest.approx(1, abs=0.005)  # each is rounded to four digits
 
 
+@pytest.mark.slow
 def test_a_model_without_attention_has_nothing_to_align(train: Any, command: Any, tmp_path: Path) -> None:
     assert train("model.attention=none", **{**SEQ2SEQ, "train__steps": 1}).code == 0
     assert command("predict", tmp_path / "run", DOG).code == 0

@@ -52,6 +52,7 @@ def test_the_three_commands_train_translate_and_score(
     assert "nrefs:1|case:lc|eff:no|tok:13a|smooth:exp|version:" in scored.out
 
 
+@pytest.mark.slow
 def test_training_shows_pairs_and_translations_as_it_goes(train: Any, home: Path) -> None:
     answer = train("train.samples=1")
     first = (home / "val.en").read_text().splitlines()[0]

@@ -40,6 +40,7 @@ def write_table(kind: str, home: Path, path: Path, names: tuple[str, str] | None
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "names", "note"),
     [
@@ -60,6 +61,7 @@ def test_a_table_is_read_by_columns_that_are_guessed_and_said(
     assert "data: 400 train, 12 valid pairs" in answer.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tsv", "csv", "jsonl", "parquet"])
 def test_a_table_is_read_by_columns_that_are_named(kind: str, train: Any, home: Path, tmp_path: Path) -> None:
     table = write_table(kind, home, tmp_path / "pairs", ("hither", "thither"))
@@ -104,6 +106,7 @@ def test_a_toy_language_trains_and_is_scored_at_the_end(train: Any, tmp_path: Pa
 # ── vocabularies ──────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_separate_vocabularies_come_back_as_they_were(train: Any, command: Any, tmp_path: Path) -> None:
     answer = train("data.joint=false")
     assert answer.code == 0, answer.err

@@ -102,6 +102,7 @@ def test_a_test_language_that_nothing_teaches_is_refused_before_training(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_column_of_a_table_may_hold_the_language(train: Any, command: Any, many: Path, tmp_path: Path) -> None:
     sides = {language: (many / f"train.{language}").read_text().splitlines() for language in ("en", "de", "fr")}
     rows = [f"{sides['en'][i]}\t{sides[to][i]}\t{to}\n" for i in range(40) for to in ("de", "fr")]

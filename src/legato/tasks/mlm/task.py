@@ -34,6 +34,7 @@ from legato.evaluation.mlm import METRICS, masked_nll, masked_scores, next_sente
 from legato.folders.loaded import Loaded
 from legato.models.base import ModelConfig, SequenceModel
 from legato.registry import MODELS
+from legato.tasks import defaults
 from legato.tasks.base import Plan, Prediction, Say, Task, TaskJob, as_trained, penalised
 from legato.tasks.defaults import Defaults, Given, TrainDefaults, completed
 from legato.tasks.mlm.fill_mask import WRITTEN, MaskFiller
