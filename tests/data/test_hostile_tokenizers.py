@@ -299,6 +299,21 @@ def test_a_growing_part_of_a_file_is_seen_however_it_is_written(section: str, pa
         refused(lambda text=text: check_growth(Path("a.json"), text.encode(), KNOWN))  # type: ignore[misc]
 
 
+WRONG: list[dict[str, Any]] = [  # of each key, what is no value of it
+    *({"type": "TemplateProcessing", "single": value, "pair": value} for value in (3, [3], [[3]], "Sequence", {"a": 3})),
+    *({"type": "Replace", "pattern": value, "content": 3} for value in (3, [3], {"Regex": [3]}, {"String": [3]})),
+    *({"type": kind} for kind in (3, [3], {"a": 3}, "Prepend", "Precompiled", "TemplateProcessing")),
+    {"type": "Precompiled", "precompiled_charsmap": ["é"]},
+    {"type": "Precompiled", "precompiled_charsmap": "é"},
+    {"type": "Precompiled", "precompiled_charsmap": "AA=="},
+]
+
+
+@pytest.mark.parametrize("part", WRONG, ids=str)
+def test_what_has_the_wrong_type_is_left_to_the_library(part: dict[str, Any]) -> None:
+    check_growth(Path("a.json"), json.dumps({"post_processor": part}).encode(), KNOWN)
+
+
 PUBLISHED: dict[str, dict[str, Any]] = {  # what changes texts in them
     "Llama 2": {
         "normalizer": normalizers.Sequence([normalizers.Prepend("▁"), replace(" ", "▁")]),

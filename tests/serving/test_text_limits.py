@@ -7,15 +7,17 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from fastapi.testclient import TestClient
 
 import legato
+from legato.data.text.libraries import TooSlow
+from legato.errors import DataError
 from legato.model import Model
 from legato.serving.models import LONG_WORK, Served
-from legato.serving.transport.text_limits import CODE, INPUT_TOKENS, TOKEN_CHARACTERS, TextLimits
+from legato.serving.transport.text_limits import CODE, INPUT_TOKENS, TOKEN_CHARACTERS, TextLimits, token_counts
 from serving.api_client import api_of, refusal_of
 from tiny_tasks import tiny
 
@@ -77,6 +79,32 @@ def test_what_is_too_long_is_refused_before_it_is_computed(
     assert said in line
     assert "but this server reads 600" in line
     assert (answer.json()["error"]["param"], answer.json()["error"]["code"]) == (field, CODE)
+
+
+class Cutter:
+    """Cuts texts into letters, all of a batch before it gives any; counts how often it was asked."""
+
+    def __init__(self, problem: Exception) -> None:
+        self.problem, self.calls = problem, 0
+
+    def encode_many(self, texts: list[str]) -> Iterator[str]:
+        self.calls += 1
+        if "bad" in texts:
+            raise self.problem
+        yield from texts
+
+    def encode(self, text: str) -> str:
+        return next(self.encode_many([text]))
+
+
+def test_texts_that_cannot_be_cut_are_tried_once_beside_others_and_once_alone() -> None:
+    texts, cutter = ["a", "bb", "bad", "cccc"] * 5, Cutter(DataError("this is no text"))
+    assert list(token_counts(texts, cast(Any, cutter))) == [1, 2, 3, 4] * 5
+    assert cutter.calls == 1 + len(texts)
+    slow = Cutter(TooSlow("this takes for ever"))
+    with pytest.raises(TooSlow):
+        list(token_counts(texts, cast(Any, slow)))
+    assert slow.calls == 1
 
 
 def test_what_just_fits_is_answered(client: TestClient) -> None:

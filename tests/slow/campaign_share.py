@@ -2,6 +2,7 @@
 
 LEGATO_CAMPAIGN is the share, from 0 to 1 (`make fuzz` sets 1: the whole). LEGATO_CAMPAIGN_SEED says which cases
 belong to it; by default the number of commits up to this one, so that ten commits in a row take every case once.
+Where no commit is known it is the day's number.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterable
+from datetime import date
 from fractions import Fraction
 from pathlib import Path
 from typing import TypeVar
@@ -28,7 +30,8 @@ def seed() -> int:
     if number := os.environ.get("LEGATO_CAMPAIGN_SEED"):
         return int(number)
     if _git("rev-parse", "--is-shallow-repository") != "false":  # its commits cannot be counted
-        return int((_git("rev-parse", "HEAD") or "0")[:8], 16)
+        commit = _git("rev-parse", "HEAD")
+        return int(commit[:8], 16) if commit else date.today().toordinal()
     return int(_git("rev-list", "--count", "HEAD"))
 
 
@@ -53,5 +56,8 @@ def repetition() -> str:
 
 def _git(*words: str) -> str:
     """What git says of this repository; an empty text where there is none."""
-    result = subprocess.run(["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    try:
+        result = subprocess.run(["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    except OSError:  # git is not installed
+        return ""
     return result.stdout.strip() if result.returncode == 0 else ""

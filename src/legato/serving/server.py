@@ -28,7 +28,7 @@ from legato.serving.transport.log import writer
 
 Protocol: Final = connection_class()
 LOCAL: Final = ("127.0.0.1", "localhost", "::1")
-KEY: Final = re.compile(r"[!-~\xa1-\xff](?:[ -~\xa1-\xff]*[!-~\xa1-\xff])?")  # that a header can hold
+KEY: Final = re.compile(r"[!-~](?:[ -~]*[!-~])?")  # that every client sends alike in a header
 SWITCH: Final = 0.0005  # seconds after which threads of Python take turns: those that write texts and that send them
 DRAIN: Final = 30  # seconds that texts being written have when the server is to stop
 ENDING: Final = 5  # seconds that all else has then, before the process ends in the middle of it
@@ -51,7 +51,7 @@ class ServerOptions:
             if not KEY.fullmatch(key):
                 which = "" if len(self.keys) == 1 else f" {number}"
                 raise ConfigError(
-                    f"API key{which} holds what no client can send in a header (characters beyond Latin-1, control "
+                    f"API key{which} holds what no client can send in a header (characters beyond ASCII, control "
                     "characters, spaces at its ends); choose one of letters and digits"
                 )
 

@@ -76,6 +76,10 @@ SLOW: Final[dict[str, Callable[[Any], bool]]] = {
 WRITTEN: Final = re.compile(rb'"(%b)"\s*:\s*("(?:[^"\\]|\\.)*+"|\d+)' % "|".join(SLOW).encode())
 
 
+class TooSlow(DataError):
+    """A text for which a tokenizer takes longer than anybody waits."""
+
+
 @contextmanager
 def clear_of_panics(what: str, error: type[LegatoError] = DataError) -> Iterator[None]:
     """Whatever a library raises inside is an `error`: `what` says which file, and what could not be done with it.
@@ -243,7 +247,7 @@ def within_time(work: Callable[[], Any], size: int, slow: Sequence[str]) -> Any:
     if problems:
         raise problems[0]
     if not results:
-        raise DataError(
+        raise TooSlow(
             f"the tokenizer takes more than {allowed:.3g} s for {size:,} characters or tokens, since its file says "
             f"{_listed(slow)}; use another tokenizer, or shorten what has no spaces in it"
         )

@@ -67,10 +67,15 @@ def _growth(part: Any, known_patterns: Collection[str]) -> float:
             longest = _longest_form(str(part.get("precompiled_charsmap") or ""))
             own = longest if longest > MAX_FORM else 1
         case "TemplateProcessing":
-            copies = (sum("Sequence" in piece for piece in part.get(kind) or ()) for kind in ("single", "pair"))
-            own = math.inf if max(copies) > MAX_COPIES else 1
+            own = math.inf if max(_copies(part.get(kind)) for kind in ("single", "pair")) > MAX_COPIES else 1
     inner = (other for value in part.values() for other in (value if isinstance(value, list) else [value]))
     return own * math.prod(_growth(other, known_patterns) for other in inner)
+
+
+def _copies(template: Any) -> int:
+    """How often a template holds a text; what is no template the library refuses."""
+    pieces = template if isinstance(template, list) else []
+    return sum(isinstance(piece, Mapping) and "Sequence" in piece for piece in pieces)
 
 
 def _replacement_growth(pattern: Any, content: Any, known_patterns: Collection[str]) -> float:
@@ -78,7 +83,7 @@ def _replacement_growth(pattern: Any, content: Any, known_patterns: Collection[s
     if pattern.get("String"):
         return max(1.0, length / len(str(pattern["String"])))
     # Any other expression may match nothing, between any two characters.
-    return max(1, length) if pattern.get("Regex") in known_patterns else 1 + length
+    return max(1, length) if str(pattern.get("Regex")) in known_patterns else 1 + length
 
 
 def _longest_form(charsmap: str) -> int:

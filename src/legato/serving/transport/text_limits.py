@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from legato.data.text.libraries import TooSlow
 from legato.data.text.tokenizers import AnyTokenizer
 from legato.errors import LegatoError
 from legato.models.base import SequenceModel
@@ -73,22 +74,28 @@ class TextLimits:
 
 
 def token_counts(texts: Sequence[str], tokenizer: AnyTokenizer | None) -> Iterator[int]:
-    """How many tokens each text is; of one that cannot be cut into tokens, and its model refuses, its characters."""
+    """How many tokens each text is; of one that cannot be cut into tokens, and its model refuses, its characters.
+
+    What takes too long is given up on at once: each try may leave a thread behind that goes on.
+    """
     if tokenizer is None:
         yield from map(len, texts)
         return
     done = 0
-    while done < len(texts):
-        try:
-            for ids in tokenizer.encode_many(texts[done:]):
-                done += 1
-                yield len(ids)
-        except LegatoError:  # one of those that were cut side by side
-            try:
-                yield len(tokenizer.encode(texts[done]))
-            except LegatoError:
-                yield len(texts[done])
+    try:
+        for ids in tokenizer.encode_many(texts):
             done += 1
+            yield len(ids)
+    except TooSlow:
+        raise
+    except LegatoError:  # one of those that were cut side by side
+        for text in texts[done:]:
+            try:
+                yield len(tokenizer.encode(text))
+            except TooSlow:
+                raise
+            except LegatoError:
+                yield len(text)
 
 
 def _texts_in(value: Any) -> Iterator[str]:
