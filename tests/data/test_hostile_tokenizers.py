@@ -300,7 +300,7 @@ def test_a_growing_part_of_a_file_is_seen_however_it_is_written(section: str, pa
 
 
 WRONG: list[dict[str, Any]] = [  # of each key, what is no value of it
-    *({"type": "TemplateProcessing", "single": value, "pair": value} for value in (3, [3], [[3]], "Sequence", {"a": 3})),
+    *({"type": "TemplateProcessing", "single": value} for value in (3, [3], [[3]], "Sequence", {"a": 3})),
     *({"type": "Replace", "pattern": value, "content": 3} for value in (3, [3], {"Regex": [3]}, {"String": [3]})),
     *({"type": kind} for kind in (3, [3], {"a": 3}, "Prepend", "Precompiled", "TemplateProcessing")),
     {"type": "Precompiled", "precompiled_charsmap": ["é"]},

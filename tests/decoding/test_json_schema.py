@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from contextlib import suppress
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from cli.conftest import command as command
 from legato.decoding.constraints import json_schema
 from legato.decoding.constraints.json_schema import SchemaConstraint, SchemaGrammar, check_readable
 from legato.decoding.constraints.schema_ends import Ends
-from legato.decoding.constraints.schema_numbers import exact_bounds
+from legato.decoding.constraints.schema_numbers import exact_bounds, steps
 from legato.decoding.constraints.schema_sizes import largest_match, largest_part
 from legato.errors import ConfigError
 from legato.model import Model
@@ -206,6 +207,17 @@ def test_an_object_may_have_thousands_of_optional_keys(model: Model, others: boo
             {"properties": {"minimum": {"maximum": 1 - 2**60}}},
             {"properties": {"minimum": {"maximum": -1152921504606850000}}},
         ),
+        (
+            {
+                "$defs": {"const": {"maximum": 2**53 + 1}},
+                "patternProperties": {"enum": {"maximum": 2**60}},
+            },
+            {
+                "$defs": {"const": {"maximum": 9007199254740990}},
+                "patternProperties": {"enum": {"maximum": 1152921504606840000}},
+            },
+        ),
+        ({"properties": {"minimum": 2**53 + 1}}, {"properties": {"minimum": 2**53 + 1}}),
         ({"minimum": True, "exclusiveMaximum": 3.0}, {"minimum": True, "exclusiveMaximum": 3}),
         ({"maximum": 10**400 - 1}, {"maximum": 10**400 - 10**385}),
     ],
@@ -214,6 +226,12 @@ def test_a_bound_is_rounded_inwards_to_what_is_compared_exactly(
     bounds: dict[str, Any], exact: dict[str, Any]
 ) -> None:
     assert exact_bounds(bounds) == exact
+
+
+def test_a_property_called_like_a_keyword_is_a_property() -> None:
+    named = {"const": {"multipleOf": 3}, "multipleOf": {"type": "number"}, "enum": {"multipleOf": 5}}
+    assert steps({"properties": named}) == [Decimal(3), Decimal(5), Decimal(15)]
+    assert steps({"properties": {"multipleOf": 7}, "const": {"multipleOf": 9}}) == []
 
 
 def test_no_number_beyond_a_bound_is_allowed(model: Model) -> None:

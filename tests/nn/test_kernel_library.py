@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -94,7 +95,23 @@ def test_a_damaged_library_that_cannot_be_made_anew_is_not_loaded(
 
 @needs_compiler
 @pytest.mark.skipif(os.name == "nt", reason="files have no such permissions")
-@pytest.mark.parametrize("other", ["folder", "file", "owner"])
+def test_a_folder_that_a_group_may_write_to_is_closed_and_such_a_library_made_anew(small_library: Path) -> None:
+    kernels.library()
+    (file,) = small_library.glob("kernels-*.so")
+    small_library.chmod(0o2777)
+    file.chmod(0o770)
+    before = file.stat().st_ino
+    kernels.library.cache_clear()
+    with warnings.catch_warnings(action="error"):
+        assert kernels.library() == file.read_bytes()
+    assert small_library.stat().st_mode & 0o777 == 0o755
+    assert file.stat().st_mode & 0o777 == 0o700
+    assert file.stat().st_ino != before
+
+
+@needs_compiler
+@pytest.mark.skipif(os.name == "nt", reason="files have no such permissions")
+@pytest.mark.parametrize("other", ["shared", "owner"])
 def test_a_library_that_another_user_may_have_written_is_not_loaded(
     small_library: Path, monkeypatch: pytest.MonkeyPatch, other: str
 ) -> None:
@@ -108,7 +125,7 @@ def test_a_library_that_another_user_may_have_written_is_not_loaded(
         if small_library.stat().st_uid == 0:
             os.chown(small_library, 12345, -1)
     else:
-        (small_library if other == "folder" else next(small_library.glob("*.so"))).chmod(0o777)
+        small_library.chmod(0o1777)  # as of /tmp
     with pytest.warns(UserWarning, match="other users may write to .*; set LEGATO_KERNELS to a folder of your own"):
         assert kernels.library() is None
 

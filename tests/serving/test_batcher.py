@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
@@ -133,6 +134,18 @@ def test_requests_that_come_together_share_a_batch(run: Lengths) -> None:
         assert run.batches == [["a", "aa"]]
     finally:
         batcher.close()
+
+
+def test_a_thread_that_waits_keeps_nothing_of_what_it_computed(batcher: Batcher, run: Lengths) -> None:
+    run.free.set()
+    request = batcher.submit(["a"], "texts", run)
+    assert request.future.result(20) == [1]
+    computed = weakref.ref(request)
+    del request
+    until = time.monotonic() + 20
+    while computed() is not None and time.monotonic() < until:
+        time.sleep(0.001)
+    assert computed() is None
 
 
 def test_a_bad_input_fails_its_own_request_alone(batcher: Batcher, run: Lengths) -> None:

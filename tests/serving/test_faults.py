@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from legato.serving import server as server_module
 from legato.serving.api import ApiOptions, make_api
 from legato.serving.app import Refusal
 from legato.serving.models import Served, ServedModels
-from legato.serving.scheduler import Done, Event, Failed, QueueFull, Scheduler
+from legato.serving.scheduler import Done, Event, Failed, QueueFull, Scheduler, TextRequest
 from legato.serving.server import listen, run
 from legato.serving.transport.connections import connection_class
 from legato.serving.transport.log import LogWriter, writer
@@ -156,25 +156,68 @@ def test_a_panic_while_a_request_is_read_is_its_own(model: Model, monkeypatch: p
     served.close(drain=False)
 
 
-def test_many_prompts_of_one_body_leave_rows_to_others(scheduler: Scheduler, model: Model) -> None:
-    prompt, many, other = model.prompt_ids("the cat"), [Waiting() for _ in range(8)], Waiting()
+def test_many_prompts_of_one_body_leave_rows_to_others(
+    scheduler: Scheduler, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prompt, begun, free, step = model.prompt_ids("the cat"), threading.Event(), threading.Event(), Engine.step
+
+    def held(self: Engine) -> Any:
+        begun.set()
+        assert free.wait(60)
+        return step(self)
+
+    monkeypatch.setattr(Engine, "step", held)
+    order: list[str] = []
     scheduler.queue = 16
-    for each in many:
-        scheduler.submit(prompt, SearchOptions(search="greedy", max_tokens=400), each, group="a body")
-    wait_until(lambda: scheduler.load() == (3, 5))
-    scheduler.submit(prompt, GREEDY, other)
-    assert isinstance(other.end(), Done)
-    assert scheduler.load() == (3, 5)
+    first, many, other = Waiting(), [Waiting() for _ in range(6)], Waiting()
+
+    def note(name: str, waiting: Waiting) -> Callable[[Event], None]:
+        def listen(event: Event) -> None:
+            order.extend([name] * isinstance(event, Done))
+            waiting(event)
+
+        return listen
+
+    try:
+        scheduler.submit(prompt, GREEDY, first)
+        assert begun.wait(60)  # all others come before anything is written of them
+        for each in many:
+            scheduler.submit(prompt, GREEDY, note("many", each), group="a body")
+        scheduler.submit(prompt, SearchOptions(search="greedy", max_tokens=1), note("other", other), group="other")
+    finally:
+        free.set()
+    for each in (first, *many, other):
+        assert isinstance(each.end(), Done)
+    assert order[0] == "other"
+
+
+def test_prompts_of_one_body_have_their_turn_beside_single_ones(model: Model) -> None:
+    scheduler = Scheduler(model, rows=8)
+    scheduler.close()  # nothing is written: only whose turn it is matters
+
+    def request(group: object) -> TextRequest:
+        return TextRequest(model, [0], GREEDY, 1, lambda event: None, 0.0, group=group)
+
+    scheduler._running[0] = (request("a body"), 0)
+    scheduler._waiting.extend(request("a body") for _ in range(3))
+    admitted = []
+    for _ in range(6):
+        scheduler._waiting.append(request(object()))  # there is always another one
+        turn = scheduler._next()
+        assert turn is not None
+        scheduler._waiting.remove(turn)
+        admitted.append(turn.group)
+    assert admitted.count("a body") == 3
 
 
 def test_a_server_that_is_to_stop_ends_whatever_it_is_doing(monkeypatch: pytest.MonkeyPatch) -> None:
     given_up = threading.Event()
     monkeypatch.setattr(server_module, "give_up", given_up.set)
-    with server_module.ending(0.05) as stop:
+    with server_module.ending(30) as stop:
         stop.set()
-    with server_module.ending(0.05):
+    with server_module.ending(30):
         pass  # nobody asked for its end
-    assert not given_up.wait(0.2)
+    assert not given_up.wait(0.1)
     with server_module.ending(0.05) as stop:
         stop.set()
         assert given_up.wait(30)

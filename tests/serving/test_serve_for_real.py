@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -43,7 +44,7 @@ import time
 from legato.cli import main
 from legato.model import Model
 from legato.serving import server
-server.DRAIN, server.ENDING = 1, 1
+server.DRAIN, server.ENDING = 1, 5
 Model.embed = lambda self, texts: time.sleep(600)
 main()
 """
@@ -53,8 +54,9 @@ def test_it_stops_in_the_middle_of_what_takes_too_long(folder: Path) -> None:
     with serving(f"chat={folder}", "--no-log", code=ENDLESS) as (process, address), ThreadPoolExecutor(1) as pool:
         body = {"model": "chat", "input": "the"}
         asked = pool.submit(httpx.post, f"{address}/v1/embeddings", json=body, timeout=60)
+        until = time.monotonic() + 60
         while not re.search(r"legato_texts_writing\{.*\} 1\.0", httpx.get(f"{address}/metrics").text):
-            pass
+            assert time.monotonic() < until, "nothing is computed"
         process.send_signal(signal.SIGTERM)
         assert asked.result(60).status_code == 503
         assert process.wait(60) == 1

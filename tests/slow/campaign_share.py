@@ -56,8 +56,9 @@ def repetition() -> str:
 
 def _git(*words: str) -> str:
     """What git says of this repository; an empty text where there is none."""
+    command = ["git", *words]
     try:
-        result = subprocess.run(["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+        result = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
     except OSError:  # git is not installed
         return ""
     return result.stdout.strip() if result.returncode == 0 else ""

@@ -9,6 +9,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import subprocess
 import sys
 import time
@@ -26,12 +27,13 @@ INDEX = """
 import sys
 import legato.retrieval.documents as documents
 from legato.cli import main
-documents.PDF_SECONDS = 0.5  # beside 20, so that the campaign ends
+documents.PDF_SECONDS = 2  # beside 20, so that the campaign ends
 main()
 """
 WORDS = (
     "aardvark badger camel dingo echidna ferret gecko heron ibis jackal koala lemur marmot newt ocelot puffin quail"
 )
+NAME = re.compile(r"(?:hostile|[aimz]-good)-\d+(?:\.\w+)+")  # of a document
 NAMES = [*WORDS.split(), "raccoon", "sloth", "tapir"]  # what tells the good documents apart
 
 
@@ -71,8 +73,8 @@ def write_good(folder: Path) -> dict[str, str]:
     return words
 
 
-def check(done: subprocess.CompletedProcess[str], place: Path, words: dict[str, str]) -> int:
-    """The good documents are found, and of each other one that is not there a line says why; how many those are."""
+def check(done: subprocess.CompletedProcess[str], place: Path, words: dict[str, str]) -> dict[str, str]:
+    """The good documents are found, and of each other one that is not there a line says why: these, by its name."""
     from legato.retrieval.index import Index
 
     report = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else {}
@@ -86,7 +88,9 @@ def check(done: subprocess.CompletedProcess[str], place: Path, words: dict[str, 
     for word, source in words.items():
         assert [hit.passage.source for hit in made.search(word)][:1] == [source], word
     made.close()
-    return int(report["unread"])
+    unread = {match.group(): line for line in report["skipped"] if (match := NAME.search(line))}
+    assert len(unread) == report["unread"]
+    return unread
 
 
 def test_good_documents_are_found_beside_hostile_ones(tmp_path: Path) -> None:
@@ -102,11 +106,14 @@ def test_good_documents_are_found_beside_hostile_ones(tmp_path: Path) -> None:
     began = time.monotonic()
     unread = check(index(docs, "--out", place, "--json"), place, words)
     first = time.monotonic() - began
-    for source in list(words.values())[:10]:  # which break now, and stay in the index as they were
-        (docs / source.partition("/")[2].partition("#")[0]).write_bytes(b"{\x00\xff&#")
+    broken = [source.partition("/")[2].partition("#")[0] for source in list(words.values())[:10]]
+    for name in broken:  # which stay in the index as they were
+        (docs / name).write_bytes(b"{\x00\xff&#")
     again = check(index("--out", place, "--json"), place, words)
-    print(f"{len(numbers)} hostile documents, {unread} unread in {first:.0f} s; again {again} unread")
-    assert again == unread + 10
+    print(f"{len(numbers)} hostile documents, {len(unread)} unread in {first:.0f} s; again {len(again)} unread")
+    # What takes too long once may not another time.
+    slow = {name for lines in (unread, again) for name, line in lines.items() if "takes more than" in line}
+    assert again.keys() - slow == (unread.keys() | set(broken)) - slow
 
 
 # --- kills ---------------------------------------------------------------------------------------------

@@ -159,10 +159,11 @@ class Batcher:
             while batch := self._next_batch():
                 begun = time.monotonic()
                 self._compute(batch)
-                seconds = max(time.monotonic() - begun, 1e-3)
+                seconds, count = max(time.monotonic() - begun, 1e-3), len(batch)
+                del batch  # while the thread waits nothing of it is kept
                 with self._changed:
                     self._running = []
-                    self._rate = 0.7 * self._rate + 0.3 * len(batch) / seconds
+                    self._rate = 0.7 * self._rate + 0.3 * count / seconds
                     idle = None if self._waiting else self.idle
                 if idle is not None:
                     idle()

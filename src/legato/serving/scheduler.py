@@ -164,6 +164,7 @@ class Scheduler:
         # By model, one function for all its requests: those that may choose their tokens together do.
         self._decodes: dict[int, Callable[[Sequence[int]], str]] = {}
         self._closing = False
+        self._oldest = False  # whose turn it is
         self._stopped = False  # by a fault
         self._busy = 0.0  # seconds of steps so far
         self._ended: deque[tuple[float, int]] = deque(maxlen=ENDED)  # when, in those seconds, and how many texts
@@ -289,15 +290,18 @@ class Scheduler:
             return bool(self._waiting or self._running) or not self._closing
 
     def _next(self) -> TextRequest | None:
-        """Whose turn it is, where there is room: of the group with the fewest rows, the oldest.
+        """Whose turn it is, where there is room: now the oldest, now the oldest of the group with the fewest rows.
 
         A group leaves a share of the rows to others, so that many prompts of one body keep nobody waiting.
         """
         rows = Counter(request.group for request, _ in self._running.values())
         most = self.rows - self.rows // SPARE
         able = [each for each in self._waiting if not rows[each.group] or rows[each.group] + each.count <= most]
-        first = min(able, key=lambda each: rows[each.group], default=None)
-        return first if first is not None and len(self._running) + first.count <= self.rows else None
+        first = min(able, key=lambda each: 0 if self._oldest else rows[each.group], default=None)
+        if first is None or len(self._running) + first.count > self.rows:
+            return None
+        self._oldest = not self._oldest
+        return first
 
     def _admit(self, request: TextRequest) -> None:
         """Let the engine take in a request; what is raised here is this request's."""

@@ -33,6 +33,8 @@ SWITCH: Final = 0.0005  # seconds after which threads of Python take turns: thos
 DRAIN: Final = 30  # seconds that texts being written have when the server is to stop
 ENDING: Final = 5  # seconds that all else has then, before the process ends in the middle of it
 
+_giving_up = threading.Lock()
+
 
 @dataclass(frozen=True)
 class ServerOptions:
@@ -118,7 +120,8 @@ def ending(seconds: float) -> Iterator[threading.Event]:
 
 
 def give_up() -> None:
-    """End the process in the middle of what it computes."""
+    """End the process in the middle of what it computes; a second thread that would waits for that."""
+    _giving_up.acquire()  # for ever
     end_log("legato: the server has stopped in the middle of what it computed, which took too long")
     os._exit(1)
 

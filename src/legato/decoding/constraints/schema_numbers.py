@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any, Final
 
+from legato.decoding.constraints.schema_sizes import PARTS
 from legato.errors import ConfigError, brief
 
 MAX_DIGITS: Final = 15  # that any double tells apart
@@ -25,6 +26,7 @@ ROUNDING: Final = {
     "maximum": ROUND_FLOOR,
     "exclusiveMaximum": ROUND_FLOOR,
 }
+VALUES: Final = ("const", "enum")  # keys of values, which are no schemas
 MERGING: Final = ("allOf", "anyOf", "oneOf", "$ref", "patternProperties")  # in which steps become a common multiple
 NUMBER_END: Final = re.compile(r"(\d*)(\.?)(\d*)\Z")
 
@@ -39,13 +41,21 @@ def exact_bounds(schema: Any) -> Any:
         return [exact_bounds(part) for part in schema]
     if not isinstance(schema, Mapping):
         return schema
-    for key in ("const", "enum"):
+    for key in VALUES:
         _check_values(key, schema.get(key))
-    exact = {key: part if key in ("const", "enum") else exact_bounds(part) for key, part in schema.items()}
+    exact = {key: _exact_part(key, part) for key, part in schema.items()}
     for key, rounding in ROUNDING.items():
         if _is_number(schema.get(key)):
             _round_bound(exact, key, rounding)
     return exact
+
+
+def _exact_part(key: str, part: Any) -> Any:
+    if key in VALUES:
+        return part
+    if key in PARTS and isinstance(part, Mapping):
+        return {name: exact_bounds(schema) for name, schema in part.items()}
+    return exact_bounds(part)
 
 
 def _round_bound(part: dict[str, Any], key: str, rounding: str) -> None:
@@ -95,8 +105,10 @@ def _steps(part: Any, keys: set[str]) -> Iterator[Decimal]:
         step = part.get("multipleOf")
         if _is_number(step) and step != 0:
             yield abs(Decimal(str(step)))
-        for other in part.values():
-            yield from _steps(other, keys)
+        for key, other in part.items():
+            if key not in VALUES:
+                named = key in PARTS and isinstance(other, Mapping)
+                yield from _steps(list(other.values()) if named else other, keys)
 
 
 def completions(text: str, of_steps: Sequence[Decimal]) -> Iterator[str]:

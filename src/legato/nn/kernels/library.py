@@ -32,6 +32,7 @@ FLAGS: Final = (
     "-fno-schedule-insns",  # GCC's order of a tile's products makes them wait for one another: 82 for 103 GOP/s
 )
 COMPILERS: Final = ("g++", "c++")  # clang's C++ lacks some of GCC's ways to write vectors
+OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 TIMEOUT_S: Final = 300  # of a compiler
 
 
@@ -329,8 +330,8 @@ def _loaded(name: str, kind: Callable[[Path], Loaded]) -> Loaded | None:
     try:
         file = _folder() / f"{name}-{_key(compiler)}.so"
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _check_owner(file.parent)
-        if not _is_intact(file):
+        _close_to_others(file.parent)
+        if not (_is_intact(file) and _is_private(file)):
             _compile(compiler, SOURCES / f"{name}.cpp", file)
         _check_owner(file)
         return kind(file)
@@ -401,12 +402,26 @@ def _digest_file(file: Path) -> Path:
     return file.with_suffix(".sha256")
 
 
+def _close_to_others(folder: Path) -> None:
+    """Let nobody else write into a folder of this user's: a umask of 002 lets a group. One that all share stays."""
+    if hasattr(os, "getuid") and not _is_private(folder):
+        status = folder.stat()
+        if status.st_uid == os.getuid() and not status.st_mode & stat.S_ISVTX:
+            folder.chmod(stat.S_IMODE(status.st_mode) & ~OTHERS_WRITE)
+    _check_owner(folder)
+
+
+def _is_private(path: Path) -> bool:
+    """Whether no other user can write to a file or folder."""
+    if not hasattr(os, "getuid"):
+        return True
+    status = path.stat()
+    return status.st_uid in (os.getuid(), 0) and not status.st_mode & OTHERS_WRITE
+
+
 def _check_owner(path: Path) -> None:
     """Refuse a file or folder into which another user may have put code."""
-    if not hasattr(os, "getuid"):
-        return
-    status = path.stat()
-    if status.st_uid not in (os.getuid(), 0) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if not _is_private(path):
         raise PermissionError(f"other users may write to {path}; set LEGATO_KERNELS to a folder of your own")
 
 
