@@ -87,9 +87,9 @@ def test_what_came_meanwhile_shares_batches_of_like_length(batcher: Batcher, run
 
 def test_a_batch_is_bounded_by_its_work(run: Lengths) -> None:
     run.free.set()
-    batcher = Batcher("test", work=8, cost=lambda length: length**2, gather=20.0)
+    batcher = Batcher("test", work=8, gather=20.0)
     try:
-        request = batcher.submit(["aaaa", "a", "aa", "a", "aa", "a"], "texts", run)
+        request = batcher.submit(["aaaa", "a", "aa", "a", "aa", "a"], "texts", run, [16, 1, 4, 1, 4, 1])
         batcher.close()
         assert request.future.result(20) == [4, 1, 2, 1, 2, 1]
         assert run.batches == [["a", "a", "a"], ["aa", "aa"], ["aaaa"]]  # 3 × 1, 2 × 4, and one alone

@@ -107,6 +107,11 @@ def test_texts_that_cannot_be_cut_are_tried_once_beside_others_and_once_alone() 
     assert slow.calls == 1
 
 
+def test_the_bytes_of_a_picture_are_no_tokens_beside_a_text() -> None:
+    inputs = ["abc", bytes(51_200), (bytes(51_200), "ab")]
+    assert TextLimits(TOKENS).input_lengths(inputs, None, "inputs") == [(3, 0), (0, 100), (2, 100)]
+
+
 def test_what_just_fits_is_answered(client: TestClient) -> None:
     body = {"model": "tagging", "inputs": ["a " * TOKENS]}
     (prediction,) = client.post("/v1/predict", json=body).json()["predictions"]

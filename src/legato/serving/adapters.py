@@ -30,7 +30,7 @@ class ServedAdapter(Served):
         return self.base.scheduler()
 
     async def _batched(
-        self, inputs: Sequence[Any], lengths: Sequence[int], kind: Any, run: Run, gone: Gone
+        self, inputs: Sequence[Any], costs: Sequence[float], kind: Any, run: Run, gone: Gone
     ) -> list[Any]:
         rows = AdapterRows.all_of(self.model.loaded.adapter)
 
@@ -38,7 +38,7 @@ class ServedAdapter(Served):
             with adapter_rows(rows):
                 return run(some)
 
-        return await super()._batched(inputs, lengths, kind, run_adapted, gone)
+        return await super()._batched(inputs, costs, kind, run_adapted, gone)
 
     def warm_up(self) -> None:
         """Its base has been."""

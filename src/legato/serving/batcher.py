@@ -30,8 +30,6 @@ ROWS: Final = 64  # inputs of a batch
 GATHER: Final = 0.004  # seconds that the first request waits for others
 
 Run = Callable[[list[Any]], Sequence[Any]]
-Cost = Callable[[int], float]
-"""What an input of some length takes to be computed."""
 
 
 @dataclass(eq=False)
@@ -39,7 +37,7 @@ class Request:
     """Some inputs of one client, and what it waits on."""
 
     inputs: list[Any]
-    lengths: Sequence[int]  # of the inputs, as the batcher's costs count them
+    costs: Sequence[float]  # what each input takes to be computed
     kind: Hashable  # requests of one kind share batches
     run: Run  # an answer for each of some inputs
     deadline: float
@@ -69,16 +67,15 @@ class Batcher:
         *,
         rows: int = ROWS,
         work: float = math.inf,
-        cost: Cost = float,
         queue: int = QUEUE,
         patience: float = PATIENCE,
         gather: float = GATHER,
         idle: Callable[[], None] | None = None,
     ) -> None:
-        """Of a batch `rows` × the `cost` of its longest input is `work` at most, unless it is one input alone. Once
+        """Of a batch `rows` × the cost of its dearest input is `work` at most, unless it is one input alone. Once
         nobody waits any longer `idle` is called.
         """
-        self.name, self.rows, self.work, self.cost = name, rows, work, cost
+        self.name, self.rows, self.work = name, rows, work
         self.queue, self.patience, self.gather, self.idle = queue, patience, gather, idle
         self._changed = threading.Condition()
         self._waiting: deque[Request] = deque()
@@ -92,11 +89,11 @@ class Batcher:
 
     # ── what any thread may call ──────────────────────────────────────────────────────────────────
 
-    def submit(self, inputs: Sequence[Any], kind: Hashable, run: Run, lengths: Sequence[int] = ()) -> Request:
+    def submit(self, inputs: Sequence[Any], kind: Hashable, run: Run, costs: Sequence[float] = ()) -> Request:
         """Let answers be computed; refused where too many wait. A request that is alone may be of any size."""
         given = list(inputs)
-        lengths = lengths or [len(each) if isinstance(each, str | bytes) else 1 for each in given]
-        request = Request(given, lengths, kind, run, time.monotonic() + self.patience)
+        costs = costs or [len(each) if isinstance(each, str | bytes) else 1 for each in given]
+        request = Request(given, costs, kind, run, time.monotonic() + self.patience)
         with self._changed:
             if self._broken:
                 raise has_stopped()
@@ -202,12 +199,12 @@ class Batcher:
         return full or self._closing or time.monotonic() >= self._waiting[0].begun + self.gather
 
     def _work_left(self, request: Request) -> float:
-        return sum(self.cost(request.lengths[place]) for place in request.left)
+        return sum(request.costs[place] for place in request.left)
 
     def _beside(self, lead: Request) -> list[Place]:
         """A batch with the shortest input of a request, and others of like length."""
         places = [(each, place) for each in self._waiting if each.kind == lead.kind for place in sorted(each.left)]
-        places.sort(key=_length)
+        places.sort(key=_cost)
         first = last = next(number for number, (request, _) in enumerate(places) if request is lead)
         while last + 1 < len(places) and self._fits(last + 2 - first, places[last + 1]):
             last += 1
@@ -215,8 +212,8 @@ class Batcher:
             first -= 1
         return places[first : last + 1]
 
-    def _fits(self, rows: int, longest: Place) -> bool:
-        return rows <= self.rows and rows * self.cost(_length(longest)) <= self.work
+    def _fits(self, rows: int, dearest: Place) -> bool:
+        return rows <= self.rows and rows * _cost(dearest) <= self.work
 
     def _compute(self, batch: Sequence[Place]) -> None:
         """Answer inputs of one kind."""
@@ -253,6 +250,6 @@ class Batcher:
         return DeadlineExceeded(f"this took longer than {self.patience:g} s")
 
 
-def _length(place: Place) -> int:
+def _cost(place: Place) -> float:
     request, number = place
-    return request.lengths[number]
+    return request.costs[number]

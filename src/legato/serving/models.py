@@ -79,14 +79,15 @@ class Served:
 
         def lengths() -> list[int]:
             if most is None:
-                return self.input_limits.input_lengths(texts, tokenizer, "input")
+                return [length for length, _ in self.input_limits.input_lengths(texts, tokenizer, "input")]
             return list(token_counts(texts, tokenizer))
 
         if most is not None:  # what is beyond would be cut off, once all of it is tokens
             texts = [text[: TOKEN_CHARACTERS * most] for text in texts]
         counts = await asyncio.to_thread(lengths)
         read = counts if most is None else [min(count, most) for count in counts]
-        vectors = await self._batched(texts, read, "embed", lambda some: list(self.model.embed(some)), gone)
+        costs = list(map(self.cost, read))
+        vectors = await self._batched(texts, costs, "embed", lambda some: list(self.model.embed(some)), gone)
         return np.stack(vectors), sum(counts)
 
     async def predict(
@@ -98,13 +99,16 @@ class Served:
         lengths = await asyncio.to_thread(self.input_limits.input_lengths, inputs, tokenizer, "inputs")
         if model.module.is_encoder_decoder:  # as much is written as is read, in each of the beams
             beams, most = options.get("beams") or 1, options.get("max_tokens")
-            lengths = [(length + (most or length)) * beams for length in lengths]
+            lengths = [
+                ((length + (most or length)) * beams, files * beams * (1 if most else 2)) for length, files in lengths
+            ]
+        costs = [self.cost(length) + files for length, files in lengths]
 
         def run(some: list[Any]) -> list[dict[str, Any]]:
             return [prediction.as_json() for prediction in model.predictions(some, **options)]
 
         kind = ("predict", task, to_json(dict(sorted(options.items()))))
-        return await self._batched(inputs, lengths, kind, run, gone)
+        return await self._batched(inputs, costs, kind, run, gone)
 
     async def talk(self, prompt: list[int], picture: bytes, options: SearchOptions, gone: Gone) -> list[Generated]:
         """What is answered to a dialogue about a picture, `options.nbest` times."""
@@ -115,8 +119,8 @@ class Served:
 
         # What is drawn depends on the row that it is drawn for, so it is drawn alone.
         kind = ("talk", options) if options.search == "greedy" else object()
-        length = len(prompt) + len(picture) // TOKEN_BYTES + options.max_tokens * options.nbest
-        (answer,) = await self._batched([(prompt, picture)], [length], kind, run, gone)
+        cost = self.cost(len(prompt) + options.max_tokens * options.nbest) + len(picture) // TOKEN_BYTES
+        (answer,) = await self._batched([(prompt, picture)], [cost], kind, run, gone)
         return list(answer)
 
     def member(self, task: str | None) -> Model:
@@ -128,22 +132,20 @@ class Served:
             return self._members[task]
 
     async def _batched(
-        self, inputs: Sequence[Any], lengths: Sequence[int], kind: Any, run: Run, gone: Gone
+        self, inputs: Sequence[Any], costs: Sequence[float], kind: Any, run: Run, gone: Gone
     ) -> list[Any]:
-        work = sum(map(self.cost, lengths))
-        long = sum(work > bound for bound in LONG_WORK)
+        long = sum(sum(costs) > bound for bound in LONG_WORK)
         with self._lock:
             if long not in self._batchers:
                 self._batchers[long] = Batcher(
                     self.name,
                     work=BATCH_WORK.get(self.model.device.type, BATCH_WORK["cuda"]),
-                    cost=self.cost,
                     queue=self.limits["queue"],
                     patience=self.limits["patience"],
                     idle=trim if long else None,
                 )
             batcher = self._batchers[long]
-        return await batcher.outcome(batcher.submit(inputs, kind, run, lengths), gone)
+        return await batcher.outcome(batcher.submit(inputs, kind, run, costs), gone)
 
     def cost(self, length: int) -> float:
         """What a text of so many tokens takes, in tokens alone: attention goes by their square, within what is read

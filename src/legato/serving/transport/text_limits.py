@@ -55,8 +55,10 @@ class TextLimits:
     def _refusal(self, count: str, most: str, what: str, field: str) -> Refusal:
         return Refusal(400, f"{what} has {count}, but {self.reader} reads {most} at most: shorten it", field, CODE)
 
-    def input_lengths(self, inputs: Sequence[Any], tokenizer: AnyTokenizer | None, field: str) -> list[int]:
-        """About how many tokens each input is; refused where a text in one is too long.
+    def input_lengths(
+        self, inputs: Sequence[Any], tokenizer: AnyTokenizer | None, field: str
+    ) -> list[tuple[int, int]]:
+        """How many tokens each input's texts are, and for about how many its files take; refused where a text is too long.
 
         An input may be a text, the bytes of a file, or several of them.
         """
@@ -69,7 +71,7 @@ class TextLimits:
         for number, (each, some) in enumerate(zip(inputs, texts, strict=True)):
             own = [next(counts) for _ in some]
             self.check_tokens(max(own, default=0), f"{field}.{number}", f"{field}.{number}")
-            lengths.append(sum(own) + _bytes_in(each) // TOKEN_BYTES)
+            lengths.append((sum(own), _bytes_in(each) // TOKEN_BYTES))
         return lengths
 
 
