@@ -58,7 +58,7 @@ class TextLimits:
     def input_lengths(
         self, inputs: Sequence[Any], tokenizer: AnyTokenizer | None, field: str
     ) -> list[tuple[int, int]]:
-        """How many tokens each input's texts are, and for about how many its files take; refused where a text is too long.
+        """Of each input how many tokens its texts are, and as about how many its files take; refused with a long one.
 
         An input may be a text, the bytes of a file, or several of them.
         """
