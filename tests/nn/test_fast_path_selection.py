@@ -274,6 +274,14 @@ def test_encoders_have_what_is_planted(
 
 
 @torch.no_grad()
+def test_a_table_of_kinds_of_sentences_is_called_where_there_is_one_kind() -> None:
+    model, batch = model_of("bert"), Batch(Inputs.of([[1, 2, 3]], "cpu"))
+    before = model(batch).hidden
+    model.segments.register_forward_hook(negative)
+    assert (model(batch).hidden - before).abs().max() > 1e-3
+
+
+@torch.no_grad()
 def test_an_attention_from_elsewhere_sees_rows_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoder, "WORTH", 0)
     stack = stack_of(causal=False).eval()

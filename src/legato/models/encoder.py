@@ -115,8 +115,9 @@ class EncoderModel(SequenceModel):
         x = self.embedding(tokens) + self.positions(at)  # (B, T, D)
         if self.segments is not None:
             # A model that knows one kind of sentence only, as RoBERTa does, takes all for that.
-            one = segments is None or self.segments.num_embeddings == 1
-            x = x + (self.segments.weight[0] if one else self.segments(segments))
+            if segments is None or self.segments.num_embeddings == 1:
+                segments = tokens.new_zeros(1)
+            x = x + self.segments(segments)
         x = dropout(self.embedding_norm(x), self.config.dropout, self.training)
         if every is not None:
             every.append(x)
