@@ -156,6 +156,7 @@ def test_pictures_of_a_folder_are_printed_as_they_are_done(
     [
         ("predict", "t.csv", "to read what is in it: --file t.csv (of a table, --columns names the texts)"),
         ("predict", "t.txt", "to read what is in it: --file t.txt (of a table, --columns names the texts)"),
+        ("predict", "t.m4a", "give it a text"),
         ("embed", "t.txt", "to read its lines: --file t.txt"),
         ("inspect", "t.txt", "give it a text from it"),
     ],
@@ -167,7 +168,7 @@ def test_a_file_is_not_read_as_its_name(
     (photos / name).write_text("text\na merry film\n")
     answer = command(verb, runs / "texts", name)
     assert (answer.code, answer.out) == (2, "")
-    kind = "table" if name.endswith("csv") else "text file"
+    kind = {".csv": "table", ".txt": "text file"}.get(Path(name).suffix, "file")
     assert answer.err.startswith(f"legato: {name} is a {kind}, but ")
     assert answer.err.endswith(f" reads text; {advice}\n")
 

@@ -87,15 +87,17 @@ class FileKind:
 
 
 def file_kind(text: str) -> str | None:
-    """The kind of the file that a text names: picture, sound, table or text file; None: it names none of these."""
+    """The kind of the file that a text names: picture, sound, table, text file, or file; None: it names none."""
     if is_picture_file(text) or is_sound_file(text):
         return "picture" if is_picture_file(text) else "sound"
     path = Path(text)
     try:
-        if path.suffix.lower() not in FILE_SUFFIXES or not path.is_file():
+        if not path.suffix or not path.is_file():
             return None
     except (OSError, ValueError):  # no file could be called so
         return None
+    if path.suffix.lower() not in FILE_SUFFIXES:
+        return "file"
     return "table" if kind_of(path) != "text" else "text file"
 
 
@@ -103,7 +105,7 @@ def refuse_files(texts: Sequence[str], reader: str, advice: str = "give it a tex
     """Refuse texts that name files, whose names a `reader` would read; `advice` is for tables and text files."""
     for text in texts:
         if (kind := file_kind(text)) is not None:
-            better = "give it a text" if kind in ("picture", "sound") else advice.format(shlex.quote(text))
+            better = advice.format(shlex.quote(text)) if kind in ("table", "text file") else "give it a text"
             raise DataError(f"{brief(text, 300)} is a {kind}, but {reader} reads text; {better}")
 
 
