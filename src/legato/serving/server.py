@@ -53,7 +53,7 @@ class ServerOptions:
             if not KEY.fullmatch(key):
                 which = "" if len(self.keys) == 1 else f" {number}"
                 raise ConfigError(
-                    f"API key{which} holds what no client can send in a header (characters beyond ASCII, control "
+                    f"the API key{which} holds what no client can send in a header (characters beyond ASCII, control "
                     "characters, spaces at its ends); choose one of letters and digits"
                 )
 
