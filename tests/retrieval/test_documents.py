@@ -140,7 +140,7 @@ def test_rows_are_documents(tmp_path: Path) -> None:
     pq.write_table(pa.table(table), tmp_path / "a.parquet")
     documents = list(read_documents(tmp_path / "a.parquet"))
     assert [document.metadata["year"] for document in documents] == [1, 2]
-    rows = b'{"_id": "x", "body": "one"}\n\n{"_id": "x", "body": "two"}\n'
+    rows = b'{"_id": "x", "body": "one"}\n\n{"_id": "x", "body": "two", "n": %s}\n' % (b"9" * 5000)
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(rows))
     assert [document.key for document in read_documents(tmp_path / "b.jsonl.gz")] == ["x", "x~2"]
 
@@ -157,8 +157,8 @@ def test_rows_are_documents(tmp_path: Path) -> None:
         ("cut.pdf", tiny_pdf(drawn("Hello"))[:60], "is no PDF"),
         ("fake.pdf", b"hello", "is no PDF"),
         ("fake.parquet", b"hello", "cannot be read: ArrowInvalid"),
-        ("bad.jsonl", b'{"text": "a"}\n{"text": ', "line 2 is no JSON"),
-        ("deep.jsonl", b"[" * 100_000, "line 1 is no JSON"),
+        ("bad.jsonl", b'{"text": "a"}\n{"text": ', "line 2: not JSON"),
+        ("deep.jsonl", b"[" * 100_000, "line 1: not JSON that can be read, since it is nested too deeply"),
         ("list.jsonl", b"[1]\n", "line 1 is no row"),
         ("other.jsonl", b'{"x": "a"}\n', "none of the columns text"),
         ("none.jsonl", b'{"text": ""}\n', "holds no row with a text"),
@@ -282,5 +282,5 @@ def test_lines_that_are_known_are_not_read_again(tmp_path: Path) -> None:
     assert (new.key, new.blocks[0].text, same) == ("x~3", "new", [0, 1])  # whose keys stay theirs
     assert [len(each) for each in read_changes(file, "id", known)] == [3, 0]  # another column is another text
     file.write_text('{"id": "x", "text": "one"}\n{"id": \n')
-    with pytest.raises(DataError, match="line 2 is no JSON"):
+    with pytest.raises(DataError, match="line 2: not JSON"):
         read_changes(file, None, known)

@@ -7,7 +7,6 @@ is not followed. What cannot be read is a `DataError` of one line.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import tempfile
 from collections import Counter
@@ -19,6 +18,7 @@ from typing import Any, Final
 
 from legato import sandbox
 from legato.data.sources.files import MAX_LINE, decode, load_bytes, unify_newlines
+from legato.data.sources.tables import parse_line
 from legato.errors import DataError, LegatoError, brief, listed
 from legato.input_files import near_path, open_file, path_of
 from legato.registry import require_extra
@@ -277,10 +277,7 @@ def _parsed(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int,
     for number, line in lines:
         if len(line) > MAX_LINE:
             raise DataError(f"{path}, line {number}: {len(line):,} characters in one line, more than {MAX_LINE:,}")
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as problem:
-            raise DataError(f"{path}, line {number} is no JSON: {brief(problem, 120)}") from None
+        row = parse_line(line, f"{path}, line {number}")
         if not isinstance(row, dict):
             raise DataError(f'{path}, line {number} is no row: it should be {{"text": …}}')
         yield number, row, line

@@ -157,7 +157,7 @@ def _line_rows(path: Path, text: str) -> Iterator[tuple[int, Any]]:
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             where = f"{path}, line {number:,}"
-            yield number, _parsed(partial(_DECODER.decode, line), where, "write one object per line")
+            yield number, parse_line(line, where)
 
 
 def _array_rows(path: Path, text: str) -> Iterator[tuple[int, Any]]:
@@ -189,6 +189,11 @@ def _whole_number(digits: str) -> int | float:
 
 _DECODER: Final = json.JSONDecoder(parse_int=_whole_number)
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
+
+
+def parse_line(line: str, where: str) -> Any:
+    """What a line of JSON holds; an integer of more digits than any that is used reads as infinite."""
+    return _parsed(partial(_DECODER.decode, line), where, "write one object per line")
 
 
 def _parsed(decode: Callable[[], Any], where: str, advice: str) -> Any:
