@@ -247,7 +247,7 @@ def test_unknown_models_and_routes(client: TestClient) -> None:
 
 @pytest.mark.parametrize("key", ["schlüssel", "schlüssel-鍵", " secret", "secret\n", "se\x00cret"])
 def test_a_key_that_no_header_holds_is_refused_at_the_start(key: str) -> None:
-    with pytest.raises(ConfigError, match="^the API key 2 holds what no client can send"):
+    with pytest.raises(ConfigError, match=r"^the API key 2 holds what no client can send"):
         ServerOptions(keys=("right", key))
 
 
