@@ -163,7 +163,7 @@ def test_parts_of_speech_are_read_from_conllu(command: Command, tmp_path: Path) 
     done = command("train", "tagging", *words(settings), f"out={tmp_path}/run")
     assert done.code == 0, done.err
     assert "reading column form as words and upos as tags, plain tags" in done.out + done.err
-    assert "valid accuracy: 100.00\n" in done.out + done.err
+    assert "valid accuracy: 100.00%\n" in done.out + done.err
     assert command("predict", tmp_path / "run", "the dog sleeps").out == "the/DET dog/NOUN sleeps/VERB\n"
     scores = command("eval", tmp_path / "run", f"data.test={tmp_path}/t.conllu")
     assert "scores by tag" in scores.out

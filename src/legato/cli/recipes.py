@@ -48,6 +48,6 @@ def _expectations(recipe: dict[str, Any]) -> str:
     for name, promise in recipe.get("expect", {}).items():
         metric, expectation = metric_of(known, name), Expectation(**promise)
         measured = expectation.measured
-        more = "" if measured is None else f" (measured {metric.printed(measured):g})"
+        more = "" if measured is None else f" (measured {metric.printed(measured):g}{metric.sign})"
         lines.append(f"{name} {expectation.bound(metric)}{more}")
     return "\n".join(lines)

@@ -33,8 +33,8 @@ from legato.evaluation.metrics import DetailTable, metrics
 
 METRICS: Final = (
     *metrics("loss", better="down", headline=True),
-    *metrics("bleu_4", "cider", unit="percent", better="up", headline=True, decoded=True),
-    *metrics("bleu_*", unit="percent", better="up", decoded=True),
+    *metrics("bleu_4", "cider", unit="percent", better="up", headline=True, decoded=True, points=True),
+    *metrics("bleu_*", unit="percent", better="up", decoded=True, points=True),
     *metrics("unique_captions", unit="fraction", decoded=True),
     *metrics("mean_length", "distinct_words", decoded=True),
     *metrics("reference_length", "captions"),

@@ -26,7 +26,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 METRICS: Final = (
     *metrics("loss", better="down", headline=True),
     *metrics("accuracy", "f1", "macro_f1", "micro_f1", unit="fraction", better="up", headline=True),
-    *metrics("matthews", "spearman", "pearson", unit="fraction", better="up", headline=True),
+    *metrics("matthews", "spearman", "pearson", unit="fraction", better="up", headline=True, points=True),
     *metrics("exact", "baseline_*", unit="fraction", better="up"),
     *metrics("precision", "recall", unit="fraction", better="up", eval_only=True),
 )

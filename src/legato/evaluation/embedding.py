@@ -16,7 +16,9 @@ from legato.evaluation.metrics import metrics
 Array = np.ndarray[Any, np.dtype[Any]]
 METRICS: Final = (
     *metrics("loss", better="down", headline=True),
-    *metrics("spearman", "pearson", "accuracy", "mrr", unit="fraction", better="up", headline=True),
+    *metrics("spearman", "pearson", unit="fraction", better="up", headline=True, points=True),
+    *metrics("accuracy", unit="fraction", better="up", headline=True),
+    *metrics("mrr", unit="fraction", better="up", headline=True, points=True),
 )
 CHUNK = 1024  # rows of the matrix of cosines at a time
 QUERIES = 64

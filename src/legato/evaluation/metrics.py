@@ -2,8 +2,9 @@
 
 Files, JSON and Python hold a figure as its scorer gives it: accuracies, the F1 of classes and correlations as
 fractions (from 0, or -1, to 1), and so the precision of boxes; BLEU, chrF, CIDEr and the F1 of names, answers and
-brackets in percent. Whatever prints one for people prints percent, with two decimals and no sign: an accuracy of
-0.905 reads 90.50, as in the field's tables.
+brackets in percent. Whatever prints one for people prints percent, with two decimals: an accuracy of 0.905 reads
+90.50%. BLEU, chrF, CIDEr, correlations and reciprocal ranks are no shares: they are points, on the same scale without
+a sign, as in the field's tables.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ Unit = Literal["", "fraction", "percent"]
 class Metric:
     """One of a task's figures.
 
-    >>> Metric("accuracy", "fraction").text(0.905), Metric("bleu", "percent").text(41.2), Metric("tokens").text(1200)
-    ('90.50', '41.20', '1,200')
+    >>> Metric("accuracy", "fraction").text(0.905), Metric("tokens").text(1200)
+    ('90.50%', '1,200')
+    >>> Metric("bleu", "percent", points=True).text(41.2)
+    '41.20'
     """
 
     name: str  # or a pattern: `bleu_*`
@@ -32,10 +35,16 @@ class Metric:
     headline: bool = False  # whether each validation shows it, and a comparison
     decoded: bool = False  # whether it is of what a search wrote, which the figure depends on
     eval_only: bool = False  # whether `legato eval` alone tells it, or has it in a table
+    points: bool = False  # whether it is printed as percent is, but without the sign
 
     def printed(self, value: float) -> float:
         """The value on the scale on which it is printed."""
         return 100 * value if self.unit == "fraction" else value
+
+    @property
+    def sign(self) -> str:
+        """What follows the printed value."""
+        return "%" if self.unit and not self.points else ""
 
     def text(self, value: Any, digits: str = ".4f") -> str:
         """The value as people read it; `digits` are those of what is not in percent."""
@@ -44,7 +53,7 @@ class Metric:
         if isinstance(value, str):
             return value
         if self.unit:
-            return f"{self.printed(value):.2f}"
+            return f"{self.printed(value):.2f}{self.sign}"
         return f"{value:,}" if isinstance(value, int) else f"{value:{digits}}"
 
 
@@ -73,8 +82,8 @@ def printed_scores(
 
     What searched is said by a score of that name (`search`, `valid.search`, `test.search`), or by `search`.
 
-    >>> printed_scores(metrics("bleu", unit="percent", decoded=True), {"valid.bleu": 41.2, "valid.search": "beam 4"})
-    {'valid bleu (beam 4)': '41.20'}
+    >>> printed_scores(metrics("wer", unit="percent", decoded=True), {"valid.wer": 4.2, "valid.search": "beam 4"})
+    {'valid wer (beam 4)': '4.20%'}
     """
     known, told = tuple(known), {}
     for name, value in scores.items():

@@ -25,9 +25,9 @@ LONG_WORD: Final = re.compile(rf"(?<!\S)(\S{{{MAX_WORD}}})\S+")
 
 METRICS: Final = (
     *metrics("loss", better="down", headline=True),
-    *metrics("bleu", "chrf", unit="percent", better="up", headline=True, decoded=True),
+    *metrics("bleu", "chrf", unit="percent", better="up", headline=True, decoded=True, points=True),
     *metrics("accuracy", unit="fraction", better="up", headline=True, decoded=True),
-    *metrics("bleu_*", "chrf_*", unit="percent", better="up", decoded=True),
+    *metrics("bleu_*", "chrf_*", unit="percent", better="up", decoded=True, points=True),
     *metrics("hypothesis_ratio", "sentences", "too_long"),
 )
 

@@ -22,7 +22,8 @@ from legato.evaluation.metrics import metrics
 
 METRICS: Final = (
     *metrics("loss", better="down", headline=True),
-    *metrics("analogy_accuracy", "similarity_spearman", unit="fraction", better="up", headline=True),
+    *metrics("analogy_accuracy", unit="fraction", better="up", headline=True),
+    *metrics("similarity_spearman", unit="fraction", better="up", headline=True, points=True),
     *metrics("analogies_known", "similarities_known", unit="fraction"),
 )
 BLOCK = 512  # questions looked up at once

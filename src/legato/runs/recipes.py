@@ -41,8 +41,8 @@ class Expectation(Section):
     def bound(self, metric: Metric) -> str:
         """The bound as it is printed."""
         if self.at_most is not None:
-            return f"≤ {metric.printed(self.at_most):g}"
-        return f"≥ {metric.printed(self.at_least or 0.0):g}"
+            return f"≤ {metric.printed(self.at_most):g}{metric.sign}"
+        return f"≥ {metric.printed(self.at_least or 0.0):g}{metric.sign}"
 
 
 # What tasks are called on Hugging Face's hub and by their common short names.
