@@ -11,7 +11,7 @@ from legato.models.base import SequenceModel, Sizes
 from legato.models.gpt2 import GPT2Config, GPT2Model
 from legato.models.recurrent import RecurrentConfig, RecurrentModel
 from legato.tasks.lm.job import next_token_loss
-from legato.training.loop import recompute_blocks
+from legato.training.recompute import recompute_blocks
 
 
 def gradients(model: SequenceModel, documents: bool) -> list[torch.Tensor]:

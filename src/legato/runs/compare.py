@@ -38,7 +38,7 @@ from legato.runs.recipes import task_named
 from legato.runs.run_folder import RunFolder
 from legato.runs.train import Result, finished_result, plan_of, resume_run, start_run
 from legato.schema import to_json
-from legato.training.display import Display
+from legato.training.display import Display, speed_text
 from legato.training.schedules import resolve_steps
 
 # Settings whose value is a list by nature; everywhere else a list means one run each.
@@ -214,7 +214,7 @@ def _compare(
             config = check({**dump(entry.config), "seed": seed, "out": str(folder)})
             display.say(f"── {entry.label}" + (f", seed {seed}" if len(seeds) > 1 else ""))
             tell(f"{entry.label}: training …")
-            result = _run(config, folder, Display(quiet, lambda text: tell(f"  {text}")))
+            result = _run(config, folder, Display(quiet, lambda text: tell(f"  {text}"), suggests=False))
             entry.results.append(result)
             tell(f"{entry.label}: {result.parameters:,} parameters, {result.seconds:.0f} seconds")
     comparison = Comparison(entries, out, out / PLOT, warnings)
@@ -373,7 +373,12 @@ def _closest_width(config: RunConfig, data: Prepared, target: int) -> int:
 def table_of(comparison: Comparison) -> tuple[list[str], list[list[str]], str]:
     """The comparison as people read it: a table's columns, its rows, and what is to be known of it."""
     names = [*comparison.measured, *comparison.figures]
-    titles = [MEASURED[name][0] if name in MEASURED else re.sub("[_.]", " ", name) for name in names]
+    results = [result for entry in comparison.entries for result in entry.results]
+    unit, *others = dict.fromkeys(result.speed_unit for result in results)
+    if not others:  # all count their data in the same
+        names[names.index("tokens_per_second")] = "speed"
+    measured = {**MEASURED, "speed": (f"{unit}/s", speed_text)}
+    titles = [measured[name][0] if name in measured else re.sub("[_.]", " ", name) for name in names]
     rows = []
     for entry in comparison.entries:
         cells = [entry.label]
@@ -381,15 +386,14 @@ def table_of(comparison: Comparison) -> tuple[list[str], list[list[str]], str]:
             mean, spread = entry.mean(name), entry.spread(name)
             if not math.isfinite(mean):
                 cells.append("not finite")
-            elif name in MEASURED:
-                cells.append(MEASURED[name][1](mean))
+            elif name in measured:
+                cells.append(measured[name][1](mean))
             else:
                 metric = metric_of(comparison.metrics, name)
                 more = "" if spread is None else f" ± {metric.text(spread, '.3f')}"
                 cells.append(metric.text(mean, ".3f") + more)
         rows.append(cells)
     told = list(comparison.warnings)  # and what is to be known of figures of models that cut texts differently
-    results = [result for entry in comparison.entries for result in entry.results]
     if any("valid.unspelt_bytes" in result.metrics for result in results):
         told.append(f"bits per byte: what a model's tokens do not spell is charged at {PRICE:.3f} bits a byte")
     ways = {(str(entry.config.tokenizer), str(entry.config.start_from)) for entry in comparison.entries}
@@ -422,7 +426,7 @@ def draw(comparison: Comparison) -> None:
             axes.plot(tokens, values, color=f"C{number}", marker=".", label=label)
     axes.set_xlabel("training tokens")
     axes.xaxis.set_major_formatter(EngFormatter())
-    axes.set_ylabel(f"validation {metric.name.replace('_', ' ')}")
+    axes.set_ylabel(f"validation {metric.name.replace('_', ' ')}" + f" ({metric.sign})" * bool(metric.sign))
     axes.legend()
     axes.grid(alpha=0.3)
     figure.savefig(comparison.plot, dpi=130)

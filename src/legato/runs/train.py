@@ -6,6 +6,7 @@ A run is described by a `RunConfig`, which `config.py` makes.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 
 from legato.config import merge, validate
+from legato.data.batching.batches import TOKENS
 from legato.data.text.tokenizers import TokenizerConfig
 from legato.data.text.word_bytes import vocabulary_bytes
 from legato.errors import CheckpointError, ConfigError, FolderError, brief, listed
@@ -85,6 +87,11 @@ class Result:
     peak_memory: int = 0  # bytes of a GPU, while training
     saved_bytes: int = 0  # of the weights in the best model's folder
     reached: dict[str, bool] = field(default_factory=dict)  # of what the recipe expects
+    speed: float = 0.0  # in what people count the task's data in: pictures, or seconds of sound; 0: tokens
+    speed_unit: str = TOKENS.name
+
+    def __post_init__(self) -> None:
+        self.speed = self.speed or self.tokens_per_second
 
 
 def train(
@@ -263,7 +270,8 @@ def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool)
     freeze_parts(model, config.train.frozen)
     if config.start_from is not None or still or config.train.frozen:
         display.say(trainable_line(model))
-    trainer = Trainer(model, job, config.train, run, seed=config.seed, device=device, display=display)
+    ways = _shorter(config, job)
+    trainer = Trainer(model, job, config.train, run, seed=config.seed, device=device, display=display, shorter=ways)
     if resuming:
         refuse_other_data(run, plan, job.hashes, base)
         warn_of_other_device(run, device, display)
@@ -285,6 +293,19 @@ def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool)
         write_provenance(run, plan, job.hashes, base, model)
     trainer.fit()
     return _conclude(config, trainer, parameters)
+
+
+def _shorter(config: RunConfig, job: Any) -> list[str]:
+    """Settings that make this run take less time, beside fewer steps."""
+    ways, model = [], config.model
+    if config.whole_from is not None:
+        if job.head is not None and config.adapt.name != "head" and config.quantize is None:
+            ways.append("adapt=head")
+        ways.append("a smaller from=MODEL")
+    elif config.start_from is None and "width" in type(model).model_fields:
+        width = model.width // 2 // model.width_multiple * model.width_multiple
+        ways += [f"model.width={width}"] if width else []
+    return [*ways, "device=cuda"] if torch.cuda.is_available() else ways
 
 
 def _begun(
@@ -361,6 +382,7 @@ def _conclude(config: RunConfig, trainer: Any, parameters: int) -> Result:
     result = Result(
         run.path, metrics, parameters, trainer.step, progress.tokens, progress.seconds, speed, trainable, peak, saved
     )
+    result.speed, result.speed_unit = speed / job.speed_unit.positions, job.speed_unit.name
     figures = {**metrics, "minutes": minutes}
     for label, text in printed_scores(job.metrics, metrics, ".4g").items():
         display.say(f"{label}: {text}")
@@ -379,4 +401,8 @@ def _conclude(config: RunConfig, trainer: Any, parameters: int) -> Result:
     seconds = round(progress.seconds)
     taken = f"{minutes:.1f} minutes" if minutes >= 1 else f"{seconds} second{'s' * (seconds != 1)}"
     display.say(f"done in {taken}; the best model is in {run.best if run.best.exists() else run.last}")
+    if display.suggests:
+        place = shlex.quote(str(run.path))
+        lines = [job.use.replace("FOLDER", place), f"legato serve {place}", f"legato inspect {place} --serve"]
+        display.say("next: " + "\n".join(lines).replace("\n", "\n      "))
     return result

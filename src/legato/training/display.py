@@ -6,17 +6,21 @@ import errno
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
+from legato.data.batching.batches import TOKENS, SpeedUnit
 from legato.evaluation.lm import safe_exp
 from legato.training.config import TrainConfig
 
 BAR = 12  # columns
+FIRST_GAP_S, LONGEST_GAP_S = 2.0, 30.0  # between plain lines: each gap is twice the one before
+LONG_RUN_S = 120.0  # whose length is said
+MEASURED_S = 5.0  # of steps, from which that length follows
 
 
 @dataclass
@@ -28,13 +32,14 @@ class Report:
     loss: float
     lr: float
     norm: float
-    speed: float  # tokens a second
+    speed: float  # tokens a second, or other positions
     memory: int  # bytes
     left: float  # seconds
     likelihood: bool = True  # whether the loss is one of tokens, so that its perplexity says something
+    unit: SpeedUnit = TOKENS
 
-    def line(self, width: int = 1000) -> str:
-        """The figures in one line; in a narrow terminal the less important ones are left out."""
+    def line(self, width: int | None = None) -> str:
+        """The figures in one line; beside the bar of a terminal, so many columns, without the least important."""
         digits = len(str(self.steps))
         parts = {
             "step": f"step {self.step:>{digits}}/{self.steps}",
@@ -42,12 +47,15 @@ class Report:
             "ppl": f"ppl {safe_exp(self.loss):.2f}",
             "lr": f"lr {self.lr:.2e}",
             "norm": f"norm {self.norm:.2f}",
-            "speed": f"{self.speed:,.0f} tok/s",
+            "speed": f"{speed_text(self.speed / self.unit.positions)} {self.unit.name}/s",
             "memory": f"{self.memory / 2**30:.2f} GiB",
             "left": f"{clock(self.left)} left",
         }
         if not self.likelihood:
             del parts["ppl"]
+        if width is None:
+            parts["step"] += f" ({100 * self.step // self.steps}%)"
+            return "  ".join(parts.values())
         for least in ("norm", "lr", "memory", "ppl"):
             if least in parts and len("  ".join(parts.values())) > width:
                 del parts[least]
@@ -74,16 +82,22 @@ class Screen(Console):
 
 
 class Display:
-    """Shows a run's progress on standard error; `quiet` shows warnings only, and `hear` gets what matters most."""
+    """Shows a run's progress on standard error; `quiet` shows warnings only, and `hear` gets what matters most.
 
-    def __init__(self, quiet: bool = False, hear: Callable[[str], None] = lambda text: None) -> None:
+    Where it `suggests`, its last lines are what to do with the model.
+    """
+
+    def __init__(
+        self, quiet: bool = False, hear: Callable[[str], None] = lambda text: None, *, suggests: bool = True
+    ) -> None:
         self.console: Console = Screen(stderr=True, soft_wrap=True, highlight=False)
-        self.quiet, self.hear = quiet, hear
+        self.quiet, self.hear, self.suggests = quiet, hear, suggests
         self._bar: Progress | None = None
         self._task: TaskID | None = None
-        self._shown = 0.0
+        self._shown, self._gap = time.monotonic(), FIRST_GAP_S
 
     def start(self, steps: int, done: int) -> None:
+        self._shown, self._gap = time.monotonic(), FIRST_GAP_S
         if self.quiet or not self.console.is_terminal:
             return
         self._bar = Progress(
@@ -102,12 +116,17 @@ class Display:
         ignored = f"; train.epochs={config.epochs:g} is ignored, for train.steps is given" if both else ""
         self.say(f"plan: {'at most ' * bool(config.patience)}{length}, {every}{ignored}")
 
-    def report(self, report: Report) -> None:
+    def is_due(self, *, soon: bool = False) -> bool:
+        """Whether a report would be shown now; `soon` asks for one before a validation."""
+        return not self.quiet and time.monotonic() - self._shown > (FIRST_GAP_S if soon else self._gap)
+
+    def report(self, report: Report, *, soon: bool = False) -> None:
         if self._bar is not None and self._task is not None:
             line = report.line(self.console.width - BAR - 2)
             self._bar.update(self._task, completed=report.step, description=line)
-        elif not self.quiet and (time.monotonic() - self._shown > 2 or report.step == report.steps):
             self._shown = time.monotonic()
+        elif self.is_due(soon=soon) or (report.step == report.steps and not self.quiet):
+            self._shown, self._gap = time.monotonic(), min(2 * self._gap, LONGEST_GAP_S)
             self.say(report.line())
 
     def say(self, text: str) -> None:
@@ -128,6 +147,47 @@ class Display:
         if self._bar is not None:
             self._bar.stop()
             self._bar = self._task = None
+
+
+class Forecast:
+    """How long a run on a CPU takes, once its first seconds have shown it, and what would make it shorter."""
+
+    def __init__(self, config: TrainConfig, steps: int, steps_per_epoch: int, shorter: Sequence[str] = ()) -> None:
+        """`shorter` are settings that save time, beside fewer steps."""
+        self.config, self.steps, self.steps_per_epoch, self.shorter = config, steps, steps_per_epoch, shorter
+        self._begun: tuple[int, float] | None = None  # the first step, which is no ordinary one, and its end
+        self._open = True
+
+    def line(self, step: int, seconds: float) -> str | None:
+        """What to say after that step and so many seconds of steps; None: too early, or the run is short."""
+        if self._begun is None:
+            self._begun = step, seconds
+        first, before = self._begun
+        if not self._open or step == first or seconds - before < MEASURED_S:
+            return None
+        self._open = False
+        pace = (seconds - before) / (step - first)
+        remaining = pace * (self.steps - step)
+        if remaining < LONG_RUN_S:
+            return None
+        by_epochs = self.config.steps is None and self.steps > self.steps_per_epoch
+        fewer = "epochs=1" if by_epochs else f"steps={max(1, float(f'{LONG_RUN_S / pace:.1g}')):.0f}"
+        ways = ", ".join([fewer, *self.shorter])
+        length = f"{'at most' if self.config.patience else 'about'} {duration(remaining)}"
+        return f"{length} on this CPU, without validations; shorter: {ways} or a GPU"
+
+
+def duration(seconds: float) -> str:
+    """About 40 seconds, 25 minutes, 3.5 hours or 2.1 days."""
+    for size, unit in ((86400, "days"), (3600, "hours")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds / 60:.0f} minutes" if seconds >= 120 else f"{seconds:.0f} seconds"
+
+
+def speed_text(speed: float) -> str:
+    """So many a second: 12,346, 48 or 0.35."""
+    return f"{speed:,.0f}" if speed >= 10 else f"{speed:.2g}"
 
 
 def clock(seconds: float) -> str:

@@ -52,12 +52,16 @@ class Watch:
             self._loss += loss
             self._norm = norm
 
-    def read(self) -> tuple[float, float]:
+    def peek(self) -> tuple[float, float]:
         """Mean loss per token since the last reading, and the last gradient norm."""
         self.check()
-        loss = self._loss / max(self._tokens, 1)
+        return self._loss / max(self._tokens, 1), self._norm
+
+    def read(self) -> tuple[float, float]:
+        """The same, after which the next reading begins."""
+        figures = self.peek()
         self._loss, self._tokens = 0.0, 0
-        return loss, self._norm
+        return figures
 
 
 def first_bad_module(model: nn.Module, step: Callable[[], None]) -> str:

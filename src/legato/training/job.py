@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from legato.data.batching.batch import Batch
-from legato.data.batching.batches import Batches
+from legato.data.batching.batches import TOKENS, Batches, SpeedUnit
 from legato.evaluation.metrics import Metrics, metric_of
 
 
@@ -50,6 +50,7 @@ class Job:
     batches: Batches
     metric: str  # the validation figure that decides what is best
     metrics: Metrics = ()  # what the task says of its figures
+    speed_unit: SpeedUnit = TOKENS  # what people count its data in
     search: str = ""  # how a validation searches for what `decoded` figures are of
     likelihood: bool = True  # whether the loss is one of tokens, so that a perplexity is shown
 

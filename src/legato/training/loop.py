@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import reduce
 from typing import Any
@@ -24,22 +24,14 @@ from torch import Tensor
 from legato.data.batching.ahead import Ahead
 from legato.data.batching.batch import Batch
 from legato.data.batching.batches import mix_seed
-from legato.errors import (
-    CheckpointError,
-    ConfigError,
-    DeviceError,
-    DivergenceError,
-    LegatoError,
-    NotFiniteError,
-    brief,
-)
+from legato.errors import CheckpointError, DeviceError, DivergenceError, LegatoError, NotFiniteError, brief
 from legato.evaluation.metrics import metric_of, printed_scores
 from legato.folders.atomic import replacing
 from legato.folders.finite_scores import finite_scores
 from legato.interrupts import CTRL_C, Interrupt, Stopped
 from legato.memory import kept_pages
 from legato.models.base import SequenceModel
-from legato.nn.transformer import Stack, expect_documents
+from legato.nn.transformer import expect_documents
 from legato.schema import fields_of, fit
 from legato.training.checkpoints import (
     Checkpoint,
@@ -57,12 +49,13 @@ from legato.training.checkpoints import (
 from legato.training.compiling import Compilation
 from legato.training.config import TrainConfig
 from legato.training.devices import autocast, random_states, seed_generators, set_random_states
-from legato.training.display import Display, Report, memory_used
+from legato.training.display import Display, Forecast, Report, memory_used
 from legato.training.divergence import NotFinite, Watch, first_bad_module
 from legato.training.graph import Recordings, own_stream
 from legato.training.job import Job, Run
 from legato.training.layer_figures import LayerFigures
 from legato.training.optimizers import Average, make_optimizer, optimizer_tensors, restore_optimizer
+from legato.training.recompute import recompute_blocks
 from legato.training.schedules import Schedule, resolve_steps
 from legato.training.update import clip_and_step
 
@@ -80,6 +73,7 @@ class Trainer:
         seed: int,
         device: torch.device,
         display: Display,
+        shorter: Sequence[str] = (),  # settings that save time, for a long run on a CPU
     ) -> None:
         self.model, self.job, self.config, self.run = model, job, config, run
         self.seed, self.device, self.display = seed, device, display
@@ -90,6 +84,7 @@ class Trainer:
         self.optimizer = make_optimizer(model, config, device)
         self.schedule = Schedule(config, self.steps)
         self.average = Average(model, config.ema) if config.ema else None
+        self.forecast = Forecast(config, self.steps, job.batches.steps_per_epoch, shorter)
         self.progress = Progress()
         self.step = 0  # updates made
         self.states: list[Any] = [None] * config.accumulate
@@ -225,14 +220,19 @@ class Trainer:
     def _train(self, interrupt: Interrupt) -> None:
         self.model.train()
         started = mark = time.monotonic()
-        before = self.progress.seconds
+        before, on_cpu = self.progress.seconds, self.device.type == "cpu"
         while self.step < self.steps and not self.progress.finished:
             self._update()
             ending = self.step == self.steps
+            validating = self.step % self.validate_every == 0 or ending
             if self.step % self.config.log_every == 0 or ending:
-                mark = self._report(mark)
+                mark = self._report(mark, soon=validating)
+            elif on_cpu and self.display.is_due(soon=validating):  # a GPU would have to be waited for
+                self.display.report(self._figures(*self.watch.peek(), time.monotonic() - mark), soon=validating)
             paused = time.monotonic()
-            if self.step % self.validate_every == 0 or ending:
+            if on_cpu and (line := self.forecast.line(self.step, self.progress.training + paused - mark)):
+                self.display.say(line)
+            if validating:
                 self._validate()
             self.progress.seconds = before + time.monotonic() - started
             if ending:
@@ -249,15 +249,27 @@ class Trainer:
                 assert interrupt.signal is not None
                 raise Stopped(interrupt.signal)
 
-    def _report(self, mark: float) -> float:
+    def _report(self, mark: float, *, soon: bool) -> float:
         """Read what the device has, show it and log it; returns the new start of the clock."""
         loss, norm = self.watch.read()
         now, progress = time.monotonic(), self.progress
-        speed = (progress.tokens - progress.reported) / max(now - mark, 1e-9)
+        report = self._figures(loss, norm, now - mark)
         progress.training += now - mark
         progress.reported = progress.tokens
-        remaining = (self.steps - self.step) * progress.tokens / max(self.step, 1)
-        report = Report(
+        self.display.report(report, soon=soon)
+        values = {"loss": loss, "lr": report.lr, "norm": norm, "tokens_per_second": round(report.speed, 1)}
+        self.run.log(self.step, "train", {**values, "tokens": progress.tokens})
+        return now
+
+    def _figures(self, loss: float, norm: float, seconds: float) -> Report:
+        """What there is to show of the steps since the last report, which took so many seconds."""
+        progress = self.progress
+        speed = (progress.tokens - progress.reported) / max(seconds, 1e-9)
+        left = (self.steps - self.step) * progress.tokens / max(self.step, 1) / max(speed, 1e-9)
+        if validations := self.step // self.validate_every:
+            pauses = max(progress.seconds - progress.training - seconds, 0)
+            left += pauses / validations * (math.ceil(self.steps / self.validate_every) - validations)
+        return Report(
             step=self.step,
             steps=self.steps,
             loss=loss,
@@ -265,13 +277,10 @@ class Trainer:
             norm=norm,
             speed=speed,
             memory=memory_used(self.device),
-            left=remaining / max(speed, 1e-9),
+            left=left,
             likelihood=self.job.likelihood,
+            unit=self.job.speed_unit,
         )
-        self.display.report(report)
-        values = {"loss": loss, "lr": report.lr, "norm": norm, "tokens_per_second": round(speed, 1)}
-        self.run.log(self.step, "train", {**values, "tokens": self.progress.tokens})
-        return now
 
     # ── validation ────────────────────────────────────────────────────────────────────────────
 
@@ -433,12 +442,3 @@ class Trainer:
             f"{problem.what} at step {problem.step}, {where}; the last good checkpoint is step {good} in "
             f"{self.run.checkpoints}; lower train.lr or train.clip, or check the data there"
         )
-
-
-def recompute_blocks(model: SequenceModel) -> None:
-    """Trade time for memory: activation checkpointing (Chen et al. 2016), one block at a time."""
-    stacks = [module for module in model.modules() if isinstance(module, Stack)]
-    if not stacks:
-        raise ConfigError(f"train.recompute=true is for Transformers; model={model.config.name} has no such blocks")
-    for stack in stacks:
-        stack.recompute = True

@@ -42,6 +42,17 @@ from legato.errors import DataError
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+@dataclass(frozen=True)
+class SpeedUnit:
+    """The things that a task's speed counts, and how many positions of a batch one of them takes on average."""
+
+    name: str
+    positions: float = 1.0
+
+
+TOKENS = SpeedUnit("tokens")
+
+
 class Batches(Protocol):
     """Batches as a pure function of the step."""
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from legato import memory
 from legato.data.batching.batch import Batch, Inputs
-from legato.data.batching.batches import Array, BatchShape, Buckets
+from legato.data.batching.batches import Array, BatchShape, Buckets, SpeedUnit
 from legato.data.batching.examples import Example, ExampleBatches, collate_examples
 from legato.data.image.augmentation import Augmentation
 from legato.data.image.clips import as_clip
@@ -221,6 +221,8 @@ class PictureBatches(ExampleBatches):
         super().__init__(rows, shape, pad=pad, salt="pictures", mixed=mixed)
         self.place, self.positions, self.augmentation = place, positions, augmentation
         self.tokens_per_step += self.positions * (shape.batch_rows or 1)
+        things = "pictures" if pixels.decoder.frames is None else "clips"
+        self.speed_unit = SpeedUnit(things, positions + sum(len(row.ids) for row in rows) / len(rows))
         numbers = np.array([row.picture for row in rows])
         filled = shape.batch_rows if shape.fixed_shape else None
         self._pixels = pixels.ahead(partial(_pictures_at, self._buckets, numbers, filled))

@@ -24,7 +24,7 @@ from legato import memory
 from legato.data.audio.sound_files import Sound
 from legato.data.audio.spec_augment import SpecAugment
 from legato.data.batching.batch import IGNORE, Batch, Inputs
-from legato.data.batching.batches import Array, BatchShape, Buckets, rounded, scoring_order
+from legato.data.batching.batches import Array, BatchShape, Buckets, SpeedUnit, rounded, scoring_order
 from legato.errors import DataError
 
 KEPT: Final = 1 << 33  # bytes of samples that are kept, where memory has four times as many
@@ -181,6 +181,7 @@ class SoundBatches:
         self.tokens_per_step = (
             shape.batch_tokens if shape.batch_rows is None else int(shape.batch_rows * widths.mean())
         )
+        self.speed_unit = SpeedUnit("seconds of sound", 1 / FRAME)
         self._samples = waves.ahead(lambda step: self._buckets.at(step)[1])
 
     def at(self, step: int) -> Batch:

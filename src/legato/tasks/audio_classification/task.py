@@ -142,6 +142,7 @@ class AudioClassificationJob(LabelledJob):
 
         shape = sound_shape(plan, self.data["train"].source)
         self.batches = SoundBatches(self.waves["train"], make, shape, augmentation=self.reader.changes)
+        self.speed_unit = self.batches.speed_unit
 
     def recordable(self, batch: Batch) -> bool:
         return False  # sounds of a batch are as long as they are

@@ -92,6 +92,7 @@ class CaptioningJob(CaptionedJob):
             augmentation=self.reader.changes,
             pad=self.target_tokens.eos,
         )
+        self.speed_unit = self.batches.speed_unit
         say(self.told())
         say(f"the model will see: {train.names[0]} → {self.tokenizer.decode(rows[0].ids[1:])}")
 

@@ -113,6 +113,7 @@ class DetectionJob(TaskJob):
             positions=positions_of(plan.model, processor),
             augmentation=self.reader.changes,
         )
+        self.speed_unit = self.batches.speed_unit
         self._tell(processor)
 
     def _check(self) -> None:

@@ -136,6 +136,7 @@ class ImageClassificationJob(LabelledJob):
             positions=positions_of(plan.model, processor) * (frames or 1),
             augmentation=self.reader.changes,
         )
+        self.speed_unit = self.batches.speed_unit
 
     def tell(self, say: Say) -> None:
         *frames, height, width, _ = self.pixels["train"].shape

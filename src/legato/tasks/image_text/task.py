@@ -96,6 +96,7 @@ class ImageTextJob(CaptionedJob):
             pad=text.padding,
             mixed=True,
         )
+        self.speed_unit = self.batches.speed_unit
         self.pairs = self.batches.shape.batch_rows or 1
         if self.pairs < 2 * plan.train.accumulate:
             raise ConfigError(

@@ -152,6 +152,7 @@ class SpeechJob(TaskJob):
             spec = {"kind": "ctc", "outputs": outputs}
             self.head = validate(HeadSpec, {**plan.head.model_dump(), **spec}, "head")
         self.batches = self._batches(settings)
+        self.speed_unit = self.batches.speed_unit
         counts = ", ".join(
             f"{len(rows):,} {split} ({self.waves[split].seconds / 60:,.1f} min)" for split, rows in self.parts.items()
         )

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from legato.config import Section, merge, validate
 from legato.data.batching.batch import Batch
+from legato.data.batching.batches import SpeedUnit
 from legato.data.cache import cached_tokenizer
 from legato.data.image.image_processor import ImageProcessor
 from legato.data.image.scenes import SCENES
@@ -44,7 +45,7 @@ LENGTH: Final = 128  # tokens of a text
 
 def _metrics() -> tuple[Metric, ...]:
     """The mean that decides, and every figure of every task, behind the task's name."""
-    own = (Metric(SCORE, "fraction", "up", headline=True), Metric("loss", better="down", headline=True))
+    own = (Metric(SCORE, "fraction", "up", headline=True, points=True), Metric("loss", better="down", headline=True))
     names = dict.fromkeys(metric for task in KINDS for metric in TASKS.get(task).metrics)
     return *own, *(replace(metric, name=f"*/{metric.name}", headline=_shown(metric)) for metric in names)
 
@@ -63,6 +64,7 @@ class UnitJob(TaskJob):
     task = "unit"
     metric = SCORE
     likelihood = False
+    speed_unit = SpeedUnit("positions")  # tokens of texts, patches of pictures
     use = 'legato predict FOLDER photo.jpg "What is on the table?" --task NAME'
     jobs: dict[str, Any]
 

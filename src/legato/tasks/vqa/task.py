@@ -178,6 +178,7 @@ class VQAJob(LabelledJob):
             augmentation=self.pictures.changes,
             pad=self.reader.padding,
         )
+        self.speed_unit = self.batches.speed_unit
 
     def tell(self, say: Say) -> None:
         pictures = ", ".join(f"{len(album):,} {split}" for split, album in self.album.items())
