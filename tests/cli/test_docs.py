@@ -15,6 +15,7 @@ from legato.data.formats.picture_dialogues import read_picture_dialogues
 from legato.data.formats.picture_rows import read_labelled_pictures
 from legato.registry import TASKS
 from legato.runs.config import check, describe_settings, list_recipes, settings_for
+from readability import mean_sentence, prose, sentences, words
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -28,6 +29,23 @@ LARGEST = 150_000  # bytes of a picture in docs/
 def test_links_lead_to_files(page: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8"))
     assert [link for link in links if "://" not in link and not (page.parent / link).is_file()] == []
+
+
+def test_the_readme_is_short_and_begins_with_installing_and_python() -> None:
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(words(prose(page))) <= 700
+    assert mean_sentence(page) <= 15
+    assert [sentence for sentence in sentences(page) if len(words(sentence)) > 25] == []
+    top = "\n".join(page.splitlines()[:60])
+    assert "pip install " in top
+    assert "```python\n" in top
+
+
+def test_sentences_are_those_of_paragraphs_and_lists() -> None:
+    page = "# A title\n\nIt `trains it`. It\nreads:\n\n- a text\n- a [page](a.md)\n\n| a | b |\n\n"
+    page += "```\ncode. Code\n```\nEnd - 3!"
+    assert sentences(page) == ["It `trains it`.", "It reads:", "a text", "a page", "End - 3!"]
+    assert words("It `trains it` - 3!") == ["It", "code", "3!"]
 
 
 def test_pictures_of_the_docs_are_small_and_shown() -> None:

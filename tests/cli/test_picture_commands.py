@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from PIL import Image
 
 import legato
+import tiny_runs
 from legato.model import Model
 from tiny_pictures import TINY, TINY_CAPTIONER, captioned, class_folders, picture_model, write_jsonl, write_picture
 from tiny_reviews import settings as review_settings
@@ -54,6 +56,19 @@ def test_pictures_on_the_command_line(command: Any, runs: Path, photos: Path) ->
     found = lines(command("predict", runs / "classes", "b.png", "a.png", "--nbest", 2))
     assert [line[:2] for line in found] == [["0", "blue"], ["0", "red"], ["1", "red"], ["1", "blue"]]
     assert len(lines(command("predict", runs / "words", "a.png", "b.png", "--max-tokens", 3))) == 2
+
+
+def test_training_counts_pictures_and_ends_with_what_to_do_next(command: Any, runs: Path, tmp_path: Path) -> None:
+    given = {**TINY, "data.train": runs / "train", "data.valid": runs / "train", "train.steps": 2, "train.samples": 0}
+    done = command("train", "image-classification", *tiny_runs.words(given), f"out={tmp_path}/my run")
+    assert re.search(r"^step 2/2 \(100%\)  loss .*  [\d.,]+ pictures/s  ", done.err, re.MULTILINE), done.err
+    result = json.loads((tmp_path / "my run" / "result.json").read_text())
+    assert result["speed_unit"] == "pictures"
+    seconds = result["tokens"] / result["tokens_per_second"]
+    assert result["speed"] * seconds == pytest.approx(2 * 4)  # steps, pictures of each
+    place = f"'{tmp_path}/my run'"
+    steps = [f"next: legato predict {place} photo.jpg", f"legato serve {place}", f"legato inspect {place} --serve"]
+    assert [line.strip() for line in done.err.splitlines()[-3:]] == steps
 
 
 def test_an_encoder_of_others_without_a_head_is_no_classifier_yet(command: Any, photos: Path) -> None:

@@ -48,6 +48,12 @@ def lines(answer: Any) -> list[str]:
     return found
 
 
+def test_the_speed_of_training_is_seconds_of_sound(runs: Path) -> None:
+    result = json.loads((runs / "speech" / "result.json").read_text())
+    assert result["speed_unit"] == "seconds of sound"
+    assert result["speed"] == pytest.approx(result["tokens_per_second"] / 100)  # frames of 10 ms
+
+
 @pytest.mark.parametrize(
     ("words", "count"), [(["a.wav"], 1), (["a.wav", "more/b.flac"], 2), (["--file", "list.txt"], 2)]
 )

@@ -302,8 +302,8 @@ def _shorter(config: RunConfig, job: Any) -> list[str]:
         if job.head is not None and config.adapt.name != "head" and config.quantize is None:
             ways.append("adapt=head")
         ways.append("a smaller from=MODEL")
-    elif config.start_from is None and "width" in type(model).model_fields:
-        width = model.width // 2 // model.width_multiple * model.width_multiple
+    elif config.start_from is None:
+        width = dict(model).get("width", 0) // 2 // model.width_multiple * model.width_multiple
         ways += [f"model.width={width}"] if width else []
     return [*ways, "device=cuda"] if torch.cuda.is_available() else ways
 

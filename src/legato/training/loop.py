@@ -249,7 +249,7 @@ class Trainer:
                 assert interrupt.signal is not None
                 raise Stopped(interrupt.signal)
 
-    def _report(self, mark: float, *, soon: bool) -> float:
+    def _report(self, mark: float, *, soon: bool = False) -> float:
         """Read what the device has, show it and log it; returns the new start of the clock."""
         loss, norm = self.watch.read()
         now, progress = time.monotonic(), self.progress
