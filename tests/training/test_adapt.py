@@ -146,7 +146,7 @@ def test_the_line_of_figures(bases: dict[str, Path]) -> None:
     low = 2 * (2 * 2 * 16 + 2 * 16 * 2)
     head = 2 * 16 + 2
     assert trainable_line(model) == (
-        f"trainable: {low + head:,} of {whole + low:,} parameters ({100 * (low + head) / (whole + low):.3g} %)"
+        f"trainable: {low + head:,} of {whole + low:,} parameters ({100 * (low + head) / (whole + low):.3g}%)"
     )
 
 

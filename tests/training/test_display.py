@@ -51,13 +51,13 @@ def test_speed_counts_what_the_task_reads(unit: SpeedUnit, speed: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "plan", "said"),
     [
-        ({"steps": 30}, (30, 12, 10), "plan: 30 steps, 2.5 epochs, validating every 10"),
+        ({"steps": 30}, (30, 12, 10), "plan: 30 steps, 2.5 epochs, validating every 10 steps"),
         ({}, (1, 1, 1), "plan: 1 step, 1 epoch, validating at the end"),
-        ({"patience": 3}, (5000, 1000, 1000), "plan: at most 5,000 steps, 5 epochs, validating every 1,000"),
+        ({"patience": 3}, (5000, 1000, 1000), "plan: at most 5,000 steps, 5 epochs, validating every 1,000 steps"),
         (
             {"steps": 3, "epochs": 2},
             (3, 60, 1),
-            "plan: 3 steps, 0.05 epochs, validating every 1; train.epochs=2 is ignored, for train.steps is given",
+            "plan: 3 steps, 0.05 epochs, validating every step; train.epochs=2 is ignored, for train.steps is given",
         ),
     ],
 )

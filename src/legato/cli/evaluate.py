@@ -33,7 +33,8 @@ def command(
     translation model loss, BLEU and chrF; a parser labelled brackets; a classifier accuracy, F1 and correlations,
     with a table of what was taken for what, the scores of each class and the worst errors.
 
-    Accuracies, F1, BLEU and correlations are printed in percent; --json has them as their scorers give them.
+    Shares such as accuracy and F1 are printed in percent, with the sign; BLEU and correlations on the same scale,
+    without it. --json has them as their scorers give them.
     """
     from legato.config import joined, nested, split_words
     from legato.errors import ConfigError, brief, suggest

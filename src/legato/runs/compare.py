@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from legato.config import SHORT_SECTIONS, read_yaml
+from legato.data.batching.batches import TOKENS
 from legato.errors import ConfigError, FolderError, brief
 from legato.evaluation.lm import PRICE
 from legato.evaluation.metrics import Metric, Metrics, metric_of
@@ -378,6 +379,8 @@ def table_of(comparison: Comparison) -> tuple[list[str], list[list[str]], str]:
     if not others:  # all count their data in the same
         names[names.index("tokens_per_second")] = "speed"
     measured = {**MEASURED, "speed": (f"{unit}/s", speed_text)}
+    if unit != TOKENS.name:
+        measured["tokens"] = "positions", MEASURED["tokens"][1]
     titles = [measured[name][0] if name in measured else re.sub("[_.]", " ", name) for name in names]
     rows = []
     for entry in comparison.entries:

@@ -147,7 +147,7 @@ def store_frozen(model: SequenceModel, device: torch.device, precision: str) -> 
 def trainable_line(model: SequenceModel) -> str:
     """What a run says of how much it trains, and on what; adapters count on both sides."""
     trainable, total = count_parameters(model, trainable=True), count_parameters(model)
-    line = f"trainable: {trainable:,} of {total:,} parameters ({100 * trainable / max(total, 1):.3g} %)"
+    line = f"trainable: {trainable:,} of {total:,} parameters ({100 * trainable / max(total, 1):.3g}%)"
     made = model.adapter
     if made is None or made.below is None:
         return line

@@ -111,7 +111,8 @@ class Display:
         epochs = steps / per_epoch
         passes = f"{epochs:,.1f}".removesuffix(".0") if epochs >= 1 else f"{epochs:.2g}"
         length = f"{steps:,} step{'s' * (steps > 1)}, {passes} epoch{'s' * (passes != '1')}"
-        every = f"validating every {validate_every:,}" if validate_every < steps else "validating at the end"
+        gap = "step" if validate_every == 1 else f"{validate_every:,} steps"
+        every = f"validating every {gap}" if validate_every < steps else "validating at the end"
         both = config.steps is not None and config.epochs is not None
         ignored = f"; train.epochs={config.epochs:g} is ignored, for train.steps is given" if both else ""
         self.say(f"plan: {'at most ' * bool(config.patience)}{length}, {every}{ignored}")
