@@ -134,7 +134,7 @@ def test_the_signatures_say_how_it_was_counted():
 
 def test_people_read_them_as_papers_print_them():
     printed = printed_scores(METRICS, {"bleu_4": 19.5, "cider": 51.25, "unique_captions": 0.5, "search": "beam 4"})
-    assert printed == {"bleu 4 (beam 4)": "19.50", "cider (beam 4)": "51.25", "unique captions (beam 4)": "50.00"}
+    assert printed == {"bleu 4 (beam 4)": "19.50", "cider (beam 4)": "51.25", "unique captions (beam 4)": "50.00%"}
 
 
 def test_the_worst_captions_are_shown_with_their_references():

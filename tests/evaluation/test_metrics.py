@@ -31,7 +31,7 @@ def test_every_task_shows_something_beside_the_loss(task: str) -> None:
 def test_an_accuracy_and_an_f1_of_two_tasks_read_alike() -> None:
     kept = {"classification": {"accuracy": 0.875, "f1": 0.9}, "tagging": {"accuracy": 0.875, "f1": 90.0}}
     printed = [printed_scores(TASKS.get(task).metrics, scores) for task, scores in kept.items()]
-    assert printed[0] == printed[1] == {"accuracy": "87.50", "f1": "90.00"}
+    assert printed[0] == printed[1] == {"accuracy": "87.50%", "f1": "90.00%"}
 
 
 def test_numbers_counts_texts_and_what_is_not_finite_print_as_they_are() -> None:
@@ -45,8 +45,15 @@ def test_numbers_counts_texts_and_what_is_not_finite_print_as_they_are() -> None
     }
 
 
+def test_points_are_on_the_scale_of_percent_without_its_sign() -> None:
+    figures = {"bleu": 41.2, "wer": 41.2, "matthews": 0.412, "f1": 0.412}
+    known = [metric for task in ("translation", "speech", "classification") for metric in TASKS.get(task).metrics]
+    printed = {name: metric_of(known, name).text(value) for name, value in figures.items()}
+    assert printed == {"bleu": "41.20", "wer": "41.20%", "matthews": "41.20", "f1": "41.20%"}
+
+
 def test_a_figure_that_depends_on_the_search_says_which() -> None:
-    known = metrics("bleu", "bleu_*", unit="percent", decoded=True)
+    known = metrics("bleu", "bleu_*", unit="percent", decoded=True, points=True)
     assert printed_scores(known, {"loss": 2, "bleu_de": 30.0}, search="greedy") == {
         "loss": "2",
         "bleu de (greedy)": "30.00",
