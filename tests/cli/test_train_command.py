@@ -13,7 +13,7 @@ import legato
 from legato.errors import FolderError
 from legato.runs.run_folder import RunFolder
 from shells import in_a_shell, piped
-from tiny_runs import small, weights_digest, words
+from tiny_runs import read_metrics, small, weights_digest, words
 
 
 @pytest.mark.slow
@@ -53,6 +53,17 @@ def test_training_says_what_it_sees_and_what_it_reached(command: Any, tmp_path: 
     assert answer.code == 0
     for part in ("training and", "the model will see:", "parameters, on cpu", "step 12/12", "valid perplexity:"):
         assert part in answer.err
+
+
+def test_slow_steps_are_shown_between_the_reports_that_are_logged(
+    command: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("legato.training.display.FIRST_GAP_S", -1.0)  # every step is a slow one
+    answer = command("train", "lm", *words(small(tmp_path)), "train.log_every=6", f"out={tmp_path}/run")
+    shown = [line.split("/")[0] for line in answer.err.splitlines() if line.startswith("step ")]
+    assert shown == [f"step {step:>2}" for step in range(1, 13)]
+    logged = [line["step"] for line in read_metrics(tmp_path / "run") if line["kind"] == "train"]
+    assert logged == [6, 12]
 
 
 def test_training_quietly_says_nothing(command: Any, tmp_path: Path) -> None:
