@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: venv demo test slow fuzz lint format studio clean
+.PHONY: venv demo test slow fuzz lint format studio wheels clean
 
 venv: $(READY)
 
@@ -48,6 +48,12 @@ studio: studio/node_modules/.ready
 studio/node_modules/.ready: studio/package-lock.json
 	cd studio && npm install --no-save --no-audit --no-fund --silent
 	touch studio/node_modules/.ready
+
+# The wheels of a release: for Linux with compiled kernels, for all other systems of Python alone. The other kind of
+# processor's need its compiler (Debian's g++-aarch64-linux-gnu, g++-x86-64-linux-gnu).
+wheels: $(READY)
+	rm -rf dist
+	for machine in x86_64 aarch64 ""; do LEGATO_WHEEL=$$machine $(BIN)/pip wheel . --no-deps --quiet --wheel-dir dist || exit; done
 
 clean:
 	rm -rf $(VENV) build dist

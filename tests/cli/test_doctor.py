@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 import warnings
 from typing import Any
@@ -92,7 +93,7 @@ def test_products_of_encoders_have_a_rate_where_there_are_such() -> None:
 
 
 def test_whether_there_are_kernels_is_told_and_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library.shutil, "which", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = doctor._kernels()

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
+from legato.nn.kernels import compiler
 from legato.nn.kernels import library as kernels
 
-needs_compiler = pytest.mark.skipif(not any(map(shutil.which, kernels.COMPILERS)), reason="needs a C++ compiler")
+needs_compiler = pytest.mark.skipif(compiler.find_compiler() is None, reason="needs a C++ compiler")
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +54,7 @@ def small_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Has kernels be a library of one function, and the folder that it lies in."""
     (tmp_path / "kernels.cpp").write_text('extern "C" int legato_answer() { return 42; }')
     monkeypatch.setattr(kernels, "SOURCES", tmp_path)
-    monkeypatch.setattr(kernels, "FLAGS", ("-shared", "-fPIC"))
+    monkeypatch.setattr(compiler, "FLAGS", ("-fPIC",))
     monkeypatch.setattr(kernels, "Library", lambda file: file.read_bytes())
     monkeypatch.setenv("LEGATO_KERNELS", str(tmp_path / "made"))
     return tmp_path / "made"
@@ -141,3 +144,74 @@ def test_it_is_made_once_in_the_cache_folder(monkeypatch: pytest.MonkeyPatch, tm
     kernels.library.cache_clear()
     assert kernels.library() is not None
     assert made.stat().st_mtime_ns == before
+
+
+@pytest.fixture
+def wheel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A wheel's folder of libraries for two levels, of which processors run `plain`."""
+    levels = (compiler.Level("fast", (), {"fast"}), compiler.Level("plain", (), frozenset()))
+    monkeypatch.setitem(compiler.LEVELS, platform.machine(), levels)
+    monkeypatch.setattr(kernels, "PREBUILT", tmp_path)
+    monkeypatch.setattr(compiler, "PREBUILT", tmp_path)
+    monkeypatch.setattr(kernels, "Library", lambda file: file.read_text())
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.delenv("LEGATO_KERNELS")
+    for level in levels:
+        (tmp_path / compiler.prebuilt_file("kernels", level)).write_text(level.name)
+    return tmp_path
+
+
+def test_the_best_library_of_a_wheel_that_the_processor_runs_is_loaded(
+    wheel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert kernels.library() == "plain"
+    monkeypatch.setattr(compiler, "processor", lambda: ("flags\t: fpu fast",))
+    kernels.library.cache_clear()
+    assert kernels.library() == "fast"
+
+
+def test_a_processor_that_no_library_of_a_wheel_fits_is_told_of(wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(compiler.LEVELS, platform.machine(), ())
+    with pytest.warns(
+        UserWarning, match="the wheel's kernels do not fit this processor, and there is no C\\+\\+ compiler"
+    ):
+        assert kernels.library() is None
+
+
+def test_a_folder_for_kernels_has_them_compiled_although_there_is_a_wheel(
+    wheel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEGATO_KERNELS", str(wheel / "compiled"))
+    with pytest.warns(UserWarning, match="there is no C\\+\\+ compiler"):
+        assert kernels.library() is None
+
+
+@pytest.mark.parametrize(
+    ("machine", "features", "level"),
+    [
+        ("x86_64", "sse4_2 avx", None),  # Sandy Bridge
+        ("x86_64", "avx avx2 bmi1 bmi2 f16c fma abm movbe", "avx2"),
+        ("x86_64", "avx avx2 bmi1 bmi2 f16c fma abm movbe avx512f avx512cd", "avx2"),  # Knights Landing
+        ("aarch64", "fp asimd evtstrm crc32 cpuid", "neon"),  # Raspberry Pi 4
+        (
+            "aarch64",
+            "fp asimd crc32 atomics fphp asimdhp cpuid asimdrdm lrcpc dcpop asimddp",
+            "dotprod",
+        ),  # Neoverse N1
+        ("riscv64", "", None),
+    ],
+)
+def test_a_processor_has_the_best_level_whose_instructions_it_all_has(
+    machine: str, features: str, level: str | None
+) -> None:
+    best = compiler.best_level(machine, set(features.split()))
+    assert (best and best.name) == level
+
+
+@needs_compiler
+def test_openmp_is_pytorchs_and_no_library_brings_another(tmp_path: Path) -> None:
+    source, file = tmp_path / "threads.cpp", tmp_path / "threads.so"
+    source.write_text('#include <omp.h>\nextern "C" int threads() { return omp_get_max_threads(); }')
+    compiler.compile_library(str(compiler.find_compiler()), source, file)
+    assert b"libgomp" not in file.read_bytes()
+    assert kernels._open(file).threads() == torch.get_num_threads()

@@ -24,19 +24,22 @@ NEEDED = (
     "numpy",
     "tokenizers",
     "safetensors",
-    "datasets",
+    "pyarrow",
     "pydantic",
     "typer",
     "rich",
-    "tensorboard",
-    "matplotlib",
     "sacrebleu",
+    "scikit-learn",
+    "seqeval",
     "sentencepiece",
     "huggingface_hub",
     "jinja2",
 )
 # What only some commands need, and which.
 OPTIONAL = {
+    "datasets": "data sets on the hub",
+    "tensorboard": "train.tensorboard",
+    "matplotlib": "the picture of legato compare",
     "ctranslate2": "legato export --to ctranslate2",
     "gguf": "legato export --to gguf",
     "transformers": "tests and benchmarks",
@@ -95,12 +98,16 @@ def _kernels() -> Finding:
         warnings.simplefilter("always")
         started = time.perf_counter()
         found = library.library.__wrapped__()  # not what an earlier call found, which told why already
+    level = library.wheel_level()
+    if found is not None and level is not None and found.file.parent == library.PREBUILT:
+        return Finding("CPU kernels", f"the wheel's for {level.name} processors")
     if found is not None:
         took = time.perf_counter() - started
         return Finding("CPU kernels", "compiled for this processor" + (f" now, in {took:.0f} s" if took > 2 else ""))
     off = os.environ.get("LEGATO_KERNELS") == "off"
     why = "LEGATO_KERNELS=off" if off or not told else str(told[0].message)
-    return Finding("CPU kernels", f"none: {why}", off)
+    slower = "" if off else " (training, generating, and quantized weights)"
+    return Finding("CPU kernels", f"none: {why}{slower}", off)
 
 
 def _products(device: torch.device) -> list[Finding]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from legato.errors import CheckpointError, ConfigError, DeviceError, brief, suggest
-from legato.nn.kernels.library import processor
+from legato.nn.kernels.compiler import processor
 
 
 def choose_device(name: str = "auto") -> torch.device:

@@ -1,21 +1,22 @@
-"""The C++ library of CPU kernels (`cpu/`): compiled once for this machine, where there is a compiler.
+"""The C++ library of CPU kernels (`cpu/`): a wheel's, or compiled once for this machine, where there is a compiler.
 
 What it has are plain functions of plain data, so that no header of PyTorch's is needed and compiling takes seconds.
-It is made when it is first wanted and kept in `kernels` in the cache folder, under a name that tells its sources, the
-compiler and the processor. Its SHA-256 stands in a file beside it and is compared before it is loaded: a damaged
-library would end the process, so it is made anew. One that another user could have written is not loaded. Without a
-compiler, or with `LEGATO_KERNELS=off`, there is none: everything then runs on PyTorch's own operators, and a note
-says so once.
+A wheel for Linux brings a library for each level of processors (`compiler.py`), and the best one that fits is loaded.
+Where none fits, or `LEGATO_KERNELS` names a folder, the library is compiled when it is first used. It is kept in
+that folder, else in `kernels` in the cache folder, under a name that tells its sources, the compiler and the
+processor. Its SHA-256 stands in a file beside it and is compared before it is loaded: a damaged library would end the
+process, so it is made anew. One that another user could have written is not loaded. Without a compiler, or with
+`LEGATO_KERNELS=off`, there is none: everything then runs on PyTorch's own operators, and a note says so once.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
 import os
 import platform
-import shutil
 import stat
 import subprocess
 import warnings
@@ -23,17 +24,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
+from legato.nn.kernels.compiler import (
+    FLAGS,
+    LINK_FLAGS,
+    NATIVE,
+    PREBUILT,
+    SOURCES,
+    TIMEOUT_S,
+    compile_library,
+    find_compiler,
+    prebuilt_file,
+    processor,
+    wheel_level,
+)
 from legato.output_files import replacing_file
 
-SOURCES: Final = Path(__file__).with_name("cpu")
-FLAGS: Final = (
-    *("-std=c++17", "-O3", "-march=native", "-shared", "-fPIC", "-fopenmp"),
-    *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros"),
-    "-fno-schedule-insns",  # GCC's order of a tile's products makes them wait for one another: 82 for 103 GOP/s
-)
-COMPILERS: Final = ("g++", "c++")  # clang's C++ lacks some of GCC's ways to write vectors
 OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
-TIMEOUT_S: Final = 300  # of a compiler
 
 
 class LowRank(ctypes.Structure):
@@ -239,7 +245,8 @@ class Library:
     """The compiled functions."""
 
     def __init__(self, file: Path) -> None:
-        handle = ctypes.CDLL(str(file))
+        handle = _open(file)
+        self.file = file
         self.linear = handle.legato_linear
         self.linear.argtypes = [
             *(ctypes.POINTER(Matrix), ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p),
@@ -274,7 +281,7 @@ class TrainingLibrary:
     """Those that training uses."""
 
     def __init__(self, file: Path) -> None:
-        handle = ctypes.CDLL(str(file))
+        handle = _open(file)
         self.multiplies_tiles = bool(handle.legato_multiplies_tiles())  # cpu/tiles.h
         self.attention = handle.legato_attention
         self.attention.argtypes = [ctypes.POINTER(Attention), *[ctypes.c_int32] * 4]
@@ -321,11 +328,18 @@ Loaded = TypeVar("Loaded")
 
 
 def _loaded(name: str, kind: Callable[[Path], Loaded]) -> Loaded | None:
-    if os.environ.get("LEGATO_KERNELS") == "off":
+    place = os.environ.get("LEGATO_KERNELS")
+    if place == "off":
         return None
-    compiler = next((found for name in COMPILERS if (found := shutil.which(name))), None)
+    if not place and (level := wheel_level()) is not None:
+        with contextlib.suppress(OSError):  # a system whose libraries the wheel's do not fit; they are compiled
+            return kind(PREBUILT / prebuilt_file(name, level))
+    compiler = find_compiler()
     if compiler is None:
-        _tell("there is no C++ compiler (g++): PyTorch's operators do what Legato's own kernels would do faster")
+        why = "the wheel's kernels do not fit this processor, and " if PREBUILT.is_dir() else ""
+        _tell(
+            f"{why}there is no C++ compiler (g++): PyTorch's operators do what Legato's own kernels would do faster"
+        )
         return None
     try:
         file = _folder() / f"{name}-{_key(compiler)}.so"
@@ -339,6 +353,15 @@ def _loaded(name: str, kind: Callable[[Path], Loaded]) -> Loaded | None:
         told = getattr(problem, "stderr", None) or str(problem)
         _tell(f"Legato's CPU kernels could not be made, so PyTorch's operators are used: {_first_line(told)}")
         return None
+
+
+def _open(file: Path) -> ctypes.CDLL:
+    """A library whose OpenMP is PyTorch's: importing PyTorch shows its runtime's functions to every library."""
+    import torch  # noqa: F401
+
+    if not hasattr(ctypes.CDLL(None), "GOMP_parallel"):  # a PyTorch that was built with another kind of threads
+        ctypes.CDLL("libgomp.so.1", mode=ctypes.RTLD_GLOBAL)
+    return ctypes.CDLL(str(file))
 
 
 def _tell(note: str) -> None:
@@ -359,27 +382,15 @@ def _key(compiler: str) -> str:
         if source.suffix in (".h", ".cpp"):
             told.update(source.read_bytes())
     version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=TIMEOUT_S).stdout
-    told.update(version + " ".join(FLAGS).encode() + platform.machine().encode())
+    told.update(version + " ".join((*FLAGS, *LINK_FLAGS, *NATIVE)).encode() + platform.machine().encode())
     told.update("".join(processor()).encode())
     return told.hexdigest()[:24]
-
-
-@functools.cache
-def processor() -> tuple[str, ...]:
-    """What the processor says of itself, where it says it to everybody: on Linux."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return (platform.processor(),)
-    kept = ("flags", "Features", "model name", "CPU part", "CPU implementer")
-    return tuple(sorted({line for line in lines if line.startswith(kept)}))
 
 
 def _compile(compiler: str, source: Path, file: Path) -> None:
     """Write a library, and then its digest, each under another name first: two processes may do this together."""
     with replacing_file(file) as fresh:
-        command = [compiler, *FLAGS, str(source), "-o", str(fresh)]
-        subprocess.run(command, capture_output=True, check=True, timeout=TIMEOUT_S)
+        compile_library(compiler, source, fresh)
         fresh.chmod(0o700)  # whatever the umask lets a group do
         digest = _digest(fresh)
     with replacing_file(_digest_file(file)) as fresh:
