@@ -154,5 +154,5 @@ def test_answers_of_another_job_are_not_gone_on_with(
 
 def test_without_ray_a_line_says_which_extra_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(LegatoError, match=r"pip install '.\[ray\]'"):
+    with pytest.raises(LegatoError, match=r'pip install "legato-nn\[ray\]"'):
         require_extra("ray", "ray")

@@ -80,7 +80,7 @@ def require_extra(extra: str, module: str) -> Any:
     except ImportError as problem:
         missing = isinstance(problem, ModuleNotFoundError) and (problem.name or "").partition(".")[0] == package
         reason = "is not installed" if missing else f"cannot be loaded ({brief(problem, 200)})"
-        raise LegatoError(f"{package} {reason}; it comes with: pip install '.[{extra}]'") from None
+        raise LegatoError(f'{package} {reason}; it comes with: pip install "legato-nn[{extra}]"') from None
 
 
 MODELS = Registry(

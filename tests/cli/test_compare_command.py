@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 import legato
@@ -88,6 +90,17 @@ def test_a_quiet_comparison_tells_what_it_is_at(tmp_path: Path) -> None:
     legato.compare("lm", settings, out=tmp_path / "c", quiet=True, tell=told.append)
     kinds = [line.split(":")[0] + line[-1] for line in told]
     assert kinds == ["elman…", "  valid at step 4)", "elmans", "lstm…", "  valid at step 4)", "lstms"]
+
+
+def test_without_matplotlib_a_comparison_has_no_picture_and_says_so(
+    command: Any, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    settings = words({k: v for k, v in small(home, train__steps=1).items() if k != "model"})
+    answer = command("compare", "lm", "model=[elman,gru]", *settings, "match=none", f"out={tmp_path}/c", "--quiet")
+    assert 'matplotlib is not installed; it comes with: pip install "legato-nn[plots]"' in answer.err
+    assert "curves:" not in answer.out
+    assert not (tmp_path / "c" / "compare.png").exists()
 
 
 def test_a_comparison_goes_on_where_it_was_stopped(home: Path, tmp_path: Path) -> None:

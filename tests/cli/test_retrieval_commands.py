@@ -178,5 +178,7 @@ def test_what_is_not_installed_is_named(docs: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(__import__("sys").modules, module, None)
     (docs / "a.pdf").write_bytes(b"%PDF-1.4")
     place = "postgresql://localhost/x" if module == "psycopg" else "index"
-    with pytest.raises(LegatoError, match=rf"{module} is not installed; it comes with: pip install '.\[retrieval\]'"):
+    with pytest.raises(
+        LegatoError, match=rf'{module} is not installed; it comes with: pip install "legato-nn\[retrieval\]"'
+    ):
         legato.index(docs / "a.pdf" if module == "pypdf" else docs, out=place)

@@ -159,7 +159,9 @@ def test_the_table_has_a_row_for_each_class_the_worst_first():
 def test_a_missing_scorer_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "pycocotools", None)
     monkeypatch.delitem(sys.modules, "pycocotools.coco")
-    with pytest.raises(LegatoError, match=r"pycocotools is not installed; it comes with: pip install '.\[vision\]'"):
+    with pytest.raises(
+        LegatoError, match=r'pycocotools is not installed; it comes with: pip install "legato-nn\[vision\]"'
+    ):
         average_precisions([[CAT]], [[CAT]])
 
 

@@ -204,7 +204,7 @@ def test_without_its_package_the_way_to_install_it_is_told(
     monkeypatch.setitem(__import__("sys").modules, "ctranslate2.specs", None)
     folder = saved(tmp_path / "model")
     answer = export(folder, "--to", "ctranslate2", "--out", tmp_path / "out")
-    is_one_line(answer, "ctranslate2 is not installed", "pip install '.[export]'")
+    is_one_line(answer, "ctranslate2 is not installed", 'pip install "legato-nn[export]"')
     assert not (tmp_path / "out").exists()
 
 

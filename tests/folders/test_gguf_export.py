@@ -277,7 +277,7 @@ def test_without_its_package_the_way_to_install_it_is_told(
 ) -> None:
     folder, path = saved(tmp_path / "m", name="gpt2"), gguf_file(tmp_path / "there.gguf")
     monkeypatch.setitem(sys.modules, "gguf", None)
-    is_one_line(export(folder, "--to", "gguf"), "gguf is not installed", "pip install '.[gguf]'")
+    is_one_line(export(folder, "--to", "gguf"), "gguf is not installed", 'pip install "legato-nn[gguf]"')
     assert legato.load(path).generate("a", max_tokens=2) is not None  # reading does without
 
 

@@ -314,4 +314,4 @@ def test_replicas_that_cannot_be_are_refused(
 def test_whoever_lacks_ray_is_told(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     told = command("serve", gpt2_folder(tmp_path / "tiny"), "--ray")
-    assert (told.code, told.err) == (2, "legato: ray is not installed; it comes with: pip install '.[ray]'\n")
+    assert (told.code, told.err) == (2, 'legato: ray is not installed; it comes with: pip install "legato-nn[ray]"\n')

@@ -92,5 +92,5 @@ def test_whoever_lacks_the_extra_is_told(
     answer = command("inspect", runs / "lstm", "--serve")
     assert (answer.code, answer.err) == (
         2,
-        "legato: uvicorn is not installed; it comes with: pip install '.[serve]'\n",
+        'legato: uvicorn is not installed; it comes with: pip install "legato-nn[serve]"\n',
     )

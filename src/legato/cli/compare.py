@@ -57,7 +57,9 @@ def command(
     else:
         columns, rows, caption = table_of(comparison)
         show(columns, rows, caption=caption, right=range(1, len(columns)))
-        print(f"curves: {comparison.plot}\nruns and figures: {comparison.out}")
+        if comparison.plot is not None:
+            print(f"curves: {comparison.plot}")
+        print(f"runs and figures: {comparison.out}")
     if page is not None:  # last: whatever becomes of it, the figures are said
         from legato.inspect.report.comparison import comparison_report
 

@@ -25,14 +25,14 @@ import torch
 
 from legato.config import SHORT_SECTIONS, read_yaml
 from legato.data.batching.batches import TOKENS
-from legato.errors import ConfigError, FolderError, brief
+from legato.errors import ConfigError, FolderError, LegatoError, brief
 from legato.evaluation.lm import PRICE
 from legato.evaluation.metrics import Metric, Metrics, metric_of
 from legato.folders.atomic import clear_errors, write_text
 from legato.input_files import path_of
 from legato.models.base import Sizes, count_parameters
 from legato.models.model_with_head import HeadSpec, ModelWithHead
-from legato.registry import MODELS, TASKS
+from legato.registry import MODELS, TASKS, require_extra
 from legato.runs.aliases import resolved
 from legato.runs.config import NAMES, RunConfig, check, dump, flat, settings_for
 from legato.runs.recipes import task_named
@@ -114,7 +114,7 @@ class Comparison:
 
     entries: list[ComparisonEntry]
     out: Path
-    plot: Path
+    plot: Path | None  # the picture of the learning curves, where Matplotlib is installed
     warnings: list[str] = field(default_factory=list)
 
     @property
@@ -153,7 +153,8 @@ class Comparison:
             for figure in (*self.measured, *self.figures):
                 row[figure] = {"mean": entry.mean(figure), "spread": entry.spread(figure)}
             rows.append(row)
-        return {"out": str(self.out), "plot": str(self.plot), "entries": rows, "warnings": self.warnings}
+        plot = self.plot and str(self.plot)
+        return {"out": str(self.out), "plot": plot, "entries": rows, "warnings": self.warnings}
 
 
 def compare(
@@ -206,6 +207,12 @@ def _compare(
     prepared = _all_prepared(entries)
     _same_budget(entries, [each.tokens for each in prepared], [each.rows for each in prepared])
     warnings = _match_parameters(entries, prepared, match)
+    plot: Path | None = out / PLOT
+    try:
+        require_extra("plots", "matplotlib")
+    except LegatoError as problem:
+        plot = None
+        warnings.append(f"the learning curves are not drawn: {problem}")
     for line in warnings:
         display.warn(line)
         tell(f"warning: {line}")
@@ -218,10 +225,11 @@ def _compare(
             result = _run(config, folder, Display(quiet, lambda text: tell(f"  {text}"), suggests=False))
             entry.results.append(result)
             tell(f"{entry.label}: {result.parameters:,} parameters, {result.seconds:.0f} seconds")
-    comparison = Comparison(entries, out, out / PLOT, warnings)
+    comparison = Comparison(entries, out, plot, warnings)
     out.mkdir(parents=True, exist_ok=True)
     write_text(out / "compare.json", to_json(comparison.summary(), indent=1))
-    draw(comparison)
+    if plot is not None:
+        draw(comparison, plot)
     return comparison
 
 
@@ -405,7 +413,7 @@ def table_of(comparison: Comparison) -> tuple[list[str], list[list[str]], str]:
     return ["model", *titles], rows, "\n".join(told)
 
 
-def draw(comparison: Comparison) -> None:
+def draw(comparison: Comparison, file: Path) -> None:
     """Learning curves: the validation figure over training tokens, one line an entry, one mark a validation."""
     import matplotlib
 
@@ -432,7 +440,7 @@ def draw(comparison: Comparison) -> None:
     axes.set_ylabel(f"validation {metric.name.replace('_', ' ')}" + f" ({metric.sign})" * bool(metric.sign))
     axes.legend()
     axes.grid(alpha=0.3)
-    figure.savefig(comparison.plot, dpi=130)
+    figure.savefig(file, dpi=130)
     pyplot.close(figure)
 
 

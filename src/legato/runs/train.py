@@ -133,6 +133,7 @@ def _check_alone() -> None:
 def start_run(config: RunConfig, display: Display) -> Result:
     """A new run from its beginning."""
     choose_device(config.device)  # before anything is written
+    config.train.writes_events()
     if config.out:
         run = RunFolder.create(path_of(config.out, error=ConfigError), dump(config))
     else:

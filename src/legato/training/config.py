@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
 
 from legato.config import Section
+from legato.registry import require_extra
 
 PRECISIONS = {"bfloat16": "bf16", "fp32": "float32"}  # as they are called elsewhere
 DEFAULT_LR = {"adamw": 3e-3, "muon": 3e-3, "sgd": 1.0, "asgd": 1.0}
@@ -92,7 +94,20 @@ class TrainConfig(Section):
     )
     patience: int = Field(0, ge=0, description="stop after this many validations without gain; 0 never stops")
     samples: int = Field(1, ge=0, le=10_000, description="texts written at each validation")
-    tensorboard: bool = Field(True, description="write TensorBoard events")
+    tensorboard: Literal["auto", True, False] = Field(
+        "auto", description="write TensorBoard events; auto: where TensorBoard is installed"
+    )
+
+    def writes_events(self) -> bool:
+        """TensorBoard events are written; where `tensorboard=true` and it is not installed, a LegatoError."""
+        if self.tensorboard == "auto":
+            return find_spec("tensorboard") is not None
+        return self.tensorboard and bool(require_extra("tensorboard", "tensorboard"))
+
+    @field_validator("compile", "tensorboard", mode="before")
+    @classmethod
+    def _words_are_truth_values(cls, value: Any) -> Any:
+        return {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
 
     @field_validator("frozen", mode="before")
     @classmethod

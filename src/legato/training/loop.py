@@ -191,7 +191,7 @@ class Trainer:
             self._save()  # so that there is always something to go back to
             self.run.started()
         CTRL_C.advice = f"; go on from the last checkpoint with: legato train resume={self.run.path}"
-        if self.config.tensorboard:
+        if self.config.writes_events():
             self.run.open_events(self.step)
         self.display.plan(self.config, self.steps, self.job.batches.steps_per_epoch, self.validate_every)
         self.display.start(self.steps, self.step)

@@ -31,8 +31,9 @@ from legato.data.sources.parquet import ParquetFile
 from legato.data.sources.separated import read_separated
 from legato.data.sources.table import Choose, Column, Head, Table, enter_value, pick_columns, plain_value, top_name
 from legato.data.text.libraries import clear_of_panics
-from legato.errors import DataError, brief, suggest
+from legato.errors import DataError, LegatoError, brief, suggest
 from legato.input_files import near_path
+from legato.registry import require_extra
 from legato.schema import MAX_DIGITS, OPEN, TypedDict, fit, parse_json, with_config
 
 KINDS: Final = {
@@ -263,11 +264,13 @@ def _read_hub(source: str, choose: Choose, files: FileOptions) -> Table:
     found = HUB_NAME.fullmatch(name)
     if found is None:
         raise DataError(f"'{name}' is not a name on the hub; write owner/name or owner/name:config")
+    file = f"there is no file {resolve_path(source, files.root)}, and " if name == source else ""
     try:
         rows = _load_dataset(found["name"], found["config"], HUB_SPLITS.get(files.split, (files.split,)))
+    except LegatoError as problem:
+        raise DataError(f"{file}the hub's dataset '{name}' cannot be read: {problem}") from None
     except Exception as problem:  # the hub's libraries raise of every kind
         reason = (str(problem).strip() or type(problem).__name__).splitlines()[0]
-        file = f"there is no file {resolve_path(source, files.root)}, and " if name == source else ""
         raise DataError(
             f"{file}the hub did not give a dataset '{name}' ({reason}); check the name and the connection"
         ) from None
@@ -281,8 +284,7 @@ def _read_hub(source: str, choose: Choose, files: FileOptions) -> Table:
 
 def _load_dataset(name: str, config: str | None, splits: Sequence[str]) -> Any:
     """The first of `splits` that the dataset has: what we call `valid` has several names there."""
-    import datasets
-
+    datasets = require_extra("datasets", "datasets")
     with offline_where_unreachable():
         for split in splits:
             try:
