@@ -33,12 +33,12 @@ from legato.evaluation.metrics import Metrics, printed_scores
 from legato.folders.finite_scores import check_finite
 from legato.folders.loaded import Loaded
 from legato.folders.model_folder import save_model
-from legato.models.base import ModelConfig, SequenceModel, Sizes, count_parameters
+from legato.models.base import ModelConfig, SequenceModel, Sizes
 from legato.models.model_with_head import HeadConfig, HeadSpec
-from legato.models.published.heads import head_note
 from legato.nn.state import Output
 from legato.registry import TASKS
 from legato.tasks.defaults import Defaults, Given
+from legato.tasks.model_card import model_card
 from legato.training.job import Job
 from legato.version import __version__
 
@@ -160,7 +160,7 @@ class TaskJob(HasProcessors, Job):
         raise NotImplementedError
 
     def write(self, model: Any, folder: Path, metrics: dict[str, float]) -> None:
-        card = self._card(model, printed_scores(self.metrics, metrics, search=self.search))
+        card = model_card(self, model, printed_scores(self.metrics, metrics, search=self.search))
         about = {"version": __version__, "data": self.hashes, "metrics": metrics}
         about |= {**self.plan.base_info(), **self.about(metrics)}
         save_model(
@@ -174,25 +174,13 @@ class TaskJob(HasProcessors, Job):
             generation=self.generation,
         )
 
-    def _card(self, model: Any, scores: Mapping[str, str]) -> str:
-        """The README of a model folder: what it is, on what it was trained, how well it does, how to use it."""
-        name, note = model.config.name, head_note(model)  # what to know of its use elsewhere
-        rows = "\n".join(f"| {name} | {value} |" for name, value in scores.items())
-        data = "\n".join(f"- {split}: sha256 `{digest}`" for split, digest in self.hashes.items())
-        elsewhere = "" if note is None else f"Note: {note}.\n\n"
-        return (
-            f"---\nlibrary_name: legato\ntags:\n- legato\n- {self.task}\n---\n\n# {name} for {self.task}\n\n"
-            f"A model of {count_parameters(model):,} parameters, trained with Legato.\n\n"
-            f"## Use\n\n```\n{self.use}\n```\n\n{elsewhere}"
-            f"## Scores on the validation text\n\n| | |\n|---|---|\n{rows}\n\n## Data\n\n{data}\n"
-        )
-
 
 class Task:
     """A job to train models for: what it reads, learns, scores and predicts."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
+    pipeline: ClassVar[str | None] = None  # what Hugging Face's hub calls the task
     default_model: ClassVar[str] = "lstm"
     Job: ClassVar[type[TaskJob]]  # how it is trained
     Data: ClassVar[type[Section]]

@@ -164,6 +164,7 @@ class AudioClassification(SoundTask):
     """The `audio-classification` task."""
 
     name = "audio-classification"
+    pipeline = "audio-classification"
     summary = "what is heard in a sound: classes such as words or speakers, several labels, or a number"
     default_model = "conformer"
     Job = AudioClassificationJob

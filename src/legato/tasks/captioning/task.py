@@ -140,6 +140,7 @@ class Captioning(PictureTask):
     """The `captioning` task."""
 
     name = "captioning"
+    pipeline = "image-to-text"
     summary = "what is on a picture, in words"
     default_model = "seq2seq"
     Job = CaptioningJob

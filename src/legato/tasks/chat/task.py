@@ -295,6 +295,7 @@ class Chat(Task):
     """The `chat` task."""
 
     name = "chat"
+    pipeline = "text-generation"
     default_model = "gpt2"
     summary = "instruction tuning: learn to answer from dialogues"
     Job = ChatJob

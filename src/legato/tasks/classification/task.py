@@ -137,6 +137,7 @@ class Classification(Task):
     """The `classification` task."""
 
     name = "classification"
+    pipeline = "text-classification"
     summary = "classes, labels or numbers for texts and pairs of texts"
     Job = ClassificationJob
     Data = ClassificationData

@@ -223,6 +223,7 @@ class Detection(PictureTask):
     """The `detection` task."""
 
     name = "detection"
+    pipeline = "object-detection"
     summary = "what is on a picture and where: boxes with classes"
     default_model = "detr"
     Job = DetectionJob

@@ -275,6 +275,7 @@ class Embedding(Task):
     """The `embedding` task."""
 
     name = "embedding"
+    pipeline = "sentence-similarity"
     summary = "vectors that are near where texts mean the same: similarity and search"
     Job = EmbeddingJob
     Data = EmbeddingData

@@ -172,6 +172,7 @@ class ImageClassification(PictureTask):
     """The `image-classification` task."""
 
     name = "image-classification"
+    pipeline = "image-classification"
     summary = "what is on a picture, or in a clip: classes, several labels, or a number"
     default_model = "resnet"
     Job = ImageClassificationJob

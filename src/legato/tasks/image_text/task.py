@@ -166,6 +166,7 @@ class ImageText(PictureTask):
     """The `image-text` task."""
 
     name = "image-text"
+    pipeline = "zero-shot-image-classification"
     summary = "pictures and texts as vectors in one space: retrieval, classes by their names"
     default_model = "clip"
     Job = ImageTextJob

@@ -47,6 +47,7 @@ class LanguageModelling(Task):
     """The `lm` task."""
 
     name = "lm"
+    pipeline = "text-generation"
     summary = "language modelling: predict the next token; generate text"
     Data = LanguageData
     generated = (*CORPUS_SOURCES, *TOY_SOURCES)

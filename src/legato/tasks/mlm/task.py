@@ -249,6 +249,7 @@ class MaskedLanguageModelling(Task):
     """The `mlm` task."""
 
     name = "mlm"
+    pipeline = "fill-mask"
     default_model = "bert"
     summary = "masked language modelling: guess hidden words from both sides"
     Job = MaskedJob

@@ -299,6 +299,7 @@ class QuestionAnswering(Task):
     """The `qa` task."""
 
     name = "qa"
+    pipeline = "question-answering"
     summary = "questions to the spans of a text that answer them, or none"
     Job = QuestionJob
     Data = QuestionData

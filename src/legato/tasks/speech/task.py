@@ -319,6 +319,7 @@ class Speech(SoundTask):
     """The `speech` task."""
 
     name = "speech"
+    pipeline = "automatic-speech-recognition"
     summary = "what is said in a sound, in words"
     default_model = "conformer"
     Job = SpeechJob

@@ -279,6 +279,7 @@ class Tagging(Task):
     """The `tagging` task."""
 
     name = "tagging"
+    pipeline = "token-classification"
     summary = "a tag for every word: parts of speech, names and the like"
     Job = TaggingJob
     Data = TaggingData

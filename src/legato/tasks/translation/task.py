@@ -266,6 +266,7 @@ class Translation(Task):
     """The `translation` task."""
 
     name = "translation"
+    pipeline = "translation"
     default_model = "transformer"
     summary = "any text to any text: translation, summaries, spelling"
     Job = TranslationJob

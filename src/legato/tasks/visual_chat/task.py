@@ -295,6 +295,7 @@ class VisualChat(Task):
     """The `visual-chat` task."""
 
     name = "visual-chat"
+    pipeline = "image-text-to-text"
     default_model = "llava"
     summary = "dialogues about pictures: learn to answer what is on them"
     Job = VisualChatJob

@@ -214,6 +214,7 @@ class VQA(Task):
     """The `vqa` task."""
 
     name = "vqa"
+    pipeline = "visual-question-answering"
     summary = "answers to questions about pictures"
     default_model = "vqa"
     Job = VQAJob

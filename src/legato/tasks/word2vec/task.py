@@ -216,6 +216,7 @@ class Word2Vec(Task):
     """The `word2vec` task."""
 
     name = "word2vec"
+    pipeline = "feature-extraction"
     default_model = "word2vec"
     lists_answers = True
     summary = "word vectors: one for each word, from the words near it"

@@ -1,0 +1,92 @@
+"""The README of a model folder, as Hugging Face's model cards are: a head of YAML, and what a reader needs to know.
+
+The licence is the base model's where its card states one; nobody else can say what it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from legato.models.base import count_parameters
+from legato.models.published.heads import head_note
+from legato.registry import TASKS
+
+if TYPE_CHECKING:
+    from legato.tasks.base import TaskJob
+
+HEAD_BYTES: Final = 1 << 16  # of a base model's card that are read
+LICENSE: Final = re.compile(r"^license:[ \t]*[\"']?([\w.-]{1,40})[\"']?[ \t]*$", re.MULTILINE)
+CACHED: Final = re.compile(r"models--([\w.-]+?)--([\w.-]+)")  # a hub model's folder in the cache
+HUB: Final = re.compile(r"hub:([\w.-]+/[\w.-]+)")
+
+
+def model_card(job: TaskJob, model: Any, scores: Mapping[str, str]) -> str:
+    """What the model is, its licence, base model and data, how well it does, and how to use it."""
+    name, note, base = model.config.name, head_note(model), job.plan.writer
+    folder = None if base is None else base.folder
+    license = None if folder is None else license_of(folder)
+    sources = {split: str(getattr(job.plan.data, split, None) or "") for split in job.hashes}
+    head = {
+        "library_name": "legato",
+        "license": license,
+        "pipeline_tag": TASKS.get(job.task).pipeline if job.task in TASKS else None,
+        "base_model": None if folder is None else hub_name(folder),
+        "datasets": sorted({found[1] for source in sources.values() if (found := HUB.match(source))}),
+        "tags": ["legato", job.task],
+    }
+    rows = "\n".join(f"| {name} | {value} |" for name, value in scores.items())
+    data = "\n".join(
+        f"- {split}: {_name_of(sources[split])}sha256 `{digest}`" for split, digest in job.hashes.items()
+    )
+    origin = "" if folder is None else f" It began with `{hub_name(folder) or folder.name}`."
+    terms = (
+        "No licence is stated. Add `license:` at the top of this file before you publish the model."
+        if license is None
+        else f"The base model's licence is `{license}`. Check that it covers this model, and check that of the data."
+    )
+    elsewhere = "" if note is None else f"Note: {note}.\n\n"
+    return (
+        f"---\n{_yaml(head)}---\n\n# {name} for {job.task}\n\n"
+        f"A model of {count_parameters(model):,} parameters, trained with Legato.{origin}\n\n"
+        f"## Use\n\n```\n{job.use}\n```\n\n{elsewhere}"
+        f"## Scores on the validation text\n\n| | |\n|---|---|\n{rows}\n\n## Data\n\n{data}\n\n"
+        f"## Licence\n\n{terms}\n"
+    )
+
+
+def license_of(folder: Path) -> str | None:
+    """The licence that the head of a folder's card states."""
+    with suppress(OSError), (folder / "README.md").open("rb") as file:
+        text = file.read(HEAD_BYTES).decode("utf-8", "replace")
+        if text.startswith("---\n") and (found := LICENSE.search(text.split("\n---", 1)[0])):
+            return found[1]
+    return None
+
+
+def hub_name(folder: Path) -> str | None:
+    """The name on the hub of a model whose folder lies in the hub's cache.
+
+    >>> hub_name(Path("/cache/models--distilbert--distilbert-base-uncased/snapshots/12ab"))
+    'distilbert/distilbert-base-uncased'
+    """
+    found = next((found for part in folder.parts if (found := CACHED.fullmatch(part))), None)
+    return None if found is None else f"{found[1]}/{found[2]}"
+
+
+def _name_of(source: str) -> str:
+    """A file's name without its folders, which are of one machine."""
+    return f"`{source if ':' in source else Path(source).name}`, " if source else ""
+
+
+def _yaml(head: Mapping[str, str | list[str] | None]) -> str:
+    lines = []
+    for key, value in head.items():
+        if isinstance(value, list) and value:
+            lines += [f"{key}:", *(f"- {each}" for each in value)]
+        elif value:
+            lines.append(f"{key}: {value}")
+    return "".join(f"{line}\n" for line in lines)
