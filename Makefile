@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: venv demo test slow fuzz lint format studio wheels clean
+.PHONY: venv demo test slow fuzz lint format studio wheels lock clean
 
 venv: $(READY)
 
@@ -53,7 +53,11 @@ studio/node_modules/.ready: studio/package-lock.json
 # processor's need its compiler (Debian's g++-aarch64-linux-gnu, g++-x86-64-linux-gnu).
 wheels: $(READY)
 	rm -rf dist
-	for machine in x86_64 aarch64 ""; do LEGATO_WHEEL=$$machine $(BIN)/pip wheel . --no-deps --quiet --wheel-dir dist || exit; done
+	for machine in x86_64 aarch64 ""; do LEGATO_WHEEL=$$machine $(BIN)/python -m hatchling build -t wheel || exit; done
+
+# The versions that uv installs: those of constraints.txt, and of what only the other extras bring the newest.
+lock:
+	uv lock $$(sed 's/^/-P /' constraints.txt)
 
 clean:
 	rm -rf $(VENV) build dist
