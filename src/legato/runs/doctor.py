@@ -92,14 +92,14 @@ def _devices() -> list[Finding]:
 
 def _kernels() -> Finding:
     """Whether the C++ kernels are there, and why not; where they are not yet, they are compiled now."""
-    from legato.nn.kernels import library
+    from legato.nn.kernels import compiler, library
 
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         started = time.perf_counter()
         found = library.library.__wrapped__()  # not what an earlier call found, which told why already
-    level = library.wheel_level()
-    if found is not None and level is not None and found.file.parent == library.PREBUILT:
+    level = compiler.wheel_level()
+    if found is not None and level is not None and found.file.parent == compiler.PREBUILT:
         return Finding("CPU kernels", f"the wheel's for {level.name} processors")
     if found is not None:
         took = time.perf_counter() - started
