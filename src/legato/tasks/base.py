@@ -160,7 +160,16 @@ class TaskJob(HasProcessors, Job):
         raise NotImplementedError
 
     def write(self, model: Any, folder: Path, metrics: dict[str, float]) -> None:
-        card = model_card(self, model, printed_scores(self.metrics, metrics, search=self.search))
+        base = self.plan.writer
+        card = model_card(
+            model,
+            self.task,
+            self.use,
+            scores=printed_scores(self.metrics, metrics, search=self.search),
+            hashes=self.hashes,
+            data=self.plan.data,
+            folder=None if base is None else base.folder,
+        )
         about = {"version": __version__, "data": self.hashes, "metrics": metrics}
         about |= {**self.plan.base_info(), **self.about(metrics)}
         save_model(

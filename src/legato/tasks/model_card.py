@@ -9,14 +9,11 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from legato.models.base import count_parameters
 from legato.models.published.heads import head_note
 from legato.registry import TASKS
-
-if TYPE_CHECKING:
-    from legato.tasks.base import TaskJob
 
 HEAD_BYTES: Final = 1 << 16  # of a base model's card that are read
 LICENSE: Final = re.compile(r"^license:[ \t]*[\"']?([\w.-]{1,40})[\"']?[ \t]*$", re.MULTILINE)
@@ -24,24 +21,33 @@ CACHED: Final = re.compile(r"models--([\w.-]+?)--([\w.-]+)")  # a hub model's fo
 HUB: Final = re.compile(r"hub:([\w.-]+/[\w.-]+)")
 
 
-def model_card(job: TaskJob, model: Any, scores: Mapping[str, str]) -> str:
-    """What the model is, its licence, base model and data, how well it does, and how to use it."""
-    name, note, base = model.config.name, head_note(model), job.plan.writer
-    folder = None if base is None else base.folder
+def model_card(
+    model: Any,
+    task: str,
+    use: str,
+    *,
+    scores: Mapping[str, str],
+    hashes: Mapping[str, str],
+    data: Any,
+    folder: Path | None,
+) -> str:
+    """What the model is, its licence, base model and data, how well it does, and how to use it.
+
+    `data` is the task's section, whose splits have these `hashes`; `folder` is where the base model lies.
+    """
+    name, note = model.config.name, head_note(model)
     license = None if folder is None else license_of(folder)
-    sources = {split: str(getattr(job.plan.data, split, None) or "") for split in job.hashes}
+    sources = {split: str(getattr(data, split, None) or "") for split in hashes}
     head = {
         "library_name": "legato",
         "license": license,
-        "pipeline_tag": TASKS.get(job.task).pipeline if job.task in TASKS else None,
+        "pipeline_tag": TASKS.get(task).pipeline if task in TASKS else None,
         "base_model": None if folder is None else hub_name(folder),
         "datasets": sorted({found[1] for source in sources.values() if (found := HUB.match(source))}),
-        "tags": ["legato", job.task],
+        "tags": ["legato", task],
     }
     rows = "\n".join(f"| {name} | {value} |" for name, value in scores.items())
-    data = "\n".join(
-        f"- {split}: {_name_of(sources[split])}sha256 `{digest}`" for split, digest in job.hashes.items()
-    )
+    digests = "\n".join(f"- {split}: {_name_of(sources[split])}sha256 `{digest}`" for split, digest in hashes.items())
     origin = "" if folder is None else f" It began with `{hub_name(folder) or folder.name}`."
     terms = (
         "No licence is stated. Add `license:` at the top of this file before you publish the model."
@@ -50,10 +56,10 @@ def model_card(job: TaskJob, model: Any, scores: Mapping[str, str]) -> str:
     )
     elsewhere = "" if note is None else f"Note: {note}.\n\n"
     return (
-        f"---\n{_yaml(head)}---\n\n# {name} for {job.task}\n\n"
+        f"---\n{_yaml(head)}---\n\n# {name} for {task}\n\n"
         f"A model of {count_parameters(model):,} parameters, trained with Legato.{origin}\n\n"
-        f"## Use\n\n```\n{job.use}\n```\n\n{elsewhere}"
-        f"## Scores on the validation text\n\n| | |\n|---|---|\n{rows}\n\n## Data\n\n{data}\n\n"
+        f"## Use\n\n```\n{use}\n```\n\n{elsewhere}"
+        f"## Scores on the validation text\n\n| | |\n|---|---|\n{rows}\n\n## Data\n\n{digests}\n\n"
         f"## Licence\n\n{terms}\n"
     )
 

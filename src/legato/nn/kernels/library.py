@@ -356,11 +356,13 @@ def _loaded(name: str, kind: Callable[[Path], Loaded]) -> Loaded | None:
 
 
 def _open(file: Path) -> ctypes.CDLL:
-    """A library whose OpenMP is PyTorch's: importing PyTorch shows its runtime's functions to every library."""
-    import torch  # noqa: F401
+    """A library whose OpenMP is PyTorch's, which importing PyTorch mostly shows to every library."""
+    import torch
 
-    if not hasattr(ctypes.CDLL(None), "GOMP_parallel"):  # a PyTorch that was built with another kind of threads
-        ctypes.CDLL("libgomp.so.1", mode=ctypes.RTLD_GLOBAL)
+    if not hasattr(ctypes.CDLL(None), "GOMP_parallel"):  # as of the wheel of 2.8 for aarch64
+        package = Path(torch.__file__).parent
+        runtimes = [*package.glob("lib/libgomp*"), *package.parent.glob("torch.libs/libgomp*"), "libgomp.so.1"]
+        ctypes.CDLL(str(runtimes[0]), mode=ctypes.RTLD_GLOBAL)
     return ctypes.CDLL(str(file))
 
 
