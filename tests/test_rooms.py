@@ -25,6 +25,7 @@ ROOMS = [
     {"data"},
     {"recipes"},
     {"config"},
+    {"other_names"},
     {"registry"},
     {"plain_yaml"},
     {"schema"},

@@ -18,8 +18,9 @@ from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationErro
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, core_schema
 
-from legato.errors import ConfigError, brief, suggest
+from legato.errors import ConfigError, brief
 from legato.input_files import read_bytes
+from legato.other_names import renamed, suggest_key, switched
 from legato.schema import is_text
 
 # `model=lstm` is short for `model.name=lstm`.
@@ -168,6 +169,9 @@ def joined(words: Iterable[str]) -> list[str]:
             if not equals:
                 value = next(rest, "--")
                 if value.startswith("--"):
+                    switch = switched(key.replace("-", "_"), ("device", "precision", "quantize", "adapt"))
+                    if switch is not None:
+                        raise ConfigError(f"{brief(word)} is no option here; write {switch}")
                     raise ConfigError(f"{brief(word)} needs a value, as in {brief(word)} 1")
             word = f"{key.replace('-', '_')}={value}"
         settings.append(word)
@@ -200,7 +204,8 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
         key = "data.train" if name in ("data", "train") and isinstance(value, str | list | Path) else name
         if not isinstance(key, str) or len(key) > MAX_NAME or not is_text(key):
             raise ConfigError(f"'{brief(key)}' is no setting's name; settings are written section.key=value")
-        *sections, last = key.split(".")
+        *sections, last = _in_our_case(key.split("."))
+        key = ".".join((*sections, last))
         if not last or not all(sections) or len(sections) >= MAX_PARTS:
             why = "it needs a name on both sides of each dot, of few"
             raise ConfigError(f"'{brief(key)}' is no setting's name: {why}")
@@ -215,6 +220,12 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
             inner = there
         inner[last] = str(value) if isinstance(value, Path) else _spelled_out(key, value)
     return whole
+
+
+def _in_our_case(parts: list[str]) -> list[str]:
+    """A dotted name as ours are written, `Train.Steps` or `learning-rate`; deeper names may be a person's own."""
+    named = 1 if parts[0] == "expect" else 2
+    return [part.lower().replace("-", "_") if place < named else part for place, part in enumerate(parts)]
 
 
 def _spelled_out(key: str, value: Any) -> Any:
@@ -262,9 +273,14 @@ def validate(section: type[S], settings: Any, where: str = "") -> S:
     if not isinstance(settings, Mapping):
         raise ConfigError(f"{where or 'the settings'} should be a group of settings, not '{brief(settings)}'")
     try:
-        return section.model_validate(settings)
+        return section.model_validate(renamed(settings, field_names(section)))
     except ValidationError as problem:
         raise ConfigError(_one_line(section, problem, where)) from None
+
+
+def field_names(section: type[BaseModel]) -> list[str]:
+    """The settings of a section, as they are written."""
+    return [field.alias or name for name, field in section.model_fields.items()]
 
 
 class Described(NamedTuple):
@@ -356,50 +372,6 @@ def _one_line(section: type[Section], problem: ValidationError, where: str) -> s
     return f"{key}={brief(value)} {brief(plain, 400)}"
 
 
-# What a setting is called here, and in other toolkits; of several that may be meant, the first that a section has.
-ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
-    "accumulate": ("gradient_accumulation_steps",),
-    "alpha": ("lora_alpha",),
-    "batch_rows": ("batch_size", "per_device_train_batch_size"),
-    "batch_tokens": ("batch_size", "per_device_train_batch_size"),
-    "checkpoint_every": ("save_steps",),
-    "clip": ("max_grad_norm",),
-    "dropout": ("lora_dropout",),
-    "embedding": ("embedding_dim",),
-    "epochs": ("max_epochs", "num_epochs", "num_train_epochs"),
-    "eps": ("adam_epsilon",),
-    "heads": ("num_attention_heads", "num_heads"),
-    "layers": ("num_hidden_layers", "num_layers"),
-    "log_every": ("logging_steps",),
-    "lr": ("learning_rate",),
-    "max_length": ("max_seq_length",),
-    "patience": ("early_stopping", "early_stopping_patience"),
-    "precision": ("bf16", "dtype", "fp16"),
-    "rank": ("r",),
-    "recompute": ("gradient_checkpointing",),
-    "rslora": ("use_rslora",),
-    "schedule": ("lr_scheduler_type",),
-    "size": ("vocab_size",),
-    "steps": ("max_steps",),
-    "targets": ("target_modules",),
-    "validate_every": ("eval_steps",),
-    "warmup": ("warmup_ratio", "warmup_steps"),
-    "width": ("hidden_dim", "hidden_size"),
-    "window": ("max_seq_length",),
-}
-
-
-def suggest_key(word: str, known: Iterable[str]) -> str:
-    """`suggest` for a setting, which may have another name elsewhere.
-
-    >>> suggest_key("learning_rate", ["lr", "lr_final"])
-    "did you mean 'lr'?"
-    """
-    names = list(known)
-    ours = next((name for name, theirs in ELSEWHERE.items() if word.lower() in theirs and name in names), None)
-    return suggest(word, names) if ours is None else f"did you mean '{ours}'?"
-
-
 def _known_keys(section: type[Section], path: list[str]) -> list[str]:
     """The field names of the (possibly nested) section that `path` leads to."""
     current: Any = section
@@ -410,7 +382,7 @@ def _known_keys(section: type[Section], path: list[str]) -> list[str]:
             current = current.model_fields[part].annotation
         else:
             return []
-    return [field.alias or name for name, field in current.model_fields.items()] if _is_section(current) else []
+    return field_names(current) if _is_section(current) else []
 
 
 def _is_section(annotation: Any) -> bool:

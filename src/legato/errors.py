@@ -154,10 +154,10 @@ def suggest(word: str, known: Iterable[str]) -> str:
     "did you mean 'width'?"
     """
     names = sorted(known)
-    word = word[:MATCHED]
-    near = difflib.get_close_matches(word, [name for name in names[:COMPARED] if len(name) <= MATCHED], n=1)
+    folded = {name.lower(): name for name in reversed(names[:COMPARED]) if len(name) <= MATCHED}
+    near = difflib.get_close_matches(word[:MATCHED].lower(), folded, n=1)
     if near:
-        return f"did you mean '{brief(near[0])}'?"
+        return f"did you mean '{brief(folded[near[0]])}'?"
     return f"there is {listed(names)}" if names else "there is none"
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import io
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -18,7 +19,8 @@ import typer
 from typer.core import TyperGroup
 
 from legato.cli.printing import notes
-from legato.errors import LegatoError, brief, reason_of
+from legato.cli.words import VerbCommand, no_verb
+from legato.errors import ConfigError, LegatoError, brief, reason_of
 from legato.interrupts import CODE, CTRL_C, Stopped
 from legato.version import __version__
 
@@ -53,7 +55,10 @@ def _verb(name: str) -> Any:
     alone = typer.Typer(**STYLE)
     # Their settings may be written as options, which typer does not know.
     settings = {"ignore_unknown_options": True} if name in ("train", "eval", "compare") else None
-    alone.command(name, context_settings=settings)(importlib.import_module(VERBS[name]).command)
+    command = importlib.import_module(VERBS[name]).command
+    if isinstance(command, typer.Typer):  # a verb that has verbs of its own
+        return typer.main.get_command(command)
+    alone.command(name, cls=VerbCommand, context_settings=settings)(command)
     return typer.main.get_command(alone)
 
 
@@ -76,6 +81,23 @@ class _Group(TyperGroup):
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         self.commands: Any = _Verbs()
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        words = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as problem:
+            if not hasattr(problem, "format_message"):
+                raise
+            line = f"{brief(words[0])} belongs behind a verb; type: legato train TASK {shlex.join(words)}"
+            raise ConfigError(line) from None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in VERBS and not ctx.resilient_parsing:
+            if args[0].lower() not in VERBS:
+                raise no_verb(args[0], args[1:], list(VERBS))
+            args = [args[0].lower(), *args[1:]]
+        return super().resolve_command(ctx, args)
 
 
 app = typer.Typer(

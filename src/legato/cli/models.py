@@ -8,7 +8,7 @@ import typer
 
 from legato.cli.imports import importing
 from legato.cli.printing import show, show_settings
-from legato.errors import LegatoError
+from legato.errors import ConfigError, LegatoError
 
 
 def command(
@@ -17,7 +17,7 @@ def command(
 ) -> None:
     """List the models, or one model's settings and their defaults."""
     from legato.config import describe
-    from legato.registry import MODELS
+    from legato.registry import MODELS, TASKS
     from legato.schema import to_json
 
     if name is None:
@@ -28,6 +28,8 @@ def command(
         else:
             show(("model", "what it is"), rows.items())
         return
+    if name not in MODELS and name in TASKS:
+        raise ConfigError(f"'{name}' is a task; its settings: legato train {name} --keys")
     with importing():
         section = MODELS.get(name).Config
     if as_json:

@@ -16,14 +16,17 @@ def command(
 ) -> None:
     """List the recipes with the scores to expect, or print one as YAML."""
     from legato.config import to_yaml
-    from legato.errors import ConfigError, brief, suggest
-    from legato.runs.recipes import find_recipe, list_recipes
+    from legato.errors import ConfigError, brief, listed, suggest
+    from legato.runs.recipes import find_recipe, list_recipes, task_named
     from legato.schema import to_json
 
     if name is not None:
         recipe = find_recipe(name)
         if recipe is None:
-            raise ConfigError(f"there is no recipe '{brief(name)}'; {suggest(name, list_recipes())}")
+            task = task_named(name)
+            own = [known for known in list_recipes() if known.partition("/")[0] == task]
+            near = f"'{brief(name)}' is a task; its recipes are {listed(own)}" if own else suggest(name, list_recipes())
+            raise ConfigError(f"there is no recipe '{brief(name)}'; {near}")
         print(to_json(recipe) if as_json else to_yaml(recipe), end="")
         return
     recipes = {known: find_recipe(known) or {} for known in list_recipes()}

@@ -7,32 +7,19 @@ is refused with the choices.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import Any
 
-from legato.config import ELSEWHERE, merge, nested, suggest_key
+from legato.config import field_names, merge, nested
 from legato.data.processors import TEXT
 from legato.data.text.tokenizers import TokenizerConfig
 from legato.errors import ConfigError, brief, suggest
 from legato.folders.model_folder import read_config
 from legato.models.model_with_head import HeadConfig
+from legato.other_names import OTHER_VALUES, SECTION_OF, note_name, our_names, suggest_key, switched
 from legato.registry import MODELS, TASKS
-from legato.runs.recipes import TO_BE_NAMED, note_name
+from legato.runs.recipes import TO_BE_NAMED
 from legato.training.adapt import AdaptConfig
 from legato.training.config import TrainConfig
-
-# Names of other toolkits whose values are others than ours: they are answered with our name, and not translated.
-OTHER_VALUES: Final = {"batch_size", "bf16", "dtype", "early_stopping", "fp16", "per_device_train_batch_size"}
-# Names of other toolkits that belong to one section, whatever others have of that name.
-SECTION_OF: Final = {
-    "adam_epsilon": "train",
-    "lora_alpha": "adapt",
-    "lora_dropout": "adapt",
-    "max_seq_length": "data",
-    "r": "adapt",
-    "target_modules": "adapt",
-    "use_rslora": "adapt",
-}
-
 
 def resolved(settings: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
     """The settings with every name in its section and spelled as ours; `known` are the names of no section.
@@ -68,7 +55,7 @@ class _Sections:
         if section == "model":
             self._model = self._model_config() if self._model is ... else self._model
             kind = self._model
-        return [] if kind is None else [field.alias or name for name, field in kind.model_fields.items()]
+        return [] if kind is None else field_names(kind)
 
     def _model_config(self) -> Any:
         given, start = self._settings.get("model"), self._settings.get("from")
@@ -111,9 +98,12 @@ def _place(key: str, sections: _Sections, known: Collection[str]) -> str:
             note_name(key, choices[0])
         return choices[0]
     if choices:
-        several = " or ".join(choices)
+        example = OTHER_VALUES.get(key, "")
+        several = " or ".join(f"{choice}={example}" if example else choice for choice in choices)
         reason = "may mean several settings" if len(choices) > 1 else "has values of another kind here"
         raise ConfigError(f"'{brief(key)}' {reason}; write {several}")
+    if (words := switched(key, [*known, *fields["train"]])) is not None:
+        raise ConfigError(f"'{brief(key)}' is no setting here; write {words}")
     unused = [
         f"adapt.{name}" for name in (key, *_ours(key, "adapt")) if name in AdaptConfig.model_fields and name != "name"
     ]
@@ -133,4 +123,4 @@ def _ours(name: str, section: str) -> list[str]:
     """What a setting of another toolkit may be called in a section."""
     if SECTION_OF.get(name.lower(), section) != section:
         return []
-    return [ours for ours, theirs in ELSEWHERE.items() if name.lower() in theirs]
+    return our_names(name)

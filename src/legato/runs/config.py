@@ -21,7 +21,7 @@ from legato.models.base import ModelConfig, SequenceModel
 from legato.models.model_with_head import HeadConfig
 from legato.registry import MODELS, TASKS
 from legato.runs.aliases import resolved
-from legato.runs.recipes import TO_BE_NAMED, Expectation
+from legato.runs.recipes import SECTIONS, TO_BE_NAMED, Expectation
 from legato.runs.recipes import find_recipe as find_recipe
 from legato.runs.recipes import list_recipes as list_recipes
 from legato.runs.recipes import settings_for as settings_for
@@ -67,7 +67,6 @@ class RunConfig(Section):
         return self.start_from if isinstance(self.start_from, dict) else {}
 
 
-SECTIONS: Final = ("data", "tokenizer", "model", "train", "head", "adapt")
 NAMES: Final = [field.alias or name for name, field in RunConfig.model_fields.items()]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
@@ -11,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import model_validator
 
-from legato.config import ELSEWHERE, Section, joined, merge, nested, parse_words, read_yaml, split_words
+from legato.config import Section, joined, merge, nested, parse_words, read_yaml, split_words
 from legato.errors import ConfigError, brief, suggest
-from legato.input_files import path_of
+from legato.input_files import near_path, path_of
+from legato.other_names import ELSEWHERE, note_name
 from legato.registry import MODELS, TASKS
 
 if TYPE_CHECKING:
@@ -86,6 +86,8 @@ WHOLE_NAMES: Final = {
     "train_file": "data.train",
     "validation_file": "data.valid",
 }
+SECTIONS: Final = ("data", "tokenizer", "model", "train", "head", "adapt")
+ASSIGNED: Final = (*SECTIONS, "from", "resume", "out", "seed", "device", "task")  # what has a value behind it
 TO_BE_NAMED: Final = "???"  # what a recipe has where its user must say something
 
 
@@ -98,7 +100,7 @@ def settings_for(what: str | None, words: Iterable[str] | Mapping[str, Any] = ()
         if places:
             raise ConfigError(f"'{brief(name)}' and '{places[0]}.{brief(name)}' are both set; leave one of them out")
     base = _base_of(what)
-    settings = merge(_without(base, over), over)
+    settings = _names_in_our_case(merge(_without(base, over), over))
     task = settings.get("task")
     return {**settings, "task": task_named(task) or task} if isinstance(task, str) else settings
 
@@ -117,6 +119,9 @@ def _base_of(what: str | None) -> dict[str, Any]:
         return _spelled_as_ours(read_yaml(path_of(what, error=ConfigError)))
     if what.lower() in MODELS:
         raise ConfigError(f"'{brief(what)}' is a model, and a task comes first: legato train lm model={what.lower()}")
+    recipes = [recipe for recipe in list_recipes() if recipe.partition("/")[2] == what.lower()]
+    if recipes:
+        raise ConfigError(f"a recipe is named with its task: legato train {recipes[0]}")
     near = suggest(what, [*TASKS.names(), *list_recipes()])
     if not near.startswith("did you mean"):
         near = f"{suggest(what, TASKS.names())}; legato recipes lists the recipes"
@@ -130,6 +135,18 @@ def _spelled_as_ours(settings: Mapping[str, Any]) -> dict[str, Any]:
         if key in WHOLE_NAMES:
             note_name(key, WHOLE_NAMES[key])
             result = merge(result, nested({WHOLE_NAMES[key]: settings[key]}))
+    return result
+
+
+def _names_in_our_case(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings in which the names that choose a section, as in `model=LSTM`, are written as ours."""
+    result = dict(settings)
+    for section in ("model", "tokenizer", "adapt"):
+        group = settings.get(section)
+        name = group.get("name") if isinstance(group, Mapping) else None
+        if isinstance(group, Mapping) and isinstance(name, str) and (section != "model" or name not in MODELS):
+            folded = name.lower()
+            result[section] = {**group, "name": folded if section != "model" or folded in MODELS else name}
     return result
 
 
@@ -150,11 +167,6 @@ def _without(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]
         elif not any(name in group for name in names for group in (over, *sections)):
             kept[key] = value
     return kept
-
-
-def note_name(theirs: str, ours: str) -> None:
-    """Say what a setting is called here that has another name elsewhere."""
-    warnings.warn(f"{theirs} is called {ours} here", stacklevel=2)
 
 
 def task_named(word: str) -> str | None:
@@ -184,12 +196,12 @@ def named_and_set(words: Iterable[str]) -> tuple[str | None, dict[str, Any]]:
     what = known[0] if known else None
     files = [name for name in others if os.path.exists(name)]
     strange = [name for name in others if name not in files]
-    if strange and what is None:
+    if strange and what is None and strange[0] not in ASSIGNED:
         return strange[0], split_words(assignments)  # which is refused by its name
     if strange:
-        raise ConfigError(
-            f"'{brief(strange[0])}' is not a setting, and no file is called so; settings are written key=value"
-        )
+        raise ConfigError(_why_strange(strange[0], names[names.index(strange[0]) + 1 :]))
+    if files and what is None and not any(word.startswith(("task=", "resume=")) for word in assignments):
+        raise ConfigError(_why_no_task(files[0]))
     settings = split_words(assignments)
     if files:
         other = next((key for key in ("data.train", "train", "data") if key in settings), None)
@@ -199,6 +211,25 @@ def named_and_set(words: Iterable[str]) -> tuple[str | None, dict[str, Any]]:
             )
         settings["data.train"] = files[0] if len(files) == 1 else files
     return what, settings
+
+
+def _why_strange(word: str, behind: list[str]) -> str:
+    """What to say of a word beside a task that is neither a setting nor a file; `behind` are the words after it."""
+    name = brief(word)
+    if word.lower() in MODELS:
+        return f"'{name}' is a model; write model={word.lower()} for a new one, or from={name} for the published one"
+    if word in ASSIGNED and behind:
+        return f"'{name}' needs its value behind an equals sign; write {name}={brief(behind[0])}"
+    near = near_path(path_of(word, error=ConfigError))
+    meant = "settings are written key=value" if near is None else f"did you mean '{near}'?"
+    return f"'{name}' is not a setting, and no file is called so; {meant}"
+
+
+def _why_no_task(file: str) -> str:
+    """What to say of a file that stands alone."""
+    if os.path.exists(os.path.join(file, "config.yaml")):
+        return f"{brief(file)} is a run; go on with it: legato train resume={brief(file)}"
+    return f"which task? name it before the file: legato train classification {brief(file)}"
 
 
 def list_recipes() -> list[str]:

@@ -31,6 +31,7 @@ NUMBERING: Final = re.compile(
     r"(#?\d* ?id|idx|index|.*_id|guid|uid|uuid|no|nr|pair ?id|unnamed: \d+|)", re.IGNORECASE
 )
 TAKEN: Final = "taking the first line for a header"
+SWAPPED: Final = 8  # rows from which on two columns tell that they are swapped
 SHORT: Final = 40  # characters that a label has at most, for a guess
 
 
@@ -106,6 +107,8 @@ def read_labelled(
         if not all(parts):
             name = "text" if not more else "second text" if parts[0] else "first text"
             raise DataError(f"{table.where(row)}: the {name} is empty; write one, or remove the {table.unit}")
+    if not more:
+        _refuse_swapped(table, texts, chosen)
     return Labelled(
         source=table.source,
         texts=texts,
@@ -117,6 +120,17 @@ def read_labelled(
         note=", ".join(notes),
         classes=table.classes[-1] if table.classes else None,
     )
+
+
+def _refuse_swapped(table: Table, texts: Sequence[str], columns: Sequence[Column]) -> None:
+    """Refuse a column of labels that holds long, different texts beside one of texts that holds a few short names."""
+    labels = [label for label in table.columns[-1] if isinstance(label, str)]
+    if len(texts) >= SWAPPED and len(labels) == len(texts) and _is_label(texts) and _is_text(labels):
+        first, second = table.shown
+        raise DataError(
+            f"{table.source}: {second} as label holds {len(set(labels)):,} different texts, and {first} as text "
+            f"{len(set(texts)):,} short ones, so they are swapped; set data.columns=[{columns[1]},{columns[0]}]"
+        )
 
 
 def told_columns(table: Table) -> str:
