@@ -152,7 +152,7 @@ def _with_search(settings: dict[str, Any], wide: bool, note: Callable[[str, str]
         return {**settings, "search": "beam"} if wide else settings
     drawn = str(settings["do_sample"]).lower() in TRUE
     search = ("beam-sample" if drawn else "beam") if wide else "sample" if drawn else "greedy"
-    note("do_sample", "search")
+    note("do_sample", f"search={search}")
     return {**{key: value for key, value in settings.items() if key != "do_sample"}, "search": search}
 
 

@@ -37,6 +37,7 @@ VERBS: Final = {  # each with its file, in the order of the help
     "serve": "legato.cli.serve",
     "export": "legato.cli.export",
     "compare": "legato.cli.compare",
+    "runs": "legato.cli.runs",
     "models": "legato.cli.models",
     "recipes": "legato.cli.recipes",
     "doctor": "legato.cli.doctor",

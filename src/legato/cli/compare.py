@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from legato.cli.imports import importing
-from legato.cli.printing import show
-from legato.errors import ConfigError
+from legato.cli.printing import print_note, show
+from legato.errors import ConfigError, brief
 
 
 def command(
     what: Annotated[
         list[str],
         typer.Argument(
-            help="YAML files or recipes to compare; or one task and key=value settings, lists meaning one run each."
+            help="YAML files or recipes to compare; or one task and key=value settings, lists meaning one run each; "
+            "or runs that are finished."
         ),
     ],
     html: Annotated[
@@ -33,6 +35,7 @@ def command(
     [dim]legato compare lm "model=\\[elman,gru,lstm]" data.train=A.txt data.valid=B.txt train.steps=500[/dim]
     [dim]legato compare A.yaml B.yaml "seed=[1,2,3]" out=runs/ab[/dim]
     [dim]legato compare A.yaml B.yaml out=runs/ab --html ab.html[/dim]
+    [dim]legato compare runs/a runs/b[/dim]
 
     Widths are chosen so that every model has nearly as many parameters as the first one at its own
     width, unless model.width is set or match=none; where they stay apart, a warning says so.
@@ -48,6 +51,13 @@ def command(
     if not names:
         raise ConfigError("what should be compared? name a task, or recipes or YAML files")
     settings = split_words(word for word in words if "=" in word)
+    runs = [name for name in names if os.path.isfile(os.path.join(name, "config.yaml"))]
+    if runs:
+        others = [word for word in [*words, *(["--html"] if html else [])] if word not in runs]
+        if others:
+            raise ConfigError(f"{brief(runs[0])} is a run, and finished runs stand alone; leave out {brief(others[0])}")
+        _show_finished(runs, as_json=as_json)
+        return
     with importing():
         from legato.runs.compare import compare, table_of
     page = None if html is None else _page(html, settings.get("out"))
@@ -66,6 +76,26 @@ def command(
         comparison_report(comparison).write_html(page)
         if not as_json:
             print(f"report: {page}")
+
+
+def _show_finished(names: list[str], *, as_json: bool) -> None:
+    """Print finished runs beside one another: their figures, and the settings in which they differ."""
+    from legato.input_files import path_of
+    from legato.schema import to_json
+
+    with importing():
+        from legato.runs.finished import compare_finished
+    comparison = compare_finished([path_of(name) for name in names])
+    if as_json:
+        print(to_json(comparison.to_json()))
+        return
+    columns = [str(path) for path in comparison.paths]
+    show(("", *columns), comparison.figure_rows(), right=range(1, len(columns) + 1))
+    if comparison.settings:
+        rows = [(key, *values) for key, values in comparison.settings.items()]
+        show(("setting", *columns), rows, title="settings that differ")
+    for note in comparison.notes:
+        print_note(f"legato: note: {note}")
 
 
 def _page(html: str, out: Any) -> Path:

@@ -58,26 +58,26 @@ class VerbCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not ctx.resilient_parsing:
-            args = _Words(self, args).spelled()
+            args = _Words(self, ctx.command_path, args).spelled()
         try:
             return super().parse_args(ctx, args)
         except Exception as problem:
             if not hasattr(problem, "format_message"):
                 raise
-            raise ConfigError(f"{brief(problem.format_message(), LONG).rstrip('.')}; {self._example()}") from None
+            raise ConfigError(f"{brief(problem.format_message(), LONG).rstrip('.')}; {self._example(ctx.command_path)}") from None
 
-    def _example(self) -> str:
+    def _example(self, path: str) -> str:
         """The first example of the verb's help."""
         lines = re.findall(r"\[dim\](legato .*)\[/dim\]", self.help or "")
-        shown = lines[0].replace("\\[", "[") if lines else f"legato {self.name} --help"
-        return f"as in: {shown} (legato {self.name} --help shows all)"
+        shown = lines[0].replace("\\[", "[") if lines else f"{path} --help"
+        return f"as in: {shown} ({path} --help shows all)"
 
 
 class _Words:
     """The words behind a verb: which are options, and which stand for themselves."""
 
-    def __init__(self, command: Any, args: Sequence[str]) -> None:
-        self.verb: str = command.name
+    def __init__(self, command: Any, path: str, args: Sequence[str]) -> None:
+        self.verb, self.path = command.name, path
         self.free = bool(command.context_settings.get("ignore_unknown_options"))  # settings may be options
         options = [param for param in command.params if param.param_type_name == "option"]
         self.options = {name: param for param in options for name in (*param.opts, *param.secondary_opts)}
@@ -207,7 +207,7 @@ class _Words:
         return _as_options({key: match[2]}) if key else []
 
     def _command(self, words: Sequence[str]) -> str:
-        return brief(shlex.join(["legato", self.verb, *words]), LONG)
+        return brief(f"{self.path} {shlex.join(words)}", LONG)
 
 
 def _as_options(settings: Mapping[str, Any]) -> list[str]:

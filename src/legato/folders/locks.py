@@ -60,6 +60,23 @@ def same_file(known: os.stat_result, path: Path) -> bool:
         return False
 
 
+def is_held(path: Path) -> bool:
+    """Whether a process has the lock at `path`; nothing is made there. Where there are no locks, none has."""
+    if not LOCKS:
+        return False
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except OSError as problem:
+        return isinstance(problem, BlockingIOError)
+    finally:
+        os.close(handle)
+
+
 def let_go(handle: int | None) -> None:
     if handle is not None:
         os.close(handle)

@@ -100,7 +100,7 @@ def save_checkpoint(checkpoint: Checkpoint, folder: Path, keep: int) -> Path:
     # A later one can only be a damaged one that the run went back from: it must not push out a good one.
     made = [path for path in list_checkpoints(folder) if step_of(path) <= checkpoint.step and is_checkpoint(path)]
     for old in made[:-keep]:
-        _remove(old)
+        remove_checkpoint(old)
     return place
 
 
@@ -114,7 +114,7 @@ def holds_checkpoint(folder: Path) -> bool:
     return folder.is_dir() and any(is_checkpoint(path) for path in folder.iterdir() if STEP.search(path.name))
 
 
-def _remove(place: Path) -> None:
+def remove_checkpoint(place: Path) -> None:
     """Remove a checkpoint's own files, and the folder unless somebody put others there; its manifest last.
 
     So a kill in between leaves what is still known as a checkpoint, and goes next time.
