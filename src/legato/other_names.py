@@ -1,7 +1,7 @@
 """What settings and options are called in other toolkits, above all in Hugging Face's Trainer and `generate`.
 
-A name that means one thing here is translated, and a note says so. One whose values are of another kind, or that means
-something else, is answered with the words to write.
+A name that means one thing here is translated, and a note says so. One whose values are of another kind, or that
+means something else, is answered with the words to write.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def instead(name: str, fields: Collection[str]) -> tuple[str, str, str] | None:
 def renamed(
     settings: Mapping[str, Any], fields: Collection[str], note: Callable[[str, str], None] = note_name
 ) -> dict[str, Any]:
-    """Settings under our names, where theirs mean one of the fields; others stay, to be refused where they are checked.
+    """Settings under our names, where theirs mean one of the fields; others stay, to be refused by the check.
 
     >>> fields = ["search", "beams", "max_tokens", "temperature"]
     >>> renamed({"max_new_tokens": 5, "num_beams": 4}, fields, note=lambda theirs, ours: None)

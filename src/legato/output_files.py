@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from legato.input_files import path_of
+
 NEW = ".new-"  # begins the name of what is being written
 DRAWN = r"-[0-9a-f]{8}"  # ends that of a file, as a pattern
 
@@ -44,3 +46,10 @@ def sync(path: Path) -> None:
             raise
     finally:
         os.close(handle)
+
+
+def cache_folder() -> Path:
+    """`$LEGATO_CACHE`, or `legato` in the user's cache folder."""
+    if own := os.environ.get("LEGATO_CACHE"):
+        return path_of(own)
+    return path_of(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "legato"

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from legato.data import cache
-from legato.data.cache import cache_folder, cached_ids, cached_tokenizer
+from legato.data.cache import cached_ids, cached_tokenizer
 from legato.data.formats.text import Text, read_text
 from legato.data.text.tokenizers import NAMES, Tokenizer, TokenizerConfig
+from legato.output_files import cache_folder
 
 
 def text_of(folder: Path, *documents: str) -> Text:

@@ -105,7 +105,7 @@ app = typer.Typer(
     name="legato",
     cls=_Group,
     help="Train, compare and use sequence models, from the recurrent network to the Transformer.",
-    **STYLE,
+    **{**STYLE, "add_completion": True},
 )
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from legato.cli.completion import complete_setting
 from legato.cli.imports import importing
 from legato.cli.printing import print_note, show
 from legato.errors import ConfigError, brief
@@ -18,7 +19,8 @@ def command(
         list[str],
         typer.Argument(
             help="YAML files or recipes to compare; or one task and key=value settings, lists meaning one run each; "
-            "or runs that are finished."
+            "or runs that are finished.",
+            autocompletion=complete_setting,
         ),
     ],
     html: Annotated[
@@ -55,7 +57,9 @@ def command(
     if runs:
         others = [word for word in [*words, *(["--html"] if html else [])] if word not in runs]
         if others:
-            raise ConfigError(f"{brief(runs[0])} is a run, and finished runs stand alone; leave out {brief(others[0])}")
+            raise ConfigError(
+                f"{brief(runs[0])} is a run, and finished runs stand alone; leave out {brief(others[0])}"
+            )
         _show_finished(runs, as_json=as_json)
         return
     with importing():

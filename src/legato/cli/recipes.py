@@ -25,7 +25,9 @@ def command(
         if recipe is None:
             task = task_named(name)
             own = [known for known in list_recipes() if known.partition("/")[0] == task]
-            near = f"'{brief(name)}' is a task; its recipes are {listed(own)}" if own else suggest(name, list_recipes())
+            near = (
+                f"'{brief(name)}' is a task; its recipes are {listed(own)}" if own else suggest(name, list_recipes())
+            )
             raise ConfigError(f"there is no recipe '{brief(name)}'; {near}")
         print(to_json(recipe) if as_json else to_yaml(recipe), end="")
         return

@@ -27,7 +27,7 @@ class _RunsGroup(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         first = args[0] if args else ""
-        if first not in (*self.commands, "-h", "--help"):
+        if not ctx.resilient_parsing and first not in (*self.commands, "-h", "--help"):
             near = suggest(first, self.commands) if first and not os.path.exists(first) else ""
             if near.startswith("did you mean"):
                 raise ConfigError(f"legato runs has no '{brief(first)}', and no folder is called so; {near}")
@@ -106,17 +106,18 @@ def show_command(
     with importing():
         from legato.registry import TASKS
         from legato.runs.history import details
-    told = details(_run_path(run))
+    shown = details(_run_path(run))
     if as_json:
-        print(to_json(told.to_json()))
+        print(to_json(shown.to_json()))
         return
-    record = told.record
-    print(f"{record.path}: {record.task}, {record.model}, {record.state}, {record.steps:,} steps, started {told.started}")
-    if told.scores:
-        rows = printed_scores(TASKS.get(record.task).metrics, told.scores, ".4g").items()
+    record = shown.record
+    state = f"{record.task}, {record.model}, {record.state}, {record.steps:,} steps"
+    print(f"{record.path}: {state}, started {shown.started}")
+    if shown.scores:
+        rows = printed_scores(TASKS.get(record.task).metrics, shown.scores, ".4g").items()
         show(("score", "value"), rows, right=(1,))
-    show(("setting", "value", "default"), [(key, *pair) for key, pair in told.settings.items()])
-    show(("", ""), told.facts.items())
+    show(("setting", "value", "default"), [(key, *pair) for key, pair in shown.settings.items()])
+    show(("", ""), shown.facts.items())
 
 
 @command.command("best", cls=VerbCommand)

@@ -6,17 +6,24 @@ from typing import Annotated
 
 import typer
 
+from legato.cli.completion import complete_setting, complete_what
 from legato.cli.imports import importing
 from legato.cli.printing import show_settings
 
 
 def command(
     what: Annotated[
-        str | None, typer.Argument(help="A task (lm, translation, …), a recipe (lm/ptb-lstm) or a YAML file.")
+        str | None,
+        typer.Argument(
+            help="A task (lm, translation, …), a recipe (lm/ptb-lstm) or a YAML file.", autocompletion=complete_what
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Argument(help="Settings laid over it: key=value or --key value. A file alone is data.train."),
+        typer.Argument(
+            help="Settings laid over it: key=value or --key value. A file alone is data.train.",
+            autocompletion=complete_setting,
+        ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show warnings only.")] = False,
     keys: Annotated[bool, typer.Option("--keys", help="List every setting and its default; train nothing.")] = False,

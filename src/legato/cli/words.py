@@ -64,7 +64,9 @@ class VerbCommand(TyperCommand):
         except Exception as problem:
             if not hasattr(problem, "format_message"):
                 raise
-            raise ConfigError(f"{brief(problem.format_message(), LONG).rstrip('.')}; {self._example(ctx.command_path)}") from None
+            raise ConfigError(
+                f"{brief(problem.format_message(), LONG).rstrip('.')}; {self._example(ctx.command_path)}"
+            ) from None
 
     def _example(self, path: str) -> str:
         """The first example of the verb's help."""

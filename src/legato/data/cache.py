@@ -24,21 +24,14 @@ from legato.data.batching.batches import Array
 from legato.data.formats.text import Text
 from legato.data.text.tokenizers import AnyTokenizer, Tokenizer, TokenizerConfig
 from legato.errors import LegatoError
-from legato.input_files import open_file, path_of
-from legato.output_files import replacing_file
+from legato.input_files import open_file
+from legato.output_files import cache_folder, replacing_file
 
 VERSION: Final = 2  # raise it when the same key should give other content
 
 SEAL: Final = b"\nsha256 %s\n"  # behind the content; a memory map of the array before it does not mind
 SEALED: Final = len(SEAL) - 2 + 64  # bytes
 BLOCK: Final = 1 << 20  # bytes hashed at once
-
-
-def cache_folder() -> Path:
-    """`$LEGATO_CACHE`, or `legato` in the user's cache folder."""
-    if own := os.environ.get("LEGATO_CACHE"):
-        return path_of(own)
-    return path_of(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "legato"
 
 
 def cached_ids(text: Text, tokenizer: AnyTokenizer) -> Array:

@@ -21,6 +21,7 @@ from legato.runs.recipes import TO_BE_NAMED
 from legato.training.adapt import AdaptConfig
 from legato.training.config import TrainConfig
 
+
 def resolved(settings: Mapping[str, Any], known: Collection[str]) -> dict[str, Any]:
     """The settings with every name in its section and spelled as ours; `known` are the names of no section.
 

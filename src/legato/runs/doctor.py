@@ -157,7 +157,7 @@ def _memory() -> Finding:
 
 
 def _cache() -> Finding:
-    from legato.data.cache import cache_folder
+    from legato.output_files import cache_folder
 
     folder = cache_folder()
     try:

@@ -50,7 +50,9 @@ class FinishedComparison:
             metric = metric_of(self.metrics, name)
             texts = [metric.text(result.metrics.get(name, "–"), ".4g") for result in self.results]
             rows.append([name.replace(".", " ").replace("_", " "), *texts])
-        counts = [[name.replace("_", " "), *(show(vars(r)[name]) for r in self.results)] for name, show in COUNTS.items()]
+        counts = [
+            [name.replace("_", " "), *(show(vars(r)[name]) for r in self.results)] for name, show in COUNTS.items()
+        ]
         return [*rows, *counts]
 
     def to_json(self) -> dict[str, Any]:

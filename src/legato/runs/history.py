@@ -139,10 +139,8 @@ def read_record(path: Path) -> RunRecord:
 
 def _headline(figures: Mapping[str, Any], metrics: Iterable[Metric]) -> str:
     """The figure by which runs of a task are told apart: its first headline of validation that is no loss."""
-    names = [name for name in figures if name.startswith("valid.")]
-    metrics = tuple(metrics)
-    headlines = [name for name in names if metric_of(metrics, name).headline]
-    return next((name for name in headlines if name != "valid.loss"), "valid.loss")
+    names = [f"valid.{metric.name}" for metric in metrics if metric.headline and metric.name != "loss"]
+    return next((name for name in names if name in figures), "valid.loss")
 
 
 def _date(path: Path) -> str:
@@ -174,19 +172,25 @@ def changed_settings(settings: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """The settings of a run that differ from the defaults of its task and model, each with the default."""
     now = flat({key: value for key, value in settings.items() if key not in ("about", "hardware", "expect")})
     usual = flat(_defaults(settings))
-    return {
-        key: (str(value), str(usual.get(key)))
-        for key, value in now.items()
-        if value != usual.get(key) or key in ("data.train", "from") and value is not None
-    }
+    usual |= {"data.train": None, "from": None}
+    return {key: (str(value), str(usual.get(key))) for key, value in now.items() if value != usual.get(key)}
 
 
 def _defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that a run of the same task, model and data has where nothing else is set."""
     data, adapt = settings.get("data") or {}, settings.get("adapt") or {}
-    named = {"task": settings["task"], "model": {"name": settings["model"]["name"]}, "data": {"train": data.get("train")}}
+    named = {
+        "task": settings["task"],
+        "model": {"name": settings["model"]["name"]},
+        "data": {"train": data.get("train")},
+    }
     begun = {**named, "from": settings.get("from"), "adapt": {"name": adapt.get("name", "full")}}
-    tried = (begun, {**begun, "data": data}, named, {**named, "data": data})  # the model that it went on from may be gone
+    tried = (
+        begun,
+        {**begun, "data": data},
+        named,
+        {**named, "data": data},
+    )  # the model that it went on from may be gone
     for one in tried:
         with suppress(LegatoError):
             return dump(check(one))

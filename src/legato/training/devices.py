@@ -22,7 +22,9 @@ def choose_device(name: str = "auto") -> torch.device:
     try:
         device = torch.device(name)
     except (RuntimeError, ValueError, OverflowError):
-        near = "auto takes a GPU where there is one" if name.lower() == "gpu" else "use auto, cpu, cuda, cuda:1 or mps"
+        near = (
+            "auto takes a GPU where there is one" if name.lower() == "gpu" else "use auto, cpu, cuda, cuda:1 or mps"
+        )
         raise ConfigError(f"device={brief(name)} is not a device; {near}") from None
     if device.type == "cuda":
         if not torch.cuda.is_available():

@@ -490,5 +490,6 @@ def _of_verbs() -> Iterator[Scenario]:
     words = ("generate", "run", "the cat", "--max-tokens", "5", "--quantize", "int4")
     yield Scenario("generate-narrow-lstm", words, (stock.text,), (_train("lm", small, out="run"),), texts=1)
     yield Scenario("models", options=True, words=("models", "lstm", "--json"))
+    yield Scenario("runs", words=("runs", ".", "--json"))
     yield Scenario("recipes", options=True, words=("recipes", "lm/ptb-lstm", "--json"))
     yield Scenario("doctor", options=True, words=("doctor", "--json"))

@@ -371,7 +371,7 @@ def _tell(note: str) -> None:
 
 
 def _folder() -> Path:
-    from legato.data.cache import cache_folder  # which knows tokenizers, too
+    from legato.output_files import cache_folder
 
     own = os.environ.get("LEGATO_KERNELS")
     return Path(own) if own else cache_folder() / "kernels"
