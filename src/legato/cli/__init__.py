@@ -140,7 +140,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")  # what a terminal cannot show is no reason to stop
     try:
         with notes():
-            code = app(standalone_mode=False)
+            code = app(prog_name="legato", standalone_mode=False)
         if code == CODE:  # what typer makes of KeyboardInterrupt
             raise KeyboardInterrupt
         if sys.stdout is not None:
