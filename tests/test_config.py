@@ -293,7 +293,7 @@ def test_a_file_without_settings_is_refused(tmp_path: Path, content: str) -> Non
         ("head=5", "'head' is a group of settings, such as head.name=…, not '5'"),
         ("widht=5", "unknown key 'widht'; did you mean 'model.width'?"),
         ("batch_size=8", "'batch_size' may mean several settings; write train.batch_rows or train.batch_tokens"),
-        ("bf16=true", "'bf16' has values of another kind here; write train.precision"),
+        ("bf16=true", "'bf16' has values of another kind here; write train.precision=bf16"),
         ("lora_alpha=8", "unknown key 'lora_alpha'; did you mean 'adapt.alpha'? It belongs to adapt=lora"),
         ("train.early_stopping=1", "unknown key 'train.early_stopping'; did you mean 'patience'?"),
     ],

@@ -7,19 +7,19 @@ imported, and its options are read off its function, when the verb is asked for.
 from __future__ import annotations
 
 import importlib
+import inspect
 import io
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Annotated, Any, Final
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from legato.cli.printing import notes
-from legato.cli.words import VerbCommand, no_verb
+from legato.cli.words import STYLE, LazyCommands, VerbCommand, no_verb
 from legato.errors import ConfigError, LegatoError, brief, reason_of
 from legato.interrupts import CODE, CTRL_C, Stopped
 from legato.version import __version__
@@ -42,12 +42,6 @@ VERBS: Final = {  # each with its file, in the order of the help
     "recipes": "legato.cli.recipes",
     "doctor": "legato.cli.doctor",
 }
-STYLE: Final[dict[str, Any]] = {
-    "add_completion": False,
-    "pretty_exceptions_enable": False,
-    "rich_markup_mode": "rich",
-    "context_settings": {"help_option_names": ["-h", "--help"]},
-}
 
 
 @cache
@@ -63,25 +57,17 @@ def _verb(name: str) -> Any:
     return typer.main.get_command(alone)
 
 
-class _Verbs(Mapping[str, Any]):
-    """The verbs, each made when it is asked for: most of the time that all take is for their options."""
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in VERBS:
-            raise KeyError(name)
-        return _verb(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(VERBS)
-
-    def __len__(self) -> int:
-        return len(VERBS)
+def _summary(name: str) -> Any:
+    """A verb without its options, as a list of verbs shows it."""
+    command = importlib.import_module(VERBS[name]).command
+    function = command.registered_callback.callback if isinstance(command, typer.Typer) else command
+    return TyperCommand(name, help=inspect.getdoc(function), rich_markup_mode="rich")
 
 
 class _Group(TyperGroup):
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        self.commands: Any = _Verbs()
+        self.commands: Any = LazyCommands(VERBS, _verb)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         words = list(args)
@@ -92,6 +78,10 @@ class _Group(TyperGroup):
                 raise
             line = f"{brief(words[0])} belongs behind a verb; type: legato train TASK {shlex.join(words)}"
             raise ConfigError(line) from None
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        self.commands = LazyCommands(VERBS, _summary)
+        super().format_help(ctx, formatter)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] not in VERBS and not ctx.resilient_parsing:

@@ -6,7 +6,6 @@ each task and model, until a file of the package changes.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -134,6 +133,8 @@ def _rows(words: Sequence[str]) -> Iterator[Row]:
 
 def _stored_rows(task: str, model: str) -> list[Row]:
     """The settings of a task and model, from the cache or listed anew."""
+    import json
+
     from legato.output_files import cache_folder, replacing_file
     from legato.registry import MODELS
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
 
 from legato.cli.imports import importing
 from legato.cli.printing import show
-from legato.cli.words import VerbCommand
+from legato.cli.words import STYLE, LazyCommands, VerbCommand
 from legato.errors import ConfigError, brief, suggest
 
 if TYPE_CHECKING:
@@ -25,27 +26,39 @@ AsJson = Annotated[bool, typer.Option("--json", help="One line of JSON.")]
 class _RunsGroup(TyperGroup):
     """`legato runs` alone, or with a folder, lists."""
 
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.commands: Any = LazyCommands(COMMANDS, _command)
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         first = args[0] if args else ""
-        if not ctx.resilient_parsing and first not in (*self.commands, "-h", "--help"):
-            near = suggest(first, self.commands) if first and not os.path.exists(first) else ""
+        if not ctx.resilient_parsing and first not in (*COMMANDS, "-h", "--help"):
+            near = suggest(first, COMMANDS) if first and not os.path.exists(first) else ""
             if near.startswith("did you mean"):
                 raise ConfigError(f"legato runs has no '{brief(first)}', and no folder is called so; {near}")
             args = ["list", *args]
         return super().parse_args(ctx, args)
 
 
-command = typer.Typer(
-    cls=_RunsGroup,
-    add_completion=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="List runs, show one, find the best, and free the disk of what they no longer need.\n\n"
-    "[dim]legato runs[/dim]\n\n[dim]legato runs show runs/x[/dim]\n\n[dim]legato runs prune runs/x[/dim]",
-)
+command = typer.Typer(cls=_RunsGroup, **STYLE)
 
 
-@command.command("list", cls=VerbCommand)
+@command.callback()
+def root() -> None:
+    """List runs, show one, find the best, and free the disk of what they no longer need.
+
+    [dim]legato runs[/dim]
+    [dim]legato runs show runs/x[/dim]
+    [dim]legato runs prune runs/x[/dim]
+    """
+
+
+def _command(name: str) -> Any:
+    alone = typer.Typer(**STYLE)
+    alone.command(name, cls=VerbCommand)(COMMANDS[name])
+    return typer.main.get_command(alone)
+
+
 def list_command(
     folder: Folder = "runs",
     sort: Annotated[str, typer.Option(help="date, name, task, score, size, state or steps.")] = "date",
@@ -92,7 +105,6 @@ def size_text(size: int) -> str:
     return f"{size} bytes" if unit == "bytes" else f"{value:.3g} {unit}"
 
 
-@command.command("show", cls=VerbCommand)
 def show_command(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.")], as_json: AsJson = False
 ) -> None:
@@ -120,7 +132,6 @@ def show_command(
     show(("", ""), shown.facts.items())
 
 
-@command.command("best", cls=VerbCommand)
 def best_command(
     folder: Folder = "runs",
     task: Annotated[str | None, typer.Option(help="Of this task alone.")] = None,
@@ -146,7 +157,6 @@ def best_command(
     show(("best run", "task", "score", "of runs on the same data"), rows, right=(3,))
 
 
-@command.command("prune", cls=VerbCommand)
 def prune_command(
     runs: Runs,
     keep: Annotated[
@@ -175,7 +185,6 @@ def prune_command(
             print(f"{path}: {count:,} checkpoint{'s' * (count != 1)} deleted, {size:,} bytes freed")
 
 
-@command.command("delete", cls=VerbCommand)
 def delete_command(
     runs: Runs,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
@@ -216,3 +225,12 @@ def _run_path(name: str) -> Any:
         hint = "legato runs lists those that there are" if near is None else f"did you mean '{near}'?"
         raise FolderError(f"{brief(name)} is no run: it has no config.yaml; {hint}")
     return path
+
+
+COMMANDS: Final[dict[str, Callable[..., None]]] = {
+    "list": list_command,
+    "show": show_command,
+    "best": best_command,
+    "prune": prune_command,
+    "delete": delete_command,
+}

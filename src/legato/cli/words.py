@@ -9,13 +9,19 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from typer.core import TyperCommand
 
 from legato.errors import ConfigError, brief
 
+STYLE: Final[dict[str, Any]] = {
+    "add_completion": False,
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": "rich",
+    "context_settings": {"help_option_names": ["-h", "--help"]},
+}
 LONG: Final = 240  # characters of a command in a message
 # Verbs whose first word is a place (a model, an index), and a text comes behind it.
 PLACED: Final = ("generate", "predict", "embed", "inspect", "eval", "search", "ask")
@@ -51,6 +57,24 @@ OTHER_VERBS: Final[dict[str, tuple[str, str]]] = {
     "rag": ("ask {}", "INDEX QUESTION --model MODEL"),
     "version": ("--version", ""),
 }
+
+
+class LazyCommands(Mapping[str, Any]):
+    """Commands by their names, each made when it is asked for: their options take most of the time."""
+
+    def __init__(self, names: Collection[str], make: Callable[[str], Any]) -> None:
+        self._names, self._make = names, make
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._make(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 class VerbCommand(TyperCommand):

@@ -147,7 +147,11 @@ def test_a_device_that_does_not_exist_is_refused(train: Any) -> None:
 
 @pytest.mark.parametrize(
     ("words", "part"),
-    [(["trian"], "No such command 'trian'"), (["generate"], "Missing argument"), (["train", "--fast"], "--fast")],
+    [
+        (["trian"], "there is no verb 'trian'; did you mean 'train'?"),
+        (["generate"], "Missing argument"),
+        (["train", "--fast"], "--fast"),
+    ],
 )
 def test_a_slip_in_the_command_itself_is_one_line_too(words: list[str], part: str, command: Any) -> None:
     is_one_line(command(*words), part)
