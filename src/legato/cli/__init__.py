@@ -7,12 +7,12 @@ imported, and its options are read off its function, when the verb is asked for.
 from __future__ import annotations
 
 import importlib
-import inspect
 import io
 import os
 import shlex
 import sys
 from functools import cache
+from inspect import getdoc
 from typing import Annotated, Any, Final
 
 import typer
@@ -61,7 +61,7 @@ def _summary(name: str) -> Any:
     """A verb without its options, as a list of verbs shows it."""
     command = importlib.import_module(VERBS[name]).command
     function = command.registered_callback.callback if isinstance(command, typer.Typer) else command
-    return TyperCommand(name, help=inspect.getdoc(function), rich_markup_mode="rich")
+    return TyperCommand(name, help=getdoc(function), rich_markup_mode="rich")
 
 
 class _Group(TyperGroup):

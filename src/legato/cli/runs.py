@@ -40,7 +40,7 @@ class _RunsGroup(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-command = typer.Typer(cls=_RunsGroup, **STYLE)
+command = typer.Typer(name="runs", cls=_RunsGroup, **STYLE)
 
 
 @command.callback()
