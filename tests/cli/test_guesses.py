@@ -119,6 +119,7 @@ def test_a_first_guess_is_answered_with_the_words_to_type(
     assert [row for row in told if row.startswith("legato: ")] == told[-1:]
 
 
+@pytest.mark.filterwarnings("ignore:num_return_sequences")
 def test_names_of_generate_are_translated_in_python(home: Path) -> None:
     model = legato.load(home / "run")
     with pytest.warns(UserWarning, match="max_new_tokens is called max_tokens here"):

@@ -59,8 +59,9 @@ def _verb(name: str) -> Any:
 
 def _summary(name: str) -> Any:
     """A verb without its options, as a list of verbs shows it."""
-    command = importlib.import_module(VERBS[name]).command
-    function = command.registered_callback.callback if isinstance(command, typer.Typer) else command
+    function: Any = importlib.import_module(VERBS[name]).command
+    if isinstance(function, typer.Typer) and function.registered_callback is not None:
+        function = function.registered_callback.callback
     return TyperCommand(name, help=getdoc(function), rich_markup_mode="rich")
 
 
