@@ -23,7 +23,8 @@ from legato.models.base import ModelConfig, SequenceModel, Sizes
 from legato.nn.state import Output
 from legato.registry import MODELS, PROCESSORS, TASKS
 from legato.runs.config import describe_settings
-from legato.tasks.base import Answer, Plan, Prediction, Say, Task, TaskJob
+from legato.tasks.base import Plan, Say, Task, TaskJob
+from legato.tasks.predictions import Answer, Prediction
 from legato.training.job import Job, Loss
 
 

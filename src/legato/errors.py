@@ -147,7 +147,7 @@ def without_controls(text: str) -> str:
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-def suggest(word: str, known: Iterable[str]) -> str:
+def suggest(word: Any, known: Iterable[str]) -> str:
     """A clause that names the nearest known word, or lists what there is.
 
     >>> suggest("widht", ["width", "layers"])
@@ -155,7 +155,7 @@ def suggest(word: str, known: Iterable[str]) -> str:
     """
     names = sorted(known)
     folded = {name.lower(): name for name in reversed(names[:COMPARED]) if len(name) <= MATCHED}
-    near = difflib.get_close_matches(word[:MATCHED].lower(), folded, n=1)
+    near = difflib.get_close_matches(str(word)[:MATCHED].lower(), folded, n=1)
     if near:
         return f"did you mean '{brief(folded[near[0]])}'?"
     return f"there is {listed(names)}" if names else "there is none"

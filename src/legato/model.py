@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import queue
-import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from legato.config import validate
+from legato.data.items import items_of, texts_of
 from legato.data.text.tokenizers import AnyTokenizer, StreamDecoder, Tokenizer, decode_behind
 from legato.decoding import Hypothesis, SearchOptions, cut_at_stop, search
 from legato.decoding.constraints import check_followed, constraint_of
-from legato.decoding.emitter import Emitter
+from legato.decoding.emitter import Cancelled, Emitter, Generated, pieces_of
+from legato.decoding.options import SearchSettings, with_search_options
 from legato.decoding.sliding import Sliding
 from legato.errors import ConfigError, LegatoError, brief, suggest
 from legato.folders.chat_template import Messages, Tools
@@ -24,7 +24,8 @@ from legato.folders.finite_scores import finite_scores
 from legato.folders.loaded import Loaded
 from legato.models.base import count_parameters
 from legato.registry import TASKS
-from legato.tasks.base import Prediction, Task, member_of
+from legato.tasks.base import Task, member_of
+from legato.tasks.predictions import Predictions
 
 if TYPE_CHECKING:  # imported where they are needed: most models are asked for something else
     from legato.inspect.trace import Trace
@@ -33,21 +34,6 @@ if TYPE_CHECKING:  # imported where they are needed: most models are asked for s
 
 Prompt = str | Sequence[int]
 """A text, or its tokens as they are."""
-
-
-class Cancelled(LegatoError):
-    """Writing stopped because whoever asked for it has gone."""
-
-
-@dataclass
-class Generated:
-    """One text that a model wrote."""
-
-    text: str  # without the prompt
-    tokens: list[int]
-    score: float  # what the search ranked by: log-probability, normalised by length
-    logprob: float
-    finished: bool  # by an EOS token or stop string, not by the limit
 
 
 class Model:
@@ -73,11 +59,14 @@ class Model:
     def __repr__(self) -> str:
         return f"Model({self.folder}, {self.module.config.name}, {count_parameters(self.module):,} parameters)"
 
-    def generate(self, prompt: Prompt | Sequence[Prompt] = "", **options: Any) -> Any:
-        """Continue a text, or each of several. Options as in `legato generate`: search, beams, top_p, …
+    @with_search_options
+    def generate(self, prompt: Prompt | Sequence[Prompt] = "", **options: Unpack[SearchSettings]) -> Any:
+        """Continue a text, or each of several. The options are those of `legato generate`.
 
         A prompt may also be a list of token numbers, which stand as they are. Returns the text written after the
         prompt; a list of texts for a list of prompts; with `nbest` > 1 a list for each.
+
+        >>> model.generate("The ", max_tokens=40, search="sample", top_p=0.9, seed=1)     # doctest: +SKIP
         """
         prompt = prompt.tolist() if isinstance(prompt, np.ndarray | torch.Tensor) else prompt
         several = isinstance(prompt, Sequence) and not isinstance(prompt, str)
@@ -88,16 +77,15 @@ class Model:
         shaped: list[Any] = [found[0] if checked.nbest == 1 else found for found in texts]
         return shaped[0] if single else shaped
 
-    def chat(self, messages: str | Messages, *, image: Any = None, **options: Any) -> str:
-        """The answer to a dialogue, which may be about a picture, by the folder's chat template. Options as in
-        `generate`.
+    @with_search_options
+    def chat(self, messages: str | Messages, *, image: Any = None, **options: Unpack[SearchSettings]) -> str:
+        """The answer to a dialogue, which may be about a picture, by the folder's chat template.
 
         >>> model.chat([{"role": "user", "content": "Who are you?"}])         # doctest: +SKIP
         >>> model.chat("What is on it?", image="photo.jpg")                   # doctest: +SKIP
         """
         if image is None:
-            answer: str = self.generate(self.chat_ids(messages), **options)
-            return answer
+            return self.generate(self.chat_ids(messages), **options)
         ids = self.chat_ids(messages, about_picture=True)
         return self.hypotheses([ids], validate(SearchOptions, options), images=[image])[0][0].text
 
@@ -111,7 +99,9 @@ class Model:
         self.check_chats()
         assert self.loaded.chat is not None
         assert isinstance(self.tokenizer, Tokenizer)
-        dialogue = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+        if isinstance(messages, str):
+            messages = [{"role": "user", "content": messages}]
+        dialogue = items_of(messages, "message")
         if not dialogue:
             raise LegatoError("a dialogue needs a message")
         if about_picture:
@@ -129,31 +119,17 @@ class Model:
         found = self._search(ids, options, on_token, images)
         return [[self.finished(start, h, options) for h in best] for start, best in zip(ids, found, strict=True)]
 
-    def stream(self, prompt: Prompt = "", **options: Any) -> Iterator[str]:
+    @with_search_options
+    def stream(self, prompt: Prompt = "", **options: Unpack[SearchSettings]) -> Iterator[str]:
         """Yield the text piece by piece as it is written (greedy and sample only).
 
         Closing the iterator, or dropping it, ends the writing.
+
+        >>> for piece in model.stream("The ", max_tokens=40): print(piece, end="")        # doctest: +SKIP
         """
         checked = validate(SearchOptions, options)
         self.check_generates()
-        pieces: queue.Queue[str | BaseException | None] = queue.Queue()
-        left = threading.Event()
-
-        def work() -> None:
-            try:
-                self.write(prompt, checked, pieces.put, cancelled=left.is_set)
-                pieces.put(None)
-            except BaseException as problem:
-                pieces.put(problem)
-
-        threading.Thread(target=work, daemon=True).start()
-        try:
-            while (piece := pieces.get()) is not None:
-                if isinstance(piece, BaseException):
-                    raise piece
-                yield piece
-        finally:  # whoever reads no further waits for no more tokens
-            left.set()
+        return pieces_of(lambda emit, cancelled: self.write(prompt, checked, emit, cancelled))
 
     def write(
         self,
@@ -234,8 +210,9 @@ class Model:
             from legato.tasks.embedding.picture_vectors import embed_given
 
             return embed_given(self.loaded, texts, image, batch_size, normalise=bool(normalize))
+        many = [texts] if isinstance(texts, str) else texts_of(texts)
         vectors = self._vectors(layers=layers, pool=pool, normalize=normalize)
-        found = vectors.embed([texts] if isinstance(texts, str) else list(texts), batch_size)
+        found = vectors.embed(many, batch_size)
         vectors.reader.warn_of_cuts()
         return found[0] if isinstance(texts, str) else found
 
@@ -249,12 +226,22 @@ class Model:
         >>> tokens, vectors.shape                                              # doctest: +SKIP
         (['[CLS]', 'roll', 'the', 'die', '[SEP]'], (5, 384))
         """
+        many = texts_of(texts)
         vectors = self._vectors(layers=layers, normalize=normalize)
-        found = vectors.tokens(list(texts), batch_size)
+        found = vectors.tokens(many, batch_size)
         vectors.reader.warn_of_cuts()
         return found
 
-    def trace(self, given: Any, **options: Any) -> Trace:
+    def trace(
+        self,
+        given: Any,
+        *,
+        layers: Collection[int] | None = None,
+        heads: Collection[int] | None = None,
+        only: str | None = None,
+        written: str | None = None,
+        task: str | None = None,
+    ) -> Trace:
         """What the model computes of one input, by names: gates, cells, attention weights, states, guesses.
 
         >>> trace = model.trace("A dog runs.", layers=[0])                     # doctest: +SKIP
@@ -269,7 +256,7 @@ class Model:
         from legato.inspect.report.build import notebook_html
         from legato.inspect.trace import trace_of
 
-        trace = trace_of(self.loaded, given, **options)
+        trace = trace_of(self.loaded, given, task=task, written=written, layers=layers, heads=heads, only=only)
         trace.shown_by = notebook_html
         return trace
 
@@ -278,12 +265,13 @@ class Model:
         """The lines most like a query, best first, each with its cosine; a list of those for several queries.
 
         >>> model.search("a dog runs", ["the cat sleeps", "dogs are running"], nbest=1)     # doctest: +SKIP
-        [Found(text='dogs are running', score=0.81, number=1)]
+        [SearchHit(text='dogs are running', score=0.81, number=1)]
         """
         from legato.tasks.embedding.text_vectors import TextIndex
 
-        index = TextIndex(self._vectors(), list(lines))
-        found = index.search([queries] if isinstance(queries, str) else list(queries), nbest)
+        many = [queries] if isinstance(queries, str) else texts_of(queries)
+        index = TextIndex(self._vectors(), texts_of(lines))
+        found = index.search(many, nbest)
         index.vectors.reader.warn_of_cuts()
         return found[0] if isinstance(queries, str) else found
 
@@ -295,27 +283,48 @@ class Model:
             scores: dict[str, Any] = task.evaluate(self.loaded, checked)
         return finite_scores(scores, self.module, _note, needed=("loss",))
 
-    def predict(self, inputs: Any, **options: Any) -> Any:
+    def predict(self, inputs: Any, *, probabilities: bool = False, **options: Any) -> Any:
         """What the model's task makes of a text (or what else it predicts from), or of each of several.
 
-        Options as in `legato predict`: beams, nbest, … Returns the best answer's text; a list of texts for a
-        list; with `nbest` > 1, or of what there may be any number of, as boxes, a list for each.
+        Returns the best answer's text; a list of texts for a list; with `nbest` > 1, or of what there may be any
+        number of, as boxes, a list for each. With `probabilities` a `Prediction` in place of each: its text, score,
+        probability, spans and other answers; a list of those has `to_pandas()`. Options, as the task has them:
+        nbest; beams, length_penalty, max_tokens, to, alignments (of what writes); context (qa); labels, template
+        (image-text); search (embedding, image-text); threshold (detection); timestamps, language, lm, lm_weight,
+        length_bonus (speech).
 
-        >>> legato.load("runs/en-de").predict(["A dog runs."], beams=4)      # doctest: +SKIP
+        >>> legato.load("runs/en-de").predict(["A dog runs."], beams=4)                   # doctest: +SKIP
         ['Ein Hund rennt.']
+        >>> legato.load("runs/reviews").predict("a fine film", probabilities=True)        # doctest: +SKIP
+        Prediction('good', probability=0.9921)
         """
         task: type[Task] = TASKS.get(self.task)
-        single, name = isinstance(inputs, task.Input), task.input_name
-        if not single and not isinstance(inputs, Sequence | np.ndarray):
-            raise LegatoError(f"predict takes a {name} or a list of {name}s, not {brief(repr(inputs))}")
-        shaped: list[Any] = []
-        for number, prediction in enumerate(self.predictions([inputs] if single else inputs, **options), start=1):
-            if prediction.problem is not None:
-                raise LegatoError(("" if single else f"{name} {number}: ") + prediction.problem)
-            texts = [answer.text for answer in prediction.answers]
-            several = task.any_number or int(options.get("nbest", 1)) > 1
-            shaped.append(texts if several else texts[0])
+        single = isinstance(inputs, task.Input)
+        many = [inputs] if single else items_of(inputs, task.input_name, alone=True)
+        predictions = self.predictions(many, **options)
+        predictions.check("" if single else task.input_name)
+        if probabilities:
+            return predictions[0] if single else predictions
+        several = task.any_number or int(options.get("nbest", 1)) > 1
+        texts = [[answer.text for answer in prediction.answers] for prediction in predictions]
+        shaped: list[Any] = texts if several else [each[0] for each in texts]
         return shaped[0] if single else shaped
+
+    @property
+    def labels(self) -> list[str]:
+        """A classifier's classes or labels, in the order of the columns of `predict_proba`."""
+        from legato.tasks.classification.classifier import class_names
+
+        return class_names(self.loaded)
+
+    def predict_proba(self, inputs: Any) -> NDArray[np.float64]:
+        """A classifier's probabilities, (N, classes), or (classes,) for one input; `labels` has the classes' order.
+
+        >>> model.predict_proba(["a fine film", "a dull play"]).shape, model.labels       # doctest: +SKIP
+        ((2, 2), ['bad', 'good'])
+        """
+        labels, found = self.labels, self.predict(inputs, probabilities=True)
+        return found.table(labels) if isinstance(found, Predictions) else Predictions([found]).table(labels)[0]
 
     def for_task(self, name: str | None = None) -> Model:
         """Of a model of several tasks, what one of them is asked of; any other model is for its one task.
@@ -325,10 +334,11 @@ class Model:
         """
         return Model(member_of(self.loaded, name), self.device)
 
-    def predictions(self, inputs: Sequence[Any], **options: Any) -> list[Prediction]:
-        """The same with scores and all else that the task tells; an input may have a problem instead of answers."""
+    def predictions(self, inputs: Sequence[Any], **options: Any) -> Predictions:
+        """What `predict` with `probabilities` gives of a list; an input may have a problem instead of answers."""
         task: type[Task] = TASKS.get(self.task)
-        for number, given in enumerate(inputs, start=1):
+        many = items_of(inputs, task.input_name)
+        for number, given in enumerate(many, start=1):
             if not isinstance(given, task.Input):
                 raise LegatoError(f"{task.input_name} {number} is no {task.input_name}: {brief(repr(given))}")
         if task.Options is None:
@@ -338,7 +348,7 @@ class Model:
             if name not in task.Options.model_fields:
                 raise ConfigError(f"{self.task} has no option '{name}'; {suggest(name, task.Options.model_fields)}")
         with torch.no_grad():
-            return task.predict(self.loaded, list(inputs), validate(task.Options, options))
+            return Predictions(task.predict(self.loaded, many, validate(task.Options, options)))
 
     def classify(self, text: str | Sequence[str], labels: Sequence[str] | None = None, **options: Any) -> Any:
         """The label of a text, or of each of several, by prompting a model that writes; it needs no training.
@@ -349,17 +359,15 @@ class Model:
         >>> model.classify("a gem of a film", ["good", "bad"], shots=[("what a bore", "bad")])      # doctest: +SKIP
         'good'
         """
-        many = [text] if isinstance(text, str) else list(text)
-        found = self.classifications(many, labels=labels, **options)
-        for number, prediction in enumerate(found, start=1):
-            if prediction.problem is not None:
-                raise LegatoError(f"text {number}: {prediction.problem}")
-        best: list[str] = [prediction.answers[0].text for prediction in found]
+        found = self.classifications([text] if isinstance(text, str) else text, labels=labels, **options)
+        found.check("text")
+        best = [prediction.text for prediction in found]
         return best[0] if isinstance(text, str) else best
 
-    def classifications(self, texts: Sequence[str], **options: Any) -> list[Prediction]:
-        """The same with the probabilities of all labels; a text may have a problem instead."""
-        return self._prompter(options).predict(texts)
+    def classifications(self, texts: Sequence[str], **options: Any) -> Predictions:
+        """What `classify` finds as predictions, with all labels' probabilities; a text may have a problem instead."""
+        many = texts_of(texts)
+        return Predictions(self._prompter(options).predict(many))
 
     def classify_file(
         self, source: str, columns: Sequence[str | int] | None = None, **options: Any
@@ -428,22 +436,16 @@ class Model:
 
     def check_chats(self) -> None:
         """Refuse a model that is not talked to."""
-        self.check_generates()
-        if self.loaded.chat is None or not isinstance(self.tokenizer, Tokenizer):
-            raise LegatoError(f"{self.folder} has no chat template, so it is no model to talk to: leave out --chat")
+        self.loaded.check_chats()
 
     @property
     def generates(self) -> bool:
         """Whether it continues texts."""
-        return self.module.can_generate and not self.module.is_encoder_decoder
+        return self.loaded.generates
 
     def check_generates(self) -> None:
         """Refuse a model that does not continue texts."""
-        if self.module.is_encoder_decoder:
-            raise LegatoError(f"{self.folder} {self.loaded.reads_and_writes}: use legato predict")
-        if not self.module.can_generate:
-            held = "reads both ways" if self.task in ("lm", "mlm") else f"was trained for {self.task}"
-            raise LegatoError(f"{self.folder} holds a model that {held}, so it cannot generate")
+        self.loaded.check_generates()
 
 
 def _note(text: str) -> None:

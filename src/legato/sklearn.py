@@ -12,7 +12,6 @@ The model is read when it is first needed, and shared by all embedders of one pr
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,8 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 
-from legato.errors import ConfigError, DataError
+from legato.data.items import texts_of
+from legato.errors import ConfigError
 from legato.loading import load
 from legato.model import Model
 from legato.tasks.embedding.text_vectors import TextVectors, VectorArray
@@ -59,13 +59,13 @@ class Embedder(TransformerMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any = None) -> Embedder:
         """Check the settings; nothing is learned."""
-        _texts(X)
+        texts_of(X)
         self._vectors()
         return self
 
     def transform(self, X: Any) -> VectorArray:
         """A vector for each text, (N, D)."""
-        texts = _texts(X)
+        texts = texts_of(X)
         return self._vectors().embed(texts, self.batch_size)
 
     def get_feature_names_out(self, input_features: Any = None) -> Any:
@@ -100,24 +100,3 @@ class Embedder(TransformerMixin, BaseEstimator):
         tags.input_tags.one_d_array = True
         tags.requires_fit = False
         return tags
-
-
-def _texts(given: Any) -> list[str]:
-    """A list of texts from a list, an array, a Series or a table of one column."""
-    if isinstance(given, str):
-        raise DataError("give a list of texts, not one text")
-    if hasattr(given, "to_numpy"):  # pandas' or polars' column: neither has to be there
-        given = given.to_numpy()
-    if isinstance(given, np.ndarray):
-        if given.ndim == 2 and given.shape[1] == 1:
-            given = given[:, 0]
-        if given.ndim != 1:
-            raise DataError(f"give one column of texts, not a table of shape {given.shape}")
-        given = given.tolist()
-    if not isinstance(given, Iterable):
-        raise DataError(f"give a list of texts, not {given!r}")
-    texts = list(given)
-    for number, text in enumerate(texts, start=1):
-        if not isinstance(text, str):
-            raise DataError(f"text {number} is no text: {text!r}")
-    return texts

@@ -14,7 +14,7 @@ from legato.errors import ConfigError, DataError, LegatoError
 from legato.evaluation.translation import translation_scores
 from legato.inspect.lengths import beam_sweep, repeated_ngrams, scores_by_length
 from legato.model import Model
-from legato.tasks.base import Answer, Prediction
+from legato.tasks.predictions import Answer, Prediction
 
 QUICK: dict[str, Any] = {
     "train.samples": 0,

@@ -7,8 +7,8 @@ import gc
 import threading
 import weakref
 
+from legato.decoding.emitter import Generated
 from legato.decoding.logprobs import TokenLogprob
-from legato.model import Generated
 from legato.serving.openai_routes import _EventQueue, _joined
 from legato.serving.scheduler import Done, Piece
 

@@ -87,7 +87,7 @@ def test_what_cannot_be_read_is_said_of_that_picture_alone(home: Path, tmp_path:
         held.predict([file, tmp_path / "b.jpg"])
     with pytest.raises(LegatoError, match="is no file, and this model reads pictures, not text"):
         held.predict("A dog runs.")
-    with pytest.raises(LegatoError, match="predict takes a picture or a list of pictures, not 7"):
+    with pytest.raises(LegatoError, match="give a picture or a list of pictures, not 7"):
         held.predict(7)
 
 

@@ -16,7 +16,8 @@ from legato.errors import ConfigError, DataError, LegatoError, brief
 
 if TYPE_CHECKING:
     from legato.decoding import SearchOptions
-    from legato.model import Generated, Model
+    from legato.decoding.emitter import Generated
+    from legato.model import Model
 
 
 def command(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from legato.inspect.report.predictions import PredictionPage
     from legato.inspect.subtitles import SubtitleFile
     from legato.model import Model
-    from legato.tasks.base import Prediction
+    from legato.tasks.predictions import Prediction
 
 BLOCK = 512  # lines read ahead, so that those of like length can go together
 ITEMS = 64  # pictures or sounds, which take longer, and show one by one at first

@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from legato.decoding.frontier import cut_at_stop
+from legato.errors import LegatoError
+
+
+class Cancelled(LegatoError):
+    """Writing stopped because whoever asked for it has gone."""
+
+
+@dataclass
+class Generated:
+    """One text that a model wrote."""
+
+    text: str  # without the prompt
+    tokens: list[int]
+    score: float  # what the search ranked by: log-probability, normalised by length
+    logprob: float
+    finished: bool  # by an EOS token or stop string, not by the limit
 
 
 class Emitter:
@@ -29,3 +48,25 @@ class Emitter:
     def finish(self) -> None:
         if self.held and not self.done:
             self.emit(self.held)
+
+
+def pieces_of(write: Callable[[Callable[[str], None], Callable[[], bool]], Any]) -> Iterator[str]:
+    """What `write(emit, cancelled)` emits, piece by piece; it is cancelled when the iterator is closed or dropped."""
+    pieces: queue.Queue[str | BaseException | None] = queue.Queue()
+    closed = threading.Event()
+
+    def work() -> None:
+        try:
+            write(pieces.put, closed.is_set)
+            pieces.put(None)
+        except BaseException as problem:
+            pieces.put(problem)
+
+    threading.Thread(target=work, daemon=True).start()
+    try:
+        while (piece := pieces.get()) is not None:
+            if isinstance(piece, BaseException):
+                raise piece
+            yield piece
+    finally:  # whoever reads no further waits for no more tokens
+        closed.set()

@@ -13,8 +13,10 @@ A setting that the chosen search would ignore is an error, so that nobody tunes 
 
 from __future__ import annotations
 
+import inspect
 import json
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypedDict, TypeVar
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -28,6 +30,9 @@ MAX_TOKENS = 1 << 24
 DRAWN = ("sample", "beam-sample")
 WIDE = ("beam", "beam-sample")
 
+Search = Literal["greedy", "beam", "sample", "beam-sample"]
+F = TypeVar("F", bound=Callable[..., Any])
+
 # Whichever value leaves the scores as they are.
 NEUTRAL = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 
@@ -39,7 +44,7 @@ class SearchOptions(Section):
     4
     """
 
-    search: Literal["greedy", "beam", "sample", "beam-sample"] = "greedy"
+    search: Search = "greedy"
     beams: int | None = Field(None, ge=1, le=MAX_BEAMS)  # None: 4 where the search has beams
     nbest: int = Field(1, ge=1, le=MAX_NBEST)  # hypotheses a prompt; for `sample`, independent walks
     length_penalty: float = Field(1.0, ge=0, le=10)  # score = log p / length ** length_penalty
@@ -129,3 +134,37 @@ class SearchOptions(Section):
         if "" in stop:
             raise ValueError("holds an empty string, which would stop at once")
         return stop
+
+
+class SearchSettings(TypedDict, total=False):
+    """`SearchOptions` as keyword arguments, for those who check types."""
+
+    search: Search
+    beams: int | None
+    nbest: int
+    length_penalty: float
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    max_tokens: int
+    min_tokens: int
+    stop: str | Sequence[str]
+    slide: bool
+    seed: int
+    json_schema: str | dict[str, Any] | None
+
+
+def with_search_options(function: F) -> F:
+    """Show a function's `**options` as the settings of a search, with their defaults: for `help` and completion."""
+    signature = inspect.signature(function)
+    named = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+    options = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=kind)
+        for (name, field), kind in zip(
+            SearchOptions.model_fields.items(), SearchSettings.__annotations__.values(), strict=True
+        )
+    ]
+    function.__signature__ = signature.replace(parameters=[*named, *options])  # type: ignore[attr-defined]
+    return function

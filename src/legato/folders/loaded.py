@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from legato.data.processors import HasProcessors, Processors
+from legato.data.text.tokenizers import Tokenizer
+from legato.errors import LegatoError
 from legato.folders.chat_template import ChatTemplate
 from legato.folders.sentence_encoder import SentenceEncoder
 from legato.models.base import SequenceModel
@@ -17,7 +19,7 @@ from legato.nn.quantized import Deferred, hold_layers, read_deferred
 from legato.nn.quantized.deferred import put
 
 
-@dataclass
+@dataclass(repr=False)
 class Loaded(HasProcessors):
     """What a model folder holds."""
 
@@ -47,6 +49,28 @@ class Loaded(HasProcessors):
         others = {"image": "describes pictures", "audio": "writes down what is said"}
         found = (does for kind, does in others.items() if kind in self.processors.others)
         return next(found, "turns one text into another")
+
+    @property
+    def generates(self) -> bool:
+        """Whether its model continues texts."""
+        return self.module.can_generate and not self.module.is_encoder_decoder
+
+    def check_generates(self) -> None:
+        """Refuse a model that does not continue texts."""
+        if self.module.is_encoder_decoder:
+            raise LegatoError(f"{self.folder} {self.reads_and_writes}: use legato predict")
+        if not self.module.can_generate:
+            held = "reads both ways" if self.task in ("lm", "mlm") else f"was trained for {self.task}"
+            raise LegatoError(f"{self.folder} holds a model that {held}, so it cannot generate")
+
+    def check_chats(self) -> None:
+        """Refuse a model that is not talked to."""
+        self.check_generates()
+        if self.chat is None or not isinstance(self.tokenizer, Tokenizer):
+            raise LegatoError(f"{self.folder} has no chat template, so it is no model to talk to: leave out --chat")
+
+    def __repr__(self) -> str:
+        return f"Loaded({str(self.folder)!r}, {self.task}, {self.module.config.name})"
 
     def put_into(self, model: SequenceModel) -> set[str]:
         """Begin `model` with the folder's weights; what only `model` has stays as it was made: its tensors' names.

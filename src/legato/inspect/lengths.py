@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from legato.errors import DataError, LegatoError
 from legato.evaluation.translation import translation_scores
-from legato.tasks.base import Answer
+from legato.tasks.predictions import Answer
 
 EDGES: Final = (5, 10, 15, 20, 30, 40, 60)  # words: the longest source of each bucket; what is longer is the last
 WIDTHS: Final = (1, 2, 4, 8, 16)

@@ -15,7 +15,7 @@ from legato.data.image.pictures import ENDINGS
 from legato.data.image.scenes import COLOURS
 from legato.errors import DataError
 from legato.registry import require_extra
-from legato.tasks.base import Prediction
+from legato.tasks.predictions import Prediction
 
 LEGIBLE: Final = 480  # pixels of the longer side that a picture is scaled up to, so that words can be read in it
 LINE: Final = 2  # pixels of a box's outline

@@ -34,9 +34,10 @@ from legato.inspect.picture_folder import PictureFolder
 from legato.models.image_encoder import ImageEncoder
 from legato.nn.capture import record
 from legato.registry import TASKS, require_extra
-from legato.tasks.base import Prediction, word_numbers
+from legato.tasks.base import word_numbers
 from legato.tasks.captioning.captioner import Captioner
 from legato.tasks.picture_data import image_processor, picture_encoder
+from legato.tasks.predictions import Prediction
 from legato.tasks.vqa.answerer import PictureAnswerer
 
 TILE: Final = 160  # pixels of a picture's longer side on a sheet

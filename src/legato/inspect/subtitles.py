@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from legato.errors import DataError
 from legato.output_files import replacing_file
-from legato.tasks.base import Prediction
+from legato.tasks.predictions import Prediction
 
 FULL: Final = 84  # characters: two lines of 42
 LONGEST: Final = 7.0  # seconds that one lasts

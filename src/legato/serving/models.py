@@ -11,10 +11,11 @@ from typing import Any, Final
 import numpy as np
 
 from legato.decoding import SearchOptions
+from legato.decoding.emitter import Generated
 from legato.errors import ConfigError, suggest
 from legato.folders.quantized import into_memory
 from legato.memory import trim
-from legato.model import Generated, Model
+from legato.model import Model
 from legato.registry import TASKS
 from legato.schema import to_json
 from legato.serving.app import Refusal, without_place

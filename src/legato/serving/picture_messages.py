@@ -13,8 +13,8 @@ from typing import Any, Protocol
 from fastapi import Request
 from starlette.responses import Response, StreamingResponse
 
+from legato.decoding.emitter import Generated
 from legato.errors import ConfigError
-from legato.model import Generated
 from legato.registry import TASKS
 from legato.schema import to_json
 from legato.serving.app import json_response

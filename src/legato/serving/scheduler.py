@@ -19,13 +19,13 @@ from typing import Final, NamedTuple
 from legato.data.text.tokenizers import StreamDecoder
 from legato.decoding import SearchOptions
 from legato.decoding.constraints import check_followed, constraint_of
-from legato.decoding.emitter import Emitter
+from legato.decoding.emitter import Emitter, Generated
 from legato.decoding.engine import Engine
 from legato.decoding.frontier import Allowed, Constraint, Hypothesis
 from legato.decoding.lanes.prefix_cache import PrefixCache
 from legato.decoding.logprobs import LogprobObserver, TokenLogprob
 from legato.errors import LegatoError, brief, is_panic, reason_of
-from legato.model import Generated, Model
+from legato.model import Model
 from legato.serving.app import Refusal
 from legato.serving.transport.log import writer
 

@@ -39,6 +39,7 @@ from legato.nn.state import Output
 from legato.registry import TASKS
 from legato.tasks.defaults import Defaults, Given
 from legato.tasks.model_card import model_card
+from legato.tasks.predictions import Answer, Prediction
 from legato.training.job import Job
 from legato.version import __version__
 
@@ -361,29 +362,6 @@ def as_trained(data: Any, key: str, about: Mapping[str, Any]) -> Any:
     """A setting of `data` as somebody gives it now, or else as the model's folder remembers it from training."""
     chosen = data.model_dump(include={key})[key]
     return chosen if key in data.model_fields_set or about.get(key) is None else about[key]
-
-
-@dataclass
-class Answer:
-    """One of the things that a model makes of a text."""
-
-    text: str
-    score: float
-    more: dict[str, Any] = field(default_factory=dict)  # what the task adds, as JSON has it
-
-
-@dataclass
-class Prediction:
-    """What a model makes of a text: its answers, best first, or why there is none."""
-
-    input: str
-    answers: list[Answer] = field(default_factory=list)
-    problem: str | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        answers = [{"text": a.text, "score": a.score, **a.more} for a in self.answers]
-        told: dict[str, Any] = {"input": self.input, "answers": answers}
-        return told if self.problem is None else {**told, "problem": self.problem}
 
 
 def word_numbers(tokenizer: AnyTokenizer, ids: Sequence[int]) -> list[int]:

@@ -28,9 +28,10 @@ from legato.folders.loaded import Loaded
 from legato.models.base import ModelConfig, SequenceModel
 from legato.models.image_encoder import ImageEncoder
 from legato.models.source_encoder import image_config, picture_settings
-from legato.tasks.base import Plan, Prediction, Task
+from legato.tasks.base import Plan, Task
 from legato.tasks.defaults import Given
 from legato.tasks.picture_inputs import read_pictures
+from legato.tasks.predictions import Prediction
 from legato.tasks.table_inputs import TableInputs
 
 PATCH = 16  # pixels of a side that count as one position, of models that do not say

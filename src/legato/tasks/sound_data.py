@@ -38,10 +38,11 @@ from legato.folders.loaded import Loaded
 from legato.models.sound_encoder import HearingConfig, SoundConfig
 from legato.models.source_encoder import sound_settings_of, source_config
 from legato.registry import MODELS
-from legato.tasks.base import Plan, Prediction, Task
+from legato.tasks.base import Plan, Task
 from legato.tasks.defaults import Given, TrainDefaults
 from legato.tasks.defaults import completed as completed_training
 from legato.tasks.file_inputs import FileKind
+from legato.tasks.predictions import Prediction
 from legato.tasks.table_inputs import TableInputs
 
 BATCH: Final = 12_000  # frames of 10 ms: two minutes of sound

@@ -22,7 +22,7 @@ from legato.inspect.report.build import report_of
 from legato.inspect.report.page import Report, checked_place, write_page
 from legato.inspect.report.tree_view import MOST_STEPS
 from legato.registry import TASKS
-from legato.tasks.base import Prediction
+from legato.tasks.predictions import Prediction
 from legato.tasks.translation.translator import TAG, tag_token
 
 MOST: Final = 8  # inputs of a page, which has all views of each

@@ -31,11 +31,12 @@ from legato.evaluation.metrics import DetailTable
 from legato.folders.finite_scores import check_finite
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
-from legato.tasks.base import Prediction, Say, as_trained
+from legato.tasks.base import Say, as_trained
 from legato.tasks.classification.classifier import Classifier, answers_of, labels_of
 from legato.tasks.classification.labelled_job import LabelledData, LabelledJob
 from legato.tasks.classification.task import ClassificationOptions
 from legato.tasks.defaults import Defaults, Given
+from legato.tasks.predictions import Prediction
 from legato.tasks.sound_data import (
     SoundData,
     SoundReader,

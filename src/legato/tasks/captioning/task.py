@@ -29,7 +29,7 @@ from legato.evaluation.captioning import METRICS
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
 from legato.models.seq2seq import Seq2SeqConfig
-from legato.tasks.base import Answer, Plan, Prediction, Say
+from legato.tasks.base import Plan, Say
 from legato.tasks.captioning.captioned_job import CAPTIONED, CaptionedData, CaptionedJob
 from legato.tasks.captioning.captioner import Captioner, caption_examples, caption_text
 from legato.tasks.defaults import Defaults, Given, TrainDefaults
@@ -44,6 +44,7 @@ from legato.tasks.encoder_decoder import (
     written_reading,
 )
 from legato.tasks.picture_data import PictureTask, encoder_model, placed_picture, positions_of, readable, scenes_about
+from legato.tasks.predictions import Answer, Prediction
 from legato.training.job import Loss
 
 

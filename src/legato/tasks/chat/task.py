@@ -36,9 +36,10 @@ from legato.folders.chat_template import ChatTemplate, plain_chat
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
 from legato.registry import MODELS
-from legato.tasks.base import Answer, Plan, Prediction, Say, Task, TaskJob
+from legato.tasks.base import Plan, Say, Task, TaskJob
 from legato.tasks.defaults import Defaults, Given, TrainDefaults
 from legato.tasks.lm.job import next_token_loss
+from legato.tasks.predictions import Answer, Prediction
 from legato.training.job import Loss
 
 LONGEST = 1024  # tokens of a dialogue, unless somebody says otherwise

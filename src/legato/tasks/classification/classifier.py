@@ -19,7 +19,7 @@ from legato.data.formats.labelled import Labelled
 from legato.data.formats.labels import UNSEEN, Labels
 from legato.data.formats.text_pairs import tidy
 from legato.data.text.text_reader import TextReader
-from legato.errors import ConfigError, FolderError, brief
+from legato.errors import ConfigError, FolderError, LegatoError, brief
 from legato.evaluation.classification import (
     THRESHOLD,
     Array,
@@ -30,7 +30,8 @@ from legato.evaluation.classification import (
 from legato.evaluation.metrics import DetailTable
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
-from legato.tasks.base import Answer, Prediction, head_outputs
+from legato.tasks.base import head_outputs
+from legato.tasks.predictions import Answer, Prediction
 
 SHOWN = 100  # characters of a text in a table
 
@@ -115,6 +116,17 @@ def labels_of(loaded: Loaded) -> Labels:
     # Folders made elsewhere name their classes, and people's data numbers them.
     numbered = about.get("numbered", not any(name.isdecimal() for name in names))
     return Labels(kind, names, about.get("separator", ";"), numbered)
+
+
+def class_names(loaded: Loaded) -> list[str]:
+    """The classes or labels of a folder's classifier, in the order of its outputs; any other model is refused."""
+    names = labels_of(loaded).names if loaded.about.get("labels") else []
+    if not names:
+        raise LegatoError(
+            f"{loaded.folder} is a model for {loaded.task} and has no classes, so it has no labels and no "
+            "predict_proba; predict(…, probabilities=True) gives what there is"
+        )
+    return names
 
 
 def rows_of(reader: TextReader, data: Labelled, wanted: Sequence[Any] | None = None) -> list[Example]:

@@ -41,7 +41,7 @@ from legato.folders.chat_template import shared_start
 from legato.folders.finite_scores import check_finite
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
-from legato.tasks.base import Answer, Prediction
+from legato.tasks.predictions import Answer, Prediction
 
 TEMPLATE: Final = "Text: {text}\nLabel: {label}"
 FIELD: Final = re.compile(r"\{(text|first|second)\}")

@@ -32,10 +32,11 @@ from legato.errors import ConfigError, DataError
 from legato.evaluation.classification import METRICS, Baseline
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
-from legato.tasks.base import Prediction, Say, Task, as_trained
+from legato.tasks.base import Say, Task, as_trained
 from legato.tasks.classification.classifier import Classifier, check_parts, parts_of, rows_of
 from legato.tasks.classification.labelled_job import LabelledData, LabelledJob
 from legato.tasks.defaults import Defaults, Given, row_training, scratch_model, scratch_tokenizer
+from legato.tasks.predictions import Prediction
 from legato.tasks.table_inputs import TableInputs, read_inputs
 
 MANY = 50_000  # texts whose tokenising takes so long that it is told

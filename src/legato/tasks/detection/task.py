@@ -33,7 +33,7 @@ from legato.evaluation.detection import METRICS, Box
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel, Sizes
 from legato.registry import MODELS
-from legato.tasks.base import Answer, Plan, Prediction, Say, TaskJob, as_trained
+from legato.tasks.base import Plan, Say, TaskJob, as_trained
 from legato.tasks.defaults import Defaults, Given, TrainDefaults
 from legato.tasks.detection.detector import Detector, box_rows, details, in_view, losses
 from legato.tasks.picture_data import (
@@ -48,6 +48,7 @@ from legato.tasks.picture_data import (
     readable,
     scenes_about,
 )
+from legato.tasks.predictions import Answer, Prediction
 from legato.training.job import Loss
 
 THRESHOLD: Final = 0.5  # how sure a box is that is shown

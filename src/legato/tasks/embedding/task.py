@@ -41,9 +41,10 @@ from legato.folders.sentence_encoder import SentenceEncoder, told_sentences
 from legato.models.base import SequenceModel
 from legato.nn.losses import contrast
 from legato.registry import MODELS
-from legato.tasks.base import Answer, Plan, Prediction, Say, Task, TaskJob, penalised
+from legato.tasks.base import Plan, Say, Task, TaskJob, penalised
 from legato.tasks.defaults import LENGTH, Defaults, Given, row_training, scratch_model, scratch_tokenizer
 from legato.tasks.embedding.text_vectors import POOL_MODES, TextVectors, VectorArray, rows_of, search_file
+from legato.tasks.predictions import Answer, Prediction
 from legato.tasks.table_inputs import TableInputs
 from legato.training.job import Loss
 

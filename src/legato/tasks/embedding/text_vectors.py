@@ -26,10 +26,11 @@ from torch import Tensor
 
 from legato.data.batching.batch import Batch
 from legato.data.batching.examples import Example, collate_examples
+from legato.data.items import texts_of
 from legato.data.sources.files import load_text, resolve_path
 from legato.data.text.text_reader import TextReader
 from legato.data.text.tokenizers import AnyTokenizer, Tokenizer
-from legato.errors import ConfigError, DataError, LegatoError, suggest
+from legato.errors import ConfigError, DataError, LegatoError, brief, suggest
 from legato.evaluation.embedding import nearest, unit
 from legato.folders.finite_scores import check_finite
 from legato.folders.loaded import Loaded
@@ -37,7 +38,7 @@ from legato.folders.sentence_encoder import SentenceEncoder
 from legato.models.base import SequenceModel
 from legato.models.model_with_head import ModelWithHead
 from legato.nn.pooling import WAYS, combine_layers
-from legato.tasks.base import Answer, Prediction
+from legato.tasks.predictions import Answer, Prediction
 
 VectorArray = np.ndarray[Any, np.dtype[np.float32]]
 # What people call the ways to pool, and what sentence encoders' folders call them.
@@ -105,10 +106,7 @@ class TextVectors:
 
     def rows(self, texts: Sequence[str]) -> list[Example]:
         """Each text as the model reads it."""
-        for number, text in enumerate(texts, start=1):
-            if not isinstance(text, str):
-                raise DataError(f"text {number} is no text: {text!r}")
-        return rows_of(texts, self.tokenizer, self.reader, self.how)
+        return rows_of(texts_of(texts), self.tokenizer, self.reader, self.how)
 
     def states(self, batch: Batch) -> Tensor:
         """The tokens' states (B, T, D), of the layers that were chosen."""
@@ -172,8 +170,8 @@ class TextVectors:
 
     def _batches(self, texts: Sequence[str], size: int, done: Callable[[int], None] | None) -> Any:
         """The texts' numbers and their batch; those of like length go together, so that little is padded."""
-        if size < 1:
-            raise ConfigError(f"a batch needs at least one text, not {size}")
+        if not isinstance(size, int | np.integer) or size < 1:
+            raise ConfigError(f"a batch needs at least one text, not {brief(repr(size))}")
         device = self.module.device
         rows = self.rows(texts)
         order = sorted(range(len(rows)), key=lambda row: -len(rows[row].ids))
@@ -218,8 +216,8 @@ class TextIndex:
 
     def search_vectors(self, queries: VectorArray, nbest: int = 5) -> list[list[SearchHit]]:
         """The same for queries that are vectors already, (Q, D)."""
-        if nbest < 1:
-            raise ConfigError(f"nbest={nbest}: ask for one line at least")
+        if not isinstance(nbest, int | np.integer) or nbest < 1:
+            raise ConfigError(f"nbest={brief(nbest)}: ask for one line at least")
         numbers, scores = nearest(unit(queries), self.held, nbest)
         return [
             [SearchHit(self.lines[number], float(score), int(number)) for number, score in zip(*found, strict=True)]

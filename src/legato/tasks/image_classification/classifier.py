@@ -20,9 +20,9 @@ from legato.evaluation.classification import classification_details
 from legato.evaluation.metrics import DetailTable
 from legato.folders.finite_scores import check_finite
 from legato.folders.loaded import Loaded
-from legato.tasks.base import Prediction
 from legato.tasks.classification.classifier import Classifier, answers_of, labels_of
 from legato.tasks.picture_data import image_processor, readable
+from legato.tasks.predictions import Prediction
 
 ROWS = 256  # pictures that are read side by side
 

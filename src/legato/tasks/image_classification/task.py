@@ -41,7 +41,7 @@ from legato.evaluation.classification import METRICS
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
 from legato.models.frames import FramesConfig
-from legato.tasks.base import Prediction, Say, as_trained
+from legato.tasks.base import Say, as_trained
 from legato.tasks.classification.classifier import losses
 from legato.tasks.classification.labelled_job import LabelledData, LabelledJob
 from legato.tasks.classification.task import ClassificationOptions
@@ -59,6 +59,7 @@ from legato.tasks.picture_data import (
     scene_settings,
     scenes_about,
 )
+from legato.tasks.predictions import Prediction
 from legato.training.job import Loss
 
 FRAMES: Final = 8  # of a clip, where nobody says how many

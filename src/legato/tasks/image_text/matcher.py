@@ -24,11 +24,11 @@ from legato.folders.sentence_encoder import SentenceEncoder
 from legato.input_files import path_of
 from legato.models.clip import CLIPModel, class_prompts
 from legato.nn.losses.contrast import text_keys
-from legato.tasks.base import Answer, Prediction
 from legato.tasks.embedding.picture_vectors import PictureVectors
 from legato.tasks.embedding.text_vectors import TextIndex, TextVectors, VectorArray, embedded_once, index_of
 from legato.tasks.picture_data import image_processor, readable
 from legato.tasks.picture_inputs import read_pictures
+from legato.tasks.predictions import Answer, Prediction
 
 LABEL: Final = "{label}"  # what stands for a label in a template
 TEXTS: Final = 256  # read side by side in scoring; changes no result

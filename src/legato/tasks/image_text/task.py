@@ -33,13 +33,14 @@ from legato.evaluation.retrieval import METRICS
 from legato.folders.loaded import Loaded
 from legato.models.base import Sizes
 from legato.models.clip import CLIPConfig, CLIPModel
-from legato.tasks.base import Answer, Plan, Prediction, Say
+from legato.tasks.base import Plan, Say
 from legato.tasks.captioning.captioned_job import CAPTIONED, CaptionedData, CaptionedJob
 from legato.tasks.classification.prompting import listed_labels
 from legato.tasks.defaults import Defaults, Given, row_training
 from legato.tasks.image_text.matcher import LABEL, Matcher, owners, pair_keys
 from legato.tasks.image_text.reading import pair_reading
 from legato.tasks.picture_data import PictureTask, encoder_model, positions_of, scenes_about
+from legato.tasks.predictions import Answer, Prediction
 from legato.training.job import Loss
 
 ROWS = 128  # pairs in a batch: each has 127 others as negatives

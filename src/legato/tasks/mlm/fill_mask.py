@@ -22,7 +22,7 @@ from legato.data.text.tokenizers import AnyTokenizer
 from legato.evaluation.mlm import guess
 from legato.folders.finite_scores import check_finite
 from legato.models.base import SequenceModel
-from legato.tasks.base import Answer, Prediction
+from legato.tasks.predictions import Answer, Prediction
 
 WRITTEN = ("<mask>", "[MASK]")  # what people may write, whatever the tokenizer calls it
 ROWS = 32

@@ -35,9 +35,10 @@ from legato.folders.loaded import Loaded
 from legato.models.base import ModelConfig, SequenceModel
 from legato.registry import MODELS
 from legato.tasks import defaults
-from legato.tasks.base import Plan, Prediction, Say, Task, TaskJob, as_trained, penalised
+from legato.tasks.base import Plan, Say, Task, TaskJob, as_trained, penalised
 from legato.tasks.defaults import Defaults, Given, TrainDefaults, completed
 from legato.tasks.mlm.fill_mask import WRITTEN, MaskFiller
+from legato.tasks.predictions import Prediction
 from legato.tasks.text_data import TextData, read_split, read_splits
 from legato.training.job import Loss
 

@@ -41,7 +41,7 @@ from legato.errors import DataError, brief
 from legato.evaluation.parsing import BRACKET_SIGNATURE, METRICS, bracket_scores
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
-from legato.tasks.base import Answer, Plan, Prediction, Say, Task
+from legato.tasks.base import Plan, Say, Task
 from legato.tasks.defaults import Defaults, Given, encoder_decoder_training
 from legato.tasks.encoder_decoder import (
     BeamOptions,
@@ -56,6 +56,7 @@ from legato.tasks.encoder_decoder import (
     require_source,
     search_name,
 )
+from legato.tasks.predictions import Answer, Prediction
 
 
 class ParsingData(SplitData[str | list[str]]):

@@ -23,7 +23,7 @@ from legato.evaluation.metrics import DetailTable
 from legato.evaluation.qa import best_scores, best_threshold, span_scores
 from legato.folders.finite_scores import check_finite
 from legato.models.base import SequenceModel
-from legato.tasks.base import Answer, Prediction
+from legato.tasks.predictions import Answer, Prediction
 
 WORST = 20  # errors that are shown
 SHOWN = 80  # characters of a text in a table
@@ -115,7 +115,7 @@ class Answerer:
             asked.append((prediction, around))
         for (prediction, _), found in zip(asked, self.ask([around for _, around in asked], windows), strict=True):
             prediction.answers = [
-                Answer(span.text, share, {"start": span.start, "end": span.end})
+                Answer(span.text, share, {"probability": share, "start": span.start, "end": span.end})
                 for span, share in found.ranked(threshold)[:nbest]
             ]
         return predictions

@@ -39,8 +39,9 @@ from legato.evaluation.qa import METRICS, SPAN_SIGNATURE
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
 from legato.models.model_with_head import HeadSpec
-from legato.tasks.base import Plan, Prediction, Say, Task, TaskJob, as_trained, penalised
+from legato.tasks.base import Plan, Say, Task, TaskJob, as_trained, penalised
 from legato.tasks.defaults import Defaults, Given, row_training, scratch_model, scratch_tokenizer
+from legato.tasks.predictions import Answer, Prediction
 from legato.tasks.qa.answerer import (
     SHOWN,
     Answerer,
@@ -360,3 +361,8 @@ class QuestionAnswering(Task):
         if len(windows) > 1:
             raise DataError(f"the text is read in {len(windows)} windows, and one is looked at; shorten it")
         return row_reading(windows[0].row, loaded.tokenizer, reader.padding)
+
+    @classmethod
+    def columns(cls, answer: Answer, scores: bool, alignments: bool) -> list[str]:
+        """The answer, behind its probability where scores are asked for."""
+        return super().columns(Answer(answer.text, answer.score), scores, alignments)

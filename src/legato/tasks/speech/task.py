@@ -46,9 +46,10 @@ from legato.models.model_with_head import HeadSpec
 from legato.models.sound_encoder import HearingConfig
 from legato.nn.losses.ctc import ctc_nll
 from legato.registry import MODELS
-from legato.tasks.base import Answer, Plan, Prediction, Say, TaskJob, penalised
+from legato.tasks.base import Plan, Say, TaskJob, penalised
 from legato.tasks.defaults import Defaults, Given
 from legato.tasks.encoder_decoder import written_loss
+from legato.tasks.predictions import Answer, Prediction
 from legato.tasks.sound_data import (
     SoundData,
     SoundReader,

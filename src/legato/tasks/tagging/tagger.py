@@ -27,7 +27,8 @@ from legato.evaluation.tagging import MOST, confusion_table, score_table, taggin
 from legato.folders.finite_scores import check_finite
 from legato.models.base import SequenceModel
 from legato.nn.losses.crf import best_paths, log_likelihood, tag_probabilities, with_rules
-from legato.tasks.base import Answer, Prediction, head_outputs
+from legato.tasks.base import head_outputs
+from legato.tasks.predictions import Answer, Prediction
 from legato.tasks.tagging.word_splitting import Splitting, word_places
 
 SCORES: Final = 1 << 21  # of one tag after another held at once; the same

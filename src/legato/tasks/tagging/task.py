@@ -39,8 +39,9 @@ from legato.models.base import SequenceModel
 from legato.models.model_with_head import HeadSpec
 from legato.nn.losses.crf import log_likelihood
 from legato.registry import MODELS
-from legato.tasks.base import Plan, Prediction, Say, Task, TaskJob, as_trained, penalised
+from legato.tasks.base import Plan, Say, Task, TaskJob, as_trained, penalised
 from legato.tasks.defaults import Defaults, Given, scratch_tokenizer, tagger_model, tagger_training
+from legato.tasks.predictions import Prediction
 from legato.tasks.table_inputs import TableInputs
 from legato.tasks.tagging.tagger import NumberedWindows, Tagger, pad_characters, read_windows, read_words, shown_tags
 from legato.tasks.tagging.tagging_data import (

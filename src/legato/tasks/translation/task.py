@@ -38,7 +38,7 @@ from legato.errors import ConfigError, listed, suggest
 from legato.evaluation.translation import METRICS
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
-from legato.tasks.base import Answer, Plan, Prediction, Say, Task
+from legato.tasks.base import Plan, Say, Task
 from legato.tasks.defaults import Defaults, Given, encoder_decoder_training
 from legato.tasks.encoder_decoder import (
     BeamOptions,
@@ -49,6 +49,7 @@ from legato.tasks.encoder_decoder import (
     require_source,
     text_reading,
 )
+from legato.tasks.predictions import Answer, Prediction
 from legato.tasks.table_inputs import TableInputs
 from legato.tasks.translation.translator import NAMED, Translator, tag_token, tags_of
 

@@ -19,7 +19,7 @@ from legato.decoding import Hypothesis, SearchOptions
 from legato.errors import ConfigError, DataError, LegatoError, listed, suggest
 from legato.evaluation.translation import translation_scores
 from legato.models.base import SequenceModel
-from legato.tasks.base import Answer, Prediction, word_alignment, word_numbers
+from legato.tasks.base import word_alignment, word_numbers
 from legato.tasks.encoder_decoder import (
     TargetTokens,
     align,
@@ -30,6 +30,7 @@ from legato.tasks.encoder_decoder import (
     mean_loss,
     search_name,
 )
+from legato.tasks.predictions import Answer, Prediction
 
 TAG = re.compile(r">>([\w-]+)<<")  # what somebody may type before a text
 NAMED = 12  # languages in a message; published models may write hundreds

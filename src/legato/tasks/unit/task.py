@@ -32,9 +32,10 @@ from legato.models.base import ModelConfig
 from legato.models.model_with_head import HeadConfig
 from legato.models.unit import TaskConfig, UnitConfig, UnitModel
 from legato.registry import MODELS, TASKS
-from legato.tasks.base import Plan, Prediction, Say, Task, TaskJob
+from legato.tasks.base import Plan, Say, Task, TaskJob
 from legato.tasks.defaults import Defaults, Given, row_training, scratch_tokenizer
 from legato.tasks.picture_data import encoder_model, encoder_processor
+from legato.tasks.predictions import Prediction
 from legato.tasks.unit.members import KINDS, UnitData, named, training_texts
 from legato.tasks.unit.rounds import Rounds
 from legato.training.job import Loss

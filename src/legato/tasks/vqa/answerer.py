@@ -29,9 +29,9 @@ from legato.folders.finite_scores import check_finite
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
 from legato.models.model_with_head import body_of
-from legato.tasks.base import Prediction
 from legato.tasks.classification.classifier import Classifier, answers_of, labels_of, losses
 from legato.tasks.picture_data import image_processor
+from legato.tasks.predictions import Prediction
 
 ROWS = {"cuda": 256}  # questions that are read side by side
 FEW_ROWS = 64

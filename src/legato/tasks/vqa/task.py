@@ -42,7 +42,7 @@ from legato.evaluation.vqa import METRICS
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
 from legato.registry import MODELS
-from legato.tasks.base import Prediction, Say, Task, as_trained
+from legato.tasks.base import Say, Task, as_trained
 from legato.tasks.classification.labelled_job import LabelledJob
 from legato.tasks.classification.task import ClassificationOptions
 from legato.tasks.defaults import Defaults, Given, row_training
@@ -55,6 +55,7 @@ from legato.tasks.picture_data import (
     positions_of,
     scenes_about,
 )
+from legato.tasks.predictions import Prediction
 from legato.tasks.table_inputs import TableInputs
 from legato.tasks.vqa.answerer import PictureAnswerer, answer_name, paired, question_rows
 from legato.tasks.vqa.reading import question_reading

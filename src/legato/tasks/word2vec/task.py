@@ -32,8 +32,9 @@ from legato.folders.finite_scores import check_finite
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
 from legato.models.word2vec import Word2VecModel
-from legato.tasks.base import Answer, Plan, Prediction, Say, Task, TaskJob
+from legato.tasks.base import Plan, Say, Task, TaskJob
 from legato.tasks.defaults import Defaults, Given, TrainDefaults
+from legato.tasks.predictions import Answer, Prediction
 from legato.tasks.text_data import TextData, read_split, read_splits
 from legato.training.job import Loss
 
