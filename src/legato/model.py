@@ -226,9 +226,8 @@ class Model:
         >>> tokens, vectors.shape                                              # doctest: +SKIP
         (['[CLS]', 'roll', 'the', 'die', '[SEP]'], (5, 384))
         """
-        many = texts_of(texts)
         vectors = self._vectors(layers=layers, normalize=normalize)
-        found = vectors.tokens(many, batch_size)
+        found = vectors.tokens(texts_of(texts), batch_size)
         vectors.reader.warn_of_cuts()
         return found
 
@@ -269,9 +268,8 @@ class Model:
         """
         from legato.tasks.embedding.text_vectors import TextIndex
 
-        many = [queries] if isinstance(queries, str) else texts_of(queries)
         index = TextIndex(self._vectors(), texts_of(lines))
-        found = index.search(many, nbest)
+        found = index.search([queries] if isinstance(queries, str) else texts_of(queries), nbest)
         index.vectors.reader.warn_of_cuts()
         return found[0] if isinstance(queries, str) else found
 
@@ -366,8 +364,7 @@ class Model:
 
     def classifications(self, texts: Sequence[str], **options: Any) -> Predictions:
         """What `classify` finds as predictions, with all labels' probabilities; a text may have a problem instead."""
-        many = texts_of(texts)
-        return Predictions(self._prompter(options).predict(many))
+        return Predictions(self._prompter(options).predict(texts_of(texts)))
 
     def classify_file(
         self, source: str, columns: Sequence[str | int] | None = None, **options: Any

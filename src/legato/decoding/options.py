@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypedDict, TypeVar
+from typing import Any, Literal, TypedDict, TypeVar, get_type_hints
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -160,11 +160,10 @@ def with_search_options(function: F) -> F:
     """Show a function's `**options` as the settings of a search, with their defaults: for `help` and completion."""
     signature = inspect.signature(function)
     named = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+    fields = SearchOptions.model_fields
     options = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=kind)
-        for (name, field), kind in zip(
-            SearchOptions.model_fields.items(), SearchSettings.__annotations__.values(), strict=True
-        )
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=fields[name].default, annotation=kind)
+        for name, kind in get_type_hints(SearchSettings).items()
     ]
     function.__signature__ = signature.replace(parameters=[*named, *options])  # type: ignore[attr-defined]
     return function

@@ -143,15 +143,15 @@ class Predictions(list[Prediction]):
             raise LegatoError("a table needs pandas: pip install pandas") from None
         rows, numbers = [], []
         for number, prediction in enumerate(self):
-            problem = {} if prediction.problem is None else {"problem": prediction.problem}
-            for answer in prediction.answers or [Answer("", float("nan"))]:
-                row = {"input": prediction.input, "text": answer.text, "score": answer.score, **problem}
-                for name, value in answer.more.items():  # of all classes: a column for each
-                    row |= (
-                        {f"{name}.{key}": one for key, one in value.items()}
-                        if isinstance(value, dict)
-                        else {name: value}
-                    )
-                rows.append(row)
+            row: dict[str, Any] = {"input": prediction.input}
+            if not prediction.answers:
+                rows.append(row if prediction.problem is None else {**row, "problem": prediction.problem})
+                numbers.append(number)
+            for answer in prediction.answers:
+                columns = {"text": answer.text, "score": answer.score}
+                for name, value in answer.more.items():
+                    several = isinstance(value, dict)  # the probabilities of all classes: a column for each
+                    columns |= {f"{name}.{key}": one for key, one in value.items()} if several else {name: value}
+                rows.append({**row, **columns})
                 numbers.append(number)
         return pandas.DataFrame(rows, index=numbers)

@@ -6,6 +6,7 @@ Both halves of the task use it: training, which validates with it, and `legato p
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,8 +121,10 @@ def labels_of(loaded: Loaded) -> Labels:
 
 def class_names(loaded: Loaded) -> list[str]:
     """The classes or labels of a folder's classifier, in the order of its outputs; any other model is refused."""
-    names = labels_of(loaded).names if loaded.about.get("labels") else []
-    if not names:
+    names: list[str] = []
+    with suppress(FolderError):
+        names = labels_of(loaded).names
+    if not names:  # of a number on a scale there are none
         raise LegatoError(
             f"{loaded.folder} is a model for {loaded.task} and has no classes, so it has no labels and no "
             "predict_proba; predict(…, probabilities=True) gives what there is"
