@@ -8,7 +8,7 @@ from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from legato.config import merge, nested
+from legato.config import merge, nested, settings_of
 from legato.errors import ConfigError, brief
 from legato.runs import train as runs
 from legato.training.config import TrainConfig
@@ -49,7 +49,7 @@ def train(
     valid: Files | None = None,
     test: Files | None = None,
     model: str | None = None,
-    from_: str | PathLike[str] | None = None,
+    from_: str | PathLike[str] | Model | None = None,
     adapt: str | None = None,
     tokenizer: str | None = None,
     lr: float | None = None,
@@ -69,7 +69,7 @@ def train(
         settings: any settings by their dotted names, such as `{"model.width": 256}`.
         train, valid, test: the data. Without `valid` a part of `train` is held out.
         model: the architecture to train from scratch, such as `lstm`; `legato models` lists them.
-        from_: a trained model to go on from: a folder, a run or a name on the hub.
+        from_: a trained model to go on from: a folder, a run, a name on the hub, or a `Model`.
         adapt: with `from_`, how much of it is trained: `full`, `head`, `lora` or `bitfit`.
         tokenizer: for a new model: `char`, `bpe`, `word`, …
         lr, epochs, steps: the learning rate, and how long to train.
@@ -84,12 +84,14 @@ def train(
     """
     if "what" in more:  # as the first argument was called
         task = more.pop("what")
+    if hasattr(model, "folder"):
+        raise ConfigError("model= names an architecture, such as 'lstm'; a trained model to go on from is from_=")
     section = train if isinstance(train, Mapping) else {}  # settings of the loop, as a YAML file groups them
     named = {
         "data.train": None if train is section else _files("train", train),
         "data.valid": _files("valid", valid),
         "data.test": _files("test", test),
-        "from": None if from_ is None else str(from_),
+        "from": None if from_ is None else str(getattr(from_, "folder", from_)),
         "out": None if out is None else str(out),
         "resume": None if resume is None else str(resume),
     }
@@ -99,7 +101,7 @@ def train(
     if section:
         given["train"] = _checked(section)
     spelled = {key.rpartition(".")[2] for key in given}  # an argument stands over the same name in `settings`
-    others = {k: v for k, v in (settings or {}).items() if k not in spelled or isinstance(v, Mapping)}
+    others = {k: v for k, v in settings_of(settings).items() if k not in spelled or isinstance(v, Mapping)}
     before = nested({**others, **more})
     result = runs.train(task, merge(before, nested(given)), quiet=quiet)
     return TrainedRun(**vars(result))

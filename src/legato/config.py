@@ -236,6 +236,18 @@ def _spelled_out(key: str, value: Any) -> Any:
     return {name: {"name": inner} if name in short else inner for name, inner in value.items()}
 
 
+def settings_of(settings: Any) -> dict[str, Any]:
+    """What Python gives as settings: a dict, or nothing.
+
+    >>> settings_of({"model.width": 64}), settings_of(None)
+    ({'model.width': 64}, {})
+    """
+    if settings is not None and not isinstance(settings, Mapping):
+        file = "; a file to train on goes to train=" if isinstance(settings, str | Path) else ""
+        raise ConfigError(f'settings are a dict, such as {{"model.width": 64}}, not {brief(repr(settings))}{file}')
+    return dict(settings or {})
+
+
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """`over` laid on `base`, section by section."""
     merged = dict(base)
@@ -345,7 +357,8 @@ def _one_line(section: type[Section], problem: ValidationError, where: str) -> s
     errors = problem.errors()
     # An unknown key is usually the cause of whatever else is reported.
     error = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
-    path = [str(part) for part in error["loc"]]
+    # Of a setting that may be of several types, the place ends with the one that was tried.
+    path = [str(part) for part in error["loc"] if part not in ("str", "int", "float") and "[" not in str(part)]
     key = brief(".".join([where, *path] if where else path), 100)
     cause = error.get("ctx", {}).get("error")
     if isinstance(cause, _InnerError):
@@ -361,6 +374,8 @@ def _one_line(section: type[Section], problem: ValidationError, where: str) -> s
         "float": "is not a number",
         "bool": "is neither true nor false",
         "string": "is not text",
+        "tuple": "is not a list",
+        "list": "is not a list",
     }.get(kind)
     if plain is None or fault not in ("parsing", "type", "from_float"):
         message = error["msg"].removeprefix("Value error, ").removeprefix("Input ")

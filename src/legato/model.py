@@ -115,7 +115,7 @@ class Model:
     ) -> list[list[Generated]]:
         """What the search found for each prompt, best first, with scores; `images` are pictures, one for each."""
         self.check_generates()
-        ids = [self.begin(prompt, options) for prompt in prompts]
+        ids = [self.begin(prompt, options) for prompt in items_of(prompts, "prompt")]
         found = self._search(ids, options, on_token, images)
         return [[self.finished(start, h, options) for h in best] for start, best in zip(ids, found, strict=True)]
 

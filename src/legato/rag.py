@@ -8,13 +8,16 @@ legato.ask("runs/index", "How is it installed?", model="org/chat").text
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 from legato.config import validate
+from legato.data.items import items_of
 from legato.decoding import SearchOptions
-from legato.errors import ConfigError
+from legato.errors import ConfigError, FolderError
+from legato.input_files import path_of
 from legato.loading import load
 from legato.model import Model
 from legato.retrieval.answers import CitedAnswer, answer, extract
@@ -127,10 +130,10 @@ def index(
     """
     chunking = None
     if chunk_size is not None or overlap is not None:
-        size = SIZE if chunk_size is None else chunk_size
-        chunking = Chunking(size, min(OVERLAP, size // 5) if overlap is None else overlap)
+        how = Chunking(SIZE if chunk_size is None else chunk_size, 0)
+        chunking = replace(how, overlap=min(OVERLAP, how.size // 5) if overlap is None else overlap)
     made = Index.create(out, encoder_of(model, out, device, dtype), chunking, column)
-    made.update([places] if isinstance(places, str | Path) else list(places), progress)
+    made.update([places] if isinstance(places, str | Path) else items_of(places, "file", alone=True), progress)
     return made
 
 
@@ -191,7 +194,7 @@ def encoder_of(
         return None
     if isinstance(model, Model):
         return ModelEncoder(model, str(model.folder.resolve()))
-    path = Path(model).expanduser()
+    path = path_of(model, error=FolderError)
     name = str(path.resolve()) if path.exists() else str(model)
     return ModelEncoder(load(model, device, dtype=dtype), name)
 

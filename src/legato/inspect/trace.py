@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from legato.data.digests import sha256_of
 from legato.data.positions import INPUT, SOURCE, Kind, Positions, Reading, shown_token
-from legato.errors import DataError, LegatoError, reason_of, suggest
+from legato.errors import DataError, LegatoError, brief, reason_of, suggest
 from legato.folders.finite_scores import check_finite
 from legato.folders.loaded import Loaded
 from legato.inspect.readings import reading_of
@@ -259,10 +259,12 @@ def _grid(found: list[int] | None) -> tuple[int, int] | None:
 
 
 def _keeps(layers: Collection[int] | None, only: str | None) -> Any:
+    if not isinstance(layers, Collection | None):
+        raise LegatoError(f"layers= is a list of numbers, such as [0], not {brief(layers)}")
     try:
         wanted = None if only is None else re.compile(only)
-    except re.error as problem:
-        raise LegatoError(f"'{only}' is no regular expression: {problem}") from None
+    except (re.error, TypeError) as problem:
+        raise LegatoError(f"'{brief(only)}' is no regular expression: {problem}") from None
 
     def keeps(name: str) -> bool:
         number = _layer(name)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from legato.errors import ConfigError
+from legato.errors import ConfigError, brief
 from legato.retrieval.records import Block, Document
 
 SIZE: Final = 160  # words: within the 256 tokens that common sentence encoders read
@@ -36,6 +36,10 @@ class Chunking:
     overlap: int = OVERLAP
 
     def __post_init__(self) -> None:
+        if not (isinstance(self.size, int) and isinstance(self.overlap, int)):
+            raise ConfigError(
+                f"passages and their overlap are numbers of words, not {brief((self.size, self.overlap))}"
+            )
         if not 0 <= self.size <= MAX_SIZE:
             raise ConfigError(f"a passage of {self.size:,} words: give 1 to {MAX_SIZE:,}, or 0 for whole documents")
         if self.overlap < 0 or (self.size and self.overlap > self.size // 2):

@@ -75,6 +75,8 @@ class Index:
         column: str | None = None,
     ) -> Index:
         """An index at a place: the one that is there, if it was made in the same way, or a new one."""
+        if not isinstance(column, str | None):
+            raise ConfigError(f"column= names a table's column of texts, not {brief(repr(column))}")
         store = open_store(place)
         found = store.manifest()
         if found is not None:

@@ -128,7 +128,9 @@ def filter_of(where: Where) -> Filter:
     {'year': ['2024'], 'draft': ['false'], 'language': ['en', 'de']}
     """
     found: dict[str, Sequence[str]] = {}
-    for key, given in dict(where).items():
+    if not isinstance(where, Mapping):
+        raise ConfigError(f'a filter is a dict, such as {{"language": "en"}}, not {brief(repr(where))}')
+    for key, given in where.items():
         many: list[Any] = list(given) if isinstance(given, list | tuple | set | frozenset) else [given]
         for one in many:
             if not isinstance(one, str | bool | int | float):

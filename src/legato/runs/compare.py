@@ -23,8 +23,9 @@ from typing import Any
 
 import torch
 
-from legato.config import SHORT_SECTIONS, read_yaml
+from legato.config import SHORT_SECTIONS, read_yaml, settings_of
 from legato.data.batching.batches import TOKENS
+from legato.data.items import items_of
 from legato.errors import ConfigError, FolderError, LegatoError, brief
 from legato.evaluation.lm import PRICE
 from legato.evaluation.metrics import Metric, Metrics, metric_of
@@ -171,7 +172,7 @@ def compare(
 
     >>> legato.compare("lm", {"model": ["elman", "lstm"], "data.train": "a.txt"}, seed=[1, 2])  # doctest: +SKIP
     """
-    given = {**(settings or {}), **more}
+    given = {**settings_of(settings), **more}
     named = given.pop("out", None)
     if named:
         return _compare(what, given, path_of(str(named), error=ConfigError), quiet, tell)
@@ -195,7 +196,7 @@ def _compare(
         raise ConfigError(f"match={brief(match)} is not known; use parameters, none, or a number of parameters")
     seeds = given.pop("seed", [])
     seeds = seeds if isinstance(seeds, list) else [seeds]
-    names = [what] if isinstance(what, str) else list(what)
+    names = [what] if isinstance(what, str) else items_of(what, "task", alone=True)
     display = Display(quiet)
     entries = _entries(names, given)
     checked = [check({**dump(entries[0].config), "seed": seed}).seed for seed in seeds]  # before the data is read

@@ -175,6 +175,10 @@ def task_named(word: str) -> str | None:
     >>> task_named("Image_Classification"), task_named("token-classification"), task_named("runs/x")
     ('image-classification', 'tagging', None)
     """
+    if not isinstance(word, str):
+        raise ConfigError(
+            f"a task, a recipe or a YAML file is named by a text, such as 'lm', not {brief(repr(word))}"
+        )
     if word in TASKS:
         return word
     name = word.lower().replace("_", "-").replace(" ", "-")

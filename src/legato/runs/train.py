@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from legato.config import merge, validate
+from legato.config import merge, settings_of, validate
 from legato.data.batching.batches import TOKENS
 from legato.data.text.tokenizers import TokenizerConfig
 from legato.data.text.word_bytes import vocabulary_bytes
@@ -108,8 +108,8 @@ def train(
     """
     _check_alone()
     if isinstance(what, Mapping):
-        settings, what = {**what, **(settings or {})}, None
-    given = {**(settings or {}), **more}
+        settings, what = {**what, **settings_of(settings)}, None
+    given = {**settings_of(settings), **more}
     display = Display(quiet)
     if "resume" in given:
         if what is not None:

@@ -21,9 +21,9 @@ def choose_device(name: str = "auto") -> torch.device:
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except (RuntimeError, ValueError, OverflowError):
+    except (RuntimeError, TypeError, ValueError, OverflowError):
         near = (
-            "auto takes a GPU where there is one" if name.lower() == "gpu" else "use auto, cpu, cuda, cuda:1 or mps"
+            "auto takes a GPU where there is one" if str(name).lower() == "gpu" else "use auto, cpu, cuda, cuda:1 or mps"
         )
         raise ConfigError(f"device={brief(name)} is not a device; {near}") from None
     if device.type == "cuda":

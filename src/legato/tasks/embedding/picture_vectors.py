@@ -85,7 +85,7 @@ class PictureVectors:
 def embed_given(loaded: Loaded, texts: Any, image: Any, batch_size: int, *, normalise: bool) -> VectorArray:
     """A vector for each picture of a list, (N, D), or (D,) for one that is given alone."""
     if (texts is None) == (image is None):
-        raise ConfigError("give texts, or image=…, not both")
+        raise ConfigError("give texts, or image=…" + (", not both" if texts is not None else ""))
     several = isinstance(image, list | tuple)
     found = PictureVectors.of(loaded, normalise=normalise).embed(list(image) if several else [image], batch_size)
     return found if several else found[0]
