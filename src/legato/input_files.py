@@ -36,7 +36,7 @@ def path_of(name: str | Path, root: str | Path | None = None, *, error: type[Leg
     What no file could be called is an `error` of one line here, so that no later look at it fails.
     """
     if not isinstance(name, str | os.PathLike):
-        raise error(f"a file, a folder or a model is named by a text, such as 'runs/x', not {brief(repr(name))}")
+        raise error(f"a file, a folder or a model is a name, such as 'runs/x', not {brief(repr(name))}")
     try:
         path = Path(name).expanduser()
     except RuntimeError:

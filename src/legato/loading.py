@@ -14,7 +14,13 @@ from legato.nn.transformer import encodes_fast
 from legato.training.devices import choose_device, choose_dtype, multiplies_bf16
 
 
-def load(place: str | Path, device: str = "auto", *, dtype: str = "float32", quantize: str | None = None) -> Model:
+def load(
+    place: str | Path,
+    device: str | torch.device = "auto",
+    *,
+    dtype: str | torch.dtype = "float32",
+    quantize: str | None = None,
+) -> Model:
     """A model from a model folder, a run folder (its `best`, or `last`), a GGUF file, or by its name on the hub.
 
     `dtype` is the width of its weights: float32, bfloat16, float16, or auto, which is bfloat16 where the device
@@ -23,9 +29,9 @@ def load(place: str | Path, device: str = "auto", *, dtype: str = "float32", qua
 
     >>> legato.load("org/name@revision", dtype="auto")                  # doctest: +SKIP
     """
-    chosen = choose_device(device)
+    chosen = choose_device(str(device))
     check_width(quantize)
-    width = choose_dtype(dtype, chosen)
+    width = choose_dtype(str(dtype).removeprefix("torch."), chosen)
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
     model = Model(read_model(place, dtype=width, quantize=quantize), chosen)

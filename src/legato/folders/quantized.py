@@ -46,7 +46,7 @@ def made_in(dtype: torch.dtype, quantize: str | None = None) -> Iterator[None]:
 
 
 def check_width(quantize: str | None) -> None:
-    if quantize is not None and quantize not in BITS:
+    if quantize is not None and str(quantize) not in BITS:
         raise ConfigError(f"quantize={brief(quantize)}: {suggest(quantize, BITS)}")
 
 

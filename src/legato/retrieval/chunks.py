@@ -37,9 +37,7 @@ class Chunking:
 
     def __post_init__(self) -> None:
         if not (isinstance(self.size, int) and isinstance(self.overlap, int)):
-            raise ConfigError(
-                f"passages and their overlap are numbers of words, not {brief((self.size, self.overlap))}"
-            )
+            raise ConfigError(f"a passage and its overlap are whole words, not {brief((self.size, self.overlap))}")
         if not 0 <= self.size <= MAX_SIZE:
             raise ConfigError(f"a passage of {self.size:,} words: give 1 to {MAX_SIZE:,}, or 0 for whole documents")
         if self.overlap < 0 or (self.size and self.overlap > self.size // 2):

@@ -176,9 +176,7 @@ def task_named(word: str) -> str | None:
     ('image-classification', 'tagging', None)
     """
     if not isinstance(word, str):
-        raise ConfigError(
-            f"a task, a recipe or a YAML file is named by a text, such as 'lm', not {brief(repr(word))}"
-        )
+        raise ConfigError(f"a task, a recipe or a YAML file is a name, such as 'lm', not {brief(repr(word))}")
     if word in TASKS:
         return word
     name = word.lower().replace("_", "-").replace(" ", "-")
