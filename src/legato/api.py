@@ -35,11 +35,6 @@ class TrainedRun(runs.Result):
 
         return load(self.run)
 
-    def __repr__(self) -> str:
-        figures = {name: value for name, value in self.metrics.items() if isinstance(value, float)}
-        shown = "".join(f", {name} {value:.4g}" for name, value in list(figures.items())[:3])
-        return f"TrainedRun({str(self.run)!r}, {self.steps:,} steps, {self.parameters:,} parameters{shown})"
-
 
 def train(
     task: str | Mapping[str, Any] | None = None,

@@ -57,7 +57,8 @@ class Model:
         return self.loaded.tokenizer
 
     def __repr__(self) -> str:
-        return f"Model({self.folder}, {self.module.config.name}, {count_parameters(self.module):,} parameters)"
+        size = f"{count_parameters(self.module):,} parameters"
+        return f"Model({str(self.folder)!r}, {self.task}, {self.module.config.name}, {size}, {self.device})"
 
     @with_search_options
     def generate(self, prompt: Prompt | Sequence[Prompt] = "", **options: Unpack[SearchSettings]) -> Any:
@@ -363,7 +364,7 @@ class Model:
         return best[0] if isinstance(text, str) else best
 
     def classifications(self, texts: Sequence[str], **options: Any) -> Predictions:
-        """What `classify` finds as predictions, with all labels' probabilities; a text may have a problem instead."""
+        """`classify` with all labels' probabilities and its options; a text may have a problem instead."""
         return Predictions(self._prompter(options).predict(texts_of(texts)))
 
     def classify_file(

@@ -31,6 +31,8 @@ def test_every_mode_finds_the_passage_that_answers(place: Place, docs: Path, enc
     (hit,) = index.search("install the package", 1, mode=mode)
     assert (hit.passage.title, hit.passage.heading) == ("Guide", "Install")
     assert hit.passage.text.startswith("Run pip install")
+    assert repr(index).endswith(f", {len(index)} passages, by words and vectors of {encoder.name})")
+    assert repr(hit.passage).startswith(f"Passage('{hit.passage.source}', 'Run pip install")
 
 
 def test_an_index_that_is_opened_again_finds_the_same(place: Place, docs: Path, encoder: WordEncoder) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from legato.decoding.frontier import cut_at_stop
@@ -21,7 +21,7 @@ class Generated:
     """One text that a model wrote."""
 
     text: str  # without the prompt
-    tokens: list[int]
+    tokens: list[int] = field(repr=False)
     score: float  # what the search ranked by: log-probability, normalised by length
     logprob: float
     finished: bool  # by an EOS token or stop string, not by the limit

@@ -35,6 +35,7 @@ from legato.decoding.search_start import SearchStart
 from legato.errors import ConfigError, DataError, brief
 from legato.folders.loaded import Loaded
 from legato.inspect.search_start import search_start
+from legato.inspect.trace import Shaped
 
 Strategy = Literal["beam", "greedy", "sample"]
 CANDIDATES: Final = 4  # of each open hypothesis
@@ -69,8 +70,8 @@ class TreeHypothesis:
     finished: bool
 
 
-@dataclass(frozen=True)
-class DecodingTree:
+@dataclass(frozen=True, repr=False)
+class DecodingTree(Shaped):
     """A search, step by step."""
 
     strategy: Strategy

@@ -38,6 +38,7 @@ from torch import Tensor
 from legato.errors import ConfigError, LegatoError, brief
 from legato.folders.loaded import Loaded
 from legato.inspect.readings import reading_of
+from legato.inspect.trace import Shaped
 from legato.nn.capture import Recording, record
 from legato.nn.recurrent import ElmanCell, Layer
 
@@ -49,8 +50,8 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 State = Literal["hidden", "cell"]
 
 
-@dataclass(frozen=True)
-class Gradients:
+@dataclass(frozen=True, repr=False)
+class Gradients(Shaped):
     """Of the loss at one position, with respect to the states up to it."""
 
     name: str  # of the states

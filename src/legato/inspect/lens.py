@@ -22,6 +22,7 @@ from legato.data.positions import Positions, Reading, shown_token
 from legato.errors import LegatoError
 from legato.folders.loaded import Loaded
 from legato.inspect.readings import reading_of
+from legato.inspect.trace import Shaped
 from legato.nn.capture import Recording, record
 from legato.nn.transformer import Stack
 
@@ -31,8 +32,8 @@ AT_ONCE: Final = 1 << 24  # logits that are held at one time: a vocabulary is la
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
-@dataclass(frozen=True)
-class Lens:
+@dataclass(frozen=True, repr=False)
+class Lens(Shaped):
     """What each layer would say at each position."""
 
     positions: Positions

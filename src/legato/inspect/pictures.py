@@ -31,6 +31,7 @@ from legato.data.image.picture_files import as_picture
 from legato.errors import DataError, LegatoError
 from legato.folders.loaded import Loaded
 from legato.inspect.picture_folder import PictureFolder
+from legato.inspect.trace import Shaped
 from legato.models.image_encoder import ImageEncoder
 from legato.nn.capture import record
 from legato.registry import TASKS, require_extra
@@ -58,8 +59,8 @@ class Holds(Protocol):
     loaded: Loaded
 
 
-@dataclass(frozen=True)
-class WordMaps:
+@dataclass(frozen=True, repr=False)
+class WordMaps(Shaped):
     """Where a captioner looked for each word, or a question at each look."""
 
     picture: Array  # as the model read it, (H, W, 3)
@@ -67,8 +68,8 @@ class WordMaps:
     weights: Tensor  # (words, rows, columns)
 
 
-@dataclass(frozen=True)
-class HeadMaps:
+@dataclass(frozen=True, repr=False)
+class HeadMaps(Shaped):
     """Where the heads of a Vision Transformer look."""
 
     picture: Array  # as the model read it, (H, W, 3)

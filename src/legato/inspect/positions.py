@@ -22,6 +22,7 @@ from torch import nn
 
 from legato.errors import LegatoError
 from legato.folders.loaded import Loaded
+from legato.inspect.trace import Shaped
 from legato.models.detr import DETRModel, cells_of, place_waves
 from legato.models.image_encoder import ImageEncoder
 from legato.models.unit import UnitModel
@@ -79,8 +80,8 @@ def rotation(distance: int, width: int) -> Array:
 # --- places in a picture ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class GridWaves:
+@dataclass(frozen=True, repr=False)
+class GridWaves(Shaped):
     """The waves that are added to the places of a grid: P(r, c) = [columns[c]; rows[r]]."""
 
     columns: Array  # (columns, D/2): sines, then cosines, of where each lies across the picture

@@ -33,6 +33,7 @@ from legato.data.sources.files import FileOptions
 from legato.errors import DataError, brief
 from legato.folders.loaded import Loaded
 from legato.inspect.senses import word_states
+from legato.inspect.trace import Shaped
 from legato.nn.pooling import ScalarMix
 
 RIDGE: Final = 1e-3  # of W, where features have a spread of 1 and the loss is a mean
@@ -53,8 +54,8 @@ class LabelledSentence:
     labels: list[str]
 
 
-@dataclass(frozen=True)
-class Probes:
+@dataclass(frozen=True, repr=False)
+class Probes(Shaped):
     """How well each layer says the labels of held-out sentences: shares that are right, layer 0 first."""
 
     labels: list[str]

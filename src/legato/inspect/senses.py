@@ -28,6 +28,7 @@ from legato.errors import DataError, LegatoError, brief
 from legato.evaluation.embedding import unit
 from legato.folders.finite_scores import check_finite
 from legato.folders.loaded import Loaded
+from legato.inspect.trace import Shaped
 from legato.tasks.tagging.tagger import read_words
 from legato.tasks.tagging.word_splitting import word_places
 
@@ -36,8 +37,8 @@ FEWEST: Final = 3  # sentences: fewer lie in a line, whatever they are
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
-@dataclass(frozen=True)
-class Senses:
+@dataclass(frozen=True, repr=False)
+class Senses(Shaped):
     """A word's vectors in N sentences."""
 
     word: str

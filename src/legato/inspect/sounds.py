@@ -19,6 +19,7 @@ from legato.data.batching.batch import IGNORE, Batch
 from legato.errors import LegatoError
 from legato.folders.loaded import Loaded
 from legato.inspect.readings import reading_of
+from legato.inspect.trace import Shaped
 from legato.models.base import SequenceModel
 from legato.tasks.speech.recognizer import Word
 from legato.tasks.speech.writer import Writer, recognizer_of
@@ -26,8 +27,8 @@ from legato.tasks.speech.writer import Writer, recognizer_of
 Array = np.ndarray[Any, np.dtype[np.float32]]
 
 
-@dataclass(frozen=True)
-class SoundMaps:
+@dataclass(frozen=True, repr=False)
+class SoundMaps(Shaped):
     """One sound, of T frames and S states, in which N tokens are said."""
 
     frames: Array  # (T, F), log-mel energies

@@ -48,8 +48,22 @@ BACKWARD: Final = re.compile(r"(?:^|\.)(?:reverse|backward)\.")  # in the names 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 
 
-@dataclass(frozen=True)
-class Captured:
+class Shaped:
+    """A dataclass whose arrays show themselves by their shapes, and what is long by its length."""
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={_shown(value)}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({shown})"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, np.ndarray | Tensor):
+        return f"array{tuple(value.shape)}"
+    return f"[{len(value)} items]" if isinstance(value, list | tuple) and len(value) > 8 else brief(repr(value))
+
+
+@dataclass(frozen=True, repr=False)
+class Captured(Shaped):
     """One tensor of a trace."""
 
     values: Array

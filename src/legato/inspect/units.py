@@ -22,6 +22,7 @@ from legato.data.batching.batch import Batch, Inputs
 from legato.data.text.tokenizers import AnyTokenizer, StreamDecoder
 from legato.errors import DataError, LegatoError
 from legato.inspect.text_features import FEATURES, Feature
+from legato.inspect.trace import Shaped
 from legato.models.base import SequenceModel
 from legato.nn.capture import record
 
@@ -54,8 +55,8 @@ class Followed:
     probe: float  # the correlation of a linear probe over all units, on the text that it was not fitted to
 
 
-@dataclass(frozen=True)
-class Read:
+@dataclass(frozen=True, repr=False)
+class Read(Shaped):
     """What a model's units were while it read a text."""
 
     text: str  # as its tokens have it

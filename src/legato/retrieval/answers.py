@@ -43,7 +43,7 @@ class CitedAnswer:
     question: str
     text: str
     answered: bool  # whether the sources hold an answer, as the model says
-    hits: list[SearchHit]  # source N is the Nth of them
+    hits: list[SearchHit] = field(repr=False)  # source N is the Nth of them
     citations: list[int] = field(default_factory=list)  # numbers of sources, from 1
     cited_by: str = ""  # "model"; "overlap": the sources that hold its words; "": none
     invalid: list[int] = field(default_factory=list)  # numbers that the model cites, and there is no such source

@@ -113,6 +113,11 @@ class Index:
     def __len__(self) -> int:
         return self.manifest.passages
 
+    def __repr__(self) -> str:
+        encoder = self.manifest.encoder
+        by = "words" if encoder is None else f"words and vectors of {encoder.name}"
+        return f"Index({str(self.store.place)!r}, {len(self):,} passages, by {by})"
+
     def update(self, places: Sequence[str | Path] = (), progress: Progress | None = None) -> UpdateReport:
         """Read files and folders; what changed is indexed anew, what is gone leaves. Without any: those it is of.
 

@@ -40,7 +40,7 @@ class Document:
     digest: str = ""  # of the line that it was read from, where it is one
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Passage:
     """What is found: a chunk of a document, and where it is from."""
 
@@ -54,6 +54,9 @@ class Passage:
     text: str
     metadata: dict[str, Any]
     length: int = 0  # in terms, for BM25
+
+    def __repr__(self) -> str:
+        return f"Passage({self.source!r}, {brief(self.text)!r})"
 
     def as_json(self) -> dict[str, Any]:
         told = {"source": self.source, "title": self.title, "heading": self.heading, "page": self.page}

@@ -73,7 +73,7 @@ class ComparisonEntry:
     """One thing compared: its settings and the runs made with it."""
 
     label: str
-    config: RunConfig
+    config: RunConfig = field(repr=False)
     own_width: bool = False  # a width that somebody wrote down is theirs; a default is ours to choose
     results: list[Result] = field(default_factory=list)
 
@@ -109,7 +109,7 @@ class Prepared:
     head: HeadSpec | None  # what the task puts on the model in place of its readout
 
 
-@dataclass
+@dataclass(repr=False)
 class Comparison:
     """The entries with their runs, and where everything was kept."""
 
@@ -117,6 +117,11 @@ class Comparison:
     out: Path
     plot: Path | None  # the picture of the learning curves, where Matplotlib is installed
     warnings: list[str] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        figure = next(iter(self.figures), "tokens_per_second")
+        means = ", ".join(f"{entry.label} {entry.mean(figure):.4g}" for entry in self.entries)
+        return f"Comparison({str(self.out)!r}, {figure}: {means})"
 
     @property
     def metrics(self) -> Metrics:

@@ -72,7 +72,7 @@ RESUMABLE = (
 )
 
 
-@dataclass
+@dataclass(repr=False)
 class Result:
     """What a finished run leaves, in `result.json` too."""
 
@@ -92,6 +92,12 @@ class Result:
 
     def __post_init__(self) -> None:
         self.speed = self.speed or self.tokens_per_second
+
+    def __repr__(self) -> str:
+        figures = {name: value for name, value in self.metrics.items() if isinstance(value, float)}
+        shown = "".join(f", {name} {value:.4g}" for name, value in list(figures.items())[:3])
+        size = f"{self.steps:,} steps, {self.parameters:,} parameters"
+        return f"{type(self).__name__}({str(self.run)!r}, {size}{shown})"
 
 
 def train(

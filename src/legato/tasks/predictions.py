@@ -24,6 +24,11 @@ class Answer:
     score: float  # by which answers are sorted
     more: dict[str, Any] = field(default_factory=dict)  # what the task adds, as JSON has it
 
+    @property
+    def label(self) -> str:
+        """The text, by the name that a classifier's has."""
+        return self.text
+
     def __getattr__(self, name: str) -> Any:
         more = self.__dict__.get("more", {})  # a copy has none yet
         if name in more:
@@ -72,7 +77,7 @@ class Prediction:
     @property
     def label(self) -> str:
         """The best answer, by the name that a classifier's has."""
-        return self.best.text
+        return self.best.label
 
     @property
     def score(self) -> float:

@@ -33,6 +33,9 @@ class AnyTokenizer(Protocol):
     _vocabulary: dict[str, int]
     _tokens: list[str]  # by their numbers
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name}, {self.size:,} tokens)"
+
     @property
     def spaced(self) -> bool: ...
 
