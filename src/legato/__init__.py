@@ -24,6 +24,7 @@ if "OMP_WAIT_POLICY" not in os.environ:
 __all__ = [
     "LegatoError",
     "Model",
+    "Prediction",
     "TrainedRun",
     "__version__",
     "ask",
@@ -41,10 +42,12 @@ if TYPE_CHECKING:
     from legato.model import Model
     from legato.rag import ask, index, open_index
     from legato.runs.compare import compare
+    from legato.tasks.predictions import Prediction
 
 _HOMES = {
     "LegatoError": "legato.errors",
     "Model": "legato.model",
+    "Prediction": "legato.tasks.predictions",
     "load": "legato.loading",
     "TrainedRun": "legato.api",
     "train": "legato.api",
