@@ -79,6 +79,7 @@ def train(
     """
     if "what" in more:  # as the first argument was called
         task = more.pop("what")
+    settings = settings_of(settings)
     if hasattr(model, "folder"):
         raise ConfigError("model= names an architecture, such as 'lstm'; a trained model to go on from is from_=")
     section = train if isinstance(train, Mapping) else {}  # settings of the loop, as a YAML file groups them
@@ -96,7 +97,7 @@ def train(
     if section:
         given["train"] = _checked(section)
     spelled = {key.rpartition(".")[2] for key in given}  # an argument stands over the same name in `settings`
-    others = {k: v for k, v in settings_of(settings).items() if k not in spelled or isinstance(v, Mapping)}
+    others = {k: v for k, v in settings.items() if k not in spelled or isinstance(v, Mapping)}
     before = nested({**others, **more})
     result = runs.train(task, merge(before, nested(given)), quiet=quiet)
     return TrainedRun(**vars(result))
