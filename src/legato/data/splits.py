@@ -15,19 +15,19 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Annotated, Final, Generic, Literal, Protocol, Self, TypeVar
+from typing import Annotated, Final, Literal, Protocol, Self, TypeVar
 
 from pydantic import Field
 
 from legato.config import Section
 from legato.data.digests import chance
 from legato.data.sources.files import SPLITS, FileOptions
+from legato.data.sources.patterns import Source
 from legato.data.sources.toys import TOY
 from legato.errors import DataError
 
 PARTED: Final = ("builtin:", TOY)  # how sources begin that have a part for validation, too
 
-SourceName = TypeVar("SourceName", str, str | list[str])
 R = TypeVar("R")
 
 # What settings of one name mean in every task.
@@ -40,19 +40,19 @@ MaxLine = Annotated[int, Field(ge=0, description="longest line accepted, in char
 ValidShare = Annotated[float, Field(gt=0, lt=1, description="share held out when data.valid is left out")]
 
 
-class SplitData(Section, Generic[SourceName]):
+class SplitData(Section):
     """Where the data is; each task says what its sources may be, and how it reads them."""
 
-    train: SourceName | None = None
-    valid: SourceName | None = None
-    test: SourceName | None = Field(None, description="scored at the end, with the best model")
+    train: Source | None = None
+    valid: Source | None = None
+    test: Source | None = Field(None, description="scored at the end, with the best model")
     root: str | None = Field(None, description="folder that relative names lie in")
 
     def files(self, split: str) -> FileOptions:
         """How the sources of a split are read, as far as the task has settings for it."""
         return FileOptions(split=split, **self.model_dump(include={"root", "format", "encoding", "max_line"}))
 
-    def read(self, read: Callable[[SourceName, str, R | None], R]) -> dict[str, R]:
+    def read(self, read: Callable[[Source, str, R | None], R]) -> dict[str, R]:
         """What `read` makes of the source of each split that has one, the split's name, and the training part."""
         found: dict[str, R] = {}
         parted = self.train if str(self.train).startswith(PARTED) else None

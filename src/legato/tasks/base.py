@@ -195,6 +195,7 @@ class Task:
     Job: ClassVar[type[TaskJob]]  # how it is trained
     Data: ClassVar[type[Section]]
     needs: ClassVar[str] = "=FILE"  # what `data.train` and `data.test` are set to, for somebody who has set neither
+    tuples: ClassVar[tuple[str, ...]] = ()  # the columns of rows that are tuples in memory, as in "text label"
     Options: ClassVar[type[Section] | None] = None  # how to predict, `--beams` and so on; None: it does not
     Input: ClassVar[type | tuple[type, ...]] = str  # what it predicts from
     texts: ClassVar[int] = 1  # that such a text has, with tabs between them

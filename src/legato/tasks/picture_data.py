@@ -21,6 +21,7 @@ from legato.data.image.scene_clips import CLIPS
 from legato.data.image.scenes import SCENES, ScenesConfig
 from legato.data.positions import Positions, named_patches
 from legato.data.sources.files import MAX_LINE
+from legato.data.sources.patterns import Source
 from legato.data.sources.table import Column
 from legato.data.splits import Encoding, MaxLine, SplitData, TableFormat, ValidShare
 from legato.errors import ConfigError, FolderError, LegatoError
@@ -53,10 +54,10 @@ class PictureData(Section):
     scenes: ScenesConfig = ScenesConfig()
 
 
-class PictureTableData(SplitData[str], PictureData):
+class PictureTableData(SplitData, PictureData):
     """Where tables are that say something of pictures, and how they are read."""
 
-    valid: str | None = Field(None, description="left out: a share of the training pictures")
+    valid: Source | None = Field(None, description="left out: a share of the training pictures")
     format: TableFormat = "auto"
     encoding: Encoding = "utf-8"
     max_line: MaxLine = MAX_LINE
@@ -73,9 +74,9 @@ class PictureSource(Generic[R]):
     read_table: Callable[..., R]  # of a source's name and how files are read, with `images` and `columns`
     drawn: Mapping[str, Callable[[ScenesConfig, str, int], R]]  # by names of sources, such as toy:scenes
 
-    def read(self, data: Any, source: str, split: str, seed: int, scenes: ScenesConfig | None = None) -> R:
+    def read(self, data: Any, source: Source, split: str, seed: int, scenes: ScenesConfig | None = None) -> R:
         """The rows that `source` names, read as the section `data` says."""
-        draw = self.drawn.get(source)
+        draw = self.drawn.get(source) if isinstance(source, str) else None
         if draw is not None:
             return draw(scenes or data.scenes, split, seed)
         return self.read_table(source, data.files(split), images=data.images, columns=data.columns)

@@ -6,21 +6,22 @@ from pydantic import Field
 
 from legato.data.formats.text import Text, hold_out, read_text
 from legato.data.sources.files import MAX_LINE
+from legato.data.sources.patterns import Source
 from legato.data.splits import Encoding, MaxLine, SplitData, ValidShare, completed
 
 
-class TextData(SplitData[str]):
+class TextData(SplitData):
     """Where the text is."""
 
-    train: str | None = Field(None, description="a file, hub name or builtin:stdlib")
-    valid: str | None = Field(None, description="left out: the last share of the training text")
+    train: Source | None = Field(None, description="a file, hub name or builtin:stdlib")
+    valid: Source | None = Field(None, description="left out: the last share of the training text")
     column: str | None = Field(None, description="of a csv, tsv, jsonl or parquet file")
     encoding: Encoding = "utf-8"
     max_line: MaxLine = MAX_LINE
     valid_share: ValidShare = 0.1
 
 
-def read_split(data: TextData, source: str, split: str) -> Text:
+def read_split(data: TextData, source: Source, split: str) -> Text:
     """The text that `source` names, read as `data` says."""
     return read_text(source, data.files(split), column=data.column)
 

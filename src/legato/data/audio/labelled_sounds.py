@@ -13,8 +13,9 @@ from legato.data.audio.toy_sounds import SOUNDS
 from legato.data.digests import sha256_of, sized_columns
 from legato.data.formats.labelled import Labelled
 from legato.data.sources.columns import Role, Roles
-from legato.data.sources.files import FileOptions, resolve_path
-from legato.data.sources.named_files import class_folders, digest_of_files
+from legato.data.sources.files import FileOptions
+from legato.data.sources.named_files import class_folders, digest_of_files, source_folder
+from legato.data.sources.patterns import Source
 from legato.data.sources.table import Column
 from legato.errors import ConfigError
 
@@ -40,7 +41,7 @@ class LabelledSounds(Labelled):
 
 
 def read_labelled_sounds(
-    source: str,
+    source: Source,
     files: FileOptions = FileOptions(),
     *,
     audio: str | None = None,
@@ -49,8 +50,8 @@ def read_labelled_sounds(
     """The sounds of a folder of classes, a table or a dataset on the hub, with their labels."""
     if source == SOUNDS:
         raise ConfigError(f"{SOUNDS} have transcripts and no labels; they are for legato train speech")
-    folder = resolve_path(source, files.root)
-    if not source.startswith("hub:") and folder.is_dir():
+    folder = source_folder(source, files.root)
+    if folder is not None:
         return _class_folders(folder)
     table, sounds, note = read_sound_table(source, files, audio, SOUND_LABELS, columns)
     return LabelledSounds(
@@ -59,6 +60,7 @@ def read_labelled_sounds(
         sounds=sounds,
         labels=[value.strip() if isinstance(value, str) else value for value in table.columns[1]],
         lines=table.lines,
+        homes=table.homes,
         unit=table.unit,
         columns=list(table.names),
         note=note,

@@ -19,6 +19,7 @@ from legato.data.formats.text_pairs import tidy
 from legato.data.sources.columns import Role, Roles
 from legato.data.sources.files import FileOptions
 from legato.data.sources.named_files import digest_of_files
+from legato.data.sources.patterns import Source
 from legato.data.sources.table import Column
 from legato.errors import DataError
 
@@ -46,7 +47,7 @@ class Transcripts(NumberedRows):
 
 
 def read_transcripts(
-    source: str,
+    source: Source,
     files: FileOptions = FileOptions(),
     *,
     audio: str | None = None,
@@ -64,6 +65,7 @@ def read_transcripts(
         names=[sound.name for sound in sounds],
         texts=texts,
         lines=table.lines,
+        homes=table.homes,
         unit=table.unit,
         columns=list(table.names),
         note=note,

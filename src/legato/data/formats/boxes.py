@@ -26,6 +26,7 @@ from legato.data.image.scenes import SCENES, Scenes, ScenesConfig
 from legato.data.sources.columns import Role, Roles
 from legato.data.sources.files import FileOptions
 from legato.data.sources.named_files import digest_of_files
+from legato.data.sources.patterns import Source
 from legato.data.sources.table import Column
 from legato.errors import DataError, brief
 
@@ -68,7 +69,7 @@ class Boxes(NumberedRows):
 
 
 def read_boxes(
-    source: str,
+    source: Source,
     files: FileOptions = FileOptions(),
     *,
     images: str | None = None,
@@ -105,6 +106,7 @@ def read_boxes(
         labels=labels,
         boxes=boxes,
         lines=table.lines,
+        homes=table.homes,
         unit=table.unit,
         columns=list(table.names),
         note=note,

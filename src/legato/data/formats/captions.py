@@ -20,6 +20,7 @@ from legato.data.image.scenes import SCENES, Scenes, ScenesConfig
 from legato.data.sources.columns import Role, Roles
 from legato.data.sources.files import FileOptions
 from legato.data.sources.named_files import digest_of_files
+from legato.data.sources.patterns import Source
 from legato.data.sources.table import Column, Table
 from legato.errors import DataError, brief
 
@@ -48,7 +49,7 @@ class Captions(NumberedRows):
 
 
 def read_captions(
-    source: str,
+    source: Source,
     files: FileOptions = FileOptions(),
     *,
     images: str | None = None,

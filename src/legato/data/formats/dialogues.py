@@ -20,6 +20,7 @@ from legato.data.digests import sha256_of
 from legato.data.formats.rows import NumberedRows
 from legato.data.sources.columns import DIALOGUES
 from legato.data.sources.files import FileOptions
+from legato.data.sources.patterns import Source
 from legato.data.sources.table import Column, Head, Table
 from legato.data.sources.tables import read_table
 from legato.data.splits import by_order
@@ -56,7 +57,7 @@ class Dialogues(NumberedRows):
 
 
 def read_dialogues(
-    source: str,
+    source: Source,
     files: FileOptions = FileOptions(),
     *,
     columns: Sequence[Column] | None = None,
@@ -76,7 +77,9 @@ def dialogues_of(table: Table, system: str | None = None, *, pictures: bool = Fa
     rows = [_dialogue(table, number, system, pictures) for number in range(len(table.lines))]
     if not rows:
         raise DataError(f"{table.source} holds no dialogue")
-    return Dialogues(source=table.source, rows=rows, columns=table.names, lines=table.lines, unit=table.unit)
+    return Dialogues(
+        source=table.source, rows=rows, columns=table.names, lines=table.lines, homes=table.homes, unit=table.unit
+    )
 
 
 def hold_out_dialogues(dialogues: Dialogues, share: float) -> dict[str, Dialogues]:

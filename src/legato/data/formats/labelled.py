@@ -5,6 +5,7 @@ Notable here:
 - where no columns are named they are guessed, by the names that corpora use, by elimination, and in a file without a
   header by what stands in the columns; `note` says what was guessed;
 - numbers that stand for classes on the hub have names there, in an order (`classes`);
+- a folder may hold a folder of text files for each class, or `seq.in` and `label`, a line for each sentence;
 - what the labels mean is not asked here: see `labels.py`.
 """
 
@@ -14,6 +15,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from legato.data.digests import sha256_of, sized_columns
@@ -22,8 +24,11 @@ from legato.data.formats.strays import NO_LABEL, are_numbers, is_number
 from legato.data.formats.text_pairs import tidy
 from legato.data.sources.columns import LABELLED, plain
 from legato.data.sources.files import FileOptions, unify_newlines
+from legato.data.sources.named_files import source_folder
+from legato.data.sources.patterns import Source
 from legato.data.sources.table import Column, Head, Table
 from legato.data.sources.tables import read_table, tabbed
+from legato.data.sources.text_folders import class_texts, has_slots, slot_lines
 from legato.errors import DataError, brief
 
 TEXTS, LABEL = LABELLED.roles
@@ -64,13 +69,13 @@ class Labelled(NumberedRows):
 
 
 def read_labelled(
-    source: str,
+    source: Source,
     files: FileOptions = FileOptions(),
     *,
     columns: Sequence[Column] | None = None,
     like: Sequence[Column] | None = None,
 ) -> Labelled:
-    """The rows of a table or of a dataset on the hub.
+    """The rows of a table, of several, of a folder, or of a dataset on the hub.
 
     Without `columns` they are those of `like` where the table has them (what training read, say), else guessed.
 
@@ -78,6 +83,8 @@ def read_labelled(
     "reading 'sentence' as text and 'label' as label"
     """
     LABELLED.check(columns)
+    if (folder := source_folder(source, files.root)) is not None:
+        return _slots(folder, files) if has_slots(folder) else _class_folders(folder, files)
     as_table = tabbed(source, files)
     notes = [] if as_table == files else ["read as tsv"]
     chosen: list[Column] = []
@@ -115,6 +122,7 @@ def read_labelled(
         seconds=more[0] if more else None,
         labels=[value.strip() if isinstance(value, str) else value for value in table.columns[-1]],
         lines=table.lines,
+        homes=table.homes,
         unit=table.unit,
         columns=list(chosen),
         note=", ".join(notes),
@@ -131,6 +139,35 @@ def _refuse_swapped(table: Table, texts: Sequence[str], columns: Sequence[Column
             f"{table.source}: {second} as label holds {len(set(labels)):,} different texts, and {first} as text "
             f"{len(set(texts)):,} short ones, so they are swapped; set data.columns=[{columns[1]},{columns[0]}]"
         )
+
+
+def _class_folders(folder: Path, files: FileOptions) -> Labelled:
+    """A folder of text files for each class."""
+    rows = [(str(path), 1, text, label) for path, text, label in class_texts(folder, files)]
+    return _from_folder(folder, rows, f"{len({label for *_, label in rows})} classes, a folder each")
+
+
+def _slots(folder: Path, files: FileOptions) -> Labelled:
+    """A folder with a sentence on each line of `seq.in`, and its class on that of `label`."""
+    lines = enumerate(zip(*slot_lines(folder, "label", files), strict=True), start=1)
+    return _from_folder(folder, [(str(folder / "seq.in"), number, *line) for number, line in lines])
+
+
+def _from_folder(folder: Path, rows: list[tuple[str, int, str, str]], note: str = "") -> Labelled:
+    """Rows of a file, a line in it, a text and its label."""
+    for file, line, text, _ in rows:
+        if not text.strip():
+            raise DataError(f"{file}, line {line:,} is empty; write a text there, or remove it")
+    files, lines, texts, labels = map(list, zip(*rows, strict=True))
+    return Labelled(
+        source=str(folder),
+        texts=[tidy(text) for text in texts],
+        labels=[label.strip() for label in labels],
+        lines=lines,
+        homes=files,
+        columns=["text", "label"],
+        note=note,
+    )
 
 
 def told_columns(table: Table) -> str:

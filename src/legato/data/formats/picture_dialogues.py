@@ -34,6 +34,7 @@ from legato.data.image.scenes import ScenesConfig
 from legato.data.sources.columns import Role, Roles
 from legato.data.sources.files import FileOptions
 from legato.data.sources.named_files import digest_of_files
+from legato.data.sources.patterns import Source
 from legato.data.sources.table import Column, Head, Table
 from legato.errors import DataError, brief, listed
 from legato.schema import is_text
@@ -98,7 +99,7 @@ class PictureDialogues(Dialogues):
 
 
 def read_picture_dialogues(
-    source: str,
+    source: Source,
     files: FileOptions = FileOptions(),
     *,
     images: str | None = None,
@@ -120,6 +121,7 @@ def read_picture_dialogues(
         rows=found.rows,
         columns=list(table.names),
         lines=found.lines,
+        homes=found.homes,
         unit=found.unit,
         note=note,
         pictures=pictures,

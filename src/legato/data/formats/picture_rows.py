@@ -23,7 +23,14 @@ from legato.data.image.scenes import SCENES, Scene, Scenes, ScenesConfig
 from legato.data.image.scenes import picture as draw_picture
 from legato.data.sources.columns import Role, Roles
 from legato.data.sources.files import FileOptions, resolve_path
-from legato.data.sources.named_files import class_folders, digest_of_files, find_files, read_naming_table
+from legato.data.sources.named_files import (
+    class_folders,
+    digest_of_files,
+    find_files,
+    read_naming_table,
+    source_folder,
+)
+from legato.data.sources.patterns import Source
 from legato.data.sources.table import Column, Table
 
 IMAGE: Final = Role("picture", "image, img, picture, photo, image_path, image_file, file_name, filename, file, path")
@@ -49,7 +56,7 @@ class LabelledPictures(Labelled):
 
 
 def read_picture_table(
-    source: str,
+    source: Source,
     files: FileOptions,
     images: str | None,
     roles: Roles,
@@ -64,7 +71,7 @@ def read_picture_table(
 
 
 def read_labelled_pictures(
-    source: str,
+    source: Source,
     files: FileOptions = FileOptions(),
     *,
     images: str | None = None,
@@ -76,8 +83,8 @@ def read_labelled_pictures(
     >>> read_labelled_pictures("photos/").labels[:2]  # doctest: +SKIP
     ['cat', 'cat']
     """
-    folder = resolve_path(source, files.root)
-    if not source.startswith("hub:") and folder.is_dir():
+    folder = source_folder(source, files.root)
+    if folder is not None:
         return _class_folders(folder, clips)
     find = find_clip if clips else PictureFinder.find
     table, pictures, note = read_picture_table(source, files, images, PICTURE_LABELS, columns, find=find)
@@ -87,6 +94,7 @@ def read_labelled_pictures(
         pictures=pictures,
         labels=[value.strip() if isinstance(value, str) else value for value in table.columns[1]],
         lines=table.lines,
+        homes=table.homes,
         unit=table.unit,
         columns=list(table.names),
         note=note,

@@ -15,6 +15,7 @@ How they are split into parts is in `question_splits.py`.
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import math
 import re
@@ -28,6 +29,7 @@ from legato.data.formats.rows import Rows
 from legato.data.formats.strays import is_missing, is_number
 from legato.data.sources.columns import QUESTIONS
 from legato.data.sources.files import FileOptions, load_text
+from legato.data.sources.patterns import Source, source_files, source_name
 from legato.data.sources.table import Column, Head, Table
 from legato.data.sources.tables import FORMATS, locate, read_table, tabbed
 from legato.errors import DataError, brief, listed, suggest
@@ -115,18 +117,23 @@ class QuestionFiles(FileOptions):
     skip_bad: bool = False
 
 
-def read_questions(source: str, files: QuestionFiles = QuestionFiles()) -> Questions:
+def read_questions(source: Source, files: QuestionFiles = QuestionFiles()) -> Questions:
     """The questions of a file, or of a dataset on the hub, each answer where it is said to be."""
     if files.format not in QUESTION_FORMATS:
         raise DataError(f"there is no format '{files.format}' of data; {suggest(files.format, QUESTION_FORMATS)}")
     notes = []
-    squad = _squad_rows(source, files) if files.format in ("auto", "squad") else None
-    if squad is None:
+    names = source_files(source, files.root)
+    squads = [_squad_rows(name, files) if files.format in ("auto", "squad") else None for name in names]
+    squad = [rows for rows in squads if rows is not None]
+    if not squad:
         table, roles, note = _read_columns(source, files)
         name, rows = table.source, _table_rows(table, roles)
         notes.append(note)
+    elif len(squad) == len(names):
+        name, rows = source_name(source), itertools.chain(*(part for _, part in squad))
     else:
-        name, rows = squad
+        other = next(name for name, part in zip(names, squads, strict=True) if part is None)
+        raise DataError(f"{other} is a table, and {squad[0][0]} is SQuAD's JSON; give files of one kind")
     questions: list[Question] = []
     skipped: list[str] = []  # what was wrong with each
     for row in rows:
@@ -142,7 +149,7 @@ def read_questions(source: str, files: QuestionFiles = QuestionFiles()) -> Quest
         notes.append(f"{left}; the first is {skipped[0].removeprefix(f'{name}, ')}")
     if not questions:
         raise DataError(f"{name} holds no questions{' that can be used' if skipped else ''}")
-    if squad is None and len(grouped := _grouped(questions)) < len(questions):
+    if not squad and len(grouped := _grouped(questions)) < len(questions):
         notes.append(f"{name}: {len(questions):,} rows ask {len(grouped):,} questions, some with several answers")
         questions = grouped
     return Questions(source=name, questions=questions, notes=notes)
@@ -209,7 +216,7 @@ def _entry(value: Any, key: str, kind: type[E], where: str) -> E:
 # --- tables -----------------------------------------------------------------------------------------
 
 
-def _read_columns(source: str, files: QuestionFiles) -> tuple[Table, list[str], str]:
+def _read_columns(source: Source, files: QuestionFiles) -> tuple[Table, list[str], str]:
     """The columns that hold what is needed, the role of each, and a note that says which they are."""
     roles: list[str] = []
     QUESTIONS.check(files.columns or None)

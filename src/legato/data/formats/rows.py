@@ -16,6 +16,7 @@ class Rows:
     sha256: str = ""  # left out: what `content_hash` says
 
     by_row: ClassVar[tuple[str, ...]]  # the fields that have a value for each row, or are None
+    places: ClassVar[tuple[str, ...]] = ()  # those that say where a row stands, of every format
 
     def __post_init__(self) -> None:
         if not self.sha256:
@@ -27,7 +28,7 @@ class Rows:
 
     def select(self, rows: Sequence[int], source: str | None = None) -> Self:
         """Only these rows, in this order."""
-        columns = {name: vars(self)[name] for name in self.by_row}
+        columns = {name: vars(self)[name] for name in (*self.by_row, *self.places)}
         those: dict[str, Any] = {name: column and [column[row] for row in rows] for name, column in columns.items()}
         return replace(self, source=source or self.source, sha256="", **those)
 
@@ -38,6 +39,9 @@ class NumberedRows(Rows):
 
     lines: list[int]  # where each row stands, counted from 1
     note: str = ""  # what was guessed in reading, for the user to check
+    homes: list[str] | None = None  # the file of each row, where there are several
+
+    places: ClassVar[tuple[str, ...]] = ("homes",)
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -48,4 +52,4 @@ class NumberedRows(Rows):
 
     def where(self, row: int) -> str:
         """Where a row stands, for messages: `train.tsv, line 17`."""
-        return f"{self.source}, {self.place(row)}"
+        return f"{self.homes[row] if self.homes else self.source}, {self.place(row)}"

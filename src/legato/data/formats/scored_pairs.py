@@ -20,6 +20,7 @@ from legato.data.formats.strays import is_number
 from legato.data.formats.text_pairs import tidy
 from legato.data.sources.columns import SCORED
 from legato.data.sources.files import FileOptions
+from legato.data.sources.patterns import Source
 from legato.data.sources.table import Column, Head, Table
 from legato.data.sources.tables import read_table, tabbed
 from legato.data.splits import by_hash
@@ -52,7 +53,7 @@ class ScoredPairs(NumberedRows):
 
 
 def read_scored_pairs(
-    source: str, files: FileOptions = FileOptions(), *, columns: Sequence[Column] | None = None
+    source: Source, files: FileOptions = FileOptions(), *, columns: Sequence[Column] | None = None
 ) -> ScoredPairs:
     """The pairs of a table: two columns of texts, and perhaps one of scores or of hard negatives.
 
@@ -86,6 +87,7 @@ def read_scored_pairs(
         first=first,
         second=second,
         lines=table.lines,
+        homes=table.homes,
         unit=table.unit,
         scores=scores,
         negatives=negatives,

@@ -22,9 +22,12 @@ from legato.data.digests import sha256_of
 from legato.data.formats.rows import Rows
 from legato.data.sources.columns import TAGS, WORDS, Roles
 from legato.data.sources.files import FileOptions, load_text, no_file, resolve_path
+from legato.data.sources.named_files import source_folder
+from legato.data.sources.patterns import Source, source_files, source_name
 from legato.data.sources.table import Column, Head, Table
 from legato.data.sources.tables import FORMATS as TABLES
 from legato.data.sources.tables import kind_of, locate, read_table
+from legato.data.sources.text_folders import has_slots, slot_lines
 from legato.errors import DataError, brief, suggest
 
 # CoNLL-U's columns, in their order.
@@ -40,6 +43,7 @@ class TaggedSentence:
     words: list[str]
     tags: list[str]
     lines: list[int]
+    home: str = ""  # the file that it stands in, where there are several
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +61,7 @@ class TaggedText(Rows):
         return sha256_of("\x1e".join(f"{word}\x1f{tag}" for word, tag in row) + "\x1d" for row in rows)
 
     def where(self, sentence: TaggedSentence, place: int = 0) -> str:
-        return f"{self.source}, {self.unit} {sentence.lines[place]}"
+        return f"{sentence.home or self.source}, {self.unit} {sentence.lines[place]}"
 
     @property
     def words(self) -> int:
@@ -65,9 +69,9 @@ class TaggedText(Rows):
 
 
 def read_tagged(
-    source: str, files: FileOptions = FileOptions(), *, word: Column | None = None, tag: Column | None = None
+    source: Source, files: FileOptions = FileOptions(), *, word: Column | None = None, tag: Column | None = None
 ) -> TaggedText:
-    """The tagged sentences of a file, or of a dataset on the hub.
+    """The tagged sentences of files, of a folder with `seq.in` and `seq.out`, or of a dataset on the hub.
 
     `word` and `tag` are columns, by number from 1 or by name; files have formats of their own (FORMATS).
 
@@ -76,16 +80,33 @@ def read_tagged(
     """
     if files.format not in FORMATS:
         raise DataError(f"there is no format '{files.format}' of tagged text; {suggest(files.format, FORMATS)}")
-    path = _locate(source, files.root)
+    texts = [_read_one(name, files, word, tag) for name in source_files(source, files.root)]
+    if len(texts) == 1:
+        return texts[0]
+    for text in texts:
+        if text.columns != texts[0].columns:
+            raise DataError(
+                f"{text.source}: words and tags are the columns {' and '.join(text.columns)}, and in "
+                f"{texts[0].source} {' and '.join(texts[0].columns)}; give files of the same columns"
+            )
+    sentences = [replace(sentence, home=text.source) for text in texts for sentence in text.sentences]
+    return replace(texts[0], source=source_name(source), sentences=sentences, sha256="")
+
+
+def _read_one(source: str, files: FileOptions, word: Column | None, tag: Column | None) -> TaggedText:
+    folder = source_folder(source, files.root)
+    path = None if folder is not None else _locate(source, files.root)
     form = _form(path, files.format)
-    if path is None or form not in ("columns", "conllu"):
-        found = _from_table(source, word, tag, replace(files, format=form))
+    if folder is not None:
+        text = _slots(folder, files)
+    elif path is None or form not in ("columns", "conllu"):
+        text = _from_table(source, word, tag, replace(files, format=form))
     else:
-        text = load_text(path, files.encoding, files.max_line)
-        found = _conllu(path, text, word, tag) if form == "conllu" else _columns(path, text, word, tag)
-    if not found.sentences:
-        raise DataError(f"{found.source} holds no sentence; give a file with a word and its tag on each line")
-    return found
+        lines = load_text(path, files.encoding, files.max_line)
+        text = _conllu(path, lines, word, tag) if form == "conllu" else _columns(path, lines, word, tag)
+    if not text.sentences:
+        raise DataError(f"{text.source} holds no sentence; give a file with a word and its tag on each line")
+    return text
 
 
 def _locate(source: str, root: str | None) -> Path | None:
@@ -216,6 +237,25 @@ def _from_table(source: str, word: Column | None, tag: Column | None, files: Fil
             sentences.append(TaggedSentence(words, tags, [table.lines[row]] * len(words)))
     read = (table.names[0], table.names[1])
     return TaggedText(source=table.source, sentences=sentences, columns=read, unit=table.unit)
+
+
+def _slots(folder: Path, files: FileOptions) -> TaggedText:
+    """A folder with a sentence on each line of `seq.in`, and its tags on that of `seq.out`."""
+    if not has_slots(folder):
+        raise DataError(
+            f"{folder} is a folder without seq.in and seq.out; name a file in it, or a pattern of several"
+        )
+    sentences = []
+    for number, (line, other) in enumerate(zip(*slot_lines(folder, "seq.out", files), strict=True), start=1):
+        words, tags = line.split(), other.split()
+        if len(words) != len(tags):
+            where = f"{folder}, line {number:,}"
+            raise DataError(
+                f"{where}: seq.in has {_count(words, 'word')}, seq.out {_count(tags, 'tag')}; mend the line"
+            )
+        if words:
+            sentences.append(TaggedSentence(words, tags, [number] * len(words)))
+    return TaggedText(source=str(folder), sentences=sentences, columns=("seq.in", "seq.out"))
 
 
 def _count(parts: list[str], what: str) -> str:

@@ -12,7 +12,8 @@ from functools import cached_property
 from legato.data.digests import sha256_of, sized
 from legato.data.sources.columns import TEXT
 from legato.data.sources.corpora import CORPORA, CORPUS_SOURCES
-from legato.data.sources.files import FileOptions, load_text, unify_newlines
+from legato.data.sources.files import FileOptions, load_text, resolve_path, unify_newlines
+from legato.data.sources.patterns import Source, source_files, source_name
 from legato.data.sources.table import Column, Head
 from legato.data.sources.tables import kind_of, locate, read_table
 from legato.data.splits import by_order
@@ -55,28 +56,39 @@ def hold_out(text: Text, share: float) -> dict[str, Text]:
     return found
 
 
-def read_text(source: str, files: FileOptions = FileOptions(), *, column: str | None = None) -> Text:
-    """The documents of a file, of `builtin:stdlib`, or of a dataset on the hub.
+def read_text(source: Source, files: FileOptions = FileOptions(), *, column: str | None = None) -> Text:
+    """The documents of a file, of several, of `builtin:stdlib`, or of a dataset on the hub.
 
     >>> read_text("builtin:stdlib", FileOptions(split="valid")).words > 1000
     True
     """
-    if source.startswith("builtin:"):
-        name = source.removeprefix("builtin:")
-        if name not in CORPORA:
-            raise DataError(f"there is no built-in text '{brief(source)}'; {suggest(source, CORPUS_SOURCES)}")
-        documents = CORPORA[name](files.split)
-    else:
-        path = locate(source, files.root)
-        if path is not None and kind_of(path) == "text":
-            documents = [load_text(path, files.encoding, files.max_line)]
-        else:
-            table = read_table(source, lambda head: [_guess(head) if column is None else column], files)
-            documents = table.texts(0, "data.column")
-    documents = [unify_newlines(document) for document in documents if document]
+    names = source_files(source, files.root)
+    tables = not any(_is_plain(name, files) for name in names)
+    parts = [names] if tables else names  # tables are read as one, by the columns of the first
+    documents = [unify_newlines(text) for part in parts for text in _documents(part, files, column) if text]
     if all(document.isspace() for document in documents):
-        raise DataError(f"{source} is empty: it holds no text; give a file that does")
-    return Text.of(source, documents)
+        raise DataError(f"{source_name(source)} is empty: it holds no text; give a file that does")
+    return Text.of(source_name(source), documents)
+
+
+def _is_plain(name: str, files: FileOptions) -> bool:
+    """Whether a source is a text without columns."""
+    if name.startswith("builtin:"):
+        return True
+    path = locate(name, files.root)
+    return path is not None and kind_of(path) == "text"
+
+
+def _documents(source: Source, files: FileOptions, column: str | None) -> list[str]:
+    if not isinstance(source, str) or not _is_plain(source, files):
+        table = read_table(source, lambda head: [_guess(head) if column is None else column], files)
+        return table.texts(0, "data.column")
+    if not source.startswith("builtin:"):
+        return [load_text(resolve_path(source, files.root), files.encoding, files.max_line)]
+    name = source.removeprefix("builtin:")
+    if name not in CORPORA:
+        raise DataError(f"there is no built-in text '{brief(source)}'; {suggest(source, CORPUS_SOURCES)}")
+    return CORPORA[name](files.split)
 
 
 def _guess(head: Head) -> Column:

@@ -26,6 +26,7 @@ from legato.data.digests import sha256_of, sized_columns
 from legato.data.formats.rows import NumberedRows
 from legato.data.sources.columns import TEXT_PAIRS
 from legato.data.sources.files import FileOptions, load_text, no_file, resolve_path, unify_newlines
+from legato.data.sources.patterns import Source, source_files, source_name
 from legato.data.sources.table import Column, Head, Table
 from legato.data.sources.tables import kind_of, locate, read_table
 from legato.data.splits import by_hash
@@ -86,7 +87,7 @@ def read_pairs(
 ) -> Pairs:
     """Pairs from two aligned files, from a table, from the hub, or from one file per language.
 
-    Two names are two aligned text files. One name is a table, whose two columns are guessed unless
+    Two names are two aligned text files, unless they are tables. A table has two columns, guessed unless
     `columns` names them; `tag_column` holds the language of each target. With `directions` one name
     stands for many files: `{}` in it is the language. Texts come out tidy, and may be empty: see `clean`.
 
@@ -104,13 +105,13 @@ def read_pairs(
         if columns or tag_column is not None:
             raise DataError("data.directions reads aligned files, which have no columns; leave out one of the two")
         return _read_directions(source, directions, files)
-    if isinstance(source, str):
+    if isinstance(source, str) or _are_tables(source, files):
         if "{}" in source:
             raise DataError(
                 f"'{brief(source)}' stands for several languages; say which: data.directions=[en-de,de-en]"
             )
         TEXT_PAIRS.check(columns)
-        return _read_columns(source, columns, tag_column, files)
+        return _read_columns(source if isinstance(source, str) else list(source), columns, tag_column, files)
     if len(source) != 2:
         raise DataError(f"[{listed(source)}] is not two files; aligned texts are two, [SOURCE,TARGET]")
     if columns or tag_column is not None:
@@ -183,12 +184,17 @@ def _read_directions(template: str, directions: Sequence[str], files: FileOption
 # --- tables --------------------------------------------------------------------------------------
 
 
-def _read_columns(source: str, columns: Sequence[Column] | None, tag: Column | None, files: FileOptions) -> Pairs:
+def _are_tables(names: Sequence[str], files: FileOptions) -> bool:
+    """Whether files have columns by their endings, all of them, so that they are no aligned texts."""
+    return all(kind_of(resolve_path(name, files.root), files.format) != "text" for name in names)
+
+
+def _read_columns(source: Source, columns: Sequence[Column] | None, tag: Column | None, files: FileOptions) -> Pairs:
     def choose(head: Head) -> list[Column]:
         return [*(_guess(head, tag) if columns is None else columns), *([] if tag is None else [tag])]
 
     notes = []
-    path = locate(source, files.root)
+    path = locate(source_files(source, files.root)[0], files.root)
     if path is not None and kind_of(path, files.format) == "text":
         first = load_text(path, files.encoding, files.max_line).lstrip("\n").partition("\n")[0]
         if "\t" not in first:
@@ -212,8 +218,9 @@ def _read_columns(source: str, columns: Sequence[Column] | None, tag: Column | N
     return _tidied(
         _texts_or_nothing(table, 0),
         _texts_or_nothing(table, 1),
-        source=source,
+        source=source_name(source),
         lines=table.lines,
+        homes=table.homes,
         tags=tags,
         unit=table.unit,
         note=", ".join(notes),

@@ -27,6 +27,7 @@ from legato.data.image.scenes import SCENES, Scene, Scenes, ScenesConfig
 from legato.data.sources.columns import Role, Roles
 from legato.data.sources.files import FileOptions, unify_newlines
 from legato.data.sources.named_files import digest_of_files
+from legato.data.sources.patterns import Source
 from legato.data.sources.table import Column, Table
 from legato.errors import DataError, brief
 
@@ -71,7 +72,7 @@ class VisualQuestions(Labelled):
 
 
 def read_visual_questions(
-    source: str,
+    source: Source,
     files: FileOptions = FileOptions(),
     *,
     images: str | None = None,
@@ -91,6 +92,7 @@ def read_visual_questions(
         names=[picture_key(picture) for picture in pictures],
         choices=None if choices is False or len(table.columns) < 4 else _choices(table, 3),
         lines=table.lines,
+        homes=table.homes,
         unit=table.unit,
         columns=list(table.names),
         note=note,
@@ -98,7 +100,7 @@ def read_visual_questions(
 
 
 def read_asked(
-    source: str, columns: Sequence[Column] | None = None
+    source: Source, columns: Sequence[Column] | None = None
 ) -> tuple[list[tuple[Picture, str, list[str]]], str]:
     """The pictures and questions of a table, with the choices of each, and a note of what was guessed."""
     table, pictures, note = read_picture_table(source, FileOptions(), None, ASKED, columns)

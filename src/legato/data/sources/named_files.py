@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 from legato.data.sources.columns import Roles
-from legato.data.sources.files import FileOptions
+from legato.data.sources.files import FileOptions, resolve_path
+from legato.data.sources.patterns import Source, source_files, source_name
 from legato.data.sources.table import Column, Head, Table
 from legato.data.sources.tables import locate, read_table, tabbed
 from legato.errors import DataError, LegatoError, brief
@@ -62,7 +63,7 @@ def printable(name: str) -> str:
 
 
 def read_naming_table(
-    source: str, files: FileOptions, roles: Roles, columns: Sequence[Column] | None
+    source: Source, files: FileOptions, roles: Roles, columns: Sequence[Column] | None
 ) -> tuple[Table, Path | None, str]:
     """A table whose first column names files or holds them, where it lies, and a note of what was guessed."""
     roles.check(columns)
@@ -74,12 +75,22 @@ def read_naming_table(
         guessed.update(roles.by_name(head))
         return list(guessed.values())
 
-    path = locate(source, files.root)
+    places = [locate(name, files.root) for name in source_files(source, files.root)]
+    if len({place and place.parent for place in places}) > 1:
+        raise DataError(f"{source_name(source)}: tables that name files lie in one folder; put them into one")
     table = read_table(source, choose, replace(tabbed(source, files), binary=1))
     if not table.lines:
         raise DataError(f"{table.source} is empty: it holds no rows; give a file that does")
     told = " and ".join(f"{column} as {name}" for column, name in zip(table.shown, guessed, strict=False))
-    return table, path, f"reading {told}" if guessed else table.note
+    return table, places[0], f"reading {told}" if guessed else table.note
+
+
+def source_folder(source: Source, root: str | None = None) -> Path | None:
+    """The folder that a source is; None where it is something else."""
+    if not isinstance(source, str) or source.startswith("hub:"):
+        return None
+    path = resolve_path(source, root)
+    return path if path.is_dir() else None
 
 
 def class_folders(folder: Path, inside: Callable[[Path], list[T]], what: str, like: str) -> list[tuple[T, str]]:

@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from legato.data.sources.files import VALUE, Budget
+from legato.errors import brief
 
 ADDED: Final = "DELTA_BYTE_ARRAY"  # the encoding of texts that go on from the one before
+MEMORY_NAME: Final = b"legato.memory_table"  # the key of metadata that says which table in memory a file was
 ROWS: Final = 1 << 16  # of such texts that are read at once, at most
 
 
@@ -44,10 +46,29 @@ class ParquetFile:
             and not encodings & {ADDED, "DELTA_LENGTH_BYTE_ARRAY"}
         ]
         self._file = pyarrow.parquet.ParquetFile(source, read_dictionary=numbered)
+        self._plain_schema = plain.schema_arrow
         self.names: list[str] = plain.schema_arrow.names
         self.metadata: Mapping[bytes, bytes] | None = plain.schema_arrow.metadata
         self._tops = [leaf.path.split(".")[0] if leaf.path not in self.names else leaf.path for leaf in leaves]
         self._added = {top for top, encodings in zip(self._tops, written, strict=True) if ADDED in encodings}
+
+    @property
+    def memory_name(self) -> str | None:
+        """How messages call the table in memory that was written here; None: it is another file."""
+        name = (self.metadata or {}).get(MEMORY_NAME)
+        return None if name is None else brief(name.decode("utf-8", "replace"))
+
+    @property
+    def has_texts_alone(self) -> bool:
+        """Whether each column is one of texts."""
+        return all(str(field.type) in ("string", "large_string") for field in self._plain_schema)
+
+    def first_rows(self, count: int) -> list[list[str]]:
+        """The first rows, of texts."""
+        self._check_sizes(self.names)
+        batch = next(self._file.iter_batches(batch_size=count), None)
+        rows = [] if batch is None else batch.to_pylist()
+        return [["" if value is None else str(value) for value in row.values()] for row in rows]
 
     def first(self) -> dict[str, Any]:
         """The first row, by name; nothing where there is none."""

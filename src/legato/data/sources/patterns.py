@@ -18,13 +18,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from legato.data.sources.files import Budget, no_file
+from legato.data.sources.files import Budget, no_file, resolve_path
 from legato.errors import DataError, listed
-from legato.input_files import open_file
+from legato.input_files import open_file, path_of
 from legato.schema import MAX_DEPTH
 
 SHOWN = 3  # names in a message
 IN_ZIP = re.compile(r"(?P<zip>.+\.zip)!(?P<pattern>.*)", re.IGNORECASE)
+Source = str | list[str]
+"""What rows are read from: a name, a pattern of files' names, or several of those."""
+
 Places = frozenset[int]  # how many parts of a pattern may be behind
 
 
@@ -34,6 +37,34 @@ def matches(parts: Sequence[str], patterns: Sequence[str]) -> bool:
     for part in parts:
         places = _after(places, part, patterns)
     return len(patterns) in places
+
+
+def source_files(source: Source, root: str | None = None) -> list[str]:
+    """The names of the files that a source stands for: those of a list in its order, those of a pattern by name.
+
+    What is no pattern, or exists by that very name, stands for itself.
+    """
+    if not isinstance(source, str):
+        if not source:
+            raise DataError("the list of files is empty; name one")
+        return [name for part in source for name in source_files(part, root)]
+    if source.startswith("hub:") or not glob.has_magic(source):
+        return [source]
+    path = resolve_path(source, root)
+    if path.exists():
+        return [source]
+    files = matching_files(path)
+    if not files:
+        raise DataError(f"no file matches {path}; correct the pattern, or name a file")
+    base = path_of(root) if root else None
+    return [str(file.relative_to(base) if base and file.is_relative_to(base) else file) for file in files]
+
+
+def source_name(source: Source) -> str:
+    """A source as messages call it."""
+    if isinstance(source, str):
+        return source
+    return source[0] if len(source) == 1 else f"{source[0]} and {len(source) - 1} more"
 
 
 def matching_files(path: Path) -> list[Path]:

@@ -25,15 +25,15 @@ class Head:
     """What a table shows before it is read: enough to choose columns by."""
 
     where: str  # for messages
-    kind: str  # csv, tsv, jsonl, parquet or hub
+    kind: str  # csv, tsv, jsonl, parquet or hub; memory: a table in memory that holds texts alone
     names: list[str]  # of a csv or tsv the first row's fields, be they names or not
     first: Callable[[], Mapping[str, Any]]  # the first row by name; of a csv or tsv there is none
-    rows: Callable[[], list[list[str]]] = list  # of a csv or tsv the first rows, a header among them
+    rows: Callable[[], list[list[str]]] = list  # where all is text, the first rows, a header among them
 
     @property
     def separated(self) -> bool:
-        """Whether it is a csv or tsv, all of whose values are text."""
-        return self.kind in ("csv", "tsv")
+        """Whether all of its values are text, as those of a csv or tsv are."""
+        return self.kind in ("csv", "tsv", "memory")
 
     def of_type(self, *kinds: type) -> list[str]:
         """The columns whose first value is of one of these kinds; of a csv or tsv there is none."""
@@ -60,6 +60,7 @@ class Table:
     header: bool  # whether the columns have names
     classes: list[list[str] | None] = field(default_factory=list)  # of each column whose numbers, from 0, have names
     note: str = ""  # how a csv or tsv was read, where that is not the usual way
+    homes: list[str] | None = None  # the file of each row, where there are several
 
     @property
     def shown(self) -> list[str]:
@@ -67,7 +68,16 @@ class Table:
         return [f"'{brief(name)}'" if self.header else f"column {name}" for name in self.names]
 
     def where(self, row: int) -> str:
-        return f"{self.source}, {self.unit} {self.lines[row]:,}"
+        return f"{self.homes[row] if self.homes else self.source}, {self.unit} {self.lines[row]:,}"
+
+    def refuse_missing(self) -> None:
+        """Refuse a row without a value, as a table in memory may have it."""
+        for name, values in zip(self.names, self.columns, strict=True):
+            for row, value in enumerate(values):
+                if value is None:
+                    raise DataError(
+                        f"{self.where(row)}: '{brief(name)}' is missing (None or NaN); complete or remove the row"
+                    )
 
     def texts(self, column: int, setting: str = "data.columns") -> list[str]:
         """A column all of whose values are text; `setting` is where a user chooses another one."""

@@ -10,6 +10,7 @@ Notable here:
 - `translation.de` is the field `de` of the objects in the column `translation`, as the hub keeps pairs;
 - which columns are read may depend on what there is: give a function of the `Head`;
 - JSON is an object on each line, or one array of objects;
+- several files, in a list or named by a pattern, are one table after another: the columns of the first;
 - a `.csv` or `.txt` whose lines have tabs is a tsv (`tabbed`), as STS-B's and MRPC's are;
 - numbers that stand for classes, on the hub and in its parquet files, come with the classes' names (`Table.classes`),
   of which those say: features = {"label": {"names": ["not_equivalent", "equivalent"], "_type": "ClassLabel"}, …}
@@ -28,7 +29,8 @@ from typing import Any, Final
 from legato.data.sources.files import FileOptions, load_bytes, load_text, no_file, resolve_path
 from legato.data.sources.hub_access import offline_where_unreachable
 from legato.data.sources.parquet import ParquetFile
-from legato.data.sources.separated import read_separated
+from legato.data.sources.patterns import Source, source_files, source_name
+from legato.data.sources.separated import FIRST_ROWS, read_separated
 from legato.data.sources.table import Choose, Column, Head, Table, enter_value, pick_columns, plain_value, top_name
 from legato.data.text.libraries import clear_of_panics
 from legato.errors import DataError, LegatoError, brief, suggest
@@ -53,8 +55,8 @@ HUB_SPLITS: Final = {"valid": ("validation", "valid", "dev")}
 PEEK: Final = 20  # lines that tell whether tabs part the columns
 
 
-def read_table(source: str, columns: Sequence[Column] | Choose, files: FileOptions = FileOptions()) -> Table:
-    """The `columns` of a file, or of a dataset on the hub.
+def read_table(source: Source, columns: Sequence[Column] | Choose, files: FileOptions = FileOptions()) -> Table:
+    """The `columns` of a file, of several, or of a dataset on the hub.
 
     Values are as they stand: text in a csv or tsv, anything elsewhere.
 
@@ -63,6 +65,26 @@ def read_table(source: str, columns: Sequence[Column] | Choose, files: FileOptio
     ('1', 'reviews.csv, line 2')
     """
     choose = columns if callable(columns) else lambda head: columns
+    first, *others = source_files(source, files.root)
+    table = _read_one(first, choose, files)
+    if not others:
+        return table
+    same: list[Column] = list(table.names) if table.header else [int(name) for name in table.names]
+    tables = [table, *(_read_one(name, lambda head: same, files) for name in others)]
+    for other in tables:
+        if other.classes != table.classes:
+            raise DataError(f"{other.source}: its numbers stand for other classes than those of {table.source}")
+    values = [[value for part in parts for value in part] for parts in zip(*(t.columns for t in tables), strict=True)]
+    return replace(
+        table,
+        source=source_name(source),
+        columns=values,
+        lines=[line for part in tables for line in part.lines],
+        homes=[part.source for part in tables for _ in part.lines],
+    )
+
+
+def _read_one(source: str, choose: Choose, files: FileOptions) -> Table:
     path = locate(source, files.root)
     if path is None:
         return _read_hub(source, choose, files)
@@ -115,9 +137,9 @@ def kind_of(path: Path, format: str = "auto") -> str:
     return KINDS.get(Path(path.name.lower().removesuffix(".gz")).suffix, "text")
 
 
-def tabbed(source: str, files: FileOptions = FileOptions()) -> FileOptions:
+def tabbed(source: Source, files: FileOptions = FileOptions()) -> FileOptions:
     """The same; of a .csv, or a file whose ending says nothing, as tsv where each of its first lines has a tab."""
-    path = locate(source, files.root)
+    path = locate(source_files(source, files.root)[0], files.root)
     if path is None or files.format != "auto" or kind_of(path) not in ("csv", "text"):
         return files
     lines = [line for line in load_text(path, files.encoding, 0).split("\n", PEEK)[:PEEK] if line.strip()]
@@ -213,8 +235,14 @@ def _read_parquet(path: Path, data: bytes, choose: Choose, binary: int) -> Table
     with clear_of_panics(f"{path} is not a parquet file, or is damaged; copy it again"):
         file = ParquetFile(path, data)
         features = _parquet_features(file.metadata, str(path))
-        head = Head(str(path), "parquet", file.names, file.first)
-        return _numbered_rows(head, choose, file.read, features, binary)
+        name = file.memory_name
+        kind = "memory" if name is not None and file.has_texts_alone else "parquet"
+        rows = (lambda: [file.names, *file.first_rows(FIRST_ROWS)]) if kind == "memory" else list
+        head = Head(name or str(path), kind, file.names, file.first, rows)
+        table = _numbered_rows(head, choose, file.read, features, binary)
+        if name is not None:
+            table.refuse_missing()
+        return table
 
 
 def _numbered_rows(

@@ -26,6 +26,7 @@ from legato.data.batching.sound_batches import SoundBatches, Waves
 from legato.data.formats.labels import Labels
 from legato.data.positions import INPUT, Reading
 from legato.data.processors import Processors
+from legato.data.sources.patterns import Source
 from legato.evaluation.classification import METRICS, classification_details
 from legato.evaluation.metrics import DetailTable
 from legato.folders.finite_scores import check_finite
@@ -55,7 +56,7 @@ from legato.training.job import Loss
 class AudioClassificationData(LabelledData, SoundData):
     """Where the sounds and labels are, and what the labels are."""
 
-    train: str | None = Field(None, description="a folder of class folders, a table with sounds, or a hub name")
+    train: Source | None = Field(None, description="a folder of class folders, a table with sounds, or a hub name")
 
 
 @dataclass
@@ -120,7 +121,7 @@ class AudioClassificationJob(LabelledJob):
     unit = "sound"
     use = "legato predict FOLDER recording.wav"
 
-    def read_split(self, source: str, split: str, train: Any) -> LabelledSounds:
+    def read_split(self, source: Source, split: str, train: Any) -> LabelledSounds:
         data = self.plan.data
         return read_labelled_sounds(source, data.files(split), audio=data.audio, columns=data.columns)
 
@@ -171,6 +172,7 @@ class AudioClassification(SoundTask):
     Job = AudioClassificationJob
     Data = AudioClassificationData
     needs = "=FOLDER, with a folder of sounds for each class, or a table"
+    tuples = ("audio label",)
     metrics = METRICS
     Options = ClassificationOptions
     processors = ("audio",)

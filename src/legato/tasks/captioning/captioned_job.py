@@ -11,6 +11,7 @@ from legato.data.formats.captions import Captions, captioned_scenes, read_captio
 from legato.data.formats.text import Text
 from legato.data.image.scenes import SCENES
 from legato.data.processors import Processors
+from legato.data.sources.patterns import Source
 from legato.data.splits import completed, hold_out_named
 from legato.data.text.tokenizers import AnyTokenizer
 from legato.tasks.base import Plan, Say, TaskJob
@@ -22,7 +23,7 @@ CAPTIONED: Final = PictureSource(read_captions, {SCENES: captioned_scenes})
 class CaptionedData(PictureTableData):
     """Where the pictures and captions are."""
 
-    train: str | None = Field(None, description="a table with pictures and captions, a hub name or toy:scenes")
+    train: Source | None = Field(None, description="a table with pictures and captions, a hub name or toy:scenes")
 
 
 class CaptionedJob(TaskJob):
@@ -41,7 +42,7 @@ class CaptionedJob(TaskJob):
         say(f"decoding {sum(map(len, self.parts.values())):,} pictures …")
         self.pixels = {split: self.reader.pixels(rows.pictures) for split, rows in self.parts.items()}
 
-    def _read(self, source: str, split: str) -> Captions:
+    def _read(self, source: Source, split: str) -> Captions:
         rows = CAPTIONED.read(self.plan.data, source, split, self.plan.seed)
         if rows.note:
             self.say(f"data.{split}: {rows.note}")

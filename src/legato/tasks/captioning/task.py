@@ -148,6 +148,7 @@ class Captioning(PictureTask):
     Data = CaptioningData
     generated = (SCENES,)
     needs = "=FILE, a table with pictures and captions"
+    tuples = ("image caption",)
     metrics = METRICS
     Options = CaptioningOptions
     processors = (TEXT, "image")

@@ -24,6 +24,7 @@ from legato.data.batching.examples import Example, ExampleBatches, scoring_batch
 from legato.data.cache import cached_tokenizer
 from legato.data.formats.dialogues import Dialogues, hold_out_dialogues, read_dialogues
 from legato.data.formats.text import Text
+from legato.data.sources.patterns import Source, source_name
 from legato.data.splits import Encoding, SplitData, ValidShare, completed
 from legato.data.text.published_tokenizers import read_roles
 from legato.data.text.tokenizers import AnyTokenizer, StreamDecoder, Tokenizer
@@ -49,11 +50,11 @@ PAD_TO = 32
 QUARTERS = 4
 
 
-class ChatData(SplitData[str]):
+class ChatData(SplitData):
     """Where the dialogues are."""
 
-    train: str | None = Field(None, description="a csv, tsv, jsonl or parquet file, or a hub name")
-    valid: str | None = Field(None, description="left out: the last share of the training dialogues")
+    train: Source | None = Field(None, description="a csv, tsv, jsonl or parquet file, or a hub name")
+    valid: Source | None = Field(None, description="left out: the last share of the training dialogues")
     columns: tuple[str | int, ...] | None = Field(
         None, description="that hold messages, or question and answer; left out: guessed by their names"
     )
@@ -75,7 +76,7 @@ class ChatOptions(Section):
     max_tokens: int = Field(200, ge=1, le=MAX_TOKENS)
 
 
-def _read(data: Any, source: str, split: str) -> Dialogues:
+def _read(data: Any, source: Source, split: str) -> Dialogues:
     return read_dialogues(source, data.files(split), columns=data.columns, system=data.system)
 
 
@@ -230,7 +231,7 @@ class ChatJob(TaskJob):
         self.ends = self._ends(say)
         on_gpu = plan.device.type == "cuda"
         rows = pad_answers(self.rows["train"], PAD_TO) if on_gpu else self.rows["train"]
-        self.batches = ExampleBatches(rows, plan.batch_shape(data.train, PAD_TO), pad=self.padding)
+        self.batches = ExampleBatches(rows, plan.batch_shape(source_name(data.train), PAD_TO), pad=self.padding)
         learned = sum(len(row.targets or ()) for row in self.rows["train"])
         read = sum(len(row.ids) for row in self.rows["train"])
         say(
@@ -302,6 +303,7 @@ class Chat(Task):
     Job = ChatJob
     Data = ChatData
     needs = "=FILE, a jsonl of dialogues"
+    tuples = ("messages", "question answer")
     metrics = (
         *metrics("loss", "perplexity", better="down", headline=True),
         *metrics("tokens"),

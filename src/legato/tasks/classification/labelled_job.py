@@ -24,6 +24,7 @@ from legato.data.formats.labelled import Labelled
 from legato.data.formats.labels import Labels, hold_out_rows
 from legato.data.formats.strays import NO_LABEL, few, is_missing
 from legato.data.sources.files import MAX_LINE
+from legato.data.sources.patterns import Source
 from legato.data.splits import Encoding, MaxLine, SplitData, TableFormat, ValidShare, completed
 from legato.errors import ConfigError, DataError, brief
 from legato.evaluation.classification import DECIDING
@@ -38,10 +39,10 @@ from legato.training.job import Loss
 LONE = 3  # classes with a single example that are named
 
 
-class LabelledData(SplitData[str]):
+class LabelledData(SplitData):
     """Where what has labels is, and what the labels are."""
 
-    valid: str | None = Field(None, description="left out: a share of the training rows")
+    valid: Source | None = Field(None, description="left out: a share of the training rows")
     format: TableFormat = "auto"
     encoding: Encoding = "utf-8"
     max_line: MaxLine = MAX_LINE
@@ -115,7 +116,7 @@ class LabelledJob(TaskJob):
     def check(self) -> None:
         """Refuse settings that do not go together."""
 
-    def read_split(self, source: str, split: str, train: Any) -> Any:
+    def read_split(self, source: Source, split: str, train: Any) -> Any:
         """The rows of a source; `train` are those of training, where they are read already."""
         raise NotImplementedError
 
@@ -148,7 +149,7 @@ class LabelledJob(TaskJob):
     def read(self, say: Say) -> dict[str, Any]:
         """The rows of each split."""
 
-        def read(source: str, split: str, train: Any) -> Any:
+        def read(source: Source, split: str, train: Any) -> Any:
             rows = self.read_split(source, split, train)
             if rows.note:
                 say(f"data.{split}: {rows.note}")

@@ -27,6 +27,7 @@ from legato.data.formats.text import Text
 from legato.data.formats.vector_files import initialise_embedding
 from legato.data.positions import Reading, row_reading
 from legato.data.sources.files import resolve_path
+from legato.data.sources.patterns import Source
 from legato.data.sources.table import Column
 from legato.errors import ConfigError, DataError
 from legato.evaluation.classification import METRICS, Baseline
@@ -45,7 +46,7 @@ MANY = 50_000  # texts whose tokenising takes so long that it is told
 class ClassificationData(LabelledData):
     """Where the texts and labels are, and what the labels are."""
 
-    train: str | None = Field(None, description="a csv, tsv, jsonl or parquet file, or a hub name")
+    train: Source | None = Field(None, description="a csv, tsv, jsonl or parquet file, or a hub name")
     columns: list[str | int] | None = Field(
         None,
         description="[text,label] or [first,second,label]: names, or numbers from 1; left out: guessed",
@@ -64,7 +65,7 @@ class ClassificationOptions(Section):
 # --- reading ---------------------------------------------------------------------------------------
 
 
-def read_split(data: Any, source: str, split: str, like: Sequence[str | int] | None = None) -> Labelled:
+def read_split(data: Any, source: Source, split: str, like: Sequence[str | int] | None = None) -> Labelled:
     """The rows that `source` names, read as `data` says; `like` are the columns of a table that was read before."""
     return read_labelled(source, data.files(split), columns=data.columns, like=like)
 
@@ -86,7 +87,7 @@ class ClassificationJob(LabelledJob):
                 f"data.max_length={data.max_length} is more than the {most} tokens that the model reads"
             )
 
-    def read_split(self, source: str, split: str, train: Labelled | None) -> Labelled:
+    def read_split(self, source: Source, split: str, train: Labelled | None) -> Labelled:
         rows = read_split(self.plan.data, source, split, train.columns if train else None)
         check_parts(rows, (train or rows).seconds is not None)
         return rows
@@ -143,6 +144,7 @@ class Classification(Task):
     Job = ClassificationJob
     Data = ClassificationData
     needs = "=FILE, a table of texts and labels"
+    tuples = ("text label", "sentence1 sentence2 label")
     metrics = METRICS
     Options = ClassificationOptions
     continues = True

@@ -27,6 +27,7 @@ from legato.data.image.picture_files import as_picture
 from legato.data.image.scenes import SCENES
 from legato.data.positions import INPUT, Reading
 from legato.data.processors import Processors
+from legato.data.sources.patterns import Source
 from legato.data.splits import completed, hold_out_named
 from legato.errors import ConfigError, DataError, brief, listed
 from legato.evaluation.detection import METRICS, Box
@@ -57,7 +58,7 @@ THRESHOLD: Final = 0.5  # how sure a box is that is shown
 class DetectionData(PictureTableData):
     """Where the pictures and boxes are."""
 
-    train: str | None = Field(None, description="a table with pictures and objects, a hub name or toy:scenes")
+    train: Source | None = Field(None, description="a table with pictures and objects, a hub name or toy:scenes")
     box: BoxForm = Field("corners", description="numbers of a box: corners, x0 y0 x1 y1; or xywh, as in COCO")
     metric: Literal["map", "map_50", "loss"] = Field("map", description="what decides which model is best")
     scored: int = Field(1000, ge=1, description="pictures that each validation scores")
@@ -127,7 +128,7 @@ class DetectionJob(TaskJob):
                 "and mixup and cutmix, which mix them"
             )
 
-    def _read(self, source: str, split: str) -> Boxes:
+    def _read(self, source: Source, split: str) -> Boxes:
         rows = boxes(self.plan.data.box).read(self.plan.data, source, split, self.plan.seed)
         if rows.note:
             self.say(f"data.{split}: {rows.note}")

@@ -32,6 +32,7 @@ from legato.data.formats.scored_pairs import ScoredPairs, hold_out_scored_pairs,
 from legato.data.formats.text import Text
 from legato.data.formats.text_pairs import tidy
 from legato.data.sources.files import MAX_LINE
+from legato.data.sources.patterns import Source
 from legato.data.splits import Encoding, MaxLine, SplitData, TableFormat, ValidShare, completed
 from legato.errors import ConfigError, brief
 from legato.evaluation.embedding import METRICS, correlations, cosines, furthest, retrieval
@@ -53,11 +54,11 @@ SCORED = 64  # texts embedded side by side in scoring; changes no result
 WORST = 10  # pairs in the table of those furthest off
 
 
-class EmbeddingData(SplitData[str]):
+class EmbeddingData(SplitData):
     """Where the pairs are, and what is learned from them."""
 
-    train: str | None = Field(None, description="a csv, tsv, jsonl or parquet file of pairs, or a hub name")
-    valid: str | None = Field(None, description="left out: a share of the training pairs")
+    train: Source | None = Field(None, description="a csv, tsv, jsonl or parquet file of pairs, or a hub name")
+    valid: Source | None = Field(None, description="left out: a share of the training pairs")
     columns: list[str | int] | None = Field(
         None,
         description="[first,second], [first,second,negative] or [first,second,score]: names, or numbers from 1; "
@@ -101,7 +102,7 @@ def _problem(pair: list[str]) -> str | None:
 # --- pairs and their scores ------------------------------------------------------------------------
 
 
-def read_split(data: Any, source: str, split: str) -> ScoredPairs:
+def read_split(data: Any, source: Source, split: str) -> ScoredPairs:
     """The pairs that `source` names, read as `data` says."""
     columns = data.columns if split == "train" or data.valid_columns is None else data.valid_columns
     return read_scored_pairs(source, data.files(split), columns=columns)
@@ -281,6 +282,7 @@ class Embedding(Task):
     Job = EmbeddingJob
     Data = EmbeddingData
     needs = "=FILE, a table with two columns of texts"
+    tuples = ("sentence1 sentence2", "sentence1 sentence2 score")
     metrics = METRICS
     Options = EmbeddingOptions
     texts = 2

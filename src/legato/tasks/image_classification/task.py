@@ -36,6 +36,7 @@ from legato.data.image.scene_clips import CLIPS
 from legato.data.image.scenes import SCENES
 from legato.data.positions import IMAGE, INPUT, Reading, numbered
 from legato.data.processors import Processors
+from legato.data.sources.patterns import Source
 from legato.errors import ConfigError
 from legato.evaluation.classification import METRICS
 from legato.folders.loaded import Loaded
@@ -68,7 +69,7 @@ FRAMES: Final = 8  # of a clip, where nobody says how many
 class ImageClassificationData(LabelledData, PictureData):
     """Where the pictures and labels are, and what the labels are."""
 
-    train: str | None = Field(
+    train: Source | None = Field(
         None, description="a folder of class folders, a table with pictures, a hub name, toy:scenes or toy:clips"
     )
     frames: int | None = Field(
@@ -85,7 +86,7 @@ def source_of(frames: int | None) -> PictureSource[LabelledPictures]:
     return PICTURES if frames is None else MOVING
 
 
-def _check_source(source: str, frames: int | None) -> None:
+def _check_source(source: Source, frames: int | None) -> None:
     if source == SCENES and frames is not None:
         raise ConfigError(f"{SCENES} are single pictures, and this model reads clips; those are {CLIPS}")
     if source == CLIPS and frames is None:
@@ -113,7 +114,7 @@ class ImageClassificationJob(LabelledJob):
             raise ConfigError("data.augment.mixup and cutmix are for single pictures; leave them out")
         self.unit = "clip" if clips else "picture"
 
-    def read_split(self, source: str, split: str, train: Any) -> LabelledPictures:
+    def read_split(self, source: Source, split: str, train: Any) -> LabelledPictures:
         data = self.plan.data
         _check_source(source, data.frames)
         return source_of(data.frames).read(data, source, split, self.plan.seed)
@@ -180,6 +181,7 @@ class ImageClassification(PictureTask):
     Data = ImageClassificationData
     generated = (SCENES, CLIPS)
     needs = "=FOLDER, with a folder of pictures for each class, or a table"
+    tuples = ("image label",)
     metrics = METRICS
     Options = ClassificationOptions
     processors = ("image",)

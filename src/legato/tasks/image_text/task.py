@@ -174,6 +174,7 @@ class ImageText(PictureTask):
     Data = ImageTextData
     generated = (SCENES,)
     needs = "=FILE, a table with pictures and captions"
+    tuples = ("image caption",)
     metrics = METRICS
     Options = ImageTextOptions
     input_name = "picture"

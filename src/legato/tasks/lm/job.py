@@ -186,7 +186,7 @@ class TwoWayJob(LanguageJob):
     use = "legato train tagging data.train=FILE from=FOLDER adapt=head head.layers=mix head.lstm=1"
 
     def __init__(self, plan: Plan, say: Say) -> None:
-        if plan.data.train.startswith(TOY):
+        if str(plan.data.train).startswith(TOY):
             raise ConfigError(f"{plan.data.train} is for models that write; model={plan.model.name} learns from text")
         if plan.data.batching not in ("windows", "rows"):
             raise ConfigError(

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from legato.data.cache import cached_ids
 from legato.data.sources.corpora import CORPUS_SOURCES
+from legato.data.sources.patterns import Source
 from legato.data.sources.toys import TOY, TOY_SOURCES, ToyConfig
 from legato.errors import ConfigError
 from legato.evaluation.lm import METRICS
@@ -30,7 +31,7 @@ WINDOW = 256  # tokens that a Transformer reads at once, unless somebody says ot
 class LanguageData(TextData):
     """Where the text is and how it is cut."""
 
-    train: str | None = Field(None, description="a file, hub name, builtin:stdlib or toy:NAME")
+    train: Source | None = Field(None, description="a file, hub name, builtin:stdlib or toy:NAME")
     batching: Literal["streams", "packed", "windows", "rows"] = Field(
         "streams",
         description="one text with the state carried; windows with documents packed; windows; each row by itself",
@@ -52,6 +53,7 @@ class LanguageModelling(Task):
     Data = LanguageData
     generated = (*CORPUS_SOURCES, *TOY_SOURCES)
     needs = "=FILE, or data.{split}=builtin:stdlib to try"
+    tuples = ("text",)
     metrics = METRICS
     continues = True
 
@@ -92,7 +94,7 @@ class LanguageModelling(Task):
         cls.require(plan.data, "train")
         if model.two_ways:
             return TwoWayJob(plan, say)
-        if plan.data.train.startswith(TOY):
+        if str(plan.data.train).startswith(TOY):
             return ToyJob(plan, say)
         _check_batching(plan)
         return LanguageJob(plan, say)
@@ -100,7 +102,7 @@ class LanguageModelling(Task):
     @classmethod
     def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
         cls.require(data, "test")
-        if data.test.startswith(TOY):
+        if str(data.test).startswith(TOY):
             return evaluate_toy(loaded, data)
         model, tokenizer = loaded.module, loaded.tokenizer
         if not (model.can_generate or model.two_ways):

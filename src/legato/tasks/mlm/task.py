@@ -257,6 +257,7 @@ class MaskedLanguageModelling(Task):
     Data = MaskedData
     generated = CORPUS_SOURCES
     needs = "=FILE, or data.{split}=builtin:stdlib to try"
+    tuples = ("text",)
     metrics = METRICS
     Options = MaskedOptions
     continues = True

@@ -31,6 +31,7 @@ from legato.data.formats.text_pairs import tidy
 from legato.data.formats.trees import WORD, Tree, Treebank, clean, escape, fill, flatten, read_trees, skeleton
 from legato.data.positions import Reading
 from legato.data.processors import Processors
+from legato.data.sources.patterns import Source
 from legato.data.splits import SplitData, ValidShare, by_order, completed
 from legato.data.text.tokenizers import AnyTokenizer, Ids, Tokenizer, TokenizerConfig
 from legato.decoding import Hypothesis, SearchOptions
@@ -59,13 +60,13 @@ from legato.tasks.encoder_decoder import (
 from legato.tasks.predictions import Answer, Prediction
 
 
-class ParsingData(SplitData[str | list[str]]):
+class ParsingData(SplitData):
     """Where the trees are."""
 
-    train: str | list[str] | None = Field(
+    train: Source | None = Field(
         None, description="a file of bracketed trees, a folder, a pattern, archive.zip!pattern, or a list of them"
     )
-    valid: str | list[str] | None = Field(None, description="left out: the last share of the training trees")
+    valid: Source | None = Field(None, description="left out: the last share of the training trees")
     encoding: str = Field("utf-8", description="of the files")
     valid_share: ValidShare = 0.1
     max_length: int = Field(400, ge=8, description="tokens; training trees with longer sequences are left out")

@@ -32,6 +32,7 @@ from legato.data.formats.strays import few
 from legato.data.formats.text import Text
 from legato.data.positions import Reading, row_reading
 from legato.data.sources.files import SPLITS
+from legato.data.sources.patterns import Source
 from legato.data.sources.table import Column
 from legato.data.splits import Encoding, SplitData, ValidShare
 from legato.errors import ConfigError, DataError, FolderError, brief
@@ -58,11 +59,11 @@ from legato.training.job import Loss
 KEPT = ("columns", "article", "no_answer", "window", "stride", "longest_answer")  # that a model folder remembers
 
 
-class QuestionData(SplitData[str]):
+class QuestionData(SplitData):
     """Where the questions are, and how texts are read."""
 
-    train: str | None = Field(None, description="SQuAD's JSON, a csv, tsv, jsonl or parquet file, or a hub name")
-    valid: str | None = Field(None, description="left out: a share of the training questions")
+    train: Source | None = Field(None, description="SQuAD's JSON, a csv, tsv, jsonl or parquet file, or a hub name")
+    valid: Source | None = Field(None, description="left out: a share of the training questions")
     columns: list[str | int] | None = Field(
         None,
         description="[question,context,answer,place] of a table, the place optional; left out: guessed, and said",
@@ -102,7 +103,7 @@ class QuestionOptions(Section):
 # --- reading ---------------------------------------------------------------------------------------
 
 
-def read_split(data: Any, source: str, split: str, about: dict[str, Any] | None = None) -> Questions:
+def read_split(data: Any, source: Source, split: str, about: dict[str, Any] | None = None) -> Questions:
     """The questions that `source` names, read as `data` says, or else as in training."""
     kept = {name: as_trained(data, name, about or {}) for name in ("columns", "article", "no_answer")}
     return read_questions(source, QuestionFiles(**asdict(data.files(split)), skip_bad=data.skip_bad, **kept))
@@ -189,7 +190,7 @@ class QuestionJob(TaskJob):
     def _read(self, say: Say) -> dict[str, Questions]:
         data = self.plan.data
 
-        def read(source: str, split: str, train: Questions | None) -> Questions:
+        def read(source: Source, split: str, train: Questions | None) -> Questions:
             questions = read_split(data, source, split)
             for note in questions.notes:
                 say(note)
@@ -305,6 +306,7 @@ class QuestionAnswering(Task):
     Job = QuestionJob
     Data = QuestionData
     needs = "=FILE, SQuAD's JSON or a table of questions"
+    tuples = ("question context answer", "question context answer answer_start")
     metrics = METRICS
     Options = QuestionOptions
     continues = True

@@ -31,6 +31,7 @@ from legato.data.formats.text import Text
 from legato.data.positions import Reading
 from legato.data.processors import TEXT, Processors
 from legato.data.sources.files import MAX_LINE
+from legato.data.sources.patterns import Source
 from legato.data.splits import Encoding, MaxLine, SplitData, TableFormat, ValidShare, completed, hold_out_named
 from legato.data.text.vocabularies import TokenizerConfig
 from legato.decoding.options import MAX_BEAMS, MAX_NBEST
@@ -76,11 +77,11 @@ SHORT: Final = {"layers": 2, "width": 64, "heads": 4, "source_length": 250, "len
 FUSED: Final = 8  # beams with a language model, where nobody says how many
 
 
-class SpeechData(SplitData[str], SoundData):
+class SpeechData(SplitData, SoundData):
     """Where the sounds and transcripts are, and how they are learned and scored."""
 
-    train: str | None = Field(None, description="a table with sounds and transcripts, a hub name or toy:sounds")
-    valid: str | None = Field(None, description="left out: a share of the training sounds")
+    train: Source | None = Field(None, description="a table with sounds and transcripts, a hub name or toy:sounds")
+    valid: Source | None = Field(None, description="left out: a share of the training sounds")
     format: TableFormat = "auto"
     encoding: Encoding = "utf-8"
     max_line: MaxLine = MAX_LINE
@@ -99,7 +100,7 @@ class SpeechData(SplitData[str], SoundData):
     )
     language: str | None = Field(None, description="that is spoken, of a model of several, such as en")
 
-    def transcripts(self, source: str, split: str, seed: int, toy: ToySoundsConfig | None = None) -> Transcripts:
+    def transcripts(self, source: Source, split: str, seed: int, toy: ToySoundsConfig | None = None) -> Transcripts:
         """The sounds and transcripts that `source` names."""
         if source == SOUNDS:
             return toy_transcripts(toy or self.sounds, split, seed)
@@ -161,7 +162,7 @@ class SpeechJob(TaskJob):
         train = self.parts["train"]
         say(f"the model will hear: {train.names[0]} → {train.texts[0]}")
 
-    def _read(self, source: str, split: str) -> Transcripts:
+    def _read(self, source: Source, split: str) -> Transcripts:
         rows: Transcripts = self.plan.data.transcripts(source, split, self.plan.seed)
         if rows.note:
             self.say(f"data.{split}: {rows.note}")
@@ -327,6 +328,7 @@ class Speech(SoundTask):
     Data = SpeechData
     generated = (SOUNDS,)
     needs = "=FILE, a table with sounds and transcripts"
+    tuples = ("audio text",)
     metrics = METRICS
     Options = SpeechOptions
     processors = (TEXT, "audio")

@@ -20,6 +20,7 @@ from legato.data.formats.tag_schemes import (
 )
 from legato.data.formats.tagged_text import FORMATS, TaggedText, read_tagged
 from legato.data.sources.files import MAX_LINE
+from legato.data.sources.patterns import Source
 from legato.data.splits import Encoding, MaxLine, SplitData, ValidShare, by_order, completed
 from legato.errors import DataError, brief, listed
 
@@ -27,11 +28,11 @@ SHOWN = 12  # tags that a message lists
 LONG = 12  # letters of a tag
 
 
-class TaggingData(SplitData[str]):
+class TaggingData(SplitData):
     """Where the tagged words are."""
 
-    train: str | None = Field(None, description="a file of columns, CoNLL-U, or a table of words and tags")
-    valid: str | None = Field(None, description="left out: the last share of the training sentences")
+    train: Source | None = Field(None, description="a file of columns, CoNLL-U, or a table of words and tags")
+    valid: Source | None = Field(None, description="left out: the last share of the training sentences")
     format: str = Field("auto", description=", ".join(FORMATS[:-1]) + f" or {FORMATS[-1]}")
     word: str | int | None = Field(
         None, description="the words' column, by number from 1 or name; left out: the first"
@@ -58,7 +59,7 @@ class TaggingData(SplitData[str]):
     )
 
 
-def read_split(data: TaggingData, source: str, split: str) -> TaggedText:
+def read_split(data: TaggingData, source: Source, split: str) -> TaggedText:
     """The sentences that `source` names, read as `data` says."""
     text = read_tagged(source, data.files(split), word=data.word, tag=data.tag)
     for sentence in text.sentences:

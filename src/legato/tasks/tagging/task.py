@@ -285,6 +285,7 @@ class Tagging(Task):
     Job = TaggingJob
     Data = TaggingData
     needs = " to a file with a word and its tag on each line"
+    tuples = ("words tags",)
     metrics = METRICS
     Options = Section  # there is nothing to choose
     continues = True

@@ -27,6 +27,7 @@ from legato.data.formats.text_pairs import Pairs, clean, hold_out_pairs, read_pa
 from legato.data.positions import Reading
 from legato.data.processors import Processors
 from legato.data.sources.files import MAX_LINE
+from legato.data.sources.patterns import Source
 from legato.data.sources.toys import TOY, TOY_SOURCES, ToyConfig, toy_rows
 from legato.data.splits import Encoding, MaxLine, SplitData, ValidShare, completed
 from legato.data.text.bpe_dropout import BpeDropout
@@ -56,13 +57,13 @@ from legato.tasks.translation.translator import NAMED, Translator, tag_token, ta
 FEW = 100  # pairs: a score of fewer says little
 
 
-class TranslationData(SplitData[str | list[str]]):
+class TranslationData(SplitData):
     """Where the pairs are and how they are prepared."""
 
-    train: str | list[str] | None = Field(
+    train: Source | None = Field(
         None, description="[a.en,a.de], a tsv, csv, jsonl or parquet file, a hub name or toy:NAME"
     )
-    valid: str | list[str] | None = Field(None, description="left out: a share of the training pairs")
+    valid: Source | None = Field(None, description="left out: a share of the training pairs")
     columns: list[str | int] | None = Field(
         None, description="[source,target] of a table: names, or numbers from 1; left out: guessed, and said"
     )
@@ -106,7 +107,7 @@ class TranslationOptions(BeamOptions):
     alignments: bool = False
 
 
-def _read(data: TranslationData, source: str | list[str], split: str) -> Pairs:
+def _read(data: TranslationData, source: Source, split: str) -> Pairs:
     return read_pairs(
         source,
         data.files(split),
@@ -157,7 +158,7 @@ class TranslationJob(EncoderDecoderJob):
     def _read(self) -> dict[str, Pairs]:
         data = self.plan.data
 
-        def read(source: str | list[str], split: str, train: Pairs | None) -> Pairs:
+        def read(source: Source, split: str, train: Pairs | None) -> Pairs:
             toy = str(source).startswith(TOY)
             pairs = _toy_pairs(source, data.toy, self.plan.seed, split) if toy else _read(data, source, split)
             pairs, report = clean(pairs)
@@ -274,6 +275,7 @@ class Translation(Task):
     Data = TranslationData
     generated = TOY_SOURCES
     needs = "=[source file,target file], or a table"
+    tuples = ("source target",)
     metrics = METRICS
     Options = TranslationOptions
 

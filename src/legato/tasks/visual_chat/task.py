@@ -41,6 +41,7 @@ from legato.data.image.image_processor import ImageProcessor
 from legato.data.image.scenes import SCENES
 from legato.data.positions import Reading
 from legato.data.processors import TEXT, Processors
+from legato.data.sources.patterns import Source, source_name
 from legato.data.splits import Encoding, SplitData, TableFormat, ValidShare, completed, hold_out_named
 from legato.data.text.tokenizers import Tokenizer
 from legato.decoding import SearchOptions
@@ -78,13 +79,13 @@ from legato.training.job import Loss
 PAD_TO = 32  # few shapes on a GPU
 
 
-class VisualChatData(SplitData[str], PictureData):
+class VisualChatData(SplitData, PictureData):
     """Where the dialogues and their pictures are."""
 
-    train: str | None = Field(
+    train: Source | None = Field(
         None, description="a table with pictures and messages, or captions, a hub name, or toy:scenes"
     )
-    valid: str | None = Field(None, description="left out: the dialogues of a share of the training pictures")
+    valid: Source | None = Field(None, description="left out: the dialogues of a share of the training pictures")
     system: str | None = Field(None, description="what a dialogue begins with that has no system message")
     prompt: str = Field(PROMPT, min_length=1, description="what is asked of pictures that have captions alone")
     format: TableFormat = "auto"
@@ -194,7 +195,7 @@ class VisualChatJob(TaskJob):
         self.batches = PictureBatches(
             pad_answers(self.rows["train"], PAD_TO) if on_gpu else self.rows["train"],
             self.pixels["train"],
-            plan.batch_shape(str(data.train), PAD_TO),
+            plan.batch_shape(source_name(data.train), PAD_TO),
             place="images",
             positions=0,  # they are tokens
             augmentation=self.reader.changes,
@@ -219,7 +220,7 @@ class VisualChatJob(TaskJob):
     def model_config(self) -> LlavaConfig:
         return self.settings
 
-    def _read(self, source: str, split: str) -> PictureDialogues:
+    def _read(self, source: Source, split: str) -> PictureDialogues:
         rows = dialogues(self.plan.data, {}).read(self.plan.data, source, split, self.plan.seed)
         if rows.note:
             self.say(f"data.{split}: {rows.note}")

@@ -35,6 +35,7 @@ from legato.data.image.scenes import SCENES, ScenesConfig
 from legato.data.positions import Reading
 from legato.data.processors import TEXT, Processors
 from legato.data.sources.files import resolve_path
+from legato.data.sources.patterns import Source
 from legato.data.sources.table import Column
 from legato.data.splits import ValidShare, hold_out_named
 from legato.errors import ConfigError
@@ -65,8 +66,8 @@ from legato.training.job import Loss
 class VQAData(PictureTableData):
     """Where the pictures, questions and answers are."""
 
-    train: str | None = Field(None, description="a table with pictures, questions and answers, or toy:scenes")
-    valid: str | None = Field(None, description="left out: the questions about a share of the training pictures")
+    train: Source | None = Field(None, description="a table with pictures, questions and answers, or toy:scenes")
+    valid: Source | None = Field(None, description="left out: the questions about a share of the training pictures")
     valid_share: ValidShare = 0.1
     answers: int | None = Field(
         None, ge=2, description="how many answers are learned, the most frequent ones; left out: all"
@@ -127,7 +128,7 @@ class VQAJob(LabelledJob):
         if plan.data.vectors is not None and plan.loaded is not None:
             raise ConfigError("from=MODEL brings its own embedding; leave out data.vectors")
 
-    def read_split(self, source: str, split: str, train: Any) -> VisualQuestions:
+    def read_split(self, source: Source, split: str, train: Any) -> VisualQuestions:
         data = self.plan.data
         return questions(data.choices, data.statements).read(data, source, split, self.plan.seed)
 
@@ -222,6 +223,7 @@ class VQA(Task):
     Data = VQAData
     generated = (SCENES,)
     needs = "=FILE, a table with pictures, questions and answers"
+    tuples = ("image question answer",)
     metrics = METRICS
     Options = ClassificationOptions
     Input: ClassVar[type | tuple[type, ...]] = (tuple, str)

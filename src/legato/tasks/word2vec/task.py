@@ -225,6 +225,7 @@ class Word2Vec(Task):
     Data = Word2VecData
     generated = CORPUS_SOURCES
     needs = "=FILE, or data.{split}=builtin:stdlib to try"
+    tuples = ("text",)
     metrics = METRICS
     Options = Word2VecOptions
 
