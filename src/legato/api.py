@@ -9,15 +9,21 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from legato.config import merge, nested, settings_of
-from legato.errors import ConfigError, brief
+from legato.data.sources.memory_tables import split_data
+from legato.errors import ConfigError
+from legato.registry import TASKS
 from legato.runs import train as runs
+from legato.runs.recipes import settings_for, task_named
 from legato.training.config import TrainConfig
 
 if TYPE_CHECKING:
     from legato.model import Model
 
 Files = str | PathLike[str] | Sequence[str | PathLike[str]]
-"""A file, a folder, a dataset's name on the hub, `toy:…`, `builtin:…`; or several files, as a task takes them."""
+"""A file, a folder, a pattern of files, a dataset's name on the hub, `toy:…`, `builtin:…`; or several of those."""
+
+Data = Files | Any
+"""Files, or a table in memory: a list of texts, tuples or dicts, a dict of columns, a DataFrame, a Dataset."""
 
 
 @dataclass(repr=False)
@@ -40,9 +46,9 @@ def train(
     task: str | Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
     *,
-    train: Files | Mapping[str, Any] | None = None,
-    valid: Files | None = None,
-    test: Files | None = None,
+    train: Data | None = None,
+    valid: Data | None = None,
+    test: Data | None = None,
     model: str | None = None,
     from_: str | PathLike[str] | Model | None = None,
     adapt: str | None = None,
@@ -62,7 +68,8 @@ def train(
     Arguments:
         task: a task (`lm`, `classification`, …), a recipe (`lm/ptb-lstm`) or a YAML file; or all settings as a dict.
         settings: any settings by their dotted names, such as `{"model.width": 256}`.
-        train, valid, test: the data. Without `valid` a part of `train` is held out.
+        train, valid, test: the data: files, or a table in memory, of which the run keeps a copy. Without `valid` a
+            part of `train` is held out.
         model: the architecture to train from scratch, such as `lstm`; `legato models` lists them.
         from_: a trained model to go on from: a folder, a run, a name on the hub, or a `Model`.
         adapt: with `from_`, how much of it is trained: `full`, `head`, `lora` or `bitfit`.
@@ -76,17 +83,20 @@ def train(
 
     >>> legato.train("lm", train="a.txt", model="lstm", lr=3e-3, out="runs/x")           # doctest: +SKIP
     >>> legato.train("classification", train="reviews.csv", from_="MODEL", adapt="lora")  # doctest: +SKIP
+    >>> legato.train("classification", train=[("a fine film", "good"), …], steps=300)     # doctest: +SKIP
     """
     if "what" in more:  # as the first argument was called
         task = more.pop("what")
     settings = settings_of(settings)
     if hasattr(model, "folder"):
         raise ConfigError("model= names an architecture, such as 'lstm'; a trained model to go on from is from_=")
-    section = train if isinstance(train, Mapping) else {}  # settings of the loop, as a YAML file groups them
+    # Settings of the loop, as a YAML file groups them; a dict of columns is data.
+    section = train if isinstance(train, Mapping) and all(key in TrainConfig.model_fields for key in train) else {}
+    data = {"train": None if section else train, "valid": valid, "test": test}
+    root = merge(nested(settings), nested(more)).get("data", {}).get("root")
+    files, tables = split_data(data, lambda: _tuples(task, settings), root)
     named = {
-        "data.train": None if train is section else _files("train", train),
-        "data.valid": _files("valid", valid),
-        "data.test": _files("test", test),
+        **{f"data.{split}": names for split, names in files.items()},
         "from": None if from_ is None else str(getattr(from_, "folder", from_)),
         "out": None if out is None else str(out),
         "resume": None if resume is None else str(resume),
@@ -95,30 +105,16 @@ def train(
     timed = {"train.lr": lr, "train.epochs": epochs, "train.steps": steps}
     given: dict[str, Any] = {key: value for key, value in {**named, **short, **timed}.items() if value is not None}
     if section:
-        given["train"] = _checked(section)
+        given["train"] = dict(section)
     spelled = {key.rpartition(".")[2] for key in given}  # an argument stands over the same name in `settings`
     others = {k: v for k, v in settings.items() if k not in spelled or isinstance(v, Mapping)}
     before = nested({**others, **more})
-    result = runs.train(task, merge(before, nested(given)), quiet=quiet)
+    result = runs.train(task, merge(before, nested(given)), quiet=quiet, tables=tables)
     return TrainedRun(**vars(result))
 
 
-def _checked(section: Mapping[str, Any]) -> dict[str, Any]:
-    """A group of settings of the loop; columns of data are none."""
-    strange = [key for key in section if key not in TrainConfig.model_fields]
-    if strange:
-        _files("train", section)
-    return dict(section)
-
-
-def _files(argument: str, value: Any) -> str | list[str] | None:
-    """The names of files, as settings have them."""
-    if value is None or isinstance(value, str | PathLike):
-        return None if value is None else str(value)
-    if isinstance(value, Sequence) and value and all(isinstance(name, str | PathLike) for name in value):
-        return [str(name) for name in value]
-    kind = type(value).__name__
-    raise ConfigError(
-        f"{argument}= takes the name of a file, a folder or a dataset, not a {brief(kind)}; write it to a file first "
-        f"(df.to_csv('{argument}.csv')) and name that"
-    )
+def _tuples(what: str | Mapping[str, Any] | None, settings: Mapping[str, Any]) -> Sequence[str]:
+    """The columns of rows that are tuples, for the task that somebody names."""
+    named = settings_for(what).get("task") if isinstance(what, str) else (what or {}).get("task")
+    name = task_named(str(named or settings.get("task")))
+    return TASKS.get(name).tuples if name else ()

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from legato.config import validate
 from legato.data.items import items_of, texts_of
+from legato.data.sources.files import SPLITS
+from legato.data.sources.memory_tables import split_data, table_files
 from legato.data.text.tokenizers import AnyTokenizer, StreamDecoder, Tokenizer, decode_behind
 from legato.decoding import Hypothesis, SearchOptions, cut_at_stop, search
 from legato.decoding.constraints import check_followed, constraint_of
@@ -26,6 +28,7 @@ from legato.models.base import count_parameters
 from legato.registry import TASKS
 from legato.tasks.base import Task, member_of
 from legato.tasks.predictions import Predictions
+from legato.tasks.table_inputs import rows_in_memory
 
 if TYPE_CHECKING:  # imported where they are needed: most models are asked for something else
     from legato.inspect.trace import Trace
@@ -274,11 +277,18 @@ class Model:
         index.vectors.reader.warn_of_cuts()
         return found[0] if isinstance(queries, str) else found
 
-    def evaluate(self, /, **data: Any) -> dict[str, Any]:
-        """The task's scores, as `legato eval`: `model.evaluate(test="c.txt")`."""
-        task = TASKS.get(self.task)
-        checked = task.data_for(self.loaded, data)
-        with torch.no_grad():
+    def evaluate(self, test: Any = None, /, **data: Any) -> dict[str, Any]:
+        """The task's scores, as `legato eval`, on a file (`model.evaluate("c.txt")`) or a table in memory.
+
+        >>> model.evaluate([("a gem of a film", "good"), ("what a bore", "bad")])["accuracy"]     # doctest: +SKIP
+        1.0
+        """
+        task: type[Task] = TASKS.get(self.task)
+        data = data if test is None else {**data, "test": test}
+        splits = {split: data[split] for split in SPLITS if split in data}
+        files, tables = split_data(splits, lambda: task.tuples, data.get("root"))
+        with torch.no_grad(), table_files(tables) as copies:
+            checked = task.data_for(self.loaded, {**data, **files, **copies})
             scores: dict[str, Any] = task.evaluate(self.loaded, checked)
         return finite_scores(scores, self.module, _note, needed=("loss",))
 
@@ -299,6 +309,8 @@ class Model:
         """
         task: type[Task] = TASKS.get(self.task)
         single = isinstance(inputs, task.Input)
+        if not single:
+            inputs = rows_in_memory(inputs, task.Input, lambda file: task.read_inputs(file, self.about))
         many = [inputs] if single else items_of(inputs, task.input_name, alone=True)
         predictions = self.predictions(many, **options)
         predictions.check("" if single else task.input_name)

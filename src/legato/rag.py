@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from legato.config import validate
-from legato.data.items import items_of
+from legato.data.sources.memory_tables import file_names, memory_table
 from legato.decoding import SearchOptions
-from legato.errors import ConfigError, FolderError
+from legato.errors import ConfigError, DataError, FolderError
+from legato.folders.atomic import clear_errors
 from legato.input_files import path_of
 from legato.loading import load
 from legato.model import Model
+from legato.output_files import replacing_file
 from legato.retrieval.answers import CitedAnswer, answer, extract
 from legato.retrieval.chunks import OVERLAP, SIZE, Chunking
 from legato.retrieval.index import Index, open_store
@@ -110,7 +112,7 @@ class SpanFinder:
 
 
 def index(
-    places: Place | Sequence[Place] = (),
+    places: Place | Sequence[Place] | Any = (),
     *,
     out: Place,
     model: Place | Model | None = None,
@@ -123,6 +125,8 @@ def index(
 ) -> Index:
     """Make documents searchable, or bring an index up to date: files and folders; without any, those that it is of.
 
+    In place of files there may be texts or a table in memory, each row a document; a copy lies beside the index.
+
     `model` is an encoder; without one a new index is of words alone. `out` is a folder, or `postgresql://…`. What was
     done is told by the index's `report`.
 
@@ -133,8 +137,27 @@ def index(
         how = Chunking(SIZE if chunk_size is None else chunk_size, 0)
         chunking = replace(how, overlap=min(OVERLAP, how.size // 5) if overlap is None else overlap)
     made = Index.create(out, encoder_of(model, out, device, dtype), chunking, column)
-    made.update([places] if isinstance(places, str | Path) else items_of(places, "file", alone=True), progress)
+    made.update(_places(places, out), progress)
     return made
+
+
+def _places(places: Any, out: Place) -> list[Place]:
+    """Files and folders; of a table in memory, the copy that lies beside the index."""
+    if isinstance(places, str | Path):
+        return [places]
+    names = isinstance(places, list | tuple) and all(isinstance(name, str | Path) for name in places)
+    # A document has more than one word; a mistyped folder has not.
+    if names and (file_names(places) is not None or not any(str(name).split()[1:] for name in places)):
+        return list(places)
+    table = memory_table("documents", places, ["text"])
+    if "://" in str(out):
+        raise DataError(f"{table.name}: an index in a database is of files; write the documents to one, and name it")
+    copy = path_of(f"{str(out).rstrip('/')}-documents.parquet")
+    with clear_errors(copy):
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        with replacing_file(copy) as fresh:
+            table.write(fresh)
+    return [copy]
 
 
 def open_index(

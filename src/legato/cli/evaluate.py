@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 from typing import Annotated, Any
 
@@ -44,7 +45,7 @@ def command(
     from legato.schema import to_json
 
     words = joined(settings or [])
-    files = [word for word in words if "=" not in word and os.path.exists(word)]
+    files = [word for word in words if "=" not in word and (os.path.exists(word) or glob.has_magic(word))]
     given = split_words(word for word in words if word not in files)
     # A name without a section is of the data, the only section that there is; `data=FILE` is what is scored.
     given = {

@@ -17,7 +17,7 @@ def command(
         list[str] | None,
         typer.Argument(
             metavar="[FILE]...",
-            help="Files and folders: text, Markdown, HTML, PDF, jsonl, parquet; left out: what the index is of.",
+            help="Files and folders: text, Markdown, HTML, PDF, csv, tsv, jsonl, parquet; left out: what the index is of.",
         ),
     ] = None,
     out: Annotated[str, typer.Option(help="The index: a folder, or postgresql://…")] = "",
@@ -36,7 +36,8 @@ def command(
         int | None, typer.Option(help="Words that neighbouring passages share.", show_default="30")
     ] = None,
     column: Annotated[
-        str | None, typer.Option(help="Of jsonl and parquet, the column that holds the text.", show_default="text, …")
+        str | None,
+        typer.Option(help="Of csv, tsv, jsonl and parquet, the column that holds the text.", show_default="text, …"),
     ] = None,
     remove: Annotated[
         list[str] | None,

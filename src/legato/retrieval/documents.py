@@ -1,4 +1,4 @@
-"""Documents: what is in files of text, Markdown, HTML, PDF, jsonl and parquet, and which files a folder holds.
+"""Documents: what is in files of text, Markdown, HTML, PDF, jsonl, csv, tsv and parquet, and which files a folder holds.
 
 Whatever a document says is data. Its name and its metadata are never opened, followed or run; a link out of a folder
 is not followed. What cannot be read is a `DataError` of one line.
@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from legato import sandbox
-from legato.data.sources.files import MAX_LINE, decode, load_bytes, unify_newlines
-from legato.data.sources.tables import parse_line
+from legato.data.sources.files import MAX_LINE, FileOptions, decode, load_bytes, unify_newlines
+from legato.data.sources.table import Head
+from legato.data.sources.tables import parse_line, read_table
 from legato.errors import DataError, LegatoError, brief, listed
 from legato.input_files import near_path, open_file, path_of
 from legato.registry import require_extra
@@ -31,7 +32,8 @@ TEXT: Final = frozenset({".txt", ".text", ".rst", ".log"})
 MARKDOWN: Final = frozenset({".md", ".markdown", ".mdx"})
 HTML: Final = frozenset({".html", ".htm", ".xhtml"})
 LINES: Final = frozenset({".jsonl", ".ndjson"})
-TABLES: Final = LINES | {".parquet"}
+SEPARATED: Final = frozenset({".csv", ".tsv"})
+TABLES: Final = LINES | SEPARATED | {".parquet"}
 ENDINGS: Final = TEXT | MARKDOWN | HTML | TABLES | {".pdf"}
 TEXT_COLUMNS: Final = ("text", "contents", "content", "body", "passage", "document", "abstract")
 ID_COLUMNS: Final = ("_id", "id", "docid", "key")
@@ -238,7 +240,10 @@ def _is_cut(raw: bytes) -> bool:
 
 
 def _rows(path: Path, kind: str, column: str | None) -> Iterator[Document]:
-    rows = _parsed(path, _lines(path)) if kind in LINES else ((*row, "") for row in _parquet(path))
+    if kind in LINES:
+        rows = _parsed(path, _lines(path))
+    else:
+        rows = ((*row, "") for row in (_separated(path, column) if kind in SEPARATED else _parquet(path)))
     yield from _documents(path, rows, column, set())
 
 
@@ -291,6 +296,18 @@ def _parquet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     names = list(columns)
     for number, values in enumerate(zip(*columns.values(), strict=True), start=1):
         yield number, dict(zip(names, values, strict=True))
+
+
+def _separated(path: Path, column: str | None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The rows of a csv or tsv: by the names in its first row, or by numbers where `column` is one."""
+
+    def choose(head: Head) -> list[str | int]:
+        numbered = column is not None and column.isdecimal() and column not in head.names
+        return list(range(1, len(head.names) + 1)) if numbered else list(head.names)
+
+    table = read_table(str(path), choose, FileOptions(max_line=0))
+    for number, values in zip(table.lines, zip(*table.columns, strict=True), strict=True):
+        yield number, dict(zip(table.names, values, strict=True))
 
 
 def _row_document(path: Path, number: int, row: dict[str, Any], column: str | None) -> Document | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 from collections.abc import Iterable, Mapping
 from importlib import resources
@@ -196,7 +197,7 @@ def named_and_set(words: Iterable[str]) -> tuple[str | None, dict[str, Any]]:
     known = [name for name in names if task_named(name) or find_recipe(name) or name.endswith((".yaml", ".yml"))]
     others = [name for name in names if name not in known[:1]]
     what = known[0] if known else None
-    files = [name for name in others if os.path.exists(name)]
+    files = [name for name in others if os.path.exists(name) or glob.has_magic(name)]
     strange = [name for name in others if name not in files]
     if strange and what is None and strange[0] not in ASSIGNED:
         return strange[0], split_words(assignments)  # which is refused by its name

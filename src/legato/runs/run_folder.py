@@ -4,6 +4,7 @@ config.yaml        the resolved settings; running this file again repeats the ru
 metrics.jsonl      one line a report, in order of steps
 provenance.json    versions, commit, data hashes, hardware, seed
 events.out.…       TensorBoard
+data/              tables that were in memory, as parquet files: train, valid, test
 checkpoints/       see checkpoints.py
 best/  last/       model folders
 """
@@ -13,20 +14,23 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from legato.config import read_yaml, to_yaml
+from legato.config import merge, read_yaml, to_yaml
+from legato.data.sources.files import SPLITS
+from legato.data.sources.memory_tables import MemoryTable
 from legato.errors import FolderError, brief
 from legato.folders.atomic import clear_errors, recover, write_text
 from legato.folders.links import refuse_link
 from legato.folders.locks import Held, hold, let_go, remove
 from legato.input_files import read_bytes
-from legato.output_files import DRAWN, NEW
+from legato.output_files import DRAWN, NEW, replacing_file
 from legato.schema import OPEN, TypedDict, parse_json, to_json, with_config
 from legato.training.checkpoints import holds_checkpoint, list_checkpoints, sweep
 
@@ -34,6 +38,8 @@ LOCK = ".lock"  # held while a process trains
 STARTING = ".starting"  # there from the first moment until the first checkpoint
 CONFIG = "config.yaml"
 SMALL: Final = (STARTING, CONFIG, "provenance.json", "metrics.jsonl", "result.json")  # written at once
+Tables = Mapping[str, MemoryTable]
+NO_TABLES: Final[Tables] = MappingProxyType({})
 TIMES: Final = 100  # that a folder is made which others take back
 # What a start leaves that was killed before there was a run; all of it is made again.
 BEGUN: Final = frozenset({LOCK, STARTING})
@@ -65,6 +71,7 @@ class RunFolder:
         self.best = path / "best"
         self.last = path / "last"
         self.reports = path / "metrics.jsonl"
+        self.data = path / "data"
         self._events: Any = None
         self._lock: int | None = None
         self._claimed = False
@@ -96,19 +103,19 @@ class RunFolder:
         self._lock, self._claimed = None, False
 
     @classmethod
-    def create(cls, path: Path, settings: dict[str, Any]) -> RunFolder:
-        """A new run at `path`, which must not hold one yet, nor anything else."""
+    def create(cls, path: Path, settings: dict[str, Any], tables: Tables = NO_TABLES) -> RunFolder:
+        """A new run at `path`, which must not hold one yet, nor anything else; `tables` are its data in memory."""
         refuse_taken(path)  # before anything is touched there
         run = cls(path)
         for _ in range(TIMES):
             run._make_folder()
             with suppress(FileNotFoundError):  # whoever made the folder has just taken it back
                 run.claim()
-                return run._begin(settings)
+                return run._begin(settings, tables)
         raise FolderError(f"out={path} cannot be written: it is gone whenever it is made")
 
     @classmethod
-    def create_next(cls, stem: Path, settings: dict[str, Any]) -> RunFolder:
+    def create_next(cls, stem: Path, settings: dict[str, Any], tables: Tables = NO_TABLES) -> RunFolder:
         """A new run at `stem`-1, or at the next number that nobody has."""
         for number in itertools.count(1):
             run = cls(stem.with_name(f"{stem.name}-{number}"))
@@ -118,7 +125,7 @@ class RunFolder:
                 with suppress(FileNotFoundError, Held):  # somebody who named it was faster
                     run._claim()
                     break
-        return run._begin(settings)
+        return run._begin(settings, tables)
 
     def _make_folder(self) -> None:
         try:
@@ -130,13 +137,15 @@ class RunFolder:
                 return  # another's, or one that was there
             raise FolderError(f"out={self.path} cannot be made: {problem.strerror}") from None
 
-    def _begin(self, settings: dict[str, Any]) -> RunFolder:
+    def _begin(self, settings: dict[str, Any], tables: Tables) -> RunFolder:
         """What makes a claimed folder a run."""
         try:
             refuse_taken(self.path)  # again, since nobody else can change it now
             self._remove_halves()
             self.write(STARTING, "")
-            self.save_settings(settings)
+            for split, table in tables.items():
+                self._write_table(split, table)
+            self.save_settings(merge(settings, {"data": self.tables()}))
         except Exception:
             self.withdraw()
             raise
@@ -154,6 +163,8 @@ class RunFolder:
                 (self.path / name).unlink(missing_ok=True)
             with suppress(OSError):
                 self.checkpoints.rmdir()  # it is empty, or somebody's
+            with suppress(OSError):
+                self.data.rmdir()
         self.release(with_folder=self._made_folder)
 
     @classmethod
@@ -187,9 +198,27 @@ class RunFolder:
             self._made.append(name)
         write_text(self.path / name, text)
 
+    def _write_table(self, split: str, table: MemoryTable) -> None:
+        place = self.data / f"{split}.parquet"
+        with clear_errors(self.path):
+            self.data.mkdir(exist_ok=True)
+            with replacing_file(place) as fresh:
+                table.write(fresh)
+        self._made.append(str(place.relative_to(self.path)))
+
+    def tables(self) -> dict[str, str]:
+        """The files that hold the data which was in memory, by the splits."""
+        files = {split: self.data / f"{split}.parquet" for split in SPLITS}
+        return {split: str(file.absolute()) for split, file in files.items() if file.is_file()}
+
     @property
     def settings(self) -> dict[str, Any]:
-        return read_yaml(self.path / CONFIG)
+        """Those of config.yaml, with the run's own tables where they lie now: a run may have moved."""
+        settings, tables = read_yaml(self.path / CONFIG), self.tables()
+        data = settings.get("data")
+        data = data if isinstance(data, dict) else {}
+        own = {split: file for split, file in tables.items() if _is_table(data.get(split), split)}
+        return merge(settings, {"data": own}) if own else settings
 
     def save_settings(self, settings: dict[str, Any]) -> None:
         self.write(CONFIG, to_yaml(settings))
@@ -239,6 +268,11 @@ class RunFolder:
             events, self._events = self._events, None
             with clear_errors(self.path):
                 events.close()
+
+
+def _is_table(source: Any, split: str) -> bool:
+    """Whether a source is called as a run calls a table that was in memory."""
+    return isinstance(source, str) and Path(source).parts[-2:] == ("data", f"{split}.parquet")
 
 
 def refuse_taken(path: Path) -> None:

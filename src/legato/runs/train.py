@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from legato.config import merge, settings_of, validate
+from legato.config import merge, nested, settings_of, validate
 from legato.data.batching.batches import TOKENS
 from legato.data.text.tokenizers import TokenizerConfig
 from legato.data.text.word_bytes import vocabulary_bytes
@@ -35,7 +35,7 @@ from legato.nn.quantized import is_quantized
 from legato.registry import MODELS, TASKS
 from legato.runs.config import RunConfig, check, dump, flat, part_inside, settings_for
 from legato.runs.provenance import began_with_folders_pool, refuse_other_data, warn_of_other_device, write_provenance
-from legato.runs.run_folder import RunFolder
+from legato.runs.run_folder import NO_TABLES, RunFolder, Tables
 from legato.schema import fields_of, fit, read_json, to_json
 from legato.tasks.base import Plan
 from legato.training.adapt import Base, adapt, store_frozen, trainable_line
@@ -105,9 +105,12 @@ def train(
     settings: Mapping[str, Any] | None = None,
     *,
     quiet: bool = False,
+    tables: Tables = NO_TABLES,
     **more: Any,
 ) -> Result:
-    """Train a model. The same as `legato train WHAT key=value …`; settings alone must name the task.
+    """Train a model, on `tables` in memory for the splits that they are of.
+
+    The same as `legato train WHAT key=value …`; settings alone must name the task.
 
     >>> legato.train("lm", {"data.train": "a.txt", "model": "lstm"}, out="runs/x")  # doctest: +SKIP
     >>> legato.train({"task": "lm", "data.train": "a.txt"}, out="runs/x")  # doctest: +SKIP
@@ -122,8 +125,14 @@ def train(
             raise ConfigError(
                 f"resume={brief(given['resume'])} goes on with a run as it is; leave out '{brief(what)}'"
             )
+        if tables:
+            raise ConfigError(
+                f"resume={brief(given['resume'])} goes on with the run's own copy of its data; leave out "
+                f"{next(iter(tables))}="
+            )
         return resume_run(path_of(str(given.pop("resume")), error=ConfigError), settings_for(None, given), display)
-    return start_run(check(settings_for(what, given)), display)
+    given = merge(nested(given), {"data": dict.fromkeys(tables, "a table in memory")}) if tables else given
+    return start_run(check(settings_for(what, given)), display, tables)
 
 
 def _check_alone() -> None:
@@ -136,15 +145,16 @@ def _check_alone() -> None:
         )
 
 
-def start_run(config: RunConfig, display: Display) -> Result:
-    """A new run from its beginning."""
+def start_run(config: RunConfig, display: Display, tables: Tables = NO_TABLES) -> Result:
+    """A new run from its beginning; it keeps a copy of `tables`, its data in memory."""
     choose_device(config.device)  # before anything is written
     config.train.writes_events()
     if config.out:
-        run = RunFolder.create(path_of(config.out, error=ConfigError), dump(config))
+        run = RunFolder.create(path_of(config.out, error=ConfigError), dump(config), tables)
     else:
-        run = RunFolder.create_next(Path("runs") / f"{config.task}-{config.model.name}", dump(config))
+        run = RunFolder.create_next(Path("runs") / f"{config.task}-{config.model.name}", dump(config), tables)
     try:
+        config = check(run.settings) if tables else config
         return _carry_out(config, run, display, resuming=False)
     except Exception:
         run.withdraw()

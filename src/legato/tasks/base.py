@@ -257,12 +257,12 @@ class Task:
     ) -> TableInputs | None:
         """What `predict` takes of a file (see `read_inputs`); None: it is no table, and each line is a text."""
         from legato.tasks.file_inputs import file_kind
-        from legato.tasks.table_inputs import is_table
+        from legato.tasks.table_inputs import is_table_file
 
         kind = file_kind(source)
         if kind in ("picture", "sound"):
             raise DataError(f"{source} is a {kind}, and {cls.name} reads text; give a file of that")
-        return cls.read_inputs(source, about, columns, alone=alone) if is_table(source) else None
+        return cls.read_inputs(source, about, columns, alone=alone) if is_table_file(source) else None
 
     @classmethod
     def inputs_of(cls, texts: Sequence[str]) -> list[str]:

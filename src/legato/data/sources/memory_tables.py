@@ -85,6 +85,29 @@ def table_files(tables: Mapping[str, MemoryTable]) -> Iterator[dict[str, str]]:
 # --- which objects are tables -------------------------------------------------------------------------
 
 
+def split_data(
+    data: Mapping[str, Any], tuples: Callable[[], Sequence[str]], root: str | None = None
+) -> tuple[dict[str, str | list[str]], dict[str, MemoryTable]]:
+    """The arguments that name files, with the names, and those that are tables in memory; `tuples` as below."""
+    files: dict[str, str | list[str]] = {}
+    tables: dict[str, MemoryTable] = {}
+    for argument, value in data.items():
+        names = file_names(value, root)
+        if names is not None:
+            files[argument] = names
+        elif value is not None:
+            tables[argument] = memory_table(argument, value, tuples())
+    first, *others = tables.values() or [None]
+    for other in others:
+        missing = [column for column in first.columns if column not in other.columns] if first else []
+        if first and missing:
+            raise DataError(
+                f"{other.name} has the columns {listed(other.columns)} and lacks '{brief(missing[0])}' of "
+                f"{first.name}; give both the same columns"
+            )
+    return files, tables
+
+
 def file_names(value: Any, root: str | None = None) -> str | list[str] | None:
     """The name of a file, or several names; None where an object is none, such as a table or a list of texts."""
     if isinstance(value, str | PathLike):
@@ -111,6 +134,11 @@ def _is_file_name(name: str | PathLike[str], root: str | None) -> bool:
         return False
 
 
+def is_table(value: Any) -> bool:
+    """Whether an object has columns, be it one alone."""
+    return isinstance(value, Mapping) or any(hasattr(value, name) for name in ("columns", "column_names", "iloc"))
+
+
 def memory_table(argument: str, value: Any, tuples: Sequence[str] = ()) -> MemoryTable:
     """The table that an object in memory is; `tuples` are the columns' names where rows are tuples, one text a form.
 
@@ -128,7 +156,7 @@ def memory_table(argument: str, value: Any, tuples: Sequence[str] = ()) -> Memor
         columns = _frame_columns(name, value)
     elif hasattr(value, "iter_rows") and hasattr(value, "columns"):
         columns = {column: value[column].to_list() for column in value.columns}
-    elif isinstance(value, list | tuple) or (hasattr(value, "tolist") and getattr(value, "ndim", 0)):
+    elif isinstance(value, list | tuple) or (hasattr(value, "tolist") and getattr(value, "ndim", None)):
         columns = _row_columns(name, value if isinstance(value, list | tuple) else value.tolist(), tuples)
     elif hasattr(value, "to_list"):  # a column of polars
         columns = _row_columns(name, value.to_list(), tuples)
@@ -209,7 +237,7 @@ def _row_columns(name: str, rows: Sequence[Any], tuples: Sequence[str]) -> dict[
     for number, row in enumerate(values, start=1):
         if len(row) != len(values[0]):
             raise DataError(
-                f"{name}: row {number:,} has {len(row)} values, and row 1 {len(values[0])}; give each row as many"
+                f"{name}: row {number:,} has {_count(len(row))}, and row 1 {len(values[0])}; give each row as many"
             )
     form = next((form.split() for form in tuples if values and len(form.split()) == len(values[0])), None)
     if values and form is None:

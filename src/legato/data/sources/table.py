@@ -61,6 +61,7 @@ class Table:
     classes: list[list[str] | None] = field(default_factory=list)  # of each column whose numbers, from 0, have names
     note: str = ""  # how a csv or tsv was read, where that is not the usual way
     homes: list[str] | None = None  # the file of each row, where there are several
+    in_memory: bool = False  # whether it was a table in memory, beside which no file lies
 
     @property
     def shown(self) -> list[str]:
