@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from legato.config import validate
 from legato.data.items import items_of, texts_of
-from legato.data.sources.files import SPLITS
-from legato.data.sources.memory_tables import split_data, table_files
 from legato.data.text.tokenizers import AnyTokenizer, StreamDecoder, Tokenizer, decode_behind
 from legato.decoding import Hypothesis, SearchOptions, cut_at_stop, search
 from legato.decoding.constraints import check_followed, constraint_of
@@ -26,9 +24,8 @@ from legato.folders.finite_scores import finite_scores
 from legato.folders.loaded import Loaded
 from legato.models.base import count_parameters
 from legato.registry import TASKS
-from legato.tasks.base import Task, member_of
+from legato.tasks.base import Task, evaluated, member_of, rows_in_memory
 from legato.tasks.predictions import Predictions
-from legato.tasks.table_inputs import rows_in_memory
 
 if TYPE_CHECKING:  # imported where they are needed: most models are asked for something else
     from legato.inspect.trace import Trace
@@ -278,18 +275,9 @@ class Model:
         return found[0] if isinstance(queries, str) else found
 
     def evaluate(self, test: Any = None, /, **data: Any) -> dict[str, Any]:
-        """The task's scores, as `legato eval`, on a file (`model.evaluate("c.txt")`) or a table in memory.
-
-        >>> model.evaluate([("a gem of a film", "good"), ("what a bore", "bad")])["accuracy"]     # doctest: +SKIP
-        1.0
-        """
-        task: type[Task] = TASKS.get(self.task)
-        data = data if test is None else {**data, "test": test}
-        splits = {split: data[split] for split in SPLITS if split in data}
-        files, tables = split_data(splits, lambda: task.tuples, data.get("root"))
-        with torch.no_grad(), table_files(tables) as copies:
-            checked = task.data_for(self.loaded, {**data, **files, **copies})
-            scores: dict[str, Any] = task.evaluate(self.loaded, checked)
+        """The task's scores, as `legato eval`, on a file or a table in memory: `model.evaluate("c.txt")`."""
+        with torch.no_grad():
+            scores = evaluated(self.loaded, data if test is None else {**data, "test": test})
         return finite_scores(scores, self.module, _note, needed=("loss",))
 
     def predict(self, inputs: Any, *, probabilities: bool = False, **options: Any) -> Any:
@@ -308,9 +296,8 @@ class Model:
         Prediction('good', probability=0.9921)
         """
         task: type[Task] = TASKS.get(self.task)
+        inputs = rows_in_memory(self.loaded, inputs)
         single = isinstance(inputs, task.Input)
-        if not single:
-            inputs = rows_in_memory(inputs, task.Input, lambda file: task.read_inputs(file, self.about))
         many = [inputs] if single else items_of(inputs, task.input_name, alone=True)
         predictions = self.predictions(many, **options)
         predictions.check("" if single else task.input_name)

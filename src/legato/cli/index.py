@@ -17,7 +17,8 @@ def command(
         list[str] | None,
         typer.Argument(
             metavar="[FILE]...",
-            help="Files and folders: text, Markdown, HTML, PDF, csv, tsv, jsonl, parquet; left out: what the index is of.",
+            help="Files, patterns and folders: text, Markdown, HTML, PDF, csv, tsv, jsonl, parquet; left out: what "
+            "the index is of.",
         ),
     ] = None,
     out: Annotated[str, typer.Option(help="The index: a folder, or postgresql://…")] = "",
@@ -37,7 +38,7 @@ def command(
     ] = None,
     column: Annotated[
         str | None,
-        typer.Option(help="Of csv, tsv, jsonl and parquet, the column that holds the text.", show_default="text, …"),
+        typer.Option(help="Of a table, the column that holds the text.", show_default="text, …"),
     ] = None,
     remove: Annotated[
         list[str] | None,
@@ -63,10 +64,9 @@ def command(
         raise ConfigError("give files, or --remove, not both")
     if model is not None:
         check_place(model)
-    from legato.retrieval.documents import check_document_place
+    from legato.retrieval.documents import document_places
 
-    for file in files or ():
-        check_document_place(file)
+    document_places(files or ())
     if remove:
         from legato.retrieval.index import Index
 

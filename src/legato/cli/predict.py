@@ -229,9 +229,9 @@ def command(
         from legato.tasks.file_inputs import refuse_files
     table = False
     if file is not None:
-        from legato.tasks.table_inputs import is_table_file
+        from legato.tasks.table_inputs import is_table
 
-        table = is_table_file(file)
+        table = is_table(file)
     single = texts is not None and len(texts) == 1  # whose problem the last line says
     given = {name: value for name, value in called.params.items() if value is not None and value is not False}
     if context is not None:

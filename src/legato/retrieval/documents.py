@@ -1,4 +1,4 @@
-"""Documents: what is in files of text, Markdown, HTML, PDF, jsonl, csv, tsv and parquet, and which files a folder holds.
+"""Documents: what is in files of text, Markdown, HTML, PDF, csv, tsv, jsonl and parquet; the files of a folder.
 
 Whatever a document says is data. Its name and its metadata are never opened, followed or run; a link out of a folder
 is not followed. What cannot be read is a `DataError` of one line.
@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from legato import sandbox
 from legato.data.sources.files import MAX_LINE, FileOptions, decode, load_bytes, unify_newlines
+from legato.data.sources.patterns import source_files
 from legato.data.sources.table import Head
 from legato.data.sources.tables import parse_line, read_table
 from legato.errors import DataError, LegatoError, brief, listed
@@ -90,6 +91,11 @@ def files_under(
         kinds = [f"{count:,} {kind or 'without an ending'}" for kind, count in others.most_common()]
         told = brief(", ".join(kinds), 80)
         skipped.append(f"files in {place} that are of no kind that is read were left out: {told}")
+
+
+def document_places(names: Iterable[str | Path]) -> list[Path]:
+    """The files and folders that names or patterns of them stand for."""
+    return [check_document_place(file) for name in names for file in source_files(str(name))]
 
 
 def check_document_place(name: str | Path) -> Path:

@@ -28,8 +28,8 @@ from legato.retrieval.chunks import Chunk, chunks_of
 from legato.retrieval.documents import (
     NoText,
     Unreadable,
-    check_document_place,
     digest_of,
+    document_places,
     files_under,
     is_gone,
     read_changes,
@@ -169,8 +169,8 @@ class Update:
                 raise DataError(f"{none}name files or folders to index")
             return {name: path_of(place) for name, place in known.items()}
         roots = {}
-        for place in places:
-            path = Path(os.path.realpath(check_document_place(place)))
+        for place in document_places(places):
+            path = Path(os.path.realpath(place))
             if self._is_own(path):
                 raise DataError(f"{path} is where the index itself is; give --out another folder")
             name = next((name for name, place in known.items() if place == str(path)), path.name or "root")

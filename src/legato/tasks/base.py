@@ -23,6 +23,7 @@ from legato.data.batching.examples import Example, scoring_batches
 from legato.data.positions import Reading
 from legato.data.processors import TEXT, HasProcessors, Processors
 from legato.data.sources.files import SPLITS
+from legato.data.sources.memory_tables import data_files, is_memory_table, memory_table, table_files
 from legato.data.sources.table import Column
 from legato.data.splits import PARTED
 from legato.data.text.text_reader import parting
@@ -257,12 +258,12 @@ class Task:
     ) -> TableInputs | None:
         """What `predict` takes of a file (see `read_inputs`); None: it is no table, and each line is a text."""
         from legato.tasks.file_inputs import file_kind
-        from legato.tasks.table_inputs import is_table_file
+        from legato.tasks.table_inputs import is_table
 
         kind = file_kind(source)
         if kind in ("picture", "sound"):
             raise DataError(f"{source} is a {kind}, and {cls.name} reads text; give a file of that")
-        return cls.read_inputs(source, about, columns, alone=alone) if is_table_file(source) else None
+        return cls.read_inputs(source, about, columns, alone=alone) if is_table(source) else None
 
     @classmethod
     def inputs_of(cls, texts: Sequence[str]) -> list[str]:
@@ -343,6 +344,27 @@ def head_outputs(model: SequenceModel, rows: Sequence[Example], pad: int) -> lis
         for number, row in zip(numbers, logits, strict=True):
             made[number] = row
     return made
+
+
+def evaluated(loaded: Loaded, data: Mapping[str, Any]) -> dict[str, Any]:
+    """The scores of a model on `data.test`, be that a file or a table in memory."""
+    task: type[Task] = TASKS.get(loaded.task)
+    with data_files(data, task.tuples) as settings:
+        return task.evaluate(loaded, task.data_for(loaded, settings))
+
+
+def rows_in_memory(loaded: Loaded, inputs: Any) -> Any:
+    """What a model predicts from the rows of a table in memory, as of a file; other `inputs` as they are."""
+    task: type[Task] = TASKS.get(loaded.task)
+    rows = inputs if isinstance(inputs, list | tuple) and not isinstance(inputs, task.Input) else []
+    if all(isinstance(row, task.Input) for row in rows) and not is_memory_table(inputs):
+        return inputs
+    if rows and all(isinstance(row, tuple) and all(isinstance(part, str) for part in row) for row in rows):
+        return ["\t".join(part.replace("\t", " ") for part in row) for row in rows]
+    if rows and not all(isinstance(row, Mapping) for row in rows):
+        return inputs
+    with table_files({"inputs": memory_table("inputs", inputs, ["text"])}) as files:
+        return task.read_inputs(files["inputs"], loaded.about).texts
 
 
 def member_of(loaded: Loaded, name: str | None) -> Loaded:

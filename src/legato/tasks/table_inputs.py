@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from legato.data.formats.labelled import TEXTS, guess_columns, has_columns, named_by_number
 from legato.data.sources.files import unify_newlines
-from legato.data.sources.memory_tables import is_table, memory_table, table_files
 from legato.data.sources.table import Column, Head
 from legato.data.sources.tables import kind_of, read_table, tabbed
 from legato.errors import DataError, brief, listed
@@ -25,7 +24,7 @@ class TableInputs:
     unit: str = "row"  # what each is, in messages
 
 
-def is_table_file(file: str) -> bool:
+def is_table(file: str) -> bool:
     """Whether a file is read by columns, as its ending says, rather than line by line."""
     return kind_of(path_of(file)) != "text"
 
@@ -61,20 +60,6 @@ def read_inputs(
     texts = ["\t".join(part.replace("\t", " ") for part in row) for row in zip(*parts, strict=True)]
     note = f"{table.source}: reading {' and '.join(table.shown)} as text" + ("" if table.header else ", no header")
     return TableInputs(texts, note if choice.guessed else "")
-
-
-def rows_in_memory(
-    inputs: Any, kinds: type | tuple[type, ...], read: Callable[[str], TableInputs]
-) -> Sequence[Any] | Any:
-    """What the rows of a table in memory are predicted from, as `read` reads them of a file; other `inputs` as are."""
-    rows = inputs.tolist() if hasattr(inputs, "tolist") and not is_table(inputs) else inputs
-    listed_rows = isinstance(rows, Sequence) and not all(isinstance(row, kinds) for row in rows)
-    if listed_rows and all(isinstance(row, tuple) and all(isinstance(part, str) for part in row) for row in rows):
-        return ["\t".join(part.replace("\t", " ") for part in row) for row in rows]
-    if is_table(inputs) or (listed_rows and all(isinstance(row, Mapping) for row in rows)):
-        with table_files({"inputs": memory_table("inputs", inputs, ["text"])}) as files:
-            return read(files["inputs"]).texts
-    return inputs
 
 
 def _guess(head: Head, count: int) -> Sequence[Column]:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from legato import memory
+from legato.data.sources.files import SPLITS
 from legato.data.sources.parquet import MEMORY_NAME
 from legato.data.sources.tables import FILE_SUFFIXES, class_names
 from legato.errors import DataError, brief, listed
@@ -82,6 +83,15 @@ def table_files(tables: Mapping[str, MemoryTable]) -> Iterator[dict[str, str]]:
         yield {name: str(file) for name, file in files.items()}
 
 
+@contextmanager
+def data_files(settings: Mapping[str, Any], tuples: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Settings of data in which files stand for tables in memory, for as long as the block goes on."""
+    splits: dict[str, Any] = {split: settings[split] for split in SPLITS if split in settings}
+    files, tables = split_data(splits, lambda: tuples, settings.get("root"))
+    with table_files(tables) as copies:
+        yield {**settings, **files, **copies}
+
+
 # --- which objects are tables -------------------------------------------------------------------------
 
 
@@ -97,8 +107,8 @@ def split_data(
             files[argument] = names
         elif value is not None:
             tables[argument] = memory_table(argument, value, tuples())
-    first, *others = tables.values() or [None]
-    for other in others:
+    first = next(iter(tables.values()), None)
+    for other in tables.values():
         missing = [column for column in first.columns if column not in other.columns] if first else []
         if first and missing:
             raise DataError(
@@ -134,7 +144,7 @@ def _is_file_name(name: str | PathLike[str], root: str | None) -> bool:
         return False
 
 
-def is_table(value: Any) -> bool:
+def is_memory_table(value: Any) -> bool:
     """Whether an object has columns, be it one alone."""
     return isinstance(value, Mapping) or any(hasattr(value, name) for name in ("columns", "column_names", "iloc"))
 
