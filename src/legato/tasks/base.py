@@ -356,12 +356,14 @@ def evaluated(loaded: Loaded, data: Mapping[str, Any]) -> dict[str, Any]:
 def rows_in_memory(loaded: Loaded, inputs: Any) -> Any:
     """What a model predicts from the rows of a table in memory, as of a file; other `inputs` as they are."""
     task: type[Task] = TASKS.get(loaded.task)
-    rows = inputs if isinstance(inputs, list | tuple) and not isinstance(inputs, task.Input) else []
-    if all(isinstance(row, task.Input) for row in rows) and not is_memory_table(inputs):
+    rows = inputs if isinstance(inputs, list | tuple) else []
+    if isinstance(inputs, task.Input) or (
+        all(isinstance(row, task.Input) for row in rows) and not is_memory_table(inputs)
+    ):
         return inputs
-    if rows and all(isinstance(row, tuple) and all(isinstance(part, str) for part in row) for row in rows):
+    if rows and task.Input is str and all(isinstance(row, tuple) and set(map(type, row)) == {str} for row in rows):
         return ["\t".join(part.replace("\t", " ") for part in row) for row in rows]
-    if rows and not all(isinstance(row, Mapping) for row in rows):
+    if rows and (isinstance(rows[0], task.Input) or not all(isinstance(row, Mapping) for row in rows)):
         return inputs
     with table_files({"inputs": memory_table("inputs", inputs, ["text"])}) as files:
         return task.read_inputs(files["inputs"], loaded.about).texts

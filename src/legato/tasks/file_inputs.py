@@ -16,6 +16,7 @@ from legato.data.image.pictures import is_picture_file
 from legato.data.sources.columns import Role
 from legato.data.sources.files import load_text
 from legato.data.sources.named_files import find_files, printable
+from legato.data.sources.patterns import source_files
 from legato.data.sources.table import Column, Head
 from legato.data.sources.tables import FILE_SUFFIXES, kind_of, read_table, tabbed
 from legato.errors import DataError, brief, listed
@@ -38,8 +39,17 @@ class FileKind:
     def read(
         self, source: str, trained: Sequence[Column] | None = None, columns: Sequence[Column] | None = None
     ) -> TableInputs:
-        """Those that a file or folder names; of a table those of `columns`, else as in training, else guessed."""
-        path = existing(source)
+        """Those that files or a folder name; of a table those of `columns`, else as in training, else guessed."""
+        names = source_files(source)
+        if len(names) > 1 and any(kind_of(path_of(name)) == "text" for name in names):
+            parts = [self.read(name, trained, columns) for name in names]
+            every = [
+                name
+                for file, part in zip(names, parts, strict=True)
+                for name in part.names or [file] * len(part.texts)
+            ]
+            return TableInputs([item for part in parts for item in part.texts], names=every, unit=self.what)
+        path = existing(names[0])
         if path.is_dir():
             return self._folder(path)
         if path.suffix.lower() in self.endings:

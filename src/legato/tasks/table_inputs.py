@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from legato.data.formats.labelled import TEXTS, guess_columns, has_columns, named_by_number
-from legato.data.sources.files import unify_newlines
+from legato.data.sources.files import load_text, unify_newlines
+from legato.data.sources.named_files import source_folder
+from legato.data.sources.patterns import source_files
 from legato.data.sources.table import Column, Head
 from legato.data.sources.tables import kind_of, read_table, tabbed
+from legato.data.sources.text_folders import SENTENCES, has_slots, text_files, text_lines
 from legato.errors import DataError, brief, listed
 from legato.input_files import path_of
 
@@ -25,8 +29,9 @@ class TableInputs:
 
 
 def is_table(file: str) -> bool:
-    """Whether a file is read by columns, as its ending says, rather than line by line."""
-    return kind_of(path_of(file)) != "text"
+    """Whether a file is read by columns, or is several, rather than read line by line."""
+    path = path_of(file)
+    return kind_of(path) != "text" or path.is_dir() or (glob.has_magic(file) and not path.exists())
 
 
 @dataclass
@@ -52,8 +57,16 @@ def read_inputs(
 ) -> TableInputs:
     """The texts of a table: of `columns`; else of those that were `trained` on, where it has them; else guessed.
 
-    `count` is how many texts a row has where the table does not tell.
+    `count` is how many texts a row has where the table does not tell. In a folder each text file is a text, and so
+    is each line of `seq.in`, or of several files that are no tables.
     """
+    folder, names = source_folder(source), source_files(source)
+    if folder is not None and not has_slots(folder):
+        texts = text_files(folder)
+        return TableInputs([load_text(path) for path in texts], "", [str(path.relative_to(folder)) for path in texts])
+    if folder is not None or all(kind_of(path_of(name)) == "text" for name in names):
+        files = [path_of(name) for name in names] if folder is None else [folder / SENTENCES]
+        return TableInputs([line for file in files for line in text_lines(file)], unit="line")
     choice = ColumnChoice(columns, trained, lambda head: _guess(head, count))
     table = read_table(source, choice, tabbed(source))
     parts = [[unify_newlines(text) for text in table.texts(place, "--columns")] for place in range(len(table.names))]

@@ -231,10 +231,19 @@ def _by_name(names: Sequence[str]) -> list[Column] | None:
 def guess_columns(head: Head, which: str = LABELLED.which) -> list[Column]:
     """The columns of text, or of two texts, and of the label; `which` they are, an error asks."""
     found = _by_name(head.names) or (_by_content(head.rows()) if head.separated else _by_type(head))
-    if found is None:
+    if found is None or _is_text_column(head, found[-1]):
         parted = {"csv": ", where commas separate them", "tsv": ", where tabs separate them"}.get(head.kind, "")
         raise head.undecided(which, f"one column{parted}" if len(head.names) == 1 else None)
     return found
+
+
+def _is_text_column(head: Head, label: Column) -> bool:
+    """Whether what is taken for the label, by no name of one, holds texts that differ: then there is no label."""
+    if not head.separated or not isinstance(label, str) or LABEL.knows(label):
+        return False
+    place = head.names.index(label)
+    values = [row[place] for row in head.rows()[1:] if len(row) > place]
+    return _is_text(values) and not _is_label(values)
 
 
 def _by_type(head: Head) -> list[Column] | None:

@@ -14,7 +14,7 @@ from legato.data.sources.columns import TEXT
 from legato.data.sources.corpora import CORPORA, CORPUS_SOURCES
 from legato.data.sources.files import FileOptions, load_text, resolve_path, unify_newlines
 from legato.data.sources.patterns import Source, source_files, source_name
-from legato.data.sources.table import Column, Head
+from legato.data.sources.table import Column, Head, Table
 from legato.data.sources.tables import kind_of, locate, read_table
 from legato.data.splits import by_order
 from legato.errors import DataError, brief, suggest
@@ -63,12 +63,16 @@ def read_text(source: Source, files: FileOptions = FileOptions(), *, column: str
     True
     """
     names = source_files(source, files.root)
-    tables = not any(_is_plain(name, files) for name in names)
-    parts = [names] if tables else names  # tables are read as one, by the columns of the first
-    documents = [unify_newlines(text) for part in parts for text in _documents(part, files, column) if text]
+    name = source_name(source)
+    if any(_is_plain(each, files) for each in names):
+        documents = [text for each in names for text in _documents(each, files, column)]
+    else:  # tables are read as one, by the columns of the first
+        table = _read_table(names, files, column)
+        documents, name = table.texts(0, "data.column"), table.source if table.in_memory else name
+    documents = [unify_newlines(document) for document in documents if document]
     if all(document.isspace() for document in documents):
-        raise DataError(f"{source_name(source)} is empty: it holds no text; give a file that does")
-    return Text.of(source_name(source), documents)
+        raise DataError(f"{name} is empty: it holds no text; give a file that does")
+    return Text.of(name, documents)
 
 
 def _is_plain(name: str, files: FileOptions) -> bool:
@@ -79,16 +83,19 @@ def _is_plain(name: str, files: FileOptions) -> bool:
     return path is not None and kind_of(path) == "text"
 
 
-def _documents(source: Source, files: FileOptions, column: str | None) -> list[str]:
-    if not isinstance(source, str) or not _is_plain(source, files):
-        table = read_table(source, lambda head: [_guess(head) if column is None else column], files)
-        return table.texts(0, "data.column")
-    if not source.startswith("builtin:"):
-        return [load_text(resolve_path(source, files.root), files.encoding, files.max_line)]
-    name = source.removeprefix("builtin:")
-    if name not in CORPORA:
-        raise DataError(f"there is no built-in text '{brief(source)}'; {suggest(source, CORPUS_SOURCES)}")
-    return CORPORA[name](files.split)
+def _documents(name: str, files: FileOptions, column: str | None) -> list[str]:
+    if not _is_plain(name, files):
+        return _read_table([name], files, column).texts(0, "data.column")
+    if not name.startswith("builtin:"):
+        return [load_text(resolve_path(name, files.root), files.encoding, files.max_line)]
+    corpus = name.removeprefix("builtin:")
+    if corpus not in CORPORA:
+        raise DataError(f"there is no built-in text '{brief(name)}'; {suggest(name, CORPUS_SOURCES)}")
+    return CORPORA[corpus](files.split)
+
+
+def _read_table(names: list[str], files: FileOptions, column: str | None) -> Table:
+    return read_table(names, lambda head: [_guess(head) if column is None else column], files)
 
 
 def _guess(head: Head) -> Column:

@@ -21,16 +21,17 @@ TEXT_ENDINGS: Final = (".txt", ".text", ".txt.gz")
 
 def class_texts(folder: Path, files: FileOptions) -> list[tuple[Path, str, str]]:
     """The text files of each class: where each lies, what stands in it, and its class."""
-
-    def inside(place: Path) -> list[Path]:
-        return sorted(
-            path
-            for path in place.rglob("*")
-            if path.name.lower().endswith(TEXT_ENDINGS) and not path.name.startswith(".") and path.is_file()
-        )
-
-    texts = class_folders(folder, inside, "text", "*.txt")
+    texts = class_folders(folder, text_files, "text", "*.txt")
     return [(path, load_text(path, files.encoding, files.max_line), label) for path, label in texts]
+
+
+def text_files(folder: Path) -> list[Path]:
+    """The text files in a folder and below it, by name."""
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.name.lower().endswith(TEXT_ENDINGS) and not path.name.startswith(".") and path.is_file()
+    )
 
 
 def has_slots(folder: Path) -> bool:
@@ -40,7 +41,7 @@ def has_slots(folder: Path) -> bool:
 
 def slot_lines(folder: Path, name: str, files: FileOptions) -> tuple[list[str], list[str]]:
     """The sentences of a folder, and the line of its file `name` for each: `seq.out` or `label`."""
-    sentences, others = (_lines(folder / file, files) for file in (SENTENCES, name))
+    sentences, others = (text_lines(folder / file, files) for file in (SENTENCES, name))
     if len(sentences) != len(others):
         raise DataError(
             f"{folder / SENTENCES} has {len(sentences):,} lines and {folder / name} {len(others):,}; give each "
@@ -49,7 +50,8 @@ def slot_lines(folder: Path, name: str, files: FileOptions) -> tuple[list[str], 
     return sentences, others
 
 
-def _lines(path: Path, files: FileOptions) -> list[str]:
+def text_lines(path: Path, files: FileOptions = FileOptions()) -> list[str]:
+    """The lines of a text file."""
     if not path.exists():
         raise no_file(path)
     lines = load_text(path, files.encoding, files.max_line).split("\n")
