@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import legato
-from legato.errors import ConfigError
+from legato.errors import ConfigError, DataError
 from legato.runs import train as runs
 from legato.runs.config import RunConfig
 from tiny_runs import small
@@ -29,21 +29,25 @@ def test_train_has_a_signature_with_the_usual_settings_and_examples() -> None:
 def test_a_trained_run_brings_its_model(tmp_path: Path) -> None:
     settings = small(tmp_path)
     files = {name: settings.pop(f"data.{name}") for name in ("train", "valid")}
-    run = legato.train("lm", settings, **files, lr=0.01, steps=2, quiet=True, out=tmp_path / "run")  # type: ignore[arg-type]
+    run = legato.train("lm", settings, **files, lr=0.01, steps=2, quiet=True, out=tmp_path / "run")
     assert repr(run).startswith(f"TrainedRun('{tmp_path}/run', 2 steps, ")
     assert run.model is run.model
     assert isinstance(run.model.generate("a", max_tokens=2), str)
 
 
 def test_what_is_no_file_is_refused_with_what_to_do() -> None:
-    with pytest.raises(ConfigError, match=r"train= takes the name of a file.*not a dict; write it to a file first"):
-        legato.train("lm", train={"text": ["a"]})  # type: ignore[arg-type]
+    with pytest.raises(
+        DataError, match=r"train= takes names of files or a table in memory, not int: a list of texts"
+    ):
+        legato.train("lm", train=5)
+    with pytest.raises(DataError, match=r"'stepps' is 3, and a dict of columns has a list for each"):
+        legato.train("lm", train={"stepps": 3})
 
 
 def test_arguments_stand_over_settings_and_keep_what_lies_beside_them(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[RunConfig] = []
 
-    def refuse(config: RunConfig, display: object) -> None:
+    def refuse(config: RunConfig, display: object, tables: object) -> None:
         seen.append(config)
         raise ConfigError("enough")
 

@@ -128,7 +128,7 @@ def test_the_last_rows_are_held_out_and_one_row_is_too_few() -> None:
 
 
 def test_sources_are_read_in_order_with_the_training_part_at_hand() -> None:
-    data = SplitData[str](train="a", test="c")
+    data = SplitData(train="a", test="c")
     found = data.read(lambda source, split, train: (source, split, train))  # type: ignore[arg-type, return-value]
     assert found == {"train": ("a", "train", None), "test": ("c", "test", ("a", "train", None))}
     assert list(completed(found, lambda train: {"train": train, "valid": train})) == ["train", "valid", "test"]
@@ -136,7 +136,7 @@ def test_sources_are_read_in_order_with_the_training_part_at_hand() -> None:
 
 @pytest.mark.parametrize("source", ["builtin:stdlib", "toy:copy"])
 def test_a_source_with_parts_of_its_own_is_validated_on_one(source: str) -> None:
-    read = SplitData[str](train=source).read(lambda source, split, train: f"{source} {split}")
+    read = SplitData(train=source).read(lambda source, split, train: f"{source} {split}")
     assert read == {"train": f"{source} train", "valid": f"{source} valid"}
 
 

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import legato
 import legato.retrieval.documents as documents_module
 from legato.errors import DataError
 from legato.retrieval.chunks import Chunking, chunks_of, count_words
@@ -284,3 +285,33 @@ def test_lines_that_are_known_are_not_read_again(tmp_path: Path) -> None:
     file.write_text('{"id": "x", "text": "one"}\n{"id": \n')
     with pytest.raises(DataError, match="line 2: not JSON"):
         read_changes(file, None, known)
+
+
+def test_rows_of_csv_and_tsv_are_documents(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('id,title,text,year\n7,Cats,"They sleep, mostly.",1999\n8,,"",2000\n')
+    (tmp_path / "b.tsv").write_text("Dogs bark.\t1\nCats sleep.\t2\n")
+    document = one(tmp_path / "a.csv")
+    assert (document.key, document.title, document.metadata) == ("7", "Cats", {"id": "7", "year": "1999"})
+    assert [found.blocks[0].text for found in read_documents(tmp_path / "b.tsv", "1")] == [
+        "Dogs bark.",
+        "Cats sleep.",
+    ]
+    with pytest.raises(DataError, match=r"b\.tsv, row \d has none of the columns text.*choose with --column"):
+        list(read_documents(tmp_path / "b.tsv"))
+
+
+def test_texts_in_memory_and_patterns_are_indexed(tmp_path: Path) -> None:
+    found = legato.index([{"text": "Cats sleep a lot."}, {"text": "Dogs bark."}], out=tmp_path / "index")
+    assert found.search("bark")[0].passage.text == "Dogs bark."
+    again = legato.index(["Cats sleep a lot.", "Birds sing loudly."], out=tmp_path / "index").report
+    assert again is not None
+    assert (again.added, again.removed, again.unchanged) == (1, 1, 1)
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.txt").write_text(f"File {name} is here.")
+    report = legato.index(tmp_path / "?.txt", out=tmp_path / "files").report
+    assert report is not None
+    assert report.documents == 2
+    with pytest.raises(DataError, match=r"there is no .*docs to index"):
+        legato.index(["docs"], out=tmp_path / "none")
+    with pytest.raises(DataError, match=r"an index in a database is of files"):
+        legato.index(["Cats sleep a lot."], out="postgresql://nowhere/x#y")

@@ -357,9 +357,7 @@ def rows_in_memory(loaded: Loaded, inputs: Any) -> Any:
     """What a model predicts from the rows of a table in memory, as of a file; other `inputs` as they are."""
     task: type[Task] = TASKS.get(loaded.task)
     rows = inputs if isinstance(inputs, list | tuple) else []
-    if isinstance(inputs, task.Input) or (
-        all(isinstance(row, task.Input) for row in rows) and not is_memory_table(inputs)
-    ):
+    if isinstance(inputs, task.Input) or not (rows or is_memory_table(inputs)):
         return inputs
     if rows and task.Input is str and all(isinstance(row, tuple) and set(map(type, row)) == {str} for row in rows):
         return ["\t".join(part.replace("\t", " ") for part in row) for row in rows]

@@ -62,10 +62,12 @@ def read_inputs(
     """
     folder, names = source_folder(source), source_files(source)
     if folder is not None and not has_slots(folder):
-        texts = text_files(folder)
-        return TableInputs([load_text(path) for path in texts], "", [str(path.relative_to(folder)) for path in texts])
+        paths = text_files(folder)
+        if not paths:
+            raise DataError(f"{folder} holds no text file; those end in .txt")
+        return TableInputs([load_text(path) for path in paths], "", [str(path.relative_to(folder)) for path in paths])
     if folder is not None or all(kind_of(path_of(name)) == "text" for name in names):
-        files = [path_of(name) for name in names] if folder is None else [folder / SENTENCES]
+        files = [folder / SENTENCES] if folder is not None else [path_of(name) for name in names]
         return TableInputs([line for file in files for line in text_lines(file)], unit="line")
     choice = ColumnChoice(columns, trained, lambda head: _guess(head, count))
     table = read_table(source, choice, tabbed(source))
