@@ -136,8 +136,9 @@ def index(
     if chunk_size is not None or overlap is not None:
         how = Chunking(SIZE if chunk_size is None else chunk_size, 0)
         chunking = replace(how, overlap=min(OVERLAP, how.size // 5) if overlap is None else overlap)
+    documents = _places(places, out)
     made = Index.create(out, encoder_of(model, out, device, dtype), chunking, column)
-    made.update(_places(places, out), progress)
+    made.update(documents, progress)
     return made
 
 

@@ -18,7 +18,14 @@ import legato
 import legato.retrieval.documents as documents_module
 from legato.errors import DataError
 from legato.retrieval.chunks import Chunking, chunks_of, count_words
-from legato.retrieval.documents import check_document_place, files_under, read_changes, read_documents, reading
+from legato.retrieval.documents import (
+    check_document_place,
+    document_places,
+    files_under,
+    read_changes,
+    read_documents,
+    reading,
+)
 from legato.retrieval.html_text import html_blocks
 from legato.retrieval.markdown import markdown_blocks, plain_blocks
 from legato.retrieval.records import Block, Document, FileDocuments
@@ -289,7 +296,7 @@ def test_lines_that_are_known_are_not_read_again(tmp_path: Path) -> None:
 
 def test_rows_of_csv_and_tsv_are_documents(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('id,title,text,year\n7,Cats,"They sleep, mostly.",1999\n8,,"",2000\n')
-    (tmp_path / "b.tsv").write_text("Dogs bark.\t1\nCats sleep.\t2\n")
+    (tmp_path / "b.tsv").write_text("Dogs bark.\tA\nCats sleep.\tB\n")
     document = one(tmp_path / "a.csv")
     assert (document.key, document.title, document.metadata) == ("7", "Cats", {"id": "7", "year": "1999"})
     assert [found.blocks[0].text for found in read_documents(tmp_path / "b.tsv", "1")] == [
@@ -308,10 +315,8 @@ def test_texts_in_memory_and_patterns_are_indexed(tmp_path: Path) -> None:
     assert (again.added, again.removed, again.unchanged) == (1, 1, 1)
     for name in ("a", "b"):
         (tmp_path / f"{name}.txt").write_text(f"File {name} is here.")
-    report = legato.index(tmp_path / "?.txt", out=tmp_path / "files").report
-    assert report is not None
-    assert report.documents == 2
-    with pytest.raises(DataError, match=r"there is no .*docs to index"):
-        legato.index(["docs"], out=tmp_path / "none")
+    assert document_places([tmp_path / "?.txt"]) == [tmp_path / "a.txt", tmp_path / "b.txt"]
+    with pytest.raises(DataError, match=r"there is no .*nowhere to index"):
+        legato.index(["nowhere"], out=tmp_path / "none")
     with pytest.raises(DataError, match=r"an index in a database is of files"):
         legato.index(["Cats sleep a lot."], out="postgresql://nowhere/x#y")
