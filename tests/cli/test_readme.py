@@ -71,6 +71,13 @@ def adapting() -> None:
         Path(f"{split}.tsv").write_text(films, encoding="utf-8")
         Path(f"{split}.conll").write_text(names, encoding="utf-8")
         Path(f"{split}.json").write_text(json.dumps(book), encoding="utf-8")
+    for name in ("a", "b"):
+        Path("parts").mkdir(exist_ok=True)
+        Path("new").mkdir(exist_ok=True)
+        Path("parts", f"{name}.csv").write_text(
+            "text,label\n" + "a gem,good\na bore,bad\na joy,good\nso dull,bad\n" * 4
+        )
+        Path("new", f"{name}.txt").write_text("a gem of a film\n")
     Path("texts.txt").write_text("a dog runs\nthe cat sleeps\n", encoding="utf-8")
     Path("page.txt").write_text(page, encoding="utf-8")
     for name in ("pairs.tsv", "pairs-dev.tsv"):
@@ -135,11 +142,11 @@ def test_every_command_in_the_guide_runs(texts: Path, command: Any) -> None:
 
 
 def test_the_python_in_the_guide_runs(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (code,) = [block for kind, block in BLOCKS if kind == "python"]
+    code = "".join(block for kind, block in BLOCKS if kind == "python").replace("steps=20", "steps=6")
     small = code.replace('"train.steps": 300', '"train.steps": 6, "model.width": 16, "train.batch_tokens": 256')
     assert small != code
     exec(compile(small, "guide.md", "exec"), {})
-    assert len(capsys.readouterr().out.splitlines()) >= 2
+    assert len(capsys.readouterr().out.splitlines()) >= 3
 
 
 @pytest.fixture
