@@ -93,7 +93,8 @@ def train(
     # Settings of the loop, as a YAML file groups them; a dict of columns is data.
     section = train if isinstance(train, Mapping) and all(key in TrainConfig.model_fields for key in train) else {}
     data = {"train": None if section else train, "valid": valid, "test": test}
-    root = merge(nested(settings), nested(more)).get("data", {}).get("root")
+    section_of_data = merge(nested(settings), nested(more)).get("data")
+    root = section_of_data.get("root") if isinstance(section_of_data, Mapping) else None
     files, tables = split_data(data, lambda: _tuples(task, settings), root)
     named = {
         **{f"data.{split}": names for split, names in files.items()},

@@ -36,10 +36,10 @@ def test_a_pattern_names_files_in_order_and_a_list_in_its_own(parts: Path) -> No
 
 
 def test_several_tables_read_as_one_file_of_their_rows(parts: Path) -> None:
-    whole = read_labelled(str(parts / "whole.tsv"))
+    table = read_labelled(str(parts / "whole.tsv"))
     for source in (str(parts / "?.csv"), [str(parts / "a.csv"), str(parts / "b.csv")]):
         rows = read_labelled(source)
-        assert rows.sha256 == whole.sha256
+        assert rows.sha256 == table.sha256
         assert rows.where(1) == f"{parts}/b.csv, line 2"
         assert rows.select([1]).where(0) == f"{parts}/b.csv, line 2"
 

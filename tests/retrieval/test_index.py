@@ -446,9 +446,9 @@ def test_what_was_taken_out_stays_out_until_it_is_named(place: Place, docs: Path
 
 
 def test_other_kinds_of_files_are_counted(place: Place, docs: Path, encoder: WordEncoder) -> None:
-    for name in ("a.csv", "b.csv", "more/c.py", "Makefile", ".hidden"):
+    for name in ("a.xls", "b.xls", "more/c.py", "Makefile", ".hidden"):
         (docs / name).write_text("x")
-    with pytest.warns(UserWarning, match=r"left out: 2 \.csv, 1 without an ending, 1 \.py") as told:
+    with pytest.warns(UserWarning, match=r"left out: 2 \.xls, 1 without an ending, 1 \.py") as told:
         made(place("a"), docs, encoder)
     assert len([one for one in told if one.category is UserWarning]) == 1
 

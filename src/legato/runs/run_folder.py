@@ -145,7 +145,7 @@ class RunFolder:
             self.write(STARTING, "")
             for split, table in tables.items():
                 self._write_table(split, table)
-            self.save_settings(merge(settings, {"data": self.tables()}))
+            self.save_settings(merge(settings, {"data": self.tables()}) if tables else settings)
         except Exception:
             self.withdraw()
             raise
@@ -217,8 +217,8 @@ class RunFolder:
         settings, tables = read_yaml(self.path / CONFIG), self.tables()
         data = settings.get("data")
         data = data if isinstance(data, dict) else {}
-        own = {split: file for split, file in tables.items() if _is_table(data.get(split), split)}
-        return merge(settings, {"data": own}) if own else settings
+        copies = {split: file for split, file in tables.items() if _is_table(data.get(split), split)}
+        return merge(settings, {"data": copies}) if copies else settings
 
     def save_settings(self, settings: dict[str, Any]) -> None:
         self.write(CONFIG, to_yaml(settings))

@@ -60,7 +60,7 @@ def read_labelled_sounds(
         sounds=sounds,
         labels=[value.strip() if isinstance(value, str) else value for value in table.columns[1]],
         lines=table.lines,
-        homes=table.homes,
+        row_files=table.row_files,
         unit=table.unit,
         columns=list(table.names),
         note=note,

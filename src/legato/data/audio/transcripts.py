@@ -65,7 +65,7 @@ def read_transcripts(
         names=[sound.name for sound in sounds],
         texts=texts,
         lines=table.lines,
-        homes=table.homes,
+        row_files=table.row_files,
         unit=table.unit,
         columns=list(table.names),
         note=note,

@@ -106,7 +106,7 @@ def read_boxes(
         labels=labels,
         boxes=boxes,
         lines=table.lines,
-        homes=table.homes,
+        row_files=table.row_files,
         unit=table.unit,
         columns=list(table.names),
         note=note,

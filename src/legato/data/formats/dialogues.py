@@ -78,7 +78,12 @@ def dialogues_of(table: Table, system: str | None = None, *, pictures: bool = Fa
     if not rows:
         raise DataError(f"{table.source} holds no dialogue")
     return Dialogues(
-        source=table.source, rows=rows, columns=table.names, lines=table.lines, homes=table.homes, unit=table.unit
+        source=table.source,
+        rows=rows,
+        columns=table.names,
+        lines=table.lines,
+        row_files=table.row_files,
+        unit=table.unit,
     )
 
 

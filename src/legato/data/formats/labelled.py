@@ -122,7 +122,7 @@ def read_labelled(
         seconds=more[0] if more else None,
         labels=[value.strip() if isinstance(value, str) else value for value in table.columns[-1]],
         lines=table.lines,
-        homes=table.homes,
+        row_files=table.row_files,
         unit=table.unit,
         columns=list(chosen),
         note=", ".join(notes),
@@ -164,7 +164,7 @@ def _from_folder(folder: Path, rows: list[tuple[str, int, str, str]], note: str 
         texts=[tidy(text) for text in texts],
         labels=[label.strip() for label in labels],
         lines=lines,
-        homes=files,
+        row_files=files,
         columns=["text", "label"],
         note=note,
     )

@@ -121,7 +121,7 @@ def read_picture_dialogues(
         rows=found.rows,
         columns=list(table.names),
         lines=found.lines,
-        homes=found.homes,
+        row_files=found.row_files,
         unit=found.unit,
         note=note,
         pictures=pictures,

@@ -94,7 +94,7 @@ def read_labelled_pictures(
         pictures=pictures,
         labels=[value.strip() if isinstance(value, str) else value for value in table.columns[1]],
         lines=table.lines,
-        homes=table.homes,
+        row_files=table.row_files,
         unit=table.unit,
         columns=list(table.names),
         note=note,

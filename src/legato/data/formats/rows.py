@@ -39,9 +39,9 @@ class NumberedRows(Rows):
 
     lines: list[int]  # where each row stands, counted from 1
     note: str = ""  # what was guessed in reading, for the user to check
-    homes: list[str] | None = None  # the file of each row, where there are several
+    row_files: list[str] | None = None  # the file of each row, where there are several
 
-    places: ClassVar[tuple[str, ...]] = ("homes",)
+    places: ClassVar[tuple[str, ...]] = ("row_files",)
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -52,4 +52,4 @@ class NumberedRows(Rows):
 
     def where(self, row: int) -> str:
         """Where a row stands, for messages: `train.tsv, line 17`."""
-        return f"{self.homes[row] if self.homes else self.source}, {self.place(row)}"
+        return f"{self.row_files[row] if self.row_files else self.source}, {self.place(row)}"

@@ -87,7 +87,7 @@ def read_scored_pairs(
         first=first,
         second=second,
         lines=table.lines,
-        homes=table.homes,
+        row_files=table.row_files,
         unit=table.unit,
         scores=scores,
         negatives=negatives,

@@ -43,7 +43,7 @@ class TaggedSentence:
     words: list[str]
     tags: list[str]
     lines: list[int]
-    home: str = ""  # the file that it stands in, where there are several
+    file: str = ""  # the file that it stands in, where there are several
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class TaggedText(Rows):
         return sha256_of("\x1e".join(f"{word}\x1f{tag}" for word, tag in row) + "\x1d" for row in rows)
 
     def where(self, sentence: TaggedSentence, place: int = 0) -> str:
-        return f"{sentence.home or self.source}, {self.unit} {sentence.lines[place]}"
+        return f"{sentence.file or self.source}, {self.unit} {sentence.lines[place]}"
 
     @property
     def words(self) -> int:
@@ -89,7 +89,7 @@ def read_tagged(
                 f"{text.source}: words and tags are the columns {' and '.join(text.columns)}, and in "
                 f"{texts[0].source} {' and '.join(texts[0].columns)}; give files of the same columns"
             )
-    sentences = [replace(sentence, home=text.source) for text in texts for sentence in text.sentences]
+    sentences = [replace(sentence, file=text.source) for text in texts for sentence in text.sentences]
     return replace(texts[0], source=source_name(source), sentences=sentences, sha256="")
 
 

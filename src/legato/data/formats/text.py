@@ -64,8 +64,8 @@ def read_text(source: Source, files: FileOptions = FileOptions(), *, column: str
     """
     names = source_files(source, files.root)
     name = source_name(source)
-    if any(_is_plain(each, files) for each in names):
-        documents = [text for each in names for text in _documents(each, files, column)]
+    if any(_is_plain(part, files) for part in names):
+        documents = [text for part in names for text in _documents(part, files, column)]
     else:  # tables are read as one, by the columns of the first
         table = _read_table(names, files, column)
         documents, name = table.texts(0, "data.column"), table.source if table.in_memory else name

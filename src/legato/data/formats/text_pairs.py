@@ -220,7 +220,7 @@ def _read_columns(source: Source, columns: Sequence[Column] | None, tag: Column 
         _texts_or_nothing(table, 1),
         source=source_name(source),
         lines=table.lines,
-        homes=table.homes,
+        row_files=table.row_files,
         tags=tags,
         unit=table.unit,
         note=", ".join(notes),

@@ -92,7 +92,7 @@ def read_visual_questions(
         names=[picture_key(picture) for picture in pictures],
         choices=None if choices is False or len(table.columns) < 4 else _choices(table, 3),
         lines=table.lines,
-        homes=table.homes,
+        row_files=table.row_files,
         unit=table.unit,
         columns=list(table.names),
         note=note,

@@ -251,8 +251,10 @@ def _row_columns(name: str, rows: Sequence[Any], tuples: Sequence[str]) -> dict[
             )
     form = next((form.split() for form in tuples if values and len(form.split()) == len(values[0])), None)
     if values and form is None:
-        known = " or ".join(f"({form.replace(' ', ', ')})" for form in tuples) or "no tuples: give dicts or columns"
-        raise DataError(f"{name}: a row has {_count(len(values[0]))}; this task takes {known}")
+        accepted = (
+            " or ".join(f"({form.replace(' ', ', ')})" for form in tuples) or "no tuples: give dicts or columns"
+        )
+        raise DataError(f"{name}: a row has {_count(len(values[0]))}; this task takes {accepted}")
     return dict(zip(form or [], map(list, zip(*values, strict=True)), strict=True))
 
 

@@ -60,7 +60,7 @@ class Table:
     header: bool  # whether the columns have names
     classes: list[list[str] | None] = field(default_factory=list)  # of each column whose numbers, from 0, have names
     note: str = ""  # how a csv or tsv was read, where that is not the usual way
-    homes: list[str] | None = None  # the file of each row, where there are several
+    row_files: list[str] | None = None  # the file of each row, where there are several
     in_memory: bool = False  # whether it was a table in memory, beside which no file lies
 
     @property
@@ -69,7 +69,7 @@ class Table:
         return [f"'{brief(name)}'" if self.header else f"column {name}" for name in self.names]
 
     def where(self, row: int) -> str:
-        return f"{self.homes[row] if self.homes else self.source}, {self.unit} {self.lines[row]:,}"
+        return f"{self.row_files[row] if self.row_files else self.source}, {self.unit} {self.lines[row]:,}"
 
     def refuse_missing(self) -> None:
         """Refuse a row without a value, as a table in memory may have it."""

@@ -80,7 +80,7 @@ def read_table(source: Source, columns: Sequence[Column] | Choose, files: FileOp
         source=source_name(source),
         columns=values,
         lines=[line for part in tables for line in part.lines],
-        homes=[part.source for part in tables for _ in part.lines],
+        row_files=[part.source for part in tables for _ in part.lines],
     )
 
 
