@@ -331,12 +331,27 @@ def test_a_signal_saves_and_stops_after_the_step(
     assert all(torch.equal(kept[name], tensor) for name, tensor in model_weights(run, "last").items())
 
 
-def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path: Path, signal_at_step_6: Callable[[int], None]) -> None:
-    whole = train(tmp_path, "whole", model__dropout=0.2)
+STOPPED: dict[str, dict[str, Any]] = {
+    "dropout": {"model__dropout": 0.2},
+    "ema and plateau": {"train__ema": 0.9, "train__schedule": "plateau", "train__plateau_patience": 2},
+    "asgd": {"train__optimizer": "asgd", "train__average_patience": 1, "data__forget": 0.2},
+    "momentum": {"train__optimizer": "sgd", "train__momentum": 0.9, "train__accumulate": 2},
+    "windows": {"model": "window", "data__batching": "windows"},
+}
+
+
+@pytest.mark.parametrize("kind", STOPPED)
+def test_a_stopped_run_goes_on_to_the_same_bits(
+    kind: str, tmp_path: Path, scores: Scores, signal_at_step_6: Callable[[int], None]
+) -> None:
+    losses = (5.0, 6.0, 6.0, 6.0, 7.0, 7.0, 7.0, 7.0, 4.0, 8.0, 8.0, 8.0)  # an average and two cuts begin
+    scores(*losses, *losses)
+    settings = {"train__validate_every": 1, **STOPPED[kind]}
+    whole = train(tmp_path, "whole", **settings)
     with pytest.MonkeyPatch.context():
         signal_at_step_6(signal.SIGTERM)
     with pytest.raises(Stopped):
-        train(tmp_path, model__dropout=0.2)
+        train(tmp_path, **settings)
     legato.train(resume=tmp_path / "run", quiet=True)
     assert weights_digest(tmp_path / "run") == weights_digest(whole)
 
