@@ -171,6 +171,20 @@ def test_their_folder_says_the_same_here(family: str, kind: str, tmp_path: Path)
     assert loaded.about.get("labels", []) == LABELS[kind]
 
 
+@pytest.mark.parametrize(
+    ("family", "kind", "entry"),
+    [
+        ("distilbert", "classes", "seq_classif_dropout"),
+        ("distilbert", "tags", "dropout"),
+        ("distilbert", "spans", "qa_dropout"),
+        ("bert", "spans", "hidden_dropout_prob"),
+    ],
+)
+def test_a_heads_dropout_is_what_their_class_calls_it(family: str, kind: str, entry: str, tmp_path: Path) -> None:
+    theirs(family, kind, tmp_path, **{entry: 0.3})
+    assert headed(load_model(tmp_path)).shape.dropout == 0.3
+
+
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("family", TEXTS)
 @pytest.mark.parametrize("kind", CLASSES)

@@ -36,6 +36,13 @@ def test_a_model_without_attention_has_nothing_to_align() -> None:
         build(FEW[-1]).align(batch_of(SOURCES, tokens(4, 5)))
 
 
+def test_uneven_looks_at_a_source_cost_what_they_cost_without_its_padding() -> None:
+    model, ids = build(attention_penalty=0.5).train(), tokens(4, 5)
+    alone = [model(batch_of([source], ids[row : row + 1])) for row, source in enumerate(SOURCES)]
+    together = model(batch_of(SOURCES, ids)).auxiliary["attention"]
+    close(together, torch.stack([output.auxiliary["attention"] for output in alone]).mean())
+
+
 @every_kind
 def test_the_written_out_equations_equal_the_fused_kernels(kind: Kind) -> None:
     model = build(kind)
