@@ -97,6 +97,15 @@ def test_a_batch_is_bounded_by_its_work(run: Lengths) -> None:
         batcher.close(drain=False)
 
 
+def test_shorter_inputs_that_join_a_batch_count_as_its_longest(batcher: Batcher, run: Lengths) -> None:
+    batcher.work = 6
+    held(batcher, run)
+    requests = [batcher.submit(texts, "texts", run) for texts in (["a", "a", "a", "a"], ["aaa"])]
+    run.free.set()
+    assert [request.future.result(20) for request in requests] == [[1, 1, 1, 1], [3]]
+    assert run.batches[1:] == [["a", "aaa"], ["a", "a", "a"]]  # 2 × 3, 3 × 1
+
+
 def test_others_have_their_turn_between_the_batches_of_a_request(batcher: Batcher, run: Lengths) -> None:
     held(batcher, run)
     many, one, other = (batcher.submit(texts, "texts", run) for texts in (["a"] * 6, ["bbbb"], ["cc"]))
