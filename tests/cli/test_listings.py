@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 import legato
+from legato.cli.printing import show
 from legato.models.published.entries import value_at
 from legato.registry import MODELS, TASKS
 from legato.runs import doctor as diagnosis
@@ -167,6 +168,15 @@ def test_no_word_is_cut_however_narrow_the_terminal(
 
     whole = {word for word in words_at(10_000) if word.isascii() and len(word) <= width - 4}
     assert whole - words_at(width) <= {"recipe", "model", "setting"}  # headings of what stands on a line of its own
+
+
+def test_a_table_that_is_a_little_too_wide_cuts_no_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for width in range(14, 30):
+        monkeypatch.setattr("legato.cli.printing.WIDE", width)
+        show(("name", "meaning"), [("encoder", "recurrence")])
+        assert {"encoder", "recurrence"} <= set(re.split(r"[\s│┃:]+", capsys.readouterr().out))
 
 
 def test_what_a_setting_may_be_is_said(command: Any) -> None:

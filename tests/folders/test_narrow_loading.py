@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +25,8 @@ from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
 from legato.errors import FolderError
 from legato.folders.adapters.saving import digest_of
 from legato.folders.exports import export
+from legato.folders.gguf.families import FileRows, read_config
+from legato.folders.gguf.header import read_header
 from legato.folders.model_folder import load_model, read_model, save_model
 from legato.models.base import SequenceModel
 from legato.models.model_with_head import HeadSpec, ModelWithHead, body_of
@@ -163,6 +166,15 @@ def test_gguf_files_are_read_so(name: str, kind: str, tmp_path: Path, monkeypatc
     same(*read_both(file, "int4"))
     monkeypatch.setattr(weights, "SOME", 1 << 11)  # 32 rows at once: heads are read in parts
     same(*read_both(file, "int8"))
+
+
+def test_rows_of_heads_are_read_from_any_place(tmp_path: Path) -> None:
+    header = read_header(gguf_file(tmp_path / "m.gguf", "llama"))
+    architecture, config = read_config(header)
+    rows = FileRows(header, "blk.0.attn_q.weight", architecture, SimpleNamespace(config=config))
+    whole = rows[0 : len(rows)]
+    for start, stop in ((1, 2), (3, len(rows)), (5, 9)):
+        assert torch.equal(rows[start:stop], whole[start:stop])
 
 
 ADAPTERS: list[dict[str, Any]] = [{"name": "lora", "rank": 2}, {"name": "bitfit"}, {"name": "head"}]

@@ -202,14 +202,19 @@ def test_what_is_planted_in_cross_attention_is_there() -> None:
         held(partial(written, model), before)
 
 
-def test_a_hook_of_all_modules_is_called() -> None:
-    model = model_of("gpt2")
-    before = written(model)
+@pytest.mark.parametrize("path", ["step", "pass"])
+@torch.no_grad()
+def test_a_hook_of_all_modules_is_called(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoder, "WORTH", 0)
+    compute = partial(written, model_of("gpt2"))
+    if path == "pass":
+        compute = partial(read, stack_of(causal=False).eval(), torch.randn(2, 5, D))
+    before = compute()
     handle = nn.modules.module.register_module_forward_hook(
         lambda module, _, made: -made if isinstance(module, FeedForward) else None
     )
     try:
-        held(partial(written, model), before)
+        held(compute, before)
     finally:
         handle.remove()
 
