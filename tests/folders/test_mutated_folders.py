@@ -103,7 +103,7 @@ def use(folder: Path) -> None:
         model.predictions(["the cat sat", "a dog"])
 
 
-@pytest.mark.parametrize("name", some([*FOLDERS], [*FOLDERS][::2]))
+@pytest.mark.parametrize("name", some([*FOLDERS], [*[*FOLDERS][::2], "sentences"]))
 def test_a_wrong_entry_is_refused_in_one_line_or_does_no_harm(name: str, tmp_path: Path) -> None:
     folder = FOLDERS[name](tmp_path / name)
     use(folder)
