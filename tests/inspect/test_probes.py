@@ -188,6 +188,12 @@ def test_parts_of_speech_and_arcs_are_read_from_one_file(tmp_path: Path) -> None
     assert tagged_words(str(columns))[0].labels == ["B-ORG", "O"]
 
 
+def test_the_word_of_a_pair_is_the_dependent(models: dict[str, Model]) -> None:
+    (given,) = sentences(1, 0)
+    found = probes._targets(models["bert"].loaded, arcs([given]), "train")
+    assert found.words == [given.words[place] for place in (0, 1, 3, 4)]
+
+
 def test_what_a_model_cannot_read_is_left_out_and_counted(models: dict[str, Model]) -> None:
     long = LabelledSentence(["the"] * 40, [(0,)], ["DET"])
     bare = LabelledSentence(["the", "dog"], [], [])  # without labels, so nobody misses it

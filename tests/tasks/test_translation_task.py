@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from legato.config import validate
 from legato.data.batching.batch import IGNORE, Batch, Inputs
 from legato.data.batching.pair_batches import collate_pairs
+from legato.data.formats.text_pairs import Pairs
 from legato.data.processors import Processors
 from legato.data.text.tokenizers import Tokenizer, TokenizerConfig
 from legato.decoding import SearchOptions
@@ -285,6 +286,14 @@ def test_a_tag_that_is_typed_is_the_same_as_one_that_is_asked_for(polyglot: Tran
 def test_a_tag_in_the_middle_of_a_text_is_text(polyglot: Translator) -> None:
     ids = polyglot.source_ids("A >>fr<< dog", "de").tolist()
     assert ids.count(TAGGED.id_of(">>fr<<")) == 0
+
+
+def test_pairs_of_each_language_are_scored_apart(polyglot: Translator) -> None:
+    targets = ["Ein Hund läuft hier.", "Un chien court ici.", "Eine Katze frisst dort.", "Un chat mange ici."]
+    pairs = Pairs(source="a.tsv", lines=[1, 2, 3, 4], sources=["x"] * 4, targets=targets, tags=["de", "fr"] * 2)
+    scores = polyglot._scores_by_tag(pairs, [targets[0], "", targets[2], ""])
+    found = [scores[f"{name}_{tag}"] for tag in ("de", "fr") for name in ("bleu", "chrf")]
+    assert found == pytest.approx([100, 100, 0, 0])
 
 
 def test_hundreds_of_languages_are_not_all_listed() -> None:
