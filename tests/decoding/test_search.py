@@ -15,6 +15,7 @@ from tiny_searches import EOS, OK, PROMPTS, YES, assert_same, lecture, options, 
 from torch import Tensor
 
 from legato.decoding import SearchOptions, search
+from legato.decoding.candidates import Candidates, Chooser
 from legato.decoding.frontier import Frontier
 from legato.errors import LegatoError
 
@@ -150,6 +151,15 @@ def test_a_repetition_penalty_leaves_no_token_said_twice():
     model = from_seed(2, vocabulary=8)
     [[found]] = search(model, [[1, 2]], options(repetition_penalty=1e6, max_tokens=6), eos=None)
     assert sorted([1, 2, *found.tokens]) == list(range(8))
+
+
+def test_what_a_beam_gains_by_a_token_is_penalised_and_its_log_probability_is_not():
+    chooser = Chooser(SearchOptions(search="beam", beams=2, repetition_penalty=2.0), ends=[], suppress=[])
+    logits, seen = torch.tensor([[2.0, 1.0, 0.0]] * 2), torch.tensor([[True, False, False]] * 2)
+    found = Candidates.of(chooser(logits, torch.tensor([[0.0, -torch.inf]]), torch.tensor([1]), seen=seen).numpy())
+    assert found.tokens[0, :3].tolist() == [0, 1, 2]
+    torch.testing.assert_close(torch.from_numpy(found.gains[0, :3]), torch.tensor([1.0, 1.0, 0.0]).log_softmax(0))
+    torch.testing.assert_close(torch.from_numpy(found.logprobs[0, :3]), logits[0].log_softmax(0))
 
 
 def test_a_repetition_penalty_follows_each_beam():
