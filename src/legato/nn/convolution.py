@@ -41,6 +41,11 @@ class BatchNorm(nn.BatchNorm2d):
         return super().forward(x)
 
 
+def batch_norms(module: nn.Module) -> list[BatchNorm]:
+    """The batch norms inside a module."""
+    return [part for part in module.modules() if isinstance(part, BatchNorm)]
+
+
 class OwnStatistics(nn.Module):
     """The running averages of a network's norms for one sort of its inputs, in the place of the network's own.
 

@@ -51,6 +51,7 @@ from legato.training.schedules import Schedule, lengthened, resolve_steps
 RESUMABLE = (
     "train.steps",
     "train.epochs",
+    "train.min_steps",
     "train.validate_every",
     "train.checkpoint_every",
     "train.keep",

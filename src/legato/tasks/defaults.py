@@ -1,13 +1,14 @@
 """What tasks want where nothing else was said: typed tables of defaults, laid under what a user has set.
 
-A trained model is tuned in few epochs with small steps, larger ones where little of it moves (`adapt=`); one from
-scratch wants more of both. Where tasks differ, each says so in numbers of its own; the rest is the same for all.
+A trained model is tuned in few epochs with small steps, larger ones where little of it moves (`adapt=`), a new head
+among them; one from scratch wants more of both. Small data are read again and again until there were steps enough
+(`min_steps`). What is tuned has a table (`Tuning`) for each kind of input, chosen by measuring (docs/results.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypedDict
 
 from legato.models.base import ModelConfig
@@ -15,6 +16,7 @@ from legato.registry import MODELS
 
 LENGTH: Final = 256  # positions of a model from scratch, unless something else is said
 ROWS: Final = 32  # of a step
+SMALL_WIDTH: Final = 512
 WARMED: Final = ("linear", "cosine", "inverse-sqrt")  # schedules that begin with a slow rise
 
 
@@ -39,6 +41,22 @@ class Given:
     def recurrent(self) -> bool:
         """Whether the model is a recurrent or a window network, which take larger steps than Transformers."""
         return self.config.network in ("recurrent", "window")
+
+    @property
+    def convolutional(self) -> bool:
+        """Whether the model is a convolutional network, with batch norms."""
+        return self.config.network == "convolutional"
+
+    @property
+    def small(self) -> bool:
+        """Whether the model is known to be narrow, and so takes larger steps."""
+        width = str(self.model.get("width", ""))
+        return width.isdecimal() and len(width) < 10 and int(width) <= SMALL_WIDTH
+
+    @property
+    def timed(self) -> bool:
+        """Whether the settings say how long to train."""
+        return not {"steps", "epochs"}.isdisjoint(self.train)
 
     @property
     def toy(self) -> bool:
@@ -70,12 +88,39 @@ class TrainDefaults(TypedDict, total=False):
     beta2: float
     clip: float
     epochs: int | None
+    frozen: tuple[str, ...]
+    head_lr: float
     label_smoothing: float
     lr: float
+    min_steps: int
     samples: int
     schedule: str
     warmup: None  # as many steps as the run allows
     weight_decay: float
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """How a trained model is tuned: a table of one kind of input."""
+
+    full: float = 5e-5  # rate where all of it is tuned
+    part: float = 1e-3  # … where a little of it is, beside the head
+    head: float = 1e-3  # … where the head alone is
+    head_lr: float | None = None  # of the head where all is tuned; None: as everything
+    epochs: int = 3
+    min_steps: int = 0  # so many at least, where nobody says how long
+    frozen: tuple[str, ...] = ()  # what stays as it is where all else is tuned
+
+    def training(self, given: Given) -> TrainDefaults:
+        """Defaults of `train.*` that a choice of `adapt=` has of its own; a rate that is set is everything's."""
+        if given.adapt != "full":
+            return TrainDefaults(lr=self.head if given.adapt == "head" else self.part)
+        settings = TrainDefaults(lr=self.full)
+        if self.head_lr is not None and "lr" not in given.train:
+            settings["head_lr"] = self.head_lr
+        if self.frozen:
+            settings["frozen"] = self.frozen
+        return settings
 
 
 @dataclass(frozen=True)
@@ -92,6 +137,13 @@ class Defaults:
     def sections(self) -> dict[str, dict[str, Any]]:
         named = {"data": self.data, "tokenizer": self.tokenizer, "model": self.model, "head": self.head}
         return {name: dict(section) for name, section in named.items()} | {"train": {**self.train}}
+
+
+# Of published encoders of pictures. Batch norms that follow few steps would divide by averages of other weights.
+TUNED_PICTURES: Final = Tuning(full=1e-4, head=5e-3, head_lr=5e-3, epochs=10, min_steps=300)
+TUNED_CONVOLUTIONS: Final = replace(TUNED_PICTURES, full=3e-4, frozen=("norms",))
+TUNED_TEXTS: Final = Tuning(min_steps=500)
+TUNED_SMALL_TEXTS: Final = replace(TUNED_TEXTS, full=1e-4, head_lr=1e-3)
 
 
 def scratch_model(given: Given, length: Any = None, pooler: bool = False) -> dict[str, Any]:
@@ -137,22 +189,20 @@ def row_training(
     *,
     recurrent: float = 1e-3,
     attention: float = 3e-4,
-    full: float = 5e-5,
-    part: float = 1e-3,
+    tuning: Tuning | None = None,
     rows: int = ROWS,
     epochs: int | None = None,
-    tuned: int = 3,
     beta2: float | None = None,
 ) -> TrainDefaults:
     """Defaults of `train.*` for tasks with texts as rows.
 
     From scratch: the rates of `recurrent` and window models, and of Transformers (`attention`). For a trained model:
-    the rate where all of it is tuned (`full`), and where a `part` is, for `tuned` epochs.
+    those of `tuning`.
     """
     if given.trained:
-        rate = full if given.adapt == "full" else part
-        usual = TrainDefaults(lr=rate, weight_decay=0.01, beta2=0.999, schedule="linear")
-        return completed(given, usual, rows, tuned)
+        table = tuning or Tuning()
+        usual = TrainDefaults(weight_decay=0.01, beta2=0.999, schedule="linear", **table.training(given))
+        return completed(given, usual, rows, table.epochs, table.min_steps)
     usual = TrainDefaults(lr=recurrent if given.recurrent else attention, weight_decay=0.01, schedule="linear")
     if beta2 is not None:
         usual["beta2"] = beta2
@@ -164,17 +214,21 @@ def tagger_training(given: Given) -> TrainDefaults:
     if given.recurrent and not given.trained:
         return completed(given, TrainDefaults(lr=2e-3, schedule="cosine", clip=5.0), ROWS, 30)
     alone = given.adapt == "head" and not given.head.get("lstm")  # a last layer, which wants the largest steps
-    part = 5e-3 if alone else 1e-3
-    return row_training(given, attention=5e-4, full=1e-4, part=part, epochs=20, tuned=5, beta2=0.98)
+    tuning = Tuning(full=1e-4, head=5e-3 if alone else 1e-3, epochs=5)
+    return row_training(given, attention=5e-4, tuning=tuning, epochs=20, beta2=0.98)
 
 
-def completed(given: Given, usual: TrainDefaults, rows: int | None, epochs: int | None) -> TrainDefaults:
+def completed(
+    given: Given, usual: TrainDefaults, rows: int | None, epochs: int | None, min_steps: int = 0
+) -> TrainDefaults:
     """Without what contradicts the settings: another optimiser has rates of its own, and steps win over epochs."""
     made = TrainDefaults()
     if rows is not None and "batch_tokens" not in given.train:
         made["batch_rows"] = rows
     if epochs is not None and given.train.get("steps") is None:
         made["epochs"] = epochs
+    if min_steps and not given.timed:
+        made["min_steps"] = min_steps
     if not given.adamw:
         return made
     if given.train.get("schedule", usual.get("schedule")) in WARMED:

@@ -176,12 +176,14 @@ class SoundTask(Task):
         return SOUND_FILES.read(source, (about.get("columns") or [])[:1], columns)
 
 
-def sound_training(given: Given, *, epochs: int, samples: int) -> TrainDefaults:
+def sound_training(
+    given: Given, *, epochs: int, samples: int, attention: float = 1e-3, min_steps: int = 0
+) -> TrainDefaults:
     """Defaults of `train.*` for tasks with sounds, whose batches have so many frames of 10 ms."""
     tuned = 1e-4 if given.adapt == "full" else 1e-3
-    rate = tuned if given.trained else 2e-3 if given.recurrent else 1e-3
+    rate = tuned if given.trained else 2e-3 if given.recurrent else attention
     usual = TrainDefaults(lr=rate, beta2=0.98, schedule="cosine", weight_decay=0.01)
-    train = TrainDefaults(samples=samples, **completed_training(given, usual, None, epochs))
+    train = TrainDefaults(samples=samples, **completed_training(given, usual, None, epochs, min_steps))
     if "batch_rows" not in given.train and "batch_tokens" not in given.train:
         if issubclass(given.config, SoundConfig) or has_source(given):
             train["batch_tokens"] = BATCH

@@ -21,6 +21,9 @@ class TrainConfig(Section):
     epochs: float | None = Field(
         None, gt=0, le=1e9, description="passes over the data, when train.steps is none; none: 10"
     )
+    min_steps: int = Field(
+        0, ge=0, description="go on beyond train.epochs until so many updates, for small data; train.steps wins"
+    )
     batch_tokens: int = Field(2048, ge=1, description="tokens a step, over all accumulation")
     batch_rows: int | None = Field(
         None, ge=1, description="rows a step instead of train.batch_tokens, for tasks whose data are rows"
@@ -50,7 +53,9 @@ class TrainConfig(Section):
     text_lr: float | None = Field(
         None, ge=0, description="highest rate of model.text; 0: it stays as it is; none: as all"
     )
-    frozen: tuple[str, ...] = Field((), description="parts of a model that stay as they are: encoder, vision, text")
+    frozen: tuple[str, ...] = Field(
+        (), description="parts of a model that stay as they are: encoder, vision, text; norms: batch norms"
+    )
     lr_final: float = Field(0.0, ge=0, le=1, description="share of lr left at the end of cosine and linear")
     plateau_factor: float = Field(0.5, gt=0, lt=1, description="what plateau multiplies the rate with")
     plateau_patience: int = Field(0, ge=0, description="validations without gain before plateau cuts the rate")
@@ -84,7 +89,9 @@ class TrainConfig(Section):
     )
 
     validate_every: int | None = Field(
-        None, ge=1, description="steps; left out: once an epoch, at least four times a run"
+        None,
+        ge=1,
+        description="steps; left out: once an epoch, or 20th of train.min_steps; at least four times a run",
     )
     checkpoint_every: int | None = Field(None, ge=1, description="steps; left out: as validate_every")
     keep: int = Field(2, ge=1, description="checkpoints kept besides best and last")

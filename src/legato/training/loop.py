@@ -78,7 +78,8 @@ class Trainer:
         self.model, self.job, self.config, self.run = model, job, config, run
         self.seed, self.device, self.display = seed, device, display
         self.steps = resolve_steps(config, job.batches.steps_per_epoch)
-        often = min(job.batches.steps_per_epoch, math.ceil(self.steps / 4))
+        passes = max(job.batches.steps_per_epoch, math.ceil(config.min_steps / 20))  # of small data, several
+        often = min(passes, math.ceil(self.steps / 4))
         self.validate_every = config.validate_every or max(often, 1)
         self.checkpoint_every = config.checkpoint_every or self.validate_every
         self.optimizer = make_optimizer(model, config, device)

@@ -28,11 +28,12 @@ from torch import Tensor, nn
 
 from legato.errors import CheckpointError, ConfigError, brief
 from legato.models.base import SequenceModel
-from legato.nn.convolution import running_statistics
+from legato.nn.convolution import batch_norms, running_statistics
 from legato.training.adapt import head_parameters
 from legato.training.config import TrainConfig
 from legato.training.muon import Muon
 
+NORMS: Final = "norms"  # of train.frozen: all batch norms
 LAYER: Final = re.compile(
     r"(.*?\b(?:layers|stages)\.(\d+))\."
 )  # a parameter's name: its layer, and the layer's number
@@ -119,12 +120,16 @@ def rated_parts(model: SequenceModel, config: TrainConfig) -> list[tuple[Sequenc
 
 
 def freeze_parts(model: SequenceModel, names: Sequence[str]) -> None:
-    """Keep parts of a model as they are (`train.frozen`)."""
+    """Keep parts of a model as they are (`train.frozen`); `norms` are its batch norms, averages and all."""
     for name in names:
-        if name not in model.parts:
+        if name == NORMS:
+            for norm in batch_norms(model):
+                norm.requires_grad_(False)
+        elif name not in model.parts:
             known = f"it has {' and '.join(model.parts)}" if model.parts else "it has none"
             raise ConfigError(f"train.frozen={brief(name)}: model={model.config.name} has no such part; {known}")
-        model.parts[name].requires_grad_(False)
+        else:
+            model.parts[name].requires_grad_(False)
     if names and not any(parameter.requires_grad for parameter in model.parameters()):
         raise ConfigError(f"train.frozen={','.join(names)} leaves nothing to train; leave some of it out")
 

@@ -59,7 +59,7 @@ def resolve_steps(config: TrainConfig, steps_per_epoch: int) -> int:
     """The steps of a run."""
     if config.steps is not None:
         return config.steps
-    return max(1, math.ceil((config.epochs or 10) * steps_per_epoch))
+    return max(1, config.min_steps, math.ceil((config.epochs or 10) * steps_per_epoch))
 
 
 def lengthened(before: Schedule, after: Schedule, step: int) -> str | None:

@@ -183,7 +183,8 @@ class AudioClassification(SoundTask):
     @classmethod
     def defaults(cls, given: Given) -> Defaults:
         require_hearing(given)
-        train = sound_training(given, epochs=5 if given.trained else 30, samples=1)
+        epochs, steps = (5, 300) if given.trained else (30, 800)
+        train = sound_training(given, epochs=epochs, samples=1, attention=3e-4, min_steps=steps)
         data = {} if given.trained else {"augment": {"frequency_masks": 2, "time_masks": 2}}
         return Defaults(data=data, train=train)
 

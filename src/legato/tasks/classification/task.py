@@ -36,7 +36,15 @@ from legato.models.base import SequenceModel
 from legato.tasks.base import Say, Task, as_trained
 from legato.tasks.classification.classifier import Classifier, check_parts, parts_of, rows_of
 from legato.tasks.classification.labelled_job import LabelledData, LabelledJob
-from legato.tasks.defaults import Defaults, Given, row_training, scratch_model, scratch_tokenizer
+from legato.tasks.defaults import (
+    TUNED_SMALL_TEXTS,
+    TUNED_TEXTS,
+    Defaults,
+    Given,
+    row_training,
+    scratch_model,
+    scratch_tokenizer,
+)
 from legato.tasks.predictions import Prediction
 from legato.tasks.table_inputs import TableInputs, read_inputs
 
@@ -159,7 +167,7 @@ class Classification(Task):
         return Defaults(
             model=scratch_model(given, given.data.get("max_length"), pooler=given.head.get("pool") == "pooler"),
             tokenizer=scratch_tokenizer(given, words=given.data.get("vectors") is not None),
-            train=row_training(given),
+            train=row_training(given, tuning=TUNED_SMALL_TEXTS if given.small else TUNED_TEXTS),
             head=head,
         )
 

@@ -46,7 +46,7 @@ from legato.tasks.base import Say, as_trained
 from legato.tasks.classification.classifier import losses
 from legato.tasks.classification.labelled_job import LabelledData, LabelledJob
 from legato.tasks.classification.task import ClassificationOptions
-from legato.tasks.defaults import Defaults, Given, row_training
+from legato.tasks.defaults import TUNED_CONVOLUTIONS, TUNED_PICTURES, Defaults, Given, row_training
 from legato.tasks.image_classification.classifier import PictureClassifier, picture_rows
 from legato.tasks.picture_data import (
     PictureData,
@@ -191,7 +191,8 @@ class ImageClassification(PictureTask):
 
     @classmethod
     def defaults(cls, given: Given) -> Defaults:
-        train = row_training(given, recurrent=1e-3, attention=1e-3, full=1e-4, rows=64, epochs=20)
+        tuning = TUNED_CONVOLUTIONS if given.convolutional else TUNED_PICTURES
+        train = row_training(given, recurrent=1e-3, attention=1e-3, tuning=tuning, rows=64, epochs=20)
         if issubclass(given.config, FramesConfig):
             few = {"scenes": {"count": 2000}} if given.toy else {}  # a clip is as much as eight pictures
             small = {"width": 128} if given.toy and not given.trained else {}

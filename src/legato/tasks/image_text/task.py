@@ -36,7 +36,7 @@ from legato.models.clip import CLIPConfig, CLIPModel
 from legato.tasks.base import Plan, Say
 from legato.tasks.captioning.captioned_job import CAPTIONED, CaptionedData, CaptionedJob
 from legato.tasks.classification.prompting import listed_labels
-from legato.tasks.defaults import Defaults, Given, row_training
+from legato.tasks.defaults import Defaults, Given, Tuning, row_training
 from legato.tasks.image_text.matcher import LABEL, Matcher, owners, pair_keys
 from legato.tasks.image_text.reading import pair_reading
 from legato.tasks.picture_data import PictureTask, encoder_model, positions_of, scenes_about
@@ -187,7 +187,9 @@ class ImageText(PictureTask):
         if not issubclass(given.config, CLIPConfig):
             name = given.model["name"]
             raise ConfigError(f"model={name} makes no vectors of pictures and texts; image-text needs model=clip")
-        train = row_training(given, attention=5e-4, full=1e-5, rows=ROWS, epochs=4 if given.toy else 30)
+        train = row_training(
+            given, attention=5e-4, tuning=Tuning(full=1e-5), rows=ROWS, epochs=4 if given.toy else 30
+        )
         if given.trained:
             return Defaults(train=train)
         model: dict[str, Any] = {"text": {"layers": 2, "width": 128, "length": 32}, "projection": 128}

@@ -41,7 +41,7 @@ from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
 from legato.models.model_with_head import HeadSpec
 from legato.tasks.base import Plan, Say, Task, TaskJob, as_trained, penalised
-from legato.tasks.defaults import Defaults, Given, row_training, scratch_model, scratch_tokenizer
+from legato.tasks.defaults import Defaults, Given, Tuning, row_training, scratch_model, scratch_tokenizer
 from legato.tasks.predictions import Answer, Prediction
 from legato.tasks.qa.answerer import (
     SHOWN,
@@ -319,7 +319,7 @@ class QuestionAnswering(Task):
         return Defaults(
             model=scratch_model(given, window),  # as many positions as are trained
             tokenizer=scratch_tokenizer(given),
-            train=row_training(given, recurrent=2e-3, full=1e-4, beta2=0.999),
+            train=row_training(given, recurrent=2e-3, tuning=Tuning(full=1e-4), beta2=0.999),
         )
 
     @classmethod

@@ -46,7 +46,7 @@ from legato.registry import MODELS
 from legato.tasks.base import Say, Task, as_trained
 from legato.tasks.classification.labelled_job import LabelledJob
 from legato.tasks.classification.task import ClassificationOptions
-from legato.tasks.defaults import Defaults, Given, row_training
+from legato.tasks.defaults import Defaults, Given, Tuning, row_training
 from legato.tasks.picture_data import (
     PictureReader,
     PictureSource,
@@ -236,7 +236,7 @@ class VQA(Task):
     @classmethod
     def defaults(cls, given: Given) -> Defaults:
         epochs = 3 if given.toy else 20  # a scene has many questions, and there are as many scenes as one likes
-        train = row_training(given, recurrent=1e-3, attention=1e-3, full=1e-4, rows=64, epochs=epochs)
+        train = row_training(given, recurrent=1e-3, attention=1e-3, tuning=Tuning(full=1e-4), rows=64, epochs=epochs)
         blind = str(given.model.get("blind", False)).lower() == "true"
         encoder = {} if blind or "encoder" not in given.config.model_fields else encoder_model(given, "resnet")
         tokenizer = {"name": "word", "lowercase": True, "min_count": 1 if given.toy else 2}
