@@ -85,7 +85,7 @@ def cifar(root: Path, name: str, count: int, first: int) -> list[Row]:
 
 def cells(root: Path) -> list[Row]:
     """Blood cells cut out of their pictures; few are not red."""
-    rows = []
+    rows: list[Row] = []
     for split in ("train", "valid"):
         files, red = members(root / f"{split}.tar"), 0
         for line in (root / f"{split}.jsonl").read_text().splitlines():
@@ -94,7 +94,7 @@ def cells(root: Path) -> list[Row]:
             for item in entry["objects"]:
                 red += item["label"] == "RBC"
                 if item["label"] != "RBC" or red % 4 == 0:
-                    crop = picture.crop([round(edge) for edge in item["box"]])
+                    crop = picture.crop(tuple(round(edge) for edge in item["box"]))
                     if min(crop.size) >= 8:
                         rows.append(Row((f"{len(rows)}.png", item["label"]), encoded(crop)))
     return rows
@@ -156,7 +156,7 @@ def utterances(root: Path, split: str) -> list[tuple[str, str, bytes]]:
 
 def tones(count: int, classes: int = 9) -> Iterable[Row]:
     """Second-long tones in noise: three forms of wave, each rising, falling or level."""
-    import soundfile
+    import soundfile  # type: ignore[import-untyped]
 
     draw, time = np.random.default_rng(0), np.arange(16_000) / 16_000
     for number in range(count):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from legato.training.config import TrainConfig
-from legato.training.schedules import Schedule, lengthened, resolve_steps
+from legato.training.schedules import Schedule, lengthened, resolve_steps, resolve_validate_every
 
 STEPS = 100
 
@@ -136,3 +136,10 @@ def test_a_warm_up_of_half_a_step_more_is_refused() -> None:
 )
 def test_small_data_are_passed_over_until_there_were_so_many_steps(settings: dict[str, Any], steps: int) -> None:
     assert resolve_steps(TrainConfig(**settings), steps_per_epoch=7) == steps
+
+
+def test_small_data_are_validated_twenty_times_and_not_after_every_pass() -> None:
+    assert resolve_validate_every(TrainConfig(), 210, steps_per_epoch=7) == 7
+    assert resolve_validate_every(TrainConfig(), 10, steps_per_epoch=7) == 3
+    assert resolve_validate_every(TrainConfig(min_steps=300), 300, steps_per_epoch=7) == 15
+    assert resolve_validate_every(TrainConfig(min_steps=300, validate_every=50), 300, steps_per_epoch=7) == 50

@@ -56,7 +56,7 @@ from legato.training.job import Job, Run
 from legato.training.layer_figures import LayerFigures
 from legato.training.optimizers import Average, make_optimizer, optimizer_tensors, restore_optimizer
 from legato.training.recompute import recompute_blocks
-from legato.training.schedules import Schedule, resolve_steps
+from legato.training.schedules import Schedule, resolve_steps, resolve_validate_every
 from legato.training.update import clip_and_step
 
 
@@ -78,9 +78,7 @@ class Trainer:
         self.model, self.job, self.config, self.run = model, job, config, run
         self.seed, self.device, self.display = seed, device, display
         self.steps = resolve_steps(config, job.batches.steps_per_epoch)
-        passes = max(job.batches.steps_per_epoch, math.ceil(config.min_steps / 20))  # of small data, several
-        often = min(passes, math.ceil(self.steps / 4))
-        self.validate_every = config.validate_every or max(often, 1)
+        self.validate_every = resolve_validate_every(config, self.steps, job.batches.steps_per_epoch)
         self.checkpoint_every = config.checkpoint_every or self.validate_every
         self.optimizer = make_optimizer(model, config, device)
         self.schedule = Schedule(config, self.steps)

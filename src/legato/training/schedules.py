@@ -62,6 +62,14 @@ def resolve_steps(config: TrainConfig, steps_per_epoch: int) -> int:
     return max(1, config.min_steps, math.ceil((config.epochs or 10) * steps_per_epoch))
 
 
+def resolve_validate_every(config: TrainConfig, steps: int, steps_per_epoch: int) -> int:
+    """The steps between validations of a run of so many steps."""
+    if config.validate_every is not None:
+        return config.validate_every
+    often = max(steps_per_epoch, math.ceil(config.min_steps / 20))  # of small data, several passes
+    return max(1, min(often, math.ceil(steps / 4)))
+
+
 def lengthened(before: Schedule, after: Schedule, step: int) -> str | None:
     """What to say of the learning rate where a run of another length goes on at `step`; None where it stays."""
     if math.isclose(before.lr(step), after.lr(step), rel_tol=0.01):
