@@ -53,9 +53,15 @@ TUNED_PICTURES = [
     *rates("3e-4 1e-3", "30"),
     *rates("3e-4", "10", layer_decay=0.8),
 ]
-HEAD = [*rates("1e-3 3e-3 1e-2", "10"), *rates("1e-3 5e-3", "10", min_steps=300), *rates("3e-3 1e-2", "30")]
+HEAD = [
+    *rates("1e-3", "3"),
+    *rates("1e-3 3e-3 1e-2", "10"),
+    *rates("1e-3 5e-3", "10", min_steps=300),
+    *rates("3e-3 1e-2", "30"),
+]
 SCRATCH_PICTURES = [*rates("1e-3 3e-4", "20 60"), *rates("3e-3", "20"), *rates("1e-3", "20", min_steps=1000)]
 TUNED_TEXTS = [
+    *rates("5e-5", "3"),
     *rates("1e-4 3e-5 3e-4", "3 10"),
     *rates("1e-4", "3", min_steps=300),
     *rates("5e-5 1e-4", "3", min_steps=500),
@@ -69,6 +75,12 @@ NAMES = "names-300 names-2000"
 IMAGE, AUDIO, TEXT = "image-classification", "audio-classification", "classification"
 GRIDS = {
     "pictures": Grid(IMAGE, PICTURES, {"from": "efficientnet-lite0"}, TUNED_PICTURES),
+    "pictures-norms": Grid(
+        IMAGE,
+        PICTURES,
+        {"from": "efficientnet-lite0", "train.frozen": []},  # its batch norms are tuned
+        [*rates("1e-4", "3"), *TUNED_PICTURES],
+    ),
     "pictures-head": Grid(IMAGE, PICTURES, {"from": "efficientnet-lite0", "adapt": "head"}, HEAD),
     "pictures-resnet": Grid(
         IMAGE, "cifar-1000 cells shapes", {"model": "resnet", "model.image": 64}, SCRATCH_PICTURES
