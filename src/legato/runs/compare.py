@@ -28,7 +28,7 @@ from legato.data.batching.batches import TOKENS
 from legato.data.items import items_of
 from legato.errors import ConfigError, FolderError, LegatoError, brief
 from legato.evaluation.lm import PRICE
-from legato.evaluation.metrics import Metric, Metrics, metric_of
+from legato.evaluation.metrics import Metrics, metric_of
 from legato.folders.atomic import clear_errors, write_text
 from legato.input_files import path_of
 from legato.models.base import Sizes, count_parameters
@@ -36,8 +36,8 @@ from legato.models.model_with_head import HeadSpec, ModelWithHead
 from legato.registry import MODELS, TASKS, require_extra
 from legato.runs.aliases import resolved
 from legato.runs.config import NAMES, RunConfig, check, dump, flat, settings_for
+from legato.runs.curves import draw
 from legato.runs.recipes import task_named
-from legato.runs.run_folder import RunFolder
 from legato.runs.train import Result, finished_result, plan_of, resume_run, start_run
 from legato.schema import to_json
 from legato.training.display import Display, speed_text
@@ -235,7 +235,7 @@ def _compare(
     out.mkdir(parents=True, exist_ok=True)
     write_text(out / "compare.json", to_json(comparison.summary(), indent=1))
     if plot is not None:
-        draw(comparison, plot)
+        draw({entry.label: entry.results for entry in entries}, comparison.metrics, plot)
     return comparison
 
 
@@ -417,37 +417,6 @@ def table_of(comparison: Comparison) -> tuple[list[str], list[list[str]], str]:
     if "valid.perplexity" in comparison.figures and len(ways) > 1:
         told.append("perplexity is that of a token, which is not the same for each of these")
     return ["model", *titles], rows, "\n".join(told)
-
-
-def draw(comparison: Comparison, file: Path) -> None:
-    """Learning curves: the validation figure over training tokens, one line an entry, one mark a validation."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-    from matplotlib.ticker import EngFormatter
-
-    figure, axes = pyplot.subplots(figsize=(7, 4.5), constrained_layout=True)
-    metric = Metric("loss")
-    headlines = [metric for metric in comparison.metrics if metric.headline and metric.name != "loss"]
-    for number, entry in enumerate(comparison.entries):
-        for result in entry.results:
-            lines = [line for line in RunFolder(result.run).metrics() if line["kind"] == "valid"]
-            told = lines[0] if lines else {}
-            metric = next((metric for metric in headlines if metric.name in told), metric)
-            per_step = result.tokens / max(result.steps, 1)
-            lines = [line for line in lines if isinstance(line.get(metric.name), int | float)]
-            tokens = [line["step"] * per_step for line in lines]
-            values = [metric.printed(line[metric.name]) for line in lines]
-            label = entry.label if result is entry.results[0] else None
-            axes.plot(tokens, values, color=f"C{number}", marker=".", label=label)
-    axes.set_xlabel("training tokens")
-    axes.xaxis.set_major_formatter(EngFormatter())
-    axes.set_ylabel(f"validation {metric.name.replace('_', ' ')}" + f" ({metric.sign})" * bool(metric.sign))
-    axes.legend()
-    axes.grid(alpha=0.3)
-    figure.savefig(file, dpi=130)
-    pyplot.close(figure)
 
 
 def _make_next() -> Path:

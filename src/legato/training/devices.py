@@ -23,7 +23,9 @@ def choose_device(name: str = "auto") -> torch.device:
         device = torch.device(name)
     except (RuntimeError, TypeError, ValueError, OverflowError):
         near = (
-            "auto takes a GPU where there is one" if str(name).lower() == "gpu" else "use auto, cpu, cuda, cuda:1 or mps"
+            "auto takes a GPU where there is one"
+            if str(name).lower() == "gpu"
+            else "use auto, cpu, cuda, cuda:1 or mps"
         )
         raise ConfigError(f"device={brief(name)} is not a device; {near}") from None
     if device.type == "cuda":
