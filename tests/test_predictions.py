@@ -170,7 +170,7 @@ WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a number to predict": (lambda m: m.reviewer.predict(5), "give a text or a list of texts, not 5"),
     "nothing to predict": (lambda m: m.reviewer.predict(None), "give a text or a list of texts, not None"),
     "a list of nothing": (lambda m: m.reviewer.predict([None]), "text 1 is no text: None"),
-    "a dict": (lambda m: m.reviewer.predict({"a": 1}), "give a text or a list of texts, not {'a': 1}"),
+    "a dict": (lambda m: m.reviewer.predict({"a": 1}), "'a' is 1, and a dict of columns has a list for each"),
     "a set": (lambda m: m.reviewer.predict({"a"}), "give a text or a list of texts, not {'a'}"),
     "an array of one text": (
         lambda m: m.reviewer.predict(np.array("a")),
@@ -221,8 +221,8 @@ WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a number to compare": (lambda m: legato.compare(5), "give a task or a list of tasks, not 5"),
     "numbers to compare": (lambda m: legato.compare([5]), "is a name, such as 'lm', not 5"),
     "a comparison's settings": (lambda m: legato.compare("lm", "abc"), "settings are a dict"),
-    "a number to index": (lambda m: legato.index(5, out=m.out), "give a file or a list of files, not 5"),
-    "numbers to index": (lambda m: legato.index([5], out=m.out), "is a name, such as 'runs/x', not 5"),
+    "a number to index": (lambda m: legato.index(5, out=m.out), "documents= takes names of files or a table in memory, not int"),
+    "numbers to index": (lambda m: legato.index([5], out=m.out), "row 1 is 5; the forms are"),
     "a place for an index": (lambda m: legato.index([], out=5), "is a name, such as 'runs/x', not 5"),
     "words as a size": (lambda m: legato.index([], out=m.out, chunk_size="a"), "are whole words, not"),
     "a column's number": (lambda m: legato.index([], out=m.out, column=5), "column= names a table's column"),
@@ -243,7 +243,7 @@ def test_a_wrong_call_ends_in_one_line_that_says_what_to_do(
 
 
 def test_training_goes_on_from_a_model_that_is_loaded(reviewer: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(config: RunConfig, display: object) -> None:
+    def refuse(config: RunConfig, display: object, tables: object) -> None:
         raise LegatoError(str(config.start_from))
 
     monkeypatch.setattr(runs, "start_run", refuse)
