@@ -154,6 +154,8 @@ def test_a_table_beyond_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 def test_names_of_files_are_told_from_texts(tmp_path: Path) -> None:
     (tmp_path / "a b").write_text("x")
     assert file_names(["train.csv", "b.csv"]) == ["train.csv", "b.csv"]
+    assert file_names(["test.en", "test.de"]) == ["test.en", "test.de"]
+    assert file_names(["你好。", "Hello."]) is None
     assert file_names([tmp_path / "a b"]) == file_names([str(tmp_path / "a b")]) == [str(tmp_path / "a b")]
     assert file_names(["a b"], root=str(tmp_path)) == ["a b"]
     assert file_names(["How are you?", "Read the file.txt"]) is None

@@ -186,7 +186,7 @@ def _read_directions(template: str, directions: Sequence[str], files: FileOption
 
 def _are_tables(names: Sequence[str], files: FileOptions) -> bool:
     """Whether files have columns by their endings, all of them, so that they are no aligned texts."""
-    return all(kind_of(resolve_path(name, files.root), files.format) != "text" for name in names)
+    return bool(names) and all(kind_of(resolve_path(name, files.root), files.format) != "text" for name in names)
 
 
 def _read_columns(source: Source, columns: Sequence[Column] | None, tag: Column | None, files: FileOptions) -> Pairs:

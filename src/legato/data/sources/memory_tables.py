@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,13 +25,14 @@ from typing import Any, Final
 from legato import memory
 from legato.data.sources.files import SPLITS
 from legato.data.sources.parquet import MEMORY_NAME
-from legato.data.sources.tables import FILE_SUFFIXES, class_names
+from legato.data.sources.tables import class_names
 from legato.errors import DataError, brief, listed
 from legato.input_files import path_of
 from legato.schema import is_text
 
 LARGEST: Final = 1 << 30  # bytes of a table in memory
 SCHEMES: Final = ("builtin:", "toy:", "hub:")  # how names begin that are of no file
+FILE_NAME: Final = re.compile(r"\S*/\S*|\S+\.\w{1,10}")  # without a space, with a folder or an ending
 FORMS: Final = (
     "a list of texts, tuples or dicts, a dict of columns, a pandas or polars DataFrame, or a datasets.Dataset"
 )
@@ -136,7 +138,7 @@ def _is_file_name(name: str | PathLike[str], root: str | None) -> bool:
         return True
     if not name.strip() or "\n" in name:
         return False
-    if not any(letter.isspace() for letter in name) and ("/" in name or name.lower().endswith(FILE_SUFFIXES)):
+    if FILE_NAME.fullmatch(name):
         return True
     try:
         return path_of(name, root).exists()
