@@ -156,13 +156,13 @@ def _with_search(settings: dict[str, Any], wide: bool, note: Callable[[str, str]
     return {**{key: value for key, value in settings.items() if key != "do_sample"}, "search": search}
 
 
-def suggest_key(word: str, known: Iterable[str]) -> str:
+def suggest_key(word: str, fields: Iterable[str]) -> str:
     """`suggest` for a setting, which may have another name elsewhere.
 
     >>> suggest_key("learning_rate", ["lr", "lr_final"])
     "did you mean 'lr'?"
     """
-    names = list(known)
+    names = list(fields)
     if (nearest := instead(word, names)) is not None:
         return "{2}; write {0}={1}".format(*nearest)
     if (words := switched(word, names)) is not None:

@@ -114,9 +114,9 @@ def test_a_first_guess_is_answered_with_the_words_to_type(
     monkeypatch.chdir(desk)
     answer = command(*shlex.split(line))
     assert (answer.code, answer.out) == (2, "")
-    told = answer.err.strip().splitlines()
-    assert words in told[-1]
-    assert [row for row in told if row.startswith("legato: ")] == told[-1:]
+    lines = answer.err.strip().splitlines()
+    assert words in lines[-1]
+    assert [row for row in lines if row.startswith("legato: ")] == lines[-1:]
 
 
 @pytest.mark.filterwarnings("ignore:num_return_sequences")

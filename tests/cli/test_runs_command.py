@@ -79,20 +79,20 @@ def test_the_best_run_is_the_one_whose_score_is_better(command: Any, runs: Path)
 
 
 def test_checkpoints_go_and_the_models_stay(command: Any, runs: Path) -> None:
-    before = listed(command, runs / "a")[0]["size"]
-    told = json.loads(command("runs", "prune", runs / "a", "--keep", "last", "--json").out)
+    size = listed(command, runs / "a")[0]["size"]
+    report = json.loads(command("runs", "prune", runs / "a", "--keep", "last", "--json").out)
     assert [path.name for path in (runs / "a" / "checkpoints").iterdir()] == ["step-30"]
-    told["bytes"] += json.loads(command("runs", "prune", runs / "a", "--keep", "none", "--json").out)["bytes"]
-    assert before - listed(command, runs / "a")[0]["size"] == told["bytes"] > 0
+    report["bytes"] += json.loads(command("runs", "prune", runs / "a", "--keep", "none", "--json").out)["bytes"]
+    assert size - listed(command, runs / "a")[0]["size"] == report["bytes"] > 0
     assert isinstance(legato.load(runs / "a").generate("the", max_tokens=2), str)
     assert (runs / "a" / "last" / "config.json").is_file()
     assert command("runs", "prune", runs / "a", "--keep", "all").code == 2
 
 
 def test_a_run_is_deleted_when_somebody_says_so_and_what_is_not_its_own_stays(command: Any, runs: Path) -> None:
-    asked = command("runs", "delete", runs / "a")
-    assert (asked.code, asked.err.count("\n")) == (2, 1)
-    assert "add --yes" in asked.err
+    answer = command("runs", "delete", runs / "a")
+    assert (answer.code, answer.err.count("\n")) == (2, 1)
+    assert "add --yes" in answer.err
     (runs / "deeper" / "b" / "notes.txt").write_text("mine")
     answer = command("runs", "delete", runs / "a", runs / "deeper" / "b", "--yes")
     assert answer.code == 0, answer.err
@@ -102,9 +102,9 @@ def test_a_run_is_deleted_when_somebody_says_so_and_what_is_not_its_own_stays(co
 
 def test_finished_runs_are_compared_without_training(command: Any, runs: Path) -> None:
     answer = command("compare", runs / "a", runs / "deeper" / "b", "--json")
-    told = json.loads(answer.out)
-    assert told["settings"] == {"train.lr": ["0.02", "0.0001"], "train.steps": ["30", "2"]}
-    assert [one["steps"] for one in told["runs"]] == [30, 2]
+    report = json.loads(answer.out)
+    assert report["settings"] == {"train.lr": ["0.02", "0.0001"], "train.steps": ["30", "2"]}
+    assert [one["steps"] for one in report["runs"]] == [30, 2]
     assert "train.lr" in command("compare", runs / "a", runs / "deeper" / "b").out
 
 

@@ -24,10 +24,10 @@ def command(
         recipe = find_recipe(name)
         if recipe is None:
             task = task_named(name)
-            own = [known for known in list_recipes() if known.partition("/")[0] == task]
-            near = (
-                f"'{brief(name)}' is a task; its recipes are {listed(own)}" if own else suggest(name, list_recipes())
-            )
+            of_task = [one for one in list_recipes() if one.partition("/")[0] == task]
+            near = suggest(name, list_recipes())
+            if of_task:
+                near = f"'{brief(name)}' is a task; its recipes are {listed(of_task)}"
             raise ConfigError(f"there is no recipe '{brief(name)}'; {near}")
         print(to_json(recipe) if as_json else to_yaml(recipe), end="")
         return

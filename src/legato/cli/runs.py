@@ -26,8 +26,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="One line of JSON.")]
 class _RunsGroup(TyperGroup):
     """`legato runs` alone, or with a folder, lists."""
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
         self.commands: Any = LazyCommands(COMMANDS, _command)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

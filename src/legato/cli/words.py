@@ -131,9 +131,9 @@ class _Words:
             name = self._ours(name)
             option = self.options.get(name)
             if option is None and name.startswith("--") and not self.free:
-                taken = self._foreign(name, value if equals else None, rest)
-                if taken is not None:
-                    foreign |= taken
+                translated = self._foreign(name, value if equals else None, rest)
+                if translated is not None:
+                    foreign |= translated
                     continue
             self.words.append(name + equals + value)
             if option is not None and not equals and not option.is_flag and not option.count and rest:
@@ -151,7 +151,7 @@ class _Words:
         return folded if name not in self.options and folded in self.options else name
 
     def _foreign(self, name: str, value: str | None, rest: list[str]) -> dict[str, str] | None:
-        """An option of another toolkit with its value, which is taken from the rest; None where it has no meaning."""
+        """An option of another toolkit and its value, which leaves the rest; None where it has no meaning."""
         from legato.other_names import instead, note_name, our_names, switched
 
         key = name[2:].lower().replace("-", "_")
