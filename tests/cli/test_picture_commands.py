@@ -59,8 +59,9 @@ def test_pictures_on_the_command_line(command: Any, runs: Path, photos: Path) ->
 
 
 def test_training_counts_pictures_and_ends_with_what_to_do_next(command: Any, runs: Path, tmp_path: Path) -> None:
-    given = {**TINY, "data.train": runs / "train", "data.valid": runs / "train", "train.steps": 2, "train.samples": 0}
-    done = command("train", "image-classification", *tiny_runs.words(given), f"out={tmp_path}/my run")
+    photos = runs / "train"
+    settings = {**TINY, "data.train": photos, "data.valid": photos, "train.steps": 2, "train.samples": 0}
+    done = command("train", "image-classification", *tiny_runs.words(settings), f"out={tmp_path}/my run")
     assert re.search(r"^step 2/2 \(100%\)  loss .*  [\d.,]+ pictures/s  ", done.err, re.MULTILINE), done.err
     result = json.loads((tmp_path / "my run" / "result.json").read_text())
     assert result["speed_unit"] == "pictures"

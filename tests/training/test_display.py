@@ -123,7 +123,7 @@ def test_a_long_run_is_told_once_its_first_steps_are_measured(
 ) -> None:
     forecast = Forecast(config, 1000, 100, ["adapt=head"])
     lines = [forecast.line(step, 60 + pace * step) for step in range(1, 60)]  # a minute of preparing
-    assert [each for each in lines if each] == ([line] if line else [])
+    assert [text for text in lines if text] == ([line] if line else [])
 
 
 @pytest.mark.parametrize(

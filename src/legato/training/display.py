@@ -156,18 +156,18 @@ class Forecast:
     def __init__(self, config: TrainConfig, steps: int, steps_per_epoch: int, shorter: Sequence[str] = ()) -> None:
         """`shorter` are settings that save time, beside fewer steps."""
         self.config, self.steps, self.steps_per_epoch, self.shorter = config, steps, steps_per_epoch, shorter
-        self._begun: tuple[int, float] | None = None  # the first step, which is no ordinary one, and its end
-        self._open = True
+        self._start: tuple[int, float] | None = None  # the first step, which is no ordinary one, and its end
+        self._pending = True
 
     def line(self, step: int, seconds: float) -> str | None:
         """What to say after that step and so many seconds of steps; None: too early, or the run is short."""
-        if self._begun is None:
-            self._begun = step, seconds
-        first, before = self._begun
-        if not self._open or step == first or seconds - before < MEASURED_S:
+        if self._start is None:
+            self._start = step, seconds
+        first, start = self._start
+        if not self._pending or step == first or seconds - start < MEASURED_S:
             return None
-        self._open = False
-        pace = (seconds - before) / (step - first)
+        self._pending = False
+        pace = (seconds - start) / (step - first)
         remaining = pace * (self.steps - step)
         if remaining < LONG_RUN_S:
             return None
