@@ -221,7 +221,10 @@ WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a number to compare": (lambda m: legato.compare(5), "give a task or a list of tasks, not 5"),
     "numbers to compare": (lambda m: legato.compare([5]), "is a name, such as 'lm', not 5"),
     "a comparison's settings": (lambda m: legato.compare("lm", "abc"), "settings are a dict"),
-    "a number to index": (lambda m: legato.index(5, out=m.out), "documents= takes names of files or a table in memory, not int"),
+    "a number to index": (
+        lambda m: legato.index(5, out=m.out),
+        "documents= takes names of files or a table in memory, not int",
+    ),
     "numbers to index": (lambda m: legato.index([5], out=m.out), "row 1 is 5; the forms are"),
     "a place for an index": (lambda m: legato.index([], out=5), "is a name, such as 'runs/x', not 5"),
     "words as a size": (lambda m: legato.index([], out=m.out, chunk_size="a"), "are whole words, not"),

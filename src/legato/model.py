@@ -23,6 +23,7 @@ from legato.folders.chat_template import Messages, Tools
 from legato.folders.finite_scores import finite_scores
 from legato.folders.loaded import Loaded
 from legato.models.base import count_parameters
+from legato.other_names import renamed
 from legato.registry import TASKS
 from legato.tasks.base import Task, evaluated, member_of, rows_in_memory
 from legato.tasks.predictions import Predictions
@@ -342,9 +343,9 @@ class Model:
         if task.Options is None:
             self.check_generates()
             raise LegatoError(f"{self.folder} is a model for {self.task}, which generates: use legato generate")
-        for name in options:
-            if name not in task.Options.model_fields:
-                raise ConfigError(f"{self.task} has no option '{name}'; {suggest(name, task.Options.model_fields)}")
+        options = renamed(options, task.Options.model_fields)
+        for name in sorted(options.keys() - task.Options.model_fields.keys()):
+            raise ConfigError(f"{self.task} has no option '{name}'; {suggest(name, task.Options.model_fields)}")
         with torch.no_grad():
             return Predictions(task.predict(self.loaded, many, validate(task.Options, options)))
 

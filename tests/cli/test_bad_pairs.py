@@ -237,7 +237,7 @@ def test_a_table_that_is_wrong_is_named_with_the_place(
         (("data.directions=[ende]",), "'ende' is no direction; write source-target, such as en-de"),
         (("data.directions=[en-de,en-de]",), "names 'en-de' twice"),
         (("data.directions=[en-it]",), "there is no file"),
-        (("data.directions=en-de",), "data.directions=en-de should be a valid list"),
+        (("data.directions=en-de",), "data.directions=en-de is not a list"),
         (("data.directions=[en-de]", "data.columns=[1,2]"), "which have no columns"),
         (("data.directions=[en-de]", "data.valid=[{home}/val.en,{home}/val.de]"), "has no {} for the language"),
     ],

@@ -197,7 +197,7 @@ def test_a_picture_for_a_model_that_reads_none(command: Any, runs: Path, photos:
     refused = command("predict", runs / "texts", "--file", "a.png")
     assert refused.code == 2
     assert refused.err == "legato: a.png is a picture, and classification reads text; give a file of that\n"
-    assert "more is a folder" in command("predict", runs / "texts", "--file", "more").err
+    assert "more holds no text file" in command("predict", runs / "texts", "--file", "more").err
 
 
 def test_sheets_of_where_each_word_looked(command: Any, runs: Path, photos: Path) -> None:

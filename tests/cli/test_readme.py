@@ -78,6 +78,7 @@ def adapting() -> None:
             "text,label\n" + "a gem,good\na bore,bad\na joy,good\nso dull,bad\n" * 4
         )
         Path("new", f"{name}.txt").write_text("a gem of a film\n")
+    Path("reviews.csv").write_text("text,label\n" + "a gem,good\na bore,bad\na joy,good\nso dull,bad\n" * 8)
     Path("texts.txt").write_text("a dog runs\nthe cat sleeps\n", encoding="utf-8")
     Path("page.txt").write_text(page, encoding="utf-8")
     for name in ("pairs.tsv", "pairs-dev.tsv"):
@@ -121,7 +122,7 @@ def test_every_command_in_the_guide_runs(texts: Path, command: Any) -> None:
         elif words[:2] == ["train", "detection"]:
             small = {key: value for key, value in tiny_boxes.SMALL.items() if key.startswith("model.")}
             words += [f"{key}={value}".replace(" ", "") for key, value in small.items()] + ["train.batch_rows=4"]
-        elif words[1] in ("captioning", "vqa"):
+        elif words[1:2] in (["captioning"], ["vqa"]):
             words += [
                 *(word.replace("model.", "model.encoder.") for word in TINY),
                 "model.width=16",
@@ -131,7 +132,7 @@ def test_every_command_in_the_guide_runs(texts: Path, command: Any) -> None:
             words += [*SMALL, "train.steps=6", "tokenizer.size=300"]
         elif any(word.startswith("from=") for word in words):
             words += ["train.batch_tokens=256", "train.batch_rows=none", "train.steps=6"]
-        elif words[0] in ("train", "compare"):
+        elif words[0] in ("train", "compare") and not words[1].startswith("runs/"):
             words += SMALL if words[0] == "train" else SMALL[1:]
         elif words[0] in ("generate", "ask"):
             words += ["--max-tokens", "8"]
@@ -141,6 +142,7 @@ def test_every_command_in_the_guide_runs(texts: Path, command: Any) -> None:
         assert answer.code == 0, f"{line}\n{answer.err}"
 
 
+@pytest.mark.slow
 def test_the_python_in_the_guide_runs(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = "".join(block for kind, block in BLOCKS if kind == "python").replace("steps=20", "steps=6")
     small = code.replace('"train.steps": 300', '"train.steps": 6, "model.width": 16, "train.batch_tokens": 256')

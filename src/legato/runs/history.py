@@ -25,7 +25,7 @@ from legato.schema import read_json_if_there
 from legato.training.checkpoints import list_checkpoints, remove_checkpoint, step_of
 
 DEPTH: Final = 4  # folders below the one that is looked through
-OWN_FOLDERS: Final = ("checkpoints", "best", "last")
+OWN_FOLDERS: Final = ("checkpoints", "best", "last", "data")
 EVENTS: Final = "events.out.tfevents*"
 State = Literal["running", "finished", "stopped", "unreadable"]
 

@@ -114,7 +114,7 @@ class TrainConfig(Section):
     @field_validator("compile", "tensorboard", mode="before")
     @classmethod
     def _words_are_truth_values(cls, value: Any) -> Any:
-        return {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
+        return {"true": True, "false": False}.get(value.lower(), value) if isinstance(value, str) else value
 
     @field_validator("frozen", mode="before")
     @classmethod

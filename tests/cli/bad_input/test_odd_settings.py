@@ -108,7 +108,7 @@ def test_a_section_that_comes_later_has_these_rules_by_itself() -> None:
         ("k" * 10_000 + "=1", ("is no setting's name", "…")),
         ("model.name.x=1", ("'model.name.x' is set inside 'name'",)),
         ("tokenizer.name.x=1", ("tokenizer.name",)),
-        ("data.train=[2020-99-99]", ("data.train=", "2020-99-99")),
+        ("data.train=[2020-99-99]", ("there is no file 2020-99-99",)),
         ("model.width=[2020-99-99]", ("model.width=",)),
         ("model.width=[0x" + "f" * 5000 + "]", ("is too large a number",)),
         ("model.width=[!!python/object:os.system 1]", ("not a list",)),
