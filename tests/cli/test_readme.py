@@ -137,7 +137,7 @@ def test_every_command_in_the_guide_runs(texts: Path, command: Any) -> None:
         elif words[0] in ("generate", "ask"):
             words += ["--max-tokens", "8"]
         elif words[0] == "serve":
-            words += ["--check"]
+            words += ["--check", "--port", "0"]
         answer = command(*words)
         assert answer.code == 0, f"{line}\n{answer.err}"
 

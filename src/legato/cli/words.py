@@ -141,7 +141,7 @@ class _Words:
         end = self.words.index("--") if "--" in self.words else len(self.words)
         self.words[end:end] = _as_options(self._renamed(foreign))
         self._check_order()
-        if not self.free:
+        if self.verb in PLACED and not self.free:
             self._check_settings()
         return self.words
 
