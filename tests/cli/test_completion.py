@@ -40,6 +40,15 @@ def test_tasks_settings_and_values_are_offered(offered: Any) -> None:
     assert "model.heads=" in offered("legato train lm model=gpt2 model.h")
 
 
+def test_names_that_a_shell_would_evaluate_are_not_offered(
+    offered: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("plain.csv", "x$(touch y).csv", "two words.csv"):
+        (tmp_path / name).write_text("x")
+    assert offered("legato train lm data.train=") == ["plain.csv"]
+
+
 def test_settings_are_listed_once_until_the_package_changes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LEGATO_CACHE", str(tmp_path))
     rows = completion._stored_rows("lm", "lstm")

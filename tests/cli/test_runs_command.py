@@ -100,6 +100,24 @@ def test_a_run_is_deleted_when_somebody_says_so_and_what_is_not_its_own_stays(co
     assert "files that are not the run's stay there" in answer.out
 
 
+def test_nothing_is_removed_where_training_wrote_nothing(command: Any, tmp_path: Path) -> None:
+    (tmp_path / "project" / "data").mkdir(parents=True)
+    (tmp_path / "project" / "config.yaml").write_text("lr: 3\n")
+    (tmp_path / "project" / "data" / "raw.csv").write_text("mine")
+    answer = command("runs", "delete", tmp_path / "project", "--yes")
+    assert (answer.code, answer.err.count("\n")) == (2, 1)
+    assert "nothing that training wrote" in answer.err
+    assert (tmp_path / "project" / "data" / "raw.csv").is_file()
+
+
+def test_a_damaged_checkpoint_is_not_the_last_to_keep(command: Any, runs: Path) -> None:
+    places = sorted((runs / "a" / "checkpoints").iterdir(), key=lambda place: int(place.name.partition("-")[2]))
+    (places[-1] / "weights.safetensors").write_bytes(b"cut short")
+    assert command("runs", "prune", runs / "a", "--keep", "last").code == 0
+    assert places[-2].is_dir()
+    assert not places[-1].exists()
+
+
 def test_finished_runs_are_compared_without_training(command: Any, runs: Path) -> None:
     answer = command("compare", runs / "a", runs / "deeper" / "b", "--json")
     report = json.loads(answer.out)

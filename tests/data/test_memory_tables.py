@@ -160,4 +160,5 @@ def test_names_of_files_are_told_from_texts(tmp_path: Path) -> None:
     assert file_names(["a b"], root=str(tmp_path)) == ["a b"]
     assert file_names(["How are you?", "Read the file.txt"]) is None
     assert file_names(["emma", "olivia"]) is None
+    assert file_names(["a film of many words", "N/A"]) is None
     assert file_names(FRAME) is None

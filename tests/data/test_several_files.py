@@ -13,6 +13,7 @@ from legato.data.formats.text import read_text
 from legato.data.formats.text_pairs import read_pairs
 from legato.data.sources.files import FileOptions
 from legato.data.sources.patterns import source_files
+from legato.data.splits import SplitData
 from legato.errors import DataError
 from legato.tasks.table_inputs import read_inputs
 from tiny_questions import squad
@@ -33,6 +34,12 @@ def test_a_pattern_names_files_in_order_and_a_list_in_its_own(parts: Path) -> No
     assert source_files("[1].csv", str(parts)) == ["[1].csv"]
     with pytest.raises(DataError, match=r"no file matches nix\*\.csv; correct the pattern, or name a file"):
         source_files("nix*.csv")
+
+
+def test_a_pattern_that_takes_in_another_splits_file_is_refused(parts: Path) -> None:
+    data = SplitData(train="*.csv", valid="b.csv", root=str(parts))
+    with pytest.raises(DataError, match=r"b\.csv is in data\.train and in data\.valid"):
+        data.read(lambda source, split, train: source)
 
 
 def test_several_tables_read_as_one_file_of_their_rows(parts: Path) -> None:

@@ -7,6 +7,7 @@ each task and model, until a file of the package changes.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +26,7 @@ PLACES: Final = (
     "out",
     "resume",
 )
+PLAIN: Final = re.compile(r"[\w.,@%+:/=-]+")  # names that no shell's script evaluates or splits
 BESIDE: Final = ("resume",)  # what a command takes beside the settings of a run
 
 Row = list[str]  # a setting's name, default, values and meaning
@@ -99,7 +101,7 @@ def _paths(start: str) -> list[str]:
     """The files and folders whose names begin so."""
     folder = Path(os.path.dirname(start) or ".")
     with suppress(OSError):
-        names = sorted(os.listdir(folder))
+        names = sorted(name for name in os.listdir(folder) if PLAIN.fullmatch(name))
         places = [os.path.join(os.path.dirname(start), name) for name in names if not name.startswith(".")]
         return [f"{place}/" if os.path.isdir(place) else place for place in places if place.startswith(start)]
     return []

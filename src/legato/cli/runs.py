@@ -196,7 +196,7 @@ def delete_command(
     """
     from legato.schema import to_json
 
-    paths = [_run_path(run) for run in runs]
+    paths = list(dict.fromkeys(_run_path(run) for run in runs))
     with importing():
         from legato.runs.history import delete, folder_size
     if not yes:

@@ -12,17 +12,19 @@ No row may ever change its part: what was trained on would be validated on when 
 
 from __future__ import annotations
 
+import glob
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Annotated, Final, Literal, Protocol, Self, TypeVar
+from typing import Annotated, Any, Final, Literal, Protocol, Self, TypeVar
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from legato.config import Section
 from legato.data.digests import chance
 from legato.data.sources.files import SPLITS, FileOptions
-from legato.data.sources.patterns import Source
+from legato.data.sources.patterns import Source, source_files
 from legato.data.sources.toys import TOY
 from legato.errors import DataError
 
@@ -52,8 +54,30 @@ class SplitData(Section):
         """How the sources of a split are read, as far as the task has settings for it."""
         return FileOptions(split=split, **self.model_dump(include={"root", "format", "encoding", "max_line"}))
 
+    @field_validator(*SPLITS, mode="before")
+    @classmethod
+    def _is_named(cls, source: Any) -> Any:
+        """A table in memory is no list of names, though its columns could be read as one."""
+        if source is None or isinstance(source, str | list | tuple):
+            return source
+        raise ValueError("takes names of files; give a table in memory as an argument: legato.train(…, train=TABLE)")
+
+    def _check_patterns(self) -> None:
+        """Refuse a pattern that takes in a file of another split."""
+        sources = [(split, source) for split in SPLITS if (source := getattr(self, split)) is not None]
+        names = [name for _, source in sources for name in ([source] if isinstance(source, str) else source)]
+        if not any(map(glob.has_magic, names)):
+            return
+        splits: dict[str, str] = {}
+        for split, source in sources:
+            for name in source_files(source, self.root):
+                first = splits.setdefault(os.path.abspath(os.path.join(self.root or "", name)), split)
+                if first != split:
+                    raise DataError(f"{name} is in data.{first} and in data.{split}; take it out of one of them")
+
     def read(self, read: Callable[[Source, str, R | None], R]) -> dict[str, R]:
         """What `read` makes of the source of each split that has one, the split's name, and the training part."""
+        self._check_patterns()
         found: dict[str, R] = {}
         parted = self.train if str(self.train).startswith(PARTED) else None
         valid = parted if self.valid is None else self.valid

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 from pathlib import Path
 
 from legato.errors import FolderError
@@ -98,9 +99,13 @@ def _is_empty(handle: int) -> bool:
 
 
 def _lock(handle: int) -> None:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise Held from None
-    except OSError:  # some network file systems have none
-        return
+    for wait_s in (0.001, 0.01, 0.05, None):  # `is_held` has it for a moment
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if wait_s is None:
+                raise Held from None
+            time.sleep(wait_s)
+        except OSError:  # some network file systems have none
+            return

@@ -268,7 +268,9 @@ def _run(config: RunConfig, folder: Path, display: Any) -> Result:
     """The run in `folder`: made, or gone on with where an earlier attempt at this comparison stopped."""
     if not (folder / "config.yaml").exists():
         return start_run(config, display)
-    if check(read_yaml(folder / "config.yaml")).model_dump(exclude={"out"}) != config.model_dump(exclude={"out"}):
+    different = {"out": True, "train": {"tensorboard"}}  # and still the same run
+    saved = check(read_yaml(folder / "config.yaml"))
+    if saved.model_dump(exclude=different) != config.model_dump(exclude=different):  # type: ignore[arg-type]
         raise FolderError(f"{folder} holds a run with other settings; choose another out=…")
     return finished_result(folder) or resume_run(folder, {}, display)
 

@@ -17,15 +17,22 @@ from typing import Any, Final, Literal
 from legato.config import read_yaml
 from legato.errors import ConfigError, FolderError, LegatoError, brief, suggest
 from legato.evaluation.metrics import Metric, metric_of
+from legato.folders.links import refuse_link
 from legato.folders.locks import is_held
 from legato.registry import TASKS
 from legato.runs.config import check, dump, flat
 from legato.runs.run_folder import CONFIG, LOCK, SMALL, RunFolder
 from legato.schema import read_json_if_there
-from legato.training.checkpoints import list_checkpoints, remove_checkpoint, step_of
+from legato.training.checkpoints import (
+    holds_checkpoint,
+    is_checkpoint,
+    list_checkpoints,
+    newest_good,
+    remove_checkpoint,
+    step_of,
+)
 
 DEPTH: Final = 4  # folders below the one that is looked through
-OWN_FOLDERS: Final = ("checkpoints", "best", "last", "data")
 EVENTS: Final = "events.out.tfevents*"
 State = Literal["running", "finished", "stopped", "unreadable"]
 
@@ -200,7 +207,10 @@ def _defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
 @contextmanager
 def _claimed(path: Path) -> Iterator[RunFolder]:
     """A run that nobody trains meanwhile."""
+    refuse_link(path)
     run = RunFolder.open(path)
+    if not (run.reports.is_file() or (path / "provenance.json").is_file() or holds_checkpoint(run.checkpoints)):
+        raise FolderError(f"{path} holds a {CONFIG}, but nothing that training wrote; nothing is removed there")
     run.claim()
     try:
         yield run
@@ -214,9 +224,12 @@ def prune(path: Path, keep: Sequence[str]) -> tuple[int, int]:
     The models `best` and `last` stay in any case. Without a checkpoint a run cannot go on.
     """
     with _claimed(path) as run:
-        checkpoints = list_checkpoints(run.checkpoints)
+        checkpoints = list(filter(is_checkpoint, list_checkpoints(run.checkpoints)))
         if not checkpoints:
             return 0, 0
+        if keep:  # a damaged one is not the last to go on from
+            whole = newest_good(run.checkpoints, lambda problem: None).step
+            checkpoints.sort(key=lambda place: (step_of(place) == whole, step_of(place)))
         spared = {checkpoints[-1]} if "last" in keep else set()
         if "best" in keep:
             progress = read_json_if_there(checkpoints[-1] / "progress.json", dict[str, Any], loose=True)
@@ -236,8 +249,16 @@ def delete(path: Path) -> int:
     """Remove what training writes of a run, and its folder where nothing else is in it. How many bytes that were."""
     size = folder_size(path)
     with _claimed(path) as run:
-        for name in OWN_FOLDERS:
-            shutil.rmtree(run.path / name, ignore_errors=True)
+        for place in filter(is_checkpoint, list_checkpoints(run.checkpoints)):
+            remove_checkpoint(place)
+        for model in (run.best, run.last):
+            if (model / "config.json").is_file() and not model.is_symlink():
+                shutil.rmtree(model, ignore_errors=True)
+        for table in run.tables().values():
+            Path(table).unlink(missing_ok=True)
+        for folder in (run.checkpoints, run.data):
+            with suppress(OSError):
+                folder.rmdir()
         others = (run.path / name for name in SMALL if name != CONFIG)
         for file in (*others, *run.path.glob(EVENTS), run.path / CONFIG):  # by which it is a run, until the end
             file.unlink(missing_ok=True)

@@ -167,7 +167,7 @@ def start_run(config: RunConfig, display: Display, tables: Tables = NO_TABLES) -
 def resume_run(path: Path, changes: dict[str, Any], display: Display) -> Result:
     """Go on with the run in `path`; `changes` may lengthen it, but not make it another run."""
     run = RunFolder.open(path)
-    _resumed(run.settings, changes, path)  # before anything is touched there
+    _resumed(run.settings, changes, path).train.writes_events()  # before anything is touched there
     run.claim()
     try:
         after = _resumed(run.settings, changes, path)  # again, since nobody else can change it now

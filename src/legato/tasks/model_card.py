@@ -6,11 +6,12 @@ The licence is the base model's where its card states one; nobody else can say w
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from legato.data.sources.memory_tables import SCHEMES
 from legato.models.base import count_parameters
 from legato.models.published.heads import head_note
 from legato.registry import TASKS
@@ -37,17 +38,19 @@ def model_card(
     """
     name, note = model.config.name, head_note(model)
     license = None if folder is None else license_of(folder)
-    sources = {split: str(getattr(data, split, None) or "") for split in hashes}
+    sources = {split: _names(getattr(data, split, None)) for split in hashes}
     head = {
         "library_name": "legato",
         "license": license,
         "pipeline_tag": TASKS.get(task).pipeline if task in TASKS else None,
         "base_model": None if folder is None else hub_name(folder),
-        "datasets": sorted({found[1] for source in sources.values() if (found := HUB.match(source))}),
+        "datasets": sorted({found[1] for names in sources.values() for name in names if (found := HUB.match(name))}),
         "tags": ["legato", task],
     }
     rows = "\n".join(f"| {name} | {value} |" for name, value in scores.items())
-    digests = "\n".join(f"- {split}: {_name_of(sources[split])}sha256 `{digest}`" for split, digest in hashes.items())
+    digests = "\n".join(
+        f"- {split}: {''.join(map(_name_of, sources[split]))}sha256 `{digest}`" for split, digest in hashes.items()
+    )
     origin = "" if folder is None else f" It began with `{hub_name(folder) or folder.name}`."
     terms = (
         "No licence is stated. Add `license:` at the top of this file before you publish the model."
@@ -83,9 +86,14 @@ def hub_name(folder: Path) -> str | None:
     return None if found is None else f"{found[1]}/{found[2]}"
 
 
+def _names(source: str | Sequence[str] | None) -> Sequence[str]:
+    """The names of a split's files."""
+    return [source] if isinstance(source, str) else source or []
+
+
 def _name_of(source: str) -> str:
     """A file's name without its folders, which are of one machine."""
-    return f"`{source if ':' in source else Path(source).name}`, " if source else ""
+    return f"`{source if source.startswith(SCHEMES) else Path(source).name}`, "
 
 
 def _yaml(head: Mapping[str, str | list[str] | None]) -> str:

@@ -102,6 +102,8 @@ class Prediction:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or "answers" not in self.__dict__:  # as copy and pickle ask for
             raise AttributeError(name)
+        if not self.answers:
+            raise AttributeError(f"this prediction has no '{name}': {self.problem or 'there are no answers'}")
         return getattr(self.best, name)
 
     def __dir__(self) -> list[str]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-from typing import Any, Literal
+from importlib import import_module
+from typing import Any, Final, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
 
 from legato.config import Section
-from legato.registry import require_extra
+from legato.errors import ConfigError
 
 PRECISIONS = {"bfloat16": "bf16", "fp32": "float32"}  # as they are called elsewhere
+TRUTH: Final = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 DEFAULT_LR = {"adamw": 3e-3, "muon": 3e-3, "sgd": 1.0, "asgd": 1.0}
 
 
@@ -107,14 +108,23 @@ class TrainConfig(Section):
 
     def writes_events(self) -> bool:
         """TensorBoard events are written; where `tensorboard=true` and it is not installed, a LegatoError."""
-        if self.tensorboard == "auto":
-            return find_spec("tensorboard") is not None
-        return self.tensorboard and bool(require_extra("tensorboard", "tensorboard"))
+        if self.tensorboard is False:
+            return False
+        try:
+            import_module("torch.utils.tensorboard")  # a folder of one's own may be called tensorboard
+        except ImportError:
+            if self.tensorboard == "auto":
+                return False
+            raise ConfigError(
+                'train.tensorboard=true needs TensorBoard: pip install "legato-nn[tensorboard]", or set '
+                "train.tensorboard=auto"
+            ) from None
+        return True
 
     @field_validator("compile", "tensorboard", mode="before")
     @classmethod
     def _words_are_truth_values(cls, value: Any) -> Any:
-        return {"true": True, "false": False}.get(value.lower(), value) if isinstance(value, str) else value
+        return TRUTH.get(value.lower(), value) if isinstance(value, str) else value
 
     @field_validator("frozen", mode="before")
     @classmethod

@@ -130,7 +130,7 @@ def file_names(value: Any, root: str | None = None) -> str | list[str] | None:
         or not all(isinstance(name, str | PathLike) for name in value)
     ):
         return None
-    return [str(name) for name in value] if any(_is_file_name(name, root) for name in value) else None
+    return [str(name) for name in value] if all(_is_file_name(name, root) for name in value) else None
 
 
 def _is_file_name(name: str | PathLike[str], root: str | None) -> bool:
