@@ -44,7 +44,7 @@ class TrainedRun(runs.Result):
 
 def train(
     task: str | Mapping[str, Any] | None = None,
-    settings: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | Data | None = None,
     *,
     train: Data | None = None,
     valid: Data | None = None,
@@ -67,7 +67,7 @@ def train(
 
     Arguments:
         task: a task (`lm`, `classification`, …), a recipe (`lm/ptb-lstm`) or a YAML file; or all settings as a dict.
-        settings: any settings by their dotted names, such as `{"model.width": 256}`.
+        settings: any settings by their dotted names, such as `{"model.width": 256}`; or the data, as in `train`.
         train, valid, test: the data: files, or a table in memory, of which the run keeps a copy. Without `valid` a
             part of `train` is held out.
         model: the architecture to train from scratch, such as `lstm`; `legato models` lists them.
@@ -87,6 +87,12 @@ def train(
     """
     if "what" in more:  # as the first argument was called
         task = more.pop("what")
+    if train is None and settings is not None and not isinstance(settings, Mapping):
+        train, settings = settings, None  # data beside the task, as the shell takes it
+    if train is None and not isinstance(more.get("data", {}), Mapping):
+        train = more.pop("data")
+    if isinstance(task, str) and isinstance(train, str) and task_named(train) and not task_named(task):
+        task, train = train, task
     settings = settings_of(settings)
     if hasattr(model, "folder"):
         raise ConfigError("model= names an architecture, such as 'lstm'; a trained model to go on from is from_=")

@@ -305,8 +305,7 @@ class Model:
         if probabilities:
             return predictions[0] if single else predictions
         several = task.any_number or int(options.get("nbest", 1)) > 1
-        texts = [[answer.text for answer in prediction.answers] for prediction in predictions]
-        shaped: list[Any] = texts if several else [each[0] for each in texts]
+        shaped = [[answer.text for answer in p.answers] if several else p.text for p in predictions]
         return shaped[0] if single else shaped
 
     @property
@@ -343,9 +342,10 @@ class Model:
         if task.Options is None:
             self.check_generates()
             raise LegatoError(f"{self.folder} is a model for {self.task}, which generates: use legato generate")
-        options = renamed(options, task.Options.model_fields)
-        for name in sorted(options.keys() - task.Options.model_fields.keys()):
-            raise ConfigError(f"{self.task} has no option '{name}'; {suggest(name, task.Options.model_fields)}")
+        fields = task.Options.model_fields
+        options = renamed(options, fields)
+        for name in sorted(options.keys() - fields.keys()):
+            raise ConfigError(f"{self.task} has no option '{name}'; {suggest(name, [*fields, 'probabilities'])}")
         with torch.no_grad():
             return Predictions(task.predict(self.loaded, many, validate(task.Options, options)))
 

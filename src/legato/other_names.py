@@ -35,7 +35,7 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
     "max_length": ("max_seq_length",),
     "max_tokens": ("max_completion_tokens", "max_new_tokens"),
     "min_tokens": ("min_new_tokens",),
-    "nbest": ("num_return_sequences",),
+    "nbest": ("num_return_sequences", "top_k"),
     "patience": ("early_stopping", "early_stopping_patience"),
     "precision": ("bf16", "dtype", "fp16"),
     "rank": ("r",),
@@ -94,6 +94,10 @@ INSTEAD: Final = {
     "max_length": ("max_tokens", "N", "it counts the prompt, too"),
     "no_repeat_ngram_size": ("repetition_penalty", "1.2", "no search here forbids repeats"),
     "pad_token_id": ("max_tokens", "N", "prompts need no padding here"),
+    **dict.fromkeys(
+        ("proba", "probability", "probabilities", "return_all_scores"),
+        ("nbest", "5", "the answers are printed with their probabilities where there are several, or all by --json"),
+    ),
 }
 TRUE: Final = ("1", "true", "yes")
 

@@ -323,6 +323,7 @@ def _shorter(config: RunConfig, job: Any) -> list[str]:
     elif config.start_from is None:
         width = dict(model).get("width", 0) // 2 // model.width_multiple * model.width_multiple
         ways += [f"model.width={width}"] if width else []
+        ways += ["model.image=64"] if dict(model).get("image", 0) > 64 else []
     return [*ways, "device=cuda"] if torch.cuda.is_available() else ways
 
 

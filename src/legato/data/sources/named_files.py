@@ -104,6 +104,10 @@ def class_folders(folder: Path, inside: Callable[[Path], list[T]], what: str, li
     for place in classes:
         here = inside(place)
         if not here:
-            raise DataError(f"{place} holds no {what}, so that class cannot be learned; put some in, or remove it")
+            ending = next((file.suffix for file in sorted(place.iterdir()) if file.suffix), "")
+            others = f" but {ending} files, for which there may be another task" if ending else ""
+            raise DataError(
+                f"{place} holds no {what}{others}, so that class cannot be learned; put some in, or remove it"
+            )
         found += [(each, place.name) for each in here]
     return found
