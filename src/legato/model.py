@@ -23,7 +23,7 @@ from legato.folders.chat_template import Messages, Tools
 from legato.folders.finite_scores import finite_scores
 from legato.folders.loaded import Loaded
 from legato.models.base import count_parameters
-from legato.other_names import renamed
+from legato.other_names import ELSEWHERE, renamed
 from legato.registry import TASKS
 from legato.tasks.base import Task, evaluated, member_of, rows_in_memory
 from legato.tasks.predictions import Predictions
@@ -304,7 +304,7 @@ class Model:
         predictions.check("" if single else task.input_name)
         if probabilities:
             return predictions[0] if single else predictions
-        several = task.any_number or int(options.get("nbest", 1)) > 1
+        several = task.any_number or any(int(options.get(name, 1)) > 1 for name in ("nbest", *ELSEWHERE["nbest"]))
         shaped = [[answer.text for answer in p.answers] if several else p.text for p in predictions]
         return shaped[0] if single else shaped
 
