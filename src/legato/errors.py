@@ -11,8 +11,10 @@ import difflib
 import errno
 import os
 import re
+import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
@@ -34,6 +36,14 @@ class LegatoError(Exception):
         if len(line) > LONGEST:  # whoever wrote it should have used `brief`; the end says what to do
             line = f"{line[: LONGEST - ENDING - 3]} … {line[-ENDING:]}"
         super().__init__(line)
+
+
+def warn(note: str | Warning) -> None:
+    """Warn, at the line of the caller's own that led here: Python shows that line, and `notes` the text alone."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "legato":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(note, stacklevel=level)
 
 
 class ConfigError(LegatoError):

@@ -19,7 +19,6 @@ requests go side by side in order of their length; only what is scored is read o
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -29,7 +28,7 @@ from tqdm import tqdm
 
 from legato.data.batching.batch import Batch, Inputs
 from legato.data.text.tokenizers import Tokenizer
-from legato.errors import ConfigError
+from legato.errors import ConfigError, warn
 from legato.folders.finite_scores import check_finite
 from legato.loading import load
 from legato.model import Model
@@ -73,7 +72,7 @@ class LegatoLM(LM):
         super().__init__()
         if device == "cuda:0" and not torch.cuda.is_available():
             device = None  # that is what lm_eval asks for where it was told nothing
-            warnings.warn("there is no CUDA here (cuda:0 was asked for, or nothing): reading elsewhere", stacklevel=2)
+            warn("there is no CUDA here (cuda:0 was asked for, or nothing): reading elsewhere")
         width = {"dtype": dtype} | ({} if quantize is None else {"quantize": quantize})
         self.model = pretrained if isinstance(pretrained, Model) else load(pretrained, device or "auto", **width)
         self.model.check_generates()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 
 import torch
 
+from legato.errors import warn
 from legato.folders.model_folder import read_model
 from legato.folders.quantized import check_width
 from legato.model import Model
@@ -38,5 +38,5 @@ def load(
     slow = width != torch.float32 and chosen.type == "cpu" and not multiplies_bf16(chosen)
     if slow and not encodes_fast(model.module, width):
         told = f"this processor has no fast products of {dtype} for this model; float32 is faster here"
-        warnings.warn(told, stacklevel=2)
+        warn(told)
     return model

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -18,7 +17,7 @@ from legato.decoding.constraints import check_followed, constraint_of
 from legato.decoding.emitter import Cancelled, Emitter, Generated, pieces_of
 from legato.decoding.options import SearchSettings, with_search_options
 from legato.decoding.sliding import Sliding
-from legato.errors import ConfigError, LegatoError, brief, suggest
+from legato.errors import ConfigError, LegatoError, brief, suggest, warn
 from legato.folders.chat_template import Messages, Tools
 from legato.folders.finite_scores import finite_scores
 from legato.folders.loaded import Loaded
@@ -447,4 +446,4 @@ class Model:
 
 
 def _note(text: str) -> None:
-    warnings.warn(text.removeprefix("note: "), stacklevel=3)
+    warn(text.removeprefix("note: "))

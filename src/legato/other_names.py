@@ -6,11 +6,10 @@ means something else, is answered with the words to write.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
-from legato.errors import suggest
+from legato.errors import suggest, warn
 
 # What a setting is called here, and in other toolkits; of several that may be meant, the first that a section has.
 ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
@@ -104,7 +103,7 @@ TRUE: Final = ("1", "true", "yes")
 
 def note_name(theirs: str, ours: str) -> None:
     """Say what a setting is called here that has another name elsewhere."""
-    warnings.warn(f"{theirs} is called {ours} here", stacklevel=2)
+    warn(f"{theirs} is called {ours} here")
 
 
 def our_names(name: str) -> list[str]:

@@ -14,10 +14,9 @@ Japanese, Thai) that is a long document on one line: give it line by line.
 from __future__ import annotations
 
 import re
-import warnings
 from typing import Final
 
-from legato.errors import LegatoError
+from legato.errors import LegatoError, warn
 from legato.evaluation.metrics import metrics
 
 MAX_WORD: Final = 10_000  # characters without a space
@@ -52,10 +51,9 @@ def translation_scores(hypotheses: list[str], references: list[str]) -> dict[str
 
     scored = [[LONG_WORD.sub(r"\1", text) for text in texts] for texts in (hypotheses, references)]
     if scored != [list(hypotheses), list(references)]:
-        warnings.warn(
+        warn(
             f"of more than {MAX_WORD:,} characters without a space only the first {MAX_WORD:,} are scored; "
-            "give long texts line by line",
-            stacklevel=2,
+            "give long texts line by line"
         )
     hypotheses, references = scored
     cased, lower, chrf = BLEU(), BLEU(lowercase=True), CHRF()

@@ -15,7 +15,6 @@ import math
 import os
 import re
 import shutil
-import warnings
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatch
@@ -28,7 +27,7 @@ from torch import Tensor, nn
 
 from legato.data.formats.vector_files import save_vectors
 from legato.data.text.tokenizers import AnyTokenizer
-from legato.errors import ConfigError, FolderError, LegatoError, suggest
+from legato.errors import ConfigError, FolderError, LegatoError, suggest, warn
 from legato.folders.adapters.saving import NOTE
 from legato.folders.atomic import clear_errors, replacing
 from legato.folders.finding import find_model, hub_name, is_adapter
@@ -178,7 +177,7 @@ def _export_hugging_face(loaded: Loaded, folder: Path, target: Path) -> None:
         else:
             read_steadily(folder, lambda at: _copy(at, fresh))
     if note := head_note(loaded.module, f"the body in {target}"):
-        warnings.warn(note, stacklevel=3)
+        warn(note)
 
 
 def _copy(folder: Path, fresh: Path) -> None:

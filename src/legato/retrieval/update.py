@@ -13,7 +13,6 @@ import json
 import os
 import shlex
 import time
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from legato.errors import DataError, brief
+from legato.errors import DataError, brief, warn
 from legato.input_files import check_regular, path_of
 from legato.retrieval.bm25 import IntArray, PostingsBuilder, merge_postings, terms_of
 from legato.retrieval.chunks import Chunk, chunks_of
@@ -131,7 +130,7 @@ class Update:
             self.store.finish(self.manifest)
         self.report.skipped = [str(DataError(line)) for line in self.report.skipped]  # names may hold anything
         for line in [*self.report.skipped, *self.report.refused[:-1]]:
-            warnings.warn(line, stacklevel=2)
+            warn(line)
         self.report.passages, self.report.documents = self.manifest.passages, self.manifest.documents
         self.report.seconds = round(time.monotonic() - began, 3)
         return self.report

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, TypeVar
@@ -24,7 +23,7 @@ from legato.data.sources.files import MAX_LINE
 from legato.data.sources.patterns import Source
 from legato.data.sources.table import Column
 from legato.data.splits import Encoding, MaxLine, SplitData, TableFormat, ValidShare
-from legato.errors import ConfigError, FolderError, LegatoError
+from legato.errors import ConfigError, FolderError, LegatoError, warn
 from legato.folders.loaded import Loaded
 from legato.models.base import ModelConfig, SequenceModel
 from legato.models.image_encoder import ImageEncoder
@@ -100,10 +99,9 @@ def image_processor(loaded: Loaded) -> ImageProcessor:
         side = encoder.config.image
         if encoder.learned_positions() is not None and found.shape != (side, side):
             height, width = found.shape
-            warnings.warn(
+            warn(
                 f"{loaded.folder}: {found.file} makes pictures of {height} × {width} pixels, and the model learned "
-                f"from {side} × {side}; its positions are stretched to them",
-                stacklevel=2,
+                f"from {side} × {side}; its positions are stretched to them"
             )
     return found
 

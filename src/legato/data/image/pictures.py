@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from legato.errors import DataError, brief
+from legato.errors import DataError, brief, warn
 from legato.input_files import read_bytes
 from legato.registry import require_extra
 
@@ -77,7 +77,7 @@ def decoded(picture: Any, name: str) -> Any:
     _refuse_large(picture, name)
     try:
         if getattr(picture, "is_animated", False):  # only Pillow's formats of several frames have it
-            warnings.warn(f"{name} is animated; its first frame is read", stacklevel=2)
+            warn(f"{name} is animated; its first frame is read")
         return _rgb(ops.exif_transpose(picture), image)
     except (*DAMAGE, image.DecompressionBombError) as problem:
         raise DataError(f"{name} is damaged: {brief(problem, 200)}") from None

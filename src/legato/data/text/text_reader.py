@@ -11,7 +11,6 @@ Every task whose data are rows reads through this, in training and in use alike.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,7 +21,7 @@ import numpy as np
 from legato.data.batching.examples import Example
 from legato.data.text.tokenizers import AnyTokenizer, Tokenizer
 from legato.data.text.word_bytes import word_bytes
-from legato.errors import TextsCut
+from legato.errors import TextsCut, warn
 
 AT_ONCE = 1024  # sentences that are cut side by side
 
@@ -72,7 +71,7 @@ class TextReader:
         """A warning that says how many of the texts and pairs so far were cut; the next one begins to count anew."""
         count, self.cut = self.cut, 0
         if count and self.max_length is not None:
-            warnings.warn(TextsCut(count, self.max_length), stacklevel=3)
+            warn(TextsCut(count, self.max_length))
 
     # --- rows ----------------------------------------------------------------------------------------
 

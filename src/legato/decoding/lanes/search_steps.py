@@ -10,7 +10,6 @@ the plain twin; the reason is told once.
 from __future__ import annotations
 
 import threading
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from legato.decoding.candidates import Chooser
 from legato.decoding.lanes.device_frontier import DeviceFrontier
 from legato.decoding.options import SearchOptions
 from legato.decoding.row_settings import Level, RowSettings
+from legato.errors import warn
 from legato.nn.kernels.description import recording_key
 from legato.nn.kernels.recording import failure_reason, record
 from legato.nn.slots import Slots
@@ -190,7 +190,7 @@ _TOLD: set[str] = set()
 def _tell(reason: str) -> None:
     if reason not in _TOLD:
         _TOLD.add(reason)
-        warnings.warn(f"steps of this search are not recorded as a CUDA graph: {reason}", stacklevel=2)
+        warn(f"steps of this search are not recorded as a CUDA graph: {reason}")
 
 
 class _Kept:

@@ -19,11 +19,11 @@ import os
 import platform
 import stat
 import subprocess
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
+from legato.errors import warn
 from legato.nn.kernels.compiler import (
     FLAGS,
     LINK_FLAGS,
@@ -367,7 +367,7 @@ def _open(file: Path) -> ctypes.CDLL:
 
 
 def _tell(note: str) -> None:
-    warnings.warn(note, stacklevel=4)
+    warn(note)
 
 
 def _folder() -> Path:

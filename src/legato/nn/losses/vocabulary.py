@@ -13,7 +13,6 @@ arguments' alone, so a CUDA graph can record it.
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from legato.data.batching.batch import IGNORE
+from legato.errors import warn
 from legato.nn.kernels import training as kernels
 from legato.nn.kernels.cuda import has_kernels
 from legato.nn.linear import product_dtype
@@ -243,7 +243,7 @@ def _in_one_kernel(number: int) -> bool:
         except Exception as problem:  # Triton has errors of its own
             _one[number] = False
             reason = str(problem).strip().partition("\n")[0]
-            warnings.warn(f"the loss goes without its kernel, which cannot be used: {reason}", stacklevel=2)
+            warn(f"the loss goes without its kernel, which cannot be used: {reason}")
     return _one[number]
 
 

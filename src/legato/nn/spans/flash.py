@@ -9,12 +9,12 @@ Its plain twin is `written_out_attention` with a mask. On every GPU both are com
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from legato.errors import warn
 from legato.nn.spans.check import problem_with
 
 
@@ -77,7 +77,7 @@ def _works(number: int) -> bool:
             problem = str(error).partition("\n")[0]
         _known[number] = problem is None
         if problem is not None:
-            warnings.warn(f"attention is made with masks, since flash attention cannot be: {problem}", stacklevel=2)
+            warn(f"attention is made with masks, since flash attention cannot be: {problem}")
     return _known[number]
 
 

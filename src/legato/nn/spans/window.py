@@ -8,12 +8,12 @@ Its plain twin is `written_out_attention` with a mask. On every GPU both are com
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from legato.errors import warn
 from legato.nn.kernels.cuda import has_kernels
 from legato.nn.spans.check import problem_with
 
@@ -78,9 +78,7 @@ def _works(number: int, width: int) -> bool:
             problem = str(error).partition("\n")[0]
         _known[number, width] = problem is None
         if problem:
-            warnings.warn(
-                f"windows go through flash attention, since our kernel cannot be used: {problem}", stacklevel=2
-            )
+            warn(f"windows go through flash attention, since our kernel cannot be used: {problem}")
     return _known[number, width]
 
 

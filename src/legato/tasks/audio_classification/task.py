@@ -10,7 +10,6 @@ it or a part (`adapt=…`).
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,6 +26,7 @@ from legato.data.formats.labels import Labels
 from legato.data.positions import INPUT, Reading
 from legato.data.processors import Processors
 from legato.data.sources.patterns import Source
+from legato.errors import warn
 from legato.evaluation.classification import METRICS, classification_details
 from legato.evaluation.metrics import DetailTable
 from legato.folders.finite_scores import check_finite
@@ -195,7 +195,7 @@ class AudioClassification(SoundTask):
         test = read_labelled_sounds(data.test, data.files("test"), audio=data.audio, columns=data.columns)
         scores, details = classifier.score(test, as_trained(data, "unseen_labels", loaded.about))
         if note := classifier.labels.unseen_note(test, "data.test"):
-            warnings.warn(note, stacklevel=2)
+            warn(note)
         return {"data": test.source, "sha256": test.sha256, "sounds": len(test), **scores, "details": details}
 
     @classmethod

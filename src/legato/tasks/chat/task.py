@@ -11,7 +11,6 @@ the loss is on the assistant's answers alone, each up to its EOS token:
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -30,7 +29,7 @@ from legato.data.text.published_tokenizers import read_roles
 from legato.data.text.tokenizers import AnyTokenizer, StreamDecoder, Tokenizer
 from legato.decoding import SearchOptions, search
 from legato.decoding.options import MAX_BEAMS, MAX_NBEST, MAX_TOKENS
-from legato.errors import ConfigError, DataError, LegatoError
+from legato.errors import ConfigError, DataError, LegatoError, warn
 from legato.evaluation.lm import safe_exp
 from legato.evaluation.metrics import metrics
 from legato.folders.chat_template import ChatTemplate, plain_chat
@@ -328,7 +327,7 @@ class Chat(Task):
         chat = template_of(loaded.tokenizer, loaded)
         asked = loaded.about.get("window") if data.window is None else data.window  # as it was trained
         max_length = _longest(loaded.module.max_length, asked)
-        rows = rows_of(dialogues, loaded.tokenizer, chat, max_length, lambda note: warnings.warn(note, stacklevel=2))
+        rows = rows_of(dialogues, loaded.tokenizer, chat, max_length, lambda note: warn(note))
         scores = answer_scores(loaded.module, rows, loaded.tokenizer.pad_id or 0)
         return {"data": dialogues.source, "sha256": dialogues.sha256, **scores}
 

@@ -15,7 +15,6 @@ once for all.
 from __future__ import annotations
 
 import re
-import warnings
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -35,7 +34,7 @@ from legato.data.formats.strays import are_numbers, is_missing, is_number, told_
 from legato.data.sources.files import FileOptions
 from legato.data.sources.table import Column, Head
 from legato.data.sources.tables import kind_of, locate, read_table, tabbed
-from legato.errors import ConfigError, DataError, brief, suggest
+from legato.errors import ConfigError, DataError, brief, suggest, warn
 from legato.evaluation.classification import classification_details, classification_scores
 from legato.folders.chat_template import shared_start
 from legato.folders.finite_scores import check_finite
@@ -148,7 +147,7 @@ class Prompter:
         rows, labels = read_labelled(source, columns=columns), Labels("classes", self.labels)
         wanted, texts = labels.encode(rows, unseen="wrong"), rows.joined()
         if note := labels.unseen_note(rows, source):
-            warnings.warn(note, stacklevel=3)
+            warn(note)
         even = dict.fromkeys(self.labels, 1 / len(self.labels))  # what is too long to read is a guess
         shares = [p.answers[0].more["probabilities"] if p.answers else even for p in self.predict(texts)]
         found = np.array([list(share.values()) for share in shares])
@@ -191,10 +190,9 @@ class Prompter:
         fewest = min((prompt.shots for prompt in prompts), default=len(self.shots))
         if fewest < len(self.shots):
             cut = sum(prompt.shots < len(self.shots) for prompt in prompts)
-            warnings.warn(
+            warn(
                 f"the model reads {self.loaded.module.max_length:,} tokens at most: {cut:,} of {len(prompts):,} "
-                f"texts have fewer than the {len(self.shots):,} examples before them, as few as {fewest:,}",
-                stacklevel=2,
+                f"texts have fewer than the {len(self.shots):,} examples before them, as few as {fewest:,}"
             )
 
     def _scores(self, prompts: Sequence[LabelPrompt]) -> Tensor:
@@ -342,7 +340,7 @@ def read_shots(
     plain = path is not None and kind_of(path) == "text"
     table = read_table(source, choose, FileOptions(format="tsv") if plain else tabbed(source))
     if guessed:
-        warnings.warn(f"{source}: {told_columns(table)}", stacklevel=2)
+        warn(f"{source}: {told_columns(table)}")
     shots = []
     numeric = are_numbers(table.columns[-1])
     for row, (*texts, label) in enumerate(zip(*table.columns, strict=True)):

@@ -13,7 +13,6 @@ can learn it, from scratch or from a trained one (`from=MODEL`), all of it or a 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,7 +28,7 @@ from legato.data.positions import Reading, row_reading
 from legato.data.sources.files import resolve_path
 from legato.data.sources.patterns import Source
 from legato.data.sources.table import Column
-from legato.errors import ConfigError, DataError
+from legato.errors import ConfigError, DataError, warn
 from legato.evaluation.classification import METRICS, Baseline
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
@@ -179,7 +178,7 @@ class Classification(Task):
         unseen = as_trained(data, "unseen_labels", loaded.about)
         scores, details = classifier.score(test, unseen)
         if note := classifier.labels.unseen_note(test, "data.test"):
-            warnings.warn(note, stacklevel=2)
+            warn(note)
         if data.baseline:
             if data.train is None:
                 raise ConfigError("data.baseline=true is fitted to training rows; set data.train=FILE")

@@ -13,7 +13,6 @@ how alike they are. The vectors are a model's states, pooled (text_vectors.py); 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
@@ -34,7 +33,7 @@ from legato.data.formats.text_pairs import tidy
 from legato.data.sources.files import MAX_LINE
 from legato.data.sources.patterns import Source
 from legato.data.splits import Encoding, MaxLine, SplitData, TableFormat, ValidShare, completed
-from legato.errors import ConfigError, brief
+from legato.errors import ConfigError, brief, warn
 from legato.evaluation.embedding import METRICS, correlations, cosines, furthest, retrieval
 from legato.evaluation.metrics import DetailTable
 from legato.folders.loaded import Loaded
@@ -304,7 +303,7 @@ class Embedding(Task):
         cls.require(data, "test")
         test = read_split(data, data.test, "test")
         if data.columns is None and data.valid_columns is None:
-            warnings.warn(f"data.test: reading {test.note}", stacklevel=2)
+            warn(f"data.test: reading {test.note}")
         vectors = TextVectors.of(loaded)
         left, right = vectors_of(vectors, test)
         vectors.reader.warn_of_cuts()

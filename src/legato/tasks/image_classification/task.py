@@ -16,7 +16,6 @@ are read, evenly from the whole (`data.frames`), by a model that reads clips (`m
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -37,7 +36,7 @@ from legato.data.image.scenes import SCENES
 from legato.data.positions import IMAGE, INPUT, Reading, numbered
 from legato.data.processors import Processors
 from legato.data.sources.patterns import Source
-from legato.errors import ConfigError
+from legato.errors import ConfigError, warn
 from legato.evaluation.classification import METRICS
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
@@ -215,7 +214,7 @@ class ImageClassification(PictureTask):
         test = source_of(frames).test(data, loaded)
         scores, details = classifier.score(test, as_trained(data, "unseen_labels", loaded.about))
         if note := classifier.labels.unseen_note(test, "data.test"):
-            warnings.warn(note, stacklevel=2)
+            warn(note)
         told = {"data": test.source, "sha256": test.sha256, f"{'picture' if frames is None else 'clip'}s": len(test)}
         return {**told, **scores, "details": details}
 

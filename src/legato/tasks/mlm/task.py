@@ -10,7 +10,6 @@ the BERT family, a bidirectional recurrent network, and the window network with 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -28,7 +27,7 @@ from legato.data.formats.text import Text
 from legato.data.positions import INPUT, Reading, named_tokens
 from legato.data.sources.corpora import CORPUS_SOURCES
 from legato.data.text.tokenizers import AnyTokenizer
-from legato.errors import ConfigError, DataError
+from legato.errors import ConfigError, DataError, warn
 from legato.evaluation.lm import safe_exp
 from legato.evaluation.mlm import METRICS, masked_nll, masked_scores, next_sentence_accuracy, pseudo_nll
 from legato.folders.loaded import Loaded
@@ -123,10 +122,9 @@ def pseudo_scores(
         texts += [ids[i : i + window - 2] for i in range(0, len(ids), window - 2)]
     tokens = sum(map(len, texts))
     if most is None and tokens > MANY:
-        warnings.warn(
+        warn(
             f"pseudo-perplexity hides each of {tokens:,} tokens in turn, which takes a while; "
-            "data.max_sentences=200 measures it on so many lines",
-            stacklevel=2,
+            "data.max_sentences=200 measures it on so many lines"
         )
     assert tokenizer.mask_id is not None
     nll, tokens = pseudo_nll(model, texts, Frame.of(tokenizer), tokenizer.mask_id)

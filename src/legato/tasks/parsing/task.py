@@ -14,7 +14,6 @@ brackets as EVALB counts them.
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -38,7 +37,7 @@ from legato.decoding import Hypothesis, SearchOptions
 from legato.decoding.constraints.trees import TreeConstraint
 from legato.decoding.options import MAX_BEAMS
 from legato.decoding.search_start import SearchStart
-from legato.errors import DataError, brief
+from legato.errors import DataError, brief, warn
 from legato.evaluation.parsing import BRACKET_SIGNATURE, METRICS, bracket_scores
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
@@ -317,7 +316,7 @@ class Parsing(Task):
         gold = _cleaned(bank)
         scores = parser.score(gold, beam_options(loaded.about, **given))
         if note := unseen_note(parser.target, gold, "data.test"):
-            warnings.warn(note, stacklevel=2)
+            warn(note)
         return {"data": _name(bank), "sha256": bank.sha256, **scores}
 
     @classmethod

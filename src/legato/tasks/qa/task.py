@@ -13,7 +13,6 @@ which none is given is chosen on the validation questions.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, Literal
@@ -35,7 +34,7 @@ from legato.data.sources.files import SPLITS
 from legato.data.sources.patterns import Source
 from legato.data.sources.table import Column
 from legato.data.splits import Encoding, SplitData, ValidShare
-from legato.errors import ConfigError, DataError, FolderError, brief
+from legato.errors import ConfigError, DataError, FolderError, brief, warn
 from legato.evaluation.qa import METRICS, SPAN_SIGNATURE
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
@@ -327,14 +326,13 @@ class QuestionAnswering(Task):
         cls.require(data, "test")
         test = _part_of(read_split(data, data.test, "test", loaded.about), data, loaded.about)
         for note in test.notes:
-            warnings.warn(note, stacklevel=2)
+            warn(note)
         answerer = _answerer_of(loaded, data)
         threshold = data.threshold if data.threshold is not None else loaded.about.get("threshold")
         if threshold is None and test.unanswerable:
-            warnings.warn(
+            warn(
                 f"{test.unanswerable:,} of {len(test.questions):,} questions have no answer, and this model always "
-                "gives one: it has no threshold; data.threshold=0 scores it as if it could say nothing",
-                stacklevel=2,
+                "gives one: it has no threshold; data.threshold=0 scores it as if it could say nothing"
             )
         found = answerer.ask(*_asked(answerer.reader, test))
         scores = {**answer_scores(test, found, threshold), "signature": SPAN_SIGNATURE}

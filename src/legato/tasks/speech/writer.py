@@ -11,7 +11,6 @@ the next window begins where what was written of the one before ends.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -29,7 +28,7 @@ from legato.decoding.frontier import LogitsProcessor
 from legato.decoding.speech import ctc
 from legato.decoding.speech.ctc_prefix import JointScores
 from legato.decoding.speech.speech_prompt import SpeechPrompt, Timestamps, segments
-from legato.errors import ConfigError, LegatoError
+from legato.errors import ConfigError, LegatoError, warn
 from legato.evaluation.metrics import DetailTable
 from legato.evaluation.speech import speech_details, speech_scores
 from legato.folders.finite_scores import check_finite
@@ -152,10 +151,7 @@ class Writer(Recognizer):
         if words and nbest > 1 and not self.share:
             raise ConfigError("times are written of the best text alone; leave out nbest")
         if nbest > 1 and longer.any():
-            warnings.warn(
-                f"sounds of more than {self.window:g} seconds are written piece by piece, and have one answer each",
-                stacklevel=2,
-            )
+            warn(f"sounds of more than {self.window:g} seconds are written piece by piece, and have one answer each")
         made: list[list[Any]] = [[] for _ in range(len(waves))]
         for number, whole in zip(sought, self._follow(waves.select(sought), beams), strict=True):
             made[number].append([whole])

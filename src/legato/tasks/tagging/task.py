@@ -13,7 +13,6 @@ together (nn/losses/crf.py).
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -32,7 +31,7 @@ from legato.data.formats.vector_files import initialise_embedding, read_vectors
 from legato.data.positions import Reading, row_reading
 from legato.data.sources.files import resolve_path
 from legato.data.text.tokenizers import Tokenizer
-from legato.errors import ConfigError, DataError, FolderError, suggest
+from legato.errors import ConfigError, DataError, FolderError, suggest, warn
 from legato.evaluation.tagging import METRICS, signature
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
@@ -317,7 +316,7 @@ class Tagging(Task):
         if as_trained(data, "unseen_tags", loaded.about) == "refuse":
             refuse_unseen(text, kinds, tagger.scheme, str(loaded.folder))
         elif note := unseen_note(text, kinds, tagger.scheme, "data.test"):
-            warnings.warn(note, stacklevel=2)
+            warn(note)
         words, gold = [sentence.words for sentence in text.sentences], tags_in(text, tagger.scheme)
         scores, guesses = tagger.score(tagger.read(words), gold)
         told = {"data": text.source, "sha256": text.sha256, "sentences": len(words), **scores}

@@ -10,7 +10,6 @@ between them, they are one set, and that is a class of its own. Where a row has 
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -38,7 +37,7 @@ from legato.data.sources.files import resolve_path
 from legato.data.sources.patterns import Source
 from legato.data.sources.table import Column
 from legato.data.splits import ValidShare, hold_out_named
-from legato.errors import ConfigError
+from legato.errors import ConfigError, warn
 from legato.evaluation.vqa import METRICS
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
@@ -250,7 +249,7 @@ class VQA(Task):
         test = questions(choices, bool(statements)).test(data, loaded)
         scores, details = answerer.score(test)
         if note := answerer.labels.unseen_note(test, "data.test"):
-            warnings.warn(note, stacklevel=2)
+            warn(note)
         told = {"data": test.source, "sha256": test.sha256, "questions": len(test), "pictures": len(test.album()[0])}
         return {**told, **scores, "details": details}
 
