@@ -64,9 +64,9 @@ def test_a_package_that_lacks_something_of_its_own_is_not_called_missing(
 
 def test_events_are_written_where_tensorboard_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert TrainConfig().writes_events()
-    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     assert not TrainConfig().writes_events()
-    with pytest.raises(LegatoError, match=r'tensorboard is not installed; .* pip install "legato-nn\[tensorboard\]"'):
+    with pytest.raises(LegatoError, match=r'needs TensorBoard: pip install "legato-nn\[tensorboard\]", or set'):
         TrainConfig(tensorboard=True).writes_events()
 
 

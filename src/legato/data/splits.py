@@ -66,7 +66,7 @@ class SplitData(Section):
         """Refuse a pattern that takes in a file of another split."""
         sources = [(split, source) for split in SPLITS if (source := getattr(self, split)) is not None]
         names = [name for _, source in sources for name in ([source] if isinstance(source, str) else source)]
-        if not any(map(glob.has_magic, names)):
+        if not any(map(glob.has_magic, names)) or any("!" in name for name in names):  # a zip's are its reader's
             return
         splits: dict[str, str] = {}
         for split, source in sources:
