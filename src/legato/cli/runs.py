@@ -118,18 +118,18 @@ def show_command(
     with importing():
         from legato.registry import TASKS
         from legato.runs.history import details
-    shown = details(_run_path(run))
+    report = details(_run_path(run))
     if as_json:
-        print(to_json(shown.to_json()))
+        print(to_json(report.to_json()))
         return
-    record = shown.record
+    record = report.record
     state = f"{record.task}, {record.model}, {record.state}, {record.steps:,} steps"
-    print(f"{record.path}: {state}, started {shown.started}")
-    if shown.scores:
-        rows = printed_scores(TASKS.get(record.task).metrics, shown.scores, ".4g").items()
+    print(f"{record.path}: {state}, started {report.started}")
+    if report.scores:
+        rows = printed_scores(TASKS.get(record.task).metrics, report.scores, ".4g").items()
         show(("score", "value"), rows, right=(1,))
-    show(("setting", "value", "default"), [(key, *pair) for key, pair in shown.settings.items()])
-    show(("", ""), shown.facts.items())
+    show(("setting", "value", "default"), [(key, *pair) for key, pair in report.settings.items()])
+    show(("", ""), report.facts.items())
 
 
 def best_command(
