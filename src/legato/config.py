@@ -164,6 +164,7 @@ def joined(words: Iterable[str]) -> list[str]:
     settings: list[str] = []
     rest = iter(words)
     for word in rest:
+        word = "--out" if word == "-o" else word
         if word.startswith("--") and len(word) > 2:
             key, equals, value = word[2:].partition("=")
             if not equals:

@@ -13,6 +13,7 @@ import pytest
 import legato
 from legato.errors import ConfigError
 from legato.runs.recipes import settings_for
+from tiny_pictures import write_picture
 from tiny_runs import WORDS
 
 TINY = "model.width=8 model.layers=1 train.samples=0 train.tensorboard=false device=cpu -q"
@@ -20,12 +21,14 @@ TINY = "model.width=8 model.layers=1 train.samples=0 train.tensorboard=false dev
 
 @pytest.fixture(scope="module")
 def desk(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as a newcomer has it: tables, a text, and two runs."""
+    """A folder as a newcomer has it: tables, a text, pictures, and two runs."""
     desk = tmp_path_factory.mktemp("desk")
     draw = random.Random(0)
     rows = [(" ".join(draw.choices(WORDS, k=6)), draw.choice(["good", "bad"])) for _ in range(40)]
     (desk / "data.csv").write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in rows))
     (desk / "swapped.csv").write_text("label,text\n" + "".join(f"{text},{label}\n" for text, label in rows))
+    for name in ("pets/cat/1.png", "pets/dog/2.png", "one/cat/1.png", "one/cat/2.png"):
+        write_picture(desk / name)
     shutil.copytree(home / "run", desk / "runs" / "lm")
     settings = {"data.train": str(desk / "data.csv"), "model": "lstm", "model.width": 8, "train.steps": 1}
     quick = {"train.samples": 0, "train.tensorboard": False, "device": "cpu"}
@@ -40,11 +43,15 @@ WORKS = (
         "learning_rate is called train.lr here",
     ),
     ("train LM --keys", "train.lr"),
+    ("train pictures pets --keys", "model.image"),
+    ("train sounds --keys", "data.augment"),
     ("generate runs/lm the --max_tokens 3", "the"),
     ("generate runs/lm the --max_new_tokens 3 --num_beams 2", "--max-new-tokens is called --max-tokens here"),
     ("generate runs/lm the --max-tokens=3 --do_sample --top_p 0.9", "--do-sample is called --search=sample here"),
     ("predict runs/c 'the cat' --num_return_sequences 2", "--num-return-sequences is called --nbest here"),
     ("predict runs/c nbest=2", "'nbest=2' is read as a text; the setting is --nbest 2"),
+    ("embed runs/lm the -o v.npy", "-o is called --out here"),
+    ("inspect runs/c 'the cat' --output c.html", "--output is called --html here"),
     ("eval runs/c data.csv --device cpu", "accuracy"),
     ("RUNS runs", "runs/lm"),
 )
@@ -81,6 +88,10 @@ ANSWERED = (
     ("recipes lm", "its recipes are lm/ptb-lstm"),
     ("models LSTM", "did you mean 'lstm'?"),
     ("models lm", "legato train lm --keys"),
+    # Pictures.
+    ("train images one -o runs/one", "one class alone, 'cat', so there is nothing to tell apart; add a folder"),
+    ("train images 'train=pets/*/*.png' -o runs/pets", "data.train=pets"),
+    ("train images pets/cat/1.png pets/dog/2.png", "data.train=pets"),
     # Verbs that take a text.
     ("predict", "as in: legato predict"),
     ("predict 'the cat' runs/c", "type: legato predict runs/c 'the cat'"),
@@ -93,6 +104,9 @@ ANSWERED = (
     ("generate runs/lm the --no_repeat_ngram_size 2", "write --repetition-penalty 1.2"),
     ("embed runs/lm the batch_size=4", "type: legato embed runs/lm the --batch-size 4"),
     ("serve", "as in: legato serve runs/chat"),
+    ("serve runs/c 9000", "type: --port 9000"),
+    ("serve c", "did you mean 'runs/c'?"),
+    ("predict c 'the cat'", "did you mean 'runs/c'?"),
     ("ask", "as in: legato ask runs/index"),
 )
 
@@ -129,6 +143,11 @@ def test_names_of_generate_are_translated_in_python(home: Path) -> None:
     assert texts == model.generate("the", max_tokens=3, search="beam", beams=2, nbest=2)
     with pytest.raises(ConfigError, match=r"it counts the prompt, too; write max_tokens=N"):
         model.generate("the", max_length=3)
+
+
+def test_a_classifier_that_is_asked_to_classify_names_predict(desk: Path) -> None:
+    with pytest.raises(ConfigError, match=r"it was trained for classification: use predict"):
+        legato.load(desk / "runs" / "c").classify("the cat", ["good", "bad"])
 
 
 def test_capitals_and_hyphens_are_read_as_our_names_and_a_persons_own_stay() -> None:

@@ -187,7 +187,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"model": "my-vqa", "inputs": ["what?"]}, "inputs.0"),
     ({"model": "my-vqa", "inputs": [{**ASKED, "image": "http://x/y.png"}]}, "inputs.0.image is an address"),
     ({"model": "my-vqa", "inputs": [{**ASKED, "choice": []}]}, "inputs.0.choice"),
-    ({"inputs": ["x"]}, "model: "),
+    ({"inputs": ["x"]}, "model: name the model to ask; there is my-"),
     ({"model": ["my-vqa"], "inputs": ["x"]}, "model: "),
 ]
 
@@ -197,6 +197,12 @@ def test_what_does_not_fit_is_refused_in_a_line(client: TestClient, body: dict[s
     headers = {"content-type": "application/json"}
     answer = client.post("/v1/predict", content=json.dumps(body), headers=headers)
     assert line in refusal_of(answer, 400)
+
+
+def test_a_model_that_is_served_alone_needs_no_name(models: dict[str, Model]) -> None:
+    alone = api_of(Served("my-classification", models["classification"]))
+    (answer,) = predicted(alone, inputs=["the dog runs"])
+    assert answer == predicted(alone, model="my-classification", inputs=["the dog runs"])[0]
 
 
 def test_models_that_are_not_served_are_not_found(client: TestClient) -> None:

@@ -18,7 +18,7 @@ from legato.data.image.augmentation import DRAWS
 from legato.errors import ConfigError, FolderError, LegatoError
 from legato.nn.state import Output
 from legato.registry import TASKS
-from legato.runs.config import check, settings_for
+from legato.runs.config import check, dump, settings_for, with_defaults
 from legato.runs.train import plan_of
 from tiny_pictures import SIDE, TINY, class_folders, encoded, pixels, write_jsonl, write_picture
 from tiny_runs import read_metrics, weights_digest
@@ -61,6 +61,28 @@ def test_a_convolutional_network_learns_them_as_well(home: Path, tmp_path: Path)
     given |= {"model.widths": [4, 8], "model.depths": [1, 1], "train.steps": 20, "train.lr": 0.01}
     legato.train("image-classification", given, out=tmp_path / "run", quiet=True)
     assert legato.load(tmp_path / "run").predict([pixels("red", 77), pixels("blue", 78)]) == ["red", "blue"]
+
+
+@pytest.mark.parametrize(("side", "image", "patch"), [(8, 32, 4), (33, 64, 8), (90, 96, 12), (300, 128, 16)])
+def test_from_scratch_pictures_are_read_about_as_large_as_they_are(
+    side: int, image: int, patch: int, tmp_path: Path
+) -> None:
+    for name in ("red", "blue"):
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (2 * side, side)).save(tmp_path / name / "1.png")
+    given = {"data.train": str(tmp_path), "model": "vit"}
+    config = check(settings_for("image-classification", given))
+    assert dict(config.model).items() >= {"image": image, "patch": patch}.items()
+    set_by_hand = check(settings_for("image-classification", {**given, "model.image": 48}))
+    assert dict(set_by_hand.model).items() >= {"image": 48, "patch": 16}.items()
+    shutil.rmtree(tmp_path / "red")  # what a run has saved stays, whatever becomes of the pictures
+    assert check(dump(config)) == config
+
+
+@pytest.mark.parametrize("train", ["nothing", "hub:org/name", "toy:scenes", ["a.csv", 3], None])
+def test_pictures_that_cannot_be_measured_leave_the_models_own_size(train: Any) -> None:
+    settings = with_defaults(TASKS.get("image-classification"), {"data": {"train": train}})
+    assert settings["model"].get("image", 224) == (64 if train == "toy:scenes" else 224)
 
 
 def test_a_picture_may_be_given_in_many_ways(home: Path, tmp_path: Path) -> None:

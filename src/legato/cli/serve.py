@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -96,6 +97,9 @@ def command(
         raise ConfigError("--replicas is for --ray; add that, or leave it out")
     for module in ("fastapi", "uvicorn", "prometheus_client"):
         require_extra("serve", module)
+    ports = [each for each in models[1:] if each.isdecimal() and not os.path.exists(each)]
+    if ports:
+        raise ConfigError(f"'{brief(ports[0])}' is no model; for the port, type: --port {brief(ports[0])}")
     named = [_named(each) for each in models]
     for _, place in named:
         check_place(place)

@@ -130,7 +130,7 @@ class _Words:
             name, equals, value = word.partition("=")
             name = self._ours(name)
             option = self.options.get(name)
-            if option is None and name.startswith("--") and not self.free:
+            if option is None and (name.startswith("--") or name == "-o") and not self.free:
                 translated = self._foreign(name, value if equals else None, rest)
                 if translated is not None:
                     foreign |= translated
@@ -154,7 +154,7 @@ class _Words:
         """An option of another toolkit and its value, which leaves the rest; None where it has no meaning."""
         from legato.other_names import instead, note_name, our_names, switched
 
-        key = name[2:].lower().replace("-", "_")
+        key = name.lstrip("-").lower().replace("-", "_")
         if (nearest := instead(key, self.fields)) is not None:
             field, example, reason = nearest
             raise ConfigError(f"{name}: {reason}; write {shlex.join(_as_options({field: example}))}")
@@ -185,7 +185,7 @@ class _Words:
         from legato.other_names import note_name, renamed
 
         def note(theirs: str, ours: str) -> None:
-            note_name(f"--{theirs.replace('_', '-')}", f"--{ours.replace('_', '-')}")
+            note_name("-o" if theirs == "o" else f"--{theirs.replace('_', '-')}", f"--{ours.replace('_', '-')}")
 
         return renamed(foreign, self.fields, note) if foreign else {}
 

@@ -142,7 +142,9 @@ def fetch(place: str | Path) -> Path:
     except Exception as problem:  # the library's own, its transport's and the operating system's
         if slip:
             raise FolderError(f"there is no folder {place}{meant} (a model on the hub: {name}@main)") from None
-        raise FolderError(f"there is no folder {place}, and {_explain(problem, name, revision)}") from problem
+        run = Path("runs") / name
+        meant = f"; did you mean '{run}'?" if run.is_dir() else ""
+        raise FolderError(f"there is no folder {place}, and {_explain(problem, name, revision)}{meant}") from problem
     folder = Path(found)
     if not any(folder.rglob("*.safetensors")):
         raise FolderError(

@@ -207,8 +207,11 @@ def request_of(models: ServedModels) -> type[RootModel[Any]]:
         def _check_names(cls, body: Any) -> Any:
             """Say what is wrong with a name in our own words, before pydantic does in its."""
             if isinstance(body, Mapping):
+                names = [served.name for served in models]
+                if "model" not in body and len(names) == 1:
+                    body = {**body, "model": names[0]}
                 if not isinstance(body.get("model"), str):
-                    raise ConfigError("model: the name of a model is needed, as /v1/models lists them")
+                    raise ConfigError(f"model: name the model to ask; {suggest('', names)}")
                 member = body.get("task")
                 predictable(models[body["model"]], member if isinstance(member, str) else None).check(body)
             return body

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Generic, TypeVar
+from statistics import median
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import torch
 from pydantic import Field
 
-from legato.config import Section
+from legato.config import Section, validate
 from legato.data.batching.batch import Inputs
 from legato.data.batching.picture_batches import Pixels, pixels_of
 from legato.data.image.augmentation import Augmentation, AugmentConfig
 from legato.data.image.clips import as_clip
 from legato.data.image.image_processor import ImageProcessor
 from legato.data.image.picture_files import PICTURE_TYPES, Picture, as_picture, name_of
+from legato.data.image.pictures import evenly
 from legato.data.image.scene_clips import CLIPS
 from legato.data.image.scenes import SCENES, ScenesConfig
 from legato.data.positions import Positions, named_patches
@@ -26,7 +28,7 @@ from legato.data.splits import Encoding, MaxLine, SplitData, TableFormat, ValidS
 from legato.errors import ConfigError, FolderError, LegatoError, warn
 from legato.folders.loaded import Loaded
 from legato.models.base import ModelConfig, SequenceModel
-from legato.models.image_encoder import ImageEncoder
+from legato.models.image_encoder import ImageConfig, ImageEncoder
 from legato.models.source_encoder import image_config, picture_settings
 from legato.tasks.base import Plan, Task
 from legato.tasks.defaults import Given
@@ -35,6 +37,9 @@ from legato.tasks.predictions import Prediction
 from legato.tasks.table_inputs import TableInputs
 
 PATCH = 16  # pixels of a side that count as one position, of models that do not say
+MEASURED: Final = 16  # pictures whose size is looked at
+SIDE_STEP: Final = 32  # the pixels of a side are a multiple of …
+LARGEST_SIDE: Final = 128  # … and from nothing at most so many, unless more are set
 
 
 class PictureData(Section):
@@ -179,6 +184,27 @@ def scene_settings(given: Given, config: type[Section]) -> dict[str, Any]:
     usual: dict[str, Any] = {"image": size, "patch": 8}
     if "widths" in config.model_fields:  # two stages are enough for shapes, and leave a grid of an eighth of the side
         usual |= {"embedding": 32, "widths": (32, 64), "depths": (1, 1)}
+    return {key: value for key, value in usual.items() if key in config.model_fields}
+
+
+def fitting_settings(given: Given, source: PictureSource[Any], kind: type[Section]) -> dict[str, Any]:
+    """Defaults of the settings of what reads pictures, for files on this machine: as many pixels as those have.
+
+    A few of them are measured, by what they say of themselves. Where none can be, the model's defaults stay, and the
+    reading that follows says what is wrong.
+    """
+    place, config = given.data.get("train"), given.config
+    sized = not issubclass(config, ImageConfig) or not {"image", "patch"}.isdisjoint(given.model)
+    if given.trained or sized or given.toy or not place or str(place).startswith("hub:"):
+        return {}
+    try:
+        pictures = source.read(validate(kind, given.data, "data"), place, "train", 0).pictures
+        count = len(pictures)
+        sides = [min(pictures[number].extent()) for number in evenly(count, min(count, MEASURED))]
+    except LegatoError:
+        return {}
+    side = -(-int(median(sides)) // SIDE_STEP) * SIDE_STEP
+    usual = {"image": min(side, LARGEST_SIDE), "patch": min(PATCH, side // 8)}
     return {key: value for key, value in usual.items() if key in config.model_fields}
 
 

@@ -60,8 +60,12 @@ class Labels:
                 found.setdefault(name, row)
         if kind == "classes" and len(found) < 2:
             raise DataError(
-                f"{data.source} has one class alone, '{brief(next(iter(found)))}', so there is nothing to tell "
-                "apart; add another class, or in a table correct the labels' column (data.columns)"
+                f"{data.source} has one class alone, '{brief(next(iter(found)))}', so there is nothing to tell apart; "
+                + (
+                    "add a folder for another class beside it"
+                    if data.columns == ["folder"]
+                    else "add another class, or correct the labels' column (data.columns)"
+                )
             )
         if not found:
             raise DataError(f"{data.source} has no label at all; is data.columns the labels'?")

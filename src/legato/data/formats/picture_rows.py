@@ -18,6 +18,7 @@ from legato.data.digests import sha256_of, sized_columns
 from legato.data.formats.labelled import Labelled
 from legato.data.image.clips import PictureClip, clips_in, find_clip
 from legato.data.image.picture_files import Picture, PictureFinder, picture_file, pictures_in
+from legato.data.image.pictures import ENDINGS
 from legato.data.image.scene_clips import CLIPS, Clips
 from legato.data.image.scenes import SCENES, Scene, Scenes, ScenesConfig
 from legato.data.image.scenes import picture as draw_picture
@@ -30,8 +31,9 @@ from legato.data.sources.named_files import (
     read_naming_table,
     source_folder,
 )
-from legato.data.sources.patterns import Source
+from legato.data.sources.patterns import Source, source_name
 from legato.data.sources.table import Column, Table
+from legato.errors import DataError
 
 IMAGE: Final = Role("picture", "image, img, picture, photo, image_path, image_file, file_name, filename, file, path")
 PICTURE_LABELS: Final = Roles(
@@ -86,6 +88,7 @@ def read_labelled_pictures(
     folder = source_folder(source, files.root)
     if folder is not None:
         return _class_folders(folder, clips)
+    _refuse_pictures(source)
     find = find_clip if clips else PictureFinder.find
     table, pictures, note = read_picture_table(source, files, images, PICTURE_LABELS, columns, find=find)
     return LabelledPictures(
@@ -99,6 +102,19 @@ def read_labelled_pictures(
         columns=list(table.names),
         note=note,
         classes=table.classes[1] if table.classes else None,
+    )
+
+
+def _refuse_pictures(source: Source) -> None:
+    """Refuse pictures, or a pattern of them, where their folder should be named."""
+    first = source if isinstance(source, str) else next(iter(source), "")
+    if not first.lower().endswith(ENDINGS) or first.startswith("hub:"):
+        return
+    folder = Path(first).parent.parent
+    place = folder if folder.name and folder.is_dir() else "FOLDER"
+    raise DataError(
+        f"{source_name(source)}: a picture has no label; name the folder that has a folder of pictures for each "
+        f"class: data.train={place}"
     )
 
 

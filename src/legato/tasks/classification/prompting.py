@@ -40,6 +40,7 @@ from legato.folders.chat_template import shared_start
 from legato.folders.finite_scores import check_finite
 from legato.folders.loaded import Loaded
 from legato.models.base import SequenceModel
+from legato.registry import TASKS
 from legato.tasks.predictions import Answer, Prediction
 
 TEMPLATE: Final = "Text: {text}\nLabel: {label}"
@@ -107,9 +108,10 @@ class Prompter:
     def __post_init__(self) -> None:
         module = self.loaded.module
         if module.is_encoder_decoder or not module.can_generate:
+            predicts = TASKS.get(self.loaded.task).Options is not None
             raise ConfigError(
                 f"{self.loaded.folder} does not continue texts, so labels cannot be scored behind a prompt; "
-                "give a model that writes, such as one of lm"
+                + (f"it was trained for {self.loaded.task}: use predict" if predicts else "give a model that writes")
             )
         head, found, self.behind = self.options.template.replace("\\n", "\n").partition("{label}")
         if not found or not ("{text}" in head or ("{first}" in head and "{second}" in head)):

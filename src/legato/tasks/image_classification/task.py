@@ -54,6 +54,7 @@ from legato.tasks.picture_data import (
     PictureTask,
     encoder_model,
     encoder_processor,
+    fitting_settings,
     placed_picture,
     positions_of,
     scene_settings,
@@ -141,7 +142,9 @@ class ImageClassificationJob(LabelledJob):
 
     def tell(self, say: Say) -> None:
         *frames, height, width, _ = self.pixels["train"].shape
-        say(f"{self.counts}; {''.join(f'{count} frames of ' for count in frames)}{height} × {width} pixels")
+        size = f"{''.join(f'{count} frames of ' for count in frames)}{height} × {width} pixels"
+        set_by = "" if frames or self.plan.loaded is not None else ", set by model.image"
+        say(f"{self.counts}; {size}{set_by}")
         first = self.data["train"]
         say(f"the model will see: {first.texts[0]} → {self.meaning.shown(self.wanted['train'][0])}")
 
@@ -199,7 +202,8 @@ class ImageClassification(PictureTask):
             return Defaults(data={"frames": FRAMES, **few}, model=small, fixed=fixed, train=train)
         # Of one shape, the class of a scene is plain to see.
         data = {"scenes": {"most_shapes": 1}} if given.toy else {}
-        return Defaults(data=data, model=scene_settings(given, given.config), train=train)
+        model = scene_settings(given, given.config) or fitting_settings(given, PICTURES, cls.Data)
+        return Defaults(data=data, model=model, train=train)
 
     @classmethod
     def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
