@@ -73,8 +73,11 @@ def test_from_scratch_pictures_are_read_about_as_large_as_they_are(
     given = {"data.train": str(tmp_path), "model": "vit"}
     config = check(settings_for("image-classification", given))
     assert dict(config.model).items() >= {"image": image, "patch": patch}.items()
-    set_by_hand = check(settings_for("image-classification", {**given, "model.image": 48}))
-    assert dict(set_by_hand.model).items() >= {"image": 48, "patch": 16}.items()
+    assert (config.train.batch_rows, config.train.min_steps) == (16, 300)  # of few pictures
+    hand = {"model.image": 48, "train.batch_rows": 5, "train.steps": 7}
+    config_by_hand = check(settings_for("image-classification", {**given, **hand}))
+    assert dict(config_by_hand.model).items() >= {"image": 48, "patch": 16}.items()
+    assert (config_by_hand.train.batch_rows, config_by_hand.train.min_steps) == (5, 0)
     shutil.rmtree(tmp_path / "red")  # what a run has saved stays, whatever becomes of the pictures
     assert check(dump(config)) == config
 

@@ -192,6 +192,7 @@ def row_training(
     tuning: Tuning | None = None,
     rows: int = ROWS,
     epochs: int | None = None,
+    min_steps: int = 0,
     beta2: float | None = None,
 ) -> TrainDefaults:
     """Defaults of `train.*` for tasks with texts as rows.
@@ -206,7 +207,7 @@ def row_training(
     usual = TrainDefaults(lr=recurrent if given.recurrent else attention, weight_decay=0.01, schedule="linear")
     if beta2 is not None:
         usual["beta2"] = beta2
-    return completed(given, usual, rows, epochs)
+    return completed(given, usual, rows, epochs, min_steps)
 
 
 def tagger_training(given: Given) -> TrainDefaults:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 import torch
 from pydantic import Field
@@ -28,7 +28,7 @@ from legato.data.splits import Encoding, MaxLine, SplitData, TableFormat, ValidS
 from legato.errors import ConfigError, FolderError, LegatoError, warn
 from legato.folders.loaded import Loaded
 from legato.models.base import ModelConfig, SequenceModel
-from legato.models.image_encoder import ImageConfig, ImageEncoder
+from legato.models.image_encoder import ImageEncoder
 from legato.models.source_encoder import image_config, picture_settings
 from legato.tasks.base import Plan, Task
 from legato.tasks.defaults import Given
@@ -187,25 +187,38 @@ def scene_settings(given: Given, config: type[Section]) -> dict[str, Any]:
     return {key: value for key, value in usual.items() if key in config.model_fields}
 
 
-def fitting_settings(given: Given, source: PictureSource[Any], kind: type[Section]) -> dict[str, Any]:
-    """Defaults of the settings of what reads pictures, for files on this machine: as many pixels as those have.
+class PictureCount(NamedTuple):
+    """How many pictures there are to train on, and the shorter side of half of them at most."""
 
-    A few of them are measured, by what they say of themselves. Where none can be, the model's defaults stay, and the
-    reading that follows says what is wrong.
+    pictures: int
+    side: int
+
+
+def measure_pictures(given: Given, source: PictureSource[Any], kind: type[Section]) -> PictureCount | None:
+    """What pictures on this machine a model is to learn from scratch; None where settings or files do not tell.
+
+    A few of them are opened, for what they say of their size. What is wrong with them, the reading that follows says.
     """
-    place, config = given.data.get("train"), given.config
-    sized = not issubclass(config, ImageConfig) or not {"image", "patch"}.isdisjoint(given.model)
-    if given.trained or sized or given.toy or not place or str(place).startswith("hub:"):
-        return {}
+    place = given.data.get("train")
+    pinned = "image" in given.model and not {"batch_rows", "batch_tokens"}.isdisjoint(given.train)
+    if given.trained or given.toy or pinned or not place or str(place).startswith("hub:"):
+        return None
     try:
         pictures = source.read(validate(kind, given.data, "data"), place, "train", 0).pictures
         count = len(pictures)
         sides = [min(pictures[number].extent()) for number in evenly(count, min(count, MEASURED))]
     except LegatoError:
+        return None
+    return PictureCount(count, int(median(sides)))
+
+
+def fitting_settings(given: Given, side: int) -> dict[str, Any]:
+    """Defaults of the settings of what reads pictures, for those with so many pixels on their shorter side."""
+    if not {"image", "patch"}.isdisjoint(given.model):
         return {}
-    side = -(-int(median(sides)) // SIDE_STEP) * SIDE_STEP
-    usual = {"image": min(side, LARGEST_SIDE), "patch": min(PATCH, side // 8)}
-    return {key: value for key, value in usual.items() if key in config.model_fields}
+    image = min(-(-side // SIDE_STEP) * SIDE_STEP, LARGEST_SIDE)
+    usual = {"image": image, "patch": min(PATCH, image // 8)}
+    return {key: value for key, value in usual.items() if key in given.config.model_fields}
 
 
 def encoder_model(given: Given, usual: str, part: str = "encoder") -> dict[str, Any]:

@@ -59,13 +59,11 @@ class Labels:
             for name in asked.spelt(data, row):
                 found.setdefault(name, row)
         if kind == "classes" and len(found) < 2:
+            folders = data.columns == ["folder"]
+            other = "a folder for another class" if folders else "another class, or correct data.columns"
             raise DataError(
-                f"{data.source} has one class alone, '{brief(next(iter(found)))}', so there is nothing to tell apart; "
-                + (
-                    "add a folder for another class beside it"
-                    if data.columns == ["folder"]
-                    else "add another class, or correct the labels' column (data.columns)"
-                )
+                f"{data.source} has one class alone, '{brief(next(iter(found)))}', so there is nothing to tell "
+                f"apart; add {other}"
             )
         if not found:
             raise DataError(f"{data.source} has no label at all; is data.columns the labels'?")

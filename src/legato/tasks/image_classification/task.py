@@ -55,6 +55,7 @@ from legato.tasks.picture_data import (
     encoder_model,
     encoder_processor,
     fitting_settings,
+    measure_pictures,
     placed_picture,
     positions_of,
     scene_settings,
@@ -64,6 +65,8 @@ from legato.tasks.predictions import Prediction
 from legato.training.job import Loss
 
 FRAMES: Final = 8  # of a clip, where nobody says how many
+SMALL_SET: Final = 2000  # pictures; fewer are read in smaller batches …
+SMALL_SET_STEPS: Final = 300  # … and for so many steps at least
 
 
 class ImageClassificationData(LabelledData, PictureData):
@@ -194,16 +197,20 @@ class ImageClassification(PictureTask):
     @classmethod
     def defaults(cls, given: Given) -> Defaults:
         tuning = TUNED_CONVOLUTIONS if given.convolutional else TUNED_PICTURES
-        train = row_training(given, recurrent=1e-3, attention=1e-3, tuning=tuning, rows=64, epochs=20)
+        rates = partial(row_training, given, recurrent=1e-3, attention=1e-3, tuning=tuning, epochs=20)
         if issubclass(given.config, FramesConfig):
             few = {"scenes": {"count": 2000}} if given.toy else {}  # a clip is as much as eight pictures
             small = {"width": 128} if given.toy and not given.trained else {}
             fixed = encoder_model(given, "resnet")
-            return Defaults(data={"frames": FRAMES, **few}, model=small, fixed=fixed, train=train)
+            return Defaults(data={"frames": FRAMES, **few}, model=small, fixed=fixed, train=rates(rows=64))
         # Of one shape, the class of a scene is plain to see.
         data = {"scenes": {"most_shapes": 1}} if given.toy else {}
-        model = scene_settings(given, given.config) or fitting_settings(given, PICTURES, cls.Data)
-        return Defaults(data=data, model=model, train=train)
+        model, count = scene_settings(given, given.config), measure_pictures(given, PICTURES, cls.Data)
+        if count is None:
+            return Defaults(data=data, model=model, train=rates(rows=64))
+        few = count.pictures < SMALL_SET
+        train = rates(rows=16, min_steps=SMALL_SET_STEPS) if few else rates(rows=64)
+        return Defaults(model=fitting_settings(given, count.side), train=train)
 
     @classmethod
     def evaluate(cls, loaded: Loaded, data: Any) -> dict[str, Any]:
