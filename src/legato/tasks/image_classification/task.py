@@ -208,8 +208,8 @@ class ImageClassification(PictureTask):
         model, count = scene_settings(given, given.config), measure_pictures(given, PICTURES, cls.Data)
         if count is None:
             return Defaults(data=data, model=model, train=rates(rows=64))
-        few = count.pictures < SMALL_SET
-        train = rates(rows=16, min_steps=SMALL_SET_STEPS) if few else rates(rows=64)
+        small_set = count.pictures < SMALL_SET
+        train = rates(rows=16, min_steps=SMALL_SET_STEPS) if small_set else rates(rows=64)
         return Defaults(model=fitting_settings(given, count.side), train=train)
 
     @classmethod
