@@ -20,6 +20,7 @@ from legato.folders.model_folder import load_model, read_config, refusal, save_m
 from legato.models.base import Sizes
 from legato.models.model_with_head import HeadSpec, ModelWithHead
 from legato.models.resnet import ResNetConfig, ResNetModel
+from legato.nn.capture import record
 
 SMALL: dict[str, Any] = {"embedding_size": 6, "hidden_sizes": [8, 12, 16], "depths": [2, 1, 2], "layer_type": "basic"}
 OPTIONS: list[dict[str, Any]] = [
@@ -196,6 +197,14 @@ def test_settings_that_make_no_network_are_refused(settings: dict[str, Any], rea
 def test_what_is_no_picture_is_refused() -> None:
     with pytest.raises(LegatoError, match=r"resnet reads pictures of shape \(3, height, width\), not \(1, 8, 8\)"):
         our_model()(Batch(Inputs(values=torch.zeros(2, 1, 8, 8))))
+
+
+def test_the_last_grid_is_captured_place_by_place() -> None:
+    model = our_model()
+    with record() as trace, torch.no_grad():
+        states = model.read(Batch(Inputs(values=pictures(32, 32))))
+    assert trace["hidden"][0].equal(states)
+    assert trace.axes["hidden"] == ("row", "position", "unit")
 
 
 def test_a_folder_whose_statistics_are_not_its_own_is_refused(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from legato.data.batching.batch import Batch, Inputs
 from legato.data.image.image_processor import MAX_SIDE, ImageProcessor
 from legato.errors import LegatoError
 from legato.models.base import ModelConfig, SequenceModel
+from legato.nn.capture import capture
 from legato.nn.pooling import pool
 
 
@@ -102,7 +103,8 @@ class ConvolutionalEncoder(ImageEncoder):
     def read(self, batch: Batch, every: list[Tensor] | None = None) -> Tensor:
         """The last grid row by row, (B, rows · columns, D); every grid so, where `every` is given."""
         for grid in self.grids(self._laid_out(batch.inputs)):
-            last = grid
+            last = grid.flatten(2).transpose(1, 2)
             if every is not None:
-                every.append(grid.flatten(2).transpose(1, 2))
-        return last.flatten(2).transpose(1, 2)
+                every.append(last)
+        capture("hidden", last, "row position unit")
+        return last
