@@ -49,7 +49,6 @@ def labelled(labels: list[Any], texts: list[str] | None = None) -> Labelled:
         (("text", "gold_label"), "reading 'text' as text and 'gold_label' as label"),
         (("Review", "Stars"), "reading 'Review' as text and 'Stars' as label"),
         (("what people wrote", "label"), "reading 'what people wrote' as text and 'label' as label"),
-        (("text", "mood"), "reading 'text' as text and 'mood' as label"),
     ],
 )
 def test_columns_are_known_by_their_names_and_by_elimination(
@@ -60,6 +59,12 @@ def test_columns_are_known_by_their_names_and_by_elimination(
     assert data.columns == list(header)
     assert list(zip(data.texts, data.labels, strict=True)) == REVIEWS
     assert data.where(1) == f"{tmp_path / 'a.tsv'}, line 3"
+
+
+def test_a_label_that_no_name_tells_is_warned_of(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match=r"reading 'text' as text and 'mood' as label; if .* set data.columns="):
+        data = read_labelled(table(tmp_path / "a.tsv", ("text", "mood"), *REVIEWS))
+    assert (data.columns, data.note) == (["text", "mood"], "")
 
 
 def test_the_label_may_come_first_and_other_columns_are_left_alone(tmp_path: Path) -> None:
@@ -84,8 +89,8 @@ def test_our_own_words_for_a_pair_are_known(tmp_path: Path) -> None:
 
 def test_a_file_without_a_header_is_told_by_what_stands_in_it(tmp_path: Path) -> None:
     cola = [("gj04", label, "" if label == "1" else "*", text) for text, label in REVIEWS]
-    data = read_labelled(table(tmp_path / "cola.tsv", *cola))
-    assert data.note == "reading column 4 as text and column 2 as label, no header"
+    with pytest.warns(UserWarning, match="reading column 4 as text and column 2 as label, no header; if"):
+        data = read_labelled(table(tmp_path / "cola.tsv", *cola))
     assert len(data) == len(REVIEWS)
 
 
@@ -100,6 +105,7 @@ def test_lines_may_be_longer_than_the_first(tmp_path: Path) -> None:
     assert data.seconds == ["a person", "b"]
 
 
+@pytest.mark.filterwarnings("ignore:.*reading 'remark' as text")
 def test_an_unusual_header_is_one(tmp_path: Path) -> None:
     data = read_labelled(table(tmp_path / "a.tsv", ("remark", "mood"), *REVIEWS))
     assert data.columns == ["remark", "mood"]
@@ -165,13 +171,13 @@ def test_jsonl_and_parquet_are_read_alike(tmp_path: Path) -> None:
     import pyarrow
     import pyarrow.parquet
 
-    rows = [{"id": n, "words": text, "mark": int(label)} for n, (text, label) in enumerate(REVIEWS)]
+    rows = [{"id": n, "words": text, "label": int(label)} for n, (text, label) in enumerate(REVIEWS)]
     (tmp_path / "a.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
     one, other = (read_labelled(str(tmp_path / name)) for name in ("a.jsonl", "a.parquet"))
     assert one.labels == other.labels == [1, 0, 1, 0]
     assert one.sha256 == other.sha256
-    assert one.note == "reading 'words' as text and 'mark' as label"
+    assert one.note == "reading 'words' as text and 'label' as label"
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 Notable here:
 - `[text, label]` or `[first, second, label]` are columns of a table, the label last; names, or numbers from 1;
 - where no columns are named they are guessed, by the names that corpora use, by elimination, and in a file without a
-  header by what stands in the columns; `note` says what was guessed;
+  header by what stands in the columns; `note` says what was guessed, or a warning where no name told the label;
 - numbers that stand for classes on the hub have names there, in an order (`classes`);
 - a folder may hold a folder of text files for each class, or `seq.in` and `label`, a line for each sentence;
 - what the labels mean is not asked here: see `labels.py`.
@@ -29,7 +29,7 @@ from legato.data.sources.patterns import Source
 from legato.data.sources.table import Column, Head, Table
 from legato.data.sources.tables import read_table, tabbed
 from legato.data.sources.text_folders import class_texts, has_slots, slot_lines
-from legato.errors import DataError, brief
+from legato.errors import DataError, brief, warn
 
 TEXTS, LABEL = LABELLED.roles
 NUMBERING: Final = re.compile(
@@ -108,7 +108,10 @@ def read_labelled(
         raise DataError(f"{table.source} is empty: it holds no rows; give a file that does")
     notes += [table.note] if table.note else []
     notes += [TAKEN] if taken else []
-    notes += [told_columns(table)] if guessed else []
+    if guessed and table.header and LABEL.knows(table.names[-1]):
+        notes.append(told_columns(table))
+    elif guessed:  # by what stands there alone, which quiet runs say, too
+        warn(f"{table.source}: {told_columns(table)}; if that is wrong, set data.columns=[TEXT,LABEL]")
     texts, *more = ([tidy(unify_newlines(text)) for text in table.texts(place)] for place in range(len(chosen) - 1))
     for row, parts in enumerate(zip(texts, *more, strict=True)):
         if not all(parts):

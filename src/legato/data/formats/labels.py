@@ -270,6 +270,11 @@ def hold_out_rows(
         for name in Labels(kind, list(names or []), separator).spelt(data, row):
             last[name] = max(last.get(name, data.texts[row]), data.texts[row], key=order.__getitem__)
     kept = set(last.values())
+    if len(last) == len(data) > 2:
+        raise DataError(
+            f"{data.source}: each of its {len(data):,} rows has a label of its own, so '{brief(data.columns[-1])}' "
+            "is no label to learn; set data.columns=[TEXT,LABEL], or give data.valid where each class has one example"
+        )
     if len(kept) == len(order) or len(order) < 2:
         raise DataError(
             f"{data.source}: none of its {len(order):,} different texts can be held out for validation, since each "
