@@ -52,16 +52,16 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
     "width": ("hidden_dim", "hidden_size"),
     "window": ("max_seq_length",),
 }
-# Names whose values are others than ours, with an example of ours where there is one to show.
+# Names whose values are others than ours, with an example of ours, made of theirs, where there is one to show.
 OTHER_VALUES: Final = {
     "batch_size": "",
     "bf16": "bf16",
     "dtype": "bf16",
     "early_stopping": "3",
     "fp16": "bf16",
-    "label_column": "[text,label]",
+    "label_column": "[{text_column},{label_column}]",
     "per_device_train_batch_size": "",
-    "text_column": "[text,label]",
+    "text_column": "[{text_column},{label_column}]",
 }
 # Names of other toolkits that belong to one section, whatever others have of that name.
 SECTION_OF: Final = {

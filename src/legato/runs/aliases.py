@@ -46,7 +46,7 @@ class _Sections:
     """The sections that the settings of a task have, with the names in them."""
 
     def __init__(self, task: Any, settings: Mapping[str, Any]) -> None:
-        self._task, self._settings = task, settings
+        self._task, self.settings = task, settings
         self._model: Any = ...
 
     def fields(self, section: str) -> Collection[str]:
@@ -59,7 +59,7 @@ class _Sections:
         return [] if kind is None else field_names(kind)
 
     def _model_config(self) -> Any:
-        given, start = self._settings.get("model"), self._settings.get("from")
+        given, start = self.settings.get("model"), self.settings.get("from")
         name = given.get("name") if isinstance(given, Mapping) else None
         if name is None and isinstance(start, str) and start != TO_BE_NAMED:
             return type(read_config(start))
@@ -68,7 +68,7 @@ class _Sections:
 
     def used(self) -> list[str]:
         """The sections that a name without one may belong to."""
-        adapt = self._settings.get("adapt")
+        adapt = self.settings.get("adapt")
         lora = (adapt.get("name") if isinstance(adapt, Mapping) else adapt) == "lora"
         optional = {"tokenizer": TEXT in self._task.processors, "head": self._task.headed, "adapt": lora}
         return ["train", "data", "model", *(name for name, there in optional.items() if there)]
@@ -99,7 +99,8 @@ def _place(key: str, sections: _Sections, known: Collection[str]) -> str:
             note_name(key, choices[0])
         return choices[0]
     if choices:
-        example = OTHER_VALUES.get(key, "")
+        columns = {"text_column": "TEXT", "label_column": "LABEL", **sections.settings}
+        example = OTHER_VALUES.get(key, "").format_map({name: brief(value) for name, value in columns.items()})
         several = " or ".join(f"{choice}={example}" if example else choice for choice in choices)
         reason = "may mean several settings" if len(choices) > 1 else "has values of another kind here"
         raise ConfigError(f"'{brief(key)}' {reason}; write {several}")
