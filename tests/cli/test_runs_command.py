@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import legato
+from legato.folders import locks
 from legato.runs.run_folder import RunFolder
 from tiny_runs import small
 
@@ -108,6 +109,17 @@ def test_nothing_is_removed_where_training_wrote_nothing(command: Any, tmp_path:
     assert (answer.code, answer.err.count("\n")) == (2, 1)
     assert "nothing that training wrote" in answer.err
     assert (tmp_path / "project" / "data" / "raw.csv").is_file()
+
+
+def test_an_unfinished_run_is_not_removed_where_no_lock_tells_what_trains(
+    command: Any, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locks, "LOCKS", False)
+    (runs / "a" / "result.json").unlink()
+    answer = command("runs", "delete", runs / "a", runs / "deeper" / "b", "--yes")
+    assert (answer.code, answer.err.count("\n")) == (2, 1)
+    assert "not finished, and may be in training" in answer.err
+    assert command("runs", "delete", runs / "deeper" / "b", "--yes").code == 0
 
 
 def test_a_damaged_checkpoint_is_not_the_last_to_keep(command: Any, runs: Path) -> None:

@@ -70,6 +70,11 @@ def test_what_needs_no_model_imports_no_pytorch(words: list[str]) -> None:
 
 
 @pytest.mark.slow
+def test_a_list_of_runs_imports_no_pytorch(home: Path) -> None:
+    assert not imported("runs", "list", home) & {"torch", "numpy", "datasets"}
+
+
+@pytest.mark.slow
 def test_a_verb_imports_no_other_verb() -> None:
     assert imported("predict", "--help") & set(VERBS.values()) == {"legato.cli.predict"}
 

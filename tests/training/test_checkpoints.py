@@ -14,14 +14,13 @@ import torch
 from torch import Tensor
 
 from legato.errors import CheckpointError
+from legato.training.checkpoint_files import list_checkpoints, sweep
 from legato.training.checkpoints import (
     Checkpoint,
     flatten,
-    list_checkpoints,
     load_checkpoint,
     newest_good,
     save_checkpoint,
-    sweep,
     unflatten,
     with_each,
 )

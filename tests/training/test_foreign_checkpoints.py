@@ -16,7 +16,8 @@ from legato.errors import CheckpointError, FolderError, LegatoError
 from legato.folders.weights import load_tensors, save_tensors
 from legato.runs.compare import compare
 from legato.runs.run_folder import RunFolder
-from legato.training.checkpoints import FILES, _digest, load_checkpoint
+from legato.training.checkpoint_files import FILES
+from legato.training.checkpoints import _digest, load_checkpoint
 from tiny_runs import small
 
 Edit = Callable[[Any], Any]

@@ -19,7 +19,8 @@ from legato.errors import ConfigError
 from legato.folders.weights import load_tensors
 from legato.interrupts import Stopped
 from legato.tasks.lm.job import LanguageJob
-from legato.training.checkpoints import list_checkpoints, load_checkpoint
+from legato.training.checkpoint_files import list_checkpoints
+from legato.training.checkpoints import load_checkpoint
 from legato.training.loop import Progress, Trainer
 from tiny_runs import finish, read_metrics, small, start, wait_for, weights_digest, words
 

@@ -22,7 +22,8 @@ from legato.interrupts import Stopped
 from legato.models.base import SequenceModel
 from legato.tasks.lm.job import LanguageJob
 from legato.training import loop
-from legato.training.checkpoints import list_checkpoints, load_checkpoint
+from legato.training.checkpoint_files import list_checkpoints
+from legato.training.checkpoints import load_checkpoint
 from legato.training.job import Loss
 from legato.training.loop import Trainer
 from tiny_runs import read_metrics, small, weights_digest

@@ -17,7 +17,8 @@ from legato.folders.finding import find_model
 from legato.folders.locks import Held, hold, let_go
 from legato.runs.config import check, dump, settings_for
 from legato.runs.run_folder import LOCK, STARTING, RunFolder
-from legato.training.checkpoints import Checkpoint, save_checkpoint, sweep
+from legato.training.checkpoint_files import sweep
+from legato.training.checkpoints import Checkpoint, save_checkpoint
 from tiny_runs import small, snapshot
 
 SETTINGS = {"task": "lm"}
@@ -34,7 +35,7 @@ def names(folder: Path) -> list[str]:
     "file",
     [
         *("notes.txt", ".hidden", "best/thesis.txt", "last/a.txt", "checkpoints/step-4/a.txt", "provenance.json"),
-        *("metrics.jsonl", ".old-best/a.txt", ".new-best/a.txt", ".lock"),
+        *("metrics.jsonl", ".old-best/a.txt", ".new-best/a.txt", ".lock", "data/train.parquet"),
     ],
 )
 def test_a_folder_that_holds_anything_is_refused_and_left_alone(file: str, tmp_path: Path) -> None:
@@ -91,8 +92,11 @@ def test_what_a_killed_start_left_is_no_obstacle(tmp_path: Path) -> None:
     for name in (LOCK, STARTING, ".new-config.yaml"):
         (tmp_path / name).touch()
     (tmp_path / ".new-config.yaml").write_text("task: l")
+    (tmp_path / "data").mkdir()
+    for name in ("train.parquet", ".new-valid.parquet-0123abcd"):
+        (tmp_path / "data" / name).write_text("cut sh")
     run = RunFolder.create(tmp_path, SETTINGS)
-    assert run.settings == SETTINGS
+    assert (run.settings, run.tables()) == (SETTINGS, {})
     run.withdraw()
     assert names(tmp_path) == []
 

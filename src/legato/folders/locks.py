@@ -78,6 +78,17 @@ def is_held(path: Path) -> bool:
         os.close(handle)
 
 
+def is_locked(handle: int | None) -> bool:
+    """Whether what `hold` gave is locked; without locks, another process may write at the same time."""
+    if handle is None:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # again, which changes nothing
+        return True
+    except OSError:
+        return False
+
+
 def let_go(handle: int | None) -> None:
     if handle is not None:
         os.close(handle)

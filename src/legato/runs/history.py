@@ -10,24 +10,22 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from legato.config import read_yaml
 from legato.errors import ConfigError, FolderError, LegatoError, brief, suggest
-from legato.evaluation.metrics import Metric, metric_of
+from legato.evaluation.metrics import Metric, Metrics, metric_of
 from legato.folders.links import refuse_link
 from legato.folders.locks import is_held
 from legato.registry import TASKS
-from legato.runs.config import check, dump, flat
-from legato.runs.run_folder import CONFIG, LOCK, SMALL, RunFolder
-from legato.schema import read_json_if_there
-from legato.training.checkpoints import (
+from legato.runs.run_folder import CONFIG, LOCK, SMALL, RunFolder, read_settings
+from legato.schema import fields_of, fit, read_json_if_there
+from legato.training.checkpoint_files import (
     holds_checkpoint,
     is_checkpoint,
     list_checkpoints,
-    newest_good,
     remove_checkpoint,
     step_of,
 )
@@ -51,11 +49,7 @@ class RunRecord:
     started: str  # in UTC, as ISO 8601 has it
     size: int  # bytes on the disk
     valid: str = ""  # the hash of what it is scored on
-
-    @property
-    def figure(self) -> Metric:
-        """What the task says of the score."""
-        return metric_of(TASKS.get(self.task).metrics if self.task in TASKS else (), self.metric)
+    figure: Metric = field(default=Metric(""), repr=False)  # what the task says of the score
 
     @property
     def score_text(self) -> str:
@@ -74,7 +68,7 @@ class RunRecord:
         return self.score if self.figure.better == "up" else -self.score
 
     def to_json(self) -> dict[str, Any]:
-        return {**vars(self), "path": str(self.path)}
+        return {**{name: value for name, value in vars(self).items() if name != "figure"}, "path": str(self.path)}
 
 
 SORTS: Final[dict[str, Callable[[RunRecord], Any]]] = {
@@ -123,7 +117,7 @@ def read_record(path: Path) -> RunRecord:
     valid = [line for line in reports if line["kind"] == "valid"]
     figures = {f"valid.{key}": value for key, value in (valid[-1] if valid else {}).items()}
     figures = result["metrics"] if isinstance(result.get("metrics"), dict) else figures
-    metrics = TASKS.get(task).metrics if isinstance(task, str) and task in TASKS else ()
+    metrics = _metrics(task, origin.get("metrics"))
     metric = _headline(figures, metrics)
     figure = metric_of(metrics, metric)
     scores = [line.get(figure.name) for line in valid] if not result else [figures.get(metric)]
@@ -141,7 +135,16 @@ def read_record(path: Path) -> RunRecord:
         started=str(origin.get("started") or _date(path)),
         size=folder_size(path),
         valid=str(data.get("valid") or "") if isinstance(data, Mapping) else "",
+        figure=figure,
     )
+
+
+def _metrics(task: Any, noted: Any) -> Metrics:
+    """A run's figures: as it noted them, so that no task is imported, which takes seconds; else those of its task."""
+    if noted is not None:
+        with suppress(FolderError):
+            return tuple(Metric(**one) for one in fit(noted, list[fields_of(Metric)], "metrics"))  # type: ignore[misc]
+    return TASKS.get(task).metrics if isinstance(task, str) and task in TASKS else ()
 
 
 def _headline(figures: Mapping[str, Any], metrics: Iterable[Metric]) -> str:
@@ -177,6 +180,8 @@ def best_runs(runs: Iterable[RunRecord], task: str | None = None) -> list[tuple[
 
 def changed_settings(settings: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """The settings of a run that differ from the defaults of its task and model, each with the default."""
+    from legato.runs.config import flat
+
     now = flat({key: value for key, value in settings.items() if key not in ("about", "hardware", "expect")})
     usual = flat(_defaults(settings))
     usual |= {"data.train": None, "from": None}
@@ -192,6 +197,8 @@ def _defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
         "data": {"train": data.get("train")},
     }
     begun = {**named, "from": settings.get("from"), "adapt": {"name": adapt.get("name", "full")}}
+    from legato.runs.config import check, dump
+
     tried = (
         begun,
         {**begun, "data": data},
@@ -213,6 +220,11 @@ def _claimed(path: Path) -> Iterator[RunFolder]:
         raise FolderError(f"{path} holds a {CONFIG}, but nothing that training wrote; nothing is removed there")
     run.claim()
     try:
+        if not run.is_locked and not (path / "result.json").is_file():
+            raise FolderError(
+                f"{path} is not finished, and may be in training: there are no file locks here, which would tell; "
+                "when nothing trains it any longer, remove the folder by hand"
+            )
         yield run
     finally:
         run.release()
@@ -228,6 +240,8 @@ def prune(path: Path, keep: Sequence[str]) -> tuple[int, int]:
         if not checkpoints:
             return 0, 0
         if keep:  # a damaged one is not the last to go on from
+            from legato.training.checkpoints import newest_good
+
             whole = newest_good(run.checkpoints, lambda problem: None).step
             checkpoints.sort(key=lambda place: (step_of(place) == whole, step_of(place)))
         spared = {checkpoints[-1]} if "last" in keep else set()
@@ -287,7 +301,7 @@ class RunDetails:
 
 def details(path: Path) -> RunDetails:
     """What a run's files say of it."""
-    settings = read_yaml(path / CONFIG)
+    settings = read_settings(path / CONFIG)
     result = read_json_if_there(path / "result.json", dict[str, Any], loose=True)
     origin = read_json_if_there(path / "provenance.json", dict[str, Any], loose=True)
     record = read_record(path)

@@ -73,7 +73,7 @@ def warn_of_other_device(run: RunFolder, device: Any, display: Display) -> None:
         display.warn(f"{run.path} began on {before} and goes on on {describe(device)}: the last bits may differ")
 
 
-def write_provenance(run: RunFolder, plan: Plan, hashes: dict[str, str], base: Base | None, model: Any) -> None:
+def write_provenance(run: RunFolder, plan: Plan, job: Any, base: Base | None, model: Any) -> None:
     about = {
         "legato": __version__,
         "commit": _commit(),
@@ -84,7 +84,8 @@ def write_provenance(run: RunFolder, plan: Plan, hashes: dict[str, str], base: B
         "command": " ".join(sys.argv),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "seed": plan.seed,
-        "data": hashes,
+        "data": job.hashes,
+        "metrics": [vars(metric) for metric in job.metrics if metric.headline],  # for lists of runs
     }
     if plan.loaded is not None:
         others: dict[str, Any] = plan.loaded.processors.fingerprints()

@@ -124,7 +124,9 @@ def _base_of(what: str | None) -> dict[str, Any]:
     if recipe is not None:
         return recipe
     if what.endswith((".yaml", ".yml")):
-        return _spelled_as_ours(read_yaml(path_of(what, error=ConfigError)))
+        from legato.runs.run_folder import read_settings
+
+        return _spelled_as_ours(read_settings(path_of(what, error=ConfigError)))
     if what.lower() in MODELS:
         raise ConfigError(f"'{brief(what)}' is a model, and a task comes first: legato train lm model={what.lower()}")
     recipes = [recipe for recipe in list_recipes() if recipe.partition("/")[2] == what.lower()]

@@ -28,11 +28,11 @@ from legato.data.sources.memory_tables import MemoryTable
 from legato.errors import FolderError, brief
 from legato.folders.atomic import clear_errors, recover, write_text
 from legato.folders.links import refuse_link
-from legato.folders.locks import Held, hold, let_go, remove
+from legato.folders.locks import Held, hold, is_locked, let_go, remove
 from legato.input_files import read_bytes
 from legato.output_files import DRAWN, NEW, replacing_file
 from legato.schema import OPEN, TypedDict, parse_json, to_json, with_config
-from legato.training.checkpoints import holds_checkpoint, list_checkpoints, sweep
+from legato.training.checkpoint_files import holds_checkpoint, list_checkpoints, sweep
 
 LOCK = ".lock"  # held while a process trains
 STARTING = ".starting"  # there from the first moment until the first checkpoint
@@ -52,6 +52,8 @@ def _halves(names: Iterable[str]) -> re.Pattern[str]:
 
 HALF_BEGUN: Final = _halves((STARTING, CONFIG))
 HALF: Final = _halves(SMALL)
+TABLES: Final = tuple(f"{split}.parquet" for split in SPLITS)
+HALF_TABLE: Final = _halves(TABLES)
 
 
 @with_config(OPEN)
@@ -89,6 +91,11 @@ class RunFolder:
     def _claim(self) -> None:
         with clear_errors(self.path):
             self._lock, self._claimed = hold(self.path / LOCK), True
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether the claim keeps other processes out, for which the file system needs locks."""
+        return is_locked(self._lock)
 
     def release(self, *, with_folder: bool = False) -> None:
         """Give up the claim, with which everything ends that this process does here, and an empty folder with it."""
@@ -143,6 +150,9 @@ class RunFolder:
             refuse_taken(self.path)  # again, since nobody else can change it now
             self._remove_halves()
             self.write(STARTING, "")
+            for table in list(self.data.iterdir()) if self.data.is_dir() else ():  # of a start that was killed
+                if _is_start_table(table.name):
+                    table.unlink(missing_ok=True)
             for split, table in tables.items():
                 self._write_table(split, table)
             self.save_settings(merge(settings, {"data": self.tables()}) if tables else settings)
@@ -159,12 +169,13 @@ class RunFolder:
         if not self._claimed:
             return
         if STARTING in self._made:
-            for name in self._made:
+            for name in reversed([name for name in self._made if name != STARTING]):
                 (self.path / name).unlink(missing_ok=True)
             with suppress(OSError):
                 self.checkpoints.rmdir()  # it is empty, or somebody's
             with suppress(OSError):
                 self.data.rmdir()
+            (self.path / STARTING).unlink(missing_ok=True)  # by which the rest is known, so last
         self.release(with_folder=self._made_folder)
 
     @classmethod
@@ -208,17 +219,12 @@ class RunFolder:
 
     def tables(self) -> dict[str, str]:
         """The files that hold the data which was in memory, by the splits."""
-        files = {split: self.data / f"{split}.parquet" for split in SPLITS}
-        return {split: str(file.absolute()) for split, file in files.items() if file.is_file()}
+        return _tables_in(self.data)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Those of config.yaml, with the run's own tables where they lie now: a run may have moved."""
-        settings, tables = read_yaml(self.path / CONFIG), self.tables()
-        data = settings.get("data")
-        data = data if isinstance(data, dict) else {}
-        copies = {split: file for split, file in tables.items() if _is_table(data.get(split), split)}
-        return merge(settings, {"data": copies}) if copies else settings
+        """Those of config.yaml."""
+        return read_settings(self.path / CONFIG)
 
     def save_settings(self, settings: dict[str, Any]) -> None:
         self.write(CONFIG, to_yaml(settings))
@@ -270,6 +276,21 @@ class RunFolder:
                 events.close()
 
 
+def read_settings(file: Path) -> dict[str, Any]:
+    """The settings in a YAML file; of a run's, its tables where they lie now, beside it: a run may have moved."""
+    settings, tables = read_yaml(file), _tables_in(file.parent / "data")
+    data = settings.get("data")
+    data = data if isinstance(data, dict) else {}
+    copies = {split: table for split, table in tables.items() if _is_table(data.get(split), split)}
+    return merge(settings, {"data": copies}) if copies else settings
+
+
+def _tables_in(folder: Path) -> dict[str, str]:
+    """The files of tables in a folder, by the splits."""
+    files = {split: folder / f"{split}.parquet" for split in SPLITS}
+    return {split: str(file.absolute()) for split, file in files.items() if file.is_file()}
+
+
 def _is_table(source: Any, split: str) -> bool:
     """Whether a source is called as a run calls a table that was in memory."""
     return isinstance(source, str) and Path(source).parts[-2:] == ("data", f"{split}.parquet")
@@ -281,8 +302,12 @@ def refuse_taken(path: Path) -> None:
     Others may be making or taking back a run there, so all is told from one look: two would be of different moments.
     """
     try:
-        with clear_errors(path), os.scandir(path) as entries:
-            others = sorted(entry.name for entry in entries if not _is_begun(entry))
+        with clear_errors(path), os.scandir(path) as scan:
+            entries = list(scan)
+            begun = [entry.name for entry in entries if _is_begun(entry)]
+            if STARTING in begun:
+                begun += [entry.name for entry in entries if _has_tables(entry)]
+            others = sorted({entry.name for entry in entries}.difference(begun))
     except FileNotFoundError:
         if path.is_symlink():
             raise FolderError(f"out={path} is a broken link; a run needs a folder") from None
@@ -307,3 +332,16 @@ def _is_begun(entry: os.DirEntry[str]) -> bool:
     if entry.name in BEGUN:
         return entry.stat(follow_symlinks=False).st_size == 0
     return HALF_BEGUN.fullmatch(entry.name) is not None
+
+
+def _has_tables(entry: os.DirEntry[str]) -> bool:
+    """Whether a folder holds what a killed start left of tables in memory, and nothing else."""
+    if entry.name != "data" or not entry.is_dir(follow_symlinks=False):
+        return False
+    with suppress(FileNotFoundError):  # whoever made it has just taken it back
+        return all(map(_is_start_table, os.listdir(entry.path)))
+    return True
+
+
+def _is_start_table(name: str) -> bool:
+    return name in TABLES or HALF_TABLE.fullmatch(name) is not None

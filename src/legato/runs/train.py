@@ -39,7 +39,7 @@ from legato.runs.run_folder import NO_TABLES, RunFolder, Tables
 from legato.schema import fields_of, fit, read_json, to_json
 from legato.tasks.base import Plan
 from legato.training.adapt import Base, adapt, store_frozen, trainable_line
-from legato.training.checkpoints import list_checkpoints
+from legato.training.checkpoint_files import list_checkpoints
 from legato.training.config import TrainConfig
 from legato.training.devices import choose_device, why_bf16
 from legato.training.display import Display, memory_used
@@ -70,6 +70,8 @@ RESUMABLE = (
     "data.valid",
     "data.test",
     "data.root",
+    "data.images",
+    "data.audio",
 )
 
 
@@ -308,7 +310,7 @@ def _carry_out(config: RunConfig, run: Any, display: Display, *, resuming: bool)
         if note := lengthened(before, trainer.schedule, trainer.step):
             display.say(f"note: {note}")
     else:
-        write_provenance(run, plan, job.hashes, base, model)
+        write_provenance(run, plan, job, base, model)
     trainer.fit()
     return _conclude(config, trainer, parameters)
 

@@ -8,9 +8,7 @@ recognised by its checksums and the one before it is used.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,16 +17,19 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from legato.errors import CheckpointError, FolderError, brief
-from legato.folders.atomic import OLD, OWN, recover, replacing
+from legato.folders.atomic import replacing
 from legato.folders.links import refuse_link
 from legato.folders.weights import load_tensors, put_weights, save_tensors, weights_of
-from legato.output_files import NEW
 from legato.schema import OPEN, TypedDict, read_json, to_json, with_config
-
-STEP = re.compile(r"step-(\d+)$")
-TENSORS = ("weights", "optimizer", "average", "random")  # what a `Checkpoint` calls them, and so do its files
-FILES = (*(f"{name}.safetensors" for name in (*TENSORS, "stream")), "progress.json")
-MANIFEST = "manifest.json"  # the checksums of those
+from legato.training.checkpoint_files import (
+    FILES,
+    MANIFEST,
+    TENSORS,
+    is_checkpoint,
+    list_checkpoints,
+    remove_checkpoint,
+    step_of,
+)
 
 
 @with_config(OPEN)
@@ -104,27 +105,6 @@ def save_checkpoint(checkpoint: Checkpoint, folder: Path, keep: int) -> Path:
     return place
 
 
-def is_checkpoint(place: Path) -> bool:
-    """Whether a folder was written here, by what it holds; its name alone anybody could have given."""
-    return not place.is_symlink() and (place / MANIFEST).is_file()
-
-
-def holds_checkpoint(folder: Path) -> bool:
-    """Whether a checkpoint lies in a folder, be it under the name that it has while another takes its place."""
-    return folder.is_dir() and any(is_checkpoint(path) for path in folder.iterdir() if STEP.search(path.name))
-
-
-def remove_checkpoint(place: Path) -> None:
-    """Remove a checkpoint's own files, and the folder unless somebody put others there; its manifest last.
-
-    So a kill in between leaves what is still known as a checkpoint, and goes next time.
-    """
-    with suppress(OSError):
-        for name in (*FILES, MANIFEST):
-            (place / name).unlink(missing_ok=True)
-        place.rmdir()
-
-
 def trainable_state(module: nn.Module) -> dict[str, Tensor]:
     """What a checkpoint holds of a model: all of it or, where something is frozen, what is not, and the buffers."""
     frozen = {name for name, parameter in module.named_parameters() if not parameter.requires_grad}
@@ -136,31 +116,6 @@ def load_trainable(module: nn.Module, tensors: dict[str, Tensor], where: str) ->
     known = set(trainable_state(module))
     frozen = {name: tensor for name, tensor in weights_of(module).items() if name not in known}
     put_weights(module, {**frozen, **tensors}, where)
-
-
-def list_checkpoints(folder: Path) -> list[Path]:
-    """Complete checkpoints, oldest first."""
-    if not folder.is_dir():
-        return []
-    found = [path for path in folder.iterdir() if STEP.match(path.name)]
-    return sorted(found, key=step_of)
-
-
-def step_of(place: Path) -> int:
-    return int(place.name.removeprefix("step-"))
-
-
-def sweep(folder: Path) -> None:
-    """Remove what a kill left half-written, and put back what had stepped aside for it."""
-    if folder.is_dir():
-        for path in list(folder.iterdir()):
-            for prefix in (NEW, OLD, OWN):
-                name = path.name.removeprefix(prefix)
-                if path.name.startswith(prefix) and STEP.match(name):
-                    recover(folder / name)
-        for path in list_checkpoints(folder):
-            with suppress(OSError):
-                path.rmdir()  # which only an empty one allows: the last of what was removed
 
 
 def load_checkpoint(place: Path) -> Checkpoint:

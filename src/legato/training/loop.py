@@ -33,16 +33,15 @@ from legato.memory import kept_pages
 from legato.models.base import SequenceModel
 from legato.nn.transformer import expect_documents
 from legato.schema import fields_of, fit
+from legato.training.checkpoint_files import list_checkpoints, step_of
 from legato.training.checkpoints import (
     Checkpoint,
     KeptProgress,
     Progress,
-    list_checkpoints,
     load_checkpoint,
     load_trainable,
     newest_good,
     save_checkpoint,
-    step_of,
     trainable_state,
     with_each,
 )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import legato
-from legato.training.checkpoints import list_checkpoints
+from legato.training.checkpoint_files import list_checkpoints
 from refusals import ends_in_one_line, is_one_line
 from tiny_runs import small, snapshot, weights_digest, words, write_text
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from safetensors import SafetensorError
 
-from legato.training.checkpoints import list_checkpoints
+from legato.training.checkpoint_files import list_checkpoints
 from refusals import ends_in_one_line
 from tiny_runs import small, weights_digest, words
 
