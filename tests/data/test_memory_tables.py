@@ -12,11 +12,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from legato.data.formats.captions import CAPTIONS
 from legato.data.formats.dialogues import read_dialogues
 from legato.data.formats.labelled import Labelled, read_labelled
+from legato.data.formats.labels import hold_out_rows
 from legato.data.formats.tagged_text import read_tagged
 from legato.data.sources import memory_tables
+from legato.data.sources.files import FileOptions
 from legato.data.sources.memory_tables import file_names, memory_table, split_data, table_files
+from legato.data.sources.named_files import read_naming_table
 from legato.errors import DataError, LegatoError
 
 ROWS = [("a good film", 1), ("a bad, bad film", 0), ('she said "fine"', 1), ("two\nlines", 0)]
@@ -107,6 +111,9 @@ def test_two_columns_of_texts_without_a_label_are_refused() -> None:
     texts = [f"a film of {number} long parts" for number in range(6)]
     with pytest.raises(DataError, match=r"has the columns text, other; say which are text and label"):
         labelled(pd.DataFrame({"text": texts, "other": [f"{text} again" for text in texts]}))
+    rows = labelled(list(zip(texts, texts[::-1], strict=True)))
+    with pytest.raises(DataError, match=r"each of its 6 rows has a label of its own, so 'label' is no"):
+        hold_out_rows(rows, 0.1)
 
 
 def test_other_columns_for_validation_are_refused() -> None:
@@ -141,6 +148,17 @@ def test_other_columns_for_validation_are_refused() -> None:
 def test_what_is_no_table_is_refused_in_one_line(value: Any, message: str) -> None:
     with pytest.raises(LegatoError, match=message):
         labelled(value)
+
+
+def test_a_table_names_files_from_the_folder_that_it_was_given_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    memory_table("train", {"image": ["a.png"], "text": ["a dog"]}).write(tmp_path / "t.parquet")
+    monkeypatch.chdir("/")
+    _, place, _ = read_naming_table(str(tmp_path / "t.parquet"), FileOptions(), CAPTIONS, None)
+    assert place is not None
+    assert place.parent == tmp_path
 
 
 def test_a_table_beyond_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,7 @@ def read_text(source: Source, files: FileOptions = FileOptions(), *, column: str
         documents = [text for part in names for text in _documents(part, files, column)]
     else:  # tables are read as one, by the columns of the first
         table = _read_table(names, files, column)
-        documents, name = table.texts(0, "data.column"), table.source if table.in_memory else name
+        documents, name = table.texts(0, "data.column"), name if table.memory_folder is None else table.source
     documents = [unify_newlines(document) for document in documents if document]
     if all(document.isspace() for document in documents):
         raise DataError(f"{name} is empty: it holds no text; give a file that does")

@@ -4,7 +4,8 @@ Notable here:
 - a value counts as `DataFrame.to_csv` writes it: 1 is "1", True is "True"; lists, objects and bytes stay;
 - None and NaN are nulls, which the reader refuses in the columns that it reads, and names the row (`refuse_missing`);
 - columns of a `datasets.Dataset` whose numbers stand for classes stay numbers, and the file has the classes' names;
-- the file says which argument it was (`ParquetFile.memory_name`), and messages name that in place of the file;
+- the file says which argument it was (`ParquetFile.memory_name`), and messages name that in place of the file; and
+  from which folder it names files (`memory_folder`);
 - nothing is packed, so that a reader's limits on what unpacks (`files.py`) never meet a table that repeats itself.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +26,7 @@ from typing import Any, Final
 
 from legato import memory
 from legato.data.sources.files import SPLITS
-from legato.data.sources.parquet import MEMORY_NAME
+from legato.data.sources.parquet import MEMORY_FOLDER, MEMORY_NAME
 from legato.data.sources.tables import class_names
 from legato.errors import DataError, brief, listed
 from legato.input_files import path_of
@@ -68,7 +70,7 @@ class MemoryTable:
                 f"{self.name} has {memory.in_words(table.nbytes)}, more than the {memory.in_words(LARGEST)} that a "
                 "table in memory may have; write it to a file (df.to_parquet('train.parquet')) and name that"
             )
-        metadata = {MEMORY_NAME: self.name.encode()}
+        metadata = {MEMORY_NAME: self.name.encode(), MEMORY_FOLDER: os.fsencode(Path.cwd())}
         if self.features:
             metadata[b"huggingface"] = json.dumps({"info": {"features": self.features}}).encode()
         table = table.replace_schema_metadata(metadata)
@@ -147,8 +149,8 @@ def _is_file_name(name: str | PathLike[str], root: str | None) -> bool:
 
 
 def is_memory_table(value: Any) -> bool:
-    """Whether an object has columns, be it one alone."""
-    return isinstance(value, Mapping) or any(hasattr(value, name) for name in ("columns", "column_names", "iloc"))
+    """Whether an object has columns; one column alone is a list of its values."""
+    return isinstance(value, Mapping) or any(hasattr(value, name) for name in ("columns", "column_names"))
 
 
 def memory_table(argument: str, value: Any, tuples: Sequence[str] = ()) -> MemoryTable:

@@ -82,7 +82,8 @@ def read_naming_table(
     if not table.lines:
         raise DataError(f"{table.source} is empty: it holds no rows; give a file that does")
     told = " and ".join(f"{column} as {name}" for column, name in zip(table.shown, guessed, strict=False))
-    return table, Path.cwd() / "table" if table.in_memory else places[0], f"reading {told}" if guessed else table.note
+    place = places[0] if table.memory_folder is None else table.memory_folder / "table"
+    return table, place, f"reading {told}" if guessed else table.note
 
 
 def source_folder(source: Source, root: str | None = None) -> Path | None:

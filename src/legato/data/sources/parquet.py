@@ -12,6 +12,7 @@ text is as long as all that is written.
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +21,9 @@ from legato.data.sources.files import VALUE, Budget
 from legato.errors import brief
 
 ADDED: Final = "DELTA_BYTE_ARRAY"  # the encoding of texts that go on from the one before
-MEMORY_NAME: Final = b"legato.memory_table"  # the key of metadata that says which table in memory a file was
+# Keys of the metadata of a file that was a table in memory: which one, and the folder that it named files from.
+MEMORY_NAME: Final = b"legato.memory_table"
+MEMORY_FOLDER: Final = b"legato.memory_folder"
 ROWS: Final = 1 << 16  # of such texts that are read at once, at most
 
 
@@ -57,6 +60,12 @@ class ParquetFile:
         """How messages call the table in memory that was written here; None: it is another file."""
         name = (self.metadata or {}).get(MEMORY_NAME)
         return None if name is None else brief(name.decode("utf-8", "replace"))
+
+    @property
+    def memory_folder(self) -> Path | None:
+        """The folder from which a table in memory named files; None: it is another file."""
+        folder = (self.metadata or {}).get(MEMORY_FOLDER, b".")
+        return None if self.memory_name is None else Path(os.fsdecode(folder))
 
     @property
     def has_texts_alone(self) -> bool:

@@ -12,6 +12,7 @@ import datetime
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from pathlib import Path
 from typing import Any, Final
 
 from legato.errors import DataError, brief, listed, suggest
@@ -61,7 +62,7 @@ class Table:
     classes: list[list[str] | None] = field(default_factory=list)  # of each column whose numbers, from 0, have names
     note: str = ""  # how a csv or tsv was read, where that is not the usual way
     row_files: list[str] | None = None  # the file of each row, where there are several
-    in_memory: bool = False  # whether it was a table in memory, beside which no file lies
+    memory_folder: Path | None = None  # of a table in memory, beside which no file lies: where it named files from
 
     @property
     def shown(self) -> list[str]:

@@ -242,7 +242,7 @@ def _read_parquet(path: Path, data: bytes, choose: Choose, binary: int) -> Table
         table = _numbered_rows(head, choose, file.read, features, binary)
         if name is not None:
             table.refuse_missing()
-        return replace(table, in_memory=name is not None)
+        return replace(table, memory_folder=file.memory_folder)
 
 
 def _numbered_rows(
