@@ -100,8 +100,10 @@ def train(
     section = train if isinstance(train, Mapping) and all(key in TrainConfig.model_fields for key in train) else {}
     data = {"train": None if section else train, "valid": valid, "test": test}
     section_of_data = merge(nested(settings), nested(more)).get("data")
-    root = section_of_data.get("root") if isinstance(section_of_data, Mapping) else None
-    files, tables = split_data(data, lambda: _tuples(task, settings), root)
+    if not isinstance(section_of_data, Mapping):
+        section_of_data = {}
+    data = {split: section_of_data.get(split) if value is None else value for split, value in data.items()}
+    files, tables = split_data(data, lambda: _tuples(task, settings), section_of_data.get("root"))
     named = {
         **{f"data.{split}": names for split, names in files.items()},
         "from": None if from_ is None else str(getattr(from_, "folder", from_)),

@@ -202,7 +202,8 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
     whole: dict[str, Any] = {}
     for name, value in settings.items():
         # `data=FILE` and `train=FILE` are short for `data.train=FILE`.
-        key = "data.train" if name in ("data", "train") and isinstance(value, str | list | Path) else name
+        group = value is None or isinstance(value, Mapping | int | float)
+        key = "data.train" if name in ("data", "train") and not group else name
         if not isinstance(key, str) or len(key) > MAX_NAME or not is_text(key):
             raise ConfigError(f"'{brief(key)}' is no setting's name; settings are written section.key=value")
         *sections, last = _in_our_case(key.split("."))

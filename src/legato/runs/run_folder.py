@@ -150,9 +150,9 @@ class RunFolder:
             refuse_taken(self.path)  # again, since nobody else can change it now
             self._remove_halves()
             self.write(STARTING, "")
-            for table in list(self.data.iterdir()) if self.data.is_dir() else ():  # of a start that was killed
-                if _is_start_table(table.name):
-                    table.unlink(missing_ok=True)
+            for file in list(self.data.iterdir()) if self.data.is_dir() else ():  # of a start that was killed
+                if _is_start_table(file.name):
+                    file.unlink(missing_ok=True)
             for split, table in tables.items():
                 self._write_table(split, table)
             self.save_settings(merge(settings, {"data": self.tables()}) if tables else settings)
