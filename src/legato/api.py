@@ -94,6 +94,8 @@ def train(
     if isinstance(task, str) and isinstance(train, str) and task_named(train) and not task_named(task):
         task, train = train, task
     settings = settings_of(settings)
+    if isinstance(task, Mapping):
+        settings, task = {**task, **settings}, None
     if hasattr(model, "folder"):
         raise ConfigError("model= names an architecture, such as 'lstm'; a trained model to go on from is from_=")
     # Settings of the loop, as a YAML file groups them; a dict of columns is data.
@@ -122,8 +124,8 @@ def train(
     return TrainedRun(**vars(result))
 
 
-def _tuples(what: str | Mapping[str, Any] | None, settings: Mapping[str, Any]) -> Sequence[str]:
-    """The columns of rows that are tuples, for the task that somebody names."""
-    named = settings_for(what).get("task") if isinstance(what, str) else (what or {}).get("task")
+def _tuples(what: str | None, settings: Mapping[str, Any]) -> Sequence[str]:
+    """The columns of rows that are tuples, for a task or what it is named by."""
+    named = None if what is None else settings_for(what).get("task")
     name = task_named(str(named or settings.get("task")))
     return TASKS.get(name).tuples if name else ()

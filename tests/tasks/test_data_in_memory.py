@@ -37,6 +37,7 @@ def test_tables_in_memory_patterns_and_folders_train_the_bits_of_one_file(tmp_pa
         (tmp_path / "texts" / str(label) / f"{number:02}.txt").write_text(text)
     one = weights(tmp_path / "a", train=tmp_path / "one.csv")
     assert weights(tmp_path / "b", train=frame) == one
+    assert weights(tmp_path / "f", data={"train": frame}) == one
     assert weights(tmp_path / "c", train=[tuple(row) for row in frame.itertuples(index=False)]) == one
     assert weights(tmp_path / "d", train=tmp_path / "part-*.csv") == one
     assert weights(tmp_path / "e", train=tmp_path / "texts") == one
