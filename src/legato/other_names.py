@@ -6,6 +6,7 @@ means something else, is answered with the words to write.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
@@ -166,6 +167,8 @@ def suggest_key(word: str, fields: Iterable[str]) -> str:
 
     >>> suggest_key("learning_rate", ["lr", "lr_final"])
     "did you mean 'lr'?"
+    >>> suggest_key("learning_rte", ["lr", "layers"])
+    "did you mean 'lr'?"
     """
     names = list(fields)
     if (nearest := instead(word, names)) is not None:
@@ -173,4 +176,9 @@ def suggest_key(word: str, fields: Iterable[str]) -> str:
     if (words := switched(word, names)) is not None:
         return f"did you mean {words}?"
     ours = next((name for name in our_names(word) if name in names), None)
-    return suggest(word, names) if ours is None else f"did you mean '{ours}'?"
+    near = suggest(word, names) if ours is None else f"did you mean '{ours}'?"
+    if near.startswith("did you mean"):
+        return near
+    theirs = [other for name in names for other in ELSEWHERE.get(name, ())]
+    slips = difflib.get_close_matches(word.lower(), theirs, n=1, cutoff=0.8)
+    return suggest_key(slips[0], names) if slips else near

@@ -80,6 +80,7 @@ ANSWERED = (
     ("train ptb-lstm", "legato train lm/ptb-lstm"),
     ("train classification dat.csv", "did you mean 'data.csv'?"),
     ("train classification data.csv batch_size=32", "write train.batch_rows or train.batch_tokens"),
+    ("train classification data.csv --learning_rte 3e-5", "did you mean 'train.lr'?"),
     ("train classification data.csv --gpu", "write device=cuda"),
     ("train classification data.csv device=gpu", "auto takes a GPU where there is one"),
     ("train classification data.csv --fp16 true", "write train.precision=bf16"),

@@ -89,8 +89,10 @@ def _guess(head: Head, count: int) -> Sequence[Column]:
         return named
     if len(head.names) == count:
         return list(range(1, count + 1)) if head.separated else head.names
-    example = ",".join(map(brief, head.names[:count]))
+    first = [brief(name) for name in head.names[:count]]
+    in_memory = head.kind == "memory"
+    pick = f"predict(table[{first if count > 1 else first[0]!r}])" if in_memory else f"--columns {','.join(first)}"
     raise DataError(
         f"{head.where} has the columns {listed(head.names)}; say which "
-        f"{'is the text' if count == 1 else 'are the two texts'}: --columns {example}"
+        f"{'is the text' if count == 1 else 'are the two texts'}: {pick}"
     )

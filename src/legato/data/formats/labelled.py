@@ -235,8 +235,10 @@ def guess_columns(head: Head, which: str = LABELLED.which) -> list[Column]:
     """The columns of text, or of two texts, and of the label; `which` they are, an error asks."""
     found = _by_name(head.names) or (_by_content(head.rows()) if head.separated else _by_type(head))
     if found is None or _is_text_column(head, found[-1]):
-        parted = {"csv": ", where commas separate them", "tsv": ", where tabs separate them"}.get(head.kind, "")
-        raise head.undecided(which, f"one column{parted}" if len(head.names) == 1 else None)
+        if len(head.names) == 1:
+            parted = {"csv": ", where commas separate them", "tsv": ", where tabs separate them"}.get(head.kind, "")
+            raise DataError(f"{head.where} has one column{parted}; give a label beside each text, in a second one")
+        raise head.undecided(which)
     return found
 
 
