@@ -60,9 +60,7 @@ class SplitData(Section):
         """A table in memory is no list of names, though its columns could be read as one."""
         if source is None or isinstance(source, str | list | tuple):
             return source
-        raise ValueError(
-            "takes names of files; save the table to one, as with df.to_csv('train.csv', index=False), and name that"
-        )
+        raise ValueError("takes names of files; save the table to one, as with df.to_csv('train.csv', index=False)")
 
     def _check_patterns(self) -> None:
         """Refuse a pattern that takes in a file of another split."""
