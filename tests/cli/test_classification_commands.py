@@ -111,7 +111,7 @@ def test_an_evaluation_ends_with_tables(command: Any, folder: Path) -> None:
         ("a.tsv", "sentence\tlabel\na film\tgood\n\tbad\n", "a.tsv, line 3: the text is empty"),
         ("a.csv", 'sentence,label\n"a film,good\na song,bad\n', "is a quotation mark missing?"),
         ("a.tsv", "sentence1\tsentence2\tlabel\na\tb\tgood\n", "the model reads single texts, not pairs"),
-        ("a.tsv", "sentence\na film\n", "say which are text and label"),
+        ("a.tsv", "sentence\na film\n", "has one column, where tabs separate them; give a label beside each text"),
     ],
 )
 def test_bad_tables_are_one_clear_line(
