@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,10 @@ def test_a_run_keeps_its_table_and_goes_on_from_it_wherever_it_lies(tmp_path: Pa
     moved = run.run.rename(tmp_path / "moved")
     again = legato.train(str(moved / "config.yaml"), quiet=True, out=tmp_path / "again", root=str(tmp_path))
     assert again.metrics == run.metrics
+    own = shutil.copytree(moved / "data", tmp_path / "project" / "data").parent / "config.yaml"
+    own.write_text((moved / "config.yaml").read_text())
+    with pytest.raises(DataError, match=f"there is no file {run.run}"):  # a file beside it is another
+        legato.train(str(own), quiet=True, out=tmp_path / "other")
     assert legato.train(resume=moved, steps=3, quiet=True).steps == 3
 
     model = legato.load(moved)

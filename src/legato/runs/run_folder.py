@@ -278,10 +278,13 @@ class RunFolder:
 
 def read_settings(file: Path) -> dict[str, Any]:
     """The settings in a YAML file; of a run's, its tables where they lie now, beside it: a run may have moved."""
-    settings, tables = read_yaml(file), _tables_in(file.parent / "data")
+    settings, folder = read_yaml(file), file.parent
+    is_run = file.name == CONFIG and any((folder / name).is_file() for name in (STARTING, "provenance.json"))
     data = settings.get("data")
-    data = data if isinstance(data, dict) else {}
-    copies = {split: table for split, table in tables.items() if _is_table(data.get(split), split)}
+    data = data if is_run and isinstance(data, dict) else {}
+    copies = {
+        split: table for split, table in _tables_in(folder / "data").items() if _is_table(data.get(split), split)
+    }
     return merge(settings, {"data": copies}) if copies else settings
 
 
