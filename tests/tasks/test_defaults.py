@@ -28,7 +28,7 @@ def test_a_trained_model_learns_in_small_steps_and_a_part_of_it_in_larger_ones()
 
 
 TUNED = [
-    ("classification", {"name": "bert", "width": 384}, "full", {"lr": 1e-4, "head_lr": 1e-3, "epochs": 3}),
+    ("classification", {"name": "bert", "width": 384}, "full", {"lr": 1e-4, "epochs": 3}),
     ("classification", {"name": "bert", "width": 768}, "full", {"lr": 5e-5, "epochs": 3}),
     ("classification", {"name": "bert", "width": 384}, "head", {"lr": 1e-3, "epochs": 3}),
     ("image-classification", {"name": "vit"}, "full", {"lr": 1e-4, "head_lr": 5e-3, "epochs": 10}),

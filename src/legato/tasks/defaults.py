@@ -143,7 +143,7 @@ class Defaults:
 TUNED_PICTURES: Final = Tuning(full=1e-4, head=5e-3, head_lr=5e-3, epochs=10, min_steps=300)
 TUNED_CONVOLUTIONS: Final = replace(TUNED_PICTURES, full=3e-4, frozen=("norms",))
 TUNED_TEXTS: Final = Tuning(min_steps=500)
-TUNED_SMALL_TEXTS: Final = replace(TUNED_TEXTS, full=1e-4, head_lr=1e-3)
+TUNED_SMALL_TEXTS: Final = replace(TUNED_TEXTS, full=1e-4)
 
 
 def scratch_model(given: Given, length: Any = None, pooler: bool = False) -> dict[str, Any]:
