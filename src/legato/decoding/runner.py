@@ -95,8 +95,9 @@ class Runner:
         tokens = torch.where(ids_there < 0, self.tokens[owners_there], ids_there)
         slots = cache.table.view(-1)[owners_there * cache.capacity + positions_there].long()
         reading = Reading(
-            upload(starts.astype(np.int32), device), positions_there, slots, cache.table[places], max(counts), max(last)
-        )
+            upload(starts.astype(np.int32), device), positions_there, slots, cache.table[places], max(counts), max(last),
+            (starts, before),
+        )  # fmt: skip
         logits = self.model.read_rows(tokens, reading, cache)
         cache.lengths.index_copy_(0, places, lengths)
         if not choosing:

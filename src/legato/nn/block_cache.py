@@ -38,6 +38,7 @@ class Reading(NamedTuple):
     tables: Tensor  # (M, capacity) int32, the slots of each row's tokens
     longest: int  # the most tokens that a row reads; 1: each row reads one
     deepest: int  # no row has more tokens than this after the step
+    on_host: tuple[NDArray[Any], NDArray[Any]] | None = None  # `starts`, and the tokens that each row has before
 
 
 class BlockPast:
