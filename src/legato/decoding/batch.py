@@ -148,16 +148,28 @@ class Batch:
 
     def _plan(self, budget: int) -> list[tuple[Row, int]]:
         """Rows that read prompts in this step, and how many tokens of them; others come in where there is room."""
-        plan = []
+        plan, entered = [], []
         for row in self._rows:
             if row is not None and row.read < len(row.tokens) and (count := self._part(row, budget)):
                 budget -= count
                 plan.append((row, count))
         while self._waiting and budget > 0 and self._enters(self._waiting[0]):
             row = self._waiting.popleft()
+            entered.append(row)
             if count := self._part(row, budget):
                 budget -= count
                 plan.append((row, count))
+        if entered:
+            assert self._runner is not None
+            self._runner.sampler.enter(
+                [row.place for row in entered],
+                [row.options for row in entered],
+                [row.seed for row in entered],
+                [row.launched for row in entered],
+            )
+            for row in entered:
+                if row.options.repetition_penalty != 1:
+                    self._runner.sampler.see(row.place, row.tokens)
         return plan
 
     def _part(self, row: Row, budget: int) -> int:
@@ -187,10 +199,6 @@ class Batch:
         place = row.place = self._rows.index(None)
         self._rows[place] = row
         row.read = cache.begin(place, row.tokens, row.adapter)
-        sampler = self._runner.sampler
-        sampler.enter([place], [row.options], [row.seed], [row.launched])
-        if row.options.repetition_penalty != 1:
-            sampler.see(place, row.tokens)
         self._looks = 0
         return True
 
@@ -293,12 +301,12 @@ class Batch:
         """Read what was chosen, but for the newest `unread` looks."""
         while len(self._unread) > unread:
             entry = self._unread.popleft()
-            made = entry.chosen()  # (K, 4, M)
+            made = entry.chosen()  # (K, 5, M)
             ended = []
             for column, row in entry.rows:
                 if row.done:
                     continue
-                tokens, logprobs, gains, sums = made[:, :, column].T
+                tokens, _, logprobs, gains, sums = made[:, :, column].T
                 before = len(row.written)
                 text = row.take(tokens.astype(np.int64), logprobs, gains)
                 if not np.isfinite(sums[: max(len(row.written) - before, 1)]).all():

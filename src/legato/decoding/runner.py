@@ -26,7 +26,7 @@ from legato.nn.kernels.recording import failure_reason, record
 SYNC_EVERY: Final = 16  # steps between two looks of the host, at most
 SHALLOW: Final = 256  # tokens of a row up to which the shallowest steps are recorded
 
-Chosen = Callable[[], np.ndarray[Any, Any]]  # (steps, 4, M), once the device has made them
+Chosen = Callable[[], np.ndarray[Any, Any]]  # (steps, 5, M), once the device has made them
 
 
 class Runner:
@@ -38,7 +38,7 @@ class Runner:
         self.tokens = torch.zeros(rows, dtype=torch.long, device=self.device)  # the last of each row, not read yet
         self._last = min(cache.capacity, model.max_length or cache.capacity) - 1
         self._counts = torch.arange(rows + 1, dtype=torch.int32, device=self.device)
-        self._log = torch.zeros(2 * SYNC_EVERY, 4, rows, device=self.device)
+        self._log = torch.zeros(2 * SYNC_EVERY, 5, rows, device=self.device)
         self._turn = torch.zeros(1, dtype=torch.long, device=self.device)
         self._made = 0
         self._recorded = recorded and self.device.type == "cuda"
@@ -53,7 +53,7 @@ class Runner:
         self.cache.flush()
         depth = SHALLOW
         while depth < min(deepest, self.cache.capacity):
-            depth *= 4
+            depth *= 2
         step = self._step(rows, min(depth, self.cache.capacity), level)
         for _ in range(steps):
             step()
@@ -101,7 +101,7 @@ class Runner:
         logits = self.model.read_rows(tokens, reading, cache)
         cache.lengths.index_copy_(0, places, lengths)
         if not choosing:
-            return lambda: np.empty((1, 4, 0), dtype=np.float32)
+            return lambda: np.empty((1, 5, 0), dtype=np.float32)
         which, who = upload(np.array(choosing, dtype=np.int64).T.copy(), device)
         how = self.sampler.parameters.at(who)
         if [number for number, _ in choosing] != list(range(len(rows))):

@@ -14,7 +14,7 @@ from legato.decoding.runner import Runner
 from legato.decoding.sampler import Sampler
 from legato.errors import LegatoError
 from legato.memory import available
-from legato.nn.block_cache import BLOCK
+from legato.nn.block_cache import BLOCK, KVCache
 from legato.nn.kernels.description import recording_key
 
 SHARE: Final = 0.85  # of the memory that is free, for blocks
@@ -59,8 +59,12 @@ def runner_for(setting: Setting, rows: int, blocks: int, least: int) -> Iterator
     runner = kept.take(key)
     most = most_blocks(model, runner)
     blocks = min(1 << (blocks - 1).bit_length(), rows * blocks_for(capacity), most)
-    if runner is None or runner.cache.rows < rows or runner.cache.blocks < blocks or runner.cache.capacity < capacity:
+    if runner is not None and not _fits(runner.cache, rows, blocks, capacity):
+        # As large as both calls want it, or calls by turns would make one after the other.
+        rows, capacity = max(rows, runner.cache.rows), max(capacity, runner.cache.capacity)
+        blocks = max(blocks, runner.cache.blocks)
         runner = None  # its memory is given back first
+    if runner is None:
         runner = _made(setting, rows, capacity, blocks, least)
     try:
         yield runner
@@ -68,6 +72,10 @@ def runner_for(setting: Setting, rows: int, blocks: int, least: int) -> Iterator
         runner.cache.forget()
         runner.cache.lengths.zero_()
         kept.give(key, runner)
+
+
+def _fits(cache: KVCache, rows: int, blocks: int, capacity: int) -> bool:
+    return cache.rows >= rows and cache.blocks >= blocks and cache.capacity >= capacity
 
 
 def forget_runner(model: Any) -> None:

@@ -9,7 +9,7 @@ the row's seed and of how many tokens it has written (`draws.py`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
@@ -128,14 +128,14 @@ class Sampler:
         self.levels[list(places_of)] = self.levels[list(rows)]
 
     def __call__(self, logits: Tensor, how: Parameters, level: Level) -> Tensor:
-        """(4, M) numbers of logits (M, V): each row's token, its log-probability under the model and as it is shaped
-        by penalties, and the log of the sum of all, finite where the logits are."""
+        """(5, M) numbers of logits (M, V): each row's token, 0, its log-probability under the model and as penalties
+        shape it, and the log of the sum of all, finite where the logits are."""
         if level <= Level.DRAWN and logits.is_cuda and len(self._barred) <= 16 and self._has_kernels:
             from legato.nn.kernels.cuda import choice
 
             forbidden = choice.Forbidden(self._barred, self._kinds, how.min_tokens)
             seeds = how.seeds if level == Level.DRAWN else None
-            return choice.choose(logits, how.written, forbidden, how.temperature, seeds)[[0, 2, 3, 4], :, 0]
+            return choice.choose(logits, how.written, forbidden, how.temperature, seeds)[:, :, 0]
         raw = logits.float()
         total = 0 * raw.amax(-1, keepdim=True) if self.normalised else raw.logsumexp(-1, keepdim=True)  # (M, 1)
         shaped, shaped_total = raw, total
@@ -149,7 +149,8 @@ class Sampler:
             token = torch.where((how.temperature > 0).unsqueeze(-1), self._drawn(shaped, how, level), token)
         gain = shaped.gather(-1, token) - shaped_total
         # What may not be written adds −∞; its log-probability nobody asks for.
-        return torch.cat([token.float(), raw.gather(-1, token) - total, gain, total], dim=1).t()
+        logprob = raw.gather(-1, token) - total
+        return torch.cat([token.float(), torch.zeros_like(total), logprob, gain, total], dim=1).t()
 
     @property
     def _has_kernels(self) -> bool:
@@ -187,9 +188,3 @@ def _filtered(scaled: Tensor, how: Parameters) -> Tensor:
     top_p = how.top_p.unsqueeze(-1)
     left = ((before < top_p) | (top_p >= 1)) & (values >= values[:, :1] + how.min_p.log().unsqueeze(-1))
     return torch.empty_like(values).scatter_(-1, tokens, values.masked_fill(~left, -torch.inf))
-
-
-def sampled(parts: Any) -> tuple[np.ndarray[Any, Any], ...]:
-    """What a `Sampler` has made, on the host: tokens, log-probabilities, gains and sums."""
-    tokens, logprobs, gains, sums = parts
-    return tokens.astype(np.int64), logprobs, gains, sums

@@ -233,14 +233,13 @@ class KVCache:
         return block
 
 
-def digests_of(
-    tokens: Sequence[int], blocks: int, kind: int = 0, known: Sequence[bytes] = ()
-) -> Iterator[bytes]:
+def digests_of(tokens: Sequence[int], blocks: int, kind: int = 0, known: Sequence[bytes] = ()) -> Iterator[bytes]:
     """For each of the first whole blocks of a row: what stands for its tokens and all before them. Some are known."""
     digest = known[-1] if known else kind.to_bytes(8, "little")
-    for number in range(len(known), blocks):  # counted before the caller adds to those
-        part = np.asarray(tokens[number * BLOCK : (number + 1) * BLOCK], dtype=np.int64)
-        digest = blake2b(digest + part.tobytes(), digest_size=16).digest()
+    first = len(known)
+    data = np.asarray(tokens[first * BLOCK : blocks * BLOCK], dtype=np.int64).tobytes()
+    for at in range(0, len(data), 8 * BLOCK):
+        digest = blake2b(digest + data[at : at + 8 * BLOCK], digest_size=16).digest()
         yield digest
 
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from legato.nn.block_cache import KVCache, Reading, upload
 from legato.nn.kernels.cuda.paged_attention import Tiles, attend_prompts, attend_rows, tiles_of, write_heads
-from legato.nn.kernels.cuda.product import NUMBERS, Product
-from legato.nn.kernels.cuda.step import Norm, plain_products
+from legato.nn.kernels.cuda.product import Product
+from legato.nn.kernels.cuda.step import NUMBERS, Norm, plain_products
 from legato.nn.kernels.description import describe, is_stock
 from legato.nn.positions import Rotation
 
