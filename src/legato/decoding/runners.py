@@ -78,11 +78,6 @@ def _fits(cache: KVCache, rows: int, blocks: int, capacity: int) -> bool:
     return cache.rows >= rows and cache.blocks >= blocks and cache.capacity >= capacity
 
 
-def forget_runner(model: Any) -> None:
-    """Give back the memory of a model's runner."""
-    model.__dict__.pop("_runners", None)
-
-
 def most_blocks(model: Any, runner: Runner | None = None) -> int:
     """Blocks that there is memory for."""
     device = model.device
@@ -102,7 +97,15 @@ def _made(setting: Setting, rows: int, capacity: int, blocks: int, least: int) -
             f"a text of {least * BLOCK:,} tokens needs {least * model.block_bytes / 2**30:.1f} GiB of memory for its "
             f"keys and values, and there are {blocks * model.block_bytes / 2**30:.1f}; ask for fewer tokens"
         )
-    cache = model.new_cache(blocks, rows, capacity)
+    while True:
+        try:
+            cache = model.new_cache(blocks, rows, capacity)
+            break
+        except torch.OutOfMemoryError:
+            if blocks // 2 < least:
+                raise
+            torch.cuda.empty_cache()
+            blocks //= 2
     sampler = Sampler(
         rows, model.vocabulary, setting.ends, setting.suppress, setting.suppress_first, setting.normalised, model.device
     )
