@@ -3,7 +3,7 @@
 A step whose rows read one token each calls `attend_rows`, once a layer; it may be recorded. One whose rows read more
 calls `write_heads` and `attend_prompts`, with the `Tiles` that its caller has uploaded once for all layers:
 
-    tiles = tiles_of(starts, before, heads // kv_heads)                      numbers that the host knows
+    tiles = tiles_of(starts, before, heads // kv_heads, dtype, width)     of numbers that the host knows
     tiles = tiles._replace(places=upload(tiles.places, device))
 """
 
@@ -108,7 +108,7 @@ def attend_rows(
     qkv: Tensor, store: Tensor, reading: Reading, rotation: Rotation | None, query_norm: Any, key_norm: Any,
     window: int | None, reader: Product | None, heads: int, kv_heads: int, width: int,
 ) -> Any:  # fmt: skip
-    """Queries, keys and values (M, (H + 2 · kv heads) · K) of one new token a row to (M, H · K), as `reader` wants it.
+    """Queries, keys and values (M, (H + 2 · kv heads) · K) of a new token a row to (M, H · K), as `reader` wants it.
 
     `store` is the layer's, (2, blocks, kv heads, 16, K), and takes the new keys and values. `rotation` is of all
     positions, (longest, K) in float32. The reading's positions and tables are read before the kernel that makes `qkv`
@@ -134,13 +134,13 @@ def attend_rows(
         qkv, store, store.stride(0), reading.positions, reading.slots, reading.tables, capacity, *_angles(rotation),
         *_norms(query_norm, key_norm), *out, partial, weights, rows, spare, 1 / math.sqrt(width),
         EACH=each, GROUPED=grouped, GROUP=group, KV_HEADS=kv_heads, TEAMS=tile.teams, KEYS=tile.keys,
-        ROTARY=rotation is not None, NORM=query_norm is not None, DOT=tile.dot, FAR=_is_far(store), STAGES=tile.stages,
-        num_warps=tile.warps, **common, **chained(qkv.device),
+        ROTARY=rotation is not None, NORM=query_norm is not None, DOT=tile.dot, FAR=_is_far(store),
+        STAGES=tile.stages, num_warps=tile.warps, **common, **chained(qkv.device),
     )  # fmt: skip
     if most:
         kernels.merge_rows[(heads, rows)](
-            reading.positions, partial, weights, *out, store, rows, spare, HEADS=heads, PARTS=32, num_warps=4, **common,
-            **chained(qkv.device),
+            reading.positions, partial, weights, *out, store, rows, spare, HEADS=heads, PARTS=32, num_warps=4,
+            **common, **chained(qkv.device),
         )  # fmt: skip
     return out if order else out[0]
 
@@ -149,7 +149,7 @@ def write_heads(
     qkv: Tensor, store: Tensor, reading: Reading, rotation: Rotation | None, query_norm: Any, key_norm: Any,
     heads: int, kv_heads: int, width: int,
 ) -> Tensor:  # fmt: skip
-    """Queries (N, H, K) of new tokens, normed and turned where they lie in `qkv`; keys and values go to their slots."""
+    """Queries (N, H, K) of new tokens, normed and turned where they lie in `qkv`; keys and values go to the store."""
     both = heads + 2 * kv_heads
     half = max(next_power_of_2(width) // 2, 1)
     together = min(next_power_of_2(both), max(2048 // half, 1))

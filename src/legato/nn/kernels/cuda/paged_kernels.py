@@ -1,7 +1,7 @@
 """Attention of rows whose keys and values lie in blocks, by a table of slots (`paged_attention.py`).
 
-Keys are (blocks, kv heads, 16, K), and values so many numbers behind them. Sums are in float32; products too where the
-numbers are, so that float32 models write what the modules write.
+Keys are (blocks, kv heads, 16, K), and values so many numbers behind them (`apart`). Sums are in float32; products of
+float32 numbers too, so that such models write what the modules write.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def _places(slots, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, FAR: tl.constexpr):
-    """Where the keys of the first head in some slots lie. A block has 16; the others' are 16 · WIDTH behind it each."""
+    """Where keys of the first head in some slots lie, 16 of which are a block; the next head's are 16 · WIDTH behind."""
     if FAR:  # more than 2³¹ numbers
         slots = slots.to(tl.int64)
     return (slots >> 4) * (KV_HEADS * 16 * WIDTH) + (slots & 15) * WIDTH
@@ -302,7 +302,7 @@ def write_heads(
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr, TOGETHER: tl.constexpr,
     ROTARY: tl.constexpr, NORM: tl.constexpr, FAR: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Some heads of a token: queries are normed and turned where they lie, keys too, and go to their slot with values.
+    """Some heads of a token: queries, normed and turned where they lie, and keys that go to their slot with values.
 
     A program has both halves of a head in the same places: what one overwrites, no other reads.
     """
@@ -325,14 +325,13 @@ def write_heads(
         x, y = low.to(tl.float32), high.to(tl.float32)
         if NORM:
             inverse = (1.0 / tl.sqrt((tl.sum(x * x, 1) + tl.sum(y * y, 1)) / WIDTH + eps))[:, None]
-            of_query, of_key = query_norm + at, key_norm + at
-            scale = tl.where(is_query[:, None], tl.load(of_query, mask=at < half, other=0.0).to(tl.float32)[None, :],
-                             tl.load(of_key, mask=at < half, other=0.0).to(tl.float32)[None, :])  # fmt: skip
-            x = (x * inverse * scale).to(kind).to(tl.float32)
-            rest = half + at < WIDTH
-            scale = tl.where(is_query[:, None], tl.load(of_query + half, mask=rest, other=0.0).to(tl.float32)[None, :],
-                             tl.load(of_key + half, mask=rest, other=0.0).to(tl.float32)[None, :])  # fmt: skip
-            y = (y * inverse * scale).to(kind).to(tl.float32)
+            of_query, of_key, rest = query_norm + at, key_norm + at, half + at < WIDTH
+            for_query = tl.load(of_query, mask=at < half, other=0.0).to(tl.float32)[None, :]
+            for_key = tl.load(of_key, mask=at < half, other=0.0).to(tl.float32)[None, :]
+            x = (x * inverse * tl.where(is_query[:, None], for_query, for_key)).to(kind).to(tl.float32)
+            for_query = tl.load(of_query + half, mask=rest, other=0.0).to(tl.float32)[None, :]
+            for_key = tl.load(of_key + half, mask=rest, other=0.0).to(tl.float32)[None, :]
+            y = (y * inverse * tl.where(is_query[:, None], for_query, for_key)).to(kind).to(tl.float32)
         if ROTARY:
             angle = position * WIDTH + at
             cosine = tl.load(cos + angle, mask=at < half, other=0.0)[None, :]
