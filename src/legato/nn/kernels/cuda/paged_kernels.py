@@ -19,7 +19,7 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def _places(slots, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, FAR: tl.constexpr):
-    """Where keys of the first head in some slots lie, 16 of which are a block; the next head's are 16 · WIDTH behind."""
+    """Where keys of the first head in some slots lie. 16 are a block; the next head's are 16 · WIDTH behind."""
     if FAR:  # more than 2³¹ numbers
         slots = slots.to(tl.int64)
     return (slots >> 4) * (KV_HEADS * 16 * WIDTH) + (slots & 15) * WIDTH
