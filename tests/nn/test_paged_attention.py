@@ -66,7 +66,9 @@ class Example(NamedTuple):
         return self.query_norm, self.key_norm
 
 
-def example(case: Case, before: list[int], new: list[int], *, shared: int = 0, capacity: int | None = None) -> Example:
+def example(
+    case: Case, before: list[int], new: list[int], *, shared: int = 0, capacity: int | None = None
+) -> Example:
     """Rows of `before` and `new` tokens, whose first `shared` tokens lie in the same slots, at any place."""
     draw = torch.Generator().manual_seed(0)
     rows, tokens, kv = len(before), sum(new), case.kv_heads

@@ -3,7 +3,7 @@
 A step whose rows read one token each calls `attend_rows`, once a layer; it may be recorded. One whose rows read more
 calls `write_heads` and `attend_prompts`, with the `Tiles` that its caller has uploaded once for all layers:
 
-    tiles = tiles_of(starts, before, heads // kv_heads)                      numbers that the host knows
+    tiles = tiles_of(starts, before, heads // kv_heads, dtype, width)     of numbers that the host knows
     tiles = tiles._replace(places=upload(tiles.places, device))
 """
 
@@ -28,12 +28,14 @@ PROGRAMS: Final = 528  # that keep such a card busy: four on each of an H200's p
 LEAST: Final = 128  # tokens that are worth a program
 TALLEST: Final = 1024  # rows whose tokens a program can count
 FEW: Final = 16  # queries of a small tile
+BRIEF: Final = 4  # blocks of keys that are not told apart into those that all queries see and others
 
 
 class RowTile(NamedTuple):
     """How `attend_rows` cuts up its work."""
 
-    keys: int  # that a program sees together
+    teams: int  # of warps
+    keys: int  # that a team sees together
     warps: int
     stages: int  # blocks on their way from memory
     dot: bool  # whether matrix units multiply
@@ -55,10 +57,8 @@ class Tiles(NamedTuple):
     large: int  # how many are large
 
 
-def row_tile(dtype: torch.dtype, grouped: int, padded: int) -> RowTile:
-    if dtype == torch.float32:
-        return RowTile(min(max(8192 // (grouped * padded), 16), 64), 4, 1, False)
-    return RowTile(64, 4, 3, True)
+def row_tile(dtype: torch.dtype, padded: int) -> RowTile:
+    return RowTile(1, 64, 4, 1, False) if dtype == torch.float32 else RowTile(4, 32, 4, 3, True)
 
 
 def prompt_tile(dtype: torch.dtype, padded: int, group: int, large: bool) -> PromptTile:
@@ -89,6 +89,10 @@ def tiles_of(starts: NDArray[Any], before: NDArray[Any], group: int, dtype: torc
     return Tiles(np.concatenate(places).astype(np.int32), len(places[0]))
 
 
+def _is_far(store: Tensor) -> bool:
+    return store[0].numel() >= 2**31
+
+
 def _norms(query_norm: Any, key_norm: Any) -> tuple[Tensor | None, Tensor | None, float]:
     if query_norm is None:
         return None, None, 0.0
@@ -104,7 +108,7 @@ def attend_rows(
     qkv: Tensor, store: Tensor, reading: Reading, rotation: Rotation | None, query_norm: Any, key_norm: Any,
     window: int | None, reader: Product | None, heads: int, kv_heads: int, width: int,
 ) -> Any:  # fmt: skip
-    """Queries, keys and values (M, (H + 2 · kv heads) · K) of one new token a row to (M, H · K), as `reader` wants it.
+    """Queries, keys and values (M, (H + 2 · kv heads) · K) of a new token a row to (M, H · K), as `reader` wants it.
 
     `store` is the layer's, (2, blocks, kv heads, 16, K), and takes the new keys and values. `rotation` is of all
     positions, (longest, K) in float32. The reading's positions and tables are read before the kernel that makes `qkv`
@@ -112,10 +116,8 @@ def attend_rows(
     """
     rows, group = len(qkv), heads // kv_heads
     padded = next_power_of_2(width)
-    grouped = next_power_of_2(group)
-    tile = row_tile(qkv.dtype, grouped, padded)
-    if tile.dot:
-        grouped = max(grouped, 16)
+    tile = row_tile(qkv.dtype, padded)
+    each, grouped = (group, max(next_power_of_2(group), 16)) if tile.dot else (1, 1)
     exact = width % GROUP == 0 and width == padded
     out, order = room(qkv, heads * width, reader if exact else None)
     capacity = reading.tables.shape[1]
@@ -128,17 +130,17 @@ def attend_rows(
         partial = qkv.new_empty(rows + shared, heads, width, dtype=torch.float32)
         weights = qkv.new_empty(rows + shared, heads, 2, dtype=torch.float32)
     common = {"WIDTH": width, "PADDED": padded, "WINDOW": window or 0, "ORDER": order, "ROWS": most, "LEAST": LEAST}
-    kernels.attend_rows[(kv_heads, rows + shared if most else rows)](
+    kernels.attend_rows[(heads // each, rows + shared if most else rows)](
         qkv, store, store.stride(0), reading.positions, reading.slots, reading.tables, capacity, *_angles(rotation),
         *_norms(query_norm, key_norm), *out, partial, weights, rows, spare, 1 / math.sqrt(width),
-        GROUP=group, GROUPED=grouped, KV_HEADS=kv_heads, KEYS=tile.keys, ROTARY=rotation is not None,
-        NORM=query_norm is not None, DOT=tile.dot, STAGES=tile.stages, num_warps=tile.warps, **common,
-        **chained(qkv.device),
+        EACH=each, GROUPED=grouped, GROUP=group, KV_HEADS=kv_heads, TEAMS=tile.teams, KEYS=tile.keys,
+        ROTARY=rotation is not None, NORM=query_norm is not None, DOT=tile.dot, FAR=_is_far(store),
+        STAGES=tile.stages, num_warps=tile.warps, **common, **chained(qkv.device),
     )  # fmt: skip
     if most:
         kernels.merge_rows[(heads, rows)](
-            reading.positions, partial, weights, *out, store, rows, spare, HEADS=heads, PARTS=32, num_warps=4, **common,
-            **chained(qkv.device),
+            reading.positions, partial, weights, *out, store, rows, spare, HEADS=heads, PARTS=32, num_warps=4,
+            **common, **chained(qkv.device),
         )  # fmt: skip
     return out if order else out[0]
 
@@ -147,14 +149,15 @@ def write_heads(
     qkv: Tensor, store: Tensor, reading: Reading, rotation: Rotation | None, query_norm: Any, key_norm: Any,
     heads: int, kv_heads: int, width: int,
 ) -> Tensor:  # fmt: skip
-    """Queries (N, H, K) of new tokens, normed and turned where they lie in `qkv`; keys and values go to their slots."""
+    """Queries (N, H, K) of new tokens, normed and turned where they lie in `qkv`; keys and values go to the store."""
     both = heads + 2 * kv_heads
     half = max(next_power_of_2(width) // 2, 1)
     together = min(next_power_of_2(both), max(2048 // half, 1))
     kernels.write_heads[(len(qkv), -(-both // together))](
         qkv, store, store.stride(0), reading.positions, reading.slots, *_angles(rotation),
         *_norms(query_norm, key_norm), HEADS=heads, KV_HEADS=kv_heads, WIDTH=width, HALF=half, TOGETHER=together,
-        ROTARY=rotation is not None, NORM=query_norm is not None, num_warps=4, **chained(qkv.device),
+        ROTARY=rotation is not None, NORM=query_norm is not None, FAR=_is_far(store), num_warps=4,
+        **chained(qkv.device),
     )  # fmt: skip
     return qkv.view(len(qkv), both, width)[:, :heads]
 
@@ -173,8 +176,8 @@ def attend_prompts(
         kernels.attend_prompts[(kv_heads, len(places))](
             queries, queries.stride(0), store, store.stride(0), places, reading.starts, reading.positions,
             reading.tables, reading.tables.shape[1], out, 1 / math.sqrt(width), GROUP=group, KV_HEADS=kv_heads,
-            WIDTH=width, PADDED=padded, QUERIES=tile.queries, KEYS=tile.keys, WINDOW=window or 0, STAGES=tile.stages,
-            num_warps=tile.warps, **chained(queries.device),
+            WIDTH=width, PADDED=padded, QUERIES=tile.queries, KEYS=tile.keys, WINDOW=window or 0, BRIEF=BRIEF,
+            FAR=_is_far(store), STAGES=tile.stages, num_warps=tile.warps, **chained(queries.device),
         )  # fmt: skip
     return out
 

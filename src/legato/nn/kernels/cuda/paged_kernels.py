@@ -1,7 +1,7 @@
 """Attention of rows whose keys and values lie in blocks, by a table of slots (`paged_attention.py`).
 
-Keys are (blocks, kv heads, 16, K), and values so many numbers behind them. Sums are in float32; products too where the
-numbers are, so that float32 models write what the modules write.
+Keys are (blocks, kv heads, 16, K), and values so many numbers behind them (`apart`). Sums are in float32; products of
+float32 numbers too, so that such models write what the modules write.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def _places(slots, head, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr):
-    """Where the keys of a head in some slots lie. A block has 16."""
-    return (slots // 16).to(tl.int64) * (KV_HEADS * 16 * WIDTH) + (head * 16 + slots % 16) * WIDTH
+def _places(slots, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, FAR: tl.constexpr):
+    """Where keys of the first head in some slots lie. 16 are a block; the next head's are 16 · WIDTH behind."""
+    if FAR:  # more than 2³¹ numbers
+        slots = slots.to(tl.int64)
+    return (slots >> 4) * (KV_HEADS * 16 * WIDTH) + (slots & 15) * WIDTH
 
 
 @triton.jit
 def _tile(pointer, places, at, WIDTH: tl.constexpr, PADDED: tl.constexpr):
-    """Keys or values at some places, (N, PADDED)."""
+    """Keys or values at some places, (…, PADDED)."""
     if WIDTH == PADDED:
-        tile = tl.load(pointer + places[:, None] + at[None, :])
+        tile = tl.load(pointer + (tl.expand_dims(places, -1) + at))
     else:
-        tile = tl.load(pointer + places[:, None] + at[None, :], mask=(at < WIDTH)[None, :], other=0.0)
+        tile = tl.load(pointer + (tl.expand_dims(places, -1) + at), mask=at < WIDTH, other=0.0)
     return tile
 
 
@@ -63,37 +65,33 @@ def _heads(
 
 @triton.jit
 def _look(
-    query, summed, total, largest, tables, keys, apart, at, first, stop, last, before, seen, head, scale,
+    query, summed, total, largest, tables, keys, apart, at, first, stop, last, before, seen, scale,
     MASKED: tl.constexpr, WINDOW: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr,
-    KEYS: tl.constexpr, DOT: tl.constexpr, STAGES: tl.constexpr,
+    KEYS: tl.constexpr, FAR: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Take in the keys and values of tokens `first` … `stop`. Where `MASKED` a query sees those from `before` up to
     `seen`; after token `last` nothing is read."""
-    for start in tl.range(first, stop, KEYS, num_stages=STAGES):
-        columns = start + tl.arange(0, KEYS)
-        slots = tl.load(tables + tl.minimum(columns, last))
-        places = _places(slots, head, KV_HEADS, WIDTH)
-        key = _tile(keys, places, at, WIDTH, PADDED)
-        if DOT:
-            scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
-        else:
-            scores = tl.sum(query.to(tl.float32)[:, None, :] * key.to(tl.float32)[None, :, :], 2) * scale
+    columns = first + tl.arange(0, KEYS)
+    slots = tl.load(tables + tl.minimum(columns, last))
+    for _ in tl.range(first, stop, KEYS, num_stages=STAGES):
+        places = _places(slots, KV_HEADS, WIDTH, FAR)
+        slots = tl.load(tables + tl.minimum(columns + KEYS, last))  # the next ones, where keys are asked for early
+        key = _tile(keys, places, at[None, :], WIDTH, PADDED)
+        scores = tl.dot(query, tl.trans(key), input_precision="ieee")
         if MASKED:
             visible = columns[None, :] <= seen[:, None]
             if WINDOW > 0:
                 visible &= columns[None, :] >= before[:, None]
             scores = tl.where(visible, scores, float("-inf"))
-        higher = tl.maximum(largest, tl.max(scores, 1))
-        shares = tl.exp2(scores - higher[:, None])
+        higher = tl.maximum(largest, tl.max(scores, 1) * scale)
+        shares = tl.exp2(scores * scale - higher[:, None])
         shrink = tl.exp2(largest - higher)
         total = total * shrink + tl.sum(shares, 1)
         summed = summed * shrink[:, None]
-        value = _tile(keys + apart, places, at, WIDTH, PADDED)
-        if DOT:
-            summed = tl.dot(shares.to(value.dtype), value, summed, input_precision="ieee")
-        else:
-            summed += tl.sum(shares[:, :, None] * value.to(tl.float32)[None, :, :], 1)
+        value = _tile(keys + apart, places, at[None, :], WIDTH, PADDED)
+        summed = tl.dot(shares.to(value.dtype), value, summed, input_precision="ieee")
         largest = higher
+        columns += KEYS
     return summed, total, largest
 
 
@@ -127,18 +125,21 @@ def attend_rows(
     partial,  # (programs, H, K): what programs that share a row come to
     weights,  # (programs, H, 2): the largest score and the sum of each
     rows, spare, scale,
-    GROUP: tl.constexpr, GROUPED: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr,
-    KEYS: tl.constexpr, ROTARY: tl.constexpr, NORM: tl.constexpr, WINDOW: tl.constexpr, ORDER: tl.constexpr,
-    ROWS: tl.constexpr, LEAST: tl.constexpr, DOT: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
+    EACH: tl.constexpr, GROUPED: tl.constexpr, GROUP: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr,
+    PADDED: tl.constexpr, TEAMS: tl.constexpr, KEYS: tl.constexpr, ROTARY: tl.constexpr, NORM: tl.constexpr,
+    WINDOW: tl.constexpr, ORDER: tl.constexpr, ROWS: tl.constexpr, LEAST: tl.constexpr, DOT: tl.constexpr,
+    FAR: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """softmax(q Kᵀ · scale) V of the heads of one row that share keys, over the row's tokens and the new one.
+    """softmax(q Kᵀ · scale) V of `EACH` heads of one row that share keys, over the row's tokens and the new one.
 
     Program m has row m, or its first tokens; with `ROWS` long rows are shared, and programs from `rows` on have the
-    others of their tokens. The first also writes the new key and value into its slot.
+    others of their tokens. The first also writes the new key and value into its slot. `TEAMS` of warps look at KEYS
+    tokens each, and wait for one another at the end alone.
 
     What tells where a row stands is read before the kernel before has ended.
     """
-    head, item = tl.program_id(0), tl.program_id(1)
+    head, item = tl.program_id(0) * EACH, tl.program_id(1)
+    shared = head // GROUP  # the head of keys and values
     row, part, parts = item, 0, 1
     heads: tl.constexpr = GROUP * KV_HEADS
     if ROWS > 0:
@@ -163,48 +164,77 @@ def attend_rows(
         first += (part * count) // parts
     at = tl.arange(0, PADDED)
     g = tl.arange(0, GROUPED)
-    used = g < GROUP
+    used = g < EACH
     wide = row.to(tl.int64)
     tables += wide * capacity
     qkv += wide * ((heads + 2 * KV_HEADS) * WIDTH)
+    keys += shared * (16 * WIDTH)
     scale *= LOG2E
+    columns = first + (tl.arange(0, TEAMS) * KEYS)[:, None] + tl.arange(0, KEYS)[None, :]
+    last = tl.maximum(stop - 1, 0)
+    slot = tl.load(tables + tl.minimum(columns, last))
     wait(PDL)
 
-    query = _heads(qkv, head * GROUP + g, used, at, eps, query_norm, NORM, position, cos, sin, ROTARY, WIDTH)
-    summed = tl.zeros((GROUPED, PADDED), tl.float32)
-    total = tl.zeros((GROUPED,), tl.float32)
-    largest = tl.full((GROUPED,), float("-inf"), tl.float32)
+    query = _heads(qkv, head + g, used, at, eps, query_norm, NORM, position, cos, sin, ROTARY, WIDTH)
+    summed = tl.zeros((TEAMS, GROUPED, PADDED), tl.float32)
+    total = tl.zeros((TEAMS, GROUPED), tl.float32)
+    largest = tl.full((TEAMS, GROUPED), -1e30, tl.float32)  # not -∞: a team may have no token
+    queries = tl.broadcast_to(query[None, :, :], (TEAMS, GROUPED, PADDED))
+    for _ in tl.range(first, stop, TEAMS * KEYS, num_stages=STAGES):
+        places = _places(slot, KV_HEADS, WIDTH, FAR)
+        slot = tl.load(tables + tl.minimum(columns + TEAMS * KEYS, last))  # the next ones, so that keys come early
+        key = _tile(keys, places, at[None, None, :], WIDTH, PADDED)
+        if DOT:
+            scores = tl.dot(queries, tl.permute(key, (0, 2, 1)))
+        else:  # of one head
+            scores = tl.sum(queries.to(tl.float32) * key.to(tl.float32), 2)[:, None, :]
+        scores = tl.where((columns < stop)[:, None, :], scores, float("-inf"))
+        higher = tl.maximum(largest, tl.max(scores, 2) * scale)
+        shares = tl.exp2(scores * scale - higher[:, :, None])
+        shrink = tl.exp2(largest - higher)
+        total = total * shrink + tl.sum(shares, 2)
+        summed = summed * shrink[:, :, None]
+        value = _tile(keys + apart, places, at[None, None, :], WIDTH, PADDED)
+        if DOT:
+            summed = tl.dot(shares.to(value.dtype), value, summed)
+        else:
+            summed += tl.sum(tl.permute(shares, (0, 2, 1)) * value.to(tl.float32), 1)[:, None, :]
+        largest = higher
+        columns += TEAMS * KEYS
+    top = tl.max(largest, 0)
+    shrink = tl.exp2(largest - top[None, :])
+    sums = tl.sum(total * shrink, 0)
+    mean = tl.sum(summed * shrink[:, :, None], 0)
     if part == 0:  # the new token
         one = tl.arange(0, 1)
-        base = heads + head
+        base = heads + shared
         key = _heads(qkv, base + one, one == 0, at, eps, key_norm, NORM, position, cos, sin, ROTARY, WIDTH)
-        place = _places(tl.load(slots + row), head, KV_HEADS, WIDTH)
         there = (at < WIDTH)[None, :]
         value = tl.load(qkv + (base + KV_HEADS) * WIDTH + at[None, :], mask=there, other=0.0)
-        tl.store(keys + place + at[None, :], key, mask=there)
-        tl.store(keys + apart + place + at[None, :], value, mask=there)
-        largest = tl.sum(query.to(tl.float32) * key.to(tl.float32), 1) * scale
-        total += 1.0
-        summed += value.to(tl.float32)
-    seen = tl.zeros((GROUPED,), tl.int32) + (stop - 1)
-    summed, total, largest = _look(
-        query, summed, total, largest, tables, keys, apart, at, first, stop, stop - 1, seen, seen, head, scale,
-        True, 0, KV_HEADS, WIDTH, PADDED, KEYS, DOT, STAGES,
-    )  # fmt: skip
+        if head % GROUP == 0:
+            place = _places(tl.load(slots + row), KV_HEADS, WIDTH, FAR)
+            tl.store(keys + place + at[None, :], key, mask=there)
+            tl.store(keys + apart + place + at[None, :], value, mask=there)
+        score = tl.sum(query.to(tl.float32) * key.to(tl.float32), 1) * scale
+        higher = tl.maximum(top, score)
+        before, weight = tl.exp2(top - higher), tl.exp2(score - higher)
+        mean = mean * before[:, None] + weight[:, None] * value.to(tl.float32)
+        sums = sums * before + weight
+        top = higher
+    there = used[:, None] & (at < WIDTH)[None, :]
     if parts == 1:
-        made = (summed / total[:, None]).to(keys.dtype.element_ty)
+        made = (mean / sums[:, None]).to(keys.dtype.element_ty)
         if ORDER == 0:
-            there = used[:, None] & (at < WIDTH)[None, :]
-            out += wide * (heads * WIDTH) + head * (GROUP * WIDTH)
+            out += wide * (heads * WIDTH) + head * WIDTH
             tl.store(out + g[:, None] * WIDTH + at[None, :], made, mask=there)
         else:  # WIDTH is a multiple of 32, and PADDED
-            _store_int16(made, out, scales, wide, head * GROUP, GROUP, heads, ORDER, GROUPED, WIDTH)
-    else:
-        number = item * heads + head * GROUP + g
-        there = used[:, None] & (at < WIDTH)[None, :]
-        tl.store(partial + number[:, None] * WIDTH + at[None, :], summed, mask=there)
-        tl.store(weights + number * 2, largest, mask=used)
-        tl.store(weights + number * 2 + 1, total, mask=used)
+            _store_int16(made, out, scales, wide, head, EACH, heads, ORDER, GROUPED, WIDTH)
+    if ROWS > 0:  # noqa: SIM102
+        if parts > 1:  # the outer one is the compiler's
+            number = item * heads + head + g
+            tl.store(partial + number[:, None] * WIDTH + at[None, :], mean, mask=there)
+            tl.store(weights + number * 2, top, mask=used)
+            tl.store(weights + number * 2 + 1, sums, mask=used)
 
 
 @triton.jit
@@ -270,9 +300,9 @@ def write_heads(
     cos, sin,  # (longest, K)
     query_norm, key_norm, eps,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr, TOGETHER: tl.constexpr,
-    ROTARY: tl.constexpr, NORM: tl.constexpr, PDL: tl.constexpr,
+    ROTARY: tl.constexpr, NORM: tl.constexpr, FAR: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Some heads of a token: queries are normed and turned where they lie, keys too, and go to their slot with values.
+    """Some heads of a token: queries, normed and turned where they lie, and keys that go to their slot with values.
 
     A program has both halves of a head in the same places: what one overwrites, no other reads.
     """
@@ -295,14 +325,13 @@ def write_heads(
         x, y = low.to(tl.float32), high.to(tl.float32)
         if NORM:
             inverse = (1.0 / tl.sqrt((tl.sum(x * x, 1) + tl.sum(y * y, 1)) / WIDTH + eps))[:, None]
-            of_query, of_key = query_norm + at, key_norm + at
-            scale = tl.where(is_query[:, None], tl.load(of_query, mask=at < half, other=0.0).to(tl.float32)[None, :],
-                             tl.load(of_key, mask=at < half, other=0.0).to(tl.float32)[None, :])  # fmt: skip
-            x = (x * inverse * scale).to(kind).to(tl.float32)
-            rest = half + at < WIDTH
-            scale = tl.where(is_query[:, None], tl.load(of_query + half, mask=rest, other=0.0).to(tl.float32)[None, :],
-                             tl.load(of_key + half, mask=rest, other=0.0).to(tl.float32)[None, :])  # fmt: skip
-            y = (y * inverse * scale).to(kind).to(tl.float32)
+            of_query, of_key, rest = query_norm + at, key_norm + at, half + at < WIDTH
+            for_query = tl.load(of_query, mask=at < half, other=0.0).to(tl.float32)[None, :]
+            for_key = tl.load(of_key, mask=at < half, other=0.0).to(tl.float32)[None, :]
+            x = (x * inverse * tl.where(is_query[:, None], for_query, for_key)).to(kind).to(tl.float32)
+            for_query = tl.load(of_query + half, mask=rest, other=0.0).to(tl.float32)[None, :]
+            for_key = tl.load(of_key + half, mask=rest, other=0.0).to(tl.float32)[None, :]
+            y = (y * inverse * tl.where(is_query[:, None], for_query, for_key)).to(kind).to(tl.float32)
         if ROTARY:
             angle = position * WIDTH + at
             cosine = tl.load(cos + angle, mask=at < half, other=0.0)[None, :]
@@ -315,7 +344,7 @@ def write_heads(
         tl.store(source, low, mask=one & of_queries)
         tl.store(source + half, high, mask=two & of_queries)
     shared = tl.where(is_value, head - HEADS - KV_HEADS, head - HEADS)
-    place = _places(slot, shared, KV_HEADS, WIDTH) + tl.where(is_value, apart, 0)
+    place = _places(slot, KV_HEADS, WIDTH, FAR) + shared * (16 * WIDTH) + tl.where(is_value, apart, 0)
     target = keys + place[:, None] + at[None, :]
     tl.store(target, low, mask=one & (is_query[:, None] == 0))
     tl.store(target + half, high, mask=two & (is_query[:, None] == 0))
@@ -332,7 +361,8 @@ def attend_prompts(
     out,  # (N, H · K)
     scale,
     GROUP: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, QUERIES: tl.constexpr,
-    KEYS: tl.constexpr, WINDOW: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
+    KEYS: tl.constexpr, WINDOW: tl.constexpr, BRIEF: tl.constexpr, FAR: tl.constexpr, STAGES: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """softmax(q Kᵀ · scale) V of some tokens of a row, for the heads that share keys, over all that they see.
 
@@ -351,6 +381,7 @@ def attend_prompts(
     heads: tl.constexpr = GROUP * KV_HEADS
     number = (begin + offset + token).to(tl.int64)
     inner = (head * GROUP + q % GROUP) * WIDTH
+    keys += head * (16 * WIDTH)
     scale *= LOG2E
     wait(PDL)
     query = tl.load(queries + (number * query_apart + inner)[:, None] + at[None, :], mask=there, other=0.0)
@@ -362,23 +393,25 @@ def attend_prompts(
     total = tl.zeros((QUERIES,), tl.float32)
     largest = tl.full((QUERIES,), -1e30, tl.float32)  # not -∞: a block may have nothing for some queries
     first, all_see = 0, (position + 1) // KEYS * KEYS
+    if stop <= BRIEF * KEYS:  # so few that a loop of their own is not worth it
+        all_see = 0
     if WINDOW > 0:
         first = tl.maximum(position + 1 - WINDOW, 0) // KEYS * KEYS
         edge = tl.cdiv(tl.maximum(stop - WINDOW, 0), KEYS) * KEYS  # from here on the last token sees all
         all_see = tl.maximum(all_see, first)
         edge = tl.minimum(edge, all_see)
         summed, total, largest = _look(
-            query, summed, total, largest, tables, keys, apart, at, first, edge, stop - 1, before, seen, head, scale,
-            True, WINDOW, KV_HEADS, WIDTH, PADDED, KEYS, True, STAGES,
+            query, summed, total, largest, tables, keys, apart, at, first, edge, stop - 1, before, seen, scale,
+            True, WINDOW, KV_HEADS, WIDTH, PADDED, KEYS, FAR, STAGES,
         )  # fmt: skip
         first = edge
     summed, total, largest = _look(
-        query, summed, total, largest, tables, keys, apart, at, first, all_see, stop - 1, before, seen, head, scale,
-        False, 0, KV_HEADS, WIDTH, PADDED, KEYS, True, STAGES,
+        query, summed, total, largest, tables, keys, apart, at, first, all_see, stop - 1, before, seen, scale,
+        False, 0, KV_HEADS, WIDTH, PADDED, KEYS, FAR, STAGES,
     )  # fmt: skip
     summed, total, largest = _look(
-        query, summed, total, largest, tables, keys, apart, at, all_see, stop, stop - 1, before, seen, head, scale,
-        True, WINDOW, KV_HEADS, WIDTH, PADDED, KEYS, True, STAGES,
+        query, summed, total, largest, tables, keys, apart, at, all_see, stop, stop - 1, before, seen, scale,
+        True, WINDOW, KV_HEADS, WIDTH, PADDED, KEYS, FAR, STAGES,
     )  # fmt: skip
     made = (summed / total[:, None]).to(out.dtype.element_ty)
     places = out + (number * (heads * WIDTH) + inner)[:, None] + at[None, :]
