@@ -13,7 +13,7 @@ again, and reads what it has written together with its prompt.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from contextlib import ExitStack
 from functools import partial
 from typing import Final, NamedTuple
@@ -45,8 +45,9 @@ class Unread(NamedTuple):
 class Batch:
     """Rows of one model that write together."""
 
-    def __init__(self, setting: Setting) -> None:
-        self.setting, self.model = setting, setting.model
+    def __init__(self, setting: Setting, computed: Hashable = None) -> None:
+        """`computed` is what a step of the model depends on beside its weights (`recording_key`)."""
+        self.setting, self.model, self._computed = setting, setting.model, computed
         self.budget = setting.chunk or BUDGET
         self._waiting: deque[Row] = deque()
         self._rows: list[Row | None] = []  # by place
@@ -56,6 +57,7 @@ class Batch:
         self._runner: Runner | None = None
         self._resources = ExitStack()
         self._unread: deque[Unread] = deque()
+        self._unnamed: dict[Row, tuple[int, ...]] = {}  # rows that read, by what they begin with
         self._limit = 0  # rows that write side by side
         self._waited = 0  # steps since prompts were read
         self._looks = 0
@@ -130,6 +132,7 @@ class Batch:
             plan = self._plan(self.budget - len(writing))
             if plan:
                 self._read([row for row in writing if row.place >= 0], plan)
+                self._name_blocks()
                 self._look(1)
                 return
         if self._write():
@@ -173,14 +176,22 @@ class Batch:
         return plan
 
     def _part(self, row: Row, budget: int) -> int:
-        """How many tokens a row reads now: it has slots for them, and others may begin with them."""
+        """How many tokens a row reads now: it has slots for them."""
         assert self._runner is not None
         count = min(budget, len(row.tokens) - row.read)
         if count <= 0 or not self._runner.cache.reserve(row.place, row.read + count):
             return 0
         row.read += count
-        self._runner.cache.name_blocks(row.place, row.tokens[: row.read], row.adapter)
+        self._unnamed[row] = tuple(row.tokens[:BLOCK])
         return count
+
+    def _name_blocks(self) -> None:
+        """Let others begin with what rows read; it takes time, so as a rule while the device reads."""
+        assert self._runner is not None
+        for row in self._unnamed:
+            if row.place >= 0:
+                self._runner.cache.name_blocks(row.place, row.tokens[: row.read], row.adapter)
+        self._unnamed.clear()
 
     def _enters(self, row: Row) -> bool:
         """Let a row have a place, where there is one, and there are blocks for what it has to read."""
@@ -198,6 +209,8 @@ class Batch:
             return False
         place = row.place = self._rows.index(None)
         self._rows[place] = row
+        if tuple(row.tokens[:BLOCK]) in self._unnamed.values():
+            self._name_blocks()
         row.read = cache.begin(place, row.tokens, row.adapter)
         self._looks = 0
         return True
@@ -214,7 +227,7 @@ class Batch:
         blocks = sum(needs[:rows])
         if setting.rows is not None:  # others will come
             blocks = max(blocks, rows * blocks_for(setting.capacity or self.model.max_length or BLOCK * needs[0]))
-        self._runner = self._resources.enter_context(runner_for(setting, rows, blocks, needs[0]))
+        self._runner = self._resources.enter_context(runner_for(setting, self._computed, rows, blocks, needs[0]))
         self._rows, self._limit = [], setting.rows or self._runner.cache.rows
 
     # ── the steps ─────────────────────────────────────────────────────────────────────────────────────

@@ -104,7 +104,7 @@ class Engine:
         and may have `ends` of its own.
         """
         self._check(prompts, options, text_of)
-        first, ids = self._next, [[int(token) for token in prompt] for prompt in prompts]
+        first, ids = self._next, [list(map(int, prompt)) for prompt in prompts]
         limits = [options.max_tokens] * len(prompts) if limits is None else list(limits)
         seeds = seeds_for(prompts, sources, options, walks) if options.drawn else []
         own_ends = None if ends is None or sorted({*ends}) == self._setting.ends else tuple(sorted({*ends}))
@@ -174,11 +174,12 @@ class Engine:
             call = self._waiting.popleft()
             if len(call.cancelled) == len(call.prompts):
                 continue
-            on_device = self._stays_on_device(call)
-            key = call.manner.on_device.key if on_device else HOST
+            computed = self._recorded_as(call)
+            on_device = computed is not None
             in_blocks = on_device and self._in_blocks(call)
+            key = call.manner.on_device.key if on_device else HOST
             if in_blocks:
-                key = BLOCKS, recording_key(self.model)
+                key = BLOCKS, computed
             lane = self._lanes.get(key)
             if key in full or (lane is not None and not lane.has_room(call)):
                 full.add(key)
@@ -186,7 +187,7 @@ class Engine:
                 continue
             if lane is None:
                 if in_blocks:
-                    lane = Batch(self._setting)
+                    lane = Batch(self._setting, computed)
                 elif on_device:
                     lane = DeviceLane(self._setting, call.manner.on_device, self.prefixes)
                 else:
@@ -200,13 +201,14 @@ class Engine:
     def _in_blocks(self, call: Call) -> bool:
         return call.manner.options.width == 1 and call.memory is None and hasattr(self.model, "read_rows")
 
-    def _stays_on_device(self, call: Call) -> bool:
+    def _recorded_as(self, call: Call) -> tuple[Any, ...] | None:
+        """What a recorded step of the model depends on; None where the host has to see this call's steps."""
         model = self.model
         able = hasattr(model, "slots") and not isinstance(model, Sliding)
         adapted = call.adapter != BASE or bound_rows() is not None
         if not (self.recorded and able) or adapted or call.manner.host_looks or capturing():
-            return False
-        return recording_key(model) is not None
+            return None
+        return recording_key(model)
 
     def _check(self, prompts: Sequence[Sequence[int]], options: SearchOptions, text_of: TextOf | None) -> None:
         vocabulary = self.model.vocabulary

@@ -15,7 +15,6 @@ from legato.decoding.sampler import Sampler
 from legato.errors import LegatoError
 from legato.memory import available
 from legato.nn.block_cache import BLOCK, KVCache
-from legato.nn.kernels.description import recording_key
 
 SHARE: Final = 0.85  # of the memory that is free, for blocks
 
@@ -46,14 +45,16 @@ class _Kept:
 
 
 @contextmanager
-def runner_for(setting: Setting, rows: int, blocks: int, least: int) -> Iterator[Runner]:
+def runner_for(
+    setting: Setting, computed: Hashable, rows: int, blocks: int, least: int
+) -> Iterator[Runner]:
     """A runner for so many rows, with so many blocks where memory allows, and no fewer than `least`."""
     model = setting.model
     # With the model, which it refers to: what refers to itself alone is collected.
     kept: _Kept = model.__dict__.setdefault("_runners", _Kept())
     weights = tuple(parameter.data_ptr() for parameter in model.parameters())
     barred = tuple(setting.ends), tuple(setting.suppress), tuple(setting.suppress_first), setting.normalised
-    key = weights, recording_key(model), barred, setting.recorded
+    key = weights, computed, barred, setting.recorded
     rows = 1 << (rows - 1).bit_length()
     capacity = model.max_length or BLOCK << (least - 1).bit_length()
     runner = kept.take(key)
