@@ -1,15 +1,23 @@
 import sys; sys.path[:0]=['benchmarks']
-import torch, time, cProfile, pstats
+import torch, time
 from llama_prompts import *
+from legato.decoding import SearchOptions
 write=legato_side(SHAPES['1b'])
-p=prompts_of(256,202,1); write(p,1); write(p,64); 
-for i in range(2):
-    t=time.perf_counter(); write(prompts_of(256,202,5+i),64); print('256x64', time.perf_counter()-t)
-t=time.perf_counter(); write(p,1); print('256x1', time.perf_counter()-t)
-pr=cProfile.Profile(); pr.enable(); write(prompts_of(256,202,9),64); pr.disable()
-pstats.Stats(pr).sort_stats('tottime').print_stats(18)
+p=prompts_of(64,202,1); write(p,1); write(p,192); write(p,64)
+a=time.perf_counter(); write(p,192); b=time.perf_counter(); write(p,64); c=time.perf_counter(); print('step', ((b-a)-(c-b))/128*1e3)
 with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as prof:
-    t=time.perf_counter(); write(prompts_of(256,202,3),64); torch.cuda.synchronize(); print('wall', time.perf_counter()-t)
-rows=sorted([e for e in prof.key_averages() if e.device_time_total>0 and str(e.device_type).endswith('CUDA')], key=lambda e:-e.self_device_time_total)[:22]
-print(' total ms', sum(e.self_device_time_total for e in prof.key_averages() if str(e.device_type).endswith('CUDA'))/1e3)
-for e in rows: print('  %8.2f ms %5d  %s'%(e.self_device_time_total/1e3,e.count,e.key[:90]))
+    write(p,192); torch.cuda.synchronize()
+ev=sorted([e for e in prof.events() if str(e.device_type).endswith('CUDA')], key=lambda e:e.time_range.start)
+n=len(ev)*3//4
+# one step: from one scan_logits to the next
+idx=[i for i,e in enumerate(ev) if e.name.startswith('scan_logits')]
+i,j=idx[-20],idx[-19]
+print('one step us', ev[j].time_range.start-ev[i].time_range.start, 'kernels', j-i)
+prev=None
+import collections
+agg=collections.OrderedDict()
+for e in ev[i:j]:
+    k=e.name[:60]; agg.setdefault(k,[0,0]); agg[k][0]+=e.time_range.elapsed_us(); agg[k][1]+=1
+for k,(t,c) in sorted(agg.items(), key=lambda x:-x[1][0]): print('  %7.1f us %4d %s'%(t,c,k))
+print('busy', sum(t for t,_ in agg.values()))
+for e in ev[i:i+26]: print('   %9.1f +%6.1f %s'%(e.time_range.start-ev[i].time_range.start, e.time_range.elapsed_us(), e.name[:50]))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tiny_searches import assert_same, options
 
@@ -85,6 +85,11 @@ requests = st.tuples(
     chunk=st.sampled_from([None, 5, 32]),
     name=st.sampled_from(["gpt2", "llama"]),
 )
+@example(
+    asked=[(0, 33, {}, 1, "", 0, False), (0, 1, {}, 1, "", 0, False), (0, 2, {}, 5, "", 0, False),
+           (0, 3, {}, 16, "", 0, False)],
+    blocks=4, chunk=None, name="gpt2",
+)  # fmt: skip
 @settings(max_examples=25, deadline=None)
 def test_a_text_is_what_it_would_be_alone(asked: Any, blocks: int, chunk: int | None, name: str) -> None:
     model = MODELS[name]

@@ -21,6 +21,7 @@ from legato.decoding.row_settings import Level
 from legato.decoding.sampler import Sampler
 from legato.errors import warn
 from legato.nn.block_cache import KVCache, Reading, upload
+from legato.nn.kernels.cuda import has_kernels
 from legato.nn.kernels.recording import failure_reason, record
 
 SYNC_EVERY: Final = 16  # steps between two looks of the host, at most
@@ -93,7 +94,7 @@ class Runner:
         ids_there, positions_there, owners_there = upload(numbers, device)
         places, lengths = upload(np.array([rows, last], dtype=np.int64), device)
         tokens = torch.where(ids_there < 0, self.tokens[owners_there], ids_there)
-        slots = cache.table.view(-1)[owners_there * cache.capacity + positions_there].long()
+        slots = cache.table.view(-1)[owners_there * cache.capacity + positions_there]
         reading = Reading(
             upload(starts.astype(np.int32), device), positions_there, slots, cache.table[places], max(counts), max(last),
             (starts, before),
@@ -182,17 +183,26 @@ class Runner:
     def _write(self, rows: int, depth: int, level: Level) -> None:
         cache = self.cache
         lengths, tables = cache.lengths[:rows], cache.table[:rows]
-        slots = tables.gather(1, lengths[:, None])[:, 0].long()
+        slots = tables.gather(1, lengths[:, None])[:, 0]
         reading = Reading(self._counts[: rows + 1], lengths, slots, tables, 1, depth)
         logits = self.model.read_rows(self.tokens[:rows], reading, cache)
         how = self.sampler.parameters.at(slice(0, rows))
         made = self.sampler(logits, how, level)
-        self._log[:, :, :rows].index_copy_(0, self._turn, made.unsqueeze(0))
-        chosen = made[0].long()
-        self.tokens[:rows] = chosen
-        how.written.add_(1)
         if how.seen is not None:
-            how.seen.scatter_(-1, chosen[:, None], True)
+            how.seen.scatter_(-1, made[0].long()[:, None], True)
+        if made.is_cuda and has_kernels():
+            from legato.nn.kernels.cuda.choice import advance_rows
+
+            advance_rows(made.contiguous(), self._log, self._turn, self.tokens, how.written, lengths, self._last)
+        else:
+            self._advance(made, how.written, lengths)
+
+    def _advance(self, made: Tensor, written: Tensor, lengths: Tensor) -> None:
+        """Rows have chosen: write it down, and go on."""
+        rows = len(lengths)
+        self._log[:, :, :rows].index_copy_(0, self._turn, made.unsqueeze(0))
+        self.tokens[:rows] = made[0].long()
+        written.add_(1)
         # A row that nobody has stays empty; one that has ended stays within the cache until the host has seen it.
         lengths.copy_((lengths + (lengths > 0)).clamp_(max=self._last))
         self._turn.add_(1).remainder_(len(self._log))

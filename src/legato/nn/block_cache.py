@@ -34,7 +34,7 @@ class Reading(NamedTuple):
 
     starts: Tensor  # (M + 1,) int32, where each row's tokens begin, and where the last one's end
     positions: Tensor  # (N,) int64, where each token stands in its row
-    slots: Tensor  # (N,) int64, where its keys and values go
+    slots: Tensor  # (N,) int32, where its keys and values go
     tables: Tensor  # (M, capacity) int32, the slots of each row's tokens
     longest: int  # the most tokens that a row reads; 1: each row reads one
     deepest: int  # no row has more tokens than this after the step
@@ -178,19 +178,17 @@ class KVCache:
                 self._idle[block] = None
             else:
                 self._free.append(block)
-        self._blocks[row], self._digests[row], self.reserved[row] = [], [], 0
-        self._slots[row, 0] = 0
-        self._fresh.append((row, 0, 1))
+        self._blocks[row], self._digests[row] = [], []
+        self._clear(row)
 
     def move(self, row: int, to: int) -> None:
         """A row goes on in the place of one that has left; the caller moves its length."""
         self._blocks[to], self._blocks[row] = self._blocks[row], []
         self._digests[to], self._digests[row] = self._digests[row], []
         count = self.reserved[to] = self.reserved[row]
-        self.reserved[row] = 0
         self._slots[to, :count] = self._slots[row, :count]
-        self._slots[row, 0] = 0
-        self._fresh += [(to, 0, count), (row, 0, 1)]
+        self._fresh.append((to, 0, count))
+        self._clear(row)
 
     def name_blocks(self, row: int, tokens: Sequence[int], kind: int = 0) -> None:
         """Let others begin with what a row has read: these are its tokens."""
@@ -222,6 +220,13 @@ class KVCache:
         self._blocks[row] += blocks
         self.reserved[row] = last
         self._fresh.append((row, first, last))
+
+    def _clear(self, row: int) -> None:
+        """A row names nobody's slots: a row that has ended may write beyond those that it had."""
+        count = self.reserved[row]
+        self._slots[row, :count] = 0
+        self.reserved[row] = 0
+        self._fresh.append((row, 0, count))
 
     def _take(self) -> int:
         if self._free:

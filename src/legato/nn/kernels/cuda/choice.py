@@ -94,3 +94,14 @@ def advance_beams(
         candidates, ends, scores, tokens, parents, written, groups, count, WIDTH=width, ROWS=next_power_of_2(width),
         COUNT=next_power_of_2(count), num_warps=1,
     )  # fmt: skip
+
+
+def advance_rows(
+    made: Tensor, log: Tensor, turn: Tensor, tokens: Tensor, written: Tensor, lengths: Tensor, last: int
+) -> None:
+    """Rows have chosen, `made` (5, R): the plain twin is `Runner._advance`."""
+    rows = made.shape[1]
+    kernels.advance_rows[(1,)](
+        made, log, turn, len(log), tokens, written, lengths, last, rows, log.shape[2], BLOCK=next_power_of_2(rows),
+        num_warps=1 if rows <= 32 else 4,
+    )  # fmt: skip

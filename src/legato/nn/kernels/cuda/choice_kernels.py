@@ -223,3 +223,27 @@ def advance_beams(
     # What is no hypothesis continues what was in its place.
     tl.store(parents + first + seat, first + tl.where(score > float("-inf"), parent, seat.to(tl.int64)), mask=taken)
     tl.store(written + group, tl.load(written + group) + 1)
+
+
+@triton.jit
+def advance_rows(
+    made, log, turn, turns, tokens, written, lengths, last, rows, places, BLOCK: tl.constexpr
+):  # fmt: skip
+    """Rows have chosen, `made` (5, rows): write it down in the log (turns, 5, places), and go on; for one program.
+
+    A row that nobody has stays empty; one that has ended stays within the cache.
+    """
+    row = tl.arange(0, BLOCK)
+    there = row < rows
+    now = tl.load(turn)
+    token = tl.load(made + row, mask=there, other=0.0)
+    for part in tl.static_range(5):
+        value = tl.load(made + part * rows + row, mask=there, other=0.0)
+        tl.store(log + (now * 5 + part) * places + row, value, mask=there)
+    tl.store(tokens + row, token.to(tl.int64), mask=there)
+    tl.store(written + row, tl.load(written + row, mask=there, other=0) + 1, mask=there)
+    length = tl.load(lengths + row, mask=there, other=0)
+    length = tl.minimum(length + (length > 0).to(tl.int64), last)
+    tl.store(lengths + row, length, mask=there)
+    tl.debug_barrier()  # all have read the turn
+    tl.store(turn, (now + 1) % turns)
