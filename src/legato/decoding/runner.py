@@ -90,8 +90,9 @@ class Runner:
         before = np.array(last) - np.array(counts)
         positions = np.arange(len(ids)) + np.repeat(before - starts[:-1], counts)
         owners = np.repeat(np.array(rows), counts)
-        numbers = np.stack([np.asarray(ids, dtype=np.int64), positions, owners])
-        ids_there, positions_there, owners_there = upload(numbers, device)
+        numbers = np.zeros((3, len(ids) + len(ids) % 2), dtype=np.int64)  # each begins at 16 bytes: see `tiles_of`
+        numbers[:, : len(ids)] = ids, positions, owners
+        ids_there, positions_there, owners_there = upload(numbers, device)[:, : len(ids)]
         places, lengths = upload(np.array([rows, last], dtype=np.int64), device)
         tokens = torch.where(ids_there < 0, self.tokens[owners_there], ids_there)
         slots = cache.table.view(-1)[owners_there * cache.capacity + positions_there]

@@ -56,7 +56,7 @@ class Tiles(NamedTuple):
     """Which tokens each program of `attend_prompts` has: large tiles first, the others are of rows with few."""
 
     places: Any  # (T, 2) int32, a row and the first of its new tokens: the host's, or on the device
-    large: int  # how many are large
+    large: int  # how many are large; the others begin at an even place
 
 
 def row_tile(dtype: torch.dtype, programs: int) -> RowTile:
@@ -91,8 +91,11 @@ def tiles_of(starts: NDArray[Any], before: NDArray[Any], group: int, dtype: torc
         rows = np.repeat(np.arange(len(counts)), each)
         offsets = (np.arange(len(rows)) - np.repeat(np.cumsum(each) - each, each)) * tokens
         order = np.argsort(-(before[rows] + offsets), kind="stable")
-        places.append(np.stack([rows, offsets], axis=1)[order])
-    return Tiles(np.concatenate(places).astype(np.int32), len(places[0]))
+        places.append(np.stack([rows, offsets], axis=1)[order].astype(np.int32))
+    large, small_ones = places
+    # Kernels are compiled for pointers that are aligned to 16 bytes, and for others once more.
+    between = np.zeros((len(large) % 2, 2), dtype=np.int32)
+    return Tiles(np.concatenate([large, between, small_ones]), len(large))
 
 
 def _is_far(store: Tensor) -> bool:
@@ -177,7 +180,8 @@ def attend_prompts(
     """Queries (N, H, K) of new tokens, whose keys are in the store, to (N, H · K); each sees what is before it."""
     group, padded = heads // kv_heads, next_power_of_2(width)
     out = queries.new_empty(len(queries), heads * width)
-    for large, places in ((True, tiles.places[: tiles.large]), (False, tiles.places[tiles.large :])):
+    rest = tiles.large + tiles.large % 2
+    for large, places in ((True, tiles.places[: tiles.large]), (False, tiles.places[rest:])):
         if not len(places):
             continue
         tile = prompt_tile(queries.dtype, padded, group, large)
