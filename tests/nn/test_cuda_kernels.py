@@ -128,7 +128,7 @@ def test_heads_that_several_programs_share_are_the_same(kind: str, monkeypatch: 
 @pytest.mark.parametrize(("inputs", "outputs"), [(64, 40), (96, 48), (1056, 66)])
 @pytest.mark.parametrize("width", ["wide", "int8", "int4", "int4 above minimums"])
 def test_products_of_few_rows(width: str, inputs: int, outputs: int, gated: bool) -> None:
-    from legato.nn.kernels.cuda.step import Product
+    from legato.nn.kernels.cuda.product import Product
 
     torch.manual_seed(0)
     holder = torch.nn.Sequential(Linear(inputs, outputs * (1 + gated)))
