@@ -44,7 +44,7 @@ def legato_side(shape: dict[str, int]) -> Writer:
 
     torch.manual_seed(0)
     with torch.device("cuda"):
-        model = LlamaModel(LlamaConfig(length=LENGTH, tied=True, **shape), Sizes(VOCABULARY))
+        model: Any = LlamaModel(LlamaConfig(length=LENGTH, tied=True, **shape), Sizes(VOCABULARY))
     model = model.to(torch.bfloat16).eval()
 
     def write(prompts: Prompts, tokens: int) -> int:
@@ -58,7 +58,7 @@ def vllm_side(shape: dict[str, int]) -> Writer:
     import tempfile
     from pathlib import Path
 
-    from vllm import LLM, SamplingParams
+    from vllm import LLM, SamplingParams  # type: ignore[import-not-found]
 
     folder = Path(tempfile.mkdtemp())
     config = {

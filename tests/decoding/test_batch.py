@@ -139,7 +139,7 @@ def test_what_could_never_fit_is_refused_in_a_line(monkeypatch: pytest.MonkeyPat
     with_blocks(monkeypatch, 2)
     engine = engine_of(model)
     engine.add([prompt_of(1, 30)], options(max_tokens=20))
-    with pytest.raises(LegatoError, match="a text of 64 tokens needs .* GiB of memory"):
+    with pytest.raises(LegatoError, match=r"a text of 64 tokens needs .* GiB of memory"):
         run_out(engine)
 
 

@@ -5,8 +5,8 @@
     run       the model reads them and the sampler chooses, for all rows that have nothing left to read (`runner.py`)
     update    what the device has chosen comes to the host, which closes the rows that have ended
 
-The host looks at what a step has chosen while the next one runs: at each step where somebody hears of each token, else
-every few. What a row has written past its end is dropped. Where no block is left for a row, the newest one waits
+The host looks at what a step has chosen while the next one runs: at each step where somebody hears of each token,
+else every few. What a row has written past its end is dropped. Where no block is left for a row, the newest one waits
 again, and reads what it has written together with its prompt.
 """
 
@@ -32,7 +32,9 @@ from legato.nn.block_cache import BLOCK
 
 BUDGET: Final = 16_384  # tokens that a step reads, where the engine does not say
 MAX_ROWS: Final = 256  # that write side by side, where the engine does not say
-GATHER_STEPS: Final = 8  # for which newcomers wait for one another while others write, where prompts are read in parts
+GATHER_STEPS: Final = (
+    8  # for which newcomers wait for one another while others write, where prompts are read in parts
+)
 
 
 class Unread(NamedTuple):

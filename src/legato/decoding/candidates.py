@@ -129,7 +129,9 @@ class Chooser:
         if quick and logits.is_cuda and allowed is None:
             from legato.nn.kernels.cuda import choice
 
-            kinds = self._ending[first].int() * 2 if may_end is None else torch.zeros_like(forbidden, dtype=torch.int32)
+            kinds = (
+                self._ending[first].int() * 2 if may_end is None else torch.zeros_like(forbidden, dtype=torch.int32)
+            )
             barred = choice.Forbidden(forbidden, kinds, self._least)
             fits = len(forbidden) <= choice.MOST_FORBIDDEN
             if fits and self.width == 1:

@@ -77,9 +77,9 @@ class Row:
 def reaches_stop(tokens: Sequence[int], stops: tuple[str, ...], text_of: TextOf) -> bool:
     """Whether the text of these tokens holds a stop string, where the text of all but the last holds none.
 
-    It would lie at the end, so the last few tokens are decoded alone: more of them, until their text is long enough. The
-    first of them may be the rest of a character, which reads as U+FFFD, or lack its space; what comes after that is the
-    end of the whole text.
+    It would lie at the end, so the last few tokens are decoded alone: more of them, until their text is long enough.
+    The first of them may be the rest of a character, which reads as U+FFFD, or lack its space; what comes after that
+    is the end of the whole text.
     """
     if not any(BROKEN in stop for stop in stops):
         needed = max(map(len, stops)) + len(text_of(tokens[-1:]))  # it may begin before all that is new

@@ -1,8 +1,8 @@
 """The runner: reads tokens with the model and chooses the next ones, on the model's device.
 
-A step in which each row reads one token has fixed shapes for so many rows, so on CUDA it is recorded once as a graph and
-replayed; steps that read prompts are run as they are. Where nothing can be recorded, all are: that is the plain twin,
-and why is told once.
+A step in which each row reads one token has fixed shapes for so many rows, so on CUDA it is recorded once as a graph
+and replayed; steps that read prompts are run as they are. Where nothing can be recorded, all are: that is the plain
+twin, and a warning says why, once.
 
 What was chosen is written down in a ring of `2 · SYNC_EVERY` steps, which the host reads while the next steps run.
 """
@@ -97,8 +97,8 @@ class Runner:
         tokens = torch.where(ids_there < 0, self.tokens[owners_there], ids_there)
         slots = cache.table.view(-1)[owners_there * cache.capacity + positions_there]
         reading = Reading(
-            upload(starts.astype(np.int32), device), positions_there, slots, cache.table[places], max(counts), max(last),
-            (starts, before),
+            upload(starts.astype(np.int32), device), positions_there, slots, cache.table[places], max(counts),
+            max(last), (starts, before),
         )  # fmt: skip
         logits = self.model.read_rows(tokens, reading, cache)
         cache.lengths.index_copy_(0, places, lengths)

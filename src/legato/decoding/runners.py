@@ -45,9 +45,7 @@ class _Kept:
 
 
 @contextmanager
-def runner_for(
-    setting: Setting, computed: Hashable, rows: int, blocks: int, least: int
-) -> Iterator[Runner]:
+def runner_for(setting: Setting, computed: Hashable, rows: int, blocks: int, least: int) -> Iterator[Runner]:
     """A runner for so many rows, with so many blocks where memory allows, and no fewer than `least`."""
     model = setting.model
     # With the model, which it refers to: what refers to itself alone is collected.
@@ -108,6 +106,12 @@ def _made(setting: Setting, rows: int, capacity: int, blocks: int, least: int) -
             torch.cuda.empty_cache()
             blocks //= 2
     sampler = Sampler(
-        rows, model.vocabulary, setting.ends, setting.suppress, setting.suppress_first, setting.normalised, model.device
+        rows,
+        model.vocabulary,
+        setting.ends,
+        setting.suppress,
+        setting.suppress_first,
+        setting.normalised,
+        model.device,
     )
     return Runner(model, cache, sampler, setting.recorded)

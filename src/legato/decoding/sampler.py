@@ -1,9 +1,9 @@
 """The sampler: from logits to each row's next token, by the row's own parameters.
 
-All rows of a batch are chosen for together, and a step does no more than its most demanding row needs (`Level`): to take
-the best token asks for one pass over the logits, to draw among the most probable ones for a sort. What the sampler
-reads lies on the model's device and nothing asks the host, so that a step may be recorded. Draws are a function of
-the row's seed and of how many tokens it has written (`draws.py`).
+All rows of a batch are chosen for together, and a step does no more than its most demanding row needs (`Level`): to
+take the best token asks for one pass over the logits, to draw among the most probable ones for a sort. What the
+sampler reads lies on the model's device and nothing asks the host, so that a step may be recorded. Draws are a function
+of the row's seed and of how many tokens it has written (`draws.py`).
 """
 
 from __future__ import annotations
@@ -90,7 +90,9 @@ class Sampler:
         """Rows begin, or go on where they were."""
         floats = np.array(
             [
-                [max(one.temperature, 1e-30) if one.drawn else 0.0 for one in options],  # 0 where float32 cannot hold it
+                [
+                    max(one.temperature, 1e-30) if one.drawn else 0.0 for one in options
+                ],  # 0 where float32 cannot hold it
                 [max(one.top_p, SMALLEST) for one in options],  # 0 would leave nothing
                 [one.min_p for one in options],
                 [one.repetition_penalty for one in options],
@@ -106,7 +108,8 @@ class Sampler:
         mine = self.parameters
         for part, new in (
             (mine.temperature, temperature), (mine.top_p, top_p), (mine.min_p, min_p), (mine.penalty, penalty),
-            (mine.top_k, top_k), (mine.min_tokens, min_tokens.int()), (mine.seeds, these_seeds), (mine.written, counts),
+            (mine.top_k, top_k), (mine.min_tokens, min_tokens.int()), (mine.seeds, these_seeds),
+            (mine.written, counts),
         ):  # fmt: skip
             part.index_copy_(0, places, new)
         self.levels[list(rows)] = [level_of(one) for one in options]

@@ -3,9 +3,10 @@
 Notable here:
 
 - a row begins at its first token and has a length; nothing is padded, moved or joined;
-- keys and values lie in blocks of `BLOCK` slots, from one pool for all rows. A row takes a block when it needs one, so
-  the memory in use grows with the tokens that are there (as in PagedAttention, Kwon et al. 2023);
-- a table names the slot of each token of a row. Rows that begin alike name the same slots: a beginning is in memory once;
+- keys and values lie in blocks of `BLOCK` slots, from one pool for all rows. A row takes a block when it needs one,
+  so the memory in use grows with the tokens that are there (as in PagedAttention, Kwon et al. 2023);
+- a table names the slot of each token of a row. Rows that begin alike name the same slots: a beginning is in memory
+  once;
 - a block that no row uses keeps its content until another row takes it, and rows that begin with that content find it
   by a digest of all tokens up to its end;
 - block 0 is nobody's: rows that have ended write there until the host has seen it.
@@ -42,7 +43,7 @@ class Reading(NamedTuple):
 
 
 class BlockPast:
-    """A layer's keys and values, as the modules of self-attention see them (`multihead.Past`): padded on the right."""
+    """A layer's keys and values, as the modules of self-attention see them (`multihead.Past`)."""
 
     def __init__(self, store: Tensor, slots: Tensor, tables: Tensor) -> None:
         """`store` (2, blocks, H, BLOCK, K); new tokens go to `slots` (M, T), and see `tables` (M, S)."""
@@ -131,8 +132,8 @@ class KVCache:
     def begin(self, row: int, tokens: Sequence[int], kind: int = 0) -> int:
         """A row begins; how many of its first tokens are in memory, since another row has read them.
 
-        `kind` tells apart what reads the same tokens in other ways: adapters. The last token is left to be read: nobody
-        keeps its logits.
+        `kind` tells apart what reads the same tokens in other ways: adapters. The last token is left to be read:
+        nobody keeps its logits.
         """
         digests = []
         for digest in digests_of(tokens, (len(tokens) - 1) // BLOCK, kind):

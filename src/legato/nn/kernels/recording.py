@@ -49,9 +49,7 @@ def failure_reason(problem: BaseException) -> str:
     return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
 
-def record(
-    body: Callable[[], None], device: torch.device, warm: int = 2, pool: Any = None
-) -> torch.cuda.CUDAGraph:
+def record(body: Callable[[], None], device: torch.device, warm: int = 2, pool: Any = None) -> torch.cuda.CUDAGraph:
     """A graph of what `body` does. It is run a few times first: libraries set themselves up in those.
 
     Graphs that never run at once may share a `pool` of memory.

@@ -1,4 +1,4 @@
-"""The next tokens of rows through a decoder on CUDA, one behind the other, with a cache in blocks (`nn/block_cache.py`).
+"""The next tokens of rows through a decoder on CUDA, with a cache in blocks (`nn/block_cache.py`).
 
 It is what `DecoderModel.read_rows` does with the modules of a stack, its plain twin, for stacks that `description.py`
 describes, without adapters. A step whose rows read one token each may be recorded.
@@ -30,7 +30,13 @@ class Heads(NamedTuple):
     width: int
 
     def __call__(
-        self, qkv: Tensor, store: Tensor, reading: Reading, rotation: Rotation | None, tiles: Tiles | None, reader: Product
+        self,
+        qkv: Tensor,
+        store: Tensor,
+        reading: Reading,
+        rotation: Rotation | None,
+        tiles: Tiles | None,
+        reader: Product,
     ) -> Any:
         """Queries, keys and values (N, (H + 2 · kv heads) · K) of new tokens to (N, H · K), as `reader` wants it."""
         norms, sizes = (self.query_norm, self.key_norm), (self.heads, self.kv_heads, self.width)
@@ -49,7 +55,12 @@ class PagedBlock:
         self.attention_norm, self.feedforward_norm = Norm(block.attention_norm), Norm(block.feedforward_norm)
         self.qkv, self.output = Product(attention.qkv), Product(attention.output)
         self.heads = Heads(
-            attention.query_norm, attention.key_norm, window, attention.heads, attention.kv_heads, attention.head_width
+            attention.query_norm,
+            attention.key_norm,
+            window,
+            attention.heads,
+            attention.kv_heads,
+            attention.head_width,
         )
         self.inner, self.outer = Product(block.feedforward.inner, number, gated), Product(block.feedforward.outer)
 
