@@ -2,8 +2,8 @@
 
 All rows of a batch are chosen for together, and a step does no more than its most demanding row needs (`Level`): to
 take the best token asks for one pass over the logits, to draw among the most probable ones for a sort. What the
-sampler reads lies on the model's device and nothing asks the host, so that a step may be recorded. Draws are a function
-of the row's seed and of how many tokens it has written (`draws.py`).
+sampler reads lies on the model's device and nothing asks the host, so that a step may be recorded. Draws are a
+function of the row's seed and of how many tokens it has written (`draws.py`).
 """
 
 from __future__ import annotations
