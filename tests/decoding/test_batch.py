@@ -133,6 +133,30 @@ def test_where_blocks_run_out_the_newest_row_waits_and_nothing_is_lost(monkeypat
         assert_same(engine.take(number), alone(model, prompt_of(number, 10), how))
 
 
+@pytest.mark.parametrize("how", [{}, {"kind": "sample", "top_k": 4}, {"min_tokens": 4}])
+def test_what_a_constraint_leaves_is_written_beside_others(how: dict[str, Any]) -> None:
+    model = MODELS["llama"]
+
+    def rising(prompt: int, tokens: list[int]) -> Any:  # and the third prompt's text ends after three
+        if prompt == 2 and len(tokens) == 3:
+            return []
+        return [0, *range(max(tokens, default=0) + 1, V)] if prompt else None
+
+    prompts, chosen = [prompt_of(number, 3 + 9 * number) for number in range(3)], options(**{"max_tokens": 8, **how})
+    reference = engine_of(model, recorded=False)
+    expected = reference.add(prompts, chosen, constraint=rising)
+    run_out(reference)
+    engine = engine_of(model, chunk=7)
+    numbers = engine.add(prompts, chosen, constraint=rising)
+    [free] = engine.add([prompts[0]], chosen, ends=[3] if not how else None)
+    engine.step()
+    batch_of(engine)
+    run_out(engine)
+    for number, other in zip(numbers, expected, strict=True):
+        assert_same(engine.take(number), reference.take(other))
+    assert_same(engine.take(free), alone(model, prompts[0], chosen, ends=[3] if not how else None))
+
+
 def test_what_could_never_fit_is_refused_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     model = MODELS["gpt2"]
     model.__dict__.pop("_runners", None)

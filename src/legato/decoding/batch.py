@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from legato.decoding.draws import seeds_of
 from legato.decoding.frontier import Hypothesis, ranked
@@ -60,6 +61,7 @@ class Batch:
         self._resources = ExitStack()
         self._unread: deque[Unread] = deque()
         self._unnamed: dict[Row, tuple[int, ...]] = {}  # rows that read, by what they begin with
+        self._stuck: list[Row] = []  # rows that have ended and are still in their places
         self._limit = 0  # rows that write side by side
         self._waited = 0  # steps since prompts were read
         self._looks = 0
@@ -95,6 +97,7 @@ class Batch:
             call.adapter,
             call.manner.text_of if options.stop else None,
             None if call.on_token is None else partial(call.on_token, group),
+            None if call.manner.constraint is None else partial(call.manner.constraint, number),
         )
 
     def cancel(self, request: int) -> None:
@@ -129,6 +132,8 @@ class Batch:
     @torch.no_grad()  # not inference mode: tables that a model keeps for later, made here, must serve its training
     def step(self) -> None:
         """Let rows read or write on, and look at what was chosen before."""
+        if any(row is not None and row.constraint is not None for row in self._rows):
+            self._look(0)  # what may follow depends on what was chosen
         if self._reads():
             writing = [row for row in self._able() if self._reserve(row, self._length(row) + 1)]
             plan = self._plan(self.budget - len(writing))
@@ -252,16 +257,18 @@ class Batch:
             rows.append(row)
             counts.append(count)
         level = self._runner.sampler.level([place for _, place in choosing])
-        chosen = self._runner.read(ids, counts, [row.place for row in rows], last, level, choosing)
+        masks = self._masks([rows[number] for number, _ in choosing])
+        chosen = self._runner.read(ids, counts, [row.place for row in rows], last, level, choosing, masks)
         self._unread.append(Unread(chosen, [(n, rows[number]) for n, (number, _) in enumerate(choosing)]))
 
     def _write(self) -> bool:
         """Some steps in which each row reads what it has written and writes on; whether there is one that can."""
         rows = self._able()
+        constrained = any(row.constraint is not None for row in rows)
         if not rows:
             return False
         assert self._runner is not None
-        streams = any(row.on_token is not None for row in rows)
+        streams = constrained or any(row.on_token is not None for row in rows)
         # What streams is looked at step by step; else more seldom as the search goes on.
         steps = 1 if streams else min(1 << self._looks, SYNC_EVERY)
         if self._waiting and self.setting.chunk is not None:
@@ -275,13 +282,30 @@ class Batch:
         count = min(1 << (last - 1).bit_length(), self._runner.cache.rows)
         deepest = max(self._length(row) for row in rows) + steps
         level = self._runner.sampler.level([row.place for row in rows])
-        chosen = self._runner.write(steps, count, deepest, level)
+        masks = {rows[number].place: mask for number, mask in self._masks(rows).items()} if constrained else None
+        chosen = self._runner.write(steps, count, deepest, level, masks)
         for row in rows:
             row.launched = min(row.launched + steps, row.limit)
         self._unread.append(Unread(chosen, [(row.place, row) for row in rows]))
         self._looks += 1
         self._waited += steps
         return True
+
+    def _masks(self, rows: list[Row]) -> dict[int, NDArray[np.bool_]]:
+        """What rows may write next, by their number among these, where that is not all.
+
+        A row that may write nothing ends; it chooses with the others, and nobody looks at what.
+        """
+        masks = {}
+        for number, row in enumerate(rows):
+            if row.constraint is None or (mask := row.allowed(self.model.vocabulary)) is None:
+                continue
+            if row.has_no_way_on(mask):
+                self._end(row, row.end())
+                self._stuck.append(row)
+            else:
+                masks[number] = mask
+        return masks
 
     def _able(self) -> list[Row]:
         """Rows that may write."""
@@ -331,6 +355,8 @@ class Batch:
                     ended.append(row)
                     self._end(row, text)
             self._leave(ended)
+        stuck, self._stuck = self._stuck, []
+        self._leave(stuck)
 
     def _end(self, row: Row, text: Hypothesis) -> None:
         if row.request not in self._texts:

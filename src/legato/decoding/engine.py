@@ -175,8 +175,8 @@ class Engine:
             if len(call.cancelled) == len(call.prompts):
                 continue
             computed = self._recorded_as(call)
-            on_device = computed is not None
-            in_blocks = on_device and self._in_blocks(call)
+            in_blocks = computed is not None and self._in_blocks(call)
+            on_device = in_blocks or (computed is not None and not call.manner.host_looks)
             key = call.manner.on_device.key if on_device else HOST
             if in_blocks:
                 key = BLOCKS, computed
@@ -199,14 +199,19 @@ class Engine:
         self._waiting = later
 
     def _in_blocks(self, call: Call) -> bool:
-        return call.manner.options.width == 1 and call.memory is None and hasattr(self.model, "read_rows")
+        """Whether a call's rows may write in a cache in blocks."""
+        manner = call.manner
+        looks = manner.processor is not None or manner.observer is not None
+        barred = manner.ends is not None and manner.options.min_tokens > 0  # the sampler knows the setting's ends
+        alone = manner.options.width == 1 and call.memory is None
+        return alone and not (looks or barred) and hasattr(self.model, "read_rows")
 
     def _recorded_as(self, call: Call) -> tuple[Any, ...] | None:
-        """What a recorded step of the model depends on; None where the host has to see this call's steps."""
+        """What a recorded step of the model depends on; None where none can be recorded."""
         model = self.model
         able = hasattr(model, "slots") and not isinstance(model, Sliding)
         adapted = call.adapter != BASE or bound_rows() is not None
-        if not (self.recorded and able) or adapted or call.manner.host_looks or capturing():
+        if not (self.recorded and able) or adapted or capturing():
             return None
         return recording_key(model)
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from legato.decoding.candidates import Floats, Integers
-from legato.decoding.frontier import BROKEN, Hypothesis, cut_at_stop
+from legato.decoding.frontier import BROKEN, Allowed, Hypothesis, cut_at_stop
 from legato.decoding.options import SearchOptions
 from legato.decoding.requests import TextOf
 from legato.decoding.scores import normalise
@@ -28,6 +29,7 @@ class Row:
     adapter: int = 0
     text_of: TextOf | None = None  # where there are stop strings
     on_token: Callable[[int], None] | None = None
+    constraint: Callable[[list[int]], Allowed] | None = None  # from what is written to what may follow
     place: int = -1  # in the batch; -1: it waits
     read: int = 0  # of `tokens`, those whose reading has begun
     launched: int = 0  # tokens whose choice has begun
@@ -67,6 +69,26 @@ class Row:
             if self.text_of is not None and reaches_stop(self.written, self.options.stop, self.text_of):
                 return self._ended(finished=True)
         return self._ended(finished=False) if len(self.written) == self.limit else None
+
+    def allowed(self, vocabulary: int) -> NDArray[np.bool_] | None:
+        """What the constraint leaves (V,), of all that the model may write next; None: all."""
+        assert self.constraint is not None
+        tokens = self.constraint(self.written)
+        if tokens is None or isinstance(tokens, np.ndarray):
+            return tokens
+        mask = np.zeros(vocabulary, dtype=bool)
+        mask[list(tokens)] = True
+        return mask
+
+    def has_no_way_on(self, mask: NDArray[np.bool_]) -> bool:
+        """Whether nothing is left to write, or only an end that comes too early."""
+        if len(self.written) >= self.options.min_tokens:
+            return not mask.any()
+        return mask.sum() == mask[list(self.ends)].sum()
+
+    def end(self) -> Hypothesis:
+        """Nothing may follow: the text ends here."""
+        return self._ended(finished=True)
 
     def _ended(self, *, finished: bool) -> Hypothesis:
         self.done = True

@@ -9,12 +9,13 @@ What was chosen is written down in a ring of `2 · SYNC_EVERY` steps, which the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from legato.decoding.row_settings import Level
@@ -43,21 +44,32 @@ class Runner:
         self._turn = torch.zeros(1, dtype=torch.long, device=self.device)
         self._made = 0
         self._recorded = recorded and self.device.type == "cuda"
-        self._graphs: dict[tuple[int, int, Level], Any] = {}  # by rows, depth and level; None: it cannot be recorded
+        # By rows, depth and level; without one the tokens are not chosen. None: it cannot be recorded.
+        self._graphs: dict[tuple[int, int, Level | None], Any] = {}
+        self._logits: dict[tuple[int, int], Tensor] = {}  # by rows and depth, where a recording leaves them
         self._pool: Any = None
         self._copies = [self._log.cpu().pin_memory() for _ in range(2)] if self.device.type == "cuda" else []
         self._looks = 0
 
     @torch.no_grad()
-    def write(self, steps: int, rows: int, deepest: int, level: Level) -> Chosen:
-        """Let the first `rows` rows read and choose a token in each of so many steps, up to SYNC_EVERY."""
+    def write(
+        self, steps: int, rows: int, deepest: int, level: Level, masks: Mapping[int, NDArray[np.bool_]] | None = None
+    ) -> Chosen:
+        """Let the first `rows` rows read and choose a token in each of so many steps, up to SYNC_EVERY.
+
+        With `masks` (V,) of some rows, it is one step, in which they choose of what these allow.
+        """
         self.cache.flush()
         depth = SHALLOW
         while depth < min(deepest, self.cache.capacity):
             depth *= 2
-        step = self._step(rows, min(depth, self.cache.capacity), level)
-        for _ in range(steps):
-            step()
+        depth = min(depth, self.cache.capacity)
+        if masks:
+            self._choose(rows, level, self._forward(rows, depth), self._allowed(rows, masks))
+        else:
+            step = self._recorded_or_not((rows, depth, level), partial(self._write, rows, depth, level))
+            for _ in range(steps):
+                step()
         turns = [(self._made + n) % len(self._log) for n in range(steps)]
         self._made += steps
         if self.device.type != "cuda":
@@ -77,12 +89,13 @@ class Runner:
     @torch.no_grad()
     def read(
         self, ids: Sequence[int], counts: Sequence[int], rows: Sequence[int], last: Sequence[int], level: Level,
-        choosing: Sequence[tuple[int, int]],
+        choosing: Sequence[tuple[int, int]], masks: Mapping[int, NDArray[np.bool_]] | None = None,
     ) -> Chosen:  # fmt: skip
         """Let rows read the next tokens of their prompts, or the one they have chosen, where `ids` has −1.
 
         `counts` are how many each reads, `last` how many it has then. `choosing` are those that choose a token after
-        it, each a number among `rows` and the row whose token it is.
+        it, each a number among `rows` and the row whose token it is; `masks` (V,) are of some of those, by their
+        number among `choosing`.
         """
         cache, device = self.cache, self.device
         cache.flush()
@@ -108,7 +121,7 @@ class Runner:
         how = self.sampler.parameters.at(who)
         if [number for number, _ in choosing] != list(range(len(rows))):
             logits = logits[which]
-        made = self.sampler(logits, how, level)
+        made = self.sampler(logits, how, level, self._allowed(len(choosing), masks) if masks else None)
         self._take(made, who, how)
         if device.type != "cuda":
             on_host = made.unsqueeze(0).numpy()
@@ -149,16 +162,30 @@ class Runner:
             self.cache.leave(place)
         self.cache.lengths.index_fill_(0, upload(np.array(places, dtype=np.int64), self.device), 0)
 
-    def _step(self, rows: int, depth: int, level: Level) -> Callable[[], None]:
-        """A step of so many rows: a replay, where it can be recorded."""
-        body = partial(self._write, rows, depth, level)
+    def _recorded_or_not(self, key: tuple[int, int, Level | None], body: Callable[[], Any]) -> Callable[[], Any]:
+        """What does a step: a replay, where it can be recorded."""
         if not self._recorded:
             return body
-        key = rows, depth, level
         if key not in self._graphs:
             self._graphs[key] = self._record(body)
         graph = self._graphs[key]
         return body if graph is None else graph.replay
+
+    def _forward(self, rows: int, depth: int) -> Tensor:
+        """Logits (rows, V) of one step."""
+
+        def body() -> None:
+            self._logits[rows, depth] = self._read_one(rows, depth)
+
+        self._recorded_or_not((rows, depth, None), body)()
+        return self._logits[rows, depth]
+
+    def _allowed(self, rows: int, masks: Mapping[int, NDArray[np.bool_]]) -> Tensor:
+        """What rows may write (rows, V), where some have masks."""
+        allowed = torch.ones(rows, self.sampler.vocabulary, dtype=torch.bool, device=self.device)
+        places = upload(np.array(list(masks), dtype=np.int64), self.device)
+        allowed.index_copy_(0, places, upload(np.stack(list(masks.values())), self.device))
+        return allowed
 
     def _record(self, body: Callable[[], None]) -> Any:
         """A graph of a step. What is there stays: a recording runs the step a few times."""
@@ -182,13 +209,21 @@ class Runner:
         return graph
 
     def _write(self, rows: int, depth: int, level: Level) -> None:
-        cache = self.cache
-        lengths, tables = cache.lengths[:rows], cache.table[:rows]
+        self._choose(rows, level, self._read_one(rows, depth), None)
+
+    def _read_one(self, rows: int, depth: int) -> Tensor:
+        """Let each row read its last token: logits (rows, V)."""
+        lengths, tables = self.cache.lengths[:rows], self.cache.table[:rows]
         slots = tables.gather(1, lengths[:, None])[:, 0]
         reading = Reading(self._counts[: rows + 1], lengths, slots, tables, 1, depth)
-        logits = self.model.read_rows(self.tokens[:rows], reading, cache)
+        logits: Tensor = self.model.read_rows(self.tokens[:rows], reading, self.cache)
+        return logits
+
+    def _choose(self, rows: int, level: Level, logits: Tensor, allowed: Tensor | None) -> None:
+        """Let each row choose its next token."""
+        lengths = self.cache.lengths[:rows]
         how = self.sampler.parameters.at(slice(0, rows))
-        made = self.sampler(logits, how, level)
+        made = self.sampler(logits, how, level, allowed)
         if how.seen is not None:
             how.seen.scatter_(-1, made[0].long()[:, None], True)
         if made.is_cuda and has_kernels():

@@ -130,10 +130,11 @@ class Sampler:
                 part.index_copy_(0, to, part[places])
         self.levels[list(places_of)] = self.levels[list(rows)]
 
-    def __call__(self, logits: Tensor, how: Parameters, level: Level) -> Tensor:
+    def __call__(self, logits: Tensor, how: Parameters, level: Level, allowed: Tensor | None = None) -> Tensor:
         """(5, M) numbers of logits (M, V): each row's token, 0, its log-probability under the model and as penalties
-        shape it, and the log of the sum of all, finite where the logits are."""
-        if level <= Level.DRAWN and logits.is_cuda and len(self._barred) <= 16 and self._has_kernels:
+        shape it, and the log of the sum of all, finite where the logits are. What is not `allowed` (M, V) is not chosen.
+        """
+        if allowed is None and level <= Level.DRAWN and logits.is_cuda and len(self._barred) <= 16 and self._has_kernels:
             from legato.nn.kernels.cuda import choice
 
             forbidden = choice.Forbidden(self._barred, self._kinds, how.min_tokens)
@@ -147,6 +148,8 @@ class Sampler:
             shaped_total = shaped.logsumexp(-1, keepdim=True)
         if len(self._barred):
             shaped = shaped.index_copy(-1, self._barred, self._allowed(shaped, how))
+        if allowed is not None:
+            shaped = shaped.masked_fill(~allowed, -torch.inf)
         token = best(shaped, 1)[1]  # (M, 1)
         if level > Level.TAKEN:
             token = torch.where((how.temperature > 0).unsqueeze(-1), self._drawn(shaped, how, level), token)
