@@ -388,8 +388,6 @@ def test_what_hooks_look_at_is_not_recorded() -> None:
     handle = model.output.register_forward_hook(lambda *_: seen.append(1))
     engine = Engine(model, recorded=True)
     engine.add(PROMPTS, options())
-    engine.step()
-    assert isinstance(next(iter(engine._lanes.values())), HostLane)
     run_out(engine)
     handle.remove()
     assert len(seen) > 5

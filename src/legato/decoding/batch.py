@@ -48,9 +48,13 @@ class Unread(NamedTuple):
 class Batch:
     """Rows of one model that write together."""
 
-    def __init__(self, setting: Setting, computed: Hashable = None) -> None:
-        """`computed` is what a step of the model depends on beside its weights (`recording_key`)."""
+    def __init__(self, setting: Setting, computed: Hashable = None, prefix_bytes: int | None = None) -> None:
+        """`computed` is what a step of the model depends on beside its weights (`recording_key`); no more than
+        `prefix_bytes` are kept of what rows have read that have left."""
         self.setting, self.model, self._computed = setting, setting.model, computed
+        self._prefix_bytes = prefix_bytes
+        self._ahead = int(setting.recorded)  # looks by which the device is ahead of the host
+        self._turn = 0  # of reading
         self.budget = setting.chunk or BUDGET
         self._waiting: deque[Row] = deque()
         self._rows: list[Row | None] = []  # by place
@@ -73,6 +77,8 @@ class Batch:
 
     def admit(self, call: Call) -> None:
         """Take in a call's prompts; they are read with the next steps."""
+        if self._runner is not None and not self.setting.recorded:
+            self.model.choose_kernel(self._runner.cache)  # of the modules as they are now: some may have a hook
         samples = call.manner.options.samples
         for number, prompt in enumerate(call.prompts):
             request = call.first + number
@@ -136,16 +142,13 @@ class Batch:
             self._look(0)  # what may follow depends on what was chosen
         if self._reads():
             writing = [row for row in self._able() if self._reserve(row, self._length(row) + 1)]
-            plan = self._plan(self.budget - len(writing))
+            plan = self._plan(max(self.budget - len(writing), 1))
             if plan:
                 self._read([row for row in writing if row.place >= 0], plan)
                 self._name_blocks()
-                self._look(1)
+                self._look(self._ahead)
                 return
-        if self._write():
-            self._look(1)
-        else:
-            self._look(0)
+        self._look(self._ahead if self._write() else 0)
 
     # ── the plan ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -153,40 +156,57 @@ class Batch:
         """Whether it is time to read prompts: nobody writes, or newcomers have waited for one another."""
         if any(row is not None and row.read < len(row.tokens) for row in self._rows):
             return True
-        waits = self.setting.chunk is not None and self._waited < GATHER_STEPS and any(self._able())
-        return bool(self._waiting) and not waits
+        gathers = self.setting.recorded and self.setting.chunk is not None  # a pass costs as much as many steps
+        return bool(self._waiting) and not (gathers and self._waited < GATHER_STEPS and any(self._able()))
 
     def _plan(self, budget: int) -> list[tuple[Row, int]]:
-        """Rows that read prompts in this step, and how many tokens of them; others come in where there is room."""
-        plan, entered = [], []
-        for row in self._rows:
-            if row is not None and row.read < len(row.tokens) and (count := self._part(row, budget)):
-                budget -= count
-                plan.append((row, count))
-        while self._waiting and budget > 0 and self._enters(self._waiting[0]):
-            row = self._waiting.popleft()
-            entered.append(row)
+        """Rows that read prompts in this step, and how many tokens of them; others come in where there is room.
+
+        In turn those with the least left to read come first, so that short prompts are soon done, and the oldest.
+        """
+        self._enter_waiting()
+        self._turn += 1
+        rows = [row for row in self._rows if row is not None and row.read < len(row.tokens)]
+        if self._turn % 2:
+            rows.sort(key=lambda row: (row.request, row.sample))
+        else:
+            rows.sort(key=lambda row: len(row.tokens) - row.read)
+        plan = []
+        for row in rows:
             if count := self._part(row, budget):
                 budget -= count
                 plan.append((row, count))
-        if entered:
-            assert self._runner is not None
-            self._runner.sampler.enter(
-                [row.place for row in entered],
-                [row.options for row in entered],
-                [row.seed for row in entered],
-                [row.launched for row in entered],
-            )
-            for row in entered:
-                if row.options.repetition_penalty != 1:
-                    self._runner.sampler.see(row.place, row.tokens)
         return plan
+
+    def _enter_waiting(self) -> None:
+        """Let rows that wait have places, where there is room."""
+        entered = []
+        while self._waiting and self._enters(self._waiting[0]):
+            entered.append(self._waiting.popleft())
+        if not entered:
+            return
+        assert self._runner is not None
+        self._runner.sampler.enter(
+            [row.place for row in entered],
+            [row.options for row in entered],
+            [row.seed for row in entered],
+            [row.launched for row in entered],
+        )
+        for row in entered:
+            if row.options.repetition_penalty != 1:
+                self._runner.sampler.see(row.place, row.tokens)
 
     def _part(self, row: Row, budget: int) -> int:
         """How many tokens a row reads now: it has slots for them."""
         assert self._runner is not None
+        if budget <= 0:
+            return 0
+        if row.read == 0:
+            if tuple(row.tokens[:BLOCK]) in self._unnamed.values():
+                self._name_blocks()
+            row.read = self._runner.cache.begin(row.place, row.tokens, row.adapter)
         count = min(budget, len(row.tokens) - row.read)
-        if count <= 0 or not self._runner.cache.reserve(row.place, row.read + count):
+        if not self._runner.cache.reserve(row.place, row.read + count):
             return 0
         row.read += count
         self._unnamed[row] = tuple(row.tokens[:BLOCK])
@@ -212,13 +232,16 @@ class Batch:
         cache = self._runner.cache
         if None not in self._rows and len(self._rows) < self._limit:
             self._rows.append(None)
-        if None not in self._rows or blocks_for(len(row.tokens) + 1) > cache.free:
+        promised = sum(
+            blocks_for(len(other.tokens) + 1) - blocks_for(cache.reserved[other.place])
+            for other in self._rows
+            if other is not None and other.read < len(other.tokens)
+        )
+        if None not in self._rows or blocks_for(len(row.tokens) + 1) + promised > cache.free:
             return False
         place = row.place = self._rows.index(None)
         self._rows[place] = row
-        if tuple(row.tokens[:BLOCK]) in self._unnamed.values():
-            self._name_blocks()
-        row.read = cache.begin(place, row.tokens, row.adapter)
+        row.read = 0
         self._looks = 0
         return True
 
@@ -236,6 +259,8 @@ class Batch:
             blocks = max(blocks, rows * blocks_for(setting.capacity or self.model.max_length or BLOCK * needs[0]))
         self._runner = self._resources.enter_context(runner_for(setting, self._computed, rows, blocks, needs[0]))
         self._rows, self._limit = [], setting.rows or self._runner.cache.rows
+        if self._prefix_bytes is not None:
+            self._runner.cache.most_idle = self._prefix_bytes // self.model.block_bytes
 
     # ── the steps ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -258,7 +283,8 @@ class Batch:
             counts.append(count)
         level = self._runner.sampler.level([place for _, place in choosing])
         masks = self._masks([rows[number] for number, _ in choosing])
-        chosen = self._runner.read(ids, counts, [row.place for row in rows], last, level, choosing, masks)
+        places, adapters = [row.place for row in rows], [row.adapter for row in rows]
+        chosen = self._runner.read(ids, counts, places, last, level, choosing, masks, adapters)
         self._unread.append(Unread(chosen, [(n, rows[number]) for n, (number, _) in enumerate(choosing)]))
 
     def _write(self) -> bool:
@@ -270,7 +296,7 @@ class Batch:
         assert self._runner is not None
         streams = constrained or any(row.on_token is not None for row in rows)
         # What streams is looked at step by step; else more seldom as the search goes on.
-        steps = 1 if streams else min(1 << self._looks, SYNC_EVERY)
+        steps = 1 if streams or not self._ahead else min(1 << self._looks, SYNC_EVERY)
         if self._waiting and self.setting.chunk is not None:
             steps = min(steps, max(1, GATHER_STEPS - self._waited))
         steps = min(steps, max(row.left for row in rows))
@@ -279,11 +305,12 @@ class Batch:
         if not rows:
             return True
         last = max(row.place for row in rows) + 1
-        count = min(1 << (last - 1).bit_length(), self._runner.cache.rows)
+        count = min(1 << (last - 1).bit_length(), self._runner.cache.rows) if self._ahead else last
         deepest = max(self._length(row) for row in rows) + steps
         level = self._runner.sampler.level([row.place for row in rows])
         masks = {rows[number].place: mask for number, mask in self._masks(rows).items()} if constrained else None
-        chosen = self._runner.write(steps, count, deepest, level, masks)
+        adapters = [0 if row is None else row.adapter for row in self._rows[:count]]
+        chosen = self._runner.write(steps, count, deepest, level, masks, adapters)
         for row in rows:
             row.launched = min(row.launched + steps, row.limit)
         self._unread.append(Unread(chosen, [(row.place, row) for row in rows]))
@@ -389,7 +416,9 @@ class Batch:
         while self._rows and self._rows[-1] is None:
             self._rows.pop()
         count = sum(row is not None for row in self._rows)
-        if not count or (len(self._rows) - 1).bit_length() == (count - 1).bit_length():
+        if not count or len(self._rows) == count:
+            return
+        if self._ahead and (len(self._rows) - 1).bit_length() == (count - 1).bit_length():
             return
         free = [place for place, row in enumerate(self._rows[:count]) if row is None]
         high = [place for place, row in enumerate(self._rows) if row is not None and place >= count]

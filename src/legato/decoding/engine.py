@@ -69,6 +69,7 @@ class Engine:
         """
         self.model, self.rows, self.capacity = model, rows, capacity
         never, never_first = sorted({*suppress}), sorted({*suppress_first})
+        self._plain = recorded is False  # rows side by side, by the model's modules or its step
         self.recorded = model.device.type == "cuda" if recorded is None else recorded
         listed = sorted({*ends})
         self._setting = Setting(model, listed, never, never_first, normalised, rows, capacity, chunk, self.recorded)
@@ -175,8 +176,8 @@ class Engine:
             if len(call.cancelled) == len(call.prompts):
                 continue
             computed = self._recorded_as(call)
-            in_blocks = computed is not None and self._in_blocks(call)
-            on_device = in_blocks or (computed is not None and not call.manner.host_looks)
+            in_blocks = self._in_blocks(call) and (computed is not None or self._on_host())
+            on_device = not in_blocks and computed is not None and not call.manner.host_looks
             key = call.manner.on_device.key if on_device else HOST
             if in_blocks:
                 key = BLOCKS, computed
@@ -187,7 +188,9 @@ class Engine:
                 continue
             if lane is None:
                 if in_blocks:
-                    lane = Batch(self._setting, computed)
+                    self._drop_batches()
+                    prefixes = 0 if self.prefixes is None else self.prefixes.most_bytes
+                    lane = Batch(self._setting, computed, None if self.recorded else prefixes)
                 elif on_device:
                     lane = DeviceLane(self._setting, call.manner.on_device, self.prefixes)
                 else:
@@ -198,13 +201,23 @@ class Engine:
                 lane.cancel(number)
         self._waiting = later
 
+    def _drop_batches(self) -> None:
+        """Give back what batches hold that nobody writes in, of the model as it was."""
+        for key, lane in list(self._lanes.items()):
+            if isinstance(lane, Batch) and lane.idle:
+                self._lanes.pop(key).close()
+
+    def _on_host(self) -> bool:
+        """Whether rows in blocks write on a CPU, by its kernel or by modules."""
+        return not self._plain and self.model.device.type == "cpu" and not capturing() and bound_rows() is None
+
     def _in_blocks(self, call: Call) -> bool:
         """Whether a call's rows may write in a cache in blocks."""
         manner = call.manner
         looks = manner.processor is not None or manner.observer is not None
         barred = manner.ends is not None and manner.options.min_tokens > 0  # the sampler knows the setting's ends
         alone = manner.options.width == 1 and call.memory is None
-        return alone and not (looks or barred) and hasattr(self.model, "read_rows")
+        return alone and not (looks or barred) and getattr(self.model, "reads_rows", False)
 
     def _recorded_as(self, call: Call) -> tuple[Any, ...] | None:
         """What a recorded step of the model depends on; None where none can be recorded."""

@@ -37,7 +37,7 @@ class Row:
     done: bool = False
     written: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    score: float = 0.0
+    score: np.float32 = np.float32(0)  # noqa: RUF009
 
     @property
     def left(self) -> int:
@@ -47,19 +47,18 @@ class Row:
     def take(self, tokens: Integers, logprobs: Floats, gains: Floats) -> Hypothesis | None:
         """The tokens of some steps (K,), as they come from the device; what was written, where it has ended."""
         count = min(len(tokens), self.limit - len(self.written))
-        alone = count == 1
         possible = gains[:count] > -np.inf  # the model leaves a row nothing else than what it may not write
         ending = [int(token) in self.ends for token in tokens[:count].tolist()]
         plain = not any(ending) and bool(possible.all())
         if plain and self.text_of is None and self.on_token is None:
             self.written += tokens[:count].tolist()
             self.logprobs += logprobs[:count].tolist()
-            self.score += float(gains[0]) if alone else float(gains[:count].sum())
+            self.score = np.add.accumulate([self.score, *gains[:count]], dtype=np.float32)[-1]
             return self._ended(finished=False) if len(self.written) == self.limit else None
         for step in range(count):
             if not possible[step]:
                 return self._ended(finished=True)
-            self.score += float(gains[step])
+            self.score = self.score + gains[step]
             self.logprobs.append(float(logprobs[step]))
             if ending[step]:
                 return self._ended(finished=True)
@@ -92,7 +91,7 @@ class Row:
 
     def _ended(self, *, finished: bool) -> Hypothesis:
         self.done = True
-        score = normalise(self.score, len(self.logprobs), self.options.length_penalty)
+        score = normalise(float(self.score), len(self.logprobs), self.options.length_penalty)
         return Hypothesis(self.written, score, sum(self.logprobs), finished, self.logprobs)
 
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from legato.decoding.row_settings import Level
 from legato.decoding.sampler import Sampler
 from legato.errors import warn
+from legato.nn.adapters.lora_by_row import AdapterRows, adapter_rows
 from legato.nn.block_cache import KVCache, Reading, upload
 from legato.nn.kernels.cuda import has_kernels
 from legato.nn.kernels.recording import failure_reason, record
@@ -50,26 +51,35 @@ class Runner:
         self._pool: Any = None
         self._copies = [self._log.cpu().pin_memory() for _ in range(2)] if self.device.type == "cuda" else []
         self._looks = 0
+        self._adapters: AdapterRows | None = None  # of the last step
 
     @torch.no_grad()
     def write(
-        self, steps: int, rows: int, deepest: int, level: Level, masks: Mapping[int, NDArray[np.bool_]] | None = None
+        self,
+        steps: int,
+        rows: int,
+        deepest: int,
+        level: Level,
+        masks: Mapping[int, NDArray[np.bool_]] | None = None,
+        adapters: Sequence[int] = (),
     ) -> Chosen:
         """Let the first `rows` rows read and choose a token in each of so many steps, up to SYNC_EVERY.
 
-        With `masks` (V,) of some rows, it is one step, in which they choose of what these allow.
+        With `masks` (V,) of some rows, it is one step, in which they choose of what these allow. `adapters` are the
+        rows', where some have one.
         """
         self.cache.flush()
         depth = SHALLOW
         while depth < min(deepest, self.cache.capacity):
             depth *= 2
         depth = min(depth, self.cache.capacity)
-        if masks:
-            self._choose(rows, level, self._forward(rows, depth), self._allowed(rows, masks))
-        else:
-            step = self._recorded_or_not((rows, depth, level), partial(self._write, rows, depth, level))
-            for _ in range(steps):
-                step()
+        with adapter_rows(self._adapter_rows(adapters)):
+            if masks:
+                self._choose(rows, level, self._forward(rows, depth), self._allowed(rows, masks))
+            else:
+                step = self._recorded_or_not((rows, depth, level), partial(self._write, rows, depth, level))
+                for _ in range(steps):
+                    step()
         turns = [(self._made + n) % len(self._log) for n in range(steps)]
         self._made += steps
         if self.device.type != "cuda":
@@ -90,6 +100,7 @@ class Runner:
     def read(
         self, ids: Sequence[int], counts: Sequence[int], rows: Sequence[int], last: Sequence[int], level: Level,
         choosing: Sequence[tuple[int, int]], masks: Mapping[int, NDArray[np.bool_]] | None = None,
+        adapters: Sequence[int] = (),
     ) -> Chosen:  # fmt: skip
         """Let rows read the next tokens of their prompts, or the one they have chosen, where `ids` has −1.
 
@@ -106,14 +117,16 @@ class Runner:
         numbers = np.zeros((3, len(ids) + len(ids) % 2), dtype=np.int64)  # each begins at 16 bytes: see `tiles_of`
         numbers[:, : len(ids)] = ids, positions, owners
         ids_there, positions_there, owners_there = upload(numbers, device)[:, : len(ids)]
-        places, lengths = upload(np.array([rows, last], dtype=np.int64), device)
+        writes = np.isin(np.arange(len(rows)), [number for number, _ in choosing])  # others have no length yet
+        places, lengths = upload(np.array([rows, np.where(writes, last, 0)], dtype=np.int64), device)
         tokens = torch.where(ids_there < 0, self.tokens[owners_there], ids_there)
         slots = cache.table.view(-1)[owners_there * cache.capacity + positions_there]
         reading = Reading(
             upload(starts.astype(np.int32), device), positions_there, slots, cache.table[places], max(counts),
             max(last), (starts, before),
         )  # fmt: skip
-        logits = self.model.read_rows(tokens, reading, cache)
+        with adapter_rows(self._adapter_rows(adapters)):
+            logits = self.model.read_rows(tokens, reading, cache)
         cache.lengths.index_copy_(0, places, lengths)
         if not choosing:
             return lambda: np.empty((1, 5, 0), dtype=np.float32)
@@ -161,6 +174,14 @@ class Runner:
         for place in places:
             self.cache.leave(place)
         self.cache.lengths.index_fill_(0, upload(np.array(places, dtype=np.int64), self.device), 0)
+
+    def _adapter_rows(self, adapters: Sequence[int]) -> AdapterRows | None:
+        """Whose each row is, for the model; None: all are the base's."""
+        if not any(adapters):
+            return None
+        if self._adapters is None or self._adapters.rows != tuple(adapters):
+            self._adapters = AdapterRows(adapters)
+        return self._adapters
 
     def _recorded_or_not(self, key: tuple[int, int, Level | None], body: Callable[[], Any]) -> Callable[[], Any]:
         """What does a step: a replay, where it can be recorded."""
@@ -214,7 +235,8 @@ class Runner:
     def _read_one(self, rows: int, depth: int) -> Tensor:
         """Let each row read its last token: logits (rows, V)."""
         lengths, tables = self.cache.lengths[:rows], self.cache.table[:rows]
-        slots = tables.gather(1, lengths[:, None])[:, 0]
+        # Whoever has no length, since nobody has the row or it reads its prompt, writes into nobody's slot.
+        slots = tables.gather(1, lengths[:, None])[:, 0] * (lengths > 0)
         reading = Reading(self._counts[: rows + 1], lengths, slots, tables, 1, depth)
         logits: Tensor = self.model.read_rows(self.tokens[:rows], reading, self.cache)
         return logits
@@ -238,9 +260,10 @@ class Runner:
         rows = len(lengths)
         self._log[:, :, :rows].index_copy_(0, self._turn, made.unsqueeze(0))
         self.tokens[:rows] = made[0].long()
-        written.add_(1)
+        alive = lengths > 0
+        written.add_(alive)
         # A row that nobody has stays empty; one that has ended stays within the cache until the host has seen it.
-        lengths.copy_((lengths + (lengths > 0)).clamp_(max=self._last))
+        lengths.copy_((lengths + alive).clamp_(max=self._last))
         self._turn.add_(1).remainder_(len(self._log))
 
 

@@ -70,7 +70,8 @@ def runner_for(setting: Setting, computed: Hashable, rows: int, blocks: int, lea
     finally:
         runner.cache.forget()
         runner.cache.lengths.zero_()
-        kept.give(key, runner)
+        if setting.recorded:
+            kept.give(key, runner)
 
 
 def _fits(cache: KVCache, rows: int, blocks: int, capacity: int) -> bool:

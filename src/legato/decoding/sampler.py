@@ -18,8 +18,9 @@ from torch import Tensor
 from legato.decoding.draws import uniform
 from legato.decoding.options import SearchOptions
 from legato.decoding.row_settings import ALL, SMALLEST, Level, level_of
-from legato.decoding.scores import best, repetition_penalty
+from legato.decoding.scores import LARGE, best, min_p, repetition_penalty, top_k, top_p
 from legato.nn.block_cache import upload
+from legato.nn.kernels.choice import take_best
 from legato.nn.kernels.cuda import has_kernels
 
 NEVER: Final = 0  # kinds of tokens that may not be written (nn/kernels/cuda/choice.py)
@@ -140,6 +141,10 @@ class Sampler:
             forbidden = choice.Forbidden(self._barred, self._kinds, how.min_tokens)
             seeds = how.seeds if level == Level.DRAWN else None
             return choice.choose(logits, how.written, forbidden, how.temperature, seeds)[:, :, 0]
+        if allowed is None and level == Level.TAKEN and logits.shape[-1] >= LARGE:
+            made = self._best_on_host(logits, how)
+            if made is not None:
+                return made
         raw = logits.float()
         total = 0 * raw.amax(-1, keepdim=True) if self.normalised else raw.logsumexp(-1, keepdim=True)  # (M, 1)
         shaped, shaped_total = raw, total
@@ -157,6 +162,19 @@ class Sampler:
         # What may not be written adds −∞; its log-probability nobody asks for.
         logprob = raw.gather(-1, token) - total
         return torch.cat([token.float(), torch.zeros_like(total), logprob, gain, total], dim=1).t()
+
+    def _best_on_host(self, logits: Tensor, how: Parameters) -> Tensor | None:
+        """The same by the CPU's kernel, where it is one, and the same tokens are barred for all rows."""
+        if not logits.is_cpu:
+            return None
+        early, first = how.written < how.min_tokens, how.written == 0
+        if bool(early.any()) != bool(early.all()) or bool(first.any()) != bool(first.all()):
+            return None
+        kinds = self._kinds
+        barred = (kinds == NEVER) | ((kinds & NOT_FIRST > 0) & first[0]) | ((kinds & NOT_BEFORE > 0) & early[0])
+        before = np.zeros((len(logits), 1), dtype=np.float32)
+        made = take_best(logits, before, self._barred[barred], self.normalised)
+        return None if made is None else torch.from_numpy(made[:, :, 0])
 
     @property
     def _has_kernels(self) -> bool:
@@ -185,12 +203,16 @@ class Sampler:
 
 def _filtered(scaled: Tensor, how: Parameters) -> Tensor:
     """Logits (M, V), −∞ for what top-k, top-p and min-p leave out (`scores.filter_scores`)."""
+    if scaled.is_cpu:  # where to ask costs nothing, and to sort the whole vocabulary much
+        settings = zip(how.top_k.tolist(), how.top_p.tolist(), how.min_p.tolist(), strict=True)
+        rows = [min_p(top_p(top_k(row[None], k), p), share) for row, (k, p, share) in zip(scaled, settings, strict=True)]
+        return torch.cat(rows)
     values, tokens = scaled.sort(stable=True, dim=-1, descending=True)
     places = torch.arange(values.shape[-1], device=values.device)
     most = torch.where(how.top_k > 0, how.top_k, values.shape[-1]).unsqueeze(-1)
     values = values.masked_fill(places >= most, -torch.inf)
     before = values.softmax(-1).cumsum(-1).roll(1, -1)  # (M, V), the mass of all that are more probable
     before[:, 0] = 0
-    top_p = how.top_p.unsqueeze(-1)
-    left = ((before < top_p) | (top_p >= 1)) & (values >= values[:, :1] + how.min_p.log().unsqueeze(-1))
+    mass = how.top_p.unsqueeze(-1)
+    left = ((before < mass) | (mass >= 1)) & (values >= values[:, :1] + how.min_p.log().unsqueeze(-1))
     return torch.empty_like(values).scatter_(-1, tokens, values.masked_fill(~left, -torch.inf))

@@ -172,6 +172,13 @@ class DecoderModel(CachedModel):
         cache.kernel = cuda_paged_step(self, cache) or paged_step(self, cache, spec)
 
     @property
+    def reads_rows(self) -> bool:
+        """Whether `read_rows` does what the methods do that a subclass may have in the place of ours."""
+        names = ("start", "prefill", "step", "_take_in", "_extend", "embed_tokens", "prefill_vectors")
+        own = any(getattr(type(self), name) is not getattr(DecoderModel, name) for name in names)
+        return not own and self.__dict__.keys().isdisjoint(names)
+
+    @property
     def block_bytes(self) -> int:
         """What a block of such a cache takes."""
         shape, weight = self.stack.shape, next(self.stack.parameters())

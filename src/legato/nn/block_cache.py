@@ -109,6 +109,7 @@ class KVCache:
         self.lengths = torch.zeros(rows, dtype=torch.long, device=device)  # tokens that each row has; 0: nobody's row
         self.reserved = [0] * rows  # tokens of each row that have a slot
         self.kernel: Any = None  # what reads rows (kernels/paged_decoder.py, kernels/cuda/paged_step.py)
+        self.most_idle = blocks  # blocks whose content is kept though no row uses them
         self._slots = np.zeros((rows, capacity), dtype=np.int32)  # the table, as the host knows it
         self._fresh: list[tuple[int, int, int]] = []  # a row and its columns that the device does not know yet
         self._free = list(range(blocks, 0, -1))
@@ -179,6 +180,8 @@ class KVCache:
                 self._idle[block] = None
             else:
                 self._free.append(block)
+        while len(self._idle) > self.most_idle:
+            self._free.append(self._evicted())
         self._blocks[row], self._digests[row] = [], []
         self._clear(row)
 
@@ -230,12 +233,14 @@ class KVCache:
         self._fresh.append((row, 0, count))
 
     def _take(self) -> int:
-        if self._free:
-            block = self._free.pop()
-        else:
-            block, _ = self._idle.popitem(last=False)
-            del self._named[self._names.pop(block)]
+        block = self._free.pop() if self._free else self._evicted()
         self._users[block] = 1
+        return block
+
+    def _evicted(self) -> int:
+        """The block that nobody has used for longest, whose content goes."""
+        block, _ = self._idle.popitem(last=False)
+        del self._named[self._names.pop(block)]
         return block
 
 

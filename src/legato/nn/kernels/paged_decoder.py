@@ -34,7 +34,7 @@ class PagedStep:
         """Logits (M, V) after the last new token of each row."""
         rows, threads, adapters = len(reading.tables), torch.get_num_threads(), bound_rows()
         starts, tables = reading.starts.contiguous(), reading.tables.contiguous()
-        positions, slots = reading.positions.contiguous(), reading.slots.contiguous()
+        positions, slots = reading.positions.contiguous(), reading.slots.long().contiguous()
         room = torch.empty(rows, self.step.stack.readout.rows)
         whose = None if adapters is None else adapters.numbers(rows, 1).repeat_interleave(starts.diff())
         ended = 0

@@ -241,9 +241,10 @@ def advance_rows(
         value = tl.load(made + part * rows + row, mask=there, other=0.0)
         tl.store(log + (now * 5 + part) * places + row, value, mask=there)
     tl.store(tokens + row, token.to(tl.int64), mask=there)
-    tl.store(written + row, tl.load(written + row, mask=there, other=0) + 1, mask=there)
     length = tl.load(lengths + row, mask=there, other=0)
-    length = tl.minimum(length + (length > 0).to(tl.int64), last)
+    alive = (length > 0).to(tl.int64)
+    tl.store(written + row, tl.load(written + row, mask=there, other=0) + alive, mask=there)
+    length = tl.minimum(length + alive, last)
     tl.store(lengths + row, length, mask=there)
     tl.debug_barrier()  # all have read the turn
     tl.store(turn, (now + 1) % turns)
