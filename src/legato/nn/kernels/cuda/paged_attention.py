@@ -25,17 +25,14 @@ from legato.nn.positions import Rotation
 from legato.nn.quantized import GROUP
 
 PROGRAMS: Final = 528  # that keep such a card busy: four on each of an H200's processors
-LEAST: Final = 128  # tokens that are worth a program
-TALLEST: Final = 1024  # rows whose tokens a program can count
+LEAST: Final = 256  # tokens that are worth a program
 FEW: Final = 16  # queries of a small tile
-BRIEF: Final = 4  # blocks of keys that are not told apart into those that all queries see and others
 
 
 class RowTile(NamedTuple):
     """How `attend_rows` cuts up its work."""
 
-    teams: int  # of warps
-    keys: int  # that a team sees together
+    keys: int  # that a program sees together
     warps: int
     stages: int  # blocks on their way from memory
     dot: bool  # whether matrix units multiply
@@ -57,17 +54,22 @@ class Tiles(NamedTuple):
     large: int  # how many are large
 
 
-def row_tile(dtype: torch.dtype, padded: int) -> RowTile:
-    return RowTile(1, 64, 4, 1, False) if dtype == torch.float32 else RowTile(4, 32, 4, 3, True)
+def row_tile(dtype: torch.dtype, padded: int, busy: bool) -> RowTile:
+    """Of programs that do not fill the card several warps each, which wait for one another; of others few."""
+    if dtype == torch.float32:
+        return RowTile(64, 4, 2, False)
+    if padded > 64:
+        return RowTile(32, 2, 3, True)
+    return RowTile(32, 1, 3, True) if busy else RowTile(64, 4, 3, True)
 
 
 def prompt_tile(dtype: torch.dtype, padded: int, group: int, large: bool) -> PromptTile:
     few = max(FEW, next_power_of_2(group))
     if dtype == torch.float32:
         return PromptTile(max(32, few) if large else few, 32, 4, 1)
-    if not large:
-        return PromptTile(few, 64, 4, 3)
-    return PromptTile(max(128, few), 64, 4 if padded <= 64 else 8, 3)
+    if padded > 128:
+        return PromptTile(max(64, few) if large else few, 32, 4, 3)
+    return PromptTile(max(128, few), 64, 8, 3) if large else PromptTile(few, 64, 4, 3)
 
 
 def tiles_of(starts: NDArray[Any], before: NDArray[Any], group: int, dtype: torch.dtype, width: int) -> Tiles:
@@ -112,36 +114,51 @@ def attend_rows(
 
     `store` is the layer's, (2, blocks, kv heads, 16, K), and takes the new keys and values. `rotation` is of all
     positions, (longest, K) in float32. The reading's positions and tables are read before the kernel that makes `qkv`
-    has ended: no kernel that is `chained` to this one may write them.
+    has ended: no kernel that is `chained` to this one may write them. Where rows are few, and the reading's `deepest`
+    says that one may have many tokens, several programs share it, and a second kernel puts together what they make.
     """
-    rows, group = len(qkv), heads // kv_heads
-    padded = next_power_of_2(width)
-    tile = row_tile(qkv.dtype, padded)
-    each, grouped = (group, max(next_power_of_2(group), 16)) if tile.dot else (1, 1)
+    rows, group, padded = len(qkv), heads // kv_heads, next_power_of_2(width)
+    dot = qkv.dtype != torch.float32
+    each = group if dot else 1  # heads of a program
+    programs = heads // each * rows
+    busy = 2 * programs >= PROGRAMS
+    tile = row_tile(qkv.dtype, padded, busy)
+    narrow = next_power_of_2(each)
     exact = width % GROUP == 0 and width == padded
     out, order = room(qkv, heads * width, reader if exact else None)
     capacity = reading.tables.shape[1]
-    deepest = min(reading.deepest, capacity) if window is None else min(reading.deepest, capacity, window)
-    spare = max(PROGRAMS // kv_heads, 1)
-    shared = min(spare, rows * (max(deepest - 1 - LEAST // 2 - 1, 0) // LEAST))
-    partial, weights, most = None, None, 0
-    if shared > 0 and rows <= TALLEST:
-        most = next_power_of_2(rows)
-        partial = qkv.new_empty(rows + shared, heads, width, dtype=torch.float32)
-        weights = qkv.new_empty(rows + shared, heads, 2, dtype=torch.float32)
-    common = {"WIDTH": width, "PADDED": padded, "WINDOW": window or 0, "ORDER": order, "ROWS": most, "LEAST": LEAST}
-    kernels.attend_rows[(heads // each, rows + shared if most else rows)](
+    deepest = min(reading.deepest, capacity, window or capacity) - 1  # tokens before the new one
+    spare = max(PROGRAMS * each // heads, 1)
+    more = 0 if busy else min(spare, rows * (max(deepest - LEAST // 2 - 1, 0) // LEAST))
+    partial, weights = None, None
+    if more:
+        partial = qkv.new_empty(rows + more, heads, width, dtype=torch.float32)
+        weights = qkv.new_empty(rows + more, heads, 2, dtype=torch.float32)
+    common: dict[str, Any] = {
+        "WIDTH": width, "PADDED": padded, "WINDOW": window or 0, "ORDER": order, "LEAST": LEAST,
+        "ROWS": next_power_of_2(rows) if more else 0, **chained(qkv.device),
+    }  # fmt: skip
+    kernels.attend_rows[(heads // each, rows + more)](
         qkv, store, store.stride(0), reading.positions, reading.slots, reading.tables, capacity, *_angles(rotation),
-        *_norms(query_norm, key_norm), *out, partial, weights, rows, spare, 1 / math.sqrt(width),
-        EACH=each, GROUPED=grouped, GROUP=group, KV_HEADS=kv_heads, TEAMS=tile.teams, KEYS=tile.keys,
+        *_norms(query_norm, key_norm), *out, partial, weights, rows, spare, 1 / math.sqrt(width), EACH=each,
+        GROUP=group, KV_HEADS=kv_heads, NARROW=narrow, TALL=max(narrow, 16), KEYS=tile.keys,
         ROTARY=rotation is not None, NORM=query_norm is not None, DOT=tile.dot, FAR=_is_far(store),
-        STAGES=tile.stages, num_warps=tile.warps, **common, **chained(qkv.device),
+        STAGES=tile.stages, num_warps=tile.warps, **common,
     )  # fmt: skip
-    if most:
+    if more:
         kernels.merge_rows[(heads, rows)](
-            reading.positions, partial, weights, *out, store, rows, spare, HEADS=heads, PARTS=32, num_warps=4,
-            **common, **chained(qkv.device),
-        )  # fmt: skip
+            reading.positions,
+            partial,
+            weights,
+            *out,
+            store,
+            rows,
+            spare,
+            HEADS=heads,
+            PARTS=32,
+            num_warps=4,
+            **common,
+        )
     return out if order else out[0]
 
 
@@ -176,7 +193,7 @@ def attend_prompts(
         kernels.attend_prompts[(kv_heads, len(places))](
             queries, queries.stride(0), store, store.stride(0), places, reading.starts, reading.positions,
             reading.tables, reading.tables.shape[1], out, 1 / math.sqrt(width), GROUP=group, KV_HEADS=kv_heads,
-            WIDTH=width, PADDED=padded, QUERIES=tile.queries, KEYS=tile.keys, WINDOW=window or 0, BRIEF=BRIEF,
+            WIDTH=width, PADDED=padded, QUERIES=tile.queries, KEYS=tile.keys, WINDOW=window or 0,
             FAR=_is_far(store), STAGES=tile.stages, num_warps=tile.warps, **chained(queries.device),
         )  # fmt: skip
     return out

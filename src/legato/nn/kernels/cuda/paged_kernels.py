@@ -113,6 +113,13 @@ def _shares(positions, rows, spare, ROWS: tl.constexpr, WINDOW: tl.constexpr, LE
 
 
 @triton.jit
+def _repeated(x, TALL: tl.constexpr):
+    """Rows (G, K) again and again, (TALL, K)."""
+    times: tl.constexpr = TALL // x.shape[0]
+    return tl.reshape(tl.broadcast_to(x[None, :, :], (times, x.shape[0], x.shape[1])), (TALL, x.shape[1]))
+
+
+@triton.jit
 def attend_rows(
     qkv,  # (M, (H + 2 · kv heads) · K)
     keys, apart,
@@ -125,16 +132,16 @@ def attend_rows(
     partial,  # (programs, H, K): what programs that share a row come to
     weights,  # (programs, H, 2): the largest score and the sum of each
     rows, spare, scale,
-    EACH: tl.constexpr, GROUPED: tl.constexpr, GROUP: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr,
-    PADDED: tl.constexpr, TEAMS: tl.constexpr, KEYS: tl.constexpr, ROTARY: tl.constexpr, NORM: tl.constexpr,
+    EACH: tl.constexpr, GROUP: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr,
+    NARROW: tl.constexpr, TALL: tl.constexpr, KEYS: tl.constexpr, ROTARY: tl.constexpr, NORM: tl.constexpr,
     WINDOW: tl.constexpr, ORDER: tl.constexpr, ROWS: tl.constexpr, LEAST: tl.constexpr, DOT: tl.constexpr,
     FAR: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """softmax(q Kᵀ · scale) V of `EACH` heads of one row that share keys, over the row's tokens and the new one.
 
     Program m has row m, or its first tokens; with `ROWS` long rows are shared, and programs from `rows` on have the
-    others of their tokens. The first also writes the new key and value into its slot. `TEAMS` of warps look at KEYS
-    tokens each, and wait for one another at the end alone.
+    others of their tokens. The first also writes the new key and value into its slot. The heads, `NARROW` with those
+    that fill up to a power of two, are repeated up to `TALL`, which matrix units want.
 
     What tells where a row stands is read before the kernel before has ended.
     """
@@ -150,8 +157,8 @@ def attend_rows(
             row = tl.sum((ends <= number).to(tl.int32), 0)
             here = tl.arange(0, ROWS) == row
             part = number + 1 - tl.sum(tl.where(here, ends - more, 0), 0)
-    if row >= rows:
-        return
+        if row >= rows:
+            return
     position = tl.load(positions + row).to(tl.int32)
     first = 0
     if WINDOW > 0:
@@ -163,48 +170,21 @@ def attend_rows(
         stop = first + ((part + 1) * count) // parts
         first += (part * count) // parts
     at = tl.arange(0, PADDED)
-    g = tl.arange(0, GROUPED)
-    used = g < EACH
     wide = row.to(tl.int64)
     tables += wide * capacity
     qkv += wide * ((heads + 2 * KV_HEADS) * WIDTH)
     keys += shared * (16 * WIDTH)
     scale *= LOG2E
-    columns = first + (tl.arange(0, TEAMS) * KEYS)[:, None] + tl.arange(0, KEYS)[None, :]
+    columns = first + tl.arange(0, KEYS)
     last = tl.maximum(stop - 1, 0)
-    slot = tl.load(tables + tl.minimum(columns, last))
+    here = tl.load(tables + tl.minimum(columns, last))
     wait(PDL)
 
-    query = _heads(qkv, head + g, used, at, eps, query_norm, NORM, position, cos, sin, ROTARY, WIDTH)
-    summed = tl.zeros((TEAMS, GROUPED, PADDED), tl.float32)
-    total = tl.zeros((TEAMS, GROUPED), tl.float32)
-    largest = tl.full((TEAMS, GROUPED), -1e30, tl.float32)  # not -∞: a team may have no token
-    queries = tl.broadcast_to(query[None, :, :], (TEAMS, GROUPED, PADDED))
-    for _ in tl.range(first, stop, TEAMS * KEYS, num_stages=STAGES):
-        places = _places(slot, KV_HEADS, WIDTH, FAR)
-        slot = tl.load(tables + tl.minimum(columns + TEAMS * KEYS, last))  # the next ones, so that keys come early
-        key = _tile(keys, places, at[None, None, :], WIDTH, PADDED)
-        if DOT:
-            scores = tl.dot(queries, tl.permute(key, (0, 2, 1)))
-        else:  # of one head
-            scores = tl.sum(queries.to(tl.float32) * key.to(tl.float32), 2)[:, None, :]
-        scores = tl.where((columns < stop)[:, None, :], scores, float("-inf"))
-        higher = tl.maximum(largest, tl.max(scores, 2) * scale)
-        shares = tl.exp2(scores * scale - higher[:, :, None])
-        shrink = tl.exp2(largest - higher)
-        total = total * shrink + tl.sum(shares, 2)
-        summed = summed * shrink[:, :, None]
-        value = _tile(keys + apart, places, at[None, None, :], WIDTH, PADDED)
-        if DOT:
-            summed = tl.dot(shares.to(value.dtype), value, summed)
-        else:
-            summed += tl.sum(tl.permute(shares, (0, 2, 1)) * value.to(tl.float32), 1)[:, None, :]
-        largest = higher
-        columns += TEAMS * KEYS
-    top = tl.max(largest, 0)
-    shrink = tl.exp2(largest - top[None, :])
-    sums = tl.sum(total * shrink, 0)
-    mean = tl.sum(summed * shrink[:, :, None], 0)
+    g = tl.arange(0, NARROW)
+    query = _heads(qkv, head + g, g < EACH, at, eps, query_norm, NORM, position, cos, sin, ROTARY, WIDTH)
+    total = tl.zeros((NARROW,), tl.float32)
+    largest = tl.full((NARROW,), -1e30, tl.float32)  # not -∞: two of them may meet
+    summed = tl.zeros((NARROW, PADDED), tl.float32)
     if part == 0:  # the new token
         one = tl.arange(0, 1)
         base = heads + shared
@@ -215,38 +195,63 @@ def attend_rows(
             place = _places(tl.load(slots + row), KV_HEADS, WIDTH, FAR)
             tl.store(keys + place + at[None, :], key, mask=there)
             tl.store(keys + apart + place + at[None, :], value, mask=there)
-        score = tl.sum(query.to(tl.float32) * key.to(tl.float32), 1) * scale
-        higher = tl.maximum(top, score)
-        before, weight = tl.exp2(top - higher), tl.exp2(score - higher)
-        mean = mean * before[:, None] + weight[:, None] * value.to(tl.float32)
-        sums = sums * before + weight
-        top = higher
-    there = used[:, None] & (at < WIDTH)[None, :]
+        largest = tl.sum(query.to(tl.float32) * key.to(tl.float32), 1) * scale
+        total += 1.0
+        summed += value.to(tl.float32)
+    if DOT:
+        query = _repeated(query, TALL)
+        summed = _repeated(summed, TALL)
+        largest = tl.reshape(_repeated(largest[:, None], TALL), (TALL,))
+        total = tl.reshape(_repeated(total[:, None], TALL), (TALL,))
+    for _ in tl.range(first, stop, KEYS, num_stages=STAGES):
+        places = _places(here, KV_HEADS, WIDTH, FAR)
+        here = tl.load(tables + tl.minimum(columns + KEYS, last))  # the next ones, so that keys come early
+        key = _tile(keys, places, at[None, :], WIDTH, PADDED)
+        if DOT:
+            scores = tl.dot(query, tl.trans(key))
+        else:  # of one head
+            scores = tl.sum(query.to(tl.float32) * key.to(tl.float32), 1)[None, :]
+        scores = tl.where((columns < stop)[None, :], scores, float("-inf"))
+        higher = tl.maximum(largest, tl.max(scores, 1) * scale)
+        shares = tl.exp2(scores * scale - higher[:, None])
+        shrink = tl.exp2(largest - higher)
+        total = total * shrink + tl.sum(shares, 1)
+        summed = summed * shrink[:, None]
+        value = _tile(keys + apart, places, at[None, :], WIDTH, PADDED)
+        if DOT:
+            summed = tl.dot(shares.to(value.dtype), value, summed)
+        else:
+            summed += tl.sum(tl.trans(shares) * value.to(tl.float32), 0)[None, :]
+        largest = higher
+        columns += KEYS
+    tall: tl.constexpr = TALL if DOT else 1
+    h = tl.arange(0, tall)
+    there = (h < EACH)[:, None] & (at < WIDTH)[None, :]
     if parts == 1:
-        made = (mean / sums[:, None]).to(keys.dtype.element_ty)
+        made = (summed / total[:, None]).to(keys.dtype.element_ty)
         if ORDER == 0:
             out += wide * (heads * WIDTH) + head * WIDTH
-            tl.store(out + g[:, None] * WIDTH + at[None, :], made, mask=there)
+            tl.store(out + h[:, None] * WIDTH + at[None, :], made, mask=there)
         else:  # WIDTH is a multiple of 32, and PADDED
-            _store_int16(made, out, scales, wide, head, EACH, heads, ORDER, GROUPED, WIDTH)
+            _store_int16(made, out, scales, wide, head, EACH, heads, ORDER, tall, WIDTH)
     if ROWS > 0:  # noqa: SIM102
         if parts > 1:  # the outer one is the compiler's
-            number = item * heads + head + g
-            tl.store(partial + number[:, None] * WIDTH + at[None, :], mean, mask=there)
-            tl.store(weights + number * 2, top, mask=used)
-            tl.store(weights + number * 2 + 1, sums, mask=used)
+            number = item * heads + head + h
+            tl.store(partial + number[:, None] * WIDTH + at[None, :], summed, mask=there)
+            tl.store(weights + number * 2, largest, mask=h < EACH)
+            tl.store(weights + number * 2 + 1, total, mask=h < EACH)
 
 
 @triton.jit
-def _store_int16(made, out, scales, row, head, count, HEADS: tl.constexpr, ORDER: tl.constexpr, GROUPED: tl.constexpr,
+def _store_int16(made, out, scales, row, head, count, HEADS: tl.constexpr, ORDER: tl.constexpr, TALL: tl.constexpr,
                  WIDTH: tl.constexpr):  # fmt: skip
-    """`count` heads of a row from `head` on, of GROUPED that there are numbers for."""
+    """`count` heads of a row from `head` on, of TALL that there are numbers for."""
     groups: tl.constexpr = HEADS * WIDTH // 32
     each: tl.constexpr = WIDTH // 32
     out += row * ((groups + 7) // 8 * 256)
-    numbers = tl.reshape(made.to(tl.float32), (GROUPED * WIDTH,))
+    numbers = tl.reshape(made.to(tl.float32), (TALL * WIDTH,))
     first = head * each
-    store_int16(numbers, out, scales + row * groups * 2, first, first + count * each, ORDER, GROUPED * each)
+    store_int16(numbers, out, scales + row * groups * 2, first, first + count * each, ORDER, TALL * each)
 
 
 @triton.jit
@@ -361,8 +366,7 @@ def attend_prompts(
     out,  # (N, H · K)
     scale,
     GROUP: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, QUERIES: tl.constexpr,
-    KEYS: tl.constexpr, WINDOW: tl.constexpr, BRIEF: tl.constexpr, FAR: tl.constexpr, STAGES: tl.constexpr,
-    PDL: tl.constexpr,
+    KEYS: tl.constexpr, WINDOW: tl.constexpr, FAR: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """softmax(q Kᵀ · scale) V of some tokens of a row, for the heads that share keys, over all that they see.
 
@@ -393,8 +397,6 @@ def attend_prompts(
     total = tl.zeros((QUERIES,), tl.float32)
     largest = tl.full((QUERIES,), -1e30, tl.float32)  # not -∞: a block may have nothing for some queries
     first, all_see = 0, (position + 1) // KEYS * KEYS
-    if stop <= BRIEF * KEYS:  # so few that a loop of their own is not worth it
-        all_see = 0
     if WINDOW > 0:
         first = tl.maximum(position + 1 - WINDOW, 0) // KEYS * KEYS
         edge = tl.cdiv(tl.maximum(stop - WINDOW, 0), KEYS) * KEYS  # from here on the last token sees all
