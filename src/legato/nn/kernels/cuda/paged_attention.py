@@ -3,7 +3,7 @@
 A step whose rows read one token each calls `attend_rows`, once a layer; it may be recorded. One whose rows read more
 calls `write_heads` and `attend_prompts`, with the `Tiles` that its caller has uploaded once for all layers:
 
-    tiles = tiles_of(starts, before, heads // kv_heads, dtype, width)     of numbers that the host knows
+    tiles = tiles_of(starts, lengths, heads // kv_heads, dtype, width)     of numbers that the host knows
     tiles = tiles._replace(places=upload(tiles.places, device))
 """
 
@@ -55,7 +55,7 @@ class Tiles(NamedTuple):
 
 
 def row_tile(dtype: torch.dtype, padded: int, busy: bool) -> RowTile:
-    """Of programs that do not fill the card several warps each, which wait for one another; of others few."""
+    """Programs that keep the card `busy` by their number have few warps: they do not wait for one another."""
     if dtype == torch.float32:
         return RowTile(64, 4, 2, False)
     if padded > 64:
@@ -65,15 +65,15 @@ def row_tile(dtype: torch.dtype, padded: int, busy: bool) -> RowTile:
 
 def prompt_tile(dtype: torch.dtype, padded: int, group: int, large: bool) -> PromptTile:
     few = max(FEW, next_power_of_2(group))
-    if dtype == torch.float32:
-        return PromptTile(max(32, few) if large else few, 32, 4, 1)
+    if dtype == torch.float32:  # without matrix units: larger ones do not fit into the registers
+        return PromptTile(max(32, few) if large and padded <= 64 else few, 16, 4, 1)
     if padded > 128:
-        return PromptTile(max(64, few) if large else few, 32, 4, 3)
+        return PromptTile(max(64, few) if large else few, 32, 4, 2)
     return PromptTile(max(128, few), 64, 8, 3) if large else PromptTile(few, 64, 4, 3)
 
 
-def tiles_of(starts: NDArray[Any], before: NDArray[Any], group: int, dtype: torch.dtype, width: int) -> Tiles:
-    """Tiles of rows that begin at `starts` (M + 1,) and have so many tokens before (M,); `group` heads share keys.
+def tiles_of(starts: NDArray[Any], lengths: NDArray[Any], group: int, dtype: torch.dtype, width: int) -> Tiles:
+    """Tiles of rows whose new tokens begin at `starts` (M + 1,), behind `lengths` (M,); `group` heads share keys.
 
     Those that see most come first, so that none is late.
     """
@@ -83,10 +83,10 @@ def tiles_of(starts: NDArray[Any], before: NDArray[Any], group: int, dtype: torc
     counts = np.diff(starts)
     places = []
     for tokens, of in ((tall, counts > small), (small, counts <= small)):
-        each = np.where(of, -(-counts // tokens), 0)
-        rows = np.repeat(np.arange(len(counts)), each)
-        offsets = (np.arange(len(rows)) - np.repeat(np.cumsum(each) - each, each)) * tokens
-        order = np.argsort(-(before[rows] + offsets), kind="stable")
+        tiles = np.where(of, -(-counts // tokens), 0)
+        rows = np.repeat(np.arange(len(counts)), tiles)
+        offsets = (np.arange(len(rows)) - np.repeat(np.cumsum(tiles) - tiles, tiles)) * tokens
+        order = np.argsort(-(lengths[rows] + offsets), kind="stable")
         places.append(np.stack([rows, offsets], axis=1)[order])
     return Tiles(np.concatenate(places).astype(np.int32), len(places[0]))
 
@@ -118,17 +118,16 @@ def attend_rows(
     says that one may have many tokens, several programs share it, and a second kernel puts together what they make.
     """
     rows, group, padded = len(qkv), heads // kv_heads, next_power_of_2(width)
-    dot = qkv.dtype != torch.float32
-    each = group if dot else 1  # heads of a program
-    programs = heads // each * rows
+    together = 1 if qkv.dtype == torch.float32 else group  # heads of a program
+    programs = heads // together * rows
     busy = 2 * programs >= PROGRAMS
     tile = row_tile(qkv.dtype, padded, busy)
-    narrow = next_power_of_2(each)
+    narrow = next_power_of_2(together)
     exact = width % GROUP == 0 and width == padded
     out, order = room(qkv, heads * width, reader if exact else None)
     capacity = reading.tables.shape[1]
     deepest = min(reading.deepest, capacity, window or capacity) - 1  # tokens before the new one
-    spare = max(PROGRAMS * each // heads, 1)
+    spare = max(PROGRAMS * together // heads, 1)
     more = 0 if busy else min(spare, rows * (max(deepest - LEAST // 2 - 1, 0) // LEAST))
     partial, weights = None, None
     if more:
@@ -138,9 +137,9 @@ def attend_rows(
         "WIDTH": width, "PADDED": padded, "WINDOW": window or 0, "ORDER": order, "LEAST": LEAST,
         "ROWS": next_power_of_2(rows) if more else 0, **chained(qkv.device),
     }  # fmt: skip
-    kernels.attend_rows[(heads // each, rows + more)](
+    kernels.attend_rows[(heads // together, rows + more)](
         qkv, store, store.stride(0), reading.positions, reading.slots, reading.tables, capacity, *_angles(rotation),
-        *_norms(query_norm, key_norm), *out, partial, weights, rows, spare, 1 / math.sqrt(width), EACH=each,
+        *_norms(query_norm, key_norm), *out, partial, weights, rows, spare, 1 / math.sqrt(width), TOGETHER=together,
         GROUP=group, KV_HEADS=kv_heads, NARROW=narrow, TALL=max(narrow, 16), KEYS=tile.keys,
         ROTARY=rotation is not None, NORM=query_norm is not None, DOT=tile.dot, FAR=_is_far(store),
         STAGES=tile.stages, num_warps=tile.warps, **common,

@@ -65,12 +65,12 @@ def _heads(
 
 @triton.jit
 def _look(
-    query, summed, total, largest, tables, keys, apart, at, first, stop, last, before, seen, scale,
+    query, summed, total, largest, tables, keys, apart, at, first, stop, last, lowest, highest, scale,
     MASKED: tl.constexpr, WINDOW: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr,
     KEYS: tl.constexpr, FAR: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Take in the keys and values of tokens `first` … `stop`. Where `MASKED` a query sees those from `before` up to
-    `seen`; after token `last` nothing is read."""
+    """Take in the keys and values of tokens `first` … `stop`. Where `MASKED` a query sees those from `lowest` up to
+    `highest`; after token `last` nothing is read."""
     columns = first + tl.arange(0, KEYS)
     slots = tl.load(tables + tl.minimum(columns, last))
     for _ in tl.range(first, stop, KEYS, num_stages=STAGES):
@@ -79,9 +79,9 @@ def _look(
         key = _tile(keys, places, at[None, :], WIDTH, PADDED)
         scores = tl.dot(query, tl.trans(key), input_precision="ieee")
         if MASKED:
-            visible = columns[None, :] <= seen[:, None]
+            visible = columns[None, :] <= highest[:, None]
             if WINDOW > 0:
-                visible &= columns[None, :] >= before[:, None]
+                visible &= columns[None, :] >= lowest[:, None]
             scores = tl.where(visible, scores, float("-inf"))
         higher = tl.maximum(largest, tl.max(scores, 1) * scale)
         shares = tl.exp2(scores * scale - higher[:, None])
@@ -132,12 +132,12 @@ def attend_rows(
     partial,  # (programs, H, K): what programs that share a row come to
     weights,  # (programs, H, 2): the largest score and the sum of each
     rows, spare, scale,
-    EACH: tl.constexpr, GROUP: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr,
+    TOGETHER: tl.constexpr, GROUP: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr,
     NARROW: tl.constexpr, TALL: tl.constexpr, KEYS: tl.constexpr, ROTARY: tl.constexpr, NORM: tl.constexpr,
     WINDOW: tl.constexpr, ORDER: tl.constexpr, ROWS: tl.constexpr, LEAST: tl.constexpr, DOT: tl.constexpr,
     FAR: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """softmax(q Kᵀ · scale) V of `EACH` heads of one row that share keys, over the row's tokens and the new one.
+    """softmax(q Kᵀ · scale) V of `TOGETHER` heads of one row that share keys, over the row's tokens and the new one.
 
     Program m has row m, or its first tokens; with `ROWS` long rows are shared, and programs from `rows` on have the
     others of their tokens. The first also writes the new key and value into its slot. The heads, `NARROW` with those
@@ -145,7 +145,7 @@ def attend_rows(
 
     What tells where a row stands is read before the kernel before has ended.
     """
-    head, item = tl.program_id(0) * EACH, tl.program_id(1)
+    head, item = tl.program_id(0) * TOGETHER, tl.program_id(1)
     shared = head // GROUP  # the head of keys and values
     row, part, parts = item, 0, 1
     heads: tl.constexpr = GROUP * KV_HEADS
@@ -181,7 +181,7 @@ def attend_rows(
     wait(PDL)
 
     g = tl.arange(0, NARROW)
-    query = _heads(qkv, head + g, g < EACH, at, eps, query_norm, NORM, position, cos, sin, ROTARY, WIDTH)
+    query = _heads(qkv, head + g, g < TOGETHER, at, eps, query_norm, NORM, position, cos, sin, ROTARY, WIDTH)
     total = tl.zeros((NARROW,), tl.float32)
     largest = tl.full((NARROW,), -1e30, tl.float32)  # not -∞: two of them may meet
     summed = tl.zeros((NARROW, PADDED), tl.float32)
@@ -226,32 +226,32 @@ def attend_rows(
         columns += KEYS
     tall: tl.constexpr = TALL if DOT else 1
     h = tl.arange(0, tall)
-    there = (h < EACH)[:, None] & (at < WIDTH)[None, :]
+    there = (h < TOGETHER)[:, None] & (at < WIDTH)[None, :]
     if parts == 1:
-        made = (summed / total[:, None]).to(keys.dtype.element_ty)
+        context = (summed / total[:, None]).to(keys.dtype.element_ty)
         if ORDER == 0:
             out += wide * (heads * WIDTH) + head * WIDTH
-            tl.store(out + h[:, None] * WIDTH + at[None, :], made, mask=there)
+            tl.store(out + h[:, None] * WIDTH + at[None, :], context, mask=there)
         else:  # WIDTH is a multiple of 32, and PADDED
-            _store_int16(made, out, scales, wide, head, EACH, heads, ORDER, tall, WIDTH)
+            _store_int16(context, out, scales, wide, head, TOGETHER, heads, ORDER, tall, WIDTH)
     if ROWS > 0:  # noqa: SIM102
         if parts > 1:  # the outer one is the compiler's
             number = item * heads + head + h
             tl.store(partial + number[:, None] * WIDTH + at[None, :], summed, mask=there)
-            tl.store(weights + number * 2, largest, mask=h < EACH)
-            tl.store(weights + number * 2 + 1, total, mask=h < EACH)
+            tl.store(weights + number * 2, largest, mask=h < TOGETHER)
+            tl.store(weights + number * 2 + 1, total, mask=h < TOGETHER)
 
 
 @triton.jit
-def _store_int16(made, out, scales, row, head, count, HEADS: tl.constexpr, ORDER: tl.constexpr, TALL: tl.constexpr,
+def _store_int16(context, out, scales, row, head, count, HEADS: tl.constexpr, ORDER: tl.constexpr, TALL: tl.constexpr,
                  WIDTH: tl.constexpr):  # fmt: skip
     """`count` heads of a row from `head` on, of TALL that there are numbers for."""
     groups: tl.constexpr = HEADS * WIDTH // 32
-    each: tl.constexpr = WIDTH // 32
+    size: tl.constexpr = WIDTH // 32
     out += row * ((groups + 7) // 8 * 256)
-    numbers = tl.reshape(made.to(tl.float32), (TALL * WIDTH,))
-    first = head * each
-    store_int16(numbers, out, scales + row * groups * 2, first, first + count * each, ORDER, TALL * each)
+    numbers = tl.reshape(context.to(tl.float32), (TALL * WIDTH,))
+    first = head * size
+    store_int16(numbers, out, scales + row * groups * 2, first, first + count * size, ORDER, TALL * size)
 
 
 @triton.jit
@@ -286,12 +286,12 @@ def merge_rows(
         total = total * shrink + tl.sum(sums * shares, 0)
         summed = summed * shrink + tl.sum(x * shares[:, None], 0)
         largest = higher
-    made = (summed / total).to(like.dtype.element_ty)
+    context = (summed / total).to(like.dtype.element_ty)
     wide = row.to(tl.int64)
     if ORDER == 0:
-        tl.store(out + (wide * HEADS + head) * WIDTH + at, made, mask=at < WIDTH)
+        tl.store(out + (wide * HEADS + head) * WIDTH + at, context, mask=at < WIDTH)
     else:
-        _store_int16(made[None, :], out, scales, wide, head, 1, HEADS, ORDER, 1, WIDTH)
+        _store_int16(context[None, :], out, scales, wide, head, 1, HEADS, ORDER, 1, WIDTH)
 
 
 # --- tokens of any number -----------------------------------------------------------------------------
@@ -376,8 +376,8 @@ def attend_prompts(
     row, offset = tl.load(tiles + tile * 2), tl.load(tiles + tile * 2 + 1)
     begin, end = tl.load(starts + row), tl.load(starts + row + 1)
     position = tl.load(positions + begin).to(tl.int32) + offset  # of the tile's first token
-    each: tl.constexpr = QUERIES // GROUP  # tokens
-    count = tl.minimum(end - begin - offset, each)
+    tokens: tl.constexpr = QUERIES // GROUP
+    count = tl.minimum(end - begin - offset, tokens)
     tables += row.to(tl.int64) * capacity
     at, q = tl.arange(0, PADDED), tl.arange(0, QUERIES)
     token = q // GROUP
@@ -391,8 +391,8 @@ def attend_prompts(
     query = tl.load(queries + (number * query_apart + inner)[:, None] + at[None, :], mask=there, other=0.0)
 
     stop = position + count
-    seen = tl.minimum(position + token, stop - 1)
-    before = tl.maximum(seen + 1 - WINDOW, 0)
+    highest = tl.minimum(position + token, stop - 1)
+    lowest = tl.maximum(highest + 1 - WINDOW, 0)
     summed = tl.zeros((QUERIES, PADDED), tl.float32)
     total = tl.zeros((QUERIES,), tl.float32)
     largest = tl.full((QUERIES,), -1e30, tl.float32)  # not -∞: a block may have nothing for some queries
@@ -403,18 +403,18 @@ def attend_prompts(
         all_see = tl.maximum(all_see, first)
         edge = tl.minimum(edge, all_see)
         summed, total, largest = _look(
-            query, summed, total, largest, tables, keys, apart, at, first, edge, stop - 1, before, seen, scale,
+            query, summed, total, largest, tables, keys, apart, at, first, edge, stop - 1, lowest, highest, scale,
             True, WINDOW, KV_HEADS, WIDTH, PADDED, KEYS, FAR, STAGES,
         )  # fmt: skip
         first = edge
     summed, total, largest = _look(
-        query, summed, total, largest, tables, keys, apart, at, first, all_see, stop - 1, before, seen, scale,
+        query, summed, total, largest, tables, keys, apart, at, first, all_see, stop - 1, lowest, highest, scale,
         False, 0, KV_HEADS, WIDTH, PADDED, KEYS, FAR, STAGES,
     )  # fmt: skip
     summed, total, largest = _look(
-        query, summed, total, largest, tables, keys, apart, at, all_see, stop, stop - 1, before, seen, scale,
+        query, summed, total, largest, tables, keys, apart, at, all_see, stop, stop - 1, lowest, highest, scale,
         True, WINDOW, KV_HEADS, WIDTH, PADDED, KEYS, FAR, STAGES,
     )  # fmt: skip
-    made = (summed / total[:, None]).to(out.dtype.element_ty)
+    context = (summed / total[:, None]).to(out.dtype.element_ty)
     places = out + (number * (heads * WIDTH) + inner)[:, None] + at[None, :]
-    tl.store(places, made, mask=there)
+    tl.store(places, context, mask=there)
