@@ -88,10 +88,9 @@ def test_places_that_grow_keep_what_is_in_them(
         assert_same(engine.take(number), alone(model, prompt, chosen))
 
 
-@pytest.mark.thinned(3)
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("how", [{}, {"kind": "sample"}, {"kind": "beam"}])
-@pytest.mark.parametrize("name", ["gpt2", "llama", "lstm"])
+@pytest.mark.parametrize("how", [{"kind": "beam"}])
+@pytest.mark.parametrize("name", ["gpt2", "lstm"])
 def test_a_beginning_that_all_have_is_read_once(
     name: str, how: dict[str, Any], device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,7 +154,7 @@ def watched(model: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]
 
 
 def test_newcomers_wait_for_one_another_and_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, how = made("gpt2", "cpu"), options(max_tokens=40, min_tokens=40)
+    model, how = made("lstm", "cpu"), options(max_tokens=40, min_tokens=40)
     read = watched(model, monkeypatch)
     engine = engine_of(model, chunk=64)
     told: list[int] = []
@@ -182,7 +181,7 @@ def test_newcomers_wait_no_longer_where_nobody_streams(monkeypatch: pytest.Monke
         return advance(self, steps, level)
 
     monkeypatch.setattr(SearchSteps, "advance", watch)
-    model, how = made("gpt2", "cpu"), options(max_tokens=40, min_tokens=40)
+    model, how = made("lstm", "cpu"), options(max_tokens=40, min_tokens=40)
     read = watched(model, monkeypatch)
     engine = engine_of(model, chunk=64)
     engine.add([[1, 2]], how)
@@ -197,7 +196,7 @@ def test_newcomers_wait_no_longer_where_nobody_streams(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("width", [1, 2])
 def test_no_more_rows_write_than_are_allowed(width: int) -> None:
     how = options(max_tokens=9) if width == 1 else options(kind="beam", beams=2, max_tokens=9)
-    model = made("gpt2", "cpu")
+    model = made("lstm", "cpu")
     engine = engine_of(model, rows=5)
     numbers = [number for prompt in prompts(12) for number in engine.add([prompt], how)]
     alive = []
@@ -208,7 +207,7 @@ def test_no_more_rows_write_than_are_allowed(width: int) -> None:
 
 
 def test_long_prompts_are_read_in_parts_while_others_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, how = made("gpt2", "cpu"), options(max_tokens=30, min_tokens=30)
+    model, how = made("lstm", "cpu"), options(max_tokens=30, min_tokens=30)
     read = watched(model, monkeypatch)
     engine = engine_of(model, chunk=6)
     told: list[int] = []
@@ -228,7 +227,7 @@ def test_long_prompts_are_read_in_parts_while_others_write(monkeypatch: pytest.M
 
 
 def test_who_goes_away_before_being_read_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, how = made("gpt2", "cpu"), options(max_tokens=20, min_tokens=20)
+    model, how = made("lstm", "cpu"), options(max_tokens=20, min_tokens=20)
     read = watched(model, monkeypatch)
     engine = engine_of(model, chunk=6)
     [first] = engine.add([[1, 2]], how)
@@ -249,7 +248,7 @@ def test_who_goes_away_before_being_read_is_not_read(monkeypatch: pytest.MonkeyP
 def test_a_long_beginning_that_is_known_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefix_cache, "LEAST", 3)
     monkeypatch.setattr(device_lane, "MIN_REUSED", 8)
-    model, how = made("gpt2", "cpu"), options(max_tokens=5)
+    model, how = made("gpt2", "cpu"), options(kind="beam", beams=2, max_tokens=5)
     read = watched(model, monkeypatch)
     engine = engine_of(model, chunk=64, prefixes=PrefixCache(1 << 20))
     beginning = [1 + (7 * n) % 20 for n in range(12)]
@@ -264,7 +263,7 @@ def test_a_long_beginning_that_is_known_is_not_read_again(monkeypatch: pytest.Mo
 
 
 def test_a_lane_without_room_on_the_device_is_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, how = made("gpt2", "cpu"), options(max_tokens=5)
+    model, how = made("lstm", "cpu"), options(max_tokens=5)
     monkeypatch.setattr(model, "slots", lambda *_: None)
     engine = engine_of(model)
     numbers = [number for prompt in prompts(3) for number in engine.add([prompt], how)]
@@ -274,7 +273,7 @@ def test_a_lane_without_room_on_the_device_is_the_hosts(monkeypatch: pytest.Monk
     while engine.step():
         pass
     for number, prompt in zip(numbers, prompts(3), strict=True):
-        assert_same(engine.take(number), alone(made("gpt2", "cpu"), prompt, how))
+        assert_same(engine.take(number), alone(made("lstm", "cpu"), prompt, how))
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
@@ -310,7 +309,7 @@ def test_every_step_is_the_recorded_one_of_its_level(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(SearchSteps, "prepare", watch_prepare)
     monkeypatch.setattr(SearchSteps, "advance", watch_advance)
-    model = made("gpt2", "cpu")
+    model = made("lstm", "cpu")
     for together in (
         [{"max_tokens": 40}, {"kind": "sample", "top_p": 0.9, "max_tokens": 3}],
         [{"kind": "beam", "beams": 2, "repetition_penalty": 1.2}],
@@ -344,7 +343,7 @@ def test_a_part_is_no_more_tokens_than_it_may_be(monkeypatch: pytest.MonkeyPatch
 
 def test_larger_places_do_not_hold_up_who_came_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_lane, "SMALLEST", 8)
-    model, how = made("gpt2", "cpu"), options(max_tokens=5)
+    model, how = made("lstm", "cpu"), options(max_tokens=5)
     engine = engine_of(model)
     long = [1 + n % 20 for n in range(30)]
     numbers = [*engine.add([[1]], how), *engine.add([long], how)]

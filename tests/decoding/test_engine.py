@@ -73,7 +73,7 @@ def run(model: Any, how: SearchOptions, recorded: bool, prompts: list[list[int]]
     numbers = engine.add(prompts, how, memory=memory_of(model, prompts), **more)
     engine.step()
     lane = next(iter(engine._lanes.values()), None)
-    assert lane is None or isinstance(lane, DeviceLane if recorded else HostLane)
+    assert lane is None or isinstance(lane, HostLane) != recorded
     if isinstance(lane, DeviceLane):
         assert lane._steps is not None
     run_out(engine)
@@ -266,7 +266,7 @@ def test_what_a_cancelled_request_had_found_is_dropped(recorded: bool) -> None:
 
 @pytest.mark.parametrize("recorded", [False, True])
 def test_who_waits_for_room_is_not_overtaken(recorded: bool) -> None:
-    engine = Engine(made("gpt2"), recorded=recorded, rows=4)
+    engine = Engine(made("lstm"), recorded=recorded, rows=4)
     begun: list[int] = []
     engine.add([[1]] * 3, options(max_tokens=12))
     for number, rows in enumerate((3, 1, 1)):
@@ -320,7 +320,7 @@ def test_who_needs_more_room_than_there_is_gets_it_and_the_others_move(
 
 def test_who_needs_more_columns_than_there_is_memory_for_waits_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_lane, "SMALLEST", 8)
-    model, longer = made("gpt2"), [1 + n % (V - 1) for n in range(20)]
+    model, longer = made("lstm"), [1 + n % (V - 1) for n in range(20)]
     [expected] = run(model, options(max_tokens=9), False, [longer])
     engine = Engine(model, ends=[0], suppress=[5], suppress_first=[7], recorded=True, rows=4)
     [first] = engine.add([[1]], options(max_tokens=6))
@@ -425,7 +425,7 @@ def test_steps_that_cannot_be_recorded_run_as_they_are_and_that_is_told_once(mon
 
 
 def test_where_memory_runs_out_what_is_kept_goes_and_then_the_host_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, tries = made("gpt2"), []
+    model, tries = made("lstm"), []
     monkeypatch.setattr(search_steps, "_TOLD", set())
 
     def make() -> None:

@@ -84,7 +84,7 @@ def example_of(
     reading = Reading(
         torch.tensor(np.cumsum([0, *new]), dtype=torch.int32),
         torch.tensor([place for row in places for place in row]),
-        torch.tensor([int(tables[m, place]) for m, row in enumerate(places) for place in row]),
+        torch.tensor([int(tables[m, place]) for m, row in enumerate(places) for place in row], dtype=torch.int32),
         tables, max(new), capacity,
     )  # fmt: skip
     reading = Reading(*(part.to(DEVICE) if isinstance(part, Tensor) else part for part in reading))
@@ -130,7 +130,7 @@ def test_rows_that_read_a_token_see_all_before(name: str, programs: str, monkeyp
 
     case = CASES[name]
     if programs == "one of few warps":
-        monkeypatch.setattr(paged_attention, "PROGRAMS", 1)
+        monkeypatch.setattr(paged_attention, "BUSY", 1)
     if programs == "several":
         monkeypatch.setattr(paged_attention, "LEAST", 8)
         apart = case.heads if case.dtype == torch.float32 else case.kv_heads

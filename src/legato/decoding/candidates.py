@@ -90,6 +90,7 @@ class Chooser:
             for first in (True, False)
             for may_end in (True, False)
         }
+        self._least = torch.tensor([options.min_tokens], dtype=torch.int32, device=device)
         ending = set(ends) - set(suppress)
         # Of what is forbidden where nobody may end, what is an end and nothing worse, (forbidden,).
         self._ending = {
@@ -128,8 +129,8 @@ class Chooser:
         if quick and logits.is_cuda and allowed is None:
             from legato.nn.kernels.cuda import choice
 
-            ending = self._ending[first] if may_end is None else None
-            barred = choice.Forbidden(forbidden, ending, self.options.min_tokens)
+            kinds = self._ending[first].int() * 2 if may_end is None else torch.zeros_like(forbidden, dtype=torch.int32)
+            barred = choice.Forbidden(forbidden, kinds, self._least)
             fits = len(forbidden) <= choice.MOST_FORBIDDEN
             if fits and self.width == 1:
                 temperature = max(self.options.temperature, 1e-30) if rows is None else rows.temperature

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from legato.decoding.batch import Batch
 from legato.decoding.frontier import Constraint, Hypothesis, LogitsProcessor
 from legato.decoding.lanes.device_lane import DeviceLane
 from legato.decoding.lanes.host_lane import HostLane
@@ -30,6 +31,7 @@ from legato.nn.capture import capturing
 from legato.nn.kernels.description import recording_key
 from legato.nn.state import Generates
 
+BLOCKS = "blocks"
 HOST: tuple[Any, ...] = ("host",)  # the lane of all that the host looks at
 
 
@@ -67,14 +69,14 @@ class Engine:
         """
         self.model, self.rows, self.capacity = model, rows, capacity
         never, never_first = sorted({*suppress}), sorted({*suppress_first})
-        self._setting = Setting(model, sorted({*ends}), never, never_first, normalised, rows, capacity, chunk)
-        self.prefixes = prefixes
         self.recorded = model.device.type == "cuda" if recorded is None else recorded
+        listed = sorted({*ends})
+        self._setting = Setting(model, listed, never, never_first, normalised, rows, capacity, chunk, self.recorded)
+        self.prefixes = prefixes
         self._next = 0
         self._waiting: deque[Call] = deque()
-        self._lanes: dict[tuple[Any, ...], HostLane | DeviceLane] = {}
+        self._lanes: dict[tuple[Any, ...], HostLane | DeviceLane | Batch] = {}
         self._found: dict[int, list[Hypothesis]] = {}
-        listed = self._setting.ends
         if listed and not 0 <= listed[0] <= listed[-1] < model.vocabulary:
             raise LegatoError(f"end tokens {listed}: not all are in the model's vocabulary of {model.vocabulary}")
 
@@ -102,7 +104,7 @@ class Engine:
         and may have `ends` of its own.
         """
         self._check(prompts, options, text_of)
-        first, ids = self._next, [[int(token) for token in prompt] for prompt in prompts]
+        first, ids = self._next, [list(map(int, prompt)) for prompt in prompts]
         limits = [options.max_tokens] * len(prompts) if limits is None else list(limits)
         seeds = seeds_for(prompts, sources, options, walks) if options.drawn else []
         own_ends = None if ends is None or sorted({*ends}) == self._setting.ends else tuple(sorted({*ends}))
@@ -144,12 +146,12 @@ class Engine:
                 if not lane.idle:
                     lane.step()
                 self._found |= lane.finished()
-                if lane.idle:
-                    self._lanes.pop(key).close()
+                if lane.idle and not (isinstance(lane, Batch) and self.prefixes is not None):
+                    self._lanes.pop(key).close()  # a batch keeps what prompts began with
         except BaseException:
             self.close()
             raise
-        return bool(self._lanes or self._waiting)
+        return bool(self._waiting) or not all(lane.idle for lane in self._lanes.values())
 
     def take(self, number: int) -> list[Hypothesis]:
         """What was found for a request that is done, best first."""
@@ -172,15 +174,21 @@ class Engine:
             call = self._waiting.popleft()
             if len(call.cancelled) == len(call.prompts):
                 continue
-            on_device = self._stays_on_device(call)
+            computed = self._recorded_as(call)
+            on_device = computed is not None
+            in_blocks = on_device and self._in_blocks(call)
             key = call.manner.on_device.key if on_device else HOST
+            if in_blocks:
+                key = BLOCKS, computed
             lane = self._lanes.get(key)
             if key in full or (lane is not None and not lane.has_room(call)):
                 full.add(key)
                 later.append(call)
                 continue
             if lane is None:
-                if on_device:
+                if in_blocks:
+                    lane = Batch(self._setting, computed)
+                elif on_device:
                     lane = DeviceLane(self._setting, call.manner.on_device, self.prefixes)
                 else:
                     lane = HostLane(self._setting, self.prefixes)
@@ -190,13 +198,17 @@ class Engine:
                 lane.cancel(number)
         self._waiting = later
 
-    def _stays_on_device(self, call: Call) -> bool:
+    def _in_blocks(self, call: Call) -> bool:
+        return call.manner.options.width == 1 and call.memory is None and hasattr(self.model, "read_rows")
+
+    def _recorded_as(self, call: Call) -> tuple[Any, ...] | None:
+        """What a recorded step of the model depends on; None where the host has to see this call's steps."""
         model = self.model
         able = hasattr(model, "slots") and not isinstance(model, Sliding)
         adapted = call.adapter != BASE or bound_rows() is not None
         if not (self.recorded and able) or adapted or call.manner.host_looks or capturing():
-            return False
-        return recording_key(model) is not None
+            return None
+        return recording_key(model)
 
     def _check(self, prompts: Sequence[Sequence[int]], options: SearchOptions, text_of: TextOf | None) -> None:
         vocabulary = self.model.vocabulary

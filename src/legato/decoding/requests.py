@@ -39,6 +39,7 @@ class Setting:
     rows: int | None  # the most that write side by side in a lane
     capacity: int | None  # tokens that a row has room for
     chunk: int | None  # tokens of prompts that are read between two steps; None: whole prompts
+    recorded: bool = False  # whether steps are recorded, where the device can
 
 
 @dataclass(frozen=True)

@@ -218,7 +218,8 @@ class SequenceModel(nn.Module):
 
     def train(self, mode: bool = True) -> Self:
         if mode:
-            self.__dict__.pop("_recorded_steps", None)  # of its writing: their memory is for training now
+            for name in ("_recorded_steps", "_runners"):  # of its writing: their memory is for training now
+                self.__dict__.pop(name, None)
         return super().train(mode)
 
     def refuse_longer(self, length: int) -> None:

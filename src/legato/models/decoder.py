@@ -14,15 +14,17 @@ from torch import Tensor, nn
 from legato.data.batching.batch import Batch, Inputs
 from legato.models.base import SequenceModel, Sizes
 from legato.nn.adapters.lora_by_row import bound_rows
+from legato.nn.attention import additive
+from legato.nn.block_cache import BLOCK, BlockPast, KVCache, PaddedReading, Reading
 from legato.nn.capture import capturing, record
 from legato.nn.dropout import dropout
 from legato.nn.feedforward import BlockShape
-from legato.nn.kernels.cuda.decoder import cuda_step
+from legato.nn.kernels.cuda.decoder import cuda_step, paged_step
 from legato.nn.kernels.decoder import decoder_step
 from legato.nn.kernels.description import describe
-from legato.nn.kv_cache import KeyValueCache, right_aligned
-from legato.nn.linear import pack, pack_layers
-from legato.nn.multihead import SourceStates
+from legato.nn.kv_cache import CacheSlice, KeyValueCache, right_aligned
+from legato.nn.linear import pack, pack_layers, product_dtype
+from legato.nn.multihead import AttentionView, SourceStates
 from legato.nn.positions import At, Learned, Rotary
 from legato.nn.readout import Readout, TokenEmbedding
 from legato.nn.slots import CacheSlots, Slots
@@ -145,6 +147,43 @@ class DecoderModel(CachedModel):
     def drop_readout(self) -> None:
         super().drop_readout()
         self.config = self.config.model_copy(update={"tied": True})  # nothing is left that differs from the embedding
+
+    # --- rows that write, in a cache of blocks ------------------------------------------------------------
+
+    def new_cache(self, blocks: int, rows: int, capacity: int) -> KVCache:
+        """Room for the keys and values of rows that write (`read_rows`)."""
+        shape, weight = self.stack.shape, next(self.stack.parameters())
+        like = weight.new_empty(0, dtype=product_dtype(weight))
+        heads = shape.kv_heads or shape.heads
+        cache = KVCache(
+            len(self.stack.layers), heads, shape.head_size, blocks=blocks, rows=rows, capacity=capacity, like=like
+        )
+        cache.kernel = paged_step(self, cache)
+        return cache
+
+    @property
+    def block_bytes(self) -> int:
+        """What a block of such a cache takes."""
+        shape, weight = self.stack.shape, next(self.stack.parameters())
+        heads = shape.kv_heads or shape.heads
+        return 2 * len(self.stack.layers) * heads * shape.head_size * BLOCK * product_dtype(weight).itemsize
+
+    @torch.no_grad()
+    def read_rows(self, tokens: Tensor, reading: Reading, cache: KVCache) -> Tensor:
+        """Read the next tokens (N,) of some rows; logits (M, V) after the last of each row."""
+        if cache.kernel is not None and not capturing():
+            logits: Tensor = cache.kernel(tokens, reading, cache)
+            return logits
+        padded = PaddedReading.of(reading)
+        views = {
+            window: AttentionView(additive(padded.visible(window), cache.store.dtype))
+            for window in set(self.stack.windows)
+        }
+        pasts: Any = [BlockPast(layer, padded.slots, padded.tables) for layer in cache.store]
+        opening = CacheSlice(padded.positions, [views[window] for window in self.stack.windows], pasts, None)
+        x = self.stack.extend(self.embed_tokens(tokens[padded.tokens], padded.positions), opening)
+        rows = torch.arange(len(x), device=x.device)
+        return self.readout(x[rows, padded.last])
 
     def read(self, batch: Batch, every: list[Tensor] | None = None) -> Tensor:
         """(B, T) tokens, each given those before it: in its own text, where several share a row."""

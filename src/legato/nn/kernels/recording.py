@@ -49,15 +49,20 @@ def failure_reason(problem: BaseException) -> str:
     return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
 
-def record(body: Callable[[], None], device: torch.device, warm: int = 2) -> torch.cuda.CUDAGraph:
-    """A graph of what `body` does. It is run a few times first: libraries set themselves up in those."""
+def record(
+    body: Callable[[], None], device: torch.device, warm: int = 2, pool: Any = None
+) -> torch.cuda.CUDAGraph:
+    """A graph of what `body` does. It is run a few times first: libraries set themselves up in those.
+
+    Graphs that never run at once may share a `pool` of memory.
+    """
     current, aside = torch.cuda.current_stream(device), torch.cuda.Stream(device)
     aside.wait_stream(current)
     with torch.cuda.stream(aside):
         for _ in range(warm):
             body()
     current.wait_stream(aside)
-    graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
+    graph, pool = torch.cuda.CUDAGraph(), pool or torch.cuda.graph_pool_handle()
     torch.cuda.synchronize(device)
     try:
         # Other threads may allocate meanwhile: only what this one does must be fit to be recorded.

@@ -16,11 +16,16 @@ MOST_ENTRIES: Final = 8192  # candidates of a group's rows and blocks
 
 
 class Forbidden(NamedTuple):
-    """What nobody may write, and what may be written again once a group has written enough."""
+    """What a group may not write: by its kind 0 never, 1 as its first token, 2 before `least` tokens, 3 neither."""
 
     tokens: Tensor  # (N,)
-    ending: Tensor | None = None  # (N,), those of which it depends
-    least: int = 0  # tokens after which these are allowed
+    kinds: Tensor  # (N,) int32
+    least: Tensor  # (G,) int32, or one number for all
+
+    @property
+    def parts(self) -> tuple[Tensor, Tensor, Tensor, int]:
+        """What the kernels take, but for the tokens that are written."""
+        return self.tokens, self.kinds, self.least, int(len(self.least) > 1)
 
 
 def choose(
@@ -42,8 +47,9 @@ def choose(
     out = torch.empty(5, rows, 1, dtype=torch.float32, device=logits.device)
     if not isinstance(temperature, Tensor):
         temperature = torch.full((rows,), temperature, dtype=torch.float32, device=logits.device)
-    barred = forbidden.tokens, forbidden.ending, written, forbidden.least
-    how = {"FORBIDDEN": len(forbidden.tokens), "ENDS": forbidden.ending is not None, "BLOCK": BLOCK, "num_warps": 4}
+    tokens, kinds, least, apart = forbidden.parts
+    barred = tokens, kinds, written, least, apart
+    how = {"FORBIDDEN": len(tokens), "BLOCK": BLOCK, "num_warps": 4}
     kernels.scan_logits[(rows, blocks)](logits, logits.stride(0), *barred, parts, size, temperature, **how)
     kernels.choose[(rows,)](
         parts, logits, logits.stride(0), *barred, seeds, size, blocks, temperature, out, rows,
@@ -66,10 +72,10 @@ def choose_beams(logits: Tensor, scores: Tensor, written: Tensor, forbidden: For
     tokens = torch.empty(rows, blocks, count, dtype=torch.int32, device=device)
     sums = torch.empty(rows, blocks, 2, dtype=torch.float32, device=device)
     out = torch.empty(5, groups, count, dtype=torch.float32, device=device)
+    barred, kinds, least, apart = forbidden.parts
     kernels.scan_beams[(rows, blocks)](
-        logits, logits.stride(0), forbidden.tokens, forbidden.ending, written, forbidden.least, values, tokens, sums,
-        size, WIDTH=width, COUNT=count, FORBIDDEN=len(forbidden.tokens), ENDS=forbidden.ending is not None,
-        BLOCK=BLOCK, num_warps=4,
+        logits, logits.stride(0), barred, kinds, written, least, apart, values, tokens, sums, size, WIDTH=width,
+        COUNT=count, FORBIDDEN=len(barred), BLOCK=BLOCK, num_warps=4,
     )  # fmt: skip
     kernels.choose_beams[(groups,)](
         values, tokens, sums, scores, size, blocks, out, groups, WIDTH=width, COUNT=count,
@@ -87,4 +93,15 @@ def advance_beams(
     kernels.advance_beams[(groups,)](
         candidates, ends, scores, tokens, parents, written, groups, count, WIDTH=width, ROWS=next_power_of_2(width),
         COUNT=next_power_of_2(count), num_warps=1,
+    )  # fmt: skip
+
+
+def advance_rows(
+    made: Tensor, log: Tensor, turn: Tensor, tokens: Tensor, written: Tensor, lengths: Tensor, last: int
+) -> None:
+    """Rows have chosen, `made` (5, R): the plain twin is `Runner._advance`."""
+    rows = made.shape[1]
+    kernels.advance_rows[(1,)](
+        made, log, turn, len(log), tokens, written, lengths, last, rows, log.shape[2], BLOCK=next_power_of_2(rows),
+        num_warps=1 if rows <= 32 else 4,
     )  # fmt: skip

@@ -7,21 +7,23 @@ import triton.language as tl
 
 
 @triton.jit
-def _may(at, forbidden, ending, written, group, least, FORBIDDEN: tl.constexpr, ENDS: tl.constexpr):
-    """Which tokens a group may write: not those FORBIDDEN ones, but an `ending` one once `least` are written."""
+def _may(at, forbidden, kinds, written, group, least, least_apart, FORBIDDEN: tl.constexpr):
+    """Which tokens a group may write: not the FORBIDDEN ones, by their `kinds` (`choice.Forbidden`)."""
     may = at >= 0
-    for i in tl.static_range(FORBIDDEN):
-        other = at != tl.load(forbidden + i)
-        if ENDS:
-            other = other | ((tl.load(ending + i) != 0) & (tl.load(written + group) >= least))
-        may = may & other
+    if FORBIDDEN > 0:
+        count = tl.load(written + group)
+        grown = count >= tl.load(least + group * least_apart)
+        for i in tl.static_range(FORBIDDEN):
+            kind = tl.load(kinds + i)
+            barred = (kind == 0) | (((kind & 1) != 0) & (count == 0)) | (((kind & 2) != 0) & (grown == 0))
+            may = may & ((at != tl.load(forbidden + i)) | (barred == 0))
     return may
 
 
 @triton.jit
 def scan_logits(
-    logits, apart, forbidden, ending, written, least, parts, size, temperature, FORBIDDEN: tl.constexpr,
-    ENDS: tl.constexpr, BLOCK: tl.constexpr,
+    logits, apart, forbidden, kinds, written, least, least_apart, parts, size, temperature,
+    FORBIDDEN: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Of each block of a row's logits (R, V): the largest m of what may be written, its place, and Σ exp((l − m) / T)
     over that; of all the largest h and Σ exp(l − h)."""
@@ -33,7 +35,7 @@ def scan_logits(
     # NaN must show in the sum; for the place it counts as the least.
     known = tl.where(score == score, score, float("-inf"))
     highest = tl.max(known, 0)
-    known = tl.where(_may(at, forbidden, ending, written, row, least, FORBIDDEN, ENDS), known, float("-inf"))
+    known = tl.where(_may(at, forbidden, kinds, written, row, least, least_apart, FORBIDDEN), known, float("-inf"))
     largest = tl.max(known, 0)
     place = tl.min(tl.where(known == largest, at, size), 0)
     out = parts + (row * tl.num_programs(1) + block) * 5
@@ -64,8 +66,8 @@ def _log_sum(at, there):
 
 @triton.jit
 def choose(
-    parts, logits, apart, forbidden, ending, written, least, seeds, size, blocks, temperature, out, rows,
-    DRAWN: tl.constexpr, FORBIDDEN: tl.constexpr, ENDS: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
+    parts, logits, apart, forbidden, kinds, written, least, least_apart, seeds, size, blocks, temperature,
+    out, rows, DRAWN: tl.constexpr, FORBIDDEN: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
     """A row's best token, or one drawn by its seed and the tokens written; its log-probability; the log-sum-exp.
 
@@ -98,7 +100,7 @@ def choose(
         before = tl.sum(tl.where(block < found, masses, 0.0), 0)
         at = found * BLOCK + tl.arange(0, BLOCK)
         score = tl.load(logits + row * apart + at, mask=at < size, other=float("-inf")).to(tl.float32)
-        may = _may(at, forbidden, ending, written, row, least, FORBIDDEN, ENDS)
+        may = _may(at, forbidden, kinds, written, row, least, least_apart, FORBIDDEN)
         each = tl.where(may, tl.exp((score - base) / divisor), 0.0)
         inside = before + tl.cumsum(each, 0)
         end = tl.max(tl.where(each > 0, at, 0), 0)
@@ -114,8 +116,8 @@ def choose(
 
 @triton.jit
 def scan_beams(
-    logits, apart, forbidden, ending, written, least, values, tokens, sums, size, WIDTH: tl.constexpr,
-    COUNT: tl.constexpr, FORBIDDEN: tl.constexpr, ENDS: tl.constexpr, BLOCK: tl.constexpr,
+    logits, apart, forbidden, kinds, written, least, least_apart, values, tokens, sums, size,
+    WIDTH: tl.constexpr, COUNT: tl.constexpr, FORBIDDEN: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Of each block of a row's logits (R, V): the COUNT best that may be written, first of equals first; of all the
     largest h and Σ exp(l − h)."""
@@ -127,7 +129,7 @@ def scan_beams(
     number = row * tl.num_programs(1) + block
     tl.store(sums + number * 2, highest)
     tl.store(sums + number * 2 + 1, tl.sum(tl.exp(score - tl.where(highest > float("-inf"), highest, 0.0)), 0))
-    may = _may(at, forbidden, ending, written, row // WIDTH, least, FORBIDDEN, ENDS)
+    may = _may(at, forbidden, kinds, written, row // WIDTH, least, least_apart, FORBIDDEN)
     known = tl.where(may, known, float("-inf"))
     left = at < size
     for i in tl.static_range(COUNT):
@@ -221,3 +223,27 @@ def advance_beams(
     # What is no hypothesis continues what was in its place.
     tl.store(parents + first + seat, first + tl.where(score > float("-inf"), parent, seat.to(tl.int64)), mask=taken)
     tl.store(written + group, tl.load(written + group) + 1)
+
+
+@triton.jit
+def advance_rows(
+    made, log, turn, turns, tokens, written, lengths, last, rows, places, BLOCK: tl.constexpr
+):  # fmt: skip
+    """Rows have chosen, `made` (5, rows): write it down in the log (turns, 5, places), and go on; for one program.
+
+    A row that nobody has stays empty; one that has ended stays within the cache.
+    """
+    row = tl.arange(0, BLOCK)
+    there = row < rows
+    now = tl.load(turn)
+    token = tl.load(made + row, mask=there, other=0.0)
+    for part in tl.static_range(5):
+        value = tl.load(made + part * rows + row, mask=there, other=0.0)
+        tl.store(log + (now * 5 + part) * places + row, value, mask=there)
+    tl.store(tokens + row, token.to(tl.int64), mask=there)
+    tl.store(written + row, tl.load(written + row, mask=there, other=0) + 1, mask=there)
+    length = tl.load(lengths + row, mask=there, other=0)
+    length = tl.minimum(length + (length > 0).to(tl.int64), last)
+    tl.store(lengths + row, length, mask=there)
+    tl.debug_barrier()  # all have read the turn
+    tl.store(turn, (now + 1) % turns)

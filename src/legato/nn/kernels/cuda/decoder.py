@@ -16,3 +16,13 @@ def cuda_step(model: Any, slots: Any) -> Any:
     from legato.nn.kernels.cuda.step import CudaStep, suits
 
     return CudaStep(model, slots) if suits(model, slots) else None
+
+
+def paged_step(model: Any, cache: Any) -> Any:
+    """What reads rows of a cache in blocks on CUDA; None where the plain modules do it."""
+    on = cache.store.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"
+    if not on or not has_kernels():
+        return None
+    from legato.nn.kernels.cuda.paged_step import PagedStep, suits
+
+    return PagedStep(model) if suits(model, cache) else None

@@ -25,7 +25,10 @@ from legato.nn.positions import Rotation
 from legato.nn.quantized import GROUP
 
 PROGRAMS: Final = 528  # that keep such a card busy: four on each of an H200's processors
+BUSY: Final = 264  # that keep it busy where rows are short
+SHORT: Final = 1024  # tokens of such rows
 LEAST: Final = 256  # tokens that are worth a program
+TALLEST: Final = 1024  # rows whose tokens a program can count
 FEW: Final = 16  # queries of a small tile
 
 
@@ -51,7 +54,7 @@ class Tiles(NamedTuple):
     """Which tokens each program of `attend_prompts` has: large tiles first, the others are of rows with few."""
 
     places: Any  # (T, 2) int32, a row and the first of its new tokens: the host's, or on the device
-    large: int  # how many are large
+    large: int  # how many are large; the others begin at an even place
 
 
 def row_tile(dtype: torch.dtype, padded: int, busy: bool) -> RowTile:
@@ -87,8 +90,11 @@ def tiles_of(starts: NDArray[Any], lengths: NDArray[Any], group: int, dtype: tor
         rows = np.repeat(np.arange(len(counts)), tiles)
         offsets = (np.arange(len(rows)) - np.repeat(np.cumsum(tiles) - tiles, tiles)) * tokens
         order = np.argsort(-(lengths[rows] + offsets), kind="stable")
-        places.append(np.stack([rows, offsets], axis=1)[order])
-    return Tiles(np.concatenate(places).astype(np.int32), len(places[0]))
+        places.append(np.stack([rows, offsets], axis=1)[order].astype(np.int32))
+    large, others = places
+    # Kernels are compiled for pointers that are aligned to 16 bytes, and for others once more.
+    between = np.zeros((len(large) % 2, 2), dtype=np.int32)
+    return Tiles(np.concatenate([large, between, others]), len(large))
 
 
 def _is_far(store: Tensor) -> bool:
@@ -114,13 +120,12 @@ def attend_rows(
 
     `store` is the layer's, (2, blocks, kv heads, 16, K), and takes the new keys and values. `rotation` is of all
     positions, (longest, K) in float32. The reading's positions and tables are read before the kernel that makes `qkv`
-    has ended: no kernel that is `chained` to this one may write them. Where rows are few, and the reading's `deepest`
-    says that one may have many tokens, several programs share it, and a second kernel puts together what they make.
+    has ended: no kernel that is `chained` to this one may write them. Where the reading's `deepest` says that a row
+    may have many tokens, several programs share it, and a second kernel puts together what they make.
     """
     rows, group, padded = len(qkv), heads // kv_heads, next_power_of_2(width)
     together = 1 if qkv.dtype == torch.float32 else group  # heads of a program
-    programs = heads // together * rows
-    busy = 2 * programs >= PROGRAMS
+    busy = heads // together * rows >= BUSY
     tile = row_tile(qkv.dtype, padded, busy)
     narrow = next_power_of_2(together)
     exact = width % GROUP == 0 and width == padded
@@ -128,7 +133,8 @@ def attend_rows(
     capacity = reading.tables.shape[1]
     deepest = min(reading.deepest, capacity, window or capacity) - 1  # tokens before the new one
     spare = max(PROGRAMS * together // heads, 1)
-    more = 0 if busy else min(spare, rows * (max(deepest - LEAST // 2 - 1, 0) // LEAST))
+    alone = rows > TALLEST or (busy and deepest <= SHORT)
+    more = 0 if alone else min(spare, rows * (max(deepest - LEAST // 2 - 1, 0) // LEAST))
     partial, weights = None, None
     if more:
         partial = qkv.new_empty(rows + more, heads, width, dtype=torch.float32)
@@ -146,18 +152,9 @@ def attend_rows(
     )  # fmt: skip
     if more:
         kernels.merge_rows[(heads, rows)](
-            reading.positions,
-            partial,
-            weights,
-            *out,
-            store,
-            rows,
-            spare,
-            HEADS=heads,
-            PARTS=32,
-            num_warps=4,
+            reading.positions, partial, weights, *out, store, rows, spare, HEADS=heads, PARTS=32, num_warps=4,
             **common,
-        )
+        )  # fmt: skip
     return out if order else out[0]
 
 
@@ -185,7 +182,8 @@ def attend_prompts(
     """Queries (N, H, K) of new tokens, whose keys are in the store, to (N, H · K); each sees what is before it."""
     group, padded = heads // kv_heads, next_power_of_2(width)
     out = queries.new_empty(len(queries), heads * width)
-    for large, places in ((True, tiles.places[: tiles.large]), (False, tiles.places[tiles.large :])):
+    rest = tiles.large + tiles.large % 2
+    for large, places in ((True, tiles.places[: tiles.large]), (False, tiles.places[rest:])):
         if not len(places):
             continue
         tile = prompt_tile(queries.dtype, padded, group, large)

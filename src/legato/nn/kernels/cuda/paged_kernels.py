@@ -349,7 +349,7 @@ def write_heads(
         tl.store(source, low, mask=one & of_queries)
         tl.store(source + half, high, mask=two & of_queries)
     shared = tl.where(is_value, head - HEADS - KV_HEADS, head - HEADS)
-    place = _places(slot, KV_HEADS, WIDTH, FAR) + shared * (16 * WIDTH) + tl.where(is_value, apart, 0)
+    place = _places(slot, KV_HEADS, WIDTH, FAR) + shared * (16 * WIDTH) + tl.where(is_value, apart, 0).to(tl.int64)
     target = keys + place[:, None] + at[None, :]
     tl.store(target, low, mask=one & (is_query[:, None] == 0))
     tl.store(target + half, high, mask=two & (is_query[:, None] == 0))

@@ -89,6 +89,21 @@ def product(
 
 
 @triton.jit
+def gate(y, out, units, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
+    """f(gate) · up of rows (N, 2 · units), gates first, rounded as the modules round."""
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    there = at < units
+    y += row * 2 * units
+    kind = out.dtype.element_ty
+    wait(PDL)
+    opening = tl.load(y + at, mask=there, other=0.0).to(tl.float32)
+    up = tl.load(y + units + at, mask=there, other=0.0).to(tl.float32)
+    made = _activated(opening, ACTIVATION).to(kind).to(tl.float32) * up
+    tl.store(out + row * units + at, made.to(kind), mask=there)
+
+
+@triton.jit
 def store_int16(x, numbers, scales, first, groups, ORDER: tl.constexpr, COUNT: tl.constexpr):
     """Numbers (COUNT · 32,) of a row as x = s · q, q of 16 bits, 32 of them with one s: next to nothing is lost.
 

@@ -7,6 +7,7 @@ without adapters. Matrices are read where they lie.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any, Final
 
 import torch
@@ -185,13 +186,15 @@ def suits(model: Any, slots: Slots) -> bool:
     # The kernel has one ε for the norms of queries and of keys.
     if spec is None or any(a.eps != b.eps for a, b in zip(spec.head_norms[::2], spec.head_norms[1::2], strict=True)):
         return False
-    return all(_plain(layer, slots.store.dtype) for layer in (*spec.products, readout))
+    return plain_products((*spec.products, readout), slots.store.dtype)
 
 
-def _plain(layer: nn.Module, dtype: torch.dtype) -> bool:
-    """No adapter, inputs in whole groups."""
-    if not isinstance(layer, Linear) or layer.adapted:
-        return False
+def plain_products(layers: Iterable[Any], dtype: torch.dtype) -> bool:
+    """Whether layers have no adapter, and inputs in whole groups."""
+    return all(isinstance(layer, Linear) and not layer.adapted and _fits(layer, dtype) for layer in layers)
+
+
+def _fits(layer: Linear, dtype: torch.dtype) -> bool:
     if isinstance(layer, QuantizedLinear):
         return layer.in_features % GROUP == 0
     return layer.weight.dtype == dtype

@@ -1,0 +1,190 @@
+"""The sampler: from logits to each row's next token, by the row's own parameters.
+
+All rows of a batch are chosen for together, and a step does no more than its most demanding row needs (`Level`): to take
+the best token asks for one pass over the logits, to draw among the most probable ones for a sort. What the sampler
+reads lies on the model's device and nothing asks the host, so that a step may be recorded. Draws are a function of
+the row's seed and of how many tokens it has written (`draws.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from legato.decoding.draws import uniform
+from legato.decoding.options import SearchOptions
+from legato.decoding.row_settings import ALL, SMALLEST, Level, level_of
+from legato.decoding.scores import best, repetition_penalty
+from legato.nn.block_cache import upload
+from legato.nn.kernels.cuda import has_kernels
+
+NEVER: Final = 0  # kinds of tokens that may not be written (nn/kernels/cuda/choice.py)
+NOT_FIRST: Final = 1
+NOT_BEFORE: Final = 2  # so many tokens are written
+
+
+class Parameters(NamedTuple):
+    """What some rows ask of the sampler, a number for each row (M,)."""
+
+    temperature: Tensor  # 0 takes the best token
+    top_k: Tensor
+    top_p: Tensor
+    min_p: Tensor
+    penalty: Tensor
+    min_tokens: Tensor  # int32
+    seeds: Tensor
+    written: Tensor  # tokens so far, int64
+    seen: Tensor | None  # (M, V), tokens that a row has, where some row has a penalty
+
+    def at(self, rows: Tensor | slice) -> Parameters:
+        return Parameters(*(None if part is None else part[rows] for part in self))  # type: ignore[arg-type]
+
+
+class Sampler:
+    """Chooses the tokens of rows that have their parameters in places of a batch."""
+
+    def __init__(
+        self,
+        rows: int,
+        vocabulary: int,
+        ends: Sequence[int],
+        suppress: Sequence[int],
+        suppress_first: Sequence[int],
+        normalised: bool,
+        device: torch.device,
+    ) -> None:
+        """`normalised`: what comes are log-probabilities, which need not sum to 1."""
+        self.vocabulary, self.normalised, self.device = vocabulary, normalised, device
+        self.levels = np.zeros(rows, dtype=np.int64)
+        whole = torch.zeros(rows, dtype=torch.float32, device=device)
+        numbers = torch.zeros(rows, dtype=torch.long, device=device)
+        self.parameters = Parameters(
+            temperature=whole.clone(),
+            top_k=numbers.clone(),
+            top_p=whole + 1,
+            min_p=whole.clone(),
+            penalty=whole + 1,
+            min_tokens=numbers.int(),
+            seeds=numbers.clone(),
+            written=numbers.clone(),
+            seen=None,
+        )
+        kinds = dict.fromkeys(ends, NOT_BEFORE)
+        for token in suppress_first:
+            kinds[token] = kinds.get(token, 0) | NOT_FIRST
+        kinds |= dict.fromkeys(suppress, NEVER)
+        self._barred = torch.tensor(sorted(kinds), dtype=torch.long, device=device)  # (F,)
+        self._kinds = torch.tensor([kinds[token] for token in sorted(kinds)], dtype=torch.int32, device=device)
+
+    def level(self, rows: Sequence[int]) -> Level:
+        """What the most demanding of some rows needs."""
+        return Level(int(self.levels[list(rows)].max(initial=0)))
+
+    def enter(
+        self, rows: Sequence[int], options: Sequence[SearchOptions], seeds: Sequence[int], written: Sequence[int]
+    ) -> None:
+        """Rows begin, or go on where they were."""
+        floats = np.array(
+            [
+                [max(one.temperature, 1e-30) if one.drawn else 0.0 for one in options],  # 0 where float32 cannot hold it
+                [max(one.top_p, SMALLEST) for one in options],  # 0 would leave nothing
+                [one.min_p for one in options],
+                [one.repetition_penalty for one in options],
+            ],
+            dtype=np.float32,
+        )
+        numbers = np.array(
+            [rows, [min(one.top_k, ALL) for one in options], [one.min_tokens for one in options], seeds, written],
+            dtype=np.int64,
+        )
+        temperature, top_p, min_p, penalty = upload(floats, self.device)
+        places, top_k, min_tokens, these_seeds, counts = upload(numbers, self.device)
+        mine = self.parameters
+        for part, new in (
+            (mine.temperature, temperature), (mine.top_p, top_p), (mine.min_p, min_p), (mine.penalty, penalty),
+            (mine.top_k, top_k), (mine.min_tokens, min_tokens.int()), (mine.seeds, these_seeds), (mine.written, counts),
+        ):  # fmt: skip
+            part.index_copy_(0, places, new)
+        self.levels[list(rows)] = [level_of(one) for one in options]
+
+    def see(self, row: int, tokens: Sequence[int]) -> None:
+        """A row has these tokens, which a repetition penalty asks for."""
+        seen = self.parameters.seen
+        if seen is None:
+            seen = torch.zeros(len(self.levels), self.vocabulary, dtype=torch.bool, device=self.device)
+            self.parameters = self.parameters._replace(seen=seen)
+        seen[row] = False
+        seen[row, upload(np.unique(np.asarray(tokens, dtype=np.int64)), self.device)] = True
+
+    def move(self, places: Tensor, to: Tensor, rows: Sequence[int], places_of: Sequence[int]) -> None:
+        """Rows go on in other places, which the device and the host each know."""
+        for part in self.parameters:
+            if part is not None:
+                part.index_copy_(0, to, part[places])
+        self.levels[list(places_of)] = self.levels[list(rows)]
+
+    def __call__(self, logits: Tensor, how: Parameters, level: Level) -> Tensor:
+        """(5, M) numbers of logits (M, V): each row's token, 0, its log-probability under the model and as penalties
+        shape it, and the log of the sum of all, finite where the logits are."""
+        if level <= Level.DRAWN and logits.is_cuda and len(self._barred) <= 16 and self._has_kernels:
+            from legato.nn.kernels.cuda import choice
+
+            forbidden = choice.Forbidden(self._barred, self._kinds, how.min_tokens)
+            seeds = how.seeds if level == Level.DRAWN else None
+            return choice.choose(logits, how.written, forbidden, how.temperature, seeds)[:, :, 0]
+        raw = logits.float()
+        total = 0 * raw.amax(-1, keepdim=True) if self.normalised else raw.logsumexp(-1, keepdim=True)  # (M, 1)
+        shaped, shaped_total = raw, total
+        if level == Level.PENALISED and how.seen is not None:
+            shaped = repetition_penalty(raw, how.seen, how.penalty.unsqueeze(-1))
+            shaped_total = shaped.logsumexp(-1, keepdim=True)
+        if len(self._barred):
+            shaped = shaped.index_copy(-1, self._barred, self._allowed(shaped, how))
+        token = best(shaped, 1)[1]  # (M, 1)
+        if level > Level.TAKEN:
+            token = torch.where((how.temperature > 0).unsqueeze(-1), self._drawn(shaped, how, level), token)
+        gain = shaped.gather(-1, token) - shaped_total
+        # What may not be written adds −∞; its log-probability nobody asks for.
+        logprob = raw.gather(-1, token) - total
+        return torch.cat([token.float(), torch.zeros_like(total), logprob, gain, total], dim=1).t()
+
+    @property
+    def _has_kernels(self) -> bool:
+        return not self.normalised and has_kernels()
+
+    def _allowed(self, logits: Tensor, how: Parameters) -> Tensor:
+        """The logits of tokens that may be barred, (M, F), −∞ where they are."""
+        kinds, written = self._kinds, how.written.unsqueeze(-1)
+        barred = (kinds == NEVER) | ((kinds & NOT_FIRST > 0) & (written == 0))
+        barred = barred | ((kinds & NOT_BEFORE > 0) & (written < how.min_tokens.unsqueeze(-1)))
+        return logits.index_select(-1, self._barred).masked_fill(barred, -torch.inf)
+
+    def _drawn(self, logits: Tensor, how: Parameters, level: Level) -> Tensor:
+        """One token a row (M, 1): the first whose cumulative probability exceeds a uniform number."""
+        divisor = torch.where(how.temperature > 0, how.temperature, 1.0).unsqueeze(-1)
+        scaled = (logits - logits.amax(-1, keepdim=True)) / divisor
+        if level >= Level.FILTERED:
+            scaled = _filtered(scaled, how)
+        reached = scaled.softmax(-1).cumsum(-1)  # (M, V)
+        total = reached[:, -1:]
+        # Below the sum as rounded, so that the token has a probability above 0.
+        below = torch.nextafter(total, torch.zeros_like(total))
+        aim = torch.minimum(uniform(how.seeds, how.written).unsqueeze(-1) * total, below)
+        return torch.searchsorted(reached, aim, right=True).clamp(max=logits.shape[-1] - 1)
+
+
+def _filtered(scaled: Tensor, how: Parameters) -> Tensor:
+    """Logits (M, V), −∞ for what top-k, top-p and min-p leave out (`scores.filter_scores`)."""
+    values, tokens = scaled.sort(stable=True, dim=-1, descending=True)
+    places = torch.arange(values.shape[-1], device=values.device)
+    most = torch.where(how.top_k > 0, how.top_k, values.shape[-1]).unsqueeze(-1)
+    values = values.masked_fill(places >= most, -torch.inf)
+    before = values.softmax(-1).cumsum(-1).roll(1, -1)  # (M, V), the mass of all that are more probable
+    before[:, 0] = 0
+    top_p = how.top_p.unsqueeze(-1)
+    left = ((before < top_p) | (top_p >= 1)) & (values >= values[:, :1] + how.min_p.log().unsqueeze(-1))
+    return torch.empty_like(values).scatter_(-1, tokens, values.masked_fill(~left, -torch.inf))
