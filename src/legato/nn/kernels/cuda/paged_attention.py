@@ -3,7 +3,7 @@
 A step whose rows read one token each calls `attend_rows`, once a layer; it may be recorded. One whose rows read more
 calls `write_heads` and `attend_prompts`, with the `Tiles` that its caller has uploaded once for all layers:
 
-    tiles = tiles_of(starts, before, heads // kv_heads, dtype, width)     of numbers that the host knows
+    tiles = tiles_of(starts, lengths, heads // kv_heads, dtype, width)     of numbers that the host knows
     tiles = tiles._replace(places=upload(tiles.places, device))
 """
 
@@ -30,14 +30,12 @@ SHORT: Final = 1024  # tokens of such rows
 LEAST: Final = 256  # tokens that are worth a program
 TALLEST: Final = 1024  # rows whose tokens a program can count
 FEW: Final = 16  # queries of a small tile
-BRIEF: Final = 4  # blocks of keys that are not told apart into those that all queries see and others
 
 
 class RowTile(NamedTuple):
     """How `attend_rows` cuts up its work."""
 
-    teams: int  # of warps
-    keys: int  # that a team sees together
+    keys: int  # that a program sees together
     warps: int
     stages: int  # blocks on their way from memory
     dot: bool  # whether matrix units multiply
@@ -59,25 +57,26 @@ class Tiles(NamedTuple):
     large: int  # how many are large; the others begin at an even place
 
 
-def row_tile(dtype: torch.dtype, programs: int) -> RowTile:
-    """By measuring on an H200: 64 rows of 100 tokens, 12 heads, 14 µs; of 330 tokens, 32 heads over 8, 25 µs; one row
-    of 4,000, 7 µs."""
+def row_tile(dtype: torch.dtype, padded: int, busy: bool) -> RowTile:
+    """Programs that keep the card `busy` by their number have few warps: they do not wait for one another."""
     if dtype == torch.float32:
-        return RowTile(1, 64, 4, 1, False)
-    return RowTile(2, 32, 2, 3, True) if programs >= BUSY else RowTile(1, 64, 4, 3, True)
+        return RowTile(64, 4, 2, False)
+    if padded > 64:
+        return RowTile(32, 2, 3, True)
+    return RowTile(32, 1, 3, True) if busy else RowTile(64, 4, 3, True)
 
 
 def prompt_tile(dtype: torch.dtype, padded: int, group: int, large: bool) -> PromptTile:
     few = max(FEW, next_power_of_2(group))
-    if dtype == torch.float32:
-        return PromptTile(max(32, few) if large else few, 32, 4, 1)
-    if not large:
-        return PromptTile(few, 64, 4, 3)
-    return PromptTile(max(128, few), 64, 4 if padded <= 64 else 8, 3)
+    if dtype == torch.float32:  # without matrix units: larger ones do not fit into the registers
+        return PromptTile(max(32, few) if large and padded <= 64 else few, 16, 4, 1)
+    if padded > 128:
+        return PromptTile(max(64, few) if large else few, 32, 4, 2)
+    return PromptTile(max(128, few), 64, 8, 3) if large else PromptTile(few, 64, 4, 3)
 
 
-def tiles_of(starts: NDArray[Any], before: NDArray[Any], group: int, dtype: torch.dtype, width: int) -> Tiles:
-    """Tiles of rows that begin at `starts` (M + 1,) and have so many tokens before (M,); `group` heads share keys.
+def tiles_of(starts: NDArray[Any], lengths: NDArray[Any], group: int, dtype: torch.dtype, width: int) -> Tiles:
+    """Tiles of rows whose new tokens begin at `starts` (M + 1,), behind `lengths` (M,); `group` heads share keys.
 
     Those that see most come first, so that none is late.
     """
@@ -87,15 +86,15 @@ def tiles_of(starts: NDArray[Any], before: NDArray[Any], group: int, dtype: torc
     counts = np.diff(starts)
     places = []
     for tokens, of in ((tall, counts > small), (small, counts <= small)):
-        each = np.where(of, -(-counts // tokens), 0)
-        rows = np.repeat(np.arange(len(counts)), each)
-        offsets = (np.arange(len(rows)) - np.repeat(np.cumsum(each) - each, each)) * tokens
-        order = np.argsort(-(before[rows] + offsets), kind="stable")
+        tiles = np.where(of, -(-counts // tokens), 0)
+        rows = np.repeat(np.arange(len(counts)), tiles)
+        offsets = (np.arange(len(rows)) - np.repeat(np.cumsum(tiles) - tiles, tiles)) * tokens
+        order = np.argsort(-(lengths[rows] + offsets), kind="stable")
         places.append(np.stack([rows, offsets], axis=1)[order].astype(np.int32))
-    large, small_ones = places
+    large, others = places
     # Kernels are compiled for pointers that are aligned to 16 bytes, and for others once more.
     between = np.zeros((len(large) % 2, 2), dtype=np.int32)
-    return Tiles(np.concatenate([large, between, small_ones]), len(large))
+    return Tiles(np.concatenate([large, between, others]), len(large))
 
 
 def _is_far(store: Tensor) -> bool:
@@ -121,37 +120,40 @@ def attend_rows(
 
     `store` is the layer's, (2, blocks, kv heads, 16, K), and takes the new keys and values. `rotation` is of all
     positions, (longest, K) in float32. The reading's positions and tables are read before the kernel that makes `qkv`
-    has ended: no kernel that is `chained` to this one may write them.
+    has ended: no kernel that is `chained` to this one may write them. Where the reading's `deepest` says that a row
+    may have many tokens, several programs share it, and a second kernel puts together what they make.
     """
-    rows, group = len(qkv), heads // kv_heads
-    padded = next_power_of_2(width)
-    tile = row_tile(qkv.dtype, rows * kv_heads)
-    each, grouped = (group, max(next_power_of_2(group), 16)) if tile.dot else (1, 1)
+    rows, group, padded = len(qkv), heads // kv_heads, next_power_of_2(width)
+    together = 1 if qkv.dtype == torch.float32 else group  # heads of a program
+    busy = heads // together * rows >= BUSY
+    tile = row_tile(qkv.dtype, padded, busy)
+    narrow = next_power_of_2(together)
     exact = width % GROUP == 0 and width == padded
     out, order = room(qkv, heads * width, reader if exact else None)
     capacity = reading.tables.shape[1]
-    deepest = min(reading.deepest, capacity) if window is None else min(reading.deepest, capacity, window)
-    spare = max(PROGRAMS // kv_heads, 1)
-    shared = min(spare, rows * (max(deepest - 1 - LEAST // 2 - 1, 0) // LEAST))
-    if rows * kv_heads >= BUSY and deepest <= SHORT:
-        shared = 0
-    partial, weights, most = None, None, 0
-    if shared > 0 and rows <= TALLEST:
-        most = next_power_of_2(rows)
-        partial = qkv.new_empty(rows + shared, heads, width, dtype=torch.float32)
-        weights = qkv.new_empty(rows + shared, heads, 2, dtype=torch.float32)
-    common = {"WIDTH": width, "PADDED": padded, "WINDOW": window or 0, "ORDER": order, "ROWS": most, "LEAST": LEAST}
-    kernels.attend_rows[(heads // each, rows + shared if most else rows)](
+    deepest = min(reading.deepest, capacity, window or capacity) - 1  # tokens before the new one
+    spare = max(PROGRAMS * together // heads, 1)
+    alone = rows > TALLEST or (busy and deepest <= SHORT)
+    more = 0 if alone else min(spare, rows * (max(deepest - LEAST // 2 - 1, 0) // LEAST))
+    partial, weights = None, None
+    if more:
+        partial = qkv.new_empty(rows + more, heads, width, dtype=torch.float32)
+        weights = qkv.new_empty(rows + more, heads, 2, dtype=torch.float32)
+    common: dict[str, Any] = {
+        "WIDTH": width, "PADDED": padded, "WINDOW": window or 0, "ORDER": order, "LEAST": LEAST,
+        "ROWS": next_power_of_2(rows) if more else 0, **chained(qkv.device),
+    }  # fmt: skip
+    kernels.attend_rows[(heads // together, rows + more)](
         qkv, store, store.stride(0), reading.positions, reading.slots, reading.tables, capacity, *_angles(rotation),
-        *_norms(query_norm, key_norm), *out, partial, weights, rows, spare, 1 / math.sqrt(width),
-        EACH=each, GROUPED=grouped, GROUP=group, KV_HEADS=kv_heads, TEAMS=tile.teams, KEYS=tile.keys,
+        *_norms(query_norm, key_norm), *out, partial, weights, rows, spare, 1 / math.sqrt(width), TOGETHER=together,
+        GROUP=group, KV_HEADS=kv_heads, NARROW=narrow, TALL=max(narrow, 16), KEYS=tile.keys,
         ROTARY=rotation is not None, NORM=query_norm is not None, DOT=tile.dot, FAR=_is_far(store),
-        STAGES=tile.stages, num_warps=tile.warps, **common, **chained(qkv.device),
+        STAGES=tile.stages, num_warps=tile.warps, **common,
     )  # fmt: skip
-    if most:
+    if more:
         kernels.merge_rows[(heads, rows)](
             reading.positions, partial, weights, *out, store, rows, spare, HEADS=heads, PARTS=32, num_warps=4,
-            **common, **chained(qkv.device),
+            **common,
         )  # fmt: skip
     return out if order else out[0]
 
@@ -188,7 +190,7 @@ def attend_prompts(
         kernels.attend_prompts[(kv_heads, len(places))](
             queries, queries.stride(0), store, store.stride(0), places, reading.starts, reading.positions,
             reading.tables, reading.tables.shape[1], out, 1 / math.sqrt(width), GROUP=group, KV_HEADS=kv_heads,
-            WIDTH=width, PADDED=padded, QUERIES=tile.queries, KEYS=tile.keys, WINDOW=window or 0, BRIEF=BRIEF,
+            WIDTH=width, PADDED=padded, QUERIES=tile.queries, KEYS=tile.keys, WINDOW=window or 0,
             FAR=_is_far(store), STAGES=tile.stages, num_warps=tile.warps, **chained(queries.device),
         )  # fmt: skip
     return out

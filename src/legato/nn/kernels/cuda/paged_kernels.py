@@ -65,12 +65,12 @@ def _heads(
 
 @triton.jit
 def _look(
-    query, summed, total, largest, tables, keys, apart, at, first, stop, last, before, seen, scale,
+    query, summed, total, largest, tables, keys, apart, at, first, stop, last, lowest, highest, scale,
     MASKED: tl.constexpr, WINDOW: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr,
     KEYS: tl.constexpr, FAR: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Take in the keys and values of tokens `first` … `stop`. Where `MASKED` a query sees those from `before` up to
-    `seen`; after token `last` nothing is read."""
+    """Take in the keys and values of tokens `first` … `stop`. Where `MASKED` a query sees those from `lowest` up to
+    `highest`; after token `last` nothing is read."""
     columns = first + tl.arange(0, KEYS)
     slots = tl.load(tables + tl.minimum(columns, last))
     for _ in tl.range(first, stop, KEYS, num_stages=STAGES):
@@ -79,9 +79,9 @@ def _look(
         key = _tile(keys, places, at[None, :], WIDTH, PADDED)
         scores = tl.dot(query, tl.trans(key), input_precision="ieee")
         if MASKED:
-            visible = columns[None, :] <= seen[:, None]
+            visible = columns[None, :] <= highest[:, None]
             if WINDOW > 0:
-                visible &= columns[None, :] >= before[:, None]
+                visible &= columns[None, :] >= lowest[:, None]
             scores = tl.where(visible, scores, float("-inf"))
         higher = tl.maximum(largest, tl.max(scores, 1) * scale)
         shares = tl.exp2(scores * scale - higher[:, None])
@@ -113,6 +113,13 @@ def _shares(positions, rows, spare, ROWS: tl.constexpr, WINDOW: tl.constexpr, LE
 
 
 @triton.jit
+def _repeated(x, TALL: tl.constexpr):
+    """Rows (G, K) again and again, (TALL, K)."""
+    times: tl.constexpr = TALL // x.shape[0]
+    return tl.reshape(tl.broadcast_to(x[None, :, :], (times, x.shape[0], x.shape[1])), (TALL, x.shape[1]))
+
+
+@triton.jit
 def attend_rows(
     qkv,  # (M, (H + 2 · kv heads) · K)
     keys, apart,
@@ -125,20 +132,20 @@ def attend_rows(
     partial,  # (programs, H, K): what programs that share a row come to
     weights,  # (programs, H, 2): the largest score and the sum of each
     rows, spare, scale,
-    EACH: tl.constexpr, GROUPED: tl.constexpr, GROUP: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr,
-    PADDED: tl.constexpr, TEAMS: tl.constexpr, KEYS: tl.constexpr, ROTARY: tl.constexpr, NORM: tl.constexpr,
+    TOGETHER: tl.constexpr, GROUP: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr,
+    NARROW: tl.constexpr, TALL: tl.constexpr, KEYS: tl.constexpr, ROTARY: tl.constexpr, NORM: tl.constexpr,
     WINDOW: tl.constexpr, ORDER: tl.constexpr, ROWS: tl.constexpr, LEAST: tl.constexpr, DOT: tl.constexpr,
     FAR: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """softmax(q Kᵀ · scale) V of `EACH` heads of one row that share keys, over the row's tokens and the new one.
+    """softmax(q Kᵀ · scale) V of `TOGETHER` heads of one row that share keys, over the row's tokens and the new one.
 
     Program m has row m, or its first tokens; with `ROWS` long rows are shared, and programs from `rows` on have the
-    others of their tokens. The first also writes the new key and value into its slot. `TEAMS` of warps look at KEYS
-    tokens each, and wait for one another at the end alone.
+    others of their tokens. The first also writes the new key and value into its slot. The heads, `NARROW` with those
+    that fill up to a power of two, are repeated up to `TALL`, which matrix units want.
 
     What tells where a row stands is read before the kernel before has ended.
     """
-    head, item = tl.program_id(0) * EACH, tl.program_id(1)
+    head, item = tl.program_id(0) * TOGETHER, tl.program_id(1)
     shared = head // GROUP  # the head of keys and values
     row, part, parts = item, 0, 1
     heads: tl.constexpr = GROUP * KV_HEADS
@@ -150,8 +157,8 @@ def attend_rows(
             row = tl.sum((ends <= number).to(tl.int32), 0)
             here = tl.arange(0, ROWS) == row
             part = number + 1 - tl.sum(tl.where(here, ends - more, 0), 0)
-    if row >= rows:
-        return
+        if row >= rows:
+            return
     position = tl.load(positions + row).to(tl.int32)
     first = 0
     if WINDOW > 0:
@@ -163,48 +170,21 @@ def attend_rows(
         stop = first + ((part + 1) * count) // parts
         first += (part * count) // parts
     at = tl.arange(0, PADDED)
-    g = tl.arange(0, GROUPED)
-    used = g < EACH
     wide = row.to(tl.int64)
     tables += wide * capacity
     qkv += wide * ((heads + 2 * KV_HEADS) * WIDTH)
     keys += shared * (16 * WIDTH)
     scale *= LOG2E
-    columns = first + (tl.arange(0, TEAMS) * KEYS)[:, None] + tl.arange(0, KEYS)[None, :]
+    columns = first + tl.arange(0, KEYS)
     last = tl.maximum(stop - 1, 0)
-    slot = tl.load(tables + tl.minimum(columns, last))
+    here = tl.load(tables + tl.minimum(columns, last))
     wait(PDL)
 
-    query = _heads(qkv, head + g, used, at, eps, query_norm, NORM, position, cos, sin, ROTARY, WIDTH)
-    summed = tl.zeros((TEAMS, GROUPED, PADDED), tl.float32)
-    total = tl.zeros((TEAMS, GROUPED), tl.float32)
-    largest = tl.full((TEAMS, GROUPED), -1e30, tl.float32)  # not -∞: a team may have no token
-    queries = tl.broadcast_to(query[None, :, :], (TEAMS, GROUPED, PADDED))
-    for _ in tl.range(first, stop, TEAMS * KEYS, num_stages=STAGES):
-        places = _places(slot, KV_HEADS, WIDTH, FAR)
-        slot = tl.load(tables + tl.minimum(columns + TEAMS * KEYS, last))  # the next ones, so that keys come early
-        key = _tile(keys, places, at[None, None, :], WIDTH, PADDED)
-        if DOT:
-            scores = tl.dot(queries, tl.permute(key, (0, 2, 1)))
-        else:  # of one head
-            scores = tl.sum(queries.to(tl.float32) * key.to(tl.float32), 2)[:, None, :]
-        scores = tl.where((columns < stop)[:, None, :], scores, float("-inf"))
-        higher = tl.maximum(largest, tl.max(scores, 2) * scale)
-        shares = tl.exp2(scores * scale - higher[:, :, None])
-        shrink = tl.exp2(largest - higher)
-        total = total * shrink + tl.sum(shares, 2)
-        summed = summed * shrink[:, :, None]
-        value = _tile(keys + apart, places, at[None, None, :], WIDTH, PADDED)
-        if DOT:
-            summed = tl.dot(shares.to(value.dtype), value, summed)
-        else:
-            summed += tl.sum(tl.permute(shares, (0, 2, 1)) * value.to(tl.float32), 1)[:, None, :]
-        largest = higher
-        columns += TEAMS * KEYS
-    top = tl.max(largest, 0)
-    shrink = tl.exp2(largest - top[None, :])
-    sums = tl.sum(total * shrink, 0)
-    mean = tl.sum(summed * shrink[:, :, None], 0)
+    g = tl.arange(0, NARROW)
+    query = _heads(qkv, head + g, g < TOGETHER, at, eps, query_norm, NORM, position, cos, sin, ROTARY, WIDTH)
+    total = tl.zeros((NARROW,), tl.float32)
+    largest = tl.full((NARROW,), -1e30, tl.float32)  # not -∞: two of them may meet
+    summed = tl.zeros((NARROW, PADDED), tl.float32)
     if part == 0:  # the new token
         one = tl.arange(0, 1)
         base = heads + shared
@@ -215,38 +195,63 @@ def attend_rows(
             place = _places(tl.load(slots + row), KV_HEADS, WIDTH, FAR)
             tl.store(keys + place + at[None, :], key, mask=there)
             tl.store(keys + apart + place + at[None, :], value, mask=there)
-        score = tl.sum(query.to(tl.float32) * key.to(tl.float32), 1) * scale
-        higher = tl.maximum(top, score)
-        before, weight = tl.exp2(top - higher), tl.exp2(score - higher)
-        mean = mean * before[:, None] + weight[:, None] * value.to(tl.float32)
-        sums = sums * before + weight
-        top = higher
-    there = used[:, None] & (at < WIDTH)[None, :]
+        largest = tl.sum(query.to(tl.float32) * key.to(tl.float32), 1) * scale
+        total += 1.0
+        summed += value.to(tl.float32)
+    if DOT:
+        query = _repeated(query, TALL)
+        summed = _repeated(summed, TALL)
+        largest = tl.reshape(_repeated(largest[:, None], TALL), (TALL,))
+        total = tl.reshape(_repeated(total[:, None], TALL), (TALL,))
+    for _ in tl.range(first, stop, KEYS, num_stages=STAGES):
+        places = _places(here, KV_HEADS, WIDTH, FAR)
+        here = tl.load(tables + tl.minimum(columns + KEYS, last))  # the next ones, so that keys come early
+        key = _tile(keys, places, at[None, :], WIDTH, PADDED)
+        if DOT:
+            scores = tl.dot(query, tl.trans(key))
+        else:  # of one head
+            scores = tl.sum(query.to(tl.float32) * key.to(tl.float32), 1)[None, :]
+        scores = tl.where((columns < stop)[None, :], scores, float("-inf"))
+        higher = tl.maximum(largest, tl.max(scores, 1) * scale)
+        shares = tl.exp2(scores * scale - higher[:, None])
+        shrink = tl.exp2(largest - higher)
+        total = total * shrink + tl.sum(shares, 1)
+        summed = summed * shrink[:, None]
+        value = _tile(keys + apart, places, at[None, :], WIDTH, PADDED)
+        if DOT:
+            summed = tl.dot(shares.to(value.dtype), value, summed)
+        else:
+            summed += tl.sum(tl.trans(shares) * value.to(tl.float32), 0)[None, :]
+        largest = higher
+        columns += KEYS
+    tall: tl.constexpr = TALL if DOT else 1
+    h = tl.arange(0, tall)
+    there = (h < TOGETHER)[:, None] & (at < WIDTH)[None, :]
     if parts == 1:
-        made = (mean / sums[:, None]).to(keys.dtype.element_ty)
+        context = (summed / total[:, None]).to(keys.dtype.element_ty)
         if ORDER == 0:
             out += wide * (heads * WIDTH) + head * WIDTH
-            tl.store(out + g[:, None] * WIDTH + at[None, :], made, mask=there)
+            tl.store(out + h[:, None] * WIDTH + at[None, :], context, mask=there)
         else:  # WIDTH is a multiple of 32, and PADDED
-            _store_int16(made, out, scales, wide, head, EACH, heads, ORDER, GROUPED, WIDTH)
+            _store_int16(context, out, scales, wide, head, TOGETHER, heads, ORDER, tall, WIDTH)
     if ROWS > 0:  # noqa: SIM102
         if parts > 1:  # the outer one is the compiler's
-            number = item * heads + head + g
-            tl.store(partial + number[:, None] * WIDTH + at[None, :], mean, mask=there)
-            tl.store(weights + number * 2, top, mask=used)
-            tl.store(weights + number * 2 + 1, sums, mask=used)
+            number = item * heads + head + h
+            tl.store(partial + number[:, None] * WIDTH + at[None, :], summed, mask=there)
+            tl.store(weights + number * 2, largest, mask=h < TOGETHER)
+            tl.store(weights + number * 2 + 1, total, mask=h < TOGETHER)
 
 
 @triton.jit
-def _store_int16(made, out, scales, row, head, count, HEADS: tl.constexpr, ORDER: tl.constexpr, GROUPED: tl.constexpr,
+def _store_int16(context, out, scales, row, head, count, HEADS: tl.constexpr, ORDER: tl.constexpr, TALL: tl.constexpr,
                  WIDTH: tl.constexpr):  # fmt: skip
-    """`count` heads of a row from `head` on, of GROUPED that there are numbers for."""
+    """`count` heads of a row from `head` on, of TALL that there are numbers for."""
     groups: tl.constexpr = HEADS * WIDTH // 32
-    each: tl.constexpr = WIDTH // 32
+    size: tl.constexpr = WIDTH // 32
     out += row * ((groups + 7) // 8 * 256)
-    numbers = tl.reshape(made.to(tl.float32), (GROUPED * WIDTH,))
-    first = head * each
-    store_int16(numbers, out, scales + row * groups * 2, first, first + count * each, ORDER, GROUPED * each)
+    numbers = tl.reshape(context.to(tl.float32), (TALL * WIDTH,))
+    first = head * size
+    store_int16(numbers, out, scales + row * groups * 2, first, first + count * size, ORDER, TALL * size)
 
 
 @triton.jit
@@ -281,12 +286,12 @@ def merge_rows(
         total = total * shrink + tl.sum(sums * shares, 0)
         summed = summed * shrink + tl.sum(x * shares[:, None], 0)
         largest = higher
-    made = (summed / total).to(like.dtype.element_ty)
+    context = (summed / total).to(like.dtype.element_ty)
     wide = row.to(tl.int64)
     if ORDER == 0:
-        tl.store(out + (wide * HEADS + head) * WIDTH + at, made, mask=at < WIDTH)
+        tl.store(out + (wide * HEADS + head) * WIDTH + at, context, mask=at < WIDTH)
     else:
-        _store_int16(made[None, :], out, scales, wide, head, 1, HEADS, ORDER, 1, WIDTH)
+        _store_int16(context[None, :], out, scales, wide, head, 1, HEADS, ORDER, 1, WIDTH)
 
 
 # --- tokens of any number -----------------------------------------------------------------------------
@@ -344,7 +349,7 @@ def write_heads(
         tl.store(source, low, mask=one & of_queries)
         tl.store(source + half, high, mask=two & of_queries)
     shared = tl.where(is_value, head - HEADS - KV_HEADS, head - HEADS)
-    place = _places(slot, KV_HEADS, WIDTH, FAR) + shared * (16 * WIDTH) + tl.where(is_value, apart, 0)
+    place = _places(slot, KV_HEADS, WIDTH, FAR) + shared * (16 * WIDTH) + tl.where(is_value, apart, 0).to(tl.int64)
     target = keys + place[:, None] + at[None, :]
     tl.store(target, low, mask=one & (is_query[:, None] == 0))
     tl.store(target + half, high, mask=two & (is_query[:, None] == 0))
@@ -361,8 +366,7 @@ def attend_prompts(
     out,  # (N, H · K)
     scale,
     GROUP: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, QUERIES: tl.constexpr,
-    KEYS: tl.constexpr, WINDOW: tl.constexpr, BRIEF: tl.constexpr, FAR: tl.constexpr, STAGES: tl.constexpr,
-    PDL: tl.constexpr,
+    KEYS: tl.constexpr, WINDOW: tl.constexpr, FAR: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """softmax(q Kᵀ · scale) V of some tokens of a row, for the heads that share keys, over all that they see.
 
@@ -372,8 +376,8 @@ def attend_prompts(
     row, offset = tl.load(tiles + tile * 2), tl.load(tiles + tile * 2 + 1)
     begin, end = tl.load(starts + row), tl.load(starts + row + 1)
     position = tl.load(positions + begin).to(tl.int32) + offset  # of the tile's first token
-    each: tl.constexpr = QUERIES // GROUP  # tokens
-    count = tl.minimum(end - begin - offset, each)
+    tokens: tl.constexpr = QUERIES // GROUP
+    count = tl.minimum(end - begin - offset, tokens)
     tables += row.to(tl.int64) * capacity
     at, q = tl.arange(0, PADDED), tl.arange(0, QUERIES)
     token = q // GROUP
@@ -387,32 +391,30 @@ def attend_prompts(
     query = tl.load(queries + (number * query_apart + inner)[:, None] + at[None, :], mask=there, other=0.0)
 
     stop = position + count
-    seen = tl.minimum(position + token, stop - 1)
-    before = tl.maximum(seen + 1 - WINDOW, 0)
+    highest = tl.minimum(position + token, stop - 1)
+    lowest = tl.maximum(highest + 1 - WINDOW, 0)
     summed = tl.zeros((QUERIES, PADDED), tl.float32)
     total = tl.zeros((QUERIES,), tl.float32)
     largest = tl.full((QUERIES,), -1e30, tl.float32)  # not -∞: a block may have nothing for some queries
     first, all_see = 0, (position + 1) // KEYS * KEYS
-    if stop <= BRIEF * KEYS:  # so few that a loop of their own is not worth it
-        all_see = 0
     if WINDOW > 0:
         first = tl.maximum(position + 1 - WINDOW, 0) // KEYS * KEYS
         edge = tl.cdiv(tl.maximum(stop - WINDOW, 0), KEYS) * KEYS  # from here on the last token sees all
         all_see = tl.maximum(all_see, first)
         edge = tl.minimum(edge, all_see)
         summed, total, largest = _look(
-            query, summed, total, largest, tables, keys, apart, at, first, edge, stop - 1, before, seen, scale,
+            query, summed, total, largest, tables, keys, apart, at, first, edge, stop - 1, lowest, highest, scale,
             True, WINDOW, KV_HEADS, WIDTH, PADDED, KEYS, FAR, STAGES,
         )  # fmt: skip
         first = edge
     summed, total, largest = _look(
-        query, summed, total, largest, tables, keys, apart, at, first, all_see, stop - 1, before, seen, scale,
+        query, summed, total, largest, tables, keys, apart, at, first, all_see, stop - 1, lowest, highest, scale,
         False, 0, KV_HEADS, WIDTH, PADDED, KEYS, FAR, STAGES,
     )  # fmt: skip
     summed, total, largest = _look(
-        query, summed, total, largest, tables, keys, apart, at, all_see, stop, stop - 1, before, seen, scale,
+        query, summed, total, largest, tables, keys, apart, at, all_see, stop, stop - 1, lowest, highest, scale,
         True, WINDOW, KV_HEADS, WIDTH, PADDED, KEYS, FAR, STAGES,
     )  # fmt: skip
-    made = (summed / total[:, None]).to(out.dtype.element_ty)
+    context = (summed / total[:, None]).to(out.dtype.element_ty)
     places = out + (number * (heads * WIDTH) + inner)[:, None] + at[None, :]
-    tl.store(places, made, mask=there)
+    tl.store(places, context, mask=there)
